@@ -1,0 +1,138 @@
+"""The verb Edit: a function's code object swapped in place, and swapped back.
+
+All edits of one function live in one `Site`: whatever subset of them is on, and in whatever order they came, the code is
+compiled from the file's own source with exactly those edits.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Sequence
+from types import CodeType, FunctionType, ModuleType
+
+from . import code as codes
+from . import syntax
+from .outcome import Outcome, Refused
+from .patch import Edit
+from .source import Block, block_at, split_target
+
+_lock = threading.Lock()
+
+class Site:
+    """One function that is edited: its source, its original code, and the edits by patch id."""
+
+    def __init__(self, module: ModuleType, qualname: str, accessor: str) -> None:
+        self.module, self.qualname, self.accessor = module, qualname, accessor
+        self.function = codes.find_function(module, qualname, accessor)
+        self.original = self.current = self.function.__code__
+        self.edits: dict[str, list[Edit]] = {}
+        self.block = self._block()
+
+    def _block(self) -> Block:
+        code = self.original
+        block = block_at(code.co_filename, code.co_firstlineno)
+        if block is None:
+            raise Refused(Outcome.DRIFTED, f"the source of {self.qualname} cannot be read from {code.co_filename}")
+        if codes.compile_function(block.parse(), self.qualname, code) != code:
+            raise Refused(
+                Outcome.CONFLICT,
+                f"{self.qualname} in memory is not what {code.co_filename}:{code.co_firstlineno} says: another tool has "
+                "changed it, or the file has changed since it was imported",
+            )
+        return block
+
+    def install(self, patch_id: str, edits: Sequence[Edit]) -> None:
+        """Adds one patch's edits. Raises Refused, with nothing changed, where they do not fit."""
+        self._check_mine()
+        self._compose({**self.edits, patch_id: list(edits)})
+
+    def remove(self, patch_id: str) -> None:
+        """Takes one patch's edits out; a function that somebody else has changed since is left alone."""
+        if patch_id not in self.edits:
+            return
+        self._check_mine()
+        self._compose({other: edits for other, edits in self.edits.items() if other != patch_id})
+
+    def _check_mine(self) -> None:
+        if self.function.__code__ is not self.current:
+            raise Refused(Outcome.CONFLICT, f"another tool has changed the code of {self.qualname}")
+
+    def _compose(self, edits: dict[str, list[Edit]]) -> None:
+        new = self.original
+        if edits:
+            node = self.block.parse()
+            syntax.apply([(patch_id, edit) for patch_id, several in edits.items() for edit in several], node)
+            new = codes.compile_function(node, self.qualname, self.original)
+            codes.check_swappable(self.original, new, self.qualname)
+        nested = {tuple(syntax.edit_path(e)) for several in (*edits.values(), *self.edits.values()) for e in several}
+        pairs = [self._nested_pair(new, path) for path in nested if path]
+        self.function.__code__ = new
+        for old_inner, new_inner in pairs:
+            for closure in gc.get_referrers(old_inner):  # made before the edit, by a decorator say
+                if isinstance(closure, FunctionType):
+                    closure.__code__ = new_inner
+        self.edits, self.current = edits, new
+
+    def _nested_pair(self, new: CodeType, path: tuple[str, ...]) -> tuple[CodeType, CodeType]:
+        old_inner, new_inner = (codes.nested_code(code, list(path)) for code in (self.current, new))
+        codes.check_swappable(old_inner, new_inner, ".".join((self.qualname, *path)))
+        return old_inner, new_inner
+
+    def in_force(self) -> bool:
+        """Whether the module's name still leads to this function, as it was edited."""
+        try:
+            found = codes.find_function(self.module, self.qualname, self.accessor)
+        except Refused:
+            return False
+        return found is self.function and found.__code__ is self.current
+
+
+_sites: dict[FunctionType, Site] = {}
+
+
+class EditHandle:
+    """The edits that one patch made in one module; `undo` takes them out again."""
+
+    def __init__(self, patch_id: str) -> None:
+        self.patch_id = patch_id
+        self.sites: list[Site] = []
+
+    def undo(self) -> None:
+        with _lock:
+            while self.sites:
+                self.sites.pop().remove(self.patch_id)
+
+    def in_force(self) -> bool:
+        return all(site.in_force() for site in self.sites)
+
+
+def make(patch_id: str, module: ModuleType, edits: Sequence[Edit]) -> EditHandle:
+    """Makes all of a patch's edits in one module, all or none.
+
+    Raises:
+        Refused: with the outcome and the reason; nothing has been changed then.
+    """
+    by_function: dict[tuple[str, str], list[Edit]] = {}
+    for edit in edits:
+        outer, _, accessor = split_target(edit.target.partition(":")[2])
+        by_function.setdefault((outer, accessor), []).append(edit)
+    handle = EditHandle(patch_id)
+    try:
+        for (outer, accessor), several in by_function.items():
+            with _lock:
+                site = _site(module, outer, accessor)
+                site.install(patch_id, several)
+                handle.sites.append(site)
+    except BaseException:
+        handle.undo()
+        raise
+    return handle
+
+
+def _site(module: ModuleType, qualname: str, accessor: str) -> Site:
+    function = codes.find_function(module, qualname, accessor)
+    site = _sites.get(function)
+    if site is None:  # also after a reload, which made a new function
+        site = _sites[function] = Site(module, qualname, accessor)
+    return site

@@ -1,0 +1,81 @@
+"""Post-import hooks: a callback right after a module has been executed, each time that it is.
+
+wrapt's own post-import hooks fire once per name: after a reload, or a second import, the module would be as shipped.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Callable, Optional
+
+Callback = Callable[[ModuleType], None]
+
+
+class Finder:
+    """The first entry of sys.meta_path while anything is watched: lets the others find, and adds the callback."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+        self.names: set[str] = set()
+        self._local = threading.local()
+
+    def watch(self, names: Iterable[str]) -> None:
+        """From now on `callback` is called with each of these modules after each execution of it."""
+        self.names.update(names)
+        if self.names and self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, path: Any = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
+        active: set[str] = self._local.__dict__.setdefault("active", set())
+        if name not in self.names or name in active:
+            return None
+        active.add(name)  # another hook's finder may ask all finders again, this one included
+        try:
+            spec = self._ask_the_others(name, path, target)
+        finally:
+            active.discard(name)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader, self.callback)  # type: ignore[assignment]
+        return spec
+
+    def _ask_the_others(self, name: str, path: Any, target: Optional[ModuleType]) -> Optional[ModuleSpec]:
+        for finder in list(sys.meta_path):
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    return spec
+        return None
+
+
+class _Loader:
+    """Stands in for a module's loader until the module is executed; the module itself only sees its own loader."""
+
+    def __init__(self, loader: Any, callback: Callback) -> None:
+        self._loader = loader
+        self._callback = callback
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
+        created: Optional[ModuleType] = self._loader.create_module(spec)
+        return created
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._callback(module)
+
+
+def executed(name: str) -> Optional[ModuleType]:
+    """The module, if it has been imported and its import is not still under way."""
+    module = sys.modules.get(name)
+    if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+        return None
+    return module

@@ -1,0 +1,157 @@
+"""Whether a patch applies here, from version numbers and source text alone: nothing of DeepSpeed is imported."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from . import syntax
+from .outcome import Outcome, Refused
+from .patch import Change, Edit, Patch, Provide, Source
+from .registry import Entry
+from .settings import Settings
+from .source import Block, FunctionNode, find_blocks, module_file, split_target, text_of
+from .versions import Fit, Gate, gate, installed
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`pending`: the patch applies as soon as its modules are imported; any other outcome: it stays out."""
+
+    outcome: Outcome
+    reason: str
+
+
+def decide(entry: Entry, settings: Settings) -> Verdict:
+    """The verdict before anything is imported: user's choice, version gate, source."""
+    return before_source(entry, settings) or by_source(entry.patch)
+
+
+def before_source(entry: Entry, settings: Settings) -> Optional[Verdict]:
+    """What the user's choice and exact version numbers settle; None where the source has to be read."""
+    why = settings.disabled(entry.id, entry.patch.default)
+    if why is not None:
+        return Verdict(Outcome.DISABLED, why)
+    gated = gate(entry.patch)
+    return Verdict(Outcome.NOT_AFFECTED, gated.reason) if gated.fit is Fit.OUTSIDE else None
+
+
+def by_source(patch: Patch) -> Verdict:
+    """What the installed source says of a patch whose version gate is not closed."""
+    gated = gate(patch)
+    try:
+        for evidence in patch.fixed:
+            if _stands(evidence):
+                return Verdict(Outcome.ALREADY_FIXED, f"{_where(evidence)} has `{syntax.first_line(evidence.code)}`")
+        _check_all(patch.changes)
+        for evidence in patch.present:
+            if not _stands(evidence):
+                raise Refused(Outcome.DRIFTED, f"{_where(evidence)} has no `{syntax.first_line(evidence.code)}`")
+    except Refused as refused:
+        return _verdict_of(refused, gated)
+    if gated.fit is Fit.UNSURE and not (patch.present or any(isinstance(c, Edit) for c in patch.changes)):
+        return _verdict_of(Refused(Outcome.DRIFTED, "there is no source to judge it by"), gated)
+    waits = ", ".join(patch.modules)
+    return Verdict(Outcome.PENDING, f"{gated.reason}{_by_source(gated)}; waits for the import of {waits}")
+
+
+def _by_source(gated: Gate) -> str:
+    return ", but its source has the bug" if gated.fit is Fit.UNSURE else ""
+
+
+def _verdict_of(refused: Refused, gated: Gate) -> Verdict:
+    if refused.outcome is Outcome.DRIFTED and gated.fit is Fit.UNSURE and not gated.near:
+        # a build far from the affected releases was not expected to have the bug
+        return Verdict(Outcome.NOT_AFFECTED, f"{gated.reason}, and its source does not have the bug: {refused.reason}")
+    return Verdict(refused.outcome, f"{gated.reason}: {refused.reason}")
+
+
+def _where(evidence: Source) -> str:
+    return evidence.target.partition(":")[2] or evidence.target
+
+
+def _stands(evidence: Source) -> bool:
+    """Whether the evidence is in the source.
+
+    Raises:
+        Refused: drifted where the function, or the file, is not there.
+    """
+    module, _, qualname = evidence.target.partition(":")
+    path = _file(module)
+    if not qualname:
+        return _at_top_level(path, evidence.code)
+    for block in find_blocks(path, qualname):
+        if syntax.occurs(syntax.inner_function(block.parse(), split_target(qualname)[1]), evidence.code):
+            return True
+    return False
+
+
+def _at_top_level(path: str, code: str) -> bool:
+    try:
+        tree = ast.parse(text_of(path) or "")
+    except SyntaxError:
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            node.body = []
+    return syntax.occurs(tree, code)
+
+
+def _check_all(changes: Sequence[Change]) -> None:
+    """Raises Refused where the changes cannot be made to the source as it is, all of them."""
+    made = []
+    for change in changes:
+        try:
+            _check(change)
+        except Refused as refused:
+            if refused.outcome is not Outcome.ALREADY_FIXED:
+                raise
+            made.append(refused)
+    if made and len(made) == len(changes):
+        raise made[0]
+    if made:
+        raise Refused(Outcome.DRIFTED, f"only a part of the fix is in the source: {made[0].reason}")
+
+
+def _check(change: Change) -> None:
+    """Raises Refused where the change cannot be made to the source as it is."""
+    if isinstance(change, Provide):
+        return
+    if isinstance(change, Edit):
+        places(change)
+        return
+    module, _, qualname = change.target.partition(":")
+    if qualname.rpartition(".")[2] not in (text_of(_file(module)) or ""):
+        raise Refused(Outcome.DRIFTED, f"{module} has no {qualname}")
+
+
+def places(edit: Edit) -> tuple[Block, FunctionNode, list[syntax.Place]]:
+    """Where an edit goes in the installed source: the function's block, its tree, the places in that tree.
+
+    Raises:
+        Refused: already-fixed, or drifted.
+    """
+    module, _, qualname = edit.target.partition(":")
+    blocks = find_blocks(_file(module), qualname)
+    refused = Refused(Outcome.DRIFTED, f"{module} has no function {qualname}")
+    for block in blocks:
+        tree = block.parse()
+        try:
+            return block, tree, syntax.locate(edit, syntax.inner_function(tree, split_target(qualname)[1]))
+        except Refused as error:
+            refused = error
+    raise refused
+
+
+def _file(module: str) -> str:
+    path = module_file(module)
+    if path is None:
+        package = module.partition(".")[0]
+        version = installed(package)
+        what = f"{package} {version} is registered as installed" if version else f"there is a {package}"
+        raise Refused(Outcome.DRIFTED, f"{what}, but it has no module {module}: reinstall {package}")
+    if text_of(path) is None:
+        raise Refused(Outcome.DRIFTED, f"{path} has no readable source")
+    return path

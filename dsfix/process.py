@@ -1,0 +1,104 @@
+"""This process's engine, and what it says of itself: `report`, `revert`, the files of DSFIX_REPORT."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from . import log, versions
+from .engine import Engine
+from .outcome import Outcome, StrictError
+from .settings import Settings
+
+_engine: Optional[Engine] = None
+_names: dict[int, str] = {}  # pid -> name of its report file: a forked child writes its own
+
+
+@dataclass(frozen=True)
+class PatchReport:
+    """What became of one patch in this process."""
+
+    id: str
+    title: str
+    severity: str
+    outcome: Outcome
+    reason: str
+
+
+def activate() -> None:
+    """Starts the engine with the settings of the environment; called once, by ``import dsfix``.
+
+    Raises:
+        StrictError: under DSFIX_STRICT=1, in place of any warning.
+    """
+    global _engine
+    settings = Settings.read()
+    log.set_up(settings.log_level)
+    engine = Engine(settings, on_change=_write)
+    _engine = engine
+    try:
+        engine.activate()
+    except StrictError:
+        raise
+    except Exception as error:  # a job is worth more than its patches
+        log.logger.warning("dsfix could not start, some patches may be missing: %s: %s", type(error).__name__, error)
+
+
+def report() -> list[PatchReport]:
+    """What became of each patch of the catalogue in this process so far, in the order of their ids."""
+    if _engine is None:
+        return []
+    _engine.look_again()
+    return [
+        PatchReport(s.entry.id, s.entry.patch.title, s.entry.patch.severity.value, s.outcome, s.reason)
+        for s in _engine.states.values()
+    ]
+
+
+def revert(patch_id: str) -> None:
+    """Takes one patch back for the rest of this process; its outcome is `disabled` from then on.
+
+    Raises:
+        UnknownPatch: no patch has this id.
+    """
+    if _engine is not None:
+        _engine.revert(patch_id)
+
+
+def as_json() -> dict[str, Any]:
+    """The content of this process's file under DSFIX_REPORT."""
+    from . import __version__
+
+    return {
+        "dsfix": __version__,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "rank": log.rank(),
+        "argv": sys.argv[:1],
+        "python": platform.python_version(),
+        "distributions": {name: versions.installed(name) for name in ("deepspeed", "torch", "numpy")},
+        "patches": [{**asdict(each), "outcome": each.outcome.value} for each in report()],
+    }
+
+
+def _write() -> None:
+    """Writes the process's report, whole or not at all, where DSFIX_REPORT names a directory."""
+    if _engine is None or _engine.settings.report is None:
+        return
+    pid = os.getpid()
+    name = _names.setdefault(pid, f"dsfix-{socket.gethostname()}-{pid}-{os.urandom(4).hex()}.json")
+    directory = Path(_engine.settings.report)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        partial = directory / f".{name}.partial"
+        partial.write_text(json.dumps(as_json(), indent=1) + "\n", encoding="utf-8")
+        os.replace(partial, directory / name)
+    except OSError as error:
+        log.logger.warning("DSFIX_REPORT: no report can be written to %s: %s", directory, error.strerror or error)
+        _engine.settings = _engine.settings.without_report()

@@ -1,0 +1,62 @@
+"""The catalogue: every module of dsfix.patches, by id."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Optional
+
+from .patch import Patch
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One patch of the catalogue: its id is the name of its module."""
+
+    id: str
+    patch: Patch
+    module: ModuleType
+
+    @property
+    def docstring(self) -> str:
+        return self.module.__doc__ or ""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A patch module that could not be loaded."""
+
+    id: str
+    reason: str
+
+
+@functools.lru_cache(maxsize=None)
+def load() -> tuple[dict[str, Entry], tuple[Broken, ...]]:
+    """All patches in the order of their ids, and the modules that are broken."""
+    from . import patches
+
+    entries: dict[str, Entry] = {}
+    broken: list[Broken] = []
+    for name in sorted(info.name for info in pkgutil.iter_modules(patches.__path__)):
+        loaded, reason = _load(f"{patches.__name__}.{name}")
+        patch = getattr(loaded, "PATCH", None)
+        if loaded is not None and isinstance(patch, Patch):
+            entries[name] = Entry(name, patch, loaded)
+        else:
+            broken.append(Broken(name, reason or "it declares no PATCH"))
+    return entries, tuple(broken)
+
+
+def _load(name: str) -> tuple[Optional[ModuleType], str]:
+    try:
+        return importlib.import_module(name), ""
+    except Exception as error:  # one broken file must not cost the others
+        return None, f"{type(error).__name__}: {error}"
+
+
+def catalogue() -> dict[str, Entry]:
+    """id -> entry, for every patch that could be loaded."""
+    return load()[0]

@@ -1,0 +1,76 @@
+"""The environment variables, read once when dsfix is imported."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Optional
+
+_YES = {"1", "true", "yes", "on"}
+_NO = {"", "0", "false", "no", "off"}
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """DSFIX_DISABLE, DSFIX_ONLY, DSFIX_SKIP, DSFIX_STRICT, DSFIX_REPORT and DSFIX_LOG_LEVEL.
+
+    `complaints` holds one sentence for each value that could not be used.
+    """
+
+    disable: bool = False
+    only: Optional[frozenset[str]] = None
+    skip: frozenset[str] = frozenset()
+    strict: bool = False
+    report: Optional[str] = None
+    log_level: int = logging.INFO
+    complaints: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, env: Optional[Mapping[str, str]] = None) -> Settings:
+        env = os.environ if env is None else env
+        complaints: list[str] = []
+
+        def flag(name: str) -> bool:
+            value = env.get(name, "").strip().lower()
+            if value not in _YES | _NO:
+                complaints.append(f"{name}={env[name]!r} is neither yes (1) nor no (0): ignored")
+            return value in _YES
+
+        level = env.get("DSFIX_LOG_LEVEL", "").strip().upper() or "INFO"
+        if level not in _LEVELS:
+            complaints.append(f"DSFIX_LOG_LEVEL={env['DSFIX_LOG_LEVEL']!r} is not one of {', '.join(_LEVELS)}: INFO taken")
+            level = "INFO"
+        only = _ids(env.get("DSFIX_ONLY", ""))
+        return cls(
+            disable=flag("DSFIX_DISABLE"),
+            only=only or None,
+            skip=_ids(env.get("DSFIX_SKIP", "")),
+            strict=flag("DSFIX_STRICT"),
+            report=env.get("DSFIX_REPORT", "").strip() or None,
+            log_level=getattr(logging, level),
+            complaints=tuple(complaints),
+        )
+
+    def without_report(self) -> Settings:
+        """The same, for a DSFIX_REPORT directory that turned out not to be writable."""
+        return dataclasses.replace(self, report=None)
+
+    def disabled(self, patch_id: str, default: bool) -> Optional[str]:
+        """Why the user has switched this patch off, or None."""
+        if self.disable:
+            return "DSFIX_DISABLE is set"
+        if patch_id in self.skip:
+            return "named in DSFIX_SKIP"
+        if self.only is not None and patch_id not in self.only:
+            return "not named in DSFIX_ONLY"
+        if not default and self.only is None:
+            return f"off unless asked for: DSFIX_ONLY={patch_id}"
+        return None
+
+
+def _ids(value: str) -> frozenset[str]:
+    return frozenset(value.replace(",", " ").split())

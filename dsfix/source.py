@@ -1,0 +1,192 @@
+"""Source text: the file of a module, and one function's lines in it, without importing anything.
+
+Whole files are never parsed where one function will do: the definitions are found by their indentation.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import inspect
+import re
+import sys
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Optional, Union
+
+FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
+
+_DEFINITION = re.compile(r"^([ \t]*)(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.M)
+_CLOSES = (")", "]", "}")
+ACCESSORS = {"fget": "getter", "fset": "setter", "fdel": "deleter"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """One function as it stands in a file: `first` is its first line (decorators included), counted from 1."""
+
+    path: str
+    first: int
+    text: str
+
+    def parse(self) -> FunctionNode:
+        """The function's syntax tree with the file's own line and column numbers."""
+        indented = self.text[0] in " \t"
+        # an `if` in front keeps columns and multi-line strings as they are, which dedenting would not
+        body = ast.parse("if 1:\n" + self.text if indented else self.text).body
+        if indented and isinstance(body[0], ast.If):
+            body = body[0].body
+        if len(body) != 1 or not isinstance(body[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
+            raise SyntaxError(f"no single function at {self.path}:{self.first}")
+        return ast.increment_lineno(body[0], self.first - (2 if indented else 1))
+
+
+def module_file(name: str) -> Optional[str]:
+    """The file `import name` would execute, or None; runs no code of the package."""
+    module = sys.modules.get(name)
+    if module is not None:
+        return getattr(module, "__file__", None)
+    top, *rest = name.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    walked = top
+    for part in rest:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        walked = f"{walked}.{part}"
+        spec = PathFinder.find_spec(walked, list(spec.submodule_search_locations))
+    return _origin(spec)
+
+
+def _origin(spec: Optional[ModuleSpec]) -> Optional[str]:
+    return spec.origin if spec is not None and spec.has_location else None
+
+
+@functools.lru_cache(maxsize=8)
+def text_of(path: str) -> Optional[str]:
+    """The file's text, or None where there is no readable source (bytecode only, wrong encoding)."""
+    try:
+        with open(path, "rb") as file:
+            return importlib.util.decode_source(file.read())
+    except (OSError, UnicodeDecodeError, SyntaxError):
+        return None
+
+
+@functools.lru_cache(maxsize=8)
+def _definitions(path: str) -> dict[str, list[int]]:
+    """Dotted path of every def and class of the file (without ``<locals>``) -> its 0-based line numbers."""
+    text = text_of(path) or ""
+    found: dict[str, list[int]] = {}
+    stack: list[tuple[int, str]] = []
+    line, at = 0, 0
+    for match in _DEFINITION.finditer(text):
+        indent = len(match.group(1).expandtabs())
+        while stack and stack[-1][0] >= indent:
+            stack.pop()
+        stack.append((indent, match.group(2)))
+        line += text.count("\n", at, match.start())
+        at = match.start()
+        found.setdefault(".".join(name for _, name in stack), []).append(line)
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _lines(path: str) -> list[str]:
+    return [line + "\n" for line in (text_of(path) or "").split("\n")]
+
+
+def split_target(qualname: str) -> tuple[str, list[str], str]:
+    """``Class.f.<locals>.g`` -> outermost function ``Class.f``, names below it ``["g"]``, property accessor or ""."""
+    outer, _, inner = qualname.partition(".<locals>.")
+    head, _, last = outer.rpartition(".")
+    accessor = last if head and last in ACCESSORS else ""
+    return head if accessor else outer, [n for n in inner.split(".") if n and n != "<locals>"], accessor
+
+
+def find_blocks(path: str, qualname: str) -> list[Block]:
+    """The definitions of `qualname`'s outermost function in the file, in order (several for if/else, overloads)."""
+    outer, _, accessor = split_target(qualname)
+    starts = _definitions(path).get(outer)
+    if starts is None:
+        starts = _parsed_definitions(path, outer)
+    blocks = [block_at(path, _with_decorators(path, start) + 1) for start in starts]
+    found = [block for block in blocks if block is not None]
+    if accessor in ("fset", "fdel"):
+        marker = f".{ACCESSORS[accessor]}"
+        return [block for block in found if marker in block.text.split("def ", 1)[0]]
+    return found
+
+
+def _parsed_definitions(path: str, outer: str) -> list[int]:
+    """As `_definitions`, by parsing the file: for text in strings that looks like a definition."""
+    try:
+        tree = ast.parse(text_of(path) or "")
+    except SyntaxError:
+        return []
+    found: list[int] = []
+
+    def walk(node: ast.AST, names: list[str]) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                inner = [*names, child.name]
+                if ".".join(inner) == outer and not isinstance(child, ast.ClassDef):
+                    found.append(child.lineno - 1)
+                walk(child, inner)
+            else:
+                walk(child, names)
+
+    walk(tree, [])
+    return found
+
+
+def _with_decorators(path: str, start: int) -> int:
+    """The 0-based line of the first decorator of the definition at 0-based line `start`."""
+    lines = _lines(path)
+    indent = len(lines[start]) - len(lines[start].lstrip())
+    first = line = start
+    while line > 0:
+        line -= 1
+        stripped = lines[line].strip()
+        here = len(lines[line]) - len(lines[line].lstrip())
+        if stripped.startswith("@") and here == indent:
+            first = line
+        elif stripped and not stripped.startswith("#") and here <= indent and not stripped.startswith(_CLOSES):
+            break
+        elif not stripped and first == line + 1:
+            break
+    return first
+
+
+def block_at(path: str, first: int) -> Optional[Block]:
+    """The function whose first line (1-based, decorators included) is `first`, or None."""
+    lines = _lines(path)
+    if not 0 < first <= len(lines):
+        return None
+    start, end = first - 1, len(lines)
+    indent = len(lines[start]) - len(lines[start].lstrip())
+    defined = False
+    for number in range(start, len(lines)):
+        stripped = lines[number].strip()
+        if not stripped or stripped.startswith(("#", *_CLOSES)):
+            continue
+        if len(lines[number]) - len(lines[number].lstrip()) <= indent:
+            if defined:
+                end = number
+                break
+            defined = _DEFINITION.match(lines[number]) is not None
+    block = Block(path, first, "".join(lines[start:end]))
+    try:
+        block.parse()
+        return block
+    except (SyntaxError, IndexError):
+        pass
+    try:
+        block = Block(path, first, "".join(inspect.getblock(lines[start:])))
+        block.parse()
+        return block
+    except Exception:  # whatever tokenising a file that is no longer Python raises
+        return None
+

@@ -1,0 +1,260 @@
+"""Anchors: finding them in a function's syntax tree, and putting an Edit's code there."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union, cast
+
+from .outcome import Outcome, Refused
+from .patch import Edit
+from .source import FunctionNode, split_target
+
+_IGNORED = {"type_comment", "kind"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive statements `start` … `start + count - 1` of one statement list."""
+
+    statements: list[ast.stmt]
+    start: int
+    count: int
+
+    @property
+    def nodes(self) -> list[ast.stmt]:
+        return self.statements[self.start : self.start + self.count]
+
+
+Place = Union[Run, ast.expr]
+
+
+@functools.lru_cache(maxsize=256)
+def _parse(code: str) -> tuple[ast.stmt, ...]:
+    return tuple(ast.parse(textwrap.dedent(code)).body)
+
+
+def as_expression(code: str) -> Union[ast.expr, None]:
+    """The one expression that `code` is, or None."""
+    body = _parse(code)
+    return body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
+
+
+def same(pattern: Any, node: Any) -> bool:
+    """Equality of syntax trees, positions aside; in `pattern` a body that is only ``...`` equals any body."""
+    if isinstance(pattern, list):
+        if not isinstance(node, list):
+            return False
+        if len(pattern) == 1 and _is_ellipsis(pattern[0]) and node and isinstance(node[0], ast.stmt):
+            return True
+        return len(pattern) == len(node) and all(map(same, pattern, node))
+    if type(pattern) is not type(node):
+        return False
+    if isinstance(pattern, ast.AST):
+        return all(
+            same(getattr(pattern, name, None), getattr(node, name, None))
+            for name in pattern._fields
+            if name not in _IGNORED
+        )
+    return bool(pattern == node)
+
+
+def _is_ellipsis(node: Any) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.value.value is ...
+
+
+def statement_lists(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            statements = getattr(node, name, None)
+            if isinstance(statements, list):
+                yield statements
+
+
+def runs(tree: ast.AST, code: str) -> list[Run]:
+    """Every place where the statements of `code` stand one after another."""
+    pattern = _parse(code)
+    found = []
+    for statements in statement_lists(tree):
+        for start in range(len(statements) - len(pattern) + 1):
+            if all(map(same, pattern, statements[start:])):
+                found.append(Run(statements, start, len(pattern)))
+    return found
+
+
+def expressions(tree: ast.AST, pattern: ast.expr) -> list[ast.expr]:
+    """Every expression in `tree` equal to `pattern`."""
+    return [node for node in ast.walk(tree) if isinstance(node, ast.expr) and same(pattern, node)]
+
+
+def occurs(tree: ast.AST, code: str) -> bool:
+    """Whether the statements, or the one expression, of `code` stand anywhere in `tree`."""
+    expression = as_expression(code)
+    return bool(expressions(tree, expression) if expression is not None else runs(tree, code))
+
+
+def inner_function(function: FunctionNode, path: Sequence[str]) -> FunctionNode:
+    """The function nested in `function` under the names of `path`.
+
+    Raises:
+        Refused: there is none, or several.
+    """
+    scope: ast.AST = function
+    for name in path:
+        nested = [n for n in ast.walk(scope) if isinstance(n, _SCOPES) and n.name == name and n is not scope]
+        if len(nested) != 1:
+            raise Refused(Outcome.DRIFTED, f"{function.name} holds {len(nested)} definitions of {name}, not one")
+        scope = nested[0]
+    if isinstance(scope, ast.ClassDef):
+        raise Refused(Outcome.DRIFTED, f"{scope.name} in {function.name} is a class")
+    return cast(FunctionNode, scope)
+
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def locate(edit: Edit, function: FunctionNode) -> list[Place]:
+    """Where the edit goes.
+
+    Raises:
+        Refused: already-fixed where the edit's own result stands there, drifted where the anchor does not occur
+            exactly as often as declared.
+    """
+    expression = as_expression(edit.anchor) if edit.replace is not None else None
+    places: list[Place]
+    if expression is not None:
+        done = _expressions_of(edit.code, function)
+        inside = {id(node) for outer in done for node in ast.walk(outer)}
+        places = [node for node in expressions(function, expression) if id(node) not in inside]
+    elif edit.replace is not None:
+        done = runs(function, edit.code)
+        inside = {id(node) for run in done for outer in run.nodes for node in ast.walk(outer)}
+        places = [run for run in runs(function, edit.anchor) if id(run.nodes[0]) not in inside]
+    else:
+        places = list(runs(function, edit.anchor))
+        done = [run for run in places if isinstance(run, Run) and _has_neighbour(edit, run)]
+        places = [run for run in places if run not in done]
+    if len(done) == edit.count and not places:
+        raise Refused(Outcome.ALREADY_FIXED, f"`{first_line(edit.code)}` is in the source already")
+    if done or len(places) != edit.count:
+        raise Refused(
+            Outcome.DRIFTED,
+            f"`{first_line(edit.anchor)}` occurs {len(places)} times in {edit.target.partition(':')[2]}, not {edit.count}"
+            + (f", and {len(done)} times as the patch would make it" if done else ""),
+        )
+    return places
+
+
+def _expressions_of(code: str, function: FunctionNode) -> list[Any]:
+    expression = as_expression(code)
+    return list(expressions(function, expression)) if expression is not None else []
+
+
+def _has_neighbour(edit: Edit, run: Run) -> bool:
+    pattern = _parse(edit.code)
+    if edit.after is not None:
+        start = run.start + run.count
+        beside = run.statements[start : start + len(pattern)]
+    else:
+        beside = run.statements[max(0, run.start - len(pattern)) : run.start]
+    return len(beside) == len(pattern) and all(map(same, pattern, beside))
+
+
+def first_line(code: str) -> str:
+    """The first line of `code`, for messages."""
+    lines = textwrap.dedent(code).strip().splitlines()
+    return lines[0] + (" …" if len(lines) > 1 else "")
+
+
+@dataclass
+class _Plan:
+    """What is to be done to one statement list, collected before anything is touched."""
+
+    statements: list[ast.stmt]
+    before: dict[int, list[ast.stmt]] = field(default_factory=dict)
+    after: dict[int, list[ast.stmt]] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+
+
+def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
+    """Makes all edits (patch id, edit) of one function, each located in the function as it was.
+
+    Raises:
+        Refused: see `locate`; conflict where two edits replace the same code.
+    """
+    plans: dict[int, _Plan] = {}
+    swaps: dict[int, ast.expr] = {}
+    replaced: dict[int, str] = {}
+    anchors: list[tuple[str, list[ast.AST], bool]] = []
+    for patch_id, edit in sorted(edits, key=lambda pair: pair[0]):
+        scope = inner_function(function, edit_path(edit))
+        for place in locate(edit, scope):
+            nodes: list[ast.AST] = list(place.nodes) if isinstance(place, Run) else [place]
+            anchors.append((patch_id, nodes, edit.replace is not None))
+            if edit.replace is not None:
+                replaced.update((id(inner), patch_id) for node in nodes for inner in ast.walk(node))
+            if isinstance(place, Run):
+                _plan(plans.setdefault(id(place.statements), _Plan(place.statements)), edit, place)
+            else:
+                expression = as_expression(edit.code)
+                if expression is None:
+                    raise Refused(Outcome.FAILED, f"{patch_id}: an expression is replaced by something else")
+                swaps[id(place)] = _placed(expression, place)
+    for patch_id, nodes, _ in anchors:
+        clash = {replaced[id(node)] for node in nodes if id(node) in replaced} - {patch_id}
+        if clash:
+            raise Refused(Outcome.CONFLICT, f"{patch_id} and {', '.join(clash)} change the same statement")
+    for plan in plans.values():
+        _carry_out(plan)
+    if swaps:
+        _Swap(swaps).visit(function)
+
+
+def edit_path(edit: Edit) -> list[str]:
+    """The names of the nested functions in the edit's target, outermost function left out."""
+    return split_target(edit.target.partition(":")[2])[1]
+
+
+def _plan(plan: _Plan, edit: Edit, run: Run) -> None:
+    first, last = run.start, run.start + run.count - 1
+    if edit.after is not None:
+        plan.after.setdefault(last, []).extend(_placed_all(edit.code, run.statements[last]))
+        return
+    plan.before.setdefault(first, []).extend(_placed_all(edit.code, run.statements[first]))
+    if edit.replace is not None:
+        plan.gone.update(range(first, last + 1))
+
+
+def _carry_out(plan: _Plan) -> None:
+    result: list[ast.stmt] = []
+    for index, statement in enumerate(plan.statements):
+        result += plan.before.get(index, [])
+        if index not in plan.gone:
+            result.append(statement)
+        result += plan.after.get(index, [])
+    plan.statements[:] = result
+
+
+class _Swap(ast.NodeTransformer):
+    def __init__(self, swaps: dict[int, ast.expr]) -> None:
+        self.swaps = swaps
+
+    def visit(self, node: ast.AST) -> Any:
+        return self.swaps.get(id(node)) or self.generic_visit(node)
+
+
+def _placed_all(code: str, anchor: ast.stmt) -> list[ast.stmt]:
+    return [_placed(statement, anchor) for statement in ast.parse(textwrap.dedent(code)).body]
+
+
+def _placed(node: Any, anchor: ast.AST) -> Any:
+    """A copy of `node` whose every part stands where the anchor stands, for tracebacks."""
+    node = copy.deepcopy(node)
+    for part in ast.walk(node):
+        if "lineno" in part._attributes:
+            ast.copy_location(part, anchor)
+    return node
