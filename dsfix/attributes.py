@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any, Union
+from typing import Any
 
 from .code import attribute
 from .outcome import Outcome, Refused
@@ -41,7 +41,7 @@ class AttributeHandle:
         return vars(holder).get(name, _ABSENT) is now
 
 
-def substitute(module: ModuleType, change: Union[Replace, Wrap]) -> AttributeHandle:
+def substitute(module: ModuleType, change: Replace | Wrap) -> AttributeHandle:
     """Puts the replacement, or the wrapper, in place of the target and of every alias of it in imported modules.
 
     Raises:
@@ -51,7 +51,9 @@ def substitute(module: ModuleType, change: Union[Replace, Wrap]) -> AttributeHan
     owner = getattr(getattr(raw, "__func__", raw), "__module__", None)
     package = module.__name__.partition(".")[0]
     if isinstance(owner, str) and callable(getattr(raw, "__func__", raw)) and owner.partition(".")[0] != package:
-        raise Refused(Outcome.CONFLICT, f"{change.target} has been replaced by {owner}.{getattr(raw, '__qualname__', name)}")
+        raise Refused(
+            Outcome.CONFLICT, f"{change.target} has been replaced by {owner}.{getattr(raw, '__qualname__', name)}"
+        )
     new = change.factory(raw) if isinstance(change, Replace) else _wrapped(raw, change)
     handle = AttributeHandle()
     try:

@@ -1,7 +1,6 @@
-"""Code objects: finding the function under its decorators, compiling an edited one, telling whether it is the file's."""
+"""Code objects: finding the function under its decorators, compiling it from an edited syntax tree."""
 
 from __future__ import annotations
-
 import __future__
 
 import ast
@@ -10,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Optional
+from typing import Any
 
 from .outcome import Outcome, Refused
 from .source import ACCESSORS, FunctionNode
@@ -39,7 +38,9 @@ def _own(holder: Any, name: str, qualname: str) -> Any:
     except (KeyError, TypeError):
         if isinstance(holder, property) and name in ACCESSORS:
             return getattr(holder, name)
-        raise Refused(Outcome.DRIFTED, f"{qualname} is not there ({getattr(holder, '__name__', holder)} has no {name})") from None
+        raise Refused(
+            Outcome.DRIFTED, f"{qualname} is not there ({getattr(holder, '__name__', holder)} has no {name})"
+        ) from None
 
 
 def functions_beneath(value: Any) -> Iterator[FunctionType]:
@@ -91,7 +92,7 @@ def find_function(module: ModuleType, qualname: str, accessor: str) -> FunctionT
         raw = getattr(raw, accessor or "fget")
     name = qualname.rpartition(".")[2]
     path = getattr(module, "__file__", None) or ""
-    strangers: Optional[FunctionType] = None
+    strangers: FunctionType | None = None
     for function in functions_beneath(raw):
         code = function.__code__
         if code.co_name == name and _same_file(code.co_filename, path) and _has_qualname(code, qualname):

@@ -1,7 +1,7 @@
 """The verb Edit: a function's code object swapped in place, and swapped back.
 
-All edits of one function live in one `Site`: whatever subset of them is on, and in whatever order they came, the code is
-compiled from the file's own source with exactly those edits.
+All edits of one function live in one `Site`: whatever subset of them is on, and in whatever order they came, the code
+is compiled from the file's own source with exactly those edits.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .patch import Edit
 from .source import Block, block_at, split_target
 
 _lock = threading.Lock()
+
 
 class Site:
     """One function that is edited: its source, its original code, and the edits by patch id."""
@@ -37,8 +38,8 @@ class Site:
         if codes.compile_function(block.parse(), self.qualname, code) != code:
             raise Refused(
                 Outcome.CONFLICT,
-                f"{self.qualname} in memory is not what {code.co_filename}:{code.co_firstlineno} says: another tool has "
-                "changed it, or the file has changed since it was imported",
+                f"{self.qualname} in memory is not what {code.co_filename}:{code.co_firstlineno} says: "
+                "another tool has changed it, or the file has changed since it was imported",
             )
         return block
 

@@ -6,6 +6,7 @@ as it was; under DSFIX_STRICT=1 it is a StrictError instead.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import threading
@@ -66,10 +67,8 @@ class Engine:
     def _wait_for(self, name: str) -> None:
         """Waits for an import that another thread has begun; returns at once where it is this thread's own."""
         if hooks.executed(name) is None:
-            try:
+            with contextlib.suppress(Exception):  # a failure is the other thread's to report
                 importlib.import_module(name)
-            except Exception:  # it is the other thread's to report
-                pass
 
     def _unknown(self, entries: Iterable[str]) -> list[str]:
         known = list(entries)

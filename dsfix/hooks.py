@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 Callback = Callable[[ModuleType], None]
 
@@ -29,7 +29,7 @@ class Finder:
         if self.names and self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
-    def find_spec(self, name: str, path: Any = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         active: set[str] = self._local.__dict__.setdefault("active", set())
         if name not in self.names or name in active:
             return None
@@ -42,7 +42,7 @@ class Finder:
             spec.loader = _Loader(spec.loader, self.callback)  # type: ignore[assignment]
         return spec
 
-    def _ask_the_others(self, name: str, path: Any, target: Optional[ModuleType]) -> Optional[ModuleSpec]:
+    def _ask_the_others(self, name: str, path: Any, target: ModuleType | None) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
             if finder is not self and hasattr(finder, "find_spec"):
                 spec = finder.find_spec(name, path, target)
@@ -61,8 +61,8 @@ class _Loader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
-    def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
-        created: Optional[ModuleType] = self._loader.create_module(spec)
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        created: ModuleType | None = self._loader.create_module(spec)
         return created
 
     def exec_module(self, module: ModuleType) -> None:
@@ -73,7 +73,7 @@ class _Loader:
         self._callback(module)
 
 
-def executed(name: str) -> Optional[ModuleType]:
+def executed(name: str) -> ModuleType | None:
     """The module, if it has been imported and its import is not still under way."""
     module = sys.modules.get(name)
     if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 from . import syntax
 from .outcome import Outcome, Refused
@@ -29,7 +28,7 @@ def decide(entry: Entry, settings: Settings) -> Verdict:
     return before_source(entry, settings) or by_source(entry.patch)
 
 
-def before_source(entry: Entry, settings: Settings) -> Optional[Verdict]:
+def before_source(entry: Entry, settings: Settings) -> Verdict | None:
     """What the user's choice and exact version numbers settle; None where the source has to be read."""
     why = settings.disabled(entry.id, entry.patch.default)
     if why is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Union
 
 
 class Severity(enum.Enum):
@@ -34,9 +34,9 @@ class Edit:
 
     target: str
     code: str
-    after: Optional[str] = None
-    before: Optional[str] = None
-    replace: Optional[str] = None
+    after: str | None = None
+    before: str | None = None
+    replace: str | None = None
     count: int = 1
 
     def __post_init__(self) -> None:
@@ -120,10 +120,10 @@ class Patch:
     changes: tuple[Change, ...]
     symptom: str
     upstream: tuple[str, ...]
-    fixed_in: Optional[str]
+    fixed_in: str | None
     present: tuple[Source, ...] = ()
     fixed: tuple[Source, ...] = ()
-    before: Optional[str] = None
+    before: str | None = None
     default: bool = True
     ranks: int = 1
     device: str = "cuda"

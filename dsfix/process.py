@@ -9,14 +9,14 @@ import socket
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from . import log, versions
 from .engine import Engine
 from .outcome import Outcome, StrictError
 from .settings import Settings
 
-_engine: Optional[Engine] = None
+_engine: Engine | None = None
 _names: dict[int, str] = {}  # pid -> name of its report file: a forked child writes its own
 
 

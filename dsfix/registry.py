@@ -7,7 +7,6 @@ import importlib
 import pkgutil
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Optional
 
 from .patch import Patch
 
@@ -33,10 +32,10 @@ class Broken:
     reason: str
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def load() -> tuple[dict[str, Entry], tuple[Broken, ...]]:
     """All patches in the order of their ids, and the modules that are broken."""
-    from . import patches
+    patches = importlib.import_module(f"{__package__}.patches")
 
     entries: dict[str, Entry] = {}
     broken: list[Broken] = []
@@ -50,7 +49,7 @@ def load() -> tuple[dict[str, Entry], tuple[Broken, ...]]:
     return entries, tuple(broken)
 
 
-def _load(name: str) -> tuple[Optional[ModuleType], str]:
+def _load(name: str) -> tuple[ModuleType | None, str]:
     try:
         return importlib.import_module(name), ""
     except Exception as error:  # one broken file must not cost the others

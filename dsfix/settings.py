@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Optional
 
 _YES = {"1", "true", "yes", "on"}
 _NO = {"", "0", "false", "no", "off"}
@@ -22,15 +21,15 @@ class Settings:
     """
 
     disable: bool = False
-    only: Optional[frozenset[str]] = None
+    only: frozenset[str] | None = None
     skip: frozenset[str] = frozenset()
     strict: bool = False
-    report: Optional[str] = None
+    report: str | None = None
     log_level: int = logging.INFO
     complaints: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, env: Optional[Mapping[str, str]] = None) -> Settings:
+    def read(cls, env: Mapping[str, str] | None = None) -> Settings:
         env = os.environ if env is None else env
         complaints: list[str] = []
 
@@ -42,7 +41,9 @@ class Settings:
 
         level = env.get("DSFIX_LOG_LEVEL", "").strip().upper() or "INFO"
         if level not in _LEVELS:
-            complaints.append(f"DSFIX_LOG_LEVEL={env['DSFIX_LOG_LEVEL']!r} is not one of {', '.join(_LEVELS)}: INFO taken")
+            complaints.append(
+                f"DSFIX_LOG_LEVEL={env['DSFIX_LOG_LEVEL']!r} is not one of {', '.join(_LEVELS)}: INFO taken"
+            )
             level = "INFO"
         only = _ids(env.get("DSFIX_ONLY", ""))
         return cls(
@@ -59,7 +60,7 @@ class Settings:
         """The same, for a DSFIX_REPORT directory that turned out not to be writable."""
         return dataclasses.replace(self, report=None)
 
-    def disabled(self, patch_id: str, default: bool) -> Optional[str]:
+    def disabled(self, patch_id: str, default: bool) -> str | None:
         """Why the user has switched this patch off, or None."""
         if self.disable:
             return "DSFIX_DISABLE is set"

@@ -13,7 +13,7 @@ import re
 import sys
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
-from typing import Optional, Union
+from typing import Union
 
 FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 
@@ -42,7 +42,7 @@ class Block:
         return ast.increment_lineno(body[0], self.first - (2 if indented else 1))
 
 
-def module_file(name: str) -> Optional[str]:
+def module_file(name: str) -> str | None:
     """The file `import name` would execute, or None; runs no code of the package."""
     module = sys.modules.get(name)
     if module is not None:
@@ -61,12 +61,12 @@ def module_file(name: str) -> Optional[str]:
     return _origin(spec)
 
 
-def _origin(spec: Optional[ModuleSpec]) -> Optional[str]:
+def _origin(spec: ModuleSpec | None) -> str | None:
     return spec.origin if spec is not None and spec.has_location else None
 
 
 @functools.lru_cache(maxsize=8)
-def text_of(path: str) -> Optional[str]:
+def text_of(path: str) -> str | None:
     """The file's text, or None where there is no readable source (bytecode only, wrong encoding)."""
     try:
         with open(path, "rb") as file:
@@ -153,14 +153,12 @@ def _with_decorators(path: str, start: int) -> int:
         here = len(lines[line]) - len(lines[line].lstrip())
         if stripped.startswith("@") and here == indent:
             first = line
-        elif stripped and not stripped.startswith("#") and here <= indent and not stripped.startswith(_CLOSES):
-            break
-        elif not stripped and first == line + 1:
+        elif stripped and here <= indent and not stripped.startswith(("#", *_CLOSES)):
             break
     return first
 
 
-def block_at(path: str, first: int) -> Optional[Block]:
+def block_at(path: str, first: int) -> Block | None:
     """The function whose first line (1-based, decorators included) is `first`, or None."""
     lines = _lines(path)
     if not 0 < first <= len(lines):
@@ -189,4 +187,3 @@ def block_at(path: str, first: int) -> Optional[Block]:
         return block
     except Exception:  # whatever tokenising a file that is no longer Python raises
         return None
-

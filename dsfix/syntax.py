@@ -38,7 +38,7 @@ def _parse(code: str) -> tuple[ast.stmt, ...]:
     return tuple(ast.parse(textwrap.dedent(code)).body)
 
 
-def as_expression(code: str) -> Union[ast.expr, None]:
+def as_expression(code: str) -> ast.expr | None:
     """The one expression that `code` is, or None."""
     body = _parse(code)
     return body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
@@ -141,10 +141,11 @@ def locate(edit: Edit, function: FunctionNode) -> list[Place]:
     if len(done) == edit.count and not places:
         raise Refused(Outcome.ALREADY_FIXED, f"`{first_line(edit.code)}` is in the source already")
     if done or len(places) != edit.count:
+        name = edit.target.partition(":")[2]
+        also = f", and {len(done)} times as the patch would make it" if done else ""
         raise Refused(
             Outcome.DRIFTED,
-            f"`{first_line(edit.anchor)}` occurs {len(places)} times in {edit.target.partition(':')[2]}, not {edit.count}"
-            + (f", and {len(done)} times as the patch would make it" if done else ""),
+            f"`{first_line(edit.anchor)}` occurs {len(places)} times in {name}, not {edit.count}{also}",
         )
     return places
 

@@ -9,7 +9,6 @@ import platform
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
-from typing import Optional
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -32,8 +31,8 @@ class Gate:
     near: bool = False
 
 
-@functools.lru_cache(maxsize=None)
-def installed(distribution: str) -> Optional[str]:
+@functools.cache
+def installed(distribution: str) -> str | None:
     """The version of what would be imported, as its metadata gives it; "" if it has none, None if it is absent."""
     if distribution == "python":
         return platform.python_version()
@@ -72,7 +71,7 @@ def _describes_what_is_imported(found: metadata.Distribution) -> bool:
 
 def gate(patch: Patch) -> Gate:
     """Compares every distribution that the patch names with what is installed."""
-    unsure: Optional[Gate] = None
+    unsure: Gate | None = None
     for distribution, specifiers in patch.affects.items():
         version = installed(distribution)
         if version is None:

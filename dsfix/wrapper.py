@@ -7,7 +7,7 @@ from typing import Any
 import wrapt
 
 
-class PicklableWrapper(wrapt.FunctionWrapper):  # type: ignore[misc]
+class PicklableWrapper(wrapt.FunctionWrapper):  # type: ignore[type-arg,unused-ignore]
     """A FunctionWrapper that is pickled by its name, as the function that it stands for is."""
 
     def __reduce_ex__(self, protocol: Any) -> str:

@@ -1,0 +1,1 @@
+"""The command line: one module per command; nothing here is loaded by `import dsfix`."""

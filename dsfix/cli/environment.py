@@ -1,0 +1,50 @@
+"""What the commands look at: the installed distributions, and a verdict for every patch."""
+
+from __future__ import annotations
+
+import sys
+
+from .. import judge, registry, versions
+from ..outcome import UnknownPatch
+from ..settings import Settings
+from .status import NO_DEEPSPEED, Complaint
+
+SHOWN = ("deepspeed", "torch", "numpy", "python")
+
+
+def distributions() -> dict[str, str | None]:
+    """Version, "" where there is one without metadata, None where it is absent."""
+    return {name: versions.installed(name) for name in SHOWN}
+
+
+def heading() -> str:
+    """The versions in one line."""
+    return ", ".join(
+        f"{name} {version or 'of unknown version'}" for name, version in distributions().items() if version is not None
+    )
+
+
+def require_deepspeed() -> None:
+    """Raises Complaint where there is no DeepSpeed to look at."""
+    version = versions.installed("deepspeed")
+    if version is None:
+        raise Complaint(f"DeepSpeed is not installed for {sys.executable}: nothing to patch", NO_DEEPSPEED)
+    if not versions.importable("deepspeed"):
+        raise Complaint(
+            f"deepspeed {version} is registered as installed, but its package is missing or empty: reinstall it",
+            NO_DEEPSPEED,
+        )
+
+
+def verdicts() -> dict[str, judge.Verdict]:
+    """id -> verdict of every patch, from version numbers and source text."""
+    settings = Settings.read()
+    return {entry.id: judge.decide(entry, settings) for entry in registry.catalogue().values()}
+
+
+def entry(patch_id: str) -> registry.Entry:
+    """The patch of that id. Raises UnknownPatch, which names the nearest ids."""
+    known = registry.catalogue()
+    if patch_id not in known:
+        raise UnknownPatch(patch_id, list(known))
+    return known[patch_id]

@@ -1,0 +1,67 @@
+"""`list --job DIR`: the report files of a job's processes, merged into one table."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ..outcome import Outcome
+from . import output
+from .status import OK, TROUBLE, Complaint
+
+
+def run(directory: Path, as_json: bool) -> int:
+    """Prints which patch is in what state in how many processes; Complaint where there are no reports."""
+    reports, unreadable = _read(directory)
+    patches: dict[str, Counter[tuple[str, str]]] = {}
+    for report in reports:
+        for patch in report["patches"]:
+            patches.setdefault(patch["id"], Counter())[(patch["outcome"], patch["reason"])] += 1
+    if as_json:
+        merged = [
+            {"id": patch_id, "outcome": outcome, "reason": reason, "processes": count}
+            for patch_id, counted in sorted(patches.items())
+            for (outcome, reason), count in counted.most_common()
+        ]
+        output.print_json({"processes": len(reports), "unreadable": unreadable, "patches": merged})
+    else:
+        print(f"{len(reports)} processes; {_versions(reports)}")
+        output.print_table(
+            ("patch", "state", "processes", "why"),
+            (
+                ((patch_id, outcome, str(count), reason), output.style(Outcome(outcome)))
+                for patch_id, counted in sorted(patches.items())
+                for (outcome, reason), count in counted.most_common()
+            ),
+        )
+        for name in unreadable:
+            print(f"{name} is not a report of dsfix: left out")
+    trouble = any(Outcome(outcome).trouble for counted in patches.values() for outcome, _ in counted)
+    return TROUBLE if trouble else OK
+
+
+def _read(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    if not directory.is_dir():
+        raise Complaint(f"{directory} is not a directory")
+    reports, unreadable = [], []
+    for path in sorted(directory.glob("dsfix-*.json")):
+        try:
+            report = json.loads(path.read_text(encoding="utf-8"))
+            for patch in report["patches"]:
+                Outcome(patch["outcome"]), patch["id"], patch["reason"]
+            reports.append(report)
+        except (OSError, ValueError, KeyError, TypeError):
+            unreadable.append(path.name)
+    if not reports:
+        raise Complaint(f"{directory} holds no report of dsfix: run the job with DSFIX_REPORT={directory}")
+    return reports, unreadable
+
+
+def _versions(reports: list[dict[str, Any]]) -> str:
+    counted = Counter(
+        ", ".join(f"{name} {version}" for name, version in report.get("distributions", {}).items())
+        for report in reports
+    )
+    return "; ".join(f"{text} ({count})" if len(counted) > 1 else text for text, count in counted.most_common())

@@ -1,0 +1,77 @@
+"""`list`: what applies to this environment and why; with `--job`, what the processes of a job did."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .. import registry
+from ..outcome import Outcome
+from . import environment, jobs, output
+from .status import NO_DEEPSPEED, OK, TROUBLE, Complaint
+
+NAME = "list"
+HELP = "what applies to the installed DeepSpeed and why; imports neither torch nor DeepSpeed"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--job", type=Path, metavar="DIR", help="a job's DSFIX_REPORT directory: what its processes did"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    return jobs.run(options.job, options.json) if options.job is not None else _environment(options.json)
+
+
+def _environment(as_json: bool) -> int:
+    try:
+        environment.require_deepspeed()
+    except Complaint as complaint:
+        if not as_json:
+            raise
+        output.print_json({"error": str(complaint), "distributions": environment.distributions(), "patches": []})
+        return NO_DEEPSPEED
+    found = environment.verdicts()
+    catalogue = registry.catalogue()
+    if as_json:
+        patches = [
+            {
+                "id": patch_id,
+                "title": catalogue[patch_id].patch.title,
+                "severity": catalogue[patch_id].patch.severity.value,
+                "outcome": verdict.outcome.value,
+                "reason": verdict.reason,
+            }
+            for patch_id, verdict in found.items()
+        ]
+        output.print_json({"distributions": environment.distributions(), "patches": patches})
+    else:
+        print(environment.heading())
+        rows = [
+            (
+                (patch_id, _word(verdict.outcome), catalogue[patch_id].patch.severity.value, verdict.reason),
+                output.style(verdict.outcome),
+            )
+            for patch_id, verdict in found.items()
+        ]
+        output.print_table(("patch", "here", "severity", "why"), rows)
+        print(_advice([verdict.outcome for verdict in found.values()]))
+    return TROUBLE if any(verdict.outcome.trouble for verdict in found.values()) else OK
+
+
+def _word(outcome: Outcome) -> str:
+    return "applies" if outcome is Outcome.PENDING else outcome.value
+
+
+def _advice(outcomes: list[Outcome]) -> str:
+    applies = outcomes.count(Outcome.PENDING)
+    trouble = sum(outcome.trouble for outcome in outcomes)
+    lines = [f"{applies} of {len(outcomes)} patches apply here"]
+    if applies:
+        lines[0] += (
+            ": put `import dsfix` on the first line of the training script; `python -m dsfix diff` shows the change"
+        )
+    if trouble:
+        lines.append(f"{trouble} in trouble: `python -m dsfix show ID` tells the story of one")
+    return ".\n".join(lines) + "."

@@ -1,0 +1,47 @@
+"""Arguments in, exit status out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from .. import __version__
+from ..outcome import UnknownPatch
+from . import diff, listing, show
+from .status import BAD_USAGE, INTERRUPTED, STATUSES, Complaint
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status; complaints go to standard error, one sentence each."""
+    options = parser().parse_args(arguments)
+    try:
+        status: int = options.command(options)
+        sys.stdout.flush()
+        return status
+    except (Complaint, UnknownPatch) as complaint:
+        print(f"dsfix: {complaint}", file=sys.stderr)
+        return complaint.status if isinstance(complaint, Complaint) else BAD_USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+        return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's grammar."""
+    top = argparse.ArgumentParser(
+        prog="python -m dsfix",
+        description="What dsfix does to the installed DeepSpeed.",
+        epilog="exit status: " + "; ".join(f"{number} {meaning}" for number, meaning in STATUSES.items()),
+    )
+    top.add_argument("--version", action="version", version=f"dsfix {__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    for module in (listing, show, diff):
+        command = commands.add_parser(module.NAME, help=module.HELP, description=module.HELP)
+        command.add_argument("--json", action="store_true", help="print JSON")
+        module.add_arguments(command)
+        command.set_defaults(command=module.run)
+    return top

@@ -1,0 +1,42 @@
+"""Printing: JSON, and tables that are as wide as the terminal, or 120 columns where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..outcome import Outcome
+
+STYLES = {
+    Outcome.PENDING: "green",
+    Outcome.APPLIED: "green",
+    Outcome.ALREADY_FIXED: "cyan",
+    Outcome.NOT_AFFECTED: "dim",
+    Outcome.DISABLED: "yellow",
+}
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]]) -> None:
+    """Rows are (cells, style of the second cell)."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    for cells, style in rows:
+        table.add_row(Text(cells[0]), Text(cells[1], style=style), *(Text(cell) for cell in cells[2:]))
+    Console(width=width).print(table)
+
+
+def style(outcome: Outcome) -> str:
+    return STYLES.get(outcome, "red")

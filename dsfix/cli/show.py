@@ -1,0 +1,64 @@
+"""`show ID`: the story of one bug."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Mapping
+
+from .. import judge, versions
+from ..settings import Settings
+from . import environment, output
+from .status import OK, TROUBLE
+
+NAME = "show"
+HELP = "the story of one bug: what users see, what the patch does, upstream's links, and whether it applies here"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("id", metavar="ID")
+
+
+def run(options: argparse.Namespace) -> int:
+    entry = environment.entry(options.id)
+    patch = entry.patch
+    verdict = judge.decide(entry, Settings.read())
+    story = {
+        "id": entry.id,
+        "title": patch.title,
+        "severity": patch.severity.value,
+        "affects": dict(patch.affects),
+        "fixed_in": patch.fixed_in,
+        "upstream": list(patch.upstream),
+        "symptom": patch.symptom,
+        "changes": [f"{type(change).__name__} of {change.target}" for change in patch.changes],
+        "outcome": verdict.outcome.value,
+        "reason": verdict.reason,
+        "story": inspect.cleandoc(entry.docstring),
+        "file": entry.module.__file__,
+    }
+    if options.json:
+        output.print_json(story)
+    else:
+        _print(story)
+    return TROUBLE if verdict.outcome.trouble and versions.installed("deepspeed") is not None else OK
+
+
+def _print(story: Mapping[str, object]) -> None:
+    affects = story["affects"]
+    assert isinstance(affects, dict)
+    print(f"{story['id']}: {story['title']}\n")
+    print(f"{story['story']}\n")
+    facts = {
+        "severity": story["severity"],
+        "affects": ", ".join(f"{name} {specifiers}" for name, specifiers in affects.items()),
+        "fixed in": story["fixed_in"] or "no release so far",
+        "symptom": story["symptom"],
+        "changes": story["changes"],
+        "here": f"{story['outcome']}: {story['reason']}",
+        "file": story["file"],
+    }
+    for name, value in facts.items():
+        lines = value if isinstance(value, list) else [value]
+        for number, line in enumerate(lines):
+            print(f"{name + ':' if not number else '':<10} {line}")

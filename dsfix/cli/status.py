@@ -1,0 +1,20 @@
+"""Exit statuses, and the exception that carries one."""
+
+from __future__ import annotations
+
+OK, TROUBLE, BAD_USAGE, NO_DEEPSPEED, INTERRUPTED = 0, 1, 2, 3, 130
+
+STATUSES = {
+    OK: "done",
+    TROUBLE: "a patch is in trouble (drifted, conflict, too-late, failed)",
+    BAD_USAGE: "the command line or a file it names is wrong",
+    NO_DEEPSPEED: "DeepSpeed is not installed, or only half",
+}
+
+
+class Complaint(Exception):
+    """One sentence for the user, and the exit status that goes with it."""
+
+    def __init__(self, sentence: str, status: int = BAD_USAGE) -> None:
+        super().__init__(sentence)
+        self.status = status
