@@ -1,0 +1,120 @@
+"""What dsfix costs, as ratios measured in one run: ``python bench/costs.py [--pairs N] [--write docs/costs.md]``.
+
+The environment's DeepSpeed is measured; `tox run -e bench` runs this on the release with most patches. CPU time (user +
+system) of fresh processes, with and without by turns, so that a change in the machine's speed meets both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+# what today's torch and numpy lack and DeepSpeed up to 0.14.3 imports: the run without dsfix has to import, too
+SHIM = """
+import logging, numpy
+import torch.distributed.elastic.agent.server.api as api
+for module, name in ((numpy, "BUFSIZE"), (api, "log"), (api, "_get_socket_with_port")):
+    if name not in vars(module): setattr(module, name, 8192)
+"""
+PLAIN = SHIM + "import deepspeed"
+WITH = "import dsfix" + SHIM + "import deepspeed"
+
+HOT = """
+import sys, time, types, statistics
+import dsfix, torch, deepspeed
+from deepspeed.runtime.zero import stage3
+target = "unscale_and_clip_grads"
+optimizer = types.SimpleNamespace(loss_scale=1.0, clip_grad=1.0, device="cpu", fp32_partitioned_groups_flat=[
+    types.SimpleNamespace(grad=torch.ones(16))])
+from dsfix.code import find_function
+function = find_function(stage3, "DeepSpeedZeroOptimizer_Stage3." + target, "")
+edited = function.__code__
+dsfix.revert("zero3_offload_clip_device")
+original = function.__code__
+assert edited is not original
+norm = torch.tensor(0.5)
+def seconds(code, calls=2000):
+    function.__code__ = code
+    start = time.perf_counter()
+    for _ in range(calls): function(optimizer, 0, norm)
+    return time.perf_counter() - start
+seconds(edited), seconds(original)
+print(statistics.median(seconds(edited) / seconds(original) for _ in range(51)))
+"""
+
+
+def cpu_seconds(*arguments: str) -> float:
+    """CPU time of one Python process, start to end."""
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's second run has its bytecode
+    process = subprocess.Popen(
+        [sys.executable, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    complaint = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"python {' '.join(arguments)[:60]}… failed:\n{complaint.decode()}")
+    return usage.ru_utime + usage.ru_stime
+
+
+def hot_ratio() -> float:
+    """Time of an edited function over time of the same function before the edit."""
+    done = subprocess.run([sys.executable, "-c", HOT], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return float(done.stdout.split()[-1])
+
+
+def table(pairs: int) -> str:
+    """The three figures as a Markdown table."""
+    for arguments in (("-c", PLAIN), ("-c", WITH), ("-m", "dsfix", "list")):
+        cpu_seconds(*arguments)  # bytecode and file caches
+    imports, lists = [], []
+    for _ in range(pairs):
+        plain = cpu_seconds("-c", PLAIN)
+        imports.append(cpu_seconds("-c", WITH) / plain)
+        lists.append(cpu_seconds("-m", "dsfix", "list") / plain)
+    rows = [
+        ("`import dsfix; import deepspeed` / `import deepspeed`, CPU time", imports, "1.03"),
+        ("a call of an edited function / the same call unpatched", [hot_ratio()], "1.00"),
+        ("`python -m dsfix list` / `import deepspeed`, CPU time", lists, "0.25"),
+    ]
+    lines = ["| what | ratio (median) | quartiles | wanted, at most |", "| --- | --- | --- | --- |"]
+    for what, ratios, wanted in rows:
+        quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else []
+        spread = f"{quartiles[0]:.3f} – {quartiles[2]:.3f}" if quartiles else ""
+        lines.append(f"| {what} | {statistics.median(ratios):.3f} | {spread} | {wanted} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("dsfix", "deepspeed", "torch", "numpy"))
+    started = time.perf_counter()
+    figures = table(options.pairs)
+    page = f"""# What dsfix costs
+
+`tox run -e bench` on {date.today()}: {versions}, Python {platform.python_version()}, {os.cpu_count()} cores, \
+{options.pairs} pairs of runs, {time.perf_counter() - started:.0f} s. Ratios, not absolutes.
+
+{figures}
+"""
+    print(page)
+    if options.write is not None:
+        options.write.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""A wheel, an sdist and an editable install work in a fresh environment, outside the checkout."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def run(*command, cwd, **environment):
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return subprocess.run(
+        [str(part) for part in command], cwd=cwd, env={**env, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+def succeed(*command, cwd, **environment):
+    done = run(*command, cwd=cwd, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The wheel, built from the sdist, built from a copy of what git tracks: nothing else of the checkout gets in."""
+    directory = tmp_path_factory.mktemp("built")
+    succeed(sys.executable, "-m", "build", "--outdir", directory, CHECKOUT, cwd=directory)
+    return {path.suffix: path for path in directory.iterdir()}
+
+
+def environment(directory):
+    """A fresh virtual environment's Python."""
+    succeed("uv", "venv", "--python", sys.executable, directory / "venv", cwd=directory)
+    return directory / "venv" / "bin" / "python"
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
+def test_installed_outside_the_checkout(kind, built, tmp_path):
+    python = environment(tmp_path)
+    what = {"wheel": [built[".whl"]], "sdist": [built[".gz"]], "editable": ["--editable", CHECKOUT]}[kind]
+    succeed("uv", "pip", "install", "--python", python, *what, cwd=tmp_path)
+
+    listing = run(python, "-m", "dsfix", "list", "--json", cwd=tmp_path)
+    assert listing.returncode == 3, listing.stderr
+    assert "DeepSpeed is not installed" in json.loads(listing.stdout)["error"]
+
+    reported = succeed(
+        python, "-c", "import dsfix; print(*[(r.id, r.outcome.value) for r in dsfix.report()], sep='\\n')", cwd=tmp_path
+    )
+    assert "('zero3_offload_clip_device', 'not-affected')" in reported.splitlines()
+    story = succeed(python, "-m", "dsfix", "show", "zero3_offload_clip_device", cwd=tmp_path)
+    assert "deepspeed/issues/5422" in story.lower()
+
+    installed = succeed("uv", "pip", "list", "--python", python, "--format", "json", cwd=tmp_path)
+    names = {each["name"] for each in json.loads(installed)}
+    assert "dsfix" in names
+    assert not names & {"torch", "deepspeed", "numpy"}
+
+
+def test_the_wheel_holds_what_the_product_needs_and_nothing_else(built):
+    names = set(zipfile.ZipFile(built[".whl"]).namelist())
+    assert "dsfix/py.typed" in names
+    patches = {path.name for path in (CHECKOUT / "patches").glob("*.py")}
+    assert {f"dsfix/patches/{name}" for name in patches} <= names
+    sources = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "dsfix").rglob("*.py")}
+    assert sources <= names
+    compiled = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "dsfix").rglob("*") if path.suffix in (".cpp", ".h")}
+    assert compiled
+    assert compiled <= names
+    assert {name.split("/")[0] for name in names} == {"dsfix", built[".whl"].name.split("-py3")[0] + ".dist-info"}
+
+
+def test_installing_never_changes_torch_or_deepspeed(built):
+    metadata = zipfile.ZipFile(built[".whl"])
+    name = next(each for each in metadata.namelist() if each.endswith(".dist-info/METADATA"))
+    required = [line for line in metadata.read(name).decode().splitlines() if line.startswith("Requires-Dist:")]
+    assert sorted(line.split()[1].split(">")[0] for line in required) == ["packaging", "rich", "wrapt"]
