@@ -84,10 +84,10 @@ def _aliases(value: Any, holder: ModuleType, name: str) -> list[tuple[ModuleType
     return found
 
 
-def provide(module: ModuleType, change: Provide) -> AttributeHandle:
-    """Gives the module the name. Raises Refused(already-fixed) where it has it."""
+def provide(module: ModuleType, change: Provide) -> AttributeHandle | None:
+    """Gives the module the name; None where it has it."""
     if change.name in vars(module):
-        raise Refused(Outcome.ALREADY_FIXED, f"{change.module} has {change.name}")
+        return None
     handle = AttributeHandle()
     handle.set(module, change.name, change.factory(module))
     return handle

@@ -215,9 +215,13 @@ def apply(entry: Entry, module: ModuleType) -> list[Handle]:
             handles.append(edit.make(entry.id, module, edits))
         for change in changes:
             if isinstance(change, Provide):
-                handles.append(attributes.provide(module, change))
+                provided = attributes.provide(module, change)
+                handles += [provided] if provided is not None else []
             elif not isinstance(change, Edit):
                 handles.append(attributes.substitute(module, change))
+        if not handles:
+            names = ", ".join(change.target.partition(":")[2] for change in changes)
+            raise Refused(Outcome.ALREADY_FIXED, f"{module.__name__} has {names}")
     except BaseException:
         for handle in reversed(handles):
             handle.undo()

@@ -52,8 +52,9 @@ def by_source(patch: Patch) -> Verdict:
         return _verdict_of(refused, gated)
     if gated.fit is Fit.UNSURE and not (patch.present or any(isinstance(c, Edit) for c in patch.changes)):
         return _verdict_of(Refused(Outcome.DRIFTED, "there is no source to judge it by"), gated)
-    waits = ", ".join(patch.modules)
-    return Verdict(Outcome.PENDING, f"{gated.reason}{_by_source(gated)}; waits for the import of {waits}")
+    verbs = dict.fromkeys(f"{type(change).__name__} of {change.target.partition(':')[2]}" for change in patch.changes)
+    where = ", ".join(patch.modules)
+    return Verdict(Outcome.PENDING, f"{gated.reason}{_by_source(gated)}: {', '.join(verbs)} when {where} is imported")
 
 
 def _by_source(gated: Gate) -> str:

@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 
 from .. import registry
+from ..judge import Verdict
 from ..outcome import Outcome
+from ..patch import Patch
 from . import environment, jobs, output
 from .status import NO_DEEPSPEED, OK, TROUBLE, Complaint
 
@@ -50,12 +52,12 @@ def _environment(as_json: bool) -> int:
         print(environment.heading())
         rows = [
             (
-                (patch_id, _word(verdict.outcome), catalogue[patch_id].patch.severity.value, verdict.reason),
+                (patch_id, _word(verdict.outcome), _why(catalogue[patch_id].patch, verdict)),
                 output.style(verdict.outcome),
             )
             for patch_id, verdict in found.items()
         ]
-        output.print_table(("patch", "here", "severity", "why"), rows)
+        output.print_table(("patch", "here", "why"), rows)
         print(_advice([verdict.outcome for verdict in found.values()]))
     return TROUBLE if any(verdict.outcome.trouble for verdict in found.values()) else OK
 
@@ -64,14 +66,17 @@ def _word(outcome: Outcome) -> str:
     return "applies" if outcome is Outcome.PENDING else outcome.value
 
 
+def _why(patch: Patch, verdict: Verdict) -> str:
+    story = f"{patch.severity.value}: {patch.title}"
+    return verdict.reason if verdict.outcome is Outcome.NOT_AFFECTED else f"{story}\n{verdict.reason}"
+
+
 def _advice(outcomes: list[Outcome]) -> str:
     applies = outcomes.count(Outcome.PENDING)
     trouble = sum(outcome.trouble for outcome in outcomes)
-    lines = [f"{applies} of {len(outcomes)} patches apply here"]
+    lines = [f"{applies} of {len(outcomes)} patches apply here."]
     if applies:
-        lines[0] += (
-            ": put `import dsfix` on the first line of the training script; `python -m dsfix diff` shows the change"
-        )
+        lines.append("Put `import dsfix` on the first line of the script; `python -m dsfix diff` shows the change.")
     if trouble:
-        lines.append(f"{trouble} in trouble: `python -m dsfix show ID` tells the story of one")
-    return ".\n".join(lines) + "."
+        lines.append(f"{trouble} in trouble: `python -m dsfix show ID` tells the story of one.")
+    return "\n".join(lines)

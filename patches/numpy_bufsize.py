@@ -1,0 +1,58 @@
+"""`import deepspeed` fails beside numpy 2: cannot import name 'BUFSIZE'.
+
+Why: DeepSpeed 0.5.7 to 0.14.3 import `BUFSIZE` from numpy for the files its autotuner writes, whether the autotuner is
+    used or not. numpy 2.0.0 removed the name; 1.26.4 has it.
+How: gives numpy the name again, with the value it always had, 8192.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/5671, fixed by
+    https://github.com/deepspeedai/DeepSpeed/pull/5686 (0.14.4). numpy: https://github.com/numpy/numpy/pull/24357.
+Retire: when DeepSpeed 0.14.3 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Patch, Provide, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_SCHEDULER = "deepspeed.autotuning.scheduler"
+
+
+def _bufsize(numpy: Any) -> int:
+    return 8192
+
+
+PATCH = Patch(
+    title="import deepspeed fails with numpy >= 2: cannot import name 'BUFSIZE'",
+    severity=Severity.IMPORT,
+    affects={"deepspeed": ">=0.5.7,<0.14.4", "numpy": ">=2.0.0.dev0"},
+    changes=(Provide("numpy", "BUFSIZE", _bufsize),),
+    symptom=r"cannot import name 'BUFSIZE' from 'numpy'",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/issues/5671",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5686",
+    ),
+    fixed_in="0.14.4",
+    present=(Source(_SCHEDULER, "from numpy import BUFSIZE"),),
+    fixed=(
+        Source(_SCHEDULER, "from .constants import AUTOTUNING, AUTOTUNING_METRIC_PATH, BUFSIZE"),
+        Source(_SCHEDULER, "from numpy._core.umath import BUFSIZE"),  # the first fix on the main branch, #5680
+    ),
+    device="cpu",
+)
+
+
+def reproduce(lab: Lab) -> None:
+    try:
+        deepspeed = lab.deepspeed
+    except ImportError as error:
+        if re.search(PATCH.symptom, str(error)):
+            raise BugPresent(str(error)) from error
+        raise
+    written = lab.tmp / "cmd.txt"
+    with open(written, "w", buffering=deepspeed.autotuning.scheduler.BUFSIZE) as file:
+        file.write("deepspeed\n")
+    assert written.read_text() == "deepspeed\n"

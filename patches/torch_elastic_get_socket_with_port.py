@@ -1,0 +1,62 @@
+"""`import deepspeed` fails beside torch 2.4 or later: cannot import name '_get_socket_with_port'.
+
+Why: DeepSpeed 0.7.0 to 0.14.3 import `_get_socket_with_port` from torch's elastic agent, whether elastic training is
+    used or not. torch 2.4.0 removed it; 2.3.1 has it. Up to 0.14.0 the import of `log` fails first: torch_elastic_log.
+How: gives torch's module the name again: the function of that purpose in torch.distributed.elastic.utils.distributed,
+    which likewise returns a socket that listens on a free port. This cures the import; `deepspeed --elastic_training`
+    itself needs torch 2.2 or earlier, for it calls methods of torch's agent as they were then.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/5603, fixed by
+    https://github.com/deepspeedai/DeepSpeed/pull/5654 (0.14.4). torch: https://github.com/pytorch/pytorch/pull/125743.
+Retire: when DeepSpeed 0.14.3 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Patch, Provide, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_API = "torch.distributed.elastic.agent.server.api"
+_AGENT = "deepspeed.elasticity.elastic_agent"
+
+
+def _get_socket_with_port(api: Any) -> Any:
+    from torch.distributed.elastic.utils.distributed import get_socket_with_port
+
+    return get_socket_with_port
+
+
+PATCH = Patch(
+    title="import deepspeed fails with torch >= 2.4: cannot import name '_get_socket_with_port'",
+    severity=Severity.IMPORT,
+    # pre-releases too: NVIDIA's containers carry 2.4.0a0
+    affects={"deepspeed": ">=0.7.0,<0.14.4", "torch": ">=2.4.0.dev0"},
+    changes=(Provide(_API, "_get_socket_with_port", _get_socket_with_port),),
+    symptom=r"cannot import name '_get_socket_with_port' from 'torch\.distributed\.elastic\.agent\.server\.api'",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/issues/5603",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5654",
+    ),
+    fixed_in="0.14.4",
+    present=(Source(f"{_AGENT}:DSElasticAgent._set_master_addr_port", "sock = _get_socket_with_port()"),),
+    fixed=(Source(_AGENT, "from torch.distributed.elastic.utils.distributed import get_free_port"),),
+    device="cpu",
+)
+
+
+def reproduce(lab: Lab) -> None:
+    try:
+        deepspeed = lab.deepspeed
+    except ImportError as error:
+        if re.search(PATCH.symptom, str(error)):
+            raise BugPresent(str(error)) from error
+        raise
+    agent = deepspeed.elasticity.elastic_agent
+    if hasattr(agent, "_get_socket_with_port"):
+        with closing(agent._get_socket_with_port()) as listening:
+            assert listening.getsockname()[1] > 0, "no port was reserved"

@@ -1,0 +1,58 @@
+"""`import deepspeed` fails beside torch 2.4 or later: cannot import name 'log'.
+
+Why: DeepSpeed 0.7.0 to 0.14.0 import `log` from torch's elastic agent, whether elastic training is used or not. torch
+    2.4.0 renamed it to `logger`; 2.3.1 has it. The same releases then need torch_elastic_get_socket_with_port.
+How: gives torch's module the name again, for the same logger. This cures the import; `deepspeed --elastic_training`
+    itself needs torch 2.2 or earlier, for it calls methods of torch's agent as they were then.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/5337, fixed by
+    https://github.com/deepspeedai/DeepSpeed/pull/5346 (0.14.1). torch: commit b6201a60c57f.
+Retire: when DeepSpeed 0.14.0 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Patch, Provide, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_API = "torch.distributed.elastic.agent.server.api"
+_AGENT = "deepspeed.elasticity.elastic_agent"
+
+
+def _log(api: Any) -> Any:
+    return api.logger
+
+
+PATCH = Patch(
+    title="import deepspeed fails with torch >= 2.4: cannot import name 'log'",
+    severity=Severity.IMPORT,
+    # pre-releases too: NVIDIA's containers carry 2.4.0a0
+    affects={"deepspeed": ">=0.7.0,<0.14.1", "torch": ">=2.4.0.dev0"},
+    changes=(Provide(_API, "log", _log),),
+    symptom=r"cannot import name 'log' from 'torch\.distributed\.elastic\.agent\.server\.api'",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/issues/5337",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5346",
+    ),
+    fixed_in="0.14.1",
+    present=(Source(_AGENT, f"from {_API} import log, _get_socket_with_port"),),
+    fixed=(
+        Source(_AGENT, "log = get_logger(__name__)"),
+        Source(_AGENT, f"from {_API} import logger as log"),  # the hand edit
+    ),
+    device="cpu",
+)
+
+
+def reproduce(lab: Lab) -> None:
+    try:
+        deepspeed = lab.deepspeed
+    except ImportError as error:
+        if re.search(PATCH.symptom, str(error)):
+            raise BugPresent(str(error)) from error
+        raise
+    deepspeed.elasticity.elastic_agent.log.debug("the agent has a logger")

@@ -1,0 +1,60 @@
+"""A stand-in DeepSpeed that the commands look at: its metadata and the few statements that the flagship patch needs."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+STAGE3 = '''\
+class DeepSpeedZeroOptimizer_Stage3:
+
+    def step(self, closure=None):
+        norm_groups = self._get_norm_groups()
+        scaled_global_grad_norm = torch.norm(torch.stack(norm_groups))
+
+    def unscale_and_clip_grads(self, sub_group_id, total_norm):
+        combined_scale = self.loss_scale
+        if self.clip_grad > 0.:
+            clip = total_norm / self.clip_grad
+            if clip > 1:
+                combined_scale = clip * self.loss_scale
+
+        return combined_scale
+'''
+
+
+class Environment:
+    """A directory on PYTHONPATH that holds the stand-in, and the command line run there."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.stage3 = directory / "deepspeed" / "runtime" / "zero" / "stage3.py"
+
+    def install(self, version="0.14.2", stage3=STAGE3):
+        self.stage3.parent.mkdir(parents=True)
+        for package in (self.stage3.parent, self.stage3.parent.parent, self.stage3.parent.parent.parent):
+            # a command that imports DeepSpeed dies
+            (package / "__init__.py").write_text("raise SystemExit('imported')\n")
+        self.stage3.write_text(stage3)
+        self.register(version)
+        return self
+
+    def register(self, version="0.14.2"):
+        metadata = self.directory / f"deepspeed-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {version}\n")
+
+    def dsfix(self, *arguments, **variables):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DSFIX_")}
+        # the stand-in has what this patch needs, and the environment may or may not have torch and numpy
+        environment.update({"DSFIX_ONLY": "zero3_offload_clip_device", **variables, "PYTHONPATH": str(self.directory)})
+        return subprocess.run(
+            [sys.executable, "-m", "dsfix", *map(str, arguments)],
+            env=environment, cwd=self.directory, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return Environment(tmp_path)

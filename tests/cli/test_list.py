@@ -1,0 +1,135 @@
+import json
+
+from dsfix import registry
+
+FLAGSHIP = "zero3_offload_clip_device"
+
+
+def listed(done):
+    return {patch["id"]: patch for patch in json.loads(done.stdout)["patches"]}
+
+
+def test_affected_release(environment):
+    done = environment.install("0.14.2").dsfix("list")
+    assert done.returncode == 0, done.stderr
+    assert any(FLAGSHIP in line and "applies" in line for line in done.stdout.splitlines())
+    assert "import dsfix" in done.stdout
+
+
+def test_release_outside_the_range(environment):
+    done = environment.install("0.14.4").dsfix("list", "--json")
+    assert done.returncode == 0
+    assert listed(done)[FLAGSHIP]["outcome"] == "not-affected"
+    assert "0.14.4" in listed(done)[FLAGSHIP]["reason"]
+
+
+def test_every_patch_is_listed_once_with_a_reason(environment):
+    patches = json.loads(environment.install().dsfix("list", "--json").stdout)["patches"]
+    assert [patch["id"] for patch in patches] == list(registry.catalogue())
+    assert all(patch["reason"] for patch in patches)
+
+
+def test_without_deepspeed(environment):
+    done = environment.dsfix("list")
+    assert done.returncode == 3
+    assert "DeepSpeed is not installed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_half_installed(environment):
+    environment.register("0.14.2")
+    done = environment.dsfix("list")
+    assert done.returncode == 3
+    assert "reinstall" in done.stderr
+
+
+def test_a_missing_module_is_trouble(environment):
+    environment.install().stage3.unlink()
+    done = environment.dsfix("list", "--json")
+    assert done.returncode == 1
+    assert listed(done)[FLAGSHIP]["outcome"] == "drifted"
+    assert "reinstall deepspeed" in listed(done)[FLAGSHIP]["reason"]
+
+
+def test_drifted_is_trouble(environment):
+    install = environment.install()
+    install.stage3.write_text(install.stage3.read_text().replace("clip * self.loss_scale", "clip * scale"))
+    done = environment.dsfix("list")
+    assert done.returncode == 1
+    assert "drifted" in done.stdout
+
+
+def test_skipped_by_the_user(environment):
+    done = environment.install().dsfix("list", "--json", DSFIX_SKIP=FLAGSHIP)
+    assert listed(done)[FLAGSHIP]["outcome"] == "disabled"
+    assert "DSFIX_SKIP" in listed(done)[FLAGSHIP]["reason"]
+
+
+def test_a_reader_that_stops_reading_is_no_error(environment):
+    import subprocess
+    import sys
+
+    environment.install()
+    code = "import os, sys; os.close(1); os.dup2(os.open(os.devnull, os.O_RDONLY), 1); from dsfix.cli.main import main"
+    done = subprocess.run([sys.executable, "-c", f"{code}; main(['--help'])"], capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 120)
+
+
+def job(directory, *outcomes):
+    directory.mkdir()
+    for number, outcome in enumerate(outcomes):
+        patch = {"id": FLAGSHIP, "outcome": outcome, "reason": f"because {outcome}"}
+        report = {"distributions": {"deepspeed": "0.14.2"}, "patches": [patch]}
+        (directory / f"dsfix-host-{number}.json").write_text(json.dumps(report))
+    return directory
+
+
+def test_a_job_is_merged(environment, tmp_path):
+    done = environment.dsfix("list", "--job", job(tmp_path / "reports", "applied", "applied", "applied"), "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["patches"] == [
+        {"id": FLAGSHIP, "outcome": "applied", "reason": "because applied", "processes": 3}
+    ]
+
+
+def test_an_outlier_in_a_job_is_trouble(environment, tmp_path):
+    done = environment.dsfix("list", "--job", job(tmp_path / "reports", "applied", "drifted"))
+    assert done.returncode == 1
+    assert "because drifted" in done.stdout
+
+
+def test_a_broken_report_costs_only_itself(environment, tmp_path):
+    directory = job(tmp_path / "reports", "applied")
+    (directory / "dsfix-broken.json").write_text("{")
+    (directory / "dsfix-other.json").write_text('{"patches": [{"outcome": "no such"}]}')
+    done = environment.dsfix("list", "--job", directory)
+    assert done.returncode == 0
+    assert "dsfix-broken.json" in done.stdout
+    assert "dsfix-other.json" in done.stdout
+
+
+def test_no_reports(environment, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for where in (tmp_path / "empty", tmp_path / "absent"):
+        done = environment.dsfix("list", "--job", where)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert str(where) in done.stderr
+
+
+def test_a_real_process_leaves_a_report_that_list_reads(environment, tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    environment.install()
+    for package in environment.directory.rglob("__init__.py"):
+        package.write_text("")
+    subprocess.run(
+        [sys.executable, "-c", "import dsfix, deepspeed.runtime.zero.stage3"],
+        env={**os.environ, "PYTHONPATH": str(environment.directory), "DSFIX_REPORT": str(tmp_path / "reports")},
+        check=True,
+    )
+    done = environment.dsfix("list", "--job", tmp_path / "reports", "--json")
+    found = {patch["id"]: patch["outcome"] for patch in json.loads(done.stdout)["patches"]}
+    assert found[FLAGSHIP] == "applied"

@@ -1,0 +1,71 @@
+import json
+import subprocess
+
+FLAGSHIP = "zero3_offload_clip_device"
+
+
+def test_show_tells_the_story(environment):
+    done = environment.install("0.14.2").dsfix("show", FLAGSHIP)
+    assert done.returncode == 0, done.stderr
+    for part in ("Why:", "How:", "Retire:", "deepspeed >=0.14.1,<0.14.3", "unscale_and_clip_grads", "here:"):
+        assert part in done.stdout
+
+
+def test_show_works_without_deepspeed(environment):
+    done = environment.dsfix("show", FLAGSHIP, "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["outcome"] == "not-affected"
+
+
+def test_an_unknown_id_is_answered_with_the_nearest(environment):
+    for command in ("show", "diff"):
+        done = environment.install().dsfix(command, "zero3_offload_clip") if command == "show" else environment.dsfix(
+            command, "zero3_offload_clip"
+        )
+        assert done.returncode == 2
+        assert done.stderr == f"dsfix: no patch is called 'zero3_offload_clip'; did you mean {FLAGSHIP}?\n"
+
+
+def test_an_id_like_no_other_is_answered_with_the_way_to_all(environment):
+    done = environment.dsfix("show", "qqq")
+    assert done.returncode == 2
+    assert "python -m dsfix list" in done.stderr
+
+
+def test_the_diff_is_the_edit(environment, tmp_path):
+    done = environment.install("0.14.2").dsfix("diff", FLAGSHIP)
+    assert done.returncode == 0
+    added = [line for line in done.stdout.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    assert added == ["+" + " " * 16 + "combined_scale = combined_scale.to(self.device)"]
+    assert not [line for line in done.stdout.splitlines() if line.startswith("-") and not line.startswith("---")]
+
+
+def test_the_diff_applies_and_is_then_already_fixed(environment):
+    diff = environment.install("0.14.2").dsfix("diff").stdout
+    subprocess.run(["patch", "-p1"], cwd=environment.directory, input=diff, text=True, check=True, capture_output=True)
+    listed = json.loads(environment.dsfix("list", "--json").stdout)["patches"]
+    assert {patch["id"]: patch["outcome"] for patch in listed}[FLAGSHIP] == "already-fixed"
+    assert environment.dsfix("diff").stdout == "# no patch applies here\n"
+
+
+def test_the_diff_says_why_a_patch_is_not_in_it(environment):
+    done = environment.install("0.14.4").dsfix("diff", FLAGSHIP)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"# {FLAGSHIP} does not apply here: not-affected")
+
+
+def test_no_deepspeed_no_diff(environment):
+    done = environment.dsfix("diff")
+    assert done.returncode == 3
+    assert "DeepSpeed is not installed" in done.stderr
+
+
+def test_bad_usage(environment):
+    for arguments in ((), ("frobnicate",), ("show",), ("list", "--bogus")):
+        done = environment.dsfix(*arguments)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+def test_the_exit_statuses_are_documented(environment):
+    assert "exit status: 0 done; 1 a patch is in trouble" in " ".join(environment.dsfix("--help").stdout.split())
