@@ -16,49 +16,83 @@ _ABSENT = object()
 class AttributeHandle:
     """The names that one change has set; `undo` sets them back, unless somebody else has set them since."""
 
-    def __init__(self) -> None:
+    def __init__(self, qualname: str) -> None:
+        self.qualname = qualname
+        self.home = ""  # the module that made the value, where other modules may have taken it from the target
         self._set: list[tuple[Any, str, Any, Any]] = []  # holder, name, before, now
 
     def set(self, holder: Any, name: str, value: Any) -> None:
-        before = vars(holder).get(name, _ABSENT)
+        self._set.append((holder, name, vars(holder).get(name, _ABSENT), value))
         setattr(holder, name, value)
-        self._set.append((holder, name, before, value))
 
     def undo(self) -> None:
+        """Sets all names back. Raises Refused where somebody has wrapped the value since."""
+        wrapped = []
+        target = self._set[:1] if self.home else []
         while self._set:
             holder, name, before, now = self._set.pop()
-            if vars(holder).get(name, _ABSENT) is not now:
-                continue
-            if before is _ABSENT:
+            there = vars(holder).get(name, _ABSENT)
+            if there is not now:
+                wrapped += [name] if _leads_to(there, now) else []
+            elif before is _ABSENT:
                 delattr(holder, name)
             else:
                 setattr(holder, name, before)
+        for holder, name, before, now in target:
+            if not _is_at_home(now, self.home):
+                for module, alias in _aliases(now, holder, name):  # taken since
+                    if module.__name__ != self.home:
+                        setattr(module, alias, before)
+        if wrapped:
+            raise Refused(Outcome.CONFLICT, f"{', '.join(wrapped)} has been wrapped again since")
 
-    def in_force(self) -> bool:
-        if not self._set:
+    def in_force(self, module: ModuleType) -> bool:
+        """Whether the module's name leads to what was set."""
+        try:
+            return not self._set or _leads_to(attribute(module, self.qualname)[2], self._set[0][3])
+        except Refused:
+            return False
+
+
+def _leads_to(value: Any, wanted: Any) -> bool:
+    """Whether `value` is `wanted`, or a wrapper around it."""
+    for _ in range(8):
+        if value is wanted:
             return True
-        holder, name, _, now = self._set[0]
-        return vars(holder).get(name, _ABSENT) is now
+        value = getattr(value, "__wrapped__", None)
+    return False
+
+
+def _is_at_home(value: Any, but: str) -> bool:
+    """Whether `value` is what a module other than `but` defines under its own name: not made for the target alone."""
+    home = getattr(value, "__module__", None)
+    if not isinstance(home, str) or home == but:
+        return False
+    return getattr(sys.modules.get(home), getattr(value, "__qualname__", ""), None) is value
 
 
 def substitute(module: ModuleType, change: Replace | Wrap) -> AttributeHandle:
     """Puts the replacement, or the wrapper, in place of the target and of every alias of it in imported modules.
 
+    Aliases of what does not come from the target's own package (a number, None, a module, a dtype) are left alone.
+
     Raises:
         Refused: drifted where the target is not there, conflict where it is another package's.
     """
-    holder, name, raw = attribute(module, change.target.partition(":")[2])
+    qualname = change.target.partition(":")[2]
+    holder, name, raw = attribute(module, qualname)
     owner = getattr(getattr(raw, "__func__", raw), "__module__", None)
-    package = module.__name__.partition(".")[0]
-    if isinstance(owner, str) and callable(getattr(raw, "__func__", raw)) and owner.partition(".")[0] != package:
+    own = isinstance(owner, str) and owner.partition(".")[0] == module.__name__.partition(".")[0]
+    if isinstance(owner, str) and callable(getattr(raw, "__func__", raw)) and not own:
         raise Refused(
             Outcome.CONFLICT, f"{change.target} has been replaced by {owner}.{getattr(raw, '__qualname__', name)}"
         )
     new = change.factory(raw) if isinstance(change, Replace) else _wrapped(raw, change)
-    handle = AttributeHandle()
+    handle = AttributeHandle(qualname)
     try:
         handle.set(holder, name, new)
-        if isinstance(holder, ModuleType):
+        if isinstance(holder, ModuleType) and own:
+            handle.home = getattr(change.factory if isinstance(change, Replace) else change.wrapper, "__module__", "?")
             for other, alias in _aliases(raw, holder, name):
                 handle.set(other, alias, new)
     except BaseException:
@@ -88,6 +122,6 @@ def provide(module: ModuleType, change: Provide) -> AttributeHandle | None:
     """Gives the module the name; None where it has it."""
     if change.name in vars(module):
         return None
-    handle = AttributeHandle()
+    handle = AttributeHandle(change.name)
     handle.set(module, change.name, change.factory(module))
     return handle

@@ -7,7 +7,7 @@ import ast
 import functools
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -29,6 +29,8 @@ def attribute(module: ModuleType, qualname: str) -> tuple[Any, str, Any]:
     *path, name = qualname.split(".")
     for part in path:
         holder = _own(holder, part, qualname)
+    if isinstance(holder, type) and name.startswith("__") and not name.endswith("__"):
+        name = f"_{holder.__name__.lstrip('_')}{name}"  # private: stored under its mangled name
     return holder, name, _own(holder, name, qualname)
 
 
@@ -115,12 +117,19 @@ def _same_file(one: str, other: str) -> bool:
     return one == other or os.path.realpath(one) == os.path.realpath(other)
 
 
-def compile_function(node: FunctionNode, qualname: str, like: CodeType) -> CodeType:
-    """The code object of `node`, compiled as if where `like` was: same classes, future flags and file."""
+def compile_function(node: FunctionNode, qualname: str, like: CodeType, imports: Iterable[str] = ()) -> CodeType:
+    """The code object of `node`, compiled as if where `like` was: same classes, future flags and file.
+
+    `imports` are the names that the file imports at its top level: Python 3.11 and later compile a call of an
+    attribute of such a name in another way.
+    """
     body: ast.stmt = node
     for name in reversed(qualname.split(".")[:-1]):  # for name mangling, `__class__` and the qualified name
         body = ast.ClassDef(name=name, bases=[], keywords=[], body=[body], decorator_list=[], **_TYPE_PARAMS)
-    tree = ast.fix_missing_locations(ast.Module(body=[body], type_ignores=[]))
+    tree = ast.Module(body=[body], type_ignores=[])
+    if imports:
+        tree.body.insert(0, ast.Import(names=[ast.alias(name) for name in imports]))
+    tree = ast.fix_missing_locations(tree)
     compiled = compile(tree, like.co_filename, "exec", flags=like.co_flags & _FUTURE, dont_inherit=True)
     for code in _nested(compiled):
         if code.co_name == like.co_name and code.co_firstlineno == like.co_firstlineno:

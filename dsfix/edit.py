@@ -15,7 +15,7 @@ from . import code as codes
 from . import syntax
 from .outcome import Outcome, Refused
 from .patch import Edit
-from .source import Block, block_at, split_target
+from .source import Block, block_at, parsed_imported_names, quick_imported_names, split_target
 
 _lock = threading.Lock()
 
@@ -24,9 +24,10 @@ class Site:
     """One function that is edited: its source, its original code, and the edits by patch id."""
 
     def __init__(self, module: ModuleType, qualname: str, accessor: str) -> None:
-        self.module, self.qualname, self.accessor = module, qualname, accessor
+        self.qualname, self.accessor = qualname, accessor
         self.function = codes.find_function(module, qualname, accessor)
         self.original = self.current = self.function.__code__
+        self.versions = [self.original]  # every code that the function has had: closures may be of any of them
         self.edits: dict[str, list[Edit]] = {}
         self.block = self._block()
 
@@ -35,13 +36,15 @@ class Site:
         block = block_at(code.co_filename, code.co_firstlineno)
         if block is None:
             raise Refused(Outcome.DRIFTED, f"the source of {self.qualname} cannot be read from {code.co_filename}")
-        if codes.compile_function(block.parse(), self.qualname, code) != code:
-            raise Refused(
-                Outcome.CONFLICT,
-                f"{self.qualname} in memory is not what {code.co_filename}:{code.co_firstlineno} says: "
-                "another tool has changed it, or the file has changed since it was imported",
-            )
-        return block
+        for imported_names in (quick_imported_names, parsed_imported_names):
+            self.imports = imported_names(code.co_filename)
+            if codes.compile_function(block.parse(), self.qualname, code, self.imports) == code:
+                return block
+        raise Refused(
+            Outcome.CONFLICT,
+            f"{self.qualname} in memory is not what {code.co_filename}:{code.co_firstlineno} says: "
+            "another tool has changed it, or the file has changed since it was imported",
+        )
 
     def install(self, patch_id: str, edits: Sequence[Edit]) -> None:
         """Adds one patch's edits. Raises Refused, with nothing changed, where they do not fit."""
@@ -64,26 +67,32 @@ class Site:
         if edits:
             node = self.block.parse()
             syntax.apply([(patch_id, edit) for patch_id, several in edits.items() for edit in several], node)
-            new = codes.compile_function(node, self.qualname, self.original)
+            new = codes.compile_function(node, self.qualname, self.original, self.imports)
             codes.check_swappable(self.original, new, self.qualname)
         nested = {tuple(syntax.edit_path(e)) for several in (*edits.values(), *self.edits.values()) for e in several}
-        pairs = [self._nested_pair(new, path) for path in nested if path]
-        self.function.__code__ = new
-        for old_inner, new_inner in pairs:
-            for closure in gc.get_referrers(old_inner):  # made before the edit, by a decorator say
-                if isinstance(closure, FunctionType):
-                    closure.__code__ = new_inner
-        self.edits, self.current = edits, new
-
-    def _nested_pair(self, new: CodeType, path: tuple[str, ...]) -> tuple[CodeType, CodeType]:
-        old_inner, new_inner = (codes.nested_code(code, list(path)) for code in (self.current, new))
-        codes.check_swappable(old_inner, new_inner, ".".join((self.qualname, *path)))
-        return old_inner, new_inner
-
-    def in_force(self) -> bool:
-        """Whether the module's name still leads to this function, as it was edited."""
+        swaps = [(self.function, new), *(swap for path in nested if path for swap in self._closures(new, path))]
+        before = [(function, function.__code__) for function, _ in swaps]
         try:
-            found = codes.find_function(self.module, self.qualname, self.accessor)
+            for function, code in swaps:
+                function.__code__ = code
+            self.edits, self.current = edits, new
+            self.versions.append(new)
+        except BaseException:
+            for function, code in before:
+                function.__code__ = code
+            raise
+
+    def _closures(self, new: CodeType, path: tuple[str, ...]) -> list[tuple[FunctionType, CodeType]]:
+        """The nested function's closures that exist already (a decorator made one, say), with their new code."""
+        olds = [codes.nested_code(version, list(path)) for version in self.versions]
+        inner = codes.nested_code(new, list(path))
+        codes.check_swappable(olds[0], inner, ".".join((self.qualname, *path)))
+        return [(closure, inner) for closure in gc.get_referrers(*olds) if isinstance(closure, FunctionType)]
+
+    def in_force(self, module: ModuleType) -> bool:
+        """Whether the module's name leads to this function, as it was edited."""
+        try:
+            found = codes.find_function(module, self.qualname, self.accessor)
         except Refused:
             return False
         return found is self.function and found.__code__ is self.current
@@ -100,12 +109,19 @@ class EditHandle:
         self.sites: list[Site] = []
 
     def undo(self) -> None:
+        """Takes the edits out of every function that nobody else has changed. Raises Refused where one was."""
+        refused = []
         with _lock:
             while self.sites:
-                self.sites.pop().remove(self.patch_id)
+                try:
+                    self.sites.pop().remove(self.patch_id)
+                except Refused as error:
+                    refused.append(error)
+        if refused:
+            raise refused[0]
 
-    def in_force(self) -> bool:
-        return all(site.in_force() for site in self.sites)
+    def in_force(self, module: ModuleType) -> bool:
+        return all(site.in_force(module) for site in self.sites)
 
 
 def make(patch_id: str, module: ModuleType, edits: Sequence[Edit]) -> EditHandle:
@@ -123,8 +139,8 @@ def make(patch_id: str, module: ModuleType, edits: Sequence[Edit]) -> EditHandle
         for (outer, accessor), several in by_function.items():
             with _lock:
                 site = _site(module, outer, accessor)
-                site.install(patch_id, several)
                 handle.sites.append(site)
+                site.install(patch_id, several)
     except BaseException:
         handle.undo()
         raise

@@ -26,12 +26,14 @@ Handle = Union[edit.EditHandle, attributes.AttributeHandle]
 
 @dataclass
 class State:
-    """One patch in this process. `done` holds, per module, what `revert` has to undo."""
+    """One patch in this process. `done` holds, per module, what `revert` has to undo; `past`, what it has to undo in
+    modules that have been executed again."""
 
     entry: Entry
     outcome: Outcome
     reason: str
     done: dict[str, list[Handle]] = field(default_factory=dict)
+    past: list[tuple[str, list[Handle]]] = field(default_factory=list)
     judged: bool = False
     lock: Any = field(default_factory=threading.RLock)
 
@@ -60,7 +62,7 @@ class Engine:
             for name in self.finder.names & sys.modules.keys():
                 self._wait_for(name)
         self._catch_up()
-        if waiting and hooks.executed("deepspeed"):
+        if hooks.executed("deepspeed") and not self.settings.disable:
             log.announce(self.summary())
         self.on_change()
 
@@ -115,11 +117,15 @@ class Engine:
         with state.lock:
             if state.outcome not in (Outcome.PENDING, Outcome.APPLIED):
                 return
-            if module.__name__ in state.done and all(each.in_force() for each in state.done[module.__name__]):
+            name = module.__name__
+            if name in state.done and all(each.in_force(module) for each in state.done[name]):
                 return  # executed again, and the change has outlived it
             try:
                 self._judge_once(state)
-                state.done[module.__name__] = apply(state.entry, module)
+                handles = apply(state.entry, module)
+                if name in state.done:
+                    state.past.append((name, state.done[name]))
+                state.done[name] = handles
             except Refused as refused:
                 self._out(state, refused.outcome, refused.reason)
             except Exception as error:
@@ -153,13 +159,14 @@ class Engine:
     def _undo(self, state: State) -> str:
         """Takes back all that was done; returns what could not be, as a sentence."""
         left = []
-        for name, handles in state.done.items():
+        for name, handles in (*state.done.items(), *reversed(state.past)):
             for handle in reversed(handles):
                 try:
                     handle.undo()
                 except Exception as error:
                     left.append(f"the change in {name} could not be taken back: {_describe(error)}")
         state.done.clear()
+        state.past.clear()
         return "; ".join(left)
 
     def _warn(self, message: str) -> None:
@@ -177,7 +184,7 @@ class Engine:
             raise UnknownPatch(patch_id, list(self.states))
         state = self.states[patch_id]
         with state.lock:
-            if state.outcome in (Outcome.PENDING, Outcome.APPLIED):
+            if state.done or state.outcome is Outcome.PENDING:
                 self._out(state, Outcome.DISABLED, "reverted by dsfix.revert")
         self.on_change()
 
@@ -185,7 +192,7 @@ class Engine:
         """Brings the outcomes up to date: an applied patch whose target somebody has replaced since is a conflict."""
         self._catch_up()
         for state in self.states.values():
-            if state.outcome is Outcome.APPLIED and not all(h.in_force() for hs in state.done.values() for h in hs):
+            if state.outcome is Outcome.APPLIED and not all(map(_in_force, state.done, state.done.values())):
                 state.outcome = Outcome.CONFLICT
                 state.reason = "was applied, and another package has replaced its target since"
 
@@ -227,6 +234,11 @@ def apply(entry: Entry, module: ModuleType) -> list[Handle]:
             handle.undo()
         raise
     return handles
+
+
+def _in_force(name: str, handles: list[Handle]) -> bool:
+    module = sys.modules.get(name)
+    return module is None or all(handle.in_force(module) for handle in handles)
 
 
 def _waits(modules: Iterable[str]) -> str:

@@ -59,7 +59,7 @@ class _Loader:
         self._callback = callback
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
+        return getattr(self.__dict__.get("_loader"), name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         created: ModuleType | None = self._loader.create_module(spec)

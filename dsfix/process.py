@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
 import socket
 import sys
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,26 @@ from .outcome import Outcome, StrictError
 from .settings import Settings
 
 _engine: Engine | None = None
-_names: dict[int, str] = {}  # pid -> name of its report file: a forked child writes its own
+_files: dict[int, _File] = {}  # by pid: a forked child writes its own
+
+
+class _File:
+    """A process's report file; of two threads that write it, the later report stays."""
+
+    def __init__(self, pid: int) -> None:
+        self.name = f"dsfix-{socket.gethostname()}-{pid}-{os.urandom(4).hex()}.json"
+        self.numbers = itertools.count(1)
+        self.written = 0
+        self.lock = threading.Lock()
+
+    def write(self, directory: Path, number: int, text: str) -> None:
+        with self.lock:
+            if number > self.written:
+                directory.mkdir(parents=True, exist_ok=True)
+                partial = directory / f".{self.name}.partial"
+                partial.write_text(text, encoding="utf-8")
+                os.replace(partial, directory / self.name)
+                self.written = number
 
 
 @dataclass(frozen=True)
@@ -92,13 +113,12 @@ def _write() -> None:
     if _engine is None or _engine.settings.report is None:
         return
     pid = os.getpid()
-    name = _names.setdefault(pid, f"dsfix-{socket.gethostname()}-{pid}-{os.urandom(4).hex()}.json")
+    file = _files.setdefault(pid, _File(pid))
+    number = next(file.numbers)
+    text = json.dumps(as_json(), indent=1) + "\n"
     directory = Path(_engine.settings.report)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        partial = directory / f".{name}.partial"
-        partial.write_text(json.dumps(as_json(), indent=1) + "\n", encoding="utf-8")
-        os.replace(partial, directory / name)
+        file.write(directory, number, text)
     except OSError as error:
         log.logger.warning("DSFIX_REPORT: no report can be written to %s: %s", directory, error.strerror or error)
         _engine.settings = _engine.settings.without_report()

@@ -124,20 +124,19 @@ def locate(edit: Edit, function: FunctionNode) -> list[Place]:
         Refused: already-fixed where the edit's own result stands there, drifted where the anchor does not occur
             exactly as often as declared.
     """
-    expression = as_expression(edit.anchor) if edit.replace is not None else None
-    places: list[Place]
-    if expression is not None:
-        done = _expressions_of(edit.code, function)
-        inside = {id(node) for outer in done for node in ast.walk(outer)}
-        places = [node for node in expressions(function, expression) if id(node) not in inside]
-    elif edit.replace is not None:
-        done = runs(function, edit.code)
-        inside = {id(node) for run in done for outer in run.nodes for node in ast.walk(outer)}
-        places = [run for run in runs(function, edit.anchor) if id(run.nodes[0]) not in inside]
+    if edit.replace is None:
+        every = runs(function, edit.anchor)
+        done: Sequence[Place] = [run for run in every if _has_neighbour(edit, run)]
+        places: list[Place] = [run for run in every if run not in done]
     else:
-        places = list(runs(function, edit.anchor))
-        done = [run for run in places if isinstance(run, Run) and _has_neighbour(edit, run)]
-        places = [run for run in places if run not in done]
+        old, new = as_expression(edit.anchor), as_expression(edit.code)
+        if old is not None and new is not None:
+            before: Sequence[Place] = expressions(function, old)
+            after: Sequence[Place] = expressions(function, new)
+        else:
+            before, after = runs(function, edit.anchor), runs(function, edit.code)
+        places = _outside(before, after)  # the fix may hold the anchor: f(x) -> g(f(x))
+        done = _outside(after, before)  # or the anchor the fix: if a: f(x) -> f(x)
     if len(done) == edit.count and not places:
         raise Refused(Outcome.ALREADY_FIXED, f"`{first_line(edit.code)}` is in the source already")
     if done or len(places) != edit.count:
@@ -150,9 +149,14 @@ def locate(edit: Edit, function: FunctionNode) -> list[Place]:
     return places
 
 
-def _expressions_of(code: str, function: FunctionNode) -> list[Any]:
-    expression = as_expression(code)
-    return list(expressions(function, expression)) if expression is not None else []
+def _outside(places: Sequence[Place], others: Sequence[Place]) -> list[Place]:
+    """Those of `places` that are no part of any of `others`."""
+    inside = {id(node) for other in others for top in _nodes(other) for node in ast.walk(top)}
+    return [place for place in places if id(_nodes(place)[0]) not in inside]
+
+
+def _nodes(place: Place) -> Sequence[ast.AST]:
+    return place.nodes if isinstance(place, Run) else [place]
 
 
 def _has_neighbour(edit: Edit, run: Run) -> bool:
@@ -189,24 +193,22 @@ def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
     """
     plans: dict[int, _Plan] = {}
     swaps: dict[int, ast.expr] = {}
-    replaced: dict[int, str] = {}
-    anchors: list[tuple[str, list[ast.AST], bool]] = []
+    replaced: dict[int, set[str]] = {}
+    anchors: list[tuple[str, Sequence[ast.AST]]] = []
     for patch_id, edit in sorted(edits, key=lambda pair: pair[0]):
         scope = inner_function(function, edit_path(edit))
         for place in locate(edit, scope):
-            nodes: list[ast.AST] = list(place.nodes) if isinstance(place, Run) else [place]
-            anchors.append((patch_id, nodes, edit.replace is not None))
+            nodes = _nodes(place)
+            anchors.append((patch_id, nodes))
             if edit.replace is not None:
-                replaced.update((id(inner), patch_id) for node in nodes for inner in ast.walk(node))
+                for inner in (inner for node in nodes for inner in ast.walk(node)):
+                    replaced.setdefault(id(inner), set()).add(patch_id)
             if isinstance(place, Run):
                 _plan(plans.setdefault(id(place.statements), _Plan(place.statements)), edit, place)
             else:
-                expression = as_expression(edit.code)
-                if expression is None:
-                    raise Refused(Outcome.FAILED, f"{patch_id}: an expression is replaced by something else")
-                swaps[id(place)] = _placed(expression, place)
-    for patch_id, nodes, _ in anchors:
-        clash = {replaced[id(node)] for node in nodes if id(node) in replaced} - {patch_id}
+                swaps[id(place)] = _placed(as_expression(edit.code), place)
+    for patch_id, nodes in anchors:
+        clash = set().union(*(replaced.get(id(node), ()) for node in nodes)) - {patch_id}
         if clash:
             raise Refused(Outcome.CONFLICT, f"{patch_id} and {', '.join(clash)} change the same statement")
     for plan in plans.values():
