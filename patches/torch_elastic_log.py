@@ -30,8 +30,8 @@ def _log(api: Any) -> Any:
 PATCH = Patch(
     title="import deepspeed fails with torch >= 2.4: cannot import name 'log'",
     severity=Severity.IMPORT,
-    # pre-releases too: NVIDIA's containers carry 2.4.0a0
-    affects={"deepspeed": ">=0.7.0,<0.14.1", "torch": ">=2.4.0.dev0"},
+    # the fault is older, but nothing older than 0.12.0 has been run; pre-releases: NVIDIA's containers carry 2.4.0a0
+    affects={"deepspeed": ">=0.12.0,<0.14.1", "torch": ">=2.4.0.dev0"},
     changes=(Provide(_API, "log", _log),),
     symptom=r"cannot import name 'log' from 'torch\.distributed\.elastic\.agent\.server\.api'",
     upstream=(

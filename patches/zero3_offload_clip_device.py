@@ -1,11 +1,11 @@
 """ZeRO-3 with optimizer offload and gradient clipping: "Expected all tensors to be on the same device".
 
 Why: 0.14.1 and 0.14.2 compute the norm of all gradients as a tensor on the accelerator, where 0.14.0 and 0.14.3 have a
-    Python number. Clipping multiplies the offloaded gradient, which is on the CPU, by it. torch refuses that at the first
-    step whose norm exceeds `gradient_clipping`, which may be the first or the thousandth; up to there all is well.
+    Python number. Clipping multiplies the offloaded gradient, which is on the CPU, by it. torch refuses that at the
+    first step whose norm exceeds `gradient_clipping`, be it the first or the thousandth; up to there all is well.
 How: moves the factor, one number, to where the optimizer's gradients are (`self.device`: the CPU with CPU or NVMe
-    offload, else the accelerator, and then nothing is moved). With `offload_optimizer.ratio` below 1 some gradients are on
-    the accelerator all the same, but these may be multiplied by a number on the CPU.
+    offload, else the accelerator, and then nothing is moved). With `offload_optimizer.ratio` below 1 some gradients are
+    on the accelerator all the same, but a tensor there may be multiplied by a number on the CPU.
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/5422 and 5538, 5469, 5634, 5585, brought by
     https://github.com/deepspeedai/DeepSpeed/pull/5256, reverted by https://github.com/deepspeedai/DeepSpeed/pull/5461
     (0.14.3), brought back by https://github.com/deepspeedai/DeepSpeed/pull/5504 (0.14.5) with the norm on the CPU.
