@@ -1,0 +1,101 @@
+"""Which accelerator DeepSpeed uses: its CUDA class on the emulated device, or its CPU class, both with gloo."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.machinery
+import importlib.metadata
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from packaging.version import Version
+
+from dsfix.lab.environment import local_world_size
+from dsfix.lab.errors import LabUnavailable
+
+# DeepSpeed's CPU accelerator imports these two unconditionally up to this release
+_LAST_WITH_INTEL = Version("0.14.0")
+_INTEL = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
+_COLLECTIVES = (
+    *("all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "broadcast"),
+    *("gather", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter"),
+)
+_SHARED_MEMORY_BUILDERS = ("ShareMemCommBuilder", "CCLCommBuilder")
+
+
+def deepspeed_version() -> str:
+    """The installed DeepSpeed's version. Raises LabUnavailable where there is none."""
+    try:
+        return importlib.metadata.version("deepspeed")
+    except importlib.metadata.PackageNotFoundError:
+        raise LabUnavailable("deepspeed is not installed") from None
+
+
+def prepare() -> None:
+    """Before `import deepspeed` without a GPU: imported as "cuda" it looks for a CUDA toolkit."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    # without it the CPU accelerator of 0.14 and 0.15 counts NUMA nodes with the program numactl
+    os.environ.setdefault("LOCAL_SIZE", str(local_world_size()))
+    try:
+        version = Version(deepspeed_version())
+    except LabUnavailable:
+        return
+    if version <= _LAST_WITH_INTEL:
+        for name in _INTEL:
+            stub = ModuleType(name)
+            stub.__spec__ = importlib.machinery.ModuleSpec(name, None)
+            sys.modules.setdefault(name, stub)
+
+
+def use_emulated_cuda(deepspeed: Any) -> None:
+    """After `import deepspeed`: DeepSpeed's own CUDA accelerator, with gloo for NCCL."""
+    accelerator = importlib.import_module("deepspeed.accelerator.cuda_accelerator").CUDA_Accelerator()
+    accelerator._communication_backend_name = "gloo"
+    deepspeed.accelerator.set_accelerator(accelerator)
+    _remove_stubs()
+
+
+def use_cpu(deepspeed: Any) -> None:
+    """After `import deepspeed`: its CPU accelerator without the shared-memory collectives, which it would compile.
+
+    Collectives have finished when they return: DeepSpeed waits for the last of several only, which is enough on a GPU.
+    """
+    accelerator = deepspeed.accelerator.get_accelerator()
+    accelerator._communication_backend_name = "gloo"
+    create_op_builder = accelerator.create_op_builder
+
+    def create(class_name: str) -> Any:
+        return None if class_name in _SHARED_MEMORY_BUILDERS else create_op_builder(class_name)
+
+    accelerator.create_op_builder = create
+    _finish_collectives()
+    _remove_stubs()
+
+
+def _finish_collectives() -> None:
+    from torch import distributed
+
+    def finishing(collective: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(collective)
+        def call(*args: Any, **options: Any) -> Any:
+            work = collective(*args, **options)
+            if work is not None:
+                work.wait()
+            return work
+
+        return call
+
+    for name in _COLLECTIVES:
+        setattr(distributed, name, finishing(getattr(distributed, name)))
+
+
+def _remove_stubs() -> None:
+    # other packages ask sys.modules whether these are installed
+    for name in _INTEL:
+        module = sys.modules.get(name)
+        if module is not None and getattr(module.__spec__, "loader", None) is None:
+            del sys.modules[name]

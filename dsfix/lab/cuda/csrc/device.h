@@ -1,0 +1,78 @@
+// The device guard and the CUDA hooks: what ATen and autograd ask about devices. Streams and events do nothing.
+#pragma once
+
+#include "memory.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+namespace dsfix {
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return TYPE; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    auto before = current_device();
+    setDevice(device);
+    return before;
+  }
+  c10::Device getDevice() const override { return current_device(); }
+  void setDevice(c10::Device device) const override {
+    check_index(device.index());
+    if (device.has_index()) current_index = device.index();
+  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.has_index()) current_index = device.index();
+  }
+  c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+  c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getStream(device); }
+  c10::Stream getNewStream(c10::Device device, int) const override { return getStream(device); }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return getStream(stream.device()); }
+  c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device_count.load()); }
+  void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
+  bool queryStream(const c10::Stream&) const override { return true; }
+  void synchronizeStream(const c10::Stream&) const override {}
+  void synchronizeEvent(void*) const override {}
+  void synchronizeDevice(const c10::DeviceIndex) const override {}
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
+};
+
+struct Hooks final : at::CUDAHooksInterface {
+  explicit Hooks(at::CUDAHooksArgs) {}
+  void init() const override {}
+  bool hasCUDA() const override { return true; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  int getNumGPUs() const override { return device_count; }
+  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(device_count.load()); }
+  c10::DeviceIndex current_device() const override { return current_index; }
+  c10::DeviceIndex getCurrentDevice() const override { return current_index; }
+  void setCurrentDevice(c10::DeviceIndex index) const override { exchangeDevice(index); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
+    check_index(index);
+    auto before = current_index;
+    current_index = index;
+    return before;
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchangeDevice(index); }
+  void deviceSynchronize(c10::DeviceIndex) const override {}
+  // one generator for the host and the device: the kernels are the CPU's
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    return at::detail::getDefaultCPUGenerator();
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
+  c10::Device getDeviceFromPtr(void*) const override { return dsfix::current_device(); }
+  c10::Allocator* getCUDADeviceAllocator() const override { return &device_allocator; }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator; }
+  bool isPinnedPtr(const void* p) const override {
+    std::lock_guard<std::mutex> lock(pinned_mutex);
+    return pinned.count(p) != 0;
+  }
+};
+
+} // namespace dsfix

@@ -1,0 +1,84 @@
+// An emulated CUDA device for a torch 2.13 that was built without CUDA: takes over the CUDA dispatch key.
+//
+// Tensors of device "cuda" live in host memory; an operator without a composite kernel runs the CPU's kernel on aliases,
+// after the device checks that a build for CUDA makes. Has to be loaded before torch asks for its CUDA hooks.
+#include "device.h"
+#include "ops.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+using namespace dsfix;
+
+C10_REGISTER_GUARD_IMPL(CUDA, Guard)
+
+namespace c10 {
+REGISTER_ALLOCATOR(TYPE, &device_allocator)
+}
+
+namespace at {
+C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, Hooks)
+}
+
+// torch warns of each kernel that is registered in place of its own
+struct SilentWarnings {
+  struct Silence final : c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  } silence;
+  c10::WarningHandler* before = c10::WarningUtils::get_warning_handler();
+  SilentWarnings() { c10::WarningUtils::set_warning_handler(&silence); }
+  ~SilentWarnings() { c10::WarningUtils::set_warning_handler(before); }
+};
+
+TORCH_LIBRARY_IMPL(_, CUDA, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
+TORCH_LIBRARY_IMPL(aten, CUDA, m) {
+  m.impl("empty.memory_format", &dsfix::empty);
+  m.impl("empty_strided", &dsfix::empty_strided);
+  m.impl("copy_", &dsfix::copy);
+  m.impl("_copy_from", &copy_from);
+  m.impl("_copy_from_and_resize", &copy_from_and_resize);
+  m.impl("resize_", &dsfix::resize);
+  m.impl("set_.source_Storage_storage_offset", &set_storage_strided);
+  m.impl("set_.source_Storage", &set_storage);
+  m.impl("set_.source_Tensor", &set_tensor);
+  m.impl("set_", &set_nothing);
+  m.impl("_local_scalar_dense", &local_scalar_dense);
+  m.impl("record_stream", &record_stream);
+  m.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
+  // has a composite kernel that rounds otherwise than the CPU's
+  m.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
+TORCH_LIBRARY_IMPL(c10d, CUDA, m) {
+  SilentWarnings silent;
+  for (const char* name : {"send", "recv_", "recv_any_source_"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&point_to_point>());
+  for (const char* name :
+       {"broadcast_", "allreduce_", "allreduce_coalesced_", "reduce_", "allgather_",
+        "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_", "reduce_scatter_",
+        "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_", "gather_", "scatter_", "alltoall_", "alltoall_base_",
+        "barrier"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&collective>());
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.attr("MAX_DEVICES") = MAX_DEVICES;
+  m.def("hooked", [] { return at::detail::getCUDAHooks().hasCUDA(); });
+  m.def("device_count", [] { return device_count.load(); });
+  m.def("set_device_count", [](int n) { device_count = n; });
+  m.def("current_device", [] { return static_cast<int64_t>(current_index); });
+  m.def("set_device", [](int64_t index) {
+    check_index(index);
+    if (index >= 0) current_index = static_cast<c10::DeviceIndex>(index);
+  });
+  m.def("bytes", [](int64_t index) { return usage.at(index).bytes.load(); });
+  m.def("peak_bytes", [](int64_t index) { return usage.at(index).peak.load(); });
+  m.def("reset_peak", [](int64_t index) { usage.at(index).peak = usage.at(index).bytes.load(); });
+  // torch.UntypedStorage.resize_ has no CUDA branch in a build without CUDA
+  m.def("resize_storage", [](const at::Tensor& over, int64_t n) {
+    OnDevice on(over.device());
+    at::native::resize_bytes_cpu(over.storage().unsafeGetStorageImpl(), static_cast<size_t>(n));
+  });
+}

@@ -1,0 +1,102 @@
+"""torch.cuda's questions about devices, answered for the emulated ones."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Union
+
+import torch
+
+NAME = "emulated CUDA device"
+TOTAL_MEMORY = 80 << 30
+_CAPABILITY = (8, 0)
+
+Device = Union[None, int, str, torch.device]
+
+
+def index_of(native: types.ModuleType, device: Device) -> int:
+    """The index of a device given as torch.cuda's functions take it; None is the current one."""
+    index = device if isinstance(device, int) else None if device is None else torch.device(device).index
+    return int(native.current_device()) if index is None else index
+
+
+def install(native: types.ModuleType) -> None:
+    """Replace the functions of torch.cuda that ask a CUDA runtime."""
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    def lazy_call(function: Any, **_: Any) -> None:
+        function()
+
+    def set_device(device: Device) -> None:
+        native.set_device(index_of(native, device))
+
+    def exchange_device(index: int) -> int:
+        before: int = native.current_device()
+        native.set_device(index)
+        return before
+
+    def properties(device: Device = None) -> types.SimpleNamespace:
+        return types.SimpleNamespace(
+            name=NAME,
+            major=_CAPABILITY[0],
+            minor=_CAPABILITY[1],
+            total_memory=TOTAL_MEMORY,
+            multi_processor_count=108,
+            warp_size=32,
+            gcnArchName="",
+            uuid=f"emulated-{index_of(native, device)}",
+        )
+
+    def can_access_peer(device: Device, peer: Device) -> bool:
+        return index_of(native, device) != index_of(native, peer)
+
+    cuda = torch.cuda
+    answers: dict[str, Any] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "_is_in_bad_fork": lambda: False,
+        "_lazy_init": nothing,
+        "_lazy_call": lazy_call,
+        "init": nothing,
+        "synchronize": nothing,
+        "ipc_collect": nothing,
+        "device_count": lambda: int(native.device_count()),
+        "current_device": lambda: int(native.current_device()),
+        "set_device": set_device,
+        "_exchange_device": exchange_device,
+        "_maybe_exchange_device": exchange_device,
+        "get_device_properties": properties,
+        "get_device_name": lambda device=None: NAME,
+        "get_device_capability": lambda device=None: _CAPABILITY,
+        "get_arch_list": lambda: ["sm_80"],
+        "can_device_access_peer": can_access_peer,
+        "is_bf16_supported": lambda including_emulation=True: True,
+        "is_current_stream_capturing": lambda: False,
+        "default_generators": (torch.default_generator,) * native.device_count(),
+    }
+    for name, answer in answers.items():
+        setattr(cuda, name, answer)
+    # modules that took the name with `from torch.cuda import …`
+    rebind(cuda.random, answers)
+    rebind(cuda.memory, answers)
+    rebind(cuda.streams, answers)
+    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+        setattr(cuda.nvtx, name, _named(name))
+
+
+def rebind(module: types.ModuleType, answers: dict[str, Any]) -> None:
+    """Let names that `module` imported follow."""
+    for name, answer in answers.items():
+        if hasattr(module, name):
+            setattr(module, name, answer)
+
+
+def _named(name: str) -> Any:
+    # one function object per name: torch._dynamo refuses one that it finds under two
+    def marker(*_: Any, **__: Any) -> int | None:
+        return None
+
+    marker.__name__ = name
+    return marker

@@ -1,0 +1,80 @@
+"""Memory statistics of the emulated device, and the storage functions that a torch without CUDA lacks."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from dsfix.lab.cuda.device import TOTAL_MEMORY, Device, index_of, rebind
+
+
+def install(native: types.ModuleType) -> None:
+    """Replace torch.cuda's memory functions and complete torch.UntypedStorage."""
+    _install_statistics(native)
+    _install_storage(native)
+
+
+def _install_statistics(native: types.ModuleType) -> None:
+    def current(device: Device = None) -> int:
+        return int(native.bytes(index_of(native, device)))
+
+    def peak(device: Device = None) -> int:
+        return int(native.peak_bytes(index_of(native, device)))
+
+    def reset(device: Device = None) -> None:
+        native.reset_peak(index_of(native, device))
+
+    def statistics(device: Device = None) -> dict[str, int]:
+        values = {"num_alloc_retries": 0, "num_ooms": 0}
+        for kind in ("allocated_bytes", "reserved_bytes", "active_bytes"):
+            values[f"{kind}.all.current"] = current(device)
+            values[f"{kind}.all.peak"] = peak(device)
+        return values
+
+    answers: dict[str, Any] = {
+        # one function object per name: torch._dynamo refuses one that it finds under two
+        "memory_allocated": lambda device=None: current(device),
+        "memory_reserved": lambda device=None: current(device),
+        "memory_cached": lambda device=None: current(device),
+        "max_memory_allocated": lambda device=None: peak(device),
+        "max_memory_reserved": lambda device=None: peak(device),
+        "max_memory_cached": lambda device=None: peak(device),
+        "reset_peak_memory_stats": lambda device=None: reset(device),
+        "reset_max_memory_allocated": lambda device=None: reset(device),
+        "reset_max_memory_cached": lambda device=None: reset(device),
+        "reset_accumulated_memory_stats": lambda device=None: None,
+        "memory_stats": statistics,
+        "mem_get_info": lambda device=None: (TOTAL_MEMORY - current(device), TOTAL_MEMORY),
+        "empty_cache": lambda: None,
+    }
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, answer)
+    rebind(torch.cuda.memory, answers)
+
+
+def _install_storage(native: types.ModuleType) -> None:
+    storage: Any = torch.UntypedStorage
+    resize, to = storage.resize_, storage.to
+
+    def bytes_over(of: Any) -> torch.Tensor:
+        return torch.empty(0, dtype=torch.uint8, device=of.device).set_(of)
+
+    def resize_(self: Any, size: int) -> Any:
+        if self.device.type != "cuda":
+            return resize(self, size)
+        native.resize_storage(bytes_over(self), size)
+        return self
+
+    def move(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+        device = torch.device(device)
+        if device.type != "cuda" or self.device.type == "cuda":
+            return to(self, device=device, non_blocking=non_blocking)
+        target = torch.empty(self.nbytes(), dtype=torch.uint8, device=device)
+        return target.copy_(bytes_over(self)).untyped_storage()
+
+    def cuda(self: Any, device: Device = None, non_blocking: bool = False) -> Any:
+        return move(self, device=torch.device("cuda", index_of(native, device)), non_blocking=non_blocking)
+
+    storage.resize_, storage.to, storage.cuda = resize_, move, cuda

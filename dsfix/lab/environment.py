@@ -1,0 +1,62 @@
+"""The environment variables of a rank."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import MutableMapping
+
+from dsfix.lab.errors import LabUnavailable
+
+# a directory that the ranks of one launch share; the launcher removes it
+SCRATCH = "DSFIX_LAB_TMP"
+
+# below Linux's range for outgoing connections, which could take the port before rank 0 does
+_PORTS = range(20000, 32000)
+
+
+def rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def local_world_size() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What a launcher sets for one of `ranks` processes on this machine."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def complete_rank_environment(environment: MutableMapping[str, str]) -> None:
+    """Make this process a job of one rank where no launcher has set RANK and WORLD_SIZE."""
+    if "RANK" not in environment and "WORLD_SIZE" not in environment:
+        environment.update(rank_environment(0, 1, free_port()))
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on. Raises LabUnavailable where none is found."""
+    for port in random.SystemRandom().sample(_PORTS, 100):
+        with socket.socket() as candidate:
+            try:
+                candidate.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise LabUnavailable("no TCP port of 127.0.0.1 is free")

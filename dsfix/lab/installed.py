@@ -1,0 +1,55 @@
+"""What is installed, found out without importing it."""
+
+from __future__ import annotations
+
+import ast
+import glob
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsfix.lab.errors import LabUnavailable
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """The installed torch: its version, its package directory, the CUDA or ROCm version it was built for (or None)."""
+
+    version: str
+    directory: Path
+    gpu: str | None
+
+    @property
+    def release(self) -> str:
+        """Major and minor version, "2.13"."""
+        return ".".join(self.version.split(".")[:2])
+
+
+def torch_build() -> TorchBuild:
+    """Read the installed torch's version file. Raises LabUnavailable where there is none."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise LabUnavailable("torch is not installed")
+    directory = Path(spec.origin).parent
+    try:
+        text = (directory / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        raise LabUnavailable(f"torch in {directory} has no version file") from None
+    values = {}
+    for name, value in re.findall(r"^(\w+)(?::[^=\n]*)?\s*=\s*(.+)$", text, re.MULTILINE):
+        try:
+            values[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            continue
+    if "__version__" not in values:
+        raise LabUnavailable(f"torch in {directory} does not say its version")
+    return TorchBuild(values["__version__"], directory, values.get("cuda") or values.get("hip"))
+
+
+def gpu_visible() -> bool:
+    """Whether there is an NVIDIA device file (or WSL's) and CUDA_VISIBLE_DEVICES does not hide it."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
+        return False
+    return bool(glob.glob("/dev/nvidia[0-9]*")) or os.path.exists("/dev/dxg")

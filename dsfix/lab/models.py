@@ -1,0 +1,121 @@
+"""Tiny models and batches, the same on every rank and run for the same arguments. Importing this imports torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+
+class MLP(nn.Module):  # type: ignore[misc,unused-ignore]
+    """`depth` blocks of Linear, LayerNorm and ReLU, then a Linear to one number: float [n, width] -> [n, 1]."""
+
+    def __init__(self, width: int = 16, depth: int = 2, seed: int = 0) -> None:
+        super().__init__()
+        with _seeded(seed):
+            self.blocks = nn.ModuleList(
+                nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU()) for _ in range(depth)
+            )
+            self.head = nn.Linear(width, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        result: torch.Tensor = self.head(x)
+        return result
+
+    def loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean squared error."""
+        return functional.mse_loss(self(inputs), targets)
+
+
+class Block(nn.Module):  # type: ignore[misc,unused-ignore]
+    """A pre-norm transformer block with causal attention: float [n, length, width] -> the same."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(n, length, width))
+        result: torch.Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
+        return result
+
+
+class Transformer(nn.Module):  # type: ignore[misc,unused-ignore]
+    """A causal language model: int64 tokens [n, length] -> logits [n, length, vocabulary].
+
+    checkpointing: None, "reentrant" or "non-reentrant" gradient checkpointing of every block.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int = 32,
+        width: int = 16,
+        heads: int = 2,
+        blocks: int = 2,
+        length: int = 16,
+        checkpointing: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if checkpointing not in (None, "reentrant", "non-reentrant"):
+            raise ValueError(f"checkpointing is None, 'reentrant' or 'non-reentrant', not {checkpointing!r}")
+        self.checkpointing = checkpointing
+        with _seeded(seed):
+            self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+            self.blocks = nn.ModuleList(Block(width, heads) for _ in range(blocks))
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            if self.checkpointing is None:
+                x = block(x)
+            else:
+                x = checkpoint(block, x, use_reentrant=self.checkpointing == "reentrant")
+        result: torch.Tensor = self.head(self.norm(x))
+        return result
+
+    def loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean cross entropy of the next token."""
+        return functional.cross_entropy(self(inputs).flatten(0, 1), targets.flatten())
+
+
+def regression_batch(rank: int, step: int, size: int = 4, width: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs [size, width] and targets [size, 1] for an MLP, on the CPU; `step` counts micro-batches."""
+    generator = _generator(rank, step)
+    return torch.randn(size, width, generator=generator), torch.randn(size, 1, generator=generator)
+
+
+def token_batch(
+    rank: int, step: int, size: int = 2, length: int = 8, vocabulary: int = 32
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and next tokens [size, length] for a Transformer, on the CPU; `step` counts micro-batches."""
+    tokens = torch.randint(vocabulary, (size, length + 1), generator=_generator(rank, step))
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def _generator(rank: int, step: int) -> torch.Generator:
+    return torch.Generator().manual_seed(1_000_003 * rank + step)
+
+
+class _seeded:
+    """The global generator's state is as before afterwards."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def __enter__(self) -> None:
+        self._state = torch.get_rng_state()
+        torch.default_generator.manual_seed(self._seed)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_rng_state(self._state)

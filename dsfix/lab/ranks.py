@@ -1,0 +1,88 @@
+"""Start the ranks of a job on this machine and leave none behind, whatever happens. Linux only."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsfix.lab.environment import SCRATCH, free_port, rank_environment
+from dsfix.lab.errors import LabUnavailable
+
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """How one rank ended: returncode is negative for a signal; timed_out where the time limit ended it."""
+
+    rank: int
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+    timed_out: bool
+
+
+def launch(
+    argv: Sequence[str], ranks: int = 2, timeout: float = 120.0, env: Mapping[str, str] | None = None
+) -> list[RankResult]:
+    """Run `argv` as `ranks` processes with RANK, WORLD_SIZE and their like, and wait for all. One result per rank.
+
+    env: added to this process's environment. When one rank fails the others are killed a few seconds later, at
+    `timeout` seconds all are; with a rank its whole process group goes. The ranks also die with this process. Raises
+    LabUnavailable where the program cannot be started.
+    """
+    if not sys.platform.startswith("linux"):
+        raise LabUnavailable(f"the rank launcher runs on Linux; here is {sys.platform}")
+    if ranks < 1:
+        raise ValueError(f"a job has at least one rank, not {ranks}")
+    port = free_port()
+    common = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **os.environ, **(env or {})}
+    with tempfile.TemporaryDirectory(prefix="dsfix-ranks-") as directory:
+        specification, results = Path(directory, "specification.json"), Path(directory, "results.json")
+        scratch = Path(directory, "scratch")
+        scratch.mkdir()
+        common[SCRATCH] = str(scratch)
+        specification.write_text(
+            json.dumps(
+                {
+                    "argv": [os.fspath(a) for a in argv],
+                    "environments": [{**common, **rank_environment(rank, ranks, port)} for rank in range(ranks)],
+                    "directory": directory,
+                    "timeout": timeout,
+                }
+            ),
+            encoding="utf-8",
+        )
+        _supervise([sys.executable, "-I", str(_SUPERVISOR), str(specification), str(results)])
+        try:
+            ended = json.loads(results.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise LabUnavailable("the process that watches the ranks was killed") from None
+        if "error" in ended:
+            raise LabUnavailable(f"the ranks cannot be started: {ended['error']}")
+        return [
+            RankResult(rank=rank, stdout=_read(directory, rank, "out"), stderr=_read(directory, rank, "err"), **result)
+            for rank, result in enumerate(ended["ranks"])
+        ]
+
+
+def _supervise(command: list[str]) -> None:
+    # in a session of its own: a Ctrl-C of the terminal reaches this process only, which then closes the pipe
+    supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    assert supervisor.stdin is not None
+    try:
+        supervisor.wait()
+    finally:
+        supervisor.stdin.close()
+        supervisor.wait()
+
+
+def _read(directory: str, rank: int, kind: str) -> str:
+    return Path(directory, f"{rank}.{kind}").read_text(encoding="utf-8", errors="replace")

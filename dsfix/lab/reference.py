@@ -1,0 +1,92 @@
+"""What a job has to compute, by plain PyTorch in one process, and how far a result is from it. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "Adam": torch.optim.Adam,
+    "AdamW": torch.optim.AdamW,
+    "SGD": torch.optim.SGD,
+}
+
+
+@dataclass
+class Training:
+    """losses and gradient_norms (before clipping) step by step, and the parameters at the end, by name."""
+
+    losses: list[float] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def train(
+    model: nn.Module,
+    steps: Iterable[Sequence[Any]],
+    loss: Callable[..., torch.Tensor],
+    optimizer: str = "AdamW",
+    clip: float = 0.0,
+    **options: Any,
+) -> Training:
+    """Train `model` in place.
+
+    steps: for each step the micro-batches of all ranks and accumulations, whose mean loss counts.
+    loss: called as ``loss(*micro_batch)``.
+    optimizer: "Adam", "AdamW" or "SGD" with `options`; DeepSpeed's "Adam" is AdamW unless its adam_w_mode is off.
+    clip: the largest gradient norm, 0 for none.
+    """
+    if optimizer not in _OPTIMIZERS:
+        raise ValueError(f"optimizer is one of {', '.join(_OPTIMIZERS)}, not {optimizer!r}")
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    stepper = _OPTIMIZERS[optimizer](list(trained.values()), **options)
+    result = Training()
+    for micro_batches in steps:
+        stepper.zero_grad()
+        mean: Any = torch.stack([loss(*batch) for batch in micro_batches]).mean()
+        mean.backward()
+        gradients = [p.grad for p in trained.values() if p.grad is not None]
+        result.losses.append(mean.item())
+        result.gradient_norms.append(torch.stack([g.norm() for g in gradients]).norm().item())
+        if clip > 0.0:
+            nn.utils.clip_grad_norm_(list(trained.values()), clip)
+        stepper.step()
+    result.parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
+    return result
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The tensor that differs most: absolute is max |a - b|, relative is that divided by max |b|."""
+
+    name: str
+    absolute: float
+    relative: float
+
+    def __str__(self) -> str:
+        return f"{self.name} differs by {self.absolute:.3g} (relative {self.relative:.3g})"
+
+
+def largest_difference(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> Difference:
+    """Compare by name; the largest relative difference counts, and anything not finite is infinitely far off.
+
+    Raises ValueError where names or shapes do not agree, or where there is nothing to compare.
+    """
+    if tensors.keys() != expected.keys() or not tensors:
+        raise ValueError(f"names differ: {sorted(tensors.keys() ^ expected.keys()) or 'there are none'}")
+    return max((_difference(name, tensors[name], expected[name]) for name in expected), key=lambda d: d.relative)
+
+
+def _difference(name: str, tensor: torch.Tensor, expected: torch.Tensor) -> Difference:
+    if tensor.shape != expected.shape:
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected is {tuple(expected.shape)}")
+    left, right = (t.detach().to("cpu", torch.float64) for t in (tensor, expected))
+    absolute = (left - right).abs().max().item() if left.numel() else 0.0
+    scale = right.abs().max().item() if right.numel() else 0.0
+    if absolute != absolute or absolute == float("inf"):
+        return Difference(name, float("inf"), float("inf"))
+    return Difference(name, absolute, absolute / scale if scale else absolute and float("inf"))

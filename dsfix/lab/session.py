@@ -1,0 +1,153 @@
+"""What `reproduce(lab)` of a patch receives."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dsfix.lab import accelerator, cuda, devices, environment
+from dsfix.lab.cuda.build import cache_directory
+from dsfix.lab.errors import LabUnavailable
+from dsfix.patch import CannotTell
+
+# what a config leaves open and every reproduction needs settled; gradient_clipping's default differs between releases
+_DEFAULTS: dict[str, Any] = {
+    "gradient_clipping": 0.0,
+    "zero_allow_untested_optimizer": True,
+    "zero_force_ds_cpu_optimizer": False,
+}
+
+
+class Lab:
+    """One process of a reproduction: torch, DeepSpeed, a device and its place among the ranks.
+
+    device: "cuda" (a GPU where there is one, else the emulated device) or "cpu". Nothing is imported before `torch`,
+    `deepspeed` or `device` is asked for; what is missing then raises CannotTell. A context manager.
+    """
+
+    def __init__(self, device: str = "cuda") -> None:
+        if device not in ("cuda", "cpu"):
+            raise ValueError(f"a Lab's device is 'cuda' or 'cpu', not {device!r}")
+        self._kind = device
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the process group and remove `tmp`, unless other ranks use it too."""
+        if "torch" in self.__dict__ and self.torch.distributed.is_initialized():
+            self.torch.distributed.destroy_process_group()
+        if "tmp" in self.__dict__ and environment.SCRATCH not in os.environ:
+            shutil.rmtree(self.tmp, ignore_errors=True)
+
+    @cached_property
+    def torch(self) -> Any:
+        """The module torch, with the device usable."""
+        with _cannot_tell():
+            environment.complete_rank_environment(os.environ)
+            if self._kind == "cuda" and not devices.has_gpu():
+                devices.load_emulated()
+        try:
+            import torch
+        except ImportError as error:
+            raise CannotTell(f"torch cannot be imported: {error}") from error
+        if self._kind == "cuda":
+            if environment.local_rank() >= torch.cuda.device_count():
+                raise CannotTell(f"needs {environment.local_world_size()} GPUs, here are {torch.cuda.device_count()}")
+            torch.cuda.set_device(environment.local_rank())
+        return torch
+
+    @cached_property
+    def deepspeed(self) -> Any:
+        """The module deepspeed, with its accelerator chosen and its process group initialized."""
+        with _cannot_tell():
+            version = accelerator.deepspeed_version()
+        torch = self.torch
+        # the compiled ops of two releases clash in one directory
+        extensions = cache_directory() / f"extensions-deepspeed{version}-torch{torch.__version__}"
+        os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(extensions))
+        on_gpu = self._kind == "cuda" and not self.emulated
+        if not on_gpu:
+            accelerator.prepare()
+        import deepspeed  # type: ignore[import-not-found,unused-ignore]
+
+        if self._kind == "cpu":
+            accelerator.use_cpu(deepspeed)
+        elif self.emulated:
+            accelerator.use_emulated_cuda(deepspeed)
+        deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
+        return deepspeed
+
+    @property
+    def device(self) -> Any:
+        """The torch.device of this rank."""
+        torch = self.torch
+        return torch.device("cuda", environment.local_rank()) if self._kind == "cuda" else torch.device("cpu")
+
+    @property
+    def emulated(self) -> bool:
+        """Whether `device` is an emulated CUDA device."""
+        return self._kind == "cuda" and self.torch is not None and cuda.loaded()
+
+    @property
+    def rank(self) -> int:
+        return environment.rank()
+
+    @property
+    def world_size(self) -> int:
+        return environment.world_size()
+
+    @cached_property
+    def tmp(self) -> Path:
+        """A scratch directory, the same for all ranks that `launch` started together; removed at the end."""
+        shared = os.environ.get(environment.SCRATCH)
+        return Path(shared) if shared else Path(tempfile.mkdtemp(prefix="dsfix-lab-"))
+
+    def require_ranks(self, ranks: int) -> None:
+        """Raise CannotTell unless the job has exactly `ranks` ranks."""
+        if self.world_size != ranks:
+            raise CannotTell(f"needs {ranks} ranks, here are {self.world_size}")
+
+    def initialize(self, model: Any, config: Mapping[str, Any], **options: Any) -> Any:
+        """The engine that `deepspeed.initialize` makes; `options` go to it as they are.
+
+        Settles what differs between releases or would compile an operator: no gradient clipping, torch's Adam,
+        micro-batches of 1; whatever `config` says itself stands.
+        """
+        config = {**_DEFAULTS, **config}
+        if "train_batch_size" not in config:
+            config.setdefault("train_micro_batch_size_per_gpu", 1)
+        optimizer = config.get("optimizer")
+        if optimizer is not None and str(optimizer.get("type")).lower() in ("adam", "adamw"):
+            config["optimizer"] = {**optimizer, "params": {"torch_adam": True, **optimizer.get("params", {})}}
+        return self.deepspeed.initialize(model=model, config=config, **options)[0]
+
+    def parameters(self, engine: Any) -> dict[str, Any]:
+        """The whole parameters of the engine's module by name, as detached CPU float32 copies. Call it on all ranks."""
+        zero = self.deepspeed.zero
+        result = {}
+        for name, parameter in engine.module.named_parameters():
+            # one at a time: gathering several at once with gloo has returned garbage on some releases
+            with zero.GatheredParameters(parameter, enabled=hasattr(parameter, "ds_id")):
+                result[name] = parameter.detach().to("cpu", self.torch.float32, copy=True)
+        return result
+
+
+@contextmanager
+def _cannot_tell() -> Iterator[None]:
+    try:
+        yield
+    except LabUnavailable as error:
+        raise CannotTell(str(error)) from error

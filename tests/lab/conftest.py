@@ -1,0 +1,65 @@
+"""Everything that imports torch runs in processes of its own: the emulated device has to be loaded first."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run Python source in a fresh process that can import dsfix."""
+
+    def run(source: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", source, *arguments],
+            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def answer(python: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., Any]:
+    """The JSON that Python source, run in a fresh process, prints as its last line."""
+
+    def run(source: str, *arguments: str, **variables: str) -> Any:
+        done = python(source, *arguments, **variables)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def emulated() -> None:
+    """Skip where the emulated device cannot be had; builds it where it can."""
+    from dsfix.lab.cuda.build import library
+    from dsfix.lab.errors import LabUnavailable
+
+    try:
+        library()
+    except LabUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def has_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+
+
+@pytest.fixture(scope="session")
+def has_deepspeed(has_torch: None) -> None:
+    if importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed")

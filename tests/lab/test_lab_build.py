@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsfix.lab import cuda
+from dsfix.lab.cuda import build
+from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.installed import TorchBuild, torch_build
+
+BUILD = "from dsfix.lab.cuda.build import library; print(library())"
+COMPILER = """#!/bin/sh
+echo compiling >> {log}
+while [ "$1" != -o ]; do shift; done
+echo library > "$2"
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def compiler(directory: Path, text: str) -> str:
+    path = directory / "compiler"
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def supported() -> None:
+    try:
+        build.supported_torch()
+    except LabUnavailable as error:
+        pytest.skip(str(error))
+
+
+def test_torch_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LabUnavailable, match=r"^torch is not installed$"):
+        torch_build()
+
+
+@pytest.mark.parametrize(
+    ("version", "gpu", "sentence"),
+    [
+        ("2.3.1+cpu", None, r"^the emulated CUDA device supports torch 2\.13; here is 2\.3\.1\+cpu$"),
+        ("2.13.0+cu126", "12.6", r"^torch 2\.13\.0\+cu126 is built for GPUs and cannot be taken over: use a GPU"),
+    ],
+)
+def test_torch_is_another(
+    version: str, gpu: str | None, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(build, "torch_build", lambda: TorchBuild(version, tmp_path, gpu))
+    with pytest.raises(LabUnavailable, match=sentence):
+        build.supported_torch()
+
+
+def test_version_file_is_read_without_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise AssertionError('imported')")
+    (tmp_path / "torch" / "version.py").write_text(
+        "from typing import Optional\n__version__ = '2.4.0+cu121'\ncuda: Optional[str] = '12.1'\nhip = None\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert torch_build() == TorchBuild("2.4.0+cu121", tmp_path / "torch", "12.1")
+
+
+def test_machine_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    with pytest.raises(LabUnavailable, match=r"^the emulated CUDA device runs on Linux x86-64; here is Darwin arm64$"):
+        build.supported_torch()
+
+
+def test_torch_is_imported_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    with pytest.raises(LabUnavailable, match="torch is imported already"):
+        cuda.load()
+
+
+@pytest.mark.usefixtures("cache", "supported")
+class TestBuilding:
+    def test_compiler_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("CXX", raising=False)
+        monkeypatch.setenv("PATH", "")
+        with pytest.raises(LabUnavailable, match=r"device needs a C\+\+ compiler: g\+\+ is not found$"):
+            build.library()
+
+    def test_python_headers_are_missing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CXX", compiler(tmp_path, "#!/bin/sh\n"))
+        monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+        with pytest.raises(LabUnavailable, match=r"needs Python's headers: .*Python\.h is not there$"):
+            build.library()
+
+    def test_compiler_fails_and_leaves_nothing(
+        self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CXX", compiler(tmp_path, "#!/bin/sh\necho 'x.h:1: error: no such thing' >&2\nexit 1\n"))
+        with pytest.raises(LabUnavailable, match=r"does not compile: x\.h:1: error: no such thing$"):
+            build.library()
+        assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+    def test_cache_is_not_writable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "file" / "below"))
+        with pytest.raises(LabUnavailable, match="cannot be built in"):
+            build.library()
+
+    def test_two_processes_build_once(self, tmp_path: Path) -> None:
+        log = tmp_path / "log"
+        variables = {**os.environ, "CXX": compiler(tmp_path, COMPILER.format(log=log))}
+        command = [sys.executable, "-c", BUILD]
+        processes = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in "ab"]
+        first, second = (process.communicate(timeout=60)[0] for process in processes)
+        assert first == second
+        assert Path(first.strip()).read_text() == "library\n"
+        assert log.read_text() == "compiling\n"
+
+
+def test_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.delenv("DSFIX_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert build.cache_directory() == Path("/home/someone/.cache/dsfix")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert build.cache_directory() == Path("/cache/dsfix")
+    monkeypatch.setenv("DSFIX_CACHE", str(tmp_path))
+    assert build.cache_directory() == tmp_path

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+QUESTIONS = """
+import json, torch
+from torch import nn
+from dsfix.lab import models, reference
+
+def error(call):
+    try:
+        call()
+    except ValueError as e:
+        return str(e)
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b))
+
+torch.manual_seed(5)
+before = torch.get_rng_state()
+first, second, other = models.MLP(), models.MLP(), models.MLP(seed=1)
+deterministic = dict(
+    model=same(first.parameters(), second.parameters()), seed=same(first.parameters(), other.parameters()),
+    generator=torch.equal(before, torch.get_rng_state()),
+    batch=same(models.token_batch(1, 2), models.token_batch(1, 2)),
+    rank=same(models.token_batch(1, 2), models.token_batch(0, 2)),
+    step=same(models.regression_batch(0, 1), models.regression_batch(0, 2)))
+
+def gradients(checkpointing):
+    model = models.Transformer(checkpointing=checkpointing)
+    loss = model.loss(*models.token_batch(0, 0))
+    loss.backward()
+    return [loss, *(p.grad for p in model.parameters())]
+plain = gradients(None)
+checkpointed = {how: same(plain, gradients(how)) for how in ("reentrant", "non-reentrant")}
+
+# mean over micro-batches and one clipped SGD step, by hand
+weight = nn.Linear(1, 1, bias=False)
+nn.init.constant_(weight.weight, 1.0)
+batches = [[(torch.tensor([[1.0]]),), (torch.tensor([[3.0]]),)]]
+by_hand = reference.train(weight, batches, lambda x: weight(x).sum(), "SGD", clip=0.5, lr=1.0)
+learned = {}
+for name in ("Adam", "AdamW", "SGD"):
+    model = models.MLP()
+    training = reference.train(model, [[models.regression_batch(0, 0)]] * 20, model.loss, name, lr=0.02)
+    learned[name] = training.losses[-1] < 0.7 * training.losses[0]
+
+a = {"x": torch.tensor([1.0, 2.0]), "y": torch.tensor([4.0])}
+b = {"x": torch.tensor([1.0, 2.5]), "y": torch.tensor([4.0])}
+nan = {**a, "y": torch.tensor([float("nan")])}
+differences = dict(
+    none=vars(reference.largest_difference(a, a)), some=vars(reference.largest_difference(b, a)),
+    text=str(reference.largest_difference(b, a)), nan=reference.largest_difference(nan, a).name,
+    names=error(lambda: reference.largest_difference({"x": a["x"]}, a)),
+    shapes=error(lambda: reference.largest_difference({**a, "y": torch.ones(2)}, a)))
+wrong = [error(lambda: models.Transformer(checkpointing="yes")),
+         error(lambda: reference.train(weight, [], None, "Lion"))]
+print(json.dumps(dict(deterministic=deterministic, checkpointed=checkpointed, learned=learned, differences=differences,
+    by_hand=[by_hand.losses, by_hand.gradient_norms, by_hand.parameters["weight"].item()], wrong=wrong)))
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(has_torch: None, answer: Callable[..., Any]) -> Any:
+    return answer(QUESTIONS)
+
+
+def test_models_and_batches_are_deterministic(seen: Any) -> None:
+    assert seen["deterministic"] == {
+        "model": True,
+        "seed": False,
+        "generator": True,
+        "batch": True,
+        "rank": False,
+        "step": False,
+    }
+
+
+def test_checkpointing_changes_no_gradient(seen: Any) -> None:
+    assert seen["checkpointed"] == {"reentrant": True, "non-reentrant": True}
+
+
+def test_reference_by_hand(seen: Any) -> None:
+    assert seen["by_hand"] == [[2.0], [2.0], pytest.approx(0.5)]
+
+
+def test_optimizers_learn(seen: Any) -> None:
+    assert seen["learned"] == {"Adam": True, "AdamW": True, "SGD": True}
+
+
+def test_largest_difference(seen: Any) -> None:
+    assert seen["differences"] == {
+        "none": {"name": "x", "absolute": 0.0, "relative": 0.0},
+        "some": {"name": "x", "absolute": 0.5, "relative": 0.25},
+        "text": "x differs by 0.5 (relative 0.25)",
+        "nan": "y",
+        "names": "names differ: ['y']",
+        "shapes": "y has shape (2,), expected is (1,)",
+    }
+
+
+def test_wrong_arguments(seen: Any) -> None:
+    assert seen["wrong"] == [
+        "checkpointing is None, 'reentrant' or 'non-reentrant', not 'yes'",
+        "optimizer is one of Adam, AdamW, SGD, not 'Lion'",
+    ]

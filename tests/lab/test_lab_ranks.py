@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.ranks import launch
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the rank launcher runs on Linux")
+
+FOREVER = "import signal\nwhile True: signal.pause()"
+# a rank and its child each write a byte into a FIFO and keep it open for as long as they live
+FAMILY = """
+import os, signal, subprocess, sys
+open_end = os.open(sys.argv[1], os.O_WRONLY)
+child = "import os, signal, sys; os.write(%d, b'x'); signal.pause()" % open_end
+subprocess.Popen([sys.executable, "-c", child], pass_fds=[open_end])
+os.write(open_end, b"x")
+if len(sys.argv) > 2:
+    open(sys.argv[2]).read()
+    sys.exit()
+signal.pause()
+"""
+LAUNCHER = """
+import sys
+from dsfix.lab.ranks import launch
+launch([sys.executable, "-c", *sys.argv[1:]], ranks=2, timeout=100)
+"""
+
+
+def rank(source: str) -> list[str]:
+    return [sys.executable, "-c", source]
+
+
+class Fifo:
+    """Tells when all its writers are there, and when all are dead."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = str(path)
+        self.end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def read(self, count: int) -> bytes:
+        """`count` bytes, fewer where all writers are dead."""
+        data = b""
+        while len(data) < count:
+            assert select.select([self.end], [], [], 30)[0], "writers neither write nor die"
+            chunk = os.read(self.end, 1)
+            if not chunk:
+                break
+            data += chunk
+        return data
+
+    def all_dead(self) -> bool:
+        return bool(select.select([self.end], [], [], 30)[0]) and self.read(1) == b""
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Fifo:
+    return Fifo(tmp_path / "fifo")
+
+
+def test_every_rank_knows_its_place() -> None:
+    names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR OMP_NUM_THREADS EXTRA"
+    source = f"import os, sys; e = os.environ; print(*(e[n] for n in {names!r}.split()))"
+    source += "; print(e['MASTER_PORT'], file=sys.stderr)"
+    results = launch(rank(source), ranks=2, timeout=30, env={"EXTRA": "more", "OMP_NUM_THREADS": "1"})
+    assert [r.stdout for r in results] == ["0 0 2 2 127.0.0.1 1 more\n", "1 1 2 2 127.0.0.1 1 more\n"]
+    assert results[0].stderr == results[1].stderr
+    assert int(results[0].stderr) > 0
+    assert [(r.rank, r.returncode, r.timed_out) for r in results] == [(0, 0, False), (1, 0, False)]
+
+
+def test_a_failed_rank_ends_the_others() -> None:
+    source = f"import os\nif os.environ['RANK'] == '1': os._exit(7)\n{FOREVER}"
+    results = launch(rank(source), ranks=2, timeout=100)
+    assert [(r.returncode, r.timed_out) for r in results] == [(-signal.SIGKILL, False), (7, False)]
+    assert results[0].seconds < 50
+
+
+def test_a_crashed_rank_says_by_which_signal() -> None:
+    [result] = launch(rank("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"), ranks=1, timeout=30)
+    assert (result.returncode, result.timed_out) == (-signal.SIGSEGV, False)
+
+
+def test_time_limit() -> None:
+    source = f"import os\nprint('started', flush=True)\nif os.environ['RANK'] == '1': os._exit(0)\n{FOREVER}"
+    results = launch(rank(source), ranks=2, timeout=1.0)
+    assert [(r.returncode, r.timed_out) for r in results] == [(-signal.SIGKILL, True), (0, False)]
+    assert results[0].stdout == "started\n"
+
+
+def test_large_output_does_not_block() -> None:
+    source = "import sys; sys.stdout.write('o' * 5_000_000); sys.stderr.write('e' * 5_000_000)"
+    results = launch(rank(source), ranks=2, timeout=60)
+    assert [(r.stdout, r.stderr) for r in results] == [("o" * 5_000_000, "e" * 5_000_000)] * 2
+
+
+def test_program_is_missing() -> None:
+    with pytest.raises(LabUnavailable, match=r"^the ranks cannot be started: .*no-such-program"):
+        launch(["no-such-program"], ranks=2)
+
+
+def test_children_of_a_finished_rank_are_ended(fifo: Fifo, tmp_path: Path) -> None:
+    # the rank ends once the test has seen it and its child
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    command = [sys.executable, "-c", LAUNCHER, FAMILY, fifo.path, str(gate)]
+    process = subprocess.Popen(command)
+    assert fifo.read(4) == b"xxxx"
+    open(gate, "w").close()
+    assert fifo.all_dead()
+    assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_no_orphans_of_a_killed_launcher(number: signal.Signals, fifo: Fifo) -> None:
+    command = [sys.executable, "-c", LAUNCHER, FAMILY, fifo.path]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert fifo.read(4) == b"xxxx"
+    process.send_signal(number)
+    assert fifo.all_dead()
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == -number
+    assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)

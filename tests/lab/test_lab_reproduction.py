@@ -1,0 +1,104 @@
+"""The runner, with a catalogue of its own: the installed dsfix with other patches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dsfix
+
+PATCH = '''
+"""A bug of the standard library, for the test."""
+import json, os, signal
+from dsfix.patch import BugPresent, CannotTell, Patch, Provide, Severity
+
+PATCH = Patch(
+    title="no name", severity=Severity.CRASH, affects={{"packaging": ">=1"}}, symptom="x", upstream=(), fixed_in=None,
+    changes=(Provide("json", {name!r}, lambda module: 1),), {options}
+)
+
+def reproduce(lab):
+    missing = not hasattr(json, {name!r})
+    {body}
+'''
+BUG = "if missing: raise BugPresent('the name is missing')"
+PATCHES = {
+    "missing_name": (BUG, ""),
+    "off_by_default": (BUG, "default=False"),
+    "needs_gpus": ("raise CannotTell('needs two GPUs')", ""),
+    "raises": ("raise RuntimeError('another fault')", ""),
+    "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", ""),
+    "hangs": ("signal.pause()", ""),
+    "one_rank_sees_it": ("raise BugPresent('seen on rank 1') if lab.rank == 1 else RuntimeError('no peer')", "ranks=2"),
+    "one_rank_waits": ("signal.pause() if lab.rank == 0 else os._exit(3)", "ranks=2"),
+}
+RUN = """
+import json, sys
+from dsfix.lab.reproduction import run
+sighting = run(sys.argv[1], patched=sys.argv[2] == "patched", timeout=float(sys.argv[3]))
+print(json.dumps([sighting.outcome, sighting.detail, sighting.seconds]))
+"""
+
+
+@pytest.fixture(scope="module")
+def sight(tmp_path_factory: pytest.TempPathFactory, answer: Callable[..., Any]) -> Callable[..., tuple[str, str]]:
+    root = tmp_path_factory.mktemp("root")
+    patches = root / "dsfix" / "patches"
+    patches.mkdir(parents=True)
+    for path in Path(dsfix.__file__).parent.iterdir():
+        if path.name not in ("patches", "__pycache__"):
+            (root / "dsfix" / path.name).symlink_to(path)
+    (patches / "__init__.py").touch()
+    for name, (body, options) in PATCHES.items():
+        (patches / f"{name}.py").write_text(PATCH.format(name=name, body=body, options=options))
+
+    def run(patch_id: str, how: str = "unpatched", timeout: float = 60.0) -> tuple[str, str]:
+        outcome, detail, seconds = answer(RUN, patch_id, how, str(timeout), PYTHONPATH=str(root))
+        assert seconds > 0
+        return outcome, detail
+
+    return run
+
+
+@pytest.mark.parametrize("patch_id", ["missing_name", "off_by_default"])
+def test_bug_without_the_patch_and_none_with_it(sight: Callable[..., tuple[str, str]], patch_id: str) -> None:
+    assert sight(patch_id) == ("bug", "the name is missing")
+    assert sight(patch_id, "patched")[0] == "no-bug"
+
+
+def test_cannot_tell(sight: Callable[..., tuple[str, str]]) -> None:
+    assert sight("needs_gpus") == ("cannot-tell", "needs two GPUs")
+
+
+def test_another_exception_is_an_error(sight: Callable[..., tuple[str, str]]) -> None:
+    outcome, detail = sight("raises")
+    assert outcome == "error"
+    assert detail.splitlines()[0] == "RuntimeError: another fault"
+    assert "in reproduce" in detail
+
+
+def test_crash_is_an_error(sight: Callable[..., tuple[str, str]]) -> None:
+    outcome, detail = sight("crashes")
+    assert (outcome, detail.splitlines()[0]) == ("error", "rank 0 ended with signal SIGSEGV")
+
+
+def test_time_limit(sight: Callable[..., tuple[str, str]]) -> None:
+    outcome, detail = sight("hangs", timeout=2.0)
+    assert (outcome, detail.splitlines()[0]) == ("timeout", "no end after 2 s: rank 0 was still running")
+
+
+def test_the_rank_that_sees_the_bug_counts(sight: Callable[..., tuple[str, str]]) -> None:
+    assert sight("one_rank_sees_it") == ("bug", "seen on rank 1")
+
+
+def test_the_rank_that_fails_counts_not_the_one_that_waits(sight: Callable[..., tuple[str, str]]) -> None:
+    outcome, detail = sight("one_rank_waits")
+    assert (outcome, detail.splitlines()[0]) == ("error", "rank 1 ended with exit status 3")
+
+
+def test_unknown_id(python: Callable[..., Any]) -> None:
+    done = python("from dsfix.lab.reproduction import run; run('no_such_patch', patched=True)")
+    assert "KeyError: 'no_such_patch'" in done.stderr
