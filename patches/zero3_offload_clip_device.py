@@ -15,7 +15,7 @@ Retire: when DeepSpeed 0.14.2 is no longer supported here.
 from __future__ import annotations
 
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
@@ -58,26 +58,31 @@ PATCH = Patch(
 )
 
 _CLIPPING = 0.01
-_LEARNING_RATE = 1e-3
+_LEARNING_RATE = 10.0  # a clipped gradient times this moves the parameters by 0.1
 _STEPS = 4
 
 
 def reproduce(lab: Lab) -> None:
     torch = lab.torch
-    model, batch = _model_and_batch(torch)
-    expected = _losses_of_torch(torch, model, batch)
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.reference import largest_difference, train
+
+    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    model = MLP()
+    expected = train(model, [[batch] for batch in batches], model.loss, "SGD", clip=_CLIPPING, lr=_LEARNING_RATE)
+    assert min(expected.gradient_norms) > _CLIPPING, "a step would not be clipped"
+
+    model = MLP()
     config = {
-        "train_micro_batch_size_per_gpu": len(batch),
+        "train_micro_batch_size_per_gpu": len(batches[0][0]),
         "gradient_clipping": _CLIPPING,
-        "optimizer": {"type": "Adam", "params": {"lr": _LEARNING_RATE}},
+        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
         "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
     }
-    model, batch = _model_and_batch(torch)
     engine = lab.initialize(model, config, model_parameters=model.parameters())
-    batch = batch.to(lab.device)
     losses = []
-    for _ in range(_STEPS):
-        loss = engine(batch).square().mean()
+    for inputs, targets in batches:
+        loss = torch.nn.functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device))
         engine.backward(loss)
         try:
             engine.step()
@@ -87,25 +92,6 @@ def reproduce(lab: Lab) -> None:
                 raise BugPresent(f"in unscale_and_clip_grads: {str(error).splitlines()[0]}") from error
             raise
         losses.append(loss.item())
-    torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=1e-4, atol=1e-6)
-
-
-def _model_and_batch(torch: Any) -> tuple[Any, Any]:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
-    return model, torch.randn(2, 16)
-
-
-def _losses_of_torch(torch: Any, model: Any, batch: Any) -> list[float]:
-    """The losses of the same training in plain PyTorch; every step is clipped."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, weight_decay=0.0)
-    losses = []
-    for _ in range(_STEPS):
-        optimizer.zero_grad()
-        loss = model(batch).square().mean()
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIPPING)
-        assert norm > _CLIPPING, "this step would not have been clipped"
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected.losses), rtol=1e-4, atol=0)
+    difference = largest_difference(lab.parameters(engine), expected.parameters)
+    assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
