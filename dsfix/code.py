@@ -6,6 +6,7 @@ import __future__
 import ast
 import functools
 import os
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
@@ -94,18 +95,21 @@ def find_function(module: ModuleType, qualname: str, accessor: str) -> FunctionT
         raw = getattr(raw, accessor or "fget")
     name = qualname.rpartition(".")[2]
     path = getattr(module, "__file__", None) or ""
-    strangers: FunctionType | None = None
+    strangers: list[FunctionType] = []
     for function in functions_beneath(raw):
         code = function.__code__
         if code.co_name == name and _same_file(code.co_filename, path) and _has_qualname(code, qualname):
             return function
-        strangers = strangers or function
-    if strangers is None:
+        strangers.append(function)
+    if not strangers:
         raise Refused(Outcome.DRIFTED, f"{qualname} is not a Python function but {type(raw).__name__}")
+    # the package's own decorators are not to blame where there is somebody else
+    own = tuple(getattr(sys.modules.get(module.__name__.partition(".")[0]), "__path__", ()))
+    stranger = min(strangers, key=lambda each: each.__code__.co_filename.startswith(own))
     raise Refused(
         Outcome.CONFLICT,
-        f"{qualname} has been replaced by {strangers.__module__}.{strangers.__qualname__} "
-        f"({strangers.__code__.co_filename}:{strangers.__code__.co_firstlineno})",
+        f"{qualname} has been replaced by {stranger.__module__}.{stranger.__qualname__} "
+        f"({stranger.__code__.co_filename}:{stranger.__code__.co_firstlineno})",
     )
 
 

@@ -72,11 +72,11 @@ class Site:
         nested = {tuple(syntax.edit_path(e)) for several in (*edits.values(), *self.edits.values()) for e in several}
         swaps = [(self.function, new), *(swap for path in nested if path for swap in self._closures(new, path))]
         before = [(function, function.__code__) for function, _ in swaps]
+        self.versions.append(new)
         try:
             for function, code in swaps:
                 function.__code__ = code
             self.edits, self.current = edits, new
-            self.versions.append(new)
         except BaseException:
             for function, code in before:
                 function.__code__ = code

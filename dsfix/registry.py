@@ -35,8 +35,10 @@ class Broken:
 @functools.cache
 def load() -> tuple[dict[str, Entry], tuple[Broken, ...]]:
     """All patches in the order of their ids, and the modules that are broken."""
-    patches = importlib.import_module(f"{__package__}.patches")
-
+    name = f"{__package__}.patches"
+    patches, reason = _load(name)
+    if patches is None:  # a source checkout on sys.path, with its patches/ beside the package
+        return {}, (Broken(name, f"{reason}; `pip install -e .` in the checkout, or leave its directory"),)
     entries: dict[str, Entry] = {}
     broken: list[Broken] = []
     for name in sorted(info.name for info in pkgutil.iter_modules(patches.__path__)):

@@ -22,7 +22,8 @@ FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 
 _DEFINITION = re.compile(r"^([ \t]*)(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.M)
 _BLOCK = re.compile(  # whatever opens a block: a def that is indented deeper than its neighbours stands in one of these
-    r"^([ \t]*)(?:async[ \t]+)?(?:(?:def|class)[ \t]+(\w+)|(?:if|elif|else|try|except|finally|for|while|with|match|case)\b)",
+    r"^([ \t]*)(?:async[ \t]+)?"
+    r"(?:(?:def|class)[ \t]+(\w+)|(?:if|elif|else|try|except|finally|for|while|with|match|case)\b)",
     re.M,
 )
 _CLOSES = (")", "]", "}")
@@ -95,9 +96,10 @@ def text_of(path: str) -> str | None:
     """The file's text, or None where there is no readable source (bytecode only, wrong encoding)."""
     try:
         with open(path, "rb") as file:
-            return importlib.util.decode_source(file.read())
+            text = importlib.util.decode_source(file.read())
     except (OSError, UnicodeDecodeError, SyntaxError):
         return None
+    return None if "\0" in text else text
 
 
 @_while_unchanged

@@ -7,12 +7,12 @@ from typing import Any
 import wrapt
 
 
-class _Bound(wrapt.BoundFunctionWrapper):  # type: ignore[misc]
+class _Bound(wrapt.BoundFunctionWrapper):  # type: ignore[misc, type-arg, unused-ignore]
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.__wrapped__.__reduce_ex__(protocol)  # as the bound method itself: its object and its name
 
 
-class PicklableWrapper(wrapt.FunctionWrapper):  # type: ignore[misc]
+class PicklableWrapper(wrapt.FunctionWrapper):  # type: ignore[misc, type-arg, unused-ignore]
     """A FunctionWrapper that is copied and pickled as the function that it stands for is: itself, by its name."""
 
     __bound_function_wrapper__ = _Bound

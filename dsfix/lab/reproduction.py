@@ -1,7 +1,4 @@
-"""Run the reproduction of one patch in fresh processes, with the patch or without it, and say what was seen.
-
-As a program, ``python -m dsfix.lab.reproduction ID DIRECTORY`` is one rank of that.
-"""
+"""Run the reproduction of one patch in fresh processes, with the patch or without it, and say what was seen."""
 
 from __future__ import annotations
 
@@ -24,6 +21,8 @@ from dsfix.patch import BugPresent, CannotTell
 from dsfix.registry import Entry, catalogue
 
 _TAIL_LINES = 20
+# not `-m`, which would put the current directory, a checkout of dsfix perhaps, before what is installed
+_RANK = f"import sys; sys.path[:1] == [''] and sys.path.pop(0); from {__name__} import main; sys.exit(main(*sys.argv[1:]))"
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def run(patch_id: str, patched: bool, timeout: float = 300.0) -> Sighting:
     entry = catalogue()[patch_id]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dsfix-reproduction-") as directory:
-        command = [sys.executable, "-m", __name__, patch_id, directory]
+        command = [sys.executable, "-c", _RANK, patch_id, directory]
         try:
             ranks = launch(command, ranks=entry.patch.ranks, timeout=timeout, env=_environment(entry, patched))
         except LabUnavailable as error:
@@ -117,7 +116,3 @@ def main(patch_id: str, directory: str) -> int:
     partial.write_text(json.dumps({"outcome": outcome, "detail": detail}), encoding="utf-8")
     os.replace(partial, path)
     return 0 if outcome == "no-bug" else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))

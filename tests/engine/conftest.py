@@ -1,0 +1,240 @@
+"""Stand-ins for DeepSpeed and for the catalogue: little packages in tmp_path, in this process or in a fresh one."""
+
+from __future__ import annotations
+
+import compileall
+import importlib
+import importlib.util
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dsfix import registry
+from dsfix.engine import Engine
+from dsfix.outcome import Outcome
+from dsfix.patch import Patch, Severity
+from dsfix.settings import Settings
+
+_numbers = itertools.count(1)
+
+
+def declare(*changes, **fields) -> Patch:
+    """A Patch with these changes; what a test does not care about is filled in."""
+    given = {
+        "title": "a stand-in",
+        "severity": Severity.CRASH,
+        "affects": {"python": ">=3"},
+        "symptom": "x",
+        "upstream": (),
+        "fixed_in": None,
+    }
+    return Patch(changes=changes, **{**given, **fields})
+
+
+class Bench:
+    """Modules and engines in this process; everything is taken back at the end of the test."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path, self.monkeypatch = path, monkeypatch
+        self.engines: list[Engine] = []
+        self.names: list[str] = []
+        monkeypatch.syspath_prepend(str(path))
+
+    def write(self, text: str, name: str = "", encoding: str = "utf-8") -> str:
+        """The name, never used before, of a module with this text."""
+        name = name or f"standin_{next(_numbers)}"
+        file = self.path.joinpath(*name.split(".")).with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(textwrap.dedent(text).encode(encoding))
+        importlib.invalidate_caches()
+        self.names.append(name.partition(".")[0])
+        return name
+
+    def module(self, text: str, name: str = "", encoding: str = "utf-8") -> ModuleType:
+        return importlib.import_module(self.write(text, name, encoding))
+
+    def engine(self, *patches: Patch, first: int = 0, broken: tuple = (), **environment: str) -> Engine:
+        """An engine with the patches p0, p1, …, or from p`first` on."""
+        ids = [f"p{first + number}" for number in range(len(patches))]
+        entries = {id: registry.Entry(id, patch, ModuleType(id)) for id, patch in zip(ids, patches)}
+        self.monkeypatch.setattr(registry, "load", lambda: (entries, broken))
+        engine = Engine(Settings.read(environment))
+        self.engines.append(engine)
+        engine.activate()
+        return engine
+
+    def apply(self, *patches: Patch, first: int = 0) -> Engine:
+        """As `engine`; all patches have to be applied."""
+        engine = self.engine(*patches, first=first)
+        engine.look_again()
+        assert {id: (s.outcome, s.reason) for id, s in engine.states.items() if s.outcome is not Outcome.APPLIED} == {}
+        return engine
+
+    def close(self) -> None:
+        for engine in self.engines:
+            for id in engine.states:
+                engine.revert(id)
+            if engine.finder in sys.meta_path:
+                sys.meta_path.remove(engine.finder)
+        for name in [n for n in sys.modules if n.partition(".")[0] in self.names]:
+            del sys.modules[name]
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("_DSFIX_ANNOUNCED", "1")
+    made = Bench(tmp_path, monkeypatch)
+    yield made
+    made.close()
+
+
+@pytest.fixture(name="declare", scope="session")
+def _declare():
+    return declare
+
+
+_SCENARIO = '''
+"""What the scripts of the tests share."""
+import json, sys
+
+def tell(value):
+    print(json.dumps(value))
+
+def outcomes():
+    import dsfix
+    return {each.id: each.outcome.value for each in dsfix.report()}
+
+def reasons():
+    import dsfix
+    return {each.id: each.reason for each in dsfix.report()}
+'''
+
+_PATCH = """
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Provide, Replace, Severity, Source, Wrap
+
+def declare(*changes, **fields):
+    given = dict(title="a stand-in", severity=Severity.CRASH, affects={"deepspeed": ">=1"}, symptom="x", upstream=(),
+                 fixed_in=None)
+    return Patch(changes=changes, **{**given, **fields})
+
+"""
+
+
+@pytest.fixture(scope="session")
+def runtime(tmp_path_factory):
+    """A directory with the dsfix under test whose catalogue is the directory named in STANDIN_PATCHES."""
+    spec = importlib.util.find_spec("dsfix")
+    here = tmp_path_factory.mktemp("runtime")
+    (here / "dsfix" / "patches").mkdir(parents=True)
+    for file in Path(spec.origin).parent.glob("*.py"):
+        shutil.copy(file, here / "dsfix")
+    (here / "dsfix" / "patches" / "__init__.py").write_text("import os\n__path__ = [os.environ['STANDIN_PATCHES']]\n")
+    (here / "scenario.py").write_text(_SCENARIO)
+    compileall.compile_dir(here, quiet=2)
+    return here
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a script said: `value` is what it told, `log` are dsfix's lines on standard error."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def value(self):
+        return json.loads(self.out.splitlines()[-1])
+
+    @property
+    def log(self) -> list[str]:
+        return [line for line in self.err.splitlines() if line.startswith("[dsfix]")]
+
+    @property
+    def warnings(self) -> list[str]:
+        return [line for line in self.log if "WARNING" in line]
+
+
+class World:
+    """A fresh process's packages and catalogue."""
+
+    def __init__(self, path: Path, runtime: Path) -> None:
+        self.path, self.runtime = path, runtime
+        self.site, self.patches = path / "site", path / "patches"
+        self.site.mkdir()
+        self.patches.mkdir()
+
+    def package(self, version="1.0", name="deepspeed", metadata=True, **modules: str) -> None:
+        """Installs a package; `modules` are the texts of its sub-modules, ``init`` of itself, ``a__b`` of a.b."""
+        self.module(f"{name}.__init__", modules.pop("init", ""))
+        for part, text in modules.items():
+            inner = part.split("__")
+            for depth in range(1, len(inner)):
+                (self.site.joinpath(name, *inner[:depth])).mkdir(exist_ok=True)
+                self.site.joinpath(name, *inner[:depth], "__init__.py").touch()
+            self.module(".".join((name, *inner)), text)
+        if metadata:
+            self.metadata(name, version)
+
+    def metadata(self, name: str, version) -> None:
+        info = self.site / f"{name}-0.dist-info"
+        info.mkdir()
+        given = "" if version is None else f"Version: {version}\n"
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\n{given}")
+
+    def module(self, name: str, text: str) -> Path:
+        file = self.site.joinpath(*name.split(".")).with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(textwrap.dedent(text))
+        return file
+
+    def patch(self, id: str, text: str) -> None:
+        (self.patches / f"{id}.py").write_text(_PATCH + textwrap.dedent(text))
+
+    def run(self, script: str, code: int = 0, python: tuple = (), **environment: str) -> Told:
+        """Runs a script in a fresh process that has to end with `code`."""
+        mine = ("DSFIX", "_DSFIX", "PYTHON", "RANK", "LOCAL_RANK", "SLURM", "OMPI", "PMI", "COV_")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
+        done = subprocess.run(
+            [sys.executable, *python, "-c", "from scenario import *\n" + textwrap.dedent(script)],
+            env={
+                **inherited,
+                "PYTHONPATH": os.pathsep.join(map(str, (self.site, self.runtime))),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "STANDIN_PATCHES": str(self.patches),
+                **environment,
+            },
+            cwd=self.path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return Told(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def world(tmp_path, runtime):
+    return World(tmp_path, runtime)
+
+
+FLAW = "def f(x):\n    y = x + 1\n    return y\n"
+CURE = """PATCH = declare(Edit("deepspeed.m:f", replace="y = x + 1", code="y = x + 2"))"""
+
+
+@pytest.fixture
+def simple(world):
+    """deepspeed.m.f adds one where it should add two; the patch `cure` cures it."""
+    world.package(m=FLAW)
+    world.patch("cure", CURE)
+    return world

@@ -1,0 +1,265 @@
+"""What happened: every outcome with its reason, what is said, and what the user can switch."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+FLAW = "def f(x):\n    y = x + 1\n    return y\n"
+CURE = 'Edit("deepspeed.m:f", replace="x + 1", code="x + 2")'
+USE = "import dsfix, deepspeed.m; tell([deepspeed.m.f(1), outcomes().get('cure'), reasons().get('cure')])"
+
+OUTCOMES = {
+    "applied": (CURE, "", "", "Edit of deepspeed.m:f"),
+    "pending": ('Edit("deepspeed.n:f", replace="x + 1", code="x")', "", "", "waits for the import of deepspeed.n"),
+    "not-affected": (CURE, "affects={'deepspeed': '<1'}", "", "deepspeed 1.0 is outside <1"),
+    "already-fixed": (
+        'Edit("deepspeed.m:f", replace="x + 2", code="x + 1")',
+        "",
+        "",
+        "`x + 1` is in the source already",
+    ),
+    "drifted": ('Edit("deepspeed.m:f", replace="x + 3", code="x + 4")', "", "", "`x + 3` occurs 0 times in f, not 1"),
+    "conflict": (CURE, "", "import deepspeed.m; deepspeed.m.f = json.dumps", "has been replaced by json.dumps"),
+    "disabled": (CURE, "default=False", "", "off unless asked for: DSFIX_ONLY=cure"),
+    "too-late": (CURE, "before='json'", "", "json was imported before dsfix"),
+    "failed": ('Edit("deepspeed.m:f", after="y = x + 1", code="yield")', "", "", "another kind of function"),
+}
+TROUBLE = {"drifted", "conflict", "too-late", "failed"}
+
+
+@pytest.fixture
+def one(world):
+    def make(outcome):
+        change, fields, first, reason = OUTCOMES[outcome]
+        world.package(m=FLAW, n=FLAW)
+        world.patch("cure", f"PATCH = declare({change}{fields and ', ' + fields})")
+        return world, first + "\n" + USE, reason
+
+    return make
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_each_outcome_has_its_reason_and_troubles_one_warning(one, outcome):
+    world, script, reason = one(outcome)
+    told = world.run(script.replace("deepspeed.m.f(1)", "0"))
+    assert told.value[1] == outcome
+    assert reason in told.value[2]
+    assert len(told.warnings) == (outcome in TROUBLE)
+    for line in told.warnings:
+        assert f"cure is {outcome}" in line
+        assert told.value[2] in line
+        assert "Remedy: " in line
+        assert "DSFIX_SKIP=cure" in line or outcome == "too-late"
+    assert [line for line in told.err.splitlines() if not line.startswith("[dsfix]")] == []
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_strict_makes_an_error_of_every_trouble(one, outcome):
+    world, script, reason = one(outcome)
+    trouble = outcome in TROUBLE
+    told = world.run(script.replace("deepspeed.m.f(1)", "0"), code=1 if trouble else 0, DSFIX_STRICT="1")
+    if trouble:
+        last = told.err.splitlines()[-1]
+        assert last.startswith("dsfix.outcome.StrictError: dsfix: cure is " + outcome)
+        assert reason in last
+        assert "During handling" not in told.err
+    assert told.warnings == []
+
+
+def test_a_job_goes_on_with_deepspeed_as_it_was(one):
+    world, script, _ = one("failed")
+    assert world.run(script).value[0] == 2
+
+
+def test_one_info_line_per_job_and_only_on_rank_0(simple):
+    script = """
+        import dsfix, deepspeed.m, importlib, subprocess, sys
+        importlib.reload(deepspeed)
+        done = subprocess.run([sys.executable, "-c", "import dsfix, deepspeed"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        tell(done.stderr)
+    """
+    told = simple.run(script)
+    assert len(told.log) == 1
+    assert told.log[0].startswith("[dsfix] INFO: deepspeed 1.0, torch ")
+    assert told.value == ""
+    for variable in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK"):
+        assert simple.run("import dsfix, deepspeed", **{variable: "3"}).log == []
+        assert len(simple.run("import dsfix, deepspeed", **{variable: "0"}).log) == 1
+    assert len(simple.run("import dsfix, deepspeed", RANK="0", LOCAL_RANK="3").log) == 1
+
+
+def test_warnings_are_given_on_every_rank(one):
+    world, script, _ = one("drifted")
+    assert len(world.run(script, RANK="3").warnings) == 1
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_application_that_logs_gets_the_line_once(simple, first):
+    lines = [
+        "import logging; logging.basicConfig(format='APP %(name)s %(message)s', level=logging.WARNING)",
+        "import dsfix",
+    ]
+    told = simple.run("\n".join(lines if first else lines[::-1]) + "\nimport deepspeed.m")
+    assert [line[:22] for line in told.err.splitlines()] == ["APP dsfix deepspeed 1."]
+
+
+@pytest.mark.parametrize(("level", "lines"), [("info", 2), ("WARNING", 1), ("ERROR", 0), ("DEBUG", 2)])
+def test_log_level(simple, level, lines):
+    simple.patch("odd", 'PATCH = declare(Edit("deepspeed.m:f", replace="1 + 1", code="2"))')
+    assert len(simple.run("import dsfix, deepspeed.m, deepspeed", DSFIX_LOG_LEVEL=level).log) == lines
+
+
+@pytest.mark.parametrize(
+    ("environment", "value", "words"),
+    [
+        ({"DSFIX_SKIP": "cure"}, 2, "named in DSFIX_SKIP"),
+        ({"DSFIX_SKIP": " more, cure "}, 2, "named in DSFIX_SKIP"),
+        ({"DSFIX_SKIP": "more cure"}, 2, "named in DSFIX_SKIP"),
+        ({"DSFIX_SKIP": "more"}, 3, "Edit of"),
+        ({"DSFIX_ONLY": "more"}, 2, "not named in DSFIX_ONLY"),
+        ({"DSFIX_ONLY": "more,cure"}, 3, "Edit of"),
+        ({"DSFIX_ONLY": "cure", "DSFIX_SKIP": "cure"}, 2, "named in DSFIX_SKIP"),
+        ({"DSFIX_ONLY": ""}, 3, "Edit of"),
+        ({"DSFIX_DISABLE": "1"}, 2, "DSFIX_DISABLE is set"),
+        ({"DSFIX_DISABLE": "Yes"}, 2, "DSFIX_DISABLE is set"),
+        ({"DSFIX_DISABLE": "0"}, 3, "Edit of"),
+        ({"DSFIX_DISABLE": ""}, 3, "Edit of"),
+    ],
+)
+def test_what_the_user_can_switch(simple, environment, value, words):
+    simple.patch("more", 'PATCH = declare(Edit("deepspeed.m:f", before="return y", code="y += 0"), default=False)')
+    told = simple.run(USE, **environment)
+    assert told.value[0] == value
+    assert words in told.value[2]
+    assert told.warnings == []
+
+
+def test_a_patch_that_is_off_by_default_is_on_where_it_is_named(one):
+    world, script, _ = one("disabled")
+    assert world.run(script, DSFIX_ONLY="cure").value[:2] == [3, "applied"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"DSFIX_SKIP": "crue"}, "DSFIX_SKIP: no patch is called 'crue'; did you mean cure?"),
+        ({"DSFIX_ONLY": "cure, zzz"}, "DSFIX_ONLY: no patch is called 'zzz'; `python -m dsfix list` shows all ids"),
+        ({"DSFIX_STRICT": "maybe"}, "DSFIX_STRICT='maybe' is neither yes (1) nor no (0): ignored"),
+        ({"DSFIX_DISABLE": "2"}, "DSFIX_DISABLE='2' is neither yes (1) nor no (0): ignored"),
+        ({"DSFIX_LOG_LEVEL": "loud"}, "DSFIX_LOG_LEVEL='loud' is not one of DEBUG, INFO"),
+    ],
+)
+def test_bad_values_are_one_warning_each(simple, environment, words):
+    told = simple.run(USE, **environment)
+    assert told.value[0] == 3
+    assert len(told.warnings) == 1
+    assert words in told.warnings[0]
+
+
+def test_strict_and_a_bad_value(simple):
+    told = simple.run(USE, code=1, DSFIX_STRICT="1", DSFIX_SKIP="crue")
+    assert "StrictError: dsfix: DSFIX_SKIP: no patch is called 'crue'" in told.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("raise OSError('no')", "OSError: no"),
+        ("import", "SyntaxError"),
+        ("x = 1", "it declares no PATCH"),
+        ("PATCH = 3", "it declares no PATCH"),
+        ("PATCH = declare()", "a Patch needs at least one change"),
+        ("PATCH = declare(Edit('deepspeed.m', replace='x', code='y'))", "is not of the form"),
+        ("PATCH = declare(Edit('deepspeed.m:f', code='y'))", "give exactly one of after, before, replace"),
+    ],
+)
+def test_one_broken_patch_does_not_cost_the_others(simple, text, words):
+    simple.patch("broken", text)
+    told = simple.run(USE)
+    assert told.value[:2] == [3, "applied"]
+    assert len(told.warnings) == 1
+    assert "patch broken cannot be loaded" in told.warnings[0]
+    assert words in told.warnings[0]
+
+
+def test_revert(simple):
+    simple.patch("other", 'PATCH = declare(Edit("deepspeed.n:f", replace="x", code="y"))')
+    simple.patch("zzz", 'PATCH = declare(Edit("deepspeed.n:f", replace="x", code="y"), affects={"deepspeed": "<1"})')
+    simple.module("deepspeed.n", "def f(x):\n    return x\n")
+    told = simple.run("""
+        import dsfix, deepspeed.m as m, importlib
+        for id in ("cure", "cure", "other", "zzz"):
+            dsfix.revert(id)
+        importlib.reload(m)
+        import deepspeed.n
+        try:
+            dsfix.revert("ohter")
+        except dsfix.UnknownPatch as error:
+            message = str(error)
+        tell([m.f(1), deepspeed.n.f(1), outcomes(), reasons()["cure"], message])
+    """)
+    assert told.value == [
+        2,
+        1,
+        {"cure": "disabled", "other": "disabled", "zzz": "not-affected"},
+        "reverted by dsfix.revert",
+        "no patch is called 'ohter'; did you mean other?",
+    ]
+    assert told.warnings == []
+
+
+def test_a_replacement_by_another_package_shows_in_the_report(simple):
+    told = simple.run("import dsfix, deepspeed.m, json; deepspeed.m.f = json.dumps; tell([outcomes(), reasons()])")
+    assert told.value[0] == {"cure": "conflict"}
+    assert "another package has replaced its target since" in told.value[1]["cure"]
+
+
+def _reports(world):
+    return [json.loads(file.read_text()) for file in sorted((world.path / "reports").iterdir())]
+
+
+def test_the_report_file(simple):
+    simple.run("import dsfix, deepspeed.m", DSFIX_REPORT="reports", RANK="2")
+    (report,) = _reports(simple)
+    assert (report["rank"], report["distributions"]["deepspeed"]) == (2, "1.0")
+    assert set(report) == {"dsfix", "host", "pid", "rank", "argv", "python", "distributions", "patches"}
+    assert report["patches"] == [
+        {
+            "id": "cure",
+            "title": "a stand-in",
+            "severity": "crash",
+            "outcome": "applied",
+            "reason": "Edit of deepspeed.m:f",
+        }
+    ]
+    simple.run("import dsfix", DSFIX_REPORT="reports")
+    assert sorted(report["patches"][0]["outcome"] for report in _reports(simple)) == ["applied", "pending"]
+
+
+@pytest.mark.parametrize("directory", ["taken", "taken/below"])
+def test_a_report_that_cannot_be_written_is_one_warning(simple, directory):
+    (simple.path / "taken").write_text("a file")
+    told = simple.run(USE, DSFIX_REPORT=directory)
+    assert told.value[:2] == [3, "applied"]
+    assert len(told.warnings) == 1
+    assert f"DSFIX_REPORT: no report can be written to {directory}" in told.warnings[0]
+
+
+def test_a_forked_child_writes_its_own_report(simple):
+    told = simple.run(
+        """
+        import dsfix, os
+        child = os.fork()
+        if not child:
+            import deepspeed.m
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        tell([os.getpid(), child])
+        """,
+        DSFIX_REPORT="reports",
+    )
+    reports = {report["pid"]: report["patches"][0]["outcome"] for report in _reports(simple)}
+    assert reports == dict(zip(told.value, ["pending", "applied"]))
