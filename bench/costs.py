@@ -91,7 +91,7 @@ def table(pairs: int) -> str:
     lines = ["| what | ratio (median) | quartiles | wanted, at most |", "| --- | --- | --- | --- |"]
     for what, ratios, wanted in rows:
         quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else []
-        spread = f"{quartiles[0]:.3f} – {quartiles[2]:.3f}" if quartiles else ""
+        spread = f"{quartiles[0]:.3f} to {quartiles[2]:.3f}" if quartiles else ""
         lines.append(f"| {what} | {statistics.median(ratios):.3f} | {spread} | {wanted} |")
     return "\n".join(lines)
 
@@ -101,7 +101,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("dsfix", "deepspeed", "torch", "numpy"))
+    versions = ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in ("dsfix", "deepspeed", "torch", "numpy")
+    )
     started = time.perf_counter()
     figures = table(options.pairs)
     page = f"""# What dsfix costs

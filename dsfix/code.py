@@ -124,8 +124,7 @@ def _same_file(one: str, other: str) -> bool:
 def compile_function(node: FunctionNode, qualname: str, like: CodeType, imports: Iterable[str] = ()) -> CodeType:
     """The code object of `node`, compiled as if where `like` was: same classes, future flags and file.
 
-    `imports` are the names that the file imports at its top level: Python 3.11 and later compile a call of an
-    attribute of such a name in another way.
+    `imports` are the names that the file imports at its top level: see dsfix.imports.
     """
     body: ast.stmt = node
     for name in reversed(qualname.split(".")[:-1]):  # for name mangling, `__class__` and the qualified name

@@ -13,9 +13,10 @@ from types import CodeType, FunctionType, ModuleType
 
 from . import code as codes
 from . import syntax
+from .imports import parsed_imported_names, quick_imported_names
 from .outcome import Outcome, Refused
 from .patch import Edit
-from .source import Block, block_at, parsed_imported_names, quick_imported_names, split_target
+from .source import Block, block_at, split_target
 
 _lock = threading.Lock()
 

@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import TypeVar, Union
@@ -20,13 +20,13 @@ from typing import TypeVar, Union
 _T = TypeVar("_T")
 FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 
-_DEFINITION = re.compile(r"^([ \t]*)(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.M)
+DEFINITION = re.compile(r"^([ \t]*)(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.M)
 _BLOCK = re.compile(  # whatever opens a block: a def that is indented deeper than its neighbours stands in one of these
     r"^([ \t]*)(?:async[ \t]+)?"
     r"(?:(?:def|class)[ \t]+(\w+)|(?:if|elif|else|try|except|finally|for|while|with|match|case)\b)",
     re.M,
 )
-_CLOSES = (")", "]", "}")
+CLOSES = (")", "]", "}")
 ACCESSORS = {"fget": "getter", "fset": "setter", "fdel": "deleter"}
 
 
@@ -73,7 +73,7 @@ def _origin(spec: ModuleSpec | None) -> str | None:
     return spec.origin if spec is not None and spec.has_location else None
 
 
-def _while_unchanged(read: Callable[[str], _T]) -> Callable[[str], _T]:
+def while_unchanged(read: Callable[[str], _T]) -> Callable[[str], _T]:
     """Remembers what was read of the last few files, each until it changes on disk."""
 
     @functools.lru_cache(maxsize=8)
@@ -91,7 +91,7 @@ def _while_unchanged(read: Callable[[str], _T]) -> Callable[[str], _T]:
     return current
 
 
-@_while_unchanged
+@while_unchanged
 def text_of(path: str) -> str | None:
     """The file's text, or None where there is no readable source (bytecode only, wrong encoding)."""
     try:
@@ -102,7 +102,7 @@ def text_of(path: str) -> str | None:
     return None if "\0" in text else text
 
 
-@_while_unchanged
+@while_unchanged
 def _definitions(path: str) -> dict[str, list[int]]:
     """Dotted path of every def and class of the file (without ``<locals>``) -> its 0-based line numbers."""
     text = text_of(path) or ""
@@ -121,70 +121,9 @@ def _definitions(path: str) -> dict[str, list[int]]:
     return found
 
 
-@_while_unchanged
+@while_unchanged
 def _lines(path: str) -> list[str]:
     return [line + "\n" for line in (text_of(path) or "").split("\n")]
-
-
-_IMPORT = re.compile(r"^(?:from[ \t]+[\w.]+[ \t]+)?import[ \t]+(?:\([^)]*\)|[^\n\\#;]*(?:\\\n[^\n\\#;]*)*)", re.M)
-_IMPORT_INDENTED = re.compile(_IMPORT.pattern.replace("^", "^[ \t]+", 1), re.M)
-
-
-@_while_unchanged
-def quick_imported_names(path: str) -> frozenset[str]:
-    """The names that the file imports at its top level, `if` and `try` included, as far as its indentation tells."""
-    text, names = text_of(path) or "", set[str]()
-    for match in _IMPORT.finditer(text):
-        names.update(_bound(match.group()))
-    for match in _IMPORT_INDENTED.finditer(text):
-        if _inside_no_definition(text, match.start()):
-            names.update(_bound(match.group().strip()))
-    return frozenset(names)
-
-
-def _bound(statement: str) -> Iterator[str]:
-    try:
-        body = ast.parse(statement).body
-    except SyntaxError:
-        return
-    for node in body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names if alias.name != "*")
-
-
-def _inside_no_definition(text: str, at: int) -> bool:
-    """Whether only `if`, `try`, `with` and the like stand around the indented line that begins at `at`."""
-    indent = None
-    while at >= 0:
-        line = text[at : text.find("\n", at)]
-        stripped = line.lstrip()
-        here = len(line) - len(stripped)
-        if indent is None or (here < indent and stripped and not stripped.startswith(("#", *_CLOSES))):
-            if _DEFINITION.match(line):
-                return False
-            indent = here
-            if here == 0:
-                return True
-        at = text.rfind("\n", 0, max(0, at - 1)) + 1 if at else -1
-    return True
-
-
-@_while_unchanged
-def parsed_imported_names(path: str) -> frozenset[str]:
-    """As `quick_imported_names`, by parsing the file: for text in strings that looks like an import."""
-    names = set[str]()
-    stack: list[ast.AST] = []
-    try:
-        stack.append(ast.parse(text_of(path) or ""))
-    except SyntaxError:
-        return frozenset()
-    while stack:
-        node = stack.pop()
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names if alias.name != "*")
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            stack.extend(ast.iter_child_nodes(node))
-    return frozenset(names)
 
 
 def split_target(qualname: str) -> tuple[str, list[str], str]:
@@ -242,7 +181,7 @@ def _with_decorators(path: str, start: int) -> int:
         here = len(lines[line]) - len(lines[line].lstrip())
         if stripped.startswith("@") and here == indent:
             first = line
-        elif stripped and here <= indent and not stripped.startswith(("#", *_CLOSES)):
+        elif stripped and here <= indent and not stripped.startswith(("#", *CLOSES)):
             break
     return first
 
@@ -257,13 +196,13 @@ def block_at(path: str, first: int) -> Block | None:
     defined = False
     for number in range(start, len(lines)):
         stripped = lines[number].strip()
-        if not stripped or stripped.startswith(("#", *_CLOSES)):
+        if not stripped or stripped.startswith(("#", *CLOSES)):
             continue
         if len(lines[number]) - len(lines[number].lstrip()) <= indent:
             if defined:
                 end = number
                 break
-            defined = _DEFINITION.match(lines[number]) is not None
+            defined = DEFINITION.match(lines[number]) is not None
     block = Block(path, first, "".join(lines[start:end]))
     try:
         block.parse()

@@ -34,7 +34,8 @@ PATCH = Patch(
         Edit(
             _CLIP,
             after="combined_scale = clip * self.loss_scale",
-            code="combined_scale = combined_scale.to(self.device)",
+            # a number where a subclass or another package passes one: that has always worked
+            code="if torch.is_tensor(combined_scale):\n    combined_scale = combined_scale.to(self.device)",
         ),
     ),
     symptom=rf"unscale_and_clip_grads[\s\S]*{_MESSAGE}",
@@ -49,8 +50,8 @@ PATCH = Patch(
     present=(Source(f"{_OPTIMIZER}.step", "scaled_global_grad_norm = torch.norm(torch.stack(norm_groups))"),),
     fixed=(
         Source(f"{_OPTIMIZER}.step", "scaled_global_grad_norm = get_global_norm(norm_list=norm_groups)"),
-        # the two hand edits in use, the first at whichever line
-        Source(_CLIP, "combined_scale = combined_scale.to(self.device)"),
+        # the two hand edits in use, the first at whichever place
+        Source(_CLIP, "combined_scale.to(self.device)"),
         Source(_CLIP, "self.fp32_partitioned_groups_flat[sub_group_id].grad.mul_(1. / combined_scale.item())"),
         # 0.14.5's form of the fix
         Source(f"{_OPTIMIZER}.complete_grad_norm_calculation_for_cpu_offload", "return total_norm.cpu()"),

@@ -22,7 +22,9 @@ from dsfix.registry import Entry, catalogue
 
 _TAIL_LINES = 20
 # not `-m`, which would put the current directory, a checkout of dsfix perhaps, before what is installed
-_RANK = f"import sys; sys.path[:1] == [''] and sys.path.pop(0); from {__name__} import main; sys.exit(main(*sys.argv[1:]))"
+_RANK = (
+    f"import sys; sys.path[:1] == [''] and sys.path.pop(0); from {__name__} import main; sys.exit(main(*sys.argv[1:]))"
+)
 
 
 @dataclass(frozen=True)

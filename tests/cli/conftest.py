@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-STAGE3 = '''\
+STAGE3 = """\
 class DeepSpeedZeroOptimizer_Stage3:
 
     def step(self, closure=None):
@@ -21,7 +21,7 @@ class DeepSpeedZeroOptimizer_Stage3:
                 combined_scale = clip * self.loss_scale
 
         return combined_scale
-'''
+"""
 
 
 class Environment:
@@ -45,14 +45,26 @@ class Environment:
         metadata.parent.mkdir()
         metadata.write_text(f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {version}\n")
 
-    def dsfix(self, *arguments, **variables):
+    def start(self, *arguments, code="", **variables):
+        """A process of `python -m dsfix ARGUMENTS`, or of `python -c CODE`."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DSFIX_")}
         # the stand-in has what this patch needs, and the environment may or may not have torch and numpy
         environment.update({"DSFIX_ONLY": "zero3_offload_clip_device", **variables, "PYTHONPATH": str(self.directory)})
-        return subprocess.run(
-            [sys.executable, "-m", "dsfix", *map(str, arguments)],
-            env=environment, cwd=self.directory, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        command = ["-c", code] if code else ["-m", "dsfix", *map(str, arguments)]
+        return subprocess.Popen(
+            [sys.executable, *command],
+            env=environment,
+            cwd=self.directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def dsfix(self, *arguments, **variables):
+        """The command line, run to its end."""
+        process = self.start(*arguments, **variables)
+        stdout, stderr = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 @pytest.fixture

@@ -15,7 +15,12 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 def run(*command, cwd, **environment):
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return subprocess.run(
-        [str(part) for part in command], cwd=cwd, env={**env, **environment}, capture_output=True, text=True, check=False
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**env, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -69,7 +74,11 @@ def test_the_wheel_holds_what_the_product_needs_and_nothing_else(built):
     assert {f"dsfix/patches/{name}" for name in patches} <= names
     sources = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "dsfix").rglob("*.py")}
     assert sources <= names
-    compiled = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "dsfix").rglob("*") if path.suffix in (".cpp", ".h")}
+    compiled = {
+        path.relative_to(CHECKOUT).as_posix()
+        for path in (CHECKOUT / "dsfix").rglob("*")
+        if path.suffix in (".cpp", ".h")
+    }
     assert compiled
     assert compiled <= names
     assert {name.split("/")[0] for name in names} == {"dsfix", built[".whl"].name.split("-py3")[0] + ".dist-info"}

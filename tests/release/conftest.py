@@ -1,0 +1,142 @@
+"""What the tests share that run once per DeepSpeed release: each asks which release is installed, and adapts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+from packaging.version import Version
+
+from dsfix import registry
+from dsfix.patch import Provide
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def _installed() -> Version | None:
+    try:
+        return Version(metadata.version("deepspeed"))
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if _installed() is None:
+        for item in items:
+            if Path(__file__).parent in item.path.parents:
+                item.add_marker(pytest.mark.skip(reason="DeepSpeed is not installed"))
+
+
+@pytest.fixture(scope="session")
+def release() -> Version:
+    """The DeepSpeed that is installed."""
+    found = _installed()
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def entries() -> dict[str, registry.Entry]:
+    """The catalogue."""
+    return registry.catalogue()
+
+
+@pytest.fixture(scope="session")
+def import_patches(entries: dict[str, registry.Entry]) -> str:
+    """The ids of the patches without which old releases cannot be imported, as DSFIX_ONLY takes them."""
+    return ",".join(each.id for each in entries.values() if all(isinstance(c, Provide) for c in each.patch.changes))
+
+
+@pytest.fixture(scope="session")
+def environment(release: Version, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process that imports DeepSpeed on a machine without a GPU."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
+    env.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
+    paths = list(filter(None, [os.environ.get("PYTHONPATH")]))
+    if release <= Version("0.14.0"):  # its CPU accelerator imports these two, and uses neither here
+        stubs = tmp_path_factory.mktemp("stubs")
+        for name in ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch"):
+            (stubs / f"{name}.py").touch()
+        paths.insert(0, str(stubs))
+    env["PYTHONPATH"] = os.pathsep.join(paths)
+    return env
+
+
+@pytest.fixture(scope="session")
+def run_program(
+    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[Any, str]]:
+    """Runs one of `programs/` in a fresh process; returns what it wrote as JSON, and its standard error."""
+
+    def run(
+        name: str, *arguments: str, path: str | Path | None = None, alone: bool = False, **variables: str
+    ) -> tuple[Any, str]:
+        """`path` comes first on sys.path; `alone`: with the standard library and nothing else behind it."""
+        out = tmp_path_factory.mktemp("out") / "result.json"
+        env = {**environment, **variables}
+        if path is not None:
+            env["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [not alone and env["PYTHONPATH"]])])
+        done = subprocess.run(
+            [sys.executable, *(["-S"] if alone else []), str(PROGRAMS / f"{name}.py"), str(out), *arguments],
+            cwd=out.parent,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+        return json.loads(out.read_text(encoding="utf-8")), done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the installed release, its metadata beside it."""
+    installed = metadata.distribution("deepspeed")
+    root = tmp_path_factory.mktemp("original")
+    only_python = shutil.ignore_patterns("__pycache__", "*.cpp", "*.cu", "*.h", "*.hpp", "*.cuh")
+    package = Path(str(installed.locate_file("deepspeed")))
+    shutil.copytree(package.resolve(), root / "deepspeed", ignore=only_python)
+    (described,) = package.parent.glob("deepspeed-*.dist-info")
+    shutil.copytree(described, root / described.name)
+    return root
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What dsfix needs, by links: a place without any other DeepSpeed."""
+    root = tmp_path_factory.mktemp("site")
+    for name in ("dsfix", "packaging", "wrapt", "numpy", "torch"):
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        (root / name).symlink_to(Path(spec.origin).parent)
+    for name in ("numpy", "torch"):
+        described = Path(str(metadata.distribution(name).locate_file("")))
+        for found in described.glob(f"{name}-*.dist-info"):
+            (root / found.name).symlink_to(found)
+    return root
+
+
+@pytest.fixture(scope="session")
+def judged(run_program: Any, site: Path) -> Callable[..., dict[str, tuple[str, str]]]:
+    """What dsfix says of an installation without importing it: patch id -> outcome and reason."""
+
+    def judge(*roots: Path) -> dict[str, tuple[str, str]]:
+        path = os.pathsep.join(map(str, (*roots, site)))
+        found, errors = run_program("judge", "static", path=path, alone=True)
+        assert found["imported"] == []
+        assert "Traceback" not in errors
+        return {patch_id: tuple(verdict) for patch_id, verdict in found["static"].items()}
+
+    return judge

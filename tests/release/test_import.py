@@ -1,0 +1,34 @@
+"""The release can be imported beside today's torch and numpy: always with dsfix, else where the catalogue says so."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from packaging.version import Version
+
+from dsfix.patch import Severity
+from dsfix.versions import Fit, gate
+
+
+def _that_stop_the_import(entries: Any) -> list[Any]:
+    return [e for e in entries.values() if e.patch.severity is Severity.IMPORT and gate(e.patch).fit is Fit.INSIDE]
+
+
+def test_with_dsfix_the_release_can_be_imported(run_program: Any, entries: Any) -> None:
+    found, errors = run_program("imports", "dsfix")
+    assert found["error"] is None
+    assert "WARNING" not in errors
+    assert {found["outcomes"][entry.id] for entry in _that_stop_the_import(entries)} <= {"applied"}
+
+
+def test_without_dsfix_it_fails_exactly_when_the_catalogue_says_so(
+    run_program: Any, entries: Any, release: Version
+) -> None:
+    found, _ = run_program("imports")
+    expected = _that_stop_the_import(entries)
+    assert bool(expected) == (release <= Version("0.14.3"))
+    if expected:
+        assert any(re.search(entry.patch.symptom, found["error"]) for entry in expected), found["error"]
+    else:
+        assert found["error"] is None

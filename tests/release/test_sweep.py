@@ -1,0 +1,42 @@
+"""Every function of the modules that patches are for: found where it is, and its code known again from the source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsfix.source import module_file
+
+_PACKAGES = ("deepspeed.runtime", "deepspeed.utils", "deepspeed.comm", "deepspeed.moe", "deepspeed.checkpoint")
+
+
+def _modules() -> list[str]:
+    root = Path(module_file("deepspeed") or "").parent
+    names = []
+    for package in _PACKAGES:
+        for path in sorted((root / package.partition(".")[2]).rglob("*.py")):
+            parts = ("deepspeed", *path.relative_to(root).with_suffix("").parts)
+            names.append(".".join(part for part in parts if part != "__init__"))
+    return names
+
+
+@pytest.fixture(scope="module")
+def result(run_program: Any, import_patches: str) -> dict[str, Any]:
+    found, _ = run_program("sweep", *_modules(), DSFIX_ONLY=import_patches)
+    return dict(found)
+
+
+def test_no_function_is_mistaken(result: dict[str, Any]) -> None:
+    assert result["wrong"] == []
+
+
+def test_the_sweep_has_seen_the_package(result: dict[str, Any], record_property: Any) -> None:
+    each = result["seconds"] / result["functions"] * 1000
+    record_property("functions", result["functions"])
+    record_property("milliseconds_per_function", round(each, 2))
+    print(f"{result['functions']} functions of {result['modules']} modules, {each:.2f} ms each; {result['absent']}")
+    assert result["modules"] > 80
+    assert result["functions"] > 1500
+    assert len(result["absent"]) < 20  # modules with optional dependencies, functions behind `if`
