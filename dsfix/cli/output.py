@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -30,12 +31,15 @@ def print_table(columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]
     from rich.table import Table
     from rich.text import Text
 
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+    terminal = sys.stdout.isatty()
+    width = None if terminal or "COLUMNS" in os.environ else 120
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
     for cells, style in rows:
         table.add_row(Text(cells[0]), Text(cells[1], style=style), *(Text(cell) for cell in cells[2:]))
-    Console(width=width).print(table)
+    drawn = io.StringIO()  # on standard output itself rich would end the process where nobody reads any more
+    Console(file=drawn, width=width, force_terminal=terminal).print(table)
+    print(drawn.getvalue(), end="")
 
 
 def style(outcome: Outcome) -> str:
