@@ -10,10 +10,9 @@ Retire: when DeepSpeed 0.14.3 is no longer supported here.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Patch, Provide, Severity, Source
+from dsfix.patch import Patch, Provide, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -47,12 +46,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> None:
-    try:
-        deepspeed = lab.deepspeed
-    except ImportError as error:
-        if re.search(PATCH.symptom, str(error)):
-            raise BugPresent(str(error)) from error
-        raise
+    deepspeed = lab.import_deepspeed(PATCH.symptom)
     written = lab.tmp / "cmd.txt"
     with open(written, "w", buffering=deepspeed.autotuning.scheduler.BUFSIZE) as file:
         file.write("deepspeed\n")

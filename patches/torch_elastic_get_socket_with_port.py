@@ -12,11 +12,10 @@ Retire: when DeepSpeed 0.14.3 is no longer supported here.
 
 from __future__ import annotations
 
-import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Patch, Provide, Severity, Source
+from dsfix.patch import Patch, Provide, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -50,12 +49,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> None:
-    try:
-        deepspeed = lab.deepspeed
-    except ImportError as error:
-        if re.search(PATCH.symptom, str(error)):
-            raise BugPresent(str(error)) from error
-        raise
+    deepspeed = lab.import_deepspeed(PATCH.symptom)
     agent = deepspeed.elasticity.elastic_agent
     if hasattr(agent, "_get_socket_with_port"):
         with closing(agent._get_socket_with_port()) as listening:

@@ -11,10 +11,9 @@ Retire: when DeepSpeed 0.14.0 is no longer supported here.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Patch, Provide, Severity, Source
+from dsfix.patch import Patch, Provide, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -49,10 +48,5 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> None:
-    try:
-        deepspeed = lab.deepspeed
-    except ImportError as error:
-        if re.search(PATCH.symptom, str(error)):
-            raise BugPresent(str(error)) from error
-        raise
+    deepspeed = lab.import_deepspeed(PATCH.symptom)
     deepspeed.elasticity.elastic_agent.log.debug("the agent has a logger")

@@ -35,6 +35,7 @@ def print_table(columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]
     width = None if terminal or "COLUMNS" in os.environ else 120
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    table.columns[-1].overflow = "fold"
     for cells, style in rows:
         table.add_row(Text(cells[0]), Text(cells[1], style=style), *(Text(cell) for cell in cells[2:]))
     drawn = io.StringIO()  # on standard output itself rich would end the process where nobody reads any more

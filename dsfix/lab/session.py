@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any
 from dsfix.lab import accelerator, cuda, devices, environment
 from dsfix.lab.cuda.build import cache_directory
 from dsfix.lab.errors import LabUnavailable
-from dsfix.patch import CannotTell
+from dsfix.patch import BugPresent, CannotTell
 
 # what a config leaves open and every reproduction needs settled; gradient_clipping's default differs between releases
 _DEFAULTS: dict[str, Any] = {
@@ -89,6 +90,15 @@ class Lab:
             accelerator.use_emulated_cuda(deepspeed)
         deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
         return deepspeed
+
+    def import_deepspeed(self, symptom: str) -> Any:
+        """`deepspeed`, for a bug of the import itself: BugPresent for an ImportError that shows `symptom`."""
+        try:
+            return self.deepspeed
+        except ImportError as error:
+            if re.search(symptom, str(error)):
+                raise BugPresent(str(error)) from error
+            raise
 
     @property
     def device(self) -> Any:
