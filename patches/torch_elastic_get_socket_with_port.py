@@ -51,7 +51,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> None:
     lab.import_deepspeed(PATCH.symptom)
-    agent = sys.modules.get(_AGENT)  # gone in 0.19.8
+    agent: Any = sys.modules.get(_AGENT)  # gone in 0.19.8
     if hasattr(agent, "_get_socket_with_port"):
         with closing(agent._get_socket_with_port()) as listening:
             assert listening.getsockname()[1] > 0, "no port was reserved"

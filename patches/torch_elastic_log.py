@@ -50,6 +50,6 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> None:
     lab.import_deepspeed(PATCH.symptom)
-    agent = sys.modules.get(_AGENT)  # gone in 0.19.8
+    agent: Any = sys.modules.get(_AGENT)  # gone in 0.19.8
     if agent is not None:
         agent.log.debug("the agent has a logger")
