@@ -18,6 +18,8 @@ from datetime import date
 from pathlib import Path
 
 ELSEWHERE = Path(__file__).parent  # not the checkout's root, whose dsfix is not the installed one
+ENVIRONMENT = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's second run has its bytecode
 
 # what today's torch and numpy lack and DeepSpeed up to 0.14.3 imports: the run without dsfix has to import, too
 SHIM = """
@@ -33,11 +35,10 @@ HOT = """
 import sys, time, types, statistics
 import dsfix, torch, deepspeed
 from deepspeed.runtime.zero import stage3
-target = "unscale_and_clip_grads"
 optimizer = types.SimpleNamespace(loss_scale=1.0, clip_grad=1.0, device="cpu", fp32_partitioned_groups_flat=[
     types.SimpleNamespace(grad=torch.ones(16))])
 from dsfix.code import find_function
-function = find_function(stage3, "DeepSpeedZeroOptimizer_Stage3." + target, "")
+function = find_function(stage3, "DeepSpeedZeroOptimizer_Stage3.unscale_and_clip_grads", "")
 edited = function.__code__
 dsfix.revert("zero3_offload_clip_device")
 original = function.__code__
@@ -55,10 +56,8 @@ print(statistics.median(seconds(edited) / seconds(original) for _ in range(51)))
 
 def cpu_seconds(*arguments: str) -> float:
     """CPU time of one Python process, start to end."""
-    environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's second run has its bytecode
     process = subprocess.Popen(
-        [sys.executable, *arguments], cwd=ELSEWHERE, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [sys.executable, *arguments], cwd=ELSEWHERE, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     assert process.stderr is not None
     complaint = process.stderr.read()
@@ -70,7 +69,9 @@ def cpu_seconds(*arguments: str) -> float:
 
 def hot_ratio() -> float:
     """Time of an edited function over time of the same function before the edit."""
-    done = subprocess.run([sys.executable, "-c", HOT], cwd=ELSEWHERE, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", HOT], cwd=ELSEWHERE, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         sys.exit(done.stderr)
     return float(done.stdout.split()[-1])

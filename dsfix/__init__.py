@@ -6,9 +6,10 @@ Importing this package imports neither torch nor DeepSpeed. `report()` says what
 from __future__ import annotations
 
 from .outcome import Outcome, StrictError, UnknownPatch
-from .process import PatchReport, activate, report, revert
+from .process import PatchReport, activate, is_command_line, report, revert
 
 __all__ = ["Outcome", "PatchReport", "StrictError", "UnknownPatch", "report", "revert"]
 __version__ = "0.1.0"
 
-activate()
+if not is_command_line():
+    activate()

@@ -18,7 +18,7 @@ class AttributeHandle:
 
     def __init__(self, qualname: str) -> None:
         self.qualname = qualname
-        self.home = ""  # the module that made the value, where other modules may have taken it from the target
+        self.made_in = ""  # the module that made the value, where other modules may have taken it from the target
         self._set: list[tuple[Any, str, Any, Any]] = []  # holder, name, before, now
 
     def set(self, holder: Any, name: str, value: Any) -> None:
@@ -27,8 +27,7 @@ class AttributeHandle:
 
     def undo(self) -> None:
         """Sets all names back. Raises Refused where somebody has wrapped the value since."""
-        wrapped = []
-        target = self._set[:1] if self.home else []
+        wrapped, target = [], self._set[:1]
         while self._set:
             holder, name, before, now = self._set.pop()
             there = vars(holder).get(name, _ABSENT)
@@ -39,12 +38,16 @@ class AttributeHandle:
             else:
                 setattr(holder, name, before)
         for holder, name, before, now in target:
-            if not _is_at_home(now, self.home):
-                for module, alias in _aliases(now, holder, name):  # taken since
-                    if module.__name__ != self.home:
-                        setattr(module, alias, before)
+            self._set_later_aliases_back(holder, name, before, now)
         if wrapped:
             raise Refused(Outcome.CONFLICT, f"{', '.join(wrapped)} has been wrapped again since")
+
+    def _set_later_aliases_back(self, holder: Any, name: str, before: Any, now: Any) -> None:
+        """What modules imported since have taken from the target by ``from … import``."""
+        if self.made_in and not _has_another_home(now, self.made_in):
+            for module, alias in _aliases(now, holder, name):
+                if module.__name__ != self.made_in:
+                    setattr(module, alias, before)
 
     def in_force(self, module: ModuleType) -> bool:
         """Whether the module's name leads to what was set."""
@@ -63,10 +66,10 @@ def _leads_to(value: Any, wanted: Any) -> bool:
     return False
 
 
-def _is_at_home(value: Any, but: str) -> bool:
-    """Whether `value` is what a module other than `but` defines under its own name: not made for the target alone."""
+def _has_another_home(value: Any, made_in: str) -> bool:
+    """Whether a module other than `made_in` defines `value` under its own name: not made for the target alone."""
     home = getattr(value, "__module__", None)
-    if not isinstance(home, str) or home == but:
+    if not isinstance(home, str) or home == made_in:
         return False
     return getattr(sys.modules.get(home), getattr(value, "__qualname__", ""), None) is value
 
@@ -92,7 +95,8 @@ def substitute(module: ModuleType, change: Replace | Wrap) -> AttributeHandle:
     try:
         handle.set(holder, name, new)
         if isinstance(holder, ModuleType) and own:
-            handle.home = getattr(change.factory if isinstance(change, Replace) else change.wrapper, "__module__", "?")
+            maker = change.factory if isinstance(change, Replace) else change.wrapper
+            handle.made_in = getattr(maker, "__module__", "?")
             for other, alias in _aliases(raw, holder, name):
                 handle.set(other, alias, new)
     except BaseException:

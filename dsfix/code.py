@@ -121,7 +121,7 @@ def _same_file(one: str, other: str) -> bool:
     return one == other or os.path.realpath(one) == os.path.realpath(other)
 
 
-def compile_function(node: FunctionNode, qualname: str, like: CodeType, imports: Iterable[str] = ()) -> CodeType:
+def compile_function(node: FunctionNode, qualname: str, like: CodeType, imports: Iterable[str]) -> CodeType:
     """The code object of `node`, compiled as if where `like` was: same classes, future flags and file.
 
     `imports` are the names that the file imports at its top level: see dsfix.imports.

@@ -18,7 +18,7 @@ from .outcome import Outcome, Refused
 from .patch import Edit
 from .source import Block, block_at, split_target
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # looking for a function may run code of others, which may import a watched module
 
 
 class Site:

@@ -6,8 +6,6 @@ as it was; under DSFIX_STRICT=1 it is a StrictError instead.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import sys
 import threading
 from collections.abc import Iterable
@@ -49,35 +47,19 @@ class Engine:
 
     def activate(self) -> None:
         """Gates every patch by version and watches the modules of those that may apply."""
-        entries, broken = registry.load()
-        for complaint in [*self.settings.complaints, *self._unknown(entries)]:
+        for complaint in registry.complaints(self.settings):
             self._warn(complaint)
-        for each in broken:
-            self._warn(f"patch {each.id} cannot be loaded and is left out: {each.reason}")
-        for entry in entries.values():
+        for entry in registry.catalogue().values():
             self.states[entry.id] = self._start(entry)
         waiting = [state for state in self.states.values() if state.outcome is Outcome.PENDING]
         if not self.settings.disable:
             self.finder.watch(["deepspeed", *(name for state in waiting for name in state.entry.patch.modules)])
             for name in self.finder.names & sys.modules.keys():
-                self._wait_for(name)
+                hooks.wait_for(name)
         self._catch_up()
         if hooks.executed("deepspeed") and not self.settings.disable:
             log.announce(self.summary())
         self.on_change()
-
-    def _wait_for(self, name: str) -> None:
-        """Waits for an import that another thread has begun; returns at once where it is this thread's own."""
-        if hooks.executed(name) is None:
-            with contextlib.suppress(Exception):  # a failure is the other thread's to report
-                importlib.import_module(name)
-
-    def _unknown(self, entries: Iterable[str]) -> list[str]:
-        known = list(entries)
-        complaints = []
-        for variable, ids in (("DSFIX_SKIP", self.settings.skip), ("DSFIX_ONLY", self.settings.only or ())):
-            complaints += [f"{variable}: {UnknownPatch(patch_id, known)}" for patch_id in sorted(set(ids) - set(known))]
-        return complaints
 
     def _start(self, entry: Entry) -> State:
         try:
@@ -115,7 +97,7 @@ class Engine:
 
     def _advance(self, state: State, module: ModuleType) -> None:
         with state.lock:
-            if state.outcome not in (Outcome.PENDING, Outcome.APPLIED):
+            if state.outcome is not Outcome.PENDING and not state.done:
                 return
             name = module.__name__
             if name in state.done and all(each.in_force(module) for each in state.done[name]):
@@ -192,9 +174,14 @@ class Engine:
         """Brings the outcomes up to date: an applied patch whose target somebody has replaced since is a conflict."""
         self._catch_up()
         for state in self.states.values():
-            if state.outcome is Outcome.APPLIED and not all(map(_in_force, state.done, state.done.values())):
-                state.outcome = Outcome.CONFLICT
-                state.reason = "was applied, and another package has replaced its target since"
+            with state.lock:
+                if not state.done or state.outcome is Outcome.PENDING:
+                    continue
+                if all(map(_in_force, state.done, state.done.values())):
+                    state.outcome, state.reason = Outcome.APPLIED, _applied(state.entry.patch)
+                else:
+                    state.outcome = Outcome.CONFLICT
+                    state.reason = "was applied, and another package has replaced its target since"
 
     def summary(self) -> str:
         """One line on what became of the patches."""
@@ -237,7 +224,7 @@ def apply(entry: Entry, module: ModuleType) -> list[Handle]:
 
 
 def _in_force(name: str, handles: list[Handle]) -> bool:
-    module = sys.modules.get(name)
+    module = hooks.executed(name)
     return module is None or all(handle.in_force(module) for handle in handles)
 
 

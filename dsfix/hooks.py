@@ -5,6 +5,7 @@ wrapt's own post-import hooks fire once per name: after a reload, or a second im
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from collections.abc import Iterable
@@ -71,6 +72,13 @@ class _Loader:
         module.__loader__ = self._loader
         self._loader.exec_module(module)
         self._callback(module)
+
+
+def wait_for(name: str) -> None:
+    """Waits for an import that another thread has begun; returns at once where it is this thread's own, or over."""
+    if executed(name) is None:
+        # `import` waits in the same way, but would begin anew where the other thread's import has failed
+        importlib._bootstrap._lock_unlock_module(name)  # type: ignore[attr-defined]
 
 
 def executed(name: str) -> ModuleType | None:

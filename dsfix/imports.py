@@ -34,15 +34,20 @@ def _bound(statement: str) -> Iterator[str]:
     except SyntaxError:
         return
     for node in body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names if alias.name != "*")
+        yield from _names(node)
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names if alias.name != "*")
 
 
 def _inside_no_definition(text: str, at: int) -> bool:
     """Whether only `if`, `try`, `with` and the like stand around the indented line that begins at `at`."""
     indent = None
     while at >= 0:
-        line = text[at : text.find("\n", at)]
+        end = text.find("\n", at)
+        line = text[at : end if end >= 0 else len(text)]
         stripped = line.lstrip()
         here = len(line) - len(stripped)
         if indent is None or (here < indent and stripped and not stripped.startswith(("#", *CLOSES))):
@@ -66,8 +71,7 @@ def parsed_imported_names(path: str) -> frozenset[str]:
         return frozenset()
     while stack:
         node = stack.pop()
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names if alias.name != "*")
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+        names.update(_names(node))
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             stack.extend(ast.iter_child_nodes(node))
     return frozenset(names)

@@ -11,7 +11,7 @@ from .outcome import Outcome, Refused
 from .patch import Change, Edit, Patch, Provide, Source
 from .registry import Entry
 from .settings import Settings
-from .source import Block, FunctionNode, find_blocks, module_file, split_target, text_of
+from .source import Block, find_blocks, module_file, split_target, text_of, while_unchanged
 from .versions import Fit, Gate, gate, installed
 
 
@@ -76,27 +76,29 @@ def _stands(evidence: Source) -> bool:
     """Whether the evidence is in the source.
 
     Raises:
-        Refused: drifted where the function, or the file, is not there.
+        Refused: drifted where the file is not there.
     """
     module, _, qualname = evidence.target.partition(":")
     path = _file(module)
     if not qualname:
-        return _at_top_level(path, evidence.code)
+        return syntax.occurs(_top_level(path), evidence.code)
     for block in find_blocks(path, qualname):
         if syntax.occurs(syntax.inner_function(block.parse(), split_target(qualname)[1]), evidence.code):
             return True
     return False
 
 
-def _at_top_level(path: str, code: str) -> bool:
+@while_unchanged
+def _top_level(path: str) -> ast.Module:
+    """The file's syntax tree without the bodies of its functions and classes."""
     try:
         tree = ast.parse(text_of(path) or "")
     except SyntaxError:
-        return False
+        return ast.Module(body=[], type_ignores=[])
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             node.body = []
-    return syntax.occurs(tree, code)
+    return tree
 
 
 def _check_all(changes: Sequence[Change]) -> None:
@@ -127,8 +129,8 @@ def _check(change: Change) -> None:
         raise Refused(Outcome.DRIFTED, f"{module} has no {qualname}")
 
 
-def places(edit: Edit) -> tuple[Block, FunctionNode, list[syntax.Place]]:
-    """Where an edit goes in the installed source: the function's block, its tree, the places in that tree.
+def places(edit: Edit) -> tuple[Block, list[syntax.Place]]:
+    """Where an edit goes in the installed source: the function's block, the places in its syntax tree.
 
     Raises:
         Refused: already-fixed, or drifted.
@@ -137,9 +139,8 @@ def places(edit: Edit) -> tuple[Block, FunctionNode, list[syntax.Place]]:
     blocks = find_blocks(_file(module), qualname)
     refused = Refused(Outcome.DRIFTED, f"{module} has no function {qualname}")
     for block in blocks:
-        tree = block.parse()
         try:
-            return block, tree, syntax.locate(edit, syntax.inner_function(tree, split_target(qualname)[1]))
+            return block, syntax.locate(edit, syntax.inner_function(block.parse(), split_target(qualname)[1]))
         except Refused as error:
             refused = error
     raise refused

@@ -23,8 +23,8 @@ class Outcome(enum.Enum):
 
 
 REMEDY = {
-    Outcome.DRIFTED: "the source differs from every release this patch was proven on: report it with `python -m dsfix "
-    "show {id}`, or silence it with DSFIX_SKIP={id}",
+    Outcome.DRIFTED: "the source differs from every release this patch was proven on: `python -m dsfix show {id}` "
+    "tells what it is about, DSFIX_SKIP={id} silences this",
     Outcome.CONFLICT: "remove the other change, or silence this with DSFIX_SKIP={id}",
     Outcome.TOO_LATE: "put `import dsfix` on the first line of the script",
     Outcome.FAILED: "report it, or silence it with DSFIX_SKIP={id}",

@@ -52,6 +52,12 @@ class PatchReport:
     reason: str
 
 
+def is_command_line() -> bool:
+    """Whether this process is `python -m dsfix`, which is no job: nothing is patched or reported there."""
+    arguments = getattr(sys, "orig_argv", [])  # Python 3.10
+    return sys.argv[:1] == ["-m"] and "-m" in arguments and arguments[arguments.index("-m") + 1] == "dsfix"
+
+
 def activate() -> None:
     """Starts the engine with the settings of the environment; called once, by ``import dsfix``.
 

@@ -8,7 +8,9 @@ import pkgutil
 from dataclasses import dataclass
 from types import ModuleType
 
+from .outcome import UnknownPatch
 from .patch import Patch
+from .settings import Settings
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,15 @@ def _load(name: str) -> tuple[ModuleType | None, str]:
         return importlib.import_module(name), ""
     except Exception as error:  # one broken file must not cost the others
         return None, f"{type(error).__name__}: {error}"
+
+
+def complaints(settings: Settings) -> list[str]:
+    """One sentence for each patch that is broken, and for each environment variable that could not be used."""
+    entries, broken = load()
+    found = list(settings.complaints)
+    for variable, ids in (("DSFIX_SKIP", settings.skip), ("DSFIX_ONLY", settings.only or ())):
+        found += [f"{variable}: {UnknownPatch(each, list(entries))}" for each in sorted(set(ids) - entries.keys())]
+    return found + [f"patch {each.id} cannot be loaded and is left out: {each.reason}" for each in broken]
 
 
 def catalogue() -> dict[str, Entry]:

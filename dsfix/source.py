@@ -139,7 +139,7 @@ def find_blocks(path: str, qualname: str) -> list[Block]:
     outer, _, accessor = split_target(qualname)
     starts = _definitions(path).get(outer, ())
     if len(starts) != 1:
-        starts = _parsed_definitions(path, outer)
+        starts = _parsed_definitions(path).get(outer, ())
     blocks = [block_at(path, _with_decorators(path, start) + 1) for start in starts]
     found = [block for block in blocks if block is not None]
     if accessor in ("fset", "fdel"):
@@ -148,25 +148,25 @@ def find_blocks(path: str, qualname: str) -> list[Block]:
     return found
 
 
-def _parsed_definitions(path: str, outer: str) -> list[int]:
-    """As `_definitions`, by parsing the file: for text in strings that looks like a definition."""
-    try:
-        tree = ast.parse(text_of(path) or "")
-    except SyntaxError:
-        return []
-    found: list[int] = []
+@while_unchanged
+def _parsed_definitions(path: str) -> dict[str, list[int]]:
+    """As `_definitions`, functions only, by parsing the file: for text in strings that looks like a definition."""
+    found: dict[str, list[int]] = {}
 
     def walk(node: ast.AST, names: list[str]) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 inner = [*names, child.name]
-                if ".".join(inner) == outer and not isinstance(child, ast.ClassDef):
-                    found.append(child.lineno - 1)
+                if not isinstance(child, ast.ClassDef):
+                    found.setdefault(".".join(inner), []).append(child.lineno - 1)
                 walk(child, inner)
             else:
                 walk(child, names)
 
-    walk(tree, [])
+    try:
+        walk(ast.parse(text_of(path) or ""), [])
+    except SyntaxError:
+        return {}
     return found
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
 import os
+import sys
 import textwrap
-from typing import Callable
 
 from .. import judge, registry
 from ..outcome import Outcome
@@ -15,7 +14,7 @@ from ..patch import Edit
 from ..source import text_of
 from ..syntax import Place, Run
 from . import environment, output
-from .status import OK
+from .status import OK, TROUBLE, Complaint
 
 NAME = "diff"
 HELP = "the unified diff that the patches amount to against the installed DeepSpeed"
@@ -27,71 +26,76 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     environment.require_deepspeed()
-    named = [environment.entry(patch_id) for patch_id in options.ids]
+    entries = [environment.entry(patch_id) for patch_id in options.ids] or list(registry.catalogue().values())
     verdicts = environment.verdicts()
-    notes = []
-    for entry in named:
-        if verdicts[entry.id].outcome is not Outcome.PENDING:
-            notes.append(
-                f"{entry.id} does not apply here: {verdicts[entry.id].outcome.value}: {verdicts[entry.id].reason}"
-            )
-    entries = [e for e in named or registry.catalogue().values() if verdicts[e.id].outcome is Outcome.PENDING]
-    edits = [change for entry in entries for change in entry.patch.changes if isinstance(change, Edit)]
+    edits, notes = [], []
     for entry in entries:
+        verdict = verdicts[entry.id]
+        if verdict.outcome is not Outcome.PENDING:
+            if options.ids or verdict.outcome.trouble:
+                notes.append(f"{entry.id} does not apply here: {verdict.outcome.value}: {verdict.reason}")
+            continue
         for change in entry.patch.changes:
-            if not isinstance(change, Edit):
+            if isinstance(change, Edit):
+                edits.append(change)
+            else:
                 notes.append(f"{entry.id} changes no source: {type(change).__name__} of {change.target}")
     diff = unified_diff(edits)
     if options.json:
-        output.print_json({"patches": [entry.id for entry in entries], "diff": diff, "notes": notes})
-        return OK
-    print(diff, end="")
-    for note in notes or ([] if diff else ["no patch applies here"]):
-        print(f"# {note}")
-    return OK
-
-
-_Splice = tuple[int, int, Callable[[list[str]], list[str]]]  # from line, to line, what becomes of them
+        output.print_json({"diff": diff, "notes": notes})
+    else:
+        print(diff, end="")
+        for note in notes or ([] if diff else ["no patch applies here"]):
+            print(f"# {note}")
+    return TROUBLE if any(verdicts[entry.id].outcome.trouble for entry in entries) else OK
 
 
 def unified_diff(edits: list[Edit]) -> str:
-    """The diff of all edited files, paths relative to the directory that holds the package."""
-    splices: dict[str, list[_Splice]] = {}
+    """The diff of all edited files, paths relative to the directory that holds the package.
+
+    Raises:
+        Complaint: an anchor shares its line with other statements.
+    """
+    places: dict[str, list[tuple[Edit, Place]]] = {}
     names = {}
     for edit in edits:
-        block, _, places = judge.places(edit)
+        block, found = judge.places(edit)
         module = edit.target.partition(":")[0]
         names[block.path] = "/".join([*module.split(".")[:-1], os.path.basename(block.path)])
-        for place in places:
-            splices.setdefault(block.path, []).append(_splice(edit, place))
+        places.setdefault(block.path, []).extend((edit, place) for place in found)
     parts: list[str] = []
-    for path, several in splices.items():
+    for path, several in places.items():
         before = (text_of(path) or "").splitlines(keepends=True)
         after = list(before)
-        for start, end, lines in sorted(several, reverse=True, key=lambda splice: splice[:2]):
-            after[start:end] = lines(after[start:end])
+        for edit, place in sorted(several, key=_position, reverse=True):  # from the end: what stands before stays put
+            _splice(after, edit, place)
         parts += difflib.unified_diff(before, after, f"a/{names[path]}", f"b/{names[path]}")
     return "".join(line if line.endswith("\n") else line + "\n" for line in parts)
 
 
-def _splice(edit: Edit, place: Place) -> _Splice:
+def _position(change: tuple[Edit, Place]) -> tuple[int, int]:
+    edit, place = change
     if not isinstance(place, Run):
-        return (
-            place.lineno - 1,
-            place.end_lineno or place.lineno,
-            lambda lines: _with_expression(lines, edit.code, place),
-        )
+        return place.lineno, place.col_offset
+    if edit.after is not None:
+        return place.nodes[-1].end_lineno or 0, sys.maxsize
+    return place.nodes[0].lineno, -1
+
+
+def _splice(lines: list[str], edit: Edit, place: Place) -> None:
+    """Makes one edit in the file's lines."""
+    if not isinstance(place, Run):
+        start, end = place.lineno - 1, place.end_lineno or place.lineno
+        head = lines[start].encode()[: place.col_offset]  # columns count bytes
+        tail = lines[end - 1].encode()[place.end_col_offset or 0 :]
+        lines[start:end] = (head + edit.code.strip().encode() + tail).decode().splitlines(keepends=True)
+        return
     first, last = place.nodes[0], place.nodes[-1]
     start, end = first.lineno - 1, last.end_lineno or last.lineno
-    code = textwrap.indent(textwrap.dedent(edit.code).strip("\n"), " " * first.col_offset).splitlines(keepends=True)
-    code[-1] += "\n"
-    if edit.after is not None:
-        return end, end, lambda lines: code
-    return start, end if edit.replace is not None else start, lambda lines: code
-
-
-def _with_expression(lines: list[str], code: str, place: ast.expr) -> list[str]:
-    # columns count bytes
-    head = lines[0].encode()[: place.col_offset]
-    tail = lines[-1].encode()[place.end_col_offset or 0 :]
-    return (head + code.strip().encode() + tail).decode().splitlines(keepends=True)
+    indent = lines[start].encode()[: first.col_offset].decode()
+    if indent.strip():
+        raise Complaint(f"{edit.target}: line {first.lineno} holds more than the anchor, it cannot be shown as a diff")
+    code = [f"{line}\n" for line in textwrap.indent(textwrap.dedent(edit.code).strip("\n"), indent).split("\n")]
+    if edit.replace is None:
+        start = end = end if edit.after is not None else start
+    lines[start:end] = code

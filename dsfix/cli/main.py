@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .. import __version__
+from .. import __version__, registry
 from ..outcome import UnknownPatch
+from ..settings import Settings
 from . import diff, listing, show
 from .status import BAD_USAGE, INTERRUPTED, STATUSES, Complaint
 
@@ -16,6 +17,8 @@ from .status import BAD_USAGE, INTERRUPTED, STATUSES, Complaint
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; complaints go to standard error, one sentence each."""
     options = parser().parse_args(arguments)
+    for complaint in registry.complaints(Settings.read()):
+        print(f"dsfix: {complaint}", file=sys.stderr)
     try:
         status: int = options.command(options)
         sys.stdout.flush()

@@ -9,6 +9,7 @@ STATUSES = {
     TROUBLE: "a patch is in trouble (drifted, conflict, too-late, failed)",
     BAD_USAGE: "the command line or a file it names is wrong",
     NO_DEEPSPEED: "DeepSpeed is not installed, or only half",
+    INTERRUPTED: "interrupted",
 }
 
 

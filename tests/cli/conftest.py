@@ -36,6 +36,7 @@ class Environment:
         for package in (self.stage3.parent, self.stage3.parent.parent, self.stage3.parent.parent.parent):
             # a command that imports DeepSpeed dies
             (package / "__init__.py").write_text("raise SystemExit('imported')\n")
+        (self.directory / "torch.py").write_text("raise SystemExit('imported')\n")
         self.stage3.write_text(stage3)
         self.register(version)
         return self

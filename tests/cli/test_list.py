@@ -1,4 +1,7 @@
 import json
+import sys
+
+import pytest
 
 from dsfix import registry
 
@@ -123,3 +126,18 @@ def test_a_real_process_leaves_a_report_that_list_reads(environment, tmp_path):
     done = environment.dsfix("list", "--job", tmp_path / "reports", "--json")
     found = {patch["id"]: patch["outcome"] for patch in json.loads(done.stdout)["patches"]}
     assert found[FLAGSHIP] == "applied"
+
+
+def test_the_command_is_no_process_of_the_job(environment, tmp_path):
+    done = environment.install().dsfix("list", DSFIX_REPORT=str(tmp_path / "reports"))
+    assert done.returncode == 0
+    if sys.version_info >= (3, 10):  # 3.9 does not tell a package what is being run
+        assert not (tmp_path / "reports").exists()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="3.9 does not tell a package what is being run")
+def test_a_bad_variable_is_one_sentence_even_if_strict(environment):
+    done = environment.install().dsfix("list", DSFIX_STRICT="1", DSFIX_SKIP="zero3_offload_clip")
+    assert done.returncode == 0
+    sentence = f"DSFIX_SKIP: no patch is called 'zero3_offload_clip'; did you mean {FLAGSHIP}?"
+    assert done.stderr == f"dsfix: {sentence}\n"

@@ -45,7 +45,7 @@ def test_the_diff_is_the_edit(environment):
 
 def test_the_diff_applies_and_is_then_already_fixed(environment):
     diff = environment.install("0.14.2").dsfix("diff").stdout
-    subprocess.run(["patch", "-p1"], cwd=environment.directory, input=diff, text=True, check=True, capture_output=True)
+    subprocess.run(["git", "apply", "-p1"], cwd=environment.directory, input=diff, text=True, check=True)
     listed = json.loads(environment.dsfix("list", "--json").stdout)["patches"]
     assert {patch["id"]: patch["outcome"] for patch in listed}[FLAGSHIP] == "already-fixed"
     assert environment.dsfix("diff").stdout == "# no patch applies here\n"
@@ -55,6 +55,20 @@ def test_the_diff_says_why_a_patch_is_not_in_it(environment):
     done = environment.install("0.14.4").dsfix("diff", FLAGSHIP)
     assert done.returncode == 0
     assert done.stdout.startswith(f"# {FLAGSHIP} does not apply here: not-affected")
+
+
+def test_the_diff_as_json(environment):
+    found = json.loads(environment.install("0.14.2").dsfix("diff", "--json").stdout)
+    assert "+" + " " * 16 + "if torch.is_tensor(combined_scale):\n" in found["diff"]
+    assert found["notes"] == []
+
+
+def test_a_patch_in_trouble_is_not_passed_over(environment):
+    install = environment.install()
+    install.stage3.write_text(install.stage3.read_text().replace("clip * self.loss_scale", "clip * scale"))
+    done = environment.dsfix("diff")
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"# {FLAGSHIP} does not apply here: drifted")
 
 
 def test_no_deepspeed_no_diff(environment):

@@ -74,6 +74,85 @@ def test_a_file_that_has_changed_before_a_reload(simple):
     assert len(told.warnings) == 1
 
 
+def test_imported_again_while_reports_are_written(world):
+    world.package(m="import deepspeed.other\n" + FLAW, other=FLAW)
+    world.patch("cure", 'PATCH = declare(Edit("deepspeed.m:f", replace="x + 1", code="x + 2"))')
+    world.patch("other", 'PATCH = declare(Edit("deepspeed.other:f", replace="x + 1", code="x + 2"))')
+    told = world.run(
+        """
+        import dsfix, sys, deepspeed.m
+        for name in ("deepspeed.m", "deepspeed.other"):
+            del sys.modules[name]
+        import deepspeed.m  # whose import of the other writes a report, with this one half executed
+        tell([sys.modules["deepspeed.m"].f(1), outcomes()])
+        """,
+        DSFIX_REPORT="reports",
+    )
+    assert told.value == [3, {"cure": "applied", "other": "applied"}]
+
+
+def test_reloaded_after_a_report_of_a_replacement(simple):
+    told = simple.run("""
+        import dsfix, importlib, deepspeed.m as m
+        ours, m.f = m.f, lambda x: x
+        first = outcomes()
+        m.f = ours
+        second = outcomes()
+        m.f = lambda x: x
+        third = outcomes()
+        importlib.reload(m)
+        tell([first, second, third, m.f(1), outcomes()])
+    """)
+    conflict, applied = {"cure": "conflict"}, {"cure": "applied"}
+    assert told.value == [conflict, applied, conflict, 3, applied]
+
+
+def test_a_decorator_that_imports_another_target_when_it_is_looked_at(world):
+    world.module(
+        "lazy",
+        """
+        class Lazy:
+            def __init__(self, function):
+                self.function = function
+            def __call__(self, *arguments):
+                return self.function(*arguments)
+            def __getattr__(self, name):
+                import deepspeed.other
+                raise AttributeError(name)
+        """,
+    )
+    world.package(m="import lazy\n@lazy.Lazy\n" + FLAW, other=FLAW)
+    world.patch("cure", 'PATCH = declare(Edit("deepspeed.m:f", replace="x + 1", code="x + 2"))')
+    world.patch("other", 'PATCH = declare(Edit("deepspeed.other:f", replace="x + 1", code="x + 2"))')
+    told = world.run("import dsfix, deepspeed.m as m; tell([m.f(1), outcomes()])")
+    assert told.value == [3, {"cure": "applied", "other": "applied"}]
+
+
+def test_an_import_of_another_thread_that_fails_is_not_begun_anew(world):
+    world.module("meeting", "import threading\nbegun, go_on, runs = threading.Event(), threading.Event(), []\n")
+    world.package(init="import meeting\nmeeting.runs.append(1)\nmeeting.begun.set()\nmeeting.go_on.wait(30)\n1 / 0\n")
+    told = world.run("""
+        import meeting, sys, threading
+        def other():
+            try:
+                import deepspeed
+            except ZeroDivisionError:
+                pass
+        thread = threading.Thread(target=other)
+        thread.start()
+        meeting.begun.wait(30)
+        class Path(list):
+            def insert(self, at, finder):
+                super().insert(at, finder)
+                meeting.go_on.set()
+        sys.meta_path = Path(sys.meta_path)
+        import dsfix
+        thread.join(30)
+        tell(meeting.runs)
+    """)
+    assert told.value == [1]
+
+
 def test_a_module_whose_first_import_fails(world):
     world.package(m=FLAW + "import os\nif os.environ.pop('FAIL', None): raise OSError('not yet')\n")
     world.patch("cure", 'PATCH = declare(Edit("deepspeed.m:f", replace="x + 1", code="x + 2"))')

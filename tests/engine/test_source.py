@@ -158,14 +158,14 @@ def test_the_judge_imports_nothing_and_says_what_the_engine_does(world):
         seen = []
         for target, anchor in (("deepspeed.m:f", "x + 1"), ("deepspeed.a.b:f", "x = 1"), ("deepspeed.m:f", "x + 2")):
             try:
-                block, tree, places = judge.places(Edit(target, replace=anchor, code="0"))
-                seen.append([block.first, tree.name, len(places)])
+                block, places = judge.places(Edit(target, replace=anchor, code="0"))
+                seen.append([block.first, len(places)])
             except Exception as error:
                 seen.append(str(error))
         import sys
         tell([seen, [name for name in sys.modules if name.startswith("deepspeed")]])
     """)
-    assert told.value == [[[2, "f", 1], [1, "f", 1], "`x + 2` occurs 0 times in f, not 1"], []]
+    assert told.value == [[[2, 1], [1, 1], "`x + 2` occurs 0 times in f, not 1"], []]
 
 
 LIBRARY = ["argparse", "ast", "asyncio.events", "dataclasses", "functools", "inspect", "logging", "threading", "typing"]

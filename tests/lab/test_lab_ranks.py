@@ -23,7 +23,7 @@ child = "import os, signal, sys; os.write(%d, b'x'); signal.pause()" % open_end
 subprocess.Popen([sys.executable, "-c", child], pass_fds=[open_end])
 os.write(open_end, b"x")
 if len(sys.argv) > 2:
-    open(sys.argv[2]).read()
+    os.read(os.open(sys.argv[2], os.O_RDONLY), 1)
     sys.exit()
 signal.pause()
 """
@@ -91,7 +91,7 @@ def test_a_crashed_rank_says_by_which_signal() -> None:
 
 def test_time_limit() -> None:
     source = f"import os\nprint('started', flush=True)\nif os.environ['RANK'] == '1': os._exit(0)\n{FOREVER}"
-    results = launch(rank(source), ranks=2, timeout=1.0)
+    results = launch(rank(source), ranks=2, timeout=5.0)
     assert [(r.returncode, r.timed_out) for r in results] == [(-signal.SIGKILL, True), (0, False)]
     assert results[0].stdout == "started\n"
 
@@ -114,7 +114,8 @@ def test_children_of_a_finished_rank_are_ended(fifo: Fifo, tmp_path: Path) -> No
     command = [sys.executable, "-c", LAUNCHER, FAMILY, fifo.path, str(gate)]
     process = subprocess.Popen(command)
     assert fifo.read(4) == b"xxxx"
-    open(gate, "w").close()
+    gate_end = os.open(gate, os.O_RDWR)  # stays open: a rank may come to it late
+    os.write(gate_end, b"xx")
     assert fifo.all_dead()
     assert process.wait(timeout=30) == 0
 
