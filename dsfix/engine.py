@@ -84,7 +84,7 @@ class Engine:
         except StrictError:
             raise
         except Exception as error:
-            log.logger.warning("after the import of %s: %s", module.__name__, _describe(error))
+            log.warn(f"after the import of {module.__name__}: {_describe(error)}")
 
     def _catch_up(self) -> None:
         """Modules that were under way when they began to be watched, and have been executed since."""
@@ -98,6 +98,8 @@ class Engine:
     def _advance(self, state: State, module: ModuleType) -> None:
         with state.lock:
             if state.outcome is not Outcome.PENDING and not state.done:
+                if self.settings.strict and state.outcome.trouble:
+                    self._complain(state)  # of an import that is tried again, too
                 return
             name = module.__name__
             if name in state.done and all(each.in_force(module) for each in state.done[name]):
@@ -135,8 +137,11 @@ class Engine:
         if left:
             state.outcome, state.reason = Outcome.FAILED, f"{reason}; {left}"
         if state.outcome.trouble:
-            remedy = REMEDY[state.outcome].format(id=state.entry.id)
-            self._warn(f"{state.entry.id} is {state.outcome.value}, not applied: {state.reason}. Remedy: {remedy}")
+            self._complain(state)
+
+    def _complain(self, state: State) -> None:
+        remedy = REMEDY[state.outcome].format(id=state.entry.id)
+        self._warn(f"{state.entry.id} is {state.outcome.value}, not applied: {state.reason}. Remedy: {remedy}")
 
     def _undo(self, state: State) -> str:
         """Takes back all that was done; returns what could not be, as a sentence."""
@@ -154,7 +159,7 @@ class Engine:
     def _warn(self, message: str) -> None:
         if self.settings.strict:
             raise StrictError(f"dsfix: {message}") from None
-        log.logger.warning(message)
+        log.warn(message)
 
     def revert(self, patch_id: str) -> None:
         """Takes one patch back for the rest of this process.
@@ -185,7 +190,7 @@ class Engine:
 
     def summary(self) -> str:
         """One line on what became of the patches."""
-        about = ", ".join(f"{name} {versions.installed(name)}" for name in ("deepspeed", "torch"))
+        about = versions.described("deepspeed", "torch")
         counts = []
         for outcome in Outcome:
             ids = [state.entry.id for state in self.states.values() if state.outcome is outcome]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 
 logger = logging.getLogger("dsfix")
 
@@ -11,10 +13,13 @@ _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "
 _ANNOUNCED = "_DSFIX_ANNOUNCED"
 
 
-class _WhereNobodyListens(logging.StreamHandler):  # type: ignore[type-arg]
+class _WhereNobodyListens(logging.Handler):
+    """To what is standard error at that moment, unless the application has set up logging."""
+
     def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers:
-            super().emit(record)
+        if not logging.getLogger().handlers and sys.stderr is not None:
+            with contextlib.suppress(OSError, ValueError):  # standard error is closed
+                print(self.format(record), file=sys.stderr, flush=True)
 
 
 def set_up(level: int) -> None:
@@ -29,8 +34,9 @@ def set_up(level: int) -> None:
 def rank() -> int:
     """This process's global rank by its launcher's environment; 0 where there is no launcher."""
     for name in _RANK_VARIABLES:
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
+        value = os.environ.get(name, "")
+        if value.isascii() and value.isdecimal():
+            return int(value)
     return 0
 
 
@@ -38,4 +44,14 @@ def announce(message: str) -> None:
     """One INFO line per job: on rank 0, and not again in processes that it starts."""
     if rank() == 0 and _ANNOUNCED not in os.environ:
         os.environ[_ANNOUNCED] = "1"
-        logger.info(message)
+        _enabled().info(message)
+
+
+def warn(message: str) -> None:
+    """One WARNING."""
+    _enabled().warning(message)
+
+
+def _enabled() -> logging.Logger:
+    logger.disabled = False  # logging.config disables, by default, every logger that it does not name
+    return logger

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import socket
 import sys
 import threading
@@ -54,8 +55,21 @@ class PatchReport:
 
 def is_command_line() -> bool:
     """Whether this process is `python -m dsfix`, which is no job: nothing is patched or reported there."""
-    arguments = getattr(sys, "orig_argv", [])  # Python 3.10
-    return sys.argv[:1] == ["-m"] and "-m" in arguments and arguments[arguments.index("-m") + 1] == "dsfix"
+    if getattr(sys, "argv", [])[:1] != ["-m"]:
+        return False
+    arguments = getattr(sys, "orig_argv", None) or _command()  # Python 3.9 has none
+    for number, argument in enumerate(arguments[1:], 1):
+        option = re.match(r"-[bBdEiIOPqsSuvx]*m(.*)", argument)
+        if option is not None:
+            return (option[1] or "".join(arguments[number + 1 : number + 2])) == "dsfix"
+    return False
+
+
+def _command() -> list[str]:
+    try:
+        return Path("/proc/self/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+    except OSError:
+        return []
 
 
 def activate() -> None:
@@ -65,6 +79,8 @@ def activate() -> None:
         StrictError: under DSFIX_STRICT=1, in place of any warning.
     """
     global _engine
+    if _engine is not None:  # dsfix is reloaded
+        return
     settings = Settings.read()
     log.set_up(settings.log_level)
     engine = Engine(settings, on_change=_write)
@@ -74,7 +90,7 @@ def activate() -> None:
     except StrictError:
         raise
     except Exception as error:  # a job is worth more than its patches
-        log.logger.warning("dsfix could not start, some patches may be missing: %s: %s", type(error).__name__, error)
+        log.warn(f"dsfix could not start, some patches may be missing: {type(error).__name__}: {error}")
 
 
 def report() -> list[PatchReport]:
@@ -126,5 +142,5 @@ def _write() -> None:
     try:
         file.write(directory, number, text)
     except OSError as error:
-        log.logger.warning("DSFIX_REPORT: no report can be written to %s: %s", directory, error.strerror or error)
+        log.warn(f"DSFIX_REPORT: no report can be written to {directory}: {error.strerror or error}")
         _engine.settings = _engine.settings.without_report()

@@ -45,13 +45,14 @@ class Settings:
                 f"DSFIX_LOG_LEVEL={env['DSFIX_LOG_LEVEL']!r} is not one of {', '.join(_LEVELS)}: INFO taken"
             )
             level = "INFO"
+        report = env.get("DSFIX_REPORT", "").strip()
         only = _ids(env.get("DSFIX_ONLY", ""))
         return cls(
             disable=flag("DSFIX_DISABLE"),
             only=only or None,
             skip=_ids(env.get("DSFIX_SKIP", "")),
             strict=flag("DSFIX_STRICT"),
-            report=env.get("DSFIX_REPORT", "").strip() or None,
+            report=os.path.abspath(os.path.expanduser(report)) if report else None,  # the job may change directory
             log_level=getattr(logging, level),
             complaints=tuple(complaints),
         )

@@ -38,7 +38,9 @@ def installed(distribution: str) -> str | None:
         return platform.python_version()
     try:
         found = metadata.distribution(distribution)
-        version = found.metadata["Version"] or ""
+        # an interrupted upgrade leaves two: which of them is about the package that is there, nobody can tell
+        there = [each for each in metadata.distributions(name=distribution) if _beside(each, found)]
+        version = " and ".join(sorted({each.metadata["Version"] or "" for each in there}))
     except metadata.PackageNotFoundError:
         return "" if importable(distribution) else None
     except Exception:  # metadata that cannot be read is no metadata
@@ -46,6 +48,10 @@ def installed(distribution: str) -> str | None:
     if distribution == "deepspeed" and not _describes_what_is_imported(found):
         return ""
     return version
+
+
+def _beside(one: metadata.Distribution, other: metadata.Distribution) -> bool:
+    return str(one.locate_file("")) == str(other.locate_file(""))
 
 
 def importable(package: str) -> bool:
@@ -67,6 +73,12 @@ def _describes_what_is_imported(found: metadata.Distribution) -> bool:
         return True  # half installed: the judge says so
     there = os.path.realpath(str(found.locate_file("deepspeed/__init__.py")))
     return there == os.path.realpath(spec.origin) or not os.path.exists(there)  # absent: an editable install
+
+
+def described(*distributions: str) -> str:
+    """Those that are installed, with their versions, for messages."""
+    present = {name: installed(name) for name in distributions if installed(name) is not None}
+    return ", ".join(f"{name} {version or 'of unknown version'}" for name, version in present.items())
 
 
 def gate(patch: Patch) -> Gate:

@@ -26,7 +26,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     environment.require_deepspeed()
-    entries = [environment.entry(patch_id) for patch_id in options.ids] or list(registry.catalogue().values())
+    entries = [environment.entry(patch_id) for patch_id in dict.fromkeys(options.ids)] or list(
+        registry.catalogue().values()
+    )
     verdicts = environment.verdicts()
     edits, notes = [], []
     for entry in entries:

@@ -19,9 +19,7 @@ def distributions() -> dict[str, str | None]:
 
 def heading() -> str:
     """The versions in one line."""
-    return ", ".join(
-        f"{name} {version or 'of unknown version'}" for name, version in distributions().items() if version is not None
-    )
+    return versions.described(*SHOWN)
 
 
 def require_deepspeed() -> None:

@@ -49,19 +49,27 @@ def _read(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for path in sorted(directory.glob("dsfix-*.json")):
         try:
             report = json.loads(path.read_text(encoding="utf-8"))
-            for patch in report["patches"]:
-                Outcome(patch["outcome"]), patch["id"], patch["reason"]
+            _check(report)
             reports.append(report)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             unreadable.append(path.name)
     if not reports:
         raise Complaint(f"{directory} holds no report of dsfix: run the job with DSFIX_REPORT={directory}")
     return reports, unreadable
 
 
+def _check(report: dict[str, Any]) -> None:
+    """Raises ValueError, KeyError or TypeError for what dsfix has not written."""
+    for patch in report["patches"]:
+        Outcome(patch["outcome"])
+        if not (isinstance(patch["id"], str) and isinstance(patch["reason"], str)):
+            raise TypeError(patch)
+    if not isinstance(report["distributions"], dict):
+        raise TypeError(report)
+
+
 def _versions(reports: list[dict[str, Any]]) -> str:
     counted = Counter(
-        ", ".join(f"{name} {version}" for name, version in report.get("distributions", {}).items())
-        for report in reports
+        ", ".join(f"{name} {version}" for name, version in report["distributions"].items()) for report in reports
     )
     return "; ".join(f"{text} ({count})" if len(counted) > 1 else text for text, count in counted.most_common())

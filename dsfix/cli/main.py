@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -11,15 +12,21 @@ from .. import __version__, registry
 from ..outcome import UnknownPatch
 from ..settings import Settings
 from . import diff, listing, show
-from .status import BAD_USAGE, INTERRUPTED, STATUSES, Complaint
+from .status import BAD_USAGE, INTERRUPTED, OK, STATUSES, Complaint
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; complaints go to standard error, one sentence each."""
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = io.StringIO()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     options = parser().parse_args(arguments)
     for complaint in registry.complaints(Settings.read()):
         print(f"dsfix: {complaint}", file=sys.stderr)
     try:
+        if not registry.catalogue():
+            raise Complaint("there are no patches to look at")
         status: int = options.command(options)
         sys.stdout.flush()
         return status
@@ -28,9 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complaint.status if isinstance(complaint, Complaint) else BAD_USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
-        return 0
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to be written would fail again
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough
+            return OK
+        print(f"dsfix: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        return BAD_USAGE
 
 
 def parser() -> argparse.ArgumentParser:

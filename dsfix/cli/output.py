@@ -11,6 +11,7 @@ from typing import Any
 
 from ..outcome import Outcome
 
+_NARROWEST = 80  # columns; less leaves no room for the reasons
 STYLES = {
     Outcome.PENDING: "green",
     Outcome.APPLIED: "green",
@@ -32,14 +33,17 @@ def print_table(columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]
     from rich.text import Text
 
     terminal = sys.stdout.isatty()
+    drawn = io.StringIO()  # on standard output itself rich would end the process where nobody reads any more
     width = None if terminal or "COLUMNS" in os.environ else 120
-    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    console = Console(file=drawn, width=width, force_terminal=terminal)
+    console.width = max(console.width, _NARROWEST)
+    lines = box.SIMPLE_HEAD if (sys.stdout.encoding or "").lower().startswith("utf") else box.ASCII2
+    table = Table(*columns, box=lines, pad_edge=False)
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
     table.columns[-1].overflow = "fold"
     for cells, style in rows:
         table.add_row(Text(cells[0]), Text(cells[1], style=style), *(Text(cell) for cell in cells[2:]))
-    drawn = io.StringIO()  # on standard output itself rich would end the process where nobody reads any more
-    Console(file=drawn, width=width, force_terminal=terminal).print(table)
+    console.print(table)
     print(drawn.getvalue(), end="")
 
 

@@ -46,19 +46,32 @@ class Environment:
         metadata.parent.mkdir()
         metadata.write_text(f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {version}\n")
 
-    def start(self, *arguments, code="", **variables):
-        """A process of `python -m dsfix ARGUMENTS`, or of `python -c CODE`."""
+    def variables(self, **variables):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DSFIX_")}
         # the stand-in has what this patch needs, and the environment may or may not have torch and numpy
-        environment.update({"DSFIX_ONLY": "zero3_offload_clip_device", **variables, "PYTHONPATH": str(self.directory)})
-        command = ["-c", code] if code else ["-m", "dsfix", *map(str, arguments)]
+        return {
+            **environment,
+            "DSFIX_ONLY": "zero3_offload_clip_device",
+            **variables,
+            "PYTHONPATH": str(self.directory),
+        }
+
+    def start(self, *arguments, code="", **variables):
+        """A process of `python -m dsfix ARGUMENTS`, or of `python -c CODE`."""
         return subprocess.Popen(
-            [sys.executable, *command],
-            env=environment,
+            [sys.executable, *(["-c", code] if code else ["-m", "dsfix", *map(str, arguments)])],
+            env=self.variables(**variables),
             cwd=self.directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+        )
+
+    def shell(self, command, **variables):
+        """A command line of the shell, run to its end."""
+        environment = self.variables(**variables)
+        return subprocess.run(
+            command, shell=True, env=environment, cwd=self.directory, capture_output=True, text=True, check=False
         )
 
     def dsfix(self, *arguments, **variables):

@@ -98,16 +98,6 @@ def test_an_outlier_in_a_job_is_trouble(environment, tmp_path):
     assert "because drifted" in done.stdout
 
 
-def test_a_broken_report_costs_only_itself(environment, tmp_path):
-    directory = job(tmp_path / "reports", "applied")
-    (directory / "dsfix-broken.json").write_text("{")
-    (directory / "dsfix-other.json").write_text('{"patches": [{"outcome": "no such"}]}')
-    done = environment.dsfix("list", "--job", directory)
-    assert done.returncode == 0
-    assert "dsfix-broken.json" in done.stdout
-    assert "dsfix-other.json" in done.stdout
-
-
 def test_no_reports(environment, tmp_path):
     (tmp_path / "empty").mkdir()
     for where in (tmp_path / "empty", tmp_path / "absent"):
@@ -128,16 +118,63 @@ def test_a_real_process_leaves_a_report_that_list_reads(environment, tmp_path):
     assert found[FLAGSHIP] == "applied"
 
 
-def test_the_command_is_no_process_of_the_job(environment, tmp_path):
-    done = environment.install().dsfix("list", DSFIX_REPORT=str(tmp_path / "reports"))
-    assert done.returncode == 0
-    if sys.version_info >= (3, 10):  # 3.9 does not tell a package what is being run
-        assert not (tmp_path / "reports").exists()
+DAMAGED = [
+    "{",
+    "[" * 100_000,
+    '{"distributions": {}, "patches": [{"id": "a", "outcome": "no such", "reason": "r"}]}',
+    '{"distributions": {}, "patches": [{"id": 1, "outcome": "applied", "reason": "r"}]}',
+    '{"distributions": {}, "patches": [{"id": "a", "outcome": "applied", "reason": null}]}',
+    '{"distributions": null, "patches": []}',
+    '{"patches": []}',
+]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 10), reason="3.9 does not tell a package what is being run")
-def test_a_bad_variable_is_one_sentence_even_if_strict(environment):
-    done = environment.install().dsfix("list", DSFIX_STRICT="1", DSFIX_SKIP="zero3_offload_clip")
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_report_costs_only_itself(environment, tmp_path, text):
+    directory = job(tmp_path / "reports", "applied")
+    (directory / "dsfix-damaged.json").write_text(text)
+    done = environment.dsfix("list", "--job", directory)
+    assert done.returncode == 0, done.stderr
+    assert "1 processes" in done.stdout
+    assert "dsfix-damaged.json is not a report of dsfix" in done.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_a_terminal_that_is_not_utf8(environment, encoding):
+    done = environment.install().dsfix("list", PYTHONIOENCODING=encoding)
+    assert done.returncode == 0, done.stderr
+    assert FLAGSHIP in done.stdout
+
+
+def test_a_narrow_terminal_still_tells_why(environment):
+    done = environment.install("0.14.4").dsfix("list", COLUMNS="40")
+    assert "is outside" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("redirected", [">&-", ">/dev/full"])
+@pytest.mark.parametrize("command", ["list", "list --json", "diff"])
+def test_standard_output_that_cannot_be_written(environment, command, redirected):
+    done = environment.install().shell(f"{sys.executable} -m dsfix {command} {redirected}")
+    assert "Traceback" not in done.stderr
+    assert "Error" not in done.stderr
+    assert done.returncode == (0 if redirected == ">&-" else 2)
+
+
+@pytest.mark.parametrize("options", ["-m dsfix", "-um dsfix", "-mdsfix", "-X dev -W error -m dsfix"])
+def test_the_command_is_no_process_of_the_job(environment, tmp_path, options):
+    variables = {"DSFIX_REPORT": str(tmp_path / "reports"), "DSFIX_STRICT": "1", "DSFIX_SKIP": "zero3_offload_clip"}
+    done = environment.install().shell(f"{sys.executable} {options} list", **variables)
     assert done.returncode == 0
     sentence = f"DSFIX_SKIP: no patch is called 'zero3_offload_clip'; did you mean {FLAGSHIP}?"
     assert done.stderr == f"dsfix: {sentence}\n"
+    assert not (tmp_path / "reports").exists()
+
+
+def test_a_job_that_is_started_as_a_module_is_a_job(environment, tmp_path):
+    train = environment.install().directory / "train"
+    train.mkdir()
+    (train / "__init__.py").write_text("import dsfix\n")
+    (train / "__main__.py").write_text("")
+    done = environment.shell(f"{sys.executable} -um train -m dsfix", DSFIX_REPORT=str(tmp_path / "reports"))
+    assert done.returncode == 0
+    assert len(list((tmp_path / "reports").iterdir())) == 1

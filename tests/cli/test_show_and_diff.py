@@ -57,6 +57,11 @@ def test_the_diff_says_why_a_patch_is_not_in_it(environment):
     assert done.stdout.startswith(f"# {FLAGSHIP} does not apply here: not-affected")
 
 
+def test_an_id_given_twice_counts_once(environment):
+    environment.install()
+    assert environment.dsfix("diff", FLAGSHIP, FLAGSHIP).stdout == environment.dsfix("diff", FLAGSHIP).stdout
+
+
 def test_the_diff_as_json(environment):
     found = json.loads(environment.install("0.14.2").dsfix("diff", "--json").stdout)
     assert "+" + " " * 16 + "if torch.is_tensor(combined_scale):\n" in found["diff"]

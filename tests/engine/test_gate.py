@@ -147,3 +147,15 @@ def test_a_half_installed_package_says_so(world):
     told = world.run("import dsfix, deepspeed.m; tell([outcomes(), reasons(), deepspeed.m.f(1)])")
     assert told.value[0] == {"cure": "pending", "other": "drifted"}
     assert "deepspeed 1.0 is registered as installed, but it has no module deepspeed.n" in told.value[1]["other"]
+
+
+def test_two_records_of_the_installation_are_none(world):
+    world.package(version="1.0", m=FLAW)
+    other = world.site / "deepspeed-9.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.5\n")
+    result, reason = outcome(world, {"deepspeed": ">=1"})
+    assert result == "applied"
+    other_result, reason = outcome(world, {"deepspeed": ">=7"})
+    assert other_result == "applied"
+    assert "Edit of" in reason

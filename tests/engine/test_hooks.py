@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zipfile
 
 import pytest
@@ -390,3 +391,15 @@ def test_another_package_than_deepspeed_can_be_the_target(world):
     )
     told = world.run("import dsfix, torch.m; tell([torch.m.f(1), outcomes()])")
     assert told.value == [3, {"cure": "applied"}]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="bytecode has no columns")
+@pytest.mark.parametrize("options", [(("-X", "no_debug_ranges"), ()), ((), ("-X", "no_debug_ranges"))])
+def test_bytecode_without_columns(simple, options):
+    told = [
+        simple.run(
+            "import dsfix, deepspeed.m as m; tell([m.f(1), outcomes()])", python=each, PYTHONDONTWRITEBYTECODE=""
+        )
+        for each in options
+    ]
+    assert [each.value for each in told] == [[3, {"cure": "applied"}]] * 2

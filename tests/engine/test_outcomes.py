@@ -245,7 +245,7 @@ def test_a_report_that_cannot_be_written_is_one_warning(simple, directory):
     told = simple.run(USE, DSFIX_REPORT=directory)
     assert told.value[:2] == [3, "applied"]
     assert len(told.warnings) == 1
-    assert f"DSFIX_REPORT: no report can be written to {directory}" in told.warnings[0]
+    assert f"DSFIX_REPORT: no report can be written to {simple.path / directory}" in told.warnings[0]
 
 
 def test_a_forked_child_writes_its_own_report(simple):
@@ -263,3 +263,75 @@ def test_a_forked_child_writes_its_own_report(simple):
     )
     reports = {report["pid"]: report["patches"][0]["outcome"] for report in _reports(simple)}
     assert reports == dict(zip(told.value, ["pending", "applied"]))
+
+
+def test_a_warning_outlives_the_configuration_of_logging(simple):
+    simple.module("deepspeed.m", "def f(x):\n    return x\n")
+    told = simple.run("""
+        import dsfix, logging.config
+        logging.config.dictConfig({"version": 1, "root": {"handlers": [], "level": "INFO"}})
+        import deepspeed.m
+        tell(outcomes())
+    """)
+    assert told.value == {"cure": "drifted"}
+    assert len(told.warnings) == 1
+    assert len(told.log) == 2
+
+
+def test_standard_error_may_be_another_by_the_time_of_a_message(simple):
+    told = simple.run("""
+        import contextlib, io
+        early = io.StringIO()
+        with contextlib.redirect_stderr(early):
+            import dsfix
+        early.close()
+        import deepspeed.m
+        tell(deepspeed.m.f(1))
+    """)
+    assert told.value == 3
+    assert len(told.err.splitlines()) == 1
+
+
+def test_closed_standard_error_stops_nothing(simple):
+    told = simple.run("import sys; sys.stderr.close(); import dsfix, deepspeed.m; tell(deepspeed.m.f(1))")
+    assert told.value == 3
+
+
+def test_strict_is_strict_when_the_import_is_tried_again(simple):
+    simple.module("deepspeed.m", "def f(x):\n    return x\n")
+    told = simple.run(
+        """
+        import dsfix
+        seen = []
+        for _ in range(2):
+            try:
+                import deepspeed.m
+            except dsfix.StrictError as error:
+                seen.append(str(error))
+        tell(seen)
+        """,
+        DSFIX_STRICT="1",
+    )
+    first, second = told.value
+    assert first == second
+    assert "cure is drifted" in first
+
+
+def test_a_job_that_changes_directory_has_one_report(simple):
+    told = simple.run(
+        "import dsfix, os; os.mkdir('other'); os.chdir('other'); import deepspeed.m; tell(os.listdir())",
+        DSFIX_REPORT="reports",
+    )
+    assert told.value == []
+    (report,) = (simple.path / "reports").iterdir()
+    assert json.loads(report.read_text())["patches"][0]["outcome"] == "applied"
+
+
+def test_dsfix_reloaded_is_the_same_dsfix(simple):
+    told = simple.run("""
+        import dsfix, deepspeed.m, importlib, sys
+        before = len(sys.meta_path)
+        importlib.reload(dsfix)
+        tell([outcomes(), deepspeed.m.f(1), len(sys.meta_path) - before])
+    """)
+    assert told.value == [{"cure": "applied"}, 3, 0]
