@@ -37,21 +37,17 @@ def installed(distribution: str) -> str | None:
     if distribution == "python":
         return platform.python_version()
     try:
-        found = metadata.distribution(distribution)
+        records = list(metadata.distributions(name=distribution))
+        if not records:
+            return "" if importable(distribution) else None
         # an interrupted upgrade leaves two: which of them is about the package that is there, nobody can tell
-        there = [each for each in metadata.distributions(name=distribution) if _beside(each, found)]
-        version = " and ".join(sorted({each.metadata["Version"] or "" for each in there}))
-    except metadata.PackageNotFoundError:
-        return "" if importable(distribution) else None
+        beside = [each for each in records if str(each.locate_file("")) == str(records[0].locate_file(""))]
+        version = " and ".join(sorted({each.metadata["Version"] or "" for each in beside}))
     except Exception:  # metadata that cannot be read is no metadata
         return ""
-    if distribution == "deepspeed" and not _describes_what_is_imported(found):
+    if distribution == "deepspeed" and not _describes_what_is_imported(records[0]):
         return ""
     return version
-
-
-def _beside(one: metadata.Distribution, other: metadata.Distribution) -> bool:
-    return str(one.locate_file("")) == str(other.locate_file(""))
 
 
 def importable(package: str) -> bool:
