@@ -82,8 +82,7 @@ def substitute(module: ModuleType, change: Replace | Wrap) -> AttributeHandle:
     Raises:
         Refused: drifted where the target is not there, conflict where it is another package's.
     """
-    qualname = change.target.partition(":")[2]
-    holder, name, raw = attribute(module, qualname)
+    holder, name, raw = attribute(module, change.qualname)
     owner = getattr(getattr(raw, "__func__", raw), "__module__", None)
     own = isinstance(owner, str) and owner.partition(".")[0] == module.__name__.partition(".")[0]
     if isinstance(owner, str) and callable(getattr(raw, "__func__", raw)) and not own:
@@ -91,7 +90,7 @@ def substitute(module: ModuleType, change: Replace | Wrap) -> AttributeHandle:
             Outcome.CONFLICT, f"{change.target} has been replaced by {owner}.{getattr(raw, '__qualname__', name)}"
         )
     new = change.factory(raw) if isinstance(change, Replace) else _wrapped(raw, change)
-    handle = AttributeHandle(qualname)
+    handle = AttributeHandle(change.qualname)
     try:
         handle.set(holder, name, new)
         if isinstance(holder, ModuleType) and own:

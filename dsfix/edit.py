@@ -133,7 +133,7 @@ def make(patch_id: str, module: ModuleType, edits: Sequence[Edit]) -> EditHandle
     """
     by_function: dict[tuple[str, str], list[Edit]] = {}
     for edit in edits:
-        outer, _, accessor = split_target(edit.target.partition(":")[2])
+        outer, _, accessor = split_target(edit.qualname)
         by_function.setdefault((outer, accessor), []).append(edit)
     handle = EditHandle(patch_id)
     try:

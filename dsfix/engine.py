@@ -206,7 +206,7 @@ def apply(entry: Entry, module: ModuleType) -> list[Handle]:
     Raises:
         Refused: a change does not fit; nothing has been changed then.
     """
-    changes = [c for c in entry.patch.changes if c.target.partition(":")[0] == module.__name__]
+    changes = [c for c in entry.patch.changes if c.module == module.__name__]
     handles: list[Handle] = []
     try:
         edits = [c for c in changes if isinstance(c, Edit)]
@@ -219,7 +219,7 @@ def apply(entry: Entry, module: ModuleType) -> list[Handle]:
             elif not isinstance(change, Edit):
                 handles.append(attributes.substitute(module, change))
         if not handles:
-            names = ", ".join(change.target.partition(":")[2] for change in changes)
+            names = ", ".join(change.qualname for change in changes)
             raise Refused(Outcome.ALREADY_FIXED, f"{module.__name__} has {names}")
     except BaseException:
         for handle in reversed(handles):

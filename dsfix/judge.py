@@ -52,7 +52,7 @@ def by_source(patch: Patch) -> Verdict:
         return _verdict_of(refused, gated)
     if gated.fit is Fit.UNSURE and not (patch.present or any(isinstance(c, Edit) for c in patch.changes)):
         return _verdict_of(Refused(Outcome.DRIFTED, "there is no source to judge it by"), gated)
-    verbs = dict.fromkeys(f"{type(change).__name__} of {change.target.partition(':')[2]}" for change in patch.changes)
+    verbs = dict.fromkeys(f"{type(change).__name__} of {change.qualname}" for change in patch.changes)
     where = ", ".join(patch.modules)
     return Verdict(Outcome.PENDING, f"{gated.reason}{_by_source(gated)}: {', '.join(verbs)} when {where} is imported")
 
@@ -69,7 +69,7 @@ def _verdict_of(refused: Refused, gated: Gate) -> Verdict:
 
 
 def _where(evidence: Source) -> str:
-    return evidence.target.partition(":")[2] or evidence.target
+    return evidence.qualname or evidence.target
 
 
 def _stands(evidence: Source) -> bool:
@@ -78,12 +78,11 @@ def _stands(evidence: Source) -> bool:
     Raises:
         Refused: drifted where the file is not there.
     """
-    module, _, qualname = evidence.target.partition(":")
-    path = _file(module)
-    if not qualname:
+    path = _file(evidence.module)
+    if not evidence.qualname:
         return syntax.occurs(_top_level(path), evidence.code)
-    for block in find_blocks(path, qualname):
-        if syntax.occurs(syntax.inner_function(block.parse(), split_target(qualname)[1]), evidence.code):
+    for block in find_blocks(path, evidence.qualname):
+        if syntax.occurs(syntax.inner_function(block.parse(), split_target(evidence.qualname)[1]), evidence.code):
             return True
     return False
 
@@ -124,9 +123,8 @@ def _check(change: Change) -> None:
     if isinstance(change, Edit):
         places(change)
         return
-    module, _, qualname = change.target.partition(":")
-    if qualname.rpartition(".")[2] not in (text_of(_file(module)) or ""):
-        raise Refused(Outcome.DRIFTED, f"{module} has no {qualname}")
+    if change.qualname.rpartition(".")[2] not in (text_of(_file(change.module)) or ""):
+        raise Refused(Outcome.DRIFTED, f"{change.module} has no {change.qualname}")
 
 
 def places(edit: Edit) -> tuple[Block, list[syntax.Place]]:
@@ -135,12 +133,11 @@ def places(edit: Edit) -> tuple[Block, list[syntax.Place]]:
     Raises:
         Refused: already-fixed, or drifted.
     """
-    module, _, qualname = edit.target.partition(":")
-    blocks = find_blocks(_file(module), qualname)
-    refused = Refused(Outcome.DRIFTED, f"{module} has no function {qualname}")
+    blocks = find_blocks(_file(edit.module), edit.qualname)
+    refused = Refused(Outcome.DRIFTED, f"{edit.module} has no function {edit.qualname}")
     for block in blocks:
         try:
-            return block, syntax.locate(edit, syntax.inner_function(block.parse(), split_target(qualname)[1]))
+            return block, syntax.locate(edit, syntax.inner_function(block.parse(), syntax.edit_path(edit)))
         except Refused as error:
             refused = error
     raise refused

@@ -23,8 +23,22 @@ class Severity(enum.Enum):
     USABILITY = "usability"
 
 
+class _Targeted:
+    """What has a target: the module that it is in, and the name there ("" for the module itself)."""
+
+    target: str
+
+    @property
+    def module(self) -> str:
+        return self.target.partition(":")[0]
+
+    @property
+    def qualname(self) -> str:
+        return self.target.partition(":")[2]
+
+
 @dataclass(frozen=True)
-class Edit:
+class Edit(_Targeted):
     """A change inside the body of one function; exactly one of `after`, `before`, `replace` is the anchor.
 
     The anchor is Python source, one or more statements or one expression, compared with the function by syntax tree;
@@ -51,7 +65,7 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Replace:
+class Replace(_Targeted):
     """Another object in place of a function, class or attribute: ``factory(original) -> replacement``.
 
     Names under which modules imported earlier hold the original follow.
@@ -65,7 +79,7 @@ class Replace:
 
 
 @dataclass(frozen=True)
-class Wrap:
+class Wrap(_Targeted):
     """A `wrapt.FunctionWrapper` around a function: ``wrapper(wrapped, instance, args, kwargs)``. Cold paths only."""
 
     target: str
@@ -87,12 +101,16 @@ class Provide:
     def target(self) -> str:
         return f"{self.module}:{self.name}"
 
+    @property
+    def qualname(self) -> str:
+        return self.name
+
 
 Change = Union[Edit, Replace, Wrap, Provide]
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(_Targeted):
     """Evidence: `code` (statements or one expression, as an Edit's anchor) stands in the body of `target`.
 
     Without ``:function`` in the target, `code` stands at the module's top level.
@@ -132,7 +150,7 @@ class Patch:
     def __post_init__(self) -> None:
         if not self.changes:
             raise ValueError("a Patch needs at least one change")
-        modules = dict.fromkeys(change.target.partition(":")[0] for change in self.changes)
+        modules = dict.fromkeys(change.module for change in self.changes)
         object.__setattr__(self, "modules", tuple(modules))
 
 

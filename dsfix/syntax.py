@@ -140,11 +140,10 @@ def locate(edit: Edit, function: FunctionNode) -> list[Place]:
     if len(done) == edit.count and not places:
         raise Refused(Outcome.ALREADY_FIXED, f"`{first_line(edit.code)}` is in the source already")
     if done or len(places) != edit.count:
-        name = edit.target.partition(":")[2]
         also = f", and {len(done)} times as the patch would make it" if done else ""
         raise Refused(
             Outcome.DRIFTED,
-            f"`{first_line(edit.anchor)}` occurs {len(places)} times in {name}, not {edit.count}{also}",
+            f"`{first_line(edit.anchor)}` occurs {len(places)} times in {edit.qualname}, not {edit.count}{also}",
         )
     return places
 
@@ -219,7 +218,7 @@ def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
 
 def edit_path(edit: Edit) -> list[str]:
     """The names of the nested functions in the edit's target, outermost function left out."""
-    return split_target(edit.target.partition(":")[2])[1]
+    return split_target(edit.qualname)[1]
 
 
 def _plan(plan: _Plan, edit: Edit, run: Run) -> None:

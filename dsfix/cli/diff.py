@@ -62,8 +62,7 @@ def unified_diff(edits: list[Edit]) -> str:
     names = {}
     for edit in edits:
         block, found = judge.places(edit)
-        module = edit.target.partition(":")[0]
-        names[block.path] = "/".join([*module.split(".")[:-1], os.path.basename(block.path)])
+        names[block.path] = "/".join([*edit.module.split(".")[:-1], os.path.basename(block.path)])
         places.setdefault(block.path, []).extend((edit, place) for place in found)
     parts: list[str] = []
     for path, several in places.items():

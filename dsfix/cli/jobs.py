@@ -19,27 +19,23 @@ def run(directory: Path, as_json: bool) -> int:
     for report in reports:
         for patch in report["patches"]:
             patches.setdefault(patch["id"], Counter())[(patch["outcome"], patch["reason"])] += 1
+    merged: list[dict[str, Any]] = [
+        {"id": patch_id, "outcome": outcome, "reason": reason, "processes": count}
+        for patch_id, counted in sorted(patches.items())
+        for (outcome, reason), count in counted.most_common()
+    ]
     if as_json:
-        merged = [
-            {"id": patch_id, "outcome": outcome, "reason": reason, "processes": count}
-            for patch_id, counted in sorted(patches.items())
-            for (outcome, reason), count in counted.most_common()
-        ]
         output.print_json({"processes": len(reports), "unreadable": unreadable, "patches": merged})
     else:
         print(f"{len(reports)} processes; {_versions(reports)}")
-        output.print_table(
-            ("patch", "state", "processes", "why"),
-            (
-                ((patch_id, outcome, str(count), reason), output.style(Outcome(outcome)))
-                for patch_id, counted in sorted(patches.items())
-                for (outcome, reason), count in counted.most_common()
-            ),
-        )
+        rows = [
+            ((row["id"], row["outcome"], str(row["processes"]), row["reason"]), output.style(Outcome(row["outcome"])))
+            for row in merged
+        ]
+        output.print_table(("patch", "state", "processes", "why"), rows)
         for name in unreadable:
             print(f"{name} is not a report of dsfix: left out")
-    trouble = any(Outcome(outcome).trouble for counted in patches.values() for outcome, _ in counted)
-    return TROUBLE if trouble else OK
+    return TROUBLE if any(Outcome(row["outcome"]).trouble for row in merged) else OK
 
 
 def _read(directory: Path) -> tuple[list[dict[str, Any]], list[str]]:
