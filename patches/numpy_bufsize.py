@@ -45,9 +45,10 @@ PATCH = Patch(
 )
 
 
-def reproduce(lab: Lab) -> None:
+def reproduce(lab: Lab) -> str:
     deepspeed = lab.import_deepspeed(PATCH.symptom)
     written = lab.tmp / "cmd.txt"
     with open(written, "w", buffering=deepspeed.autotuning.scheduler.BUFSIZE) as file:
         file.write("deepspeed\n")
     assert written.read_text() == "deepspeed\n"
+    return f"deepspeed {deepspeed.__version__} was imported, and BUFSIZE is {deepspeed.autotuning.scheduler.BUFSIZE}"

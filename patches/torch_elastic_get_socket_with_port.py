@@ -49,9 +49,11 @@ PATCH = Patch(
 )
 
 
-def reproduce(lab: Lab) -> None:
-    lab.import_deepspeed(PATCH.symptom)
+def reproduce(lab: Lab) -> str:
+    imported = f"deepspeed {lab.import_deepspeed(PATCH.symptom).__version__} was imported"
     agent: Any = sys.modules.get(_AGENT)  # gone in 0.19.8
-    if hasattr(agent, "_get_socket_with_port"):
-        with closing(agent._get_socket_with_port()) as listening:
-            assert listening.getsockname()[1] > 0, "no port was reserved"
+    if not hasattr(agent, "_get_socket_with_port"):
+        return f"{imported}, without that name"
+    with closing(agent._get_socket_with_port()) as listening:
+        assert listening.getsockname()[1] > 0, "no port was reserved"
+    return f"{imported}, and the function reserved a port"

@@ -48,8 +48,10 @@ PATCH = Patch(
 )
 
 
-def reproduce(lab: Lab) -> None:
-    lab.import_deepspeed(PATCH.symptom)
+def reproduce(lab: Lab) -> str:
+    imported = f"deepspeed {lab.import_deepspeed(PATCH.symptom).__version__} was imported"
     agent: Any = sys.modules.get(_AGENT)  # gone in 0.19.8
-    if agent is not None:
-        agent.log.debug("the agent has a logger")
+    if agent is None:
+        return f"{imported}, without an elastic agent"
+    agent.log.debug("the agent has a logger")
+    return f"{imported}, and its elastic agent has a logger"

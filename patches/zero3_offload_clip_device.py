@@ -63,7 +63,7 @@ _LEARNING_RATE = 10.0  # a clipped gradient times this moves the parameters by 0
 _STEPS = 4
 
 
-def reproduce(lab: Lab) -> None:
+def reproduce(lab: Lab) -> str:
     torch = lab.torch
     from dsfix.lab.models import MLP, regression_batch
     from dsfix.lab.reference import largest_difference, train
@@ -96,3 +96,4 @@ def reproduce(lab: Lab) -> None:
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected.losses), rtol=1e-4, atol=0)
     difference = largest_difference(lab.parameters(engine), expected.parameters)
     assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
+    return f"after {_STEPS} clipped steps the parameters are plain PyTorch's within {difference.relative:.1e}"

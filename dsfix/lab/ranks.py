@@ -30,20 +30,24 @@ class RankResult:
 
 
 def launch(
-    argv: Sequence[str], ranks: int = 2, timeout: float = 120.0, env: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    ranks: int = 2,
+    timeout: float = 120.0,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
 ) -> list[RankResult]:
     """Run `argv` as `ranks` processes with RANK, WORLD_SIZE and their like, and wait for all. One result per rank.
 
-    env: added to this process's environment. When one rank fails the others are killed a few seconds later, at
-    `timeout` seconds all are; with a rank its whole process group goes. The ranks also die with this process. Raises
-    LabUnavailable where the program cannot be started.
+    env, cwd: the environment, whole, and the directory of the ranks; this process's by default. When one rank fails the
+    others are killed a few seconds later, at `timeout` seconds all are; with a rank its whole process group goes. The
+    ranks also die with this process. Raises LabUnavailable where the program cannot be started.
     """
     if not sys.platform.startswith("linux"):
         raise LabUnavailable(f"the rank launcher runs on Linux; here is {sys.platform}")
     if ranks < 1:
         raise ValueError(f"a job has at least one rank, not {ranks}")
     port = free_port()
-    common = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **os.environ, **(env or {})}
+    common = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **(os.environ if env is None else env)}
     with tempfile.TemporaryDirectory(prefix="dsfix-ranks-") as directory:
         specification, results = Path(directory, "specification.json"), Path(directory, "results.json")
         scratch = Path(directory, "scratch")
@@ -56,6 +60,7 @@ def launch(
                     "environments": [{**common, **rank_environment(rank, ranks, port)} for rank in range(ranks)],
                     "directory": directory,
                     "timeout": timeout,
+                    "cwd": os.path.abspath(cwd or "."),
                 }
             ),
             encoding="utf-8",

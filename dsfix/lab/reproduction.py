@@ -10,17 +10,22 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import dsfix
 from dsfix.lab.environment import rank
 from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.isolation import isolated
 from dsfix.lab.ranks import RankResult, launch
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent, CannotTell
 from dsfix.registry import Entry, catalogue
+from dsfix.versions import installed
 
 _TAIL_LINES = 20
+_DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "pydantic", "python")
 # not `-m`, which would put the current directory, a checkout of dsfix perhaps, before what is installed
 _RANK = (
     f"import sys; sys.path[:1] == [''] and sys.path.pop(0); from {__name__} import main; sys.exit(main(*sys.argv[1:]))"
@@ -29,31 +34,56 @@ _RANK = (
 
 @dataclass(frozen=True)
 class Sighting:
-    """outcome: "bug", "no-bug", "cannot-tell", "error" or "timeout"; detail: what was seen, or why not."""
+    """What one reproduction saw.
+
+    outcome: "bug", "no-bug", "cannot-tell", "error" or "timeout"; detail: what was seen, or why not. patch: what became
+    of the patch in that process, as in `dsfix.report()`; device: "CPU", "emulated CUDA device" or the GPU's name;
+    versions: distribution -> version. The last three are empty where the process did not live to tell.
+    """
 
     outcome: str
     detail: str
     seconds: float
+    patch: str = ""
+    device: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def run(patch_id: str, patched: bool, timeout: float = 300.0) -> Sighting:
-    """Reproduce in `patch.ranks` processes that import dsfix first; without the patch all others still apply.
+def run(patch_id: str, patched: bool, timeout: float = 300.0, path: Path | None = None) -> Sighting:
+    """Reproduce in `patch.ranks` fresh processes that import dsfix first, in an environment of their own.
 
-    Raises KeyError for an id that is not in the catalogue.
+    Without the patch all others still apply. path: comes first on the processes' sys.path, for a DeepSpeed that is
+    installed there. Raises KeyError for an id that is not in the catalogue.
     """
     entry = catalogue()[patch_id]
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="dsfix-reproduction-") as directory:
+    with tempfile.TemporaryDirectory(prefix="dsfix-") as directory:
+        scratch = Path(directory)
+        environment = isolated(scratch)
+        environment.update(_choice(entry, patched))
+        if path is not None:
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(path), environment.get("PYTHONPATH")]))
+        work = scratch / "work"
+        work.mkdir()
         command = [sys.executable, "-c", _RANK, patch_id, directory]
         try:
-            ranks = launch(command, ranks=entry.patch.ranks, timeout=timeout, env=_environment(entry, patched))
+            ranks = launch(command, ranks=entry.patch.ranks, timeout=timeout, env=environment, cwd=work)
         except LabUnavailable as error:
             return Sighting("cannot-tell", str(error), time.monotonic() - started)
-        outcome, detail = _combine([_judge(result, Path(directory)) for result in ranks], timeout)
-    return Sighting(outcome, detail, time.monotonic() - started)
+        seen = [_read(result, scratch) for result in ranks]
+        outcome, detail = _combine([_judge(result, one) for result, one in zip(ranks, seen)], timeout)
+    told = [one for one in seen if one]
+    return Sighting(
+        outcome,
+        detail,
+        time.monotonic() - started,
+        patch=", ".join(sorted({one["patch"] for one in told})),
+        device=", ".join(sorted({one["device"] for one in told} - {""})),
+        versions=told[0]["versions"] if told else {},
+    )
 
 
-def _environment(entry: Entry, patched: bool) -> Mapping[str, str]:
+def _choice(entry: Entry, patched: bool) -> Mapping[str, str]:
     if not patched:
         return {"DSFIX_SKIP": ",".join(filter(None, [os.environ.get("DSFIX_SKIP", ""), entry.id]))}
     if not entry.patch.default and "DSFIX_ONLY" not in os.environ:  # off unless asked for by name
@@ -61,12 +91,17 @@ def _environment(entry: Entry, patched: bool) -> Mapping[str, str]:
     return {}
 
 
-def _judge(result: RankResult, directory: Path) -> tuple[str, str]:
-    """What one rank saw; "killed" where it ended by another's failure."""
+def _read(result: RankResult, directory: Path) -> dict[str, Any] | None:
+    """What the rank wrote, or None where it ended before."""
     try:
-        seen = json.loads(_result_file(directory, result.rank).read_text(encoding="utf-8"))
+        seen: dict[str, Any] = json.loads(_result_file(directory, result.rank).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        seen = None
+        return None
+    return seen
+
+
+def _judge(result: RankResult, seen: Mapping[str, Any] | None) -> tuple[str, str]:
+    """What one rank saw; "killed" where it ended by another's failure."""
     tail = "\n".join(result.stderr.splitlines()[-_TAIL_LINES:])
     if seen is not None:
         return seen["outcome"], "\n".join([seen["detail"], tail]) if seen["outcome"] == "error" else seen["detail"]
@@ -95,26 +130,29 @@ def _result_file(directory: Path, rank: int) -> Path:
     return directory / f"{rank}.json"
 
 
-def _reproduce(patch_id: str) -> tuple[str, str]:
+def _reproduce(patch_id: str) -> dict[str, Any]:
     entry = catalogue()[patch_id]
-    try:
-        with Lab(device=entry.patch.device) as lab:
-            entry.module.reproduce(lab)
-    except BugPresent as seen:
-        return "bug", str(seen)
-    except (CannotTell, LabUnavailable) as reason:
-        return "cannot-tell", str(reason)
-    except Exception as error:
-        traceback.print_exc()
-        return "error", traceback.format_exception_only(type(error), error)[-1].strip()
-    return "no-bug", "the reproduction ran to its end"
+    with Lab(device=entry.patch.device) as lab:
+        try:
+            outcome, detail = "no-bug", entry.module.reproduce(lab)
+        except BugPresent as seen:
+            outcome, detail = "bug", str(seen)
+        except (CannotTell, LabUnavailable) as reason:
+            outcome, detail = "cannot-tell", str(reason)
+        except Exception as error:
+            traceback.print_exc()
+            outcome, detail = "error", traceback.format_exception_only(type(error), error)[-1].strip()
+        device = lab.device_name
+    [patch] = [each.outcome.value for each in dsfix.report() if each.id == patch_id]
+    versions = {name: installed(name) or "" for name in _DISTRIBUTIONS}
+    return {"outcome": outcome, "detail": detail, "patch": patch, "device": device, "versions": versions}
 
 
 def main(patch_id: str, directory: str) -> int:
     """Write what this rank saw; the exit status is 0 only for "no-bug", so that other ranks do not wait for it."""
-    outcome, detail = _reproduce(patch_id)
+    seen = _reproduce(patch_id)
     path = _result_file(Path(directory), rank())
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"outcome": outcome, "detail": detail}), encoding="utf-8")
+    partial.write_text(json.dumps(seen), encoding="utf-8")
     os.replace(partial, path)
-    return 0 if outcome == "no-bug" else 1
+    return 0 if seen["outcome"] == "no-bug" else 1

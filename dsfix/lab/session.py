@@ -112,6 +112,15 @@ class Lab:
         return self._kind == "cuda" and self.torch is not None and cuda.loaded()
 
     @property
+    def device_name(self) -> str:
+        """ "CPU", "emulated CUDA device" or the GPU's name; "" where torch has not been asked for."""
+        if "torch" not in self.__dict__:
+            return ""
+        if self._kind == "cpu":
+            return "CPU"
+        return devices.EMULATED if self.emulated else str(self.torch.cuda.get_device_name())
+
+    @property
     def rank(self) -> int:
         return environment.rank()
 

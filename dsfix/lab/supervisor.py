@@ -2,8 +2,8 @@
 
     supervisor.py SPECIFICATION RESULTS
 
-The specification is JSON: argv, environments (one per rank), directory, timeout. Each rank leads a session of its own
-and writes to DIRECTORY/RANK.out and .err. Standard input is a pipe that the launcher holds open: when it closes,
+The specification is JSON: argv, environments (one per rank), directory, timeout, cwd. Each rank leads a session of its
+own and writes to DIRECTORY/RANK.out and .err. Standard input is a pipe that the launcher holds open: when it closes,
 because the launcher wants an end or is dead, all ranks are killed.
 """
 
@@ -26,10 +26,16 @@ _POLL = 0.02
 class Rank:
     """One process that leads a session, and with it everything that it starts."""
 
-    def __init__(self, argv: list[str], environment: dict[str, str], path: str) -> None:
+    def __init__(self, argv: list[str], environment: dict[str, str], cwd: str, path: str) -> None:
         with open(path + ".out", "wb") as out, open(path + ".err", "wb") as err:
             self.process = subprocess.Popen(
-                argv, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+                argv,
+                env=environment,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
             )
         self.started = time.monotonic()
         self.seconds: float | None = None
@@ -88,7 +94,7 @@ def main() -> None:
     try:
         for number, environment in enumerate(specification["environments"]):
             path = os.path.join(specification["directory"], str(number))
-            ranks.append(Rank(specification["argv"], environment, path))
+            ranks.append(Rank(specification["argv"], environment, specification["cwd"], path))
         supervise(ranks, specification["timeout"])
     except OSError as error:
         results["error"] = str(error)

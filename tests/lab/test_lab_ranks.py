@@ -70,7 +70,7 @@ def test_every_rank_knows_its_place() -> None:
     names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR OMP_NUM_THREADS EXTRA"
     source = f"import os, sys; e = os.environ; print(*(e[n] for n in {names!r}.split()))"
     source += "; print(e['MASTER_PORT'], file=sys.stderr)"
-    results = launch(rank(source), ranks=2, timeout=30, env={"EXTRA": "more", "OMP_NUM_THREADS": "1"})
+    results = launch(rank(source), ranks=2, timeout=30, env={**os.environ, "EXTRA": "more", "OMP_NUM_THREADS": "1"})
     assert [r.stdout for r in results] == ["0 0 2 2 127.0.0.1 1 more\n", "1 1 2 2 127.0.0.1 1 more\n"]
     assert results[0].stderr == results[1].stderr
     assert int(results[0].stderr) > 0

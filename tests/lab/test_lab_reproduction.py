@@ -23,6 +23,7 @@ PATCH = Patch(
 def reproduce(lab):
     missing = not hasattr(json, {name!r})
     {body}
+    return "the name is there"
 '''
 BUG = "if missing: raise BugPresent('the name is missing')"
 PATCHES = {
@@ -66,7 +67,7 @@ def sight(tmp_path_factory: pytest.TempPathFactory, answer: Callable[..., Any]) 
 @pytest.mark.parametrize("patch_id", ["missing_name", "off_by_default"])
 def test_bug_without_the_patch_and_none_with_it(sight: Callable[..., tuple[str, str]], patch_id: str) -> None:
     assert sight(patch_id) == ("bug", "the name is missing")
-    assert sight(patch_id, "patched")[0] == "no-bug"
+    assert sight(patch_id, "patched") == ("no-bug", "the name is there")
 
 
 def test_cannot_tell(sight: Callable[..., tuple[str, str]]) -> None:
