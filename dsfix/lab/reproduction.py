@@ -144,7 +144,7 @@ def _reproduce(patch_id: str) -> dict[str, Any]:
             outcome, detail = "error", traceback.format_exception_only(type(error), error)[-1].strip()
         device = lab.device_name
     [patch] = [each.outcome.value for each in dsfix.report() if each.id == patch_id]
-    versions = {name: installed(name) or "" for name in _DISTRIBUTIONS}
+    versions = {name: installed(name) or "" for name in (*_DISTRIBUTIONS, *entry.patch.affects)}
     return {"outcome": outcome, "detail": detail, "patch": patch, "device": device, "versions": versions}
 
 

@@ -1,0 +1,163 @@
+"""The record of the run proof, proofs/<patch id>.json: what was seen of each bug on each release.
+
+A cell is one patch on one release in one column: an environment of the table, or that environment and a GPU.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import hashlib
+import inspect
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from dsfix.patch import Patch
+from dsfix.registry import Entry
+
+DIRECTORY = Path(__file__).with_name("proofs")
+_STAYS_OUT = ("not-affected", "already-fixed", "disabled")
+_PATH = re.compile(r"(?<![\w.])/(?:[^\s/:'\",()]+/)+")
+
+
+class State(enum.Enum):
+    """What a cell says of the claimed range."""
+
+    CURED = "cured"  # inside: the bug without the patch, none with it
+    NOT_AFFECTED = "not affected"  # outside: no bug, and the patch stays out
+    CANNOT_TELL = "cannot tell"
+    WRONG = "wrong"  # it contradicts the claim
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One reproduction: its outcome and detail, what became of the patch in it, seconds of wall-clock time."""
+
+    outcome: str
+    patch: str
+    detail: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What was seen without the patch and with it. versions: of every distribution that matters; date: YYYY-MM-DD."""
+
+    without: Run
+    patched: Run
+    versions: Mapping[str, str]
+    device: str
+    date: str
+
+
+@dataclass
+class Record:
+    """All cells of one patch: column -> DeepSpeed release -> cell."""
+
+    patch_id: str
+    fingerprint: str
+    cells: dict[str, dict[str, Cell]] = field(default_factory=dict)
+
+    def cell(self, column: str, release: str) -> Cell | None:
+        return self.cells.get(column, {}).get(release)
+
+
+def fingerprint(entry: Entry) -> str:
+    """Of the patch's code: its story, comments and layout may change without a new run."""
+    tree = ast.parse(inspect.getsource(entry.module))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
+
+
+def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
+    """The patch's record; empty where there is none, or one of another version of the patch."""
+    current = fingerprint(entry)
+    try:
+        data = json.loads((directory / f"{entry.id}.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Record(entry.id, current)
+    if data["fingerprint"] != current:
+        return Record(entry.id, current)
+    cells = {
+        column: {release: _cell(cell) for release, cell in releases.items()}
+        for column, releases in data["cells"].items()
+    }
+    return Record(entry.id, current, cells)
+
+
+def _cell(data: Mapping[str, Any]) -> Cell:
+    return Cell(
+        without=Run(**data["without"]),
+        patched=Run(**data["patched"]),
+        versions=data["versions"],
+        device=data["device"],
+        date=data["date"],
+    )
+
+
+def save(record: Record, directory: Path = DIRECTORY) -> None:
+    """Write the record, one cell per line, whole or not at all."""
+    columns = []
+    for column in sorted(record.cells, reverse=True):
+        by_release = sorted(record.cells[column].items(), key=lambda item: _order(item[0]))
+        rows = [f"   {json.dumps(release)}: {json.dumps(asdict(cell))}" for release, cell in by_release]
+        columns.append(f"  {json.dumps(column)}: {{\n" + ",\n".join(rows) + "\n  }")
+    head = f' "patch": {json.dumps(record.patch_id)},\n "fingerprint": {json.dumps(record.fingerprint)},\n'
+    text = "{\n" + head + ' "cells": {\n' + ",\n".join(columns) + "\n }\n}\n"
+    directory.mkdir(exist_ok=True)
+    partial = directory / f".{record.patch_id}.partial"
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, directory / f"{record.patch_id}.json")
+
+
+def _order(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")]
+
+
+def without_paths(detail: str) -> str:
+    """The detail as it may be published: of a file's path only its name."""
+    return _PATH.sub("", detail)
+
+
+def inside(patch: Patch, versions: Mapping[str, str]) -> bool:
+    """Whether the patch claims to be for these versions; what is absent is outside."""
+    return all(
+        name in versions and SpecifierSet(specifiers).contains(versions[name].partition("+")[0], prereleases=True)
+        for name, specifiers in patch.affects.items()
+    )
+
+
+def judge(patch: Patch, cell: Cell | None) -> tuple[State, str]:
+    """What the cell says of the patch's claim, and why in one sentence."""
+    if cell is None:
+        return State.NOT_RUN, "not run with this version of the patch"
+    claimed = inside(patch, cell.versions)
+    without, patched = cell.without, cell.patched
+    if {without.outcome, patched.outcome} & {"error", "timeout"}:
+        which = "without" if without.outcome in ("error", "timeout") else "with"
+        return State.WRONG, f"{which} the patch the reproduction did not get to an answer"
+    if patched.outcome == "bug":
+        return State.WRONG, "the bug is there with the patch"
+    if not claimed and without.outcome == "bug":
+        return State.WRONG, "the bug is there outside the claimed range"
+    if not claimed and any(each not in _STAYS_OUT for each in patched.patch.split(", ")):
+        return State.WRONG, f"outside the claimed range the patch is {patched.patch}"
+    if "cannot-tell" in (without.outcome, patched.outcome):
+        return State.CANNOT_TELL, without.detail if without.outcome == "cannot-tell" else patched.detail
+    if not claimed:
+        return State.NOT_AFFECTED, "no bug, and the patch stays out"
+    if without.outcome == "no-bug":
+        return State.WRONG, "the bug is not there inside the claimed range"
+    if patched.patch != "applied":
+        return State.WRONG, f"inside the claimed range the patch is {patched.patch}"
+    return State.CURED, "the bug without the patch, none with it"

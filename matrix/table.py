@@ -1,0 +1,112 @@
+"""The table of releases, releases.json: which DeepSpeed releases there are, and beside what each is run."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+PATH = Path(__file__).with_name("releases.json")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a release is run beside: exact versions of the distributions, and Python's minor version."""
+
+    name: str
+    python: str
+    distributions: Mapping[str, str]
+
+    @property
+    def torch(self) -> str:
+        return self.distributions["torch"]
+
+
+@dataclass(frozen=True)
+class Release:
+    """One final DeepSpeed release.
+
+    released: the day of its upload, YYYY-MM-DD. requires: distribution -> the specifiers that its own metadata asks
+    for. pythons: the versions that its metadata names. environments: the names of those it is run in. sampled: whether
+    CI runs the tests of tests/release on it.
+    """
+
+    deepspeed: str
+    released: str
+    requires: Mapping[str, str]
+    pythons: tuple[str, ...]
+    environments: tuple[str, ...]
+    sampled: bool
+
+    @property
+    def version(self) -> Version:
+        return Version(self.deepspeed)
+
+
+@dataclass(frozen=True)
+class Table:
+    """All releases in the order of their versions, and the environments by name."""
+
+    environments: Mapping[str, Environment]
+    releases: tuple[Release, ...]
+
+    def release(self, deepspeed: str) -> Release:
+        """Raises KeyError where the table has no such release."""
+        for each in self.releases:
+            if each.deepspeed == deepspeed:
+                return each
+        raise KeyError(deepspeed)
+
+    def run_in(self, environment: str) -> tuple[Release, ...]:
+        """The releases that are run in that environment."""
+        return tuple(each for each in self.releases if environment in each.environments)
+
+
+@functools.cache
+def load(path: Path = PATH) -> Table:
+    """The committed table."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    environments = {}
+    for name, versions in data["environments"].items():
+        distributions = {key: value for key, value in versions.items() if key != "python"}
+        environments[name] = Environment(name, versions["python"], distributions)
+    releases = (
+        Release(
+            deepspeed=row["deepspeed"],
+            released=row["released"],
+            requires=row["requires"],
+            pythons=tuple(row["pythons"]),
+            environments=tuple(row["environments"]),
+            sampled=row["sampled"],
+        )
+        for row in data["releases"]
+    )
+    return Table(environments, tuple(sorted(releases, key=lambda each: each.version)))
+
+
+def save(table: Table, path: Path = PATH) -> None:
+    """Write the table, one release per line."""
+    environments = [
+        f"  {json.dumps(each.name)}: {json.dumps({'python': each.python, **each.distributions})}"
+        for each in table.environments.values()
+    ]
+    rows = ["  " + json.dumps(_row(each)) for each in sorted(table.releases, key=lambda each: each.version)]
+    lines = ["{", ' "environments": {', ",\n".join(environments), " },", ' "releases": [', ",\n".join(rows), " ]", "}"]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    load.cache_clear()
+
+
+def _row(release: Release) -> dict[str, Any]:
+    return {
+        "deepspeed": release.deepspeed,
+        "released": release.released,
+        "requires": dict(release.requires),
+        "pythons": list(release.pythons),
+        "environments": list(release.environments),
+        "sampled": release.sampled,
+    }
