@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from types import ModuleType
+
+import add
+import docs
+import edges
+import run
+import source
+import toxini
+
+from dsfix.cli.status import INTERRUPTED, Complaint
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status, as the commands in dsfix/cli
-COMMANDS: tuple[ModuleType, ...] = ()
+COMMANDS = (source, run, edges, docs, add, toxini)
 
 
 def main() -> int:
@@ -20,8 +28,11 @@ def main() -> int:
     options = parser.parse_args()
     try:
         status: int = options.command(options)
+    except Complaint as complaint:
+        print(f"matrix: {complaint}", file=sys.stderr)
+        return complaint.status
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     return status
 
 

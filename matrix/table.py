@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,7 +66,6 @@ class Table:
         return tuple(each for each in self.releases if environment in each.environments)
 
 
-@functools.cache
 def load(path: Path = PATH) -> Table:
     """The committed table."""
     data = json.loads(path.read_text(encoding="utf-8"))
@@ -98,7 +96,6 @@ def save(table: Table, path: Path = PATH) -> None:
     rows = ["  " + json.dumps(_row(each)) for each in sorted(table.releases, key=lambda each: each.version)]
     lines = ["{", ' "environments": {', ",\n".join(environments), " },", ' "releases": [', ",\n".join(rows), " ]", "}"]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    load.cache_clear()
 
 
 def _row(release: Release) -> dict[str, Any]:

@@ -1,0 +1,115 @@
+"""`add`: adds the releases that the index has and the table lacks, and tells what became of every patch there."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+import source
+import table
+import toxini
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from sdists import Index, Unavailable
+
+from dsfix.cli.status import OK, TROUBLE, Complaint
+from dsfix.outcome import Outcome
+
+NAME = "add"
+HELP = "adds the releases that the index has and the table lacks, and tells what became of every patch there"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    pass
+
+
+def run(options: argparse.Namespace) -> int:
+    """0: nothing is to be done to any patch; 1: a patch has to change. Raises Complaint."""
+    current = table.load()
+    index = Index()
+    try:
+        new = [described(name, index, current) for name in lacking(current, index.sdists)]
+    except Unavailable as error:
+        raise Complaint(str(error)) from None
+    if not new:
+        print(f"No release is newer than {current.releases[-1].deepspeed}.")
+        return OK
+    extended = with_releases(current, new)
+    entries = source.chosen(None)
+    environments = toxini.updated(toxini.PATH.read_text(encoding="utf-8"), extended)
+    table.save(extended)
+    toxini.PATH.write_text(environments, encoding="utf-8")
+    cells, missing = source.prove(entries, [each.deepspeed for each in new], index)
+    for each in new:
+        print(f"deepspeed {each.deepspeed} of {each.released} is in the table.")
+        for sentence in misfits(each, extended):
+            print(f"  {sentence}")
+        for cell in cells:
+            if cell.release == each.deepspeed:
+                print(f"  {cell.patch_id}: {became(cell)}")
+    for lost in missing:
+        print(f"deepspeed {lost.release} was not looked at: {lost.reason}")
+    print(f"Next: python -m tox run -e matrix -- --release {' '.join(each.deepspeed for each in new)}")
+    print("Then: python -m tox run -e docs")
+    return TROUBLE if missing or any(cell.mismatches() for cell in cells) else OK
+
+
+def lacking(current: table.Table, offered: Iterable[str]) -> list[str]:
+    """The releases from the table's first on that it lacks."""
+    known = {each.deepspeed for each in current.releases}
+    return [name for name in offered if name not in known and Version(name) > current.releases[0].version]
+
+
+def described(name: str, index: Index, current: table.Table) -> table.Release:
+    """A row of the table, in its first environment only. Raises Unavailable."""
+    facts = index.facts(name)
+    first = next(iter(current.environments.values()))
+    return table.Release(
+        deepspeed=name,
+        released=facts.released,
+        requires={each: facts.requires[each] for each in first.distributions if each in facts.requires},
+        pythons=facts.pythons,
+        environments=(first.name,),
+        sampled=False,
+    )
+
+
+def with_releases(current: table.Table, new: Sequence[table.Release]) -> table.Table:
+    """The table with these: CI samples the newest, and still the newest before where its minor series ended."""
+    before = current.releases[-1]
+    releases = sorted((*current.releases, *new), key=lambda each: each.version)
+    newest = releases[-1]
+    if newest is not before:
+        series = [each for each in releases if each.version.release[:2] == before.version.release[:2]]
+        releases[releases.index(before)] = dataclasses.replace(before, sampled=before.sampled and series[-1] is before)
+        releases[-1] = dataclasses.replace(newest, sampled=True)
+    return table.Table(current.environments, tuple(releases))
+
+
+def misfits(release: table.Release, current: table.Table) -> Iterator[str]:
+    """What the release asks for that its environment does not have."""
+    for name in release.environments:
+        for distribution, version in current.environments[name].distributions.items():
+            specifiers = release.requires.get(distribution, "")
+            if not SpecifierSet(specifiers).contains(version):
+                yield f"it asks for {distribution} {specifiers}, and {name} has {version}: it needs another environment"
+
+
+def became(cell: source.Cell) -> str:
+    """What became of the patch on this release, and what to do."""
+    outcome, reason = cell.source.outcome, cell.source.reason
+    if cell.inside:
+        if cell.number.outcome is Outcome.PENDING and outcome is Outcome.PENDING:
+            return "affected still" if not cell.faults else f"drifted, {'; '.join(cell.faults)}: adapt its changes"
+        if Outcome.ALREADY_FIXED in (cell.number.outcome, outcome):
+            return f"fixed there, {reason}: end its range before {cell.release}, and set fixed_in to it"
+        return (
+            f"{cell.number.outcome.value}, {cell.number.reason}: where the bug is gone, end its range before "
+            f"{cell.release}, set fixed_in to it and add the evidence to `fixed`; where it is not, adapt its changes"
+        )
+    if outcome is Outcome.PENDING:
+        return f"outside its range, and the bug is in the source: let its range hold {cell.release}"
+    if outcome.trouble:
+        return f"{outcome.value}, {reason}"
+    return "not affected" if outcome is Outcome.NOT_AFFECTED else "not affected, the fix is in the source"

@@ -1,0 +1,197 @@
+"""The sources of DeepSpeed's releases, from the package index: verified, unpacked as installed, cached."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+
+import requests
+from packaging.requirements import Requirement
+from packaging.version import InvalidVersion, Version
+from pypi_simple import (
+    PYPI_SIMPLE_ENDPOINT,
+    DigestMismatchError,
+    DistributionPackage,
+    NoDigestsError,
+    NoSuchProjectError,
+    PyPISimple,
+    UnsupportedContentTypeError,
+    UnsupportedRepoVersionError,
+)
+
+from dsfix.lab.cuda.build import cache_directory
+
+PROJECT = "deepspeed"
+METADATA = "deepspeed.egg-info"
+# where setup.py puts things; the .py files are then those of an installation, but for git_version_info_installed.py
+_PLACES = {
+    "deepspeed": "deepspeed",
+    "accelerator": "deepspeed/accelerator",
+    "op_builder": "deepspeed/ops/op_builder",
+    METADATA: METADATA,
+}
+_TIMEOUT = 60  # seconds without a byte
+_PYTHON = "Programming Language :: Python :: "
+
+
+class Unavailable(Exception):
+    """The index, or one release on it, cannot be had: one sentence."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a release says of itself. released: YYYY-MM-DD; requires: distribution -> specifiers, without extras."""
+
+    released: str
+    requires: dict[str, str]
+    pythons: tuple[str, ...]
+
+
+class Index:
+    """The package index that pip uses here. Safe to share between threads; nothing is asked before it is needed."""
+
+    def __init__(self, url: str | None = None, cache: Path | None = None) -> None:
+        self.cache = cache or cache_directory() / "sdists"
+        self._url = url
+        self._lock = threading.Lock()
+
+    @functools.cached_property
+    def _client(self) -> PyPISimple:
+        client = PyPISimple(self._url or index_url())
+        if certificates := os.environ.get("PIP_CERT") or os.environ.get("REQUESTS_CA_BUNDLE"):
+            client.s.verify = certificates
+        return client
+
+    @functools.cached_property
+    def sdists(self) -> dict[str, DistributionPackage]:
+        """Final release that was not withdrawn -> its sdist, in the order of the versions. Raises Unavailable."""
+        try:
+            page = self._client.get_project_page(PROJECT, timeout=_TIMEOUT)
+        except NoSuchProjectError:
+            raise Unavailable(f"the package index has no project {PROJECT}") from None
+        except (requests.RequestException, UnsupportedContentTypeError, UnsupportedRepoVersionError) as error:
+            raise Unavailable(f"the package index does not answer: {_reason(error)}") from None
+        found = {}
+        for package in page.packages:
+            try:
+                version = Version(package.version or "")
+            except InvalidVersion:
+                continue
+            final = not (version.is_prerelease or version.is_postrelease or version.local)
+            if package.package_type == "sdist" and final and not package.is_yanked:
+                found[version] = package
+        return {str(version): found[version] for version in sorted(found)}
+
+    def sources(self, release: str) -> Path:
+        """A directory for PYTHONPATH: the release's .py files as installed, and its metadata. Raises Unavailable."""
+        directory = self.cache / release
+        if directory.is_dir():
+            return directory
+        with self._lock:
+            if directory.is_dir():
+                return directory
+            package = self.sdists.get(release)
+            if package is None:
+                raise Unavailable(f"deepspeed {release} is not on the package index as a final release with an sdist")
+            try:
+                self._fetch(package, release, directory)
+            except (requests.RequestException, NoDigestsError, tarfile.TarError, EOFError, OSError) as error:
+                raise Unavailable(f"the sdist of deepspeed {release} cannot be had: {_reason(error)}") from None
+            except DigestMismatchError:
+                raise Unavailable(
+                    f"the sdist of deepspeed {release} is not the one whose digest the index gives"
+                ) from None
+        return directory
+
+    def _fetch(self, package: DistributionPackage, release: str, directory: Path) -> None:
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=self.cache) as temporary:
+            archive, unpacked = Path(temporary, "sdist.tar.gz"), Path(temporary, "sources")
+            self._client.download_package(package, archive, timeout=_TIMEOUT)
+            _unpack(archive, unpacked)
+            if str(_described(unpacked).version) != release:
+                raise tarfile.TarError("its metadata is about another version")
+            try:
+                os.replace(unpacked, directory)
+            except OSError:
+                if not directory.is_dir():  # else another process was faster
+                    raise
+
+    def facts(self, release: str) -> Facts:
+        """Raises Unavailable."""
+        directory = self.sources(release)
+        found = _described(directory)
+        requirements = map(Requirement, found.requires or ())
+        released = self.sdists[release].upload_time if release in self.sdists else None
+        if released is None:  # not every index tells; the archive was made minutes before
+            made = (directory / METADATA / "PKG-INFO").stat().st_mtime
+            released = datetime.datetime.fromtimestamp(made, datetime.timezone.utc)
+        classifiers = found.metadata.get_all("Classifier", [])
+        pythons = {each.removeprefix(_PYTHON) for each in classifiers if each.startswith(f"{_PYTHON}3.")}
+        return Facts(
+            released=released.strftime("%Y-%m-%d"),
+            requires={each.name: str(each.specifier) for each in requirements if each.marker is None},
+            pythons=tuple(sorted(pythons, key=Version)),
+        )
+
+
+def index_url() -> str:
+    """PIP_INDEX_URL, or what pip is configured with, or PyPI."""
+    if url := os.environ.get("PIP_INDEX_URL"):
+        return url
+    pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else [shutil.which("pip") or ""]
+    if pip == [""]:
+        return PYPI_SIMPLE_ENDPOINT
+    configured = subprocess.run(
+        [*pip, "config", "get", "global.index-url"], capture_output=True, text=True, check=False
+    )
+    return configured.stdout.strip() or PYPI_SIMPLE_ENDPOINT
+
+
+def _described(directory: Path) -> metadata.Distribution:
+    return metadata.Distribution.at(directory / METADATA)
+
+
+def _unpack(archive: Path, directory: Path) -> None:
+    """The .py files and the metadata, with the times that they have in the archive."""
+    with tarfile.open(archive) as members:
+        for member, place in _wanted(members):
+            path = directory / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = members.extractfile(member)
+            assert content is not None
+            path.write_bytes(content.read())
+            os.utime(path, (member.mtime, member.mtime))
+    if not (directory / METADATA / "PKG-INFO").is_file():
+        raise tarfile.TarError("it has no metadata")
+
+
+def _wanted(members: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, str]]:
+    for member in members:
+        _, top, *rest = (*PurePosixPath(member.name).parts, "", "")
+        rest = [part for part in rest if part]
+        wanted = member.isfile() and top in _PLACES and (top == METADATA or member.name.endswith(".py"))
+        if wanted and rest and ".." not in rest:
+            yield member, "/".join((_PLACES[top], *rest))
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"HTTP status {error.response.status_code}"
+    if isinstance(error, requests.Timeout):
+        return f"no answer in {_TIMEOUT} s"
+    if isinstance(error, requests.ConnectionError):
+        return "no connection"
+    return str(error) or type(error).__name__

@@ -1,0 +1,78 @@
+"""`tox`: writes what the table of releases says into tox.ini: which releases there are, and what is beside them."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import table
+from packaging.version import Version
+
+from dsfix.cli.status import OK, TROUBLE, Complaint
+
+NAME = "tox"
+HELP = "writes the releases of the table, and the versions that they are run beside, into tox.ini"
+PATH = Path(__file__).parent.parent / "tox.ini"
+_BEGIN = "# written by `python matrix tox`: {}"
+_END = "# written up to here"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--check", action="store_true", help="write nothing; exit status 1 where tox.ini is stale")
+
+
+def run(options: argparse.Namespace) -> int:
+    """0: tox.ini says what the table says; 1: it did not, under --check. Raises Complaint."""
+    text = PATH.read_text(encoding="utf-8")
+    current = updated(text, table.load())
+    if text == current:
+        print("tox.ini says what matrix/releases.json says.")
+        return OK
+    if options.check:
+        print("tox.ini does not say what matrix/releases.json says: python matrix tox")
+        return TROUBLE
+    PATH.write_text(current, encoding="utf-8")
+    print("tox.ini now says what matrix/releases.json says.")
+    return OK
+
+
+def updated(text: str, releases: table.Table) -> str:
+    """The text of tox.ini with its generated parts as the table has them. Raises Complaint where one is gone."""
+    for name, lines in _parts(releases):
+        begin = _BEGIN.format(name)
+        part = re.compile(rf"^([ ]*){re.escape(begin)}\n.*?^[ ]*{re.escape(_END)}$", re.M | re.S)
+        found = part.search(text)
+        if found is None:
+            raise Complaint(f"tox.ini has no lines `{begin}` and `{_END}`")
+        indented = [found[1] + line for line in (begin, *lines, _END)]
+        text = text[: found.start()] + "\n".join(indented) + text[found.end() :]
+    return text
+
+
+def _parts(releases: table.Table) -> Iterator[tuple[str, list[str]]]:
+    first, *others = releases.environments.values()
+    sampled = [each.deepspeed for each in releases.releases if each.sampled]
+    yield "sampled releases", [f"ds-{{{','.join(sampled)}}}"]
+    yield "versions", _versions(first)
+    # tox refers to no section with a dot in its name
+    yield "other versions", [line for each in others for line in (f"[{each.name.replace('.', '-')}]", *_versions(each))]
+    yield "all releases", [f"[testenv:{','.join(ranges('ds-', (each.version for each in releases.releases)))}]"]
+
+
+def _versions(environment: table.Environment) -> list[str]:
+    return [f"{name} = {version}" for name, version in environment.distributions.items()]
+
+
+def ranges(prefix: str, versions: Iterable[Version]) -> Iterator[str]:
+    """The versions, in order, as tox abbreviates them: ds-0.12.{0-6}, and ds-0.13.{0-2,4} where one is left out."""
+    for (major, minor), several in itertools.groupby(versions, key=lambda each: (each.major, each.minor)):
+        patches = [each.micro for each in several]
+        runs = []
+        for _, group in itertools.groupby(enumerate(patches), key=lambda each: each[1] - each[0]):
+            run = [patch for _, patch in group]
+            runs.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+        listed = ",".join(runs)
+        yield f"{prefix}{major}.{minor}.{f'{{{listed}}}' if len(patches) > 1 else listed}"

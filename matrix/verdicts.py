@@ -1,0 +1,215 @@
+"""``python verdicts.py ID...``: what dsfix says of each patch for the DeepSpeed on PYTHONPATH, as JSON.
+
+A process of its own for each release: it reads sources and metadata, and imports neither torch nor DeepSpeed.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from dsfix import code as codes
+from dsfix import judge, registry, syntax, versions
+from dsfix.imports import parsed_imported_names, quick_imported_names
+from dsfix.outcome import Outcome, Refused
+from dsfix.patch import Edit, Patch, Provide, Replace, Wrap
+from dsfix.settings import Settings
+from dsfix.source import Block, module_file, split_target, text_of
+
+_HIDDEN = "Metadata-Version: 2.1\nName: deepspeed\nVersion: unknown\n"
+Edits = list[tuple[str, Edit]]
+Site = tuple[str, str, str]  # module, outermost function, property accessor
+
+
+def main() -> None:
+    entries = [registry.catalogue()[patch_id] for patch_id in sys.argv[1:]]
+    with hidden_number() as hide:
+        answer = {entry.id: told(entry, hide) for entry in entries}
+    applied = [entry for entry in entries if answer[entry.id]["number"][0] == Outcome.PENDING.value]
+    for patch_id, fault in shared_faults(applied):
+        answer[patch_id]["faults"].append(fault)
+    imported = sorted({"torch", "deepspeed"} & sys.modules.keys())
+    print(json.dumps({"imported": imported, "patches": answer}))
+
+
+def told(entry: registry.Entry, hide: Callable[[bool], None]) -> dict[str, Any]:
+    """The verdict with the release's number and without, (outcome, reason) each; why the changes cannot be made."""
+    begun = time.perf_counter()
+    hide(False)
+    number = verdict(entry)
+    pending = number.outcome is Outcome.PENDING
+    found = list(faults(entry.id, entry.patch)) if pending else []
+    hide(True)
+    source = verdict(entry)
+    return {
+        "number": [number.outcome.value, number.reason],
+        "source": [source.outcome.value, source.reason],
+        "faults": found,
+        "seconds": time.perf_counter() - begun,
+    }
+
+
+def verdict(entry: registry.Entry) -> judge.Verdict:
+    """As a job would have it that asks for this patch alone."""
+    try:
+        return judge.decide(entry, Settings(only=frozenset({entry.id})))
+    except Exception as error:  # one patch that cannot be judged must not cost the others
+        return judge.Verdict(Outcome.FAILED, f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def hidden_number() -> Iterator[Callable[[bool], None]]:
+    """Yields hide(bool): whether the metadata of DeepSpeed that is found gives no usable version."""
+    with tempfile.TemporaryDirectory() as directory:
+        record = Path(directory, "deepspeed-0.dist-info")
+        record.mkdir()
+        (record / "METADATA").write_text(_HIDDEN, encoding="utf-8")
+
+        def hide(hidden: bool) -> None:
+            if directory in sys.path:
+                sys.path.remove(directory)
+            if hidden:
+                sys.path.insert(0, directory)
+            versions.installed.cache_clear()
+
+        yield hide
+
+
+def faults(patch_id: str, patch: Patch) -> Iterator[str]:
+    """Why the changes of a patch that applies could not be made; nothing where all of them can."""
+    for change in patch.changes:
+        path = module_file(change.module)
+        if path is None:
+            yield f"there is no module {change.module}"
+        elif isinstance(change, (Replace, Wrap)) and not exists(path, change.qualname):
+            yield f"{change.module} has no {change.qualname}"
+        elif isinstance(change, Provide) and bound(ast.parse(text_of(path) or "").body, change.name) is not None:
+            yield f"{change.module} has {change.name} already"
+    for site, edits in by_site([(patch_id, patch)]).items():
+        fault = edit_fault(site, edits)
+        if fault is not None:
+            yield fault
+
+
+def by_site(entries: Iterable[tuple[str, Patch]]) -> dict[Site, Edits]:
+    """All edits of the patches (id, patch), by the function whose code is compiled anew."""
+    sites: dict[Site, Edits] = {}
+    for patch_id, patch in entries:
+        for change in patch.changes:
+            if isinstance(change, Edit):
+                outer, _, accessor = split_target(change.qualname)
+                sites.setdefault((change.module, outer, accessor), []).append((patch_id, change))
+    return sites
+
+
+def shared_faults(entries: Iterable[registry.Entry]) -> Iterator[tuple[str, str]]:
+    """(patch id, fault) where the edits that several patches make to one function do not go together."""
+    for site, edits in by_site((entry.id, entry.patch) for entry in entries).items():
+        ids = sorted({patch_id for patch_id, _ in edits})
+        fault = edit_fault(site, edits) if len(ids) > 1 else None
+        if fault is not None:
+            yield from ((patch_id, f"together with {', '.join({*ids} - {patch_id})}: {fault}") for patch_id in ids)
+
+
+def edit_fault(site: Site, edits: Edits) -> str | None:
+    """Why the edits of one function cannot be made."""
+    try:
+        compile_edited(site, edits)
+    except (Refused, SyntaxError) as error:
+        return f"Edit of {site[1]}: {error}"
+    return None
+
+
+def compile_edited(site: Site, edits: Edits) -> None:
+    """Make the edits of one function as the engine would. Raises Refused or SyntaxError where it would refuse them."""
+    _, qualname, _ = site
+    block = judge.places(edits[0][1])[0]
+    like = original(block, qualname)
+    imports = imports_of(block, qualname, like)
+    node = block.parse()
+    syntax.apply(edits, node)
+    new = codes.compile_function(node, qualname, like, imports)
+    codes.check_swappable(like, new, qualname)
+    for path in {tuple(syntax.edit_path(edit)) for _, edit in edits}:
+        codes.check_swappable(codes.nested_code(like, list(path)), codes.nested_code(new, list(path)), qualname)
+
+
+def original(block: Block, qualname: str) -> CodeType:
+    """The function's code as Python compiles it with its file."""
+    for code in nested(compiled(block.path)):
+        if code.co_firstlineno == block.first and code.co_qualname == qualname:
+            return code
+    raise Refused(Outcome.DRIFTED, f"{block.path} compiles to no {qualname} at line {block.first}")
+
+
+def imports_of(block: Block, qualname: str, like: CodeType) -> frozenset[str]:
+    """The file's imported names with which the function, compiled alone, is the same as in its file."""
+    for imported_names in (quick_imported_names, parsed_imported_names):
+        imports = imported_names(block.path)
+        if codes.equal(codes.compile_function(block.parse(), qualname, like, imports), like):
+            return imports
+    raise Refused(Outcome.CONFLICT, f"{qualname} compiled alone is not what its file compiles to")
+
+
+@functools.lru_cache(maxsize=8)
+def compiled(path: str) -> CodeType:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return compile(text_of(path) or "", path, "exec", dont_inherit=True)
+
+
+def nested(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from nested(constant)
+
+
+def exists(path: str, qualname: str) -> bool:
+    """Whether the file binds the dotted name, as far as its source tells."""
+    body: list[ast.stmt] = ast.parse(text_of(path) or "").body
+    for name in qualname.split("."):
+        binding = bound(body, name)
+        if binding is None:
+            return "*" in set().union(*map(bound_by, statements(body)))
+        if not isinstance(binding, ast.ClassDef):
+            return True  # a function, or an object whose attributes only running tells
+        body = binding.body
+    return True
+
+
+def bound(body: list[ast.stmt], name: str) -> ast.stmt | None:
+    """The first statement of a module's or class's body, `if`, `try` and the like included, that binds the name."""
+    return next((each for each in statements(body) if name in bound_by(each)), None)
+
+
+def statements(body: list[Any]) -> Iterator[ast.stmt]:
+    for each in body:
+        yield each
+        if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+                yield from statements(getattr(each, block, []))
+
+
+def bound_by(statement: ast.stmt) -> set[str]:
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {statement.name}
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
+    targets = [*getattr(statement, "targets", []), getattr(statement, "target", None)]
+    targets += [item.optional_vars for item in getattr(statement, "items", [])]
+    return {each.id for target in targets if target for each in ast.walk(target) if isinstance(each, ast.Name)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""A package index of its own: what the tests offer on it, on a port of this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+MADE = 1700000000  # 2023-11-14
+METADATA = """Metadata-Version: 2.1
+Name: deepspeed
+Version: {}
+Classifier: Programming Language :: Python :: 3
+Classifier: Programming Language :: Python :: 3.10
+Classifier: Programming Language :: Python :: 3.9
+"""
+REQUIRES = "numpy\ntorch>=2.0.0\npydantic>=2.0.0\n\n[dev]\ntorch>=9\n"
+
+
+class PackageIndex:
+    """Serves a project page and its files; nothing is there until it is offered."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.json = False
+        self.files: dict[str, bytes] = {}
+        self.links: list[dict[str, Any]] = []
+
+    def offer(self, version: str, files: Mapping[str, str] | None = None, **link: Any) -> None:
+        """An sdist of that version; `files` beside its metadata; `link`: what the page says otherwise of it."""
+        name = f"deepspeed-{version}"
+        contents = {
+            "deepspeed.egg-info/PKG-INFO": METADATA.format(version),
+            "deepspeed.egg-info/requires.txt": REQUIRES,
+            "deepspeed/__init__.py": f"__version__ = {version!r}\n",
+            **(files or {}),
+        }
+        written = io.BytesIO()
+        with tarfile.open(fileobj=written, mode="w:gz") as archive:
+            for path, text in contents.items():
+                member = tarfile.TarInfo(f"{name}/{path}")
+                member.size, member.mtime = len(text.encode()), MADE
+                archive.addfile(member, io.BytesIO(text.encode()))
+        self.offer_file(f"{name}.tar.gz", written.getvalue(), **link)
+
+    def offer_file(self, name: str, content: bytes, **link: Any) -> None:
+        self.files[name] = content
+        digest = hashlib.sha256(content).hexdigest()
+        self.links = [each for each in self.links if each["filename"] != name]
+        self.links.append({"filename": name, "url": f"{self.url}files/{name}", "hashes": {"sha256": digest}, **link})
+
+    def page(self) -> bytes:
+        if self.json:
+            return json.dumps({"meta": {"api-version": "1.1"}, "name": "deepspeed", "files": self.links}).encode()
+        rows = [
+            f'<a href="{each["url"]}#sha256={each["hashes"]["sha256"]}"{" data-yanked" * each.get("yanked", False)}>'
+            f"{each['filename']}</a>"
+            for each in self.links
+        ]
+        return f"<!DOCTYPE html><html><body>{''.join(rows)}</body></html>".encode()
+
+    def answer(self, path: str) -> tuple[int, str, bytes]:
+        """Status, content type and body."""
+        if path == "/deepspeed/" and self.links:
+            return 200, "application/vnd.pypi.simple.v1+json" if self.json else "text/html", self.page()
+        name = path.removeprefix("/files/")
+        return (200, "application/gzip", self.files[name]) if name in self.files else (404, "text/plain", b"")
+
+
+@pytest.fixture
+def package_index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
+    """An empty index, to which PIP_INDEX_URL leads."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, kind, body = offered.answer(self.path)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        offered = PackageIndex(f"http://127.0.0.1:{server.server_address[1]}/")
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        monkeypatch.setenv("PIP_INDEX_URL", offered.url)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield offered
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PIP_INDEX_URL leads to where nobody listens."""
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")

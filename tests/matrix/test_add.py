@@ -1,0 +1,140 @@
+"""A new release comes into the table with its facts, and every patch is told what became of it there."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import add
+import pytest
+import source
+import table
+import toxini
+
+from dsfix import registry
+from dsfix.cli.status import Complaint
+from dsfix.judge import Verdict
+from dsfix.outcome import Outcome
+
+CURRENT = table.load()
+NEWEST = CURRENT.releases[-1]
+COMMAND = argparse.Namespace()
+
+
+def following(how: str) -> str:
+    """The next release of the newest's minor series, or the first of the next series."""
+    major, minor, micro = NEWEST.version.release
+    return f"{major}.{minor}.{micro + 1}" if how == "same series" else f"{major}.{minor + 1}.0"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copies of the table and of tox.ini, which the command changes, and a cache of its own."""
+    releases, environments = tmp_path / "releases.json", tmp_path / "tox.ini"
+    releases.write_bytes(table.PATH.read_bytes())
+    environments.write_bytes(toxini.PATH.read_bytes())
+    monkeypatch.setattr(table, "load", functools.partial(table.load, releases))
+    monkeypatch.setattr(table, "save", functools.partial(table.save, path=releases))
+    monkeypatch.setattr(toxini, "PATH", environments)
+    monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def offer_table(index: Any) -> None:
+    for each in CURRENT.releases:
+        index.offer(each.deepspeed)
+
+
+def test_nothing_new(checkout: Path, package_index: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    offer_table(package_index)
+    package_index.offer("0.11.9")
+    package_index.offer("99.0.0rc1")
+    package_index.offer("99.0.0", yanked=True)
+    before = (checkout / "releases.json").read_bytes()
+    assert add.run(COMMAND) == 0
+    assert capsys.readouterr().out == f"No release is newer than {NEWEST.deepspeed}.\n"
+    assert (checkout / "releases.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("how", ["same series", "next series"])
+def test_a_new_release(checkout: Path, package_index: Any, capsys: pytest.CaptureFixture[str], how: str) -> None:
+    offer_table(package_index)
+    package_index.offer(following(how))
+    add.run(COMMAND)
+    told = capsys.readouterr().out
+    extended = table.load()
+    assert extended.releases[-1] == table.Release(
+        deepspeed=following(how),
+        released="2023-11-14",
+        requires={"torch": ">=2.0.0", "numpy": "", "pydantic": ">=2.0.0"},
+        pythons=("3.9", "3.10"),
+        environments=(next(iter(CURRENT.environments)),),
+        sampled=True,
+    )
+    # the last of a minor series is sampled for itself, any other newest one only for being the newest
+    assert extended.release(NEWEST.deepspeed).sampled == (how == "next series")
+    assert extended.releases[:-2] == CURRENT.releases[:-1]
+    text = (checkout / "tox.ini").read_text(encoding="utf-8")
+    assert toxini.updated(text, extended) == text
+    assert f",{following(how)}}}" in text
+    for patch_id in registry.catalogue():
+        assert told.count(f"  {patch_id}: ") == 1
+    assert f"python -m tox run -e matrix -- --release {following(how)}\n" in told
+    add.run(COMMAND)
+    assert capsys.readouterr().out == f"No release is newer than {following(how)}.\n"
+
+
+def test_a_release_that_its_environment_does_not_suit(
+    checkout: Path, package_index: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package_index.offer("99.0.0", {"deepspeed.egg-info/requires.txt": "torch>=99\nnumpy\n"})
+    add.run(COMMAND)
+    first = next(iter(CURRENT.environments.values()))
+    assert f"it asks for torch >=99, and {first.name} has {first.torch}" in capsys.readouterr().out
+
+
+def test_an_older_release_that_the_table_lacks_does_not_become_the_newest() -> None:
+    older = dataclasses.replace(NEWEST, deepspeed="0.14.6", sampled=False)
+    extended = add.with_releases(CURRENT, [older])
+    assert [each.deepspeed for each in extended.releases].index("0.14.6") == 19
+    assert extended.release("0.14.6") == older
+    assert extended.releases[-1] == NEWEST
+
+
+@pytest.mark.parametrize("fault", ["no answer", "no project", "wrong digest"])
+def test_an_index_that_fails_is_a_complaint_and_changes_nothing(
+    checkout: Path, package_index: Any, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    if fault == "no answer":
+        monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/")
+    if fault == "wrong digest":
+        package_index.offer("99.0.0", hashes={"sha256": "0" * 64})
+    before = (checkout / "releases.json").read_bytes()
+    with pytest.raises(Complaint) as complaint:
+        add.run(COMMAND)
+    assert complaint.value.status == 2
+    assert (checkout / "releases.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("inside", "number", "hidden", "faults", "told", "work"),
+    [
+        (True, "pending", "pending", (), "affected still", False),
+        (True, "pending", "pending", ("no f",), "drifted, no f: adapt its changes", True),
+        (True, "already-fixed", "already-fixed", (), "fixed there, why: end its range before 9.9.9", True),
+        (True, "drifted", "not-affected", (), "drifted, why: where the bug is gone, end its range before 9.9.9", True),
+        (False, "not-affected", "not-affected", (), "not affected", False),
+        (False, "not-affected", "already-fixed", (), "not affected, the fix is in the source", False),
+        (False, "not-affected", "pending", (), "outside its range, and the bug is in the source", True),
+    ],
+)
+def test_what_became_of_a_patch(
+    inside: bool, number: str, hidden: str, faults: tuple[str, ...], told: str, work: bool
+) -> None:
+    verdicts = Verdict(Outcome(number), "why"), Verdict(Outcome(hidden), "why")
+    cell = source.Cell("some_patch", "9.9.9", inside, *verdicts, faults, 0.0)
+    assert add.became(cell).startswith(told)
+    assert bool(cell.mismatches()) == work

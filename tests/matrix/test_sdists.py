@@ -1,0 +1,171 @@
+"""Sources come from the index whole, verified and laid out as installed, or not at all."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sdists
+
+
+@pytest.fixture
+def index(tmp_path: Path, package_index: Any) -> sdists.Index:
+    return sdists.Index(cache=tmp_path / "cache")
+
+
+def cached(index: sdists.Index) -> list[str]:
+    return sorted(each.name for each in index.cache.iterdir()) if index.cache.exists() else []
+
+
+def test_python_files_lie_as_installed(index: sdists.Index, package_index: Any) -> None:
+    package_index.offer(
+        "0.14.2",
+        {
+            "deepspeed/runtime/engine.py": "engine",
+            "deepspeed/readme.txt": "no code",
+            "accelerator/abstract.py": "abstract",
+            "op_builder/cpu/adam.py": "adam",
+            "csrc/adam.cpp": "no Python",
+            "tests/unit/test_it.py": "not installed",
+            "setup.py": "not installed",
+        },
+    )
+    root = index.sources("0.14.2")
+    found = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*.py")}
+    assert found == {
+        "deepspeed/__init__.py": "__version__ = '0.14.2'\n",
+        "deepspeed/runtime/engine.py": "engine",
+        "deepspeed/accelerator/abstract.py": "abstract",
+        "deepspeed/ops/op_builder/cpu/adam.py": "adam",
+    }
+    (described,) = metadata.distributions(name="deepspeed", path=[str(root)])
+    assert described.version == "0.14.2"
+
+
+def test_nothing_is_written_elsewhere(index: sdists.Index, package_index: Any, tmp_path: Path) -> None:
+    package_index.offer("0.14.2", {f"deepspeed/{'../' * 5}outside.py": "", "deepspeed/inside.py": ""})
+    index.sources("0.14.2")
+    assert [path.name for path in tmp_path.rglob("*side.py")] == ["inside.py"]
+
+
+def test_withdrawn_releases_pre_releases_and_wheels_are_not_releases(index: sdists.Index, package_index: Any) -> None:
+    for version in ("0.14.10", "0.14.2", "0.15.0rc1", "0.15.0.dev3", "0.15.0.post1"):
+        package_index.offer(version)
+    package_index.offer("0.14.3", yanked=True)
+    package_index.offer_file("deepspeed-0.16.0-py3-none-any.whl", b"")
+    assert list(index.sdists) == ["0.14.2", "0.14.10"]
+    with pytest.raises(sdists.Unavailable, match=r"0\.14\.3 is not on the package index"):
+        index.sources("0.14.3")
+
+
+def test_a_wrong_digest_is_refused_and_leaves_nothing(index: sdists.Index, package_index: Any) -> None:
+    package_index.offer("0.14.2", hashes={"sha256": "0" * 64})
+    with pytest.raises(sdists.Unavailable, match="digest"):
+        index.sources("0.14.2")
+    assert cached(index) == []
+
+
+def test_a_download_that_breaks_off_leaves_nothing(index: sdists.Index, package_index: Any) -> None:
+    package_index.offer("0.14.2")
+    package_index.files["deepspeed-0.14.2.tar.gz"] = package_index.files["deepspeed-0.14.2.tar.gz"][:100]
+    with pytest.raises(sdists.Unavailable):
+        index.sources("0.14.2")
+    assert cached(index) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        (
+            {"deepspeed.egg-info/PKG-INFO": "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.14.1\n"},
+            "another version",
+        ),
+        (None, "cannot be had"),
+    ],
+)
+def test_an_archive_that_is_not_that_release(
+    index: sdists.Index, package_index: Any, files: dict[str, str] | None, why: str
+) -> None:
+    if files is None:
+        package_index.offer_file("deepspeed-0.14.2.tar.gz", b"no archive")
+    else:
+        package_index.offer("0.14.2", files)
+    with pytest.raises(sdists.Unavailable, match=why):
+        index.sources("0.14.2")
+    assert cached(index) == []
+
+
+def test_a_file_that_is_gone_from_the_index(index: sdists.Index, package_index: Any) -> None:
+    package_index.offer("0.14.2")
+    package_index.files.clear()
+    with pytest.raises(sdists.Unavailable, match="HTTP status 404"):
+        index.sources("0.14.2")
+
+
+def test_what_is_cached_needs_no_index(
+    index: sdists.Index, package_index: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package_index.offer("0.14.2")
+    root = index.sources("0.14.2")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/")
+    assert sdists.Index(cache=index.cache).sources("0.14.2") == root
+
+
+def test_an_index_that_does_not_answer(no_index: None, tmp_path: Path) -> None:
+    with pytest.raises(sdists.Unavailable, match="the package index does not answer: no connection"):
+        sdists.Index(cache=tmp_path).sources("0.14.2")
+
+
+def test_an_index_without_the_project(index: sdists.Index) -> None:
+    with pytest.raises(sdists.Unavailable, match="no project deepspeed"):
+        index.sources("0.14.2")
+
+
+def test_facts(index: sdists.Index, package_index: Any) -> None:
+    package_index.offer("0.14.2")
+    assert index.facts("0.14.2") == sdists.Facts(
+        released="2023-11-14",  # when the archive was made: this index does not tell when it was uploaded
+        requires={"numpy": "", "torch": ">=2.0.0", "pydantic": ">=2.0.0"},
+        pythons=("3.9", "3.10"),
+    )
+
+
+def test_the_day_of_the_upload_comes_from_an_index_that_tells_it(index: sdists.Index, package_index: Any) -> None:
+    package_index.json = True
+    package_index.offer("0.14.2", **{"upload-time": "2024-04-23T23:26:47.909011Z"})
+    assert index.facts("0.14.2").released == "2024-04-23"
+
+
+def test_the_index_is_the_one_that_pip_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not (importlib.util.find_spec("pip") or shutil.which("pip")):
+        pytest.skip("there is no pip to ask")
+    configuration = tmp_path / "pip.conf"
+    configuration.write_text("[global]\nindex-url = https://pip.example/simple\n")
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
+    assert sdists.index_url() == "https://pip.example/simple"
+    monkeypatch.setenv("PIP_INDEX_URL", "https://environment.example/simple")
+    assert sdists.index_url() == "https://environment.example/simple"
+
+
+def test_two_processes_that_fetch_the_same_release_do_not_disturb_each_other(
+    index: sdists.Index, package_index: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package_index.offer("0.14.2")
+    other = sdists.Index(cache=index.cache)
+    unpack = sdists._unpack
+
+    def overtaken(archive: Path, directory: Path) -> None:
+        monkeypatch.setattr(sdists, "_unpack", unpack)
+        other.sources("0.14.2")
+        unpack(archive, directory)
+
+    monkeypatch.setattr(sdists, "_unpack", overtaken)
+    assert (index.sources("0.14.2") / "deepspeed" / "__init__.py").exists()
+    assert cached(index) == ["0.14.2"]

@@ -1,0 +1,250 @@
+"""The source proof, on stand-in releases with a catalogue of its own: each way for a claim to be wrong is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import source
+import table
+
+import dsfix
+
+Proof = Callable[..., "subprocess.CompletedProcess[str]"]
+TOLD = "on {}, {} its range, its number hidden, it is {}"
+OUTER, INNER = ("1.0.0", "1.1.0", "1.2.0"), ("1.0.1", "1.0.2")  # without the bug, with it
+SCALES = {"1.0.0": "1", "1.0.1": "self.limit", "1.0.2": "self.limit", "1.1.0": "float(self.limit)", "1.2.0": "2.0"}
+ENGINE = '''
+"""def step_of_old(): no definition"""
+
+class Engine:
+    limit = 1
+    if limit:
+        def checked(self):
+            return self.limit
+
+    def step(self, loss):
+        scale = {}
+        return loss * scale
+'''
+PATCH = '''
+"""For the test."""
+{before}
+from dsfix.patch import Edit, Patch, Provide, Replace, Severity, Source, Wrap
+
+STEP, CHECKED = "deepspeed.engine:Engine.step", "deepspeed.engine:Engine.checked"
+
+def step(code):
+    return Edit(STEP, replace="scale = self.limit", code=code)
+
+declared = dict(
+    title="x", severity=Severity.CRASH, symptom="x", upstream=(), affects={{"deepspeed": ">=1.0.1,<1.1"}},
+    changes=(step("scale = float(self.limit)"),), fixed_in="1.1.0",
+    fixed=(Source(STEP, "scale = 1"), Source(STEP, "scale = 2.0"), Source(STEP, "scale = float(self.limit)")),
+)
+everywhere = dict(
+    affects={{"deepspeed": ">=1.0"}}, fixed_in=None, fixed=(),
+    changes=(Wrap(CHECKED, print), Edit(CHECKED, before="return self.limit", code="pass")),
+)
+PATCH = Patch(**{{**declared, **dict({options})}})
+'''
+IMPORT = """
+import os, sys
+if "IMPORT" in os.environ and "verdicts" in sys.argv[0]:
+    import deepspeed
+"""
+# what the patch declares otherwise, and the beginning of each sentence that the proof has to say of it
+CASES: dict[str, tuple[str, list[str]]] = {
+    "right": ("", []),
+    "right_and_off_by_default": ("default=False", []),
+    "right_everywhere": ("**everywhere", []),
+    "right_for_another_torch": ("affects={'deepspeed': '>=1.0.1,<1.1', 'torch': '<1'}", []),
+    "range_begins_too_early": (
+        "affects={'deepspeed': '>=1.0,<1.1'}",
+        ["on 1.0.0, inside its range it is already-fixed", TOLD.format("1.0.0", "inside", "already-fixed")],
+    ),
+    "range_ends_too_late": (
+        "affects={'deepspeed': '>=1.0.1,<1.2'}, fixed_in='1.2.0'",
+        ["on 1.1.0, inside its range it is already-fixed", TOLD.format("1.1.0", "inside", "already-fixed")],
+    ),
+    "range_ends_too_early": (
+        "affects={'deepspeed': '>=1.0.1,<1.0.2'}, fixed_in='1.0.2'",
+        [
+            TOLD.format("1.0.2", "outside", "pending"),
+            "on 1.0.2, which fixed it, its number hidden, it is pending",
+        ],
+    ),
+    "range_is_empty": (
+        "affects={'deepspeed': '>=3'}",
+        [*(TOLD.format(each, "outside", "pending") for each in INNER), "no release of the table is inside its range"],
+    ),
+    "fix_is_not_recognised": (
+        "changes=(Edit(STEP, after='scale = self.limit', code='scale *= 1.0'),), fixed=()",
+        ["on 1.1.0, which fixed it, its number hidden, it is not-affected"],
+    ),
+    "fixed_in_is_late": ("fixed_in='1.2.0'", ["fixed_in is 1.2.0, but the first release after its range is 1.1.0"]),
+    "fixed_in_is_not_given": ("fixed_in=None", ["fixed_in is None, but the first release after its range is 1.1.0"]),
+    "fixed_in_is_to_come": (
+        "**{**everywhere, 'fixed_in': '2.0'}",
+        ["fixed_in is 2.0, but its range holds the newest release, 1.2.0"],
+    ),
+    "no_evidence": (
+        "changes=(Wrap(CHECKED, print),)",
+        [TOLD.format(each, "inside", "not-affected") for each in INNER],
+    ),
+    "another_kind_of_function": (
+        "changes=(step('scale = yield'),)",
+        [f"on {each}: Edit of Engine.step: the edit makes Engine.step another kind of function" for each in INNER],
+    ),
+    "does_not_compile": (
+        "changes=(step('break'),)",
+        [f"on {each}: Edit of Engine.step: 'break' outside loop" for each in INNER],
+    ),
+    "is_no_python": (
+        "changes=(step('scale ='),)",
+        [
+            *(f"on {each}, inside its range it is failed: SyntaxError" for each in INNER),
+            *(TOLD.format(each, "inside", "failed") for each in INNER),
+        ],
+    ),
+    "targets_that_are_not_there": (
+        "changes=(*declared['changes'], Replace('deepspeed.engine:step_of_old', print),"
+        "Provide('deepspeed.nothing', 'x', print), Provide('deepspeed.engine', 'Engine', print))",
+        [
+            f"on {release}: {what}"
+            for release in INNER
+            for what in (
+                "deepspeed.engine has no step_of_old",
+                "there is no module deepspeed.nothing",
+                "deepspeed.engine has Engine already",
+            )
+        ],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def proof(tmp_path_factory: pytest.TempPathFactory) -> Proof:
+    """`python matrix source` with those releases and patches, and an index where nobody answers."""
+    root = tmp_path_factory.mktemp("root")
+    patches = root / "dsfix" / "patches"
+    patches.mkdir(parents=True)
+    for path in Path(dsfix.__file__).parent.iterdir():
+        if path.name not in ("patches", "__pycache__"):
+            (root / "dsfix" / path.name).symlink_to(path)
+    (patches / "__init__.py").touch()
+    sources = {name: PATCH.format(before="", options=options) for name, (options, _) in CASES.items()}
+    sources["imports_deepspeed"] = PATCH.format(before=IMPORT, options="")
+    for name, text in sources.items():
+        (patches / f"{name}.py").write_text(text)
+    for release, scale in SCALES.items():
+        package = root / "cache" / "sdists" / release / "deepspeed"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "engine.py").write_text(ENGINE.format(scale))
+        record = package.parent / "deepspeed.egg-info"
+        record.mkdir()
+        (record / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {release}\n")
+    row = {"released": "", "requires": {}, "pythons": [], "environments": [], "sampled": False}
+    for name, releases in (("releases", SCALES), ("more", [*SCALES, "1.3.0"])):
+        table_of_these = {"environments": {}, "releases": [{"deepspeed": each, **row} for each in releases]}
+        (root / f"{name}.json").write_text(json.dumps(table_of_these))
+
+    def run(*arguments: str, releases: str = "releases", **variables: str) -> subprocess.CompletedProcess[str]:
+        code = f"""
+import argparse, functools, sys
+sys.path.insert(0, {str(Path(table.__file__).parent)!r})
+import source, table
+table.load = functools.partial(table.load, table.Path({str(root / releases)!r} + ".json"))
+parser = argparse.ArgumentParser()
+source.add_arguments(parser)
+try:
+    sys.exit(source.run(parser.parse_args()))
+except source.Complaint as complaint:
+    print(complaint)
+    sys.exit(complaint.status)
+"""
+        index = {"PIP_INDEX_URL": "http://127.0.0.1:1/", "NO_PROXY": "127.0.0.1"}
+        environment = {**os.environ, **index, **variables, "DSFIX_CACHE": str(root / "cache"), "PYTHONPATH": str(root)}
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def told(proof: Proof) -> list[str]:
+    """What the proof says of all patches at once; they change the same function, which is another test."""
+    done = proof("--patch", *CASES)
+    assert done.returncode == 1, done.stderr
+    return [line for line in done.stdout.splitlines() if ": together with " not in line]
+
+
+@pytest.mark.parametrize("patch_id", CASES)
+def test_each_wrong_claim_is_one_sentence(told: list[str], patch_id: str) -> None:
+    mine = [line.removeprefix(f"{patch_id}: ") for line in told if line.startswith(f"{patch_id}: ")]
+    expected = CASES[patch_id][1]
+    for each in expected:
+        assert sum(line.startswith(each) for line in mine) == 1, mine
+    assert len(mine) == len(expected), mine
+
+
+def test_claims_that_hold(proof: Proof) -> None:
+    done = proof("--patch", "right", "right_everywhere", "right_for_another_torch")
+    assert "patches: 3, releases: 5, cells: 15, mismatches: 0" in done.stdout
+    assert "1.0.1 to 1.0.2" in done.stdout
+    assert done.returncode == 0, done.stderr
+
+
+def test_patches_that_change_the_same_code_are_named(proof: Proof) -> None:
+    done = proof("--patch", "right", "right_and_off_by_default", "--release", "1.0.1")
+    for one, other in (("right", "right_and_off_by_default"), ("right_and_off_by_default", "right")):
+        assert re.search(
+            rf"^{one}: on 1\.0\.1: together with {other}: .* change the same statement$", done.stdout, re.M
+        )
+    assert done.returncode == 1
+
+
+def test_a_release_that_cannot_be_had_costs_its_own_cells_only(proof: Proof) -> None:
+    done = proof("--patch", "right", releases="more")
+    assert "deepspeed 1.3.0 was not looked at: the package index does not answer" in done.stdout
+    assert "releases: 5, cells: 5, mismatches: 0" in done.stdout
+    assert done.returncode == 1
+
+
+def test_a_patch_that_imports_deepspeed_is_no_proof_by_source(proof: Proof) -> None:
+    done = proof("--patch", "imports_deepspeed", "--release", "1.0.1", IMPORT="1")
+    assert "deepspeed was imported" in done.stdout
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--patch", "rihgt"), "no patch is called 'rihgt'; did you mean right"),
+        (("--release", "1.0.1", "9.9.9"), "the table has no release 9.9.9: it goes from 1.0.0 to 1.2.0"),
+    ],
+)
+def test_unknown_names(proof: Proof, arguments: tuple[str, ...], sentence: str) -> None:
+    done = proof(*arguments)
+    assert done.stdout.startswith(sentence)
+    assert done.returncode == 2
+
+
+def test_nothing_to_be_had_at_all_is_one_sentence(proof: Proof) -> None:
+    done = proof("--release", "1.3.0", releases="more")
+    assert done.stdout == "the package index does not answer: no connection\n"
+    assert done.returncode == 2
+
+
+def test_spans() -> None:
+    marked = [("1", True), ("2", True), ("3", False), ("4", True), ("5", False)]
+    assert source.spans(marked) == "1 to 2, 4"
+    assert source.spans([("1", False)]) == ""

@@ -1,0 +1,57 @@
+"""The committed table holds together, and is written as it is read."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from pathlib import Path
+
+import pytest
+import table
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+RELEASES = table.load().releases
+
+
+def test_every_release_is_there_once_and_none_is_a_pre_release() -> None:
+    versions = [each.version for each in RELEASES]
+    assert len(set(versions)) == len(versions)
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", each.deepspeed) for each in RELEASES)
+    assert versions[0] == Version("0.12.0")
+
+
+def test_days_of_release_are_dates_that_have_been() -> None:
+    for each in RELEASES:
+        assert datetime.date(2023, 11, 1) < datetime.date.fromisoformat(each.released) <= datetime.date.today()
+
+
+def test_a_release_is_run_in_environments_that_it_can_be_run_in() -> None:
+    environments = table.load().environments
+    for each in RELEASES:
+        assert each.environments, each.deepspeed
+        for name in each.environments:
+            for distribution, version in environments[name].distributions.items():
+                assert SpecifierSet(each.requires[distribution]).contains(version), (each.deepspeed, name)
+
+
+def test_every_environment_is_used() -> None:
+    for name in table.load().environments:
+        assert table.load().run_in(name)
+
+
+def test_the_newest_release_is_sampled() -> None:
+    assert RELEASES[-1].sampled
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    copy = tmp_path / "releases.json"
+    table.save(table.load(), copy)
+    assert copy.read_bytes() == table.PATH.read_bytes()
+    assert table.load(copy) == table.load()
+
+
+def test_a_release_that_the_table_lacks() -> None:
+    assert table.load().release("0.14.2").deepspeed == "0.14.2"
+    with pytest.raises(KeyError):
+        table.load().release("0.14.99")

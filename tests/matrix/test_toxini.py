@@ -1,0 +1,56 @@
+"""tox.ini says what the table says."""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import dataclasses
+from pathlib import Path
+
+import pytest
+import table
+import toxini
+from packaging.version import Version
+
+from dsfix.cli.status import Complaint
+
+
+def test_tox_ini_is_up_to_date() -> None:
+    text = toxini.PATH.read_text(encoding="utf-8")
+    assert toxini.updated(text, table.load()) == text, "python matrix tox"
+
+
+def test_versions_follow_the_table() -> None:
+    current = table.load()
+    first = next(iter(current.environments.values()))
+    environments = {**current.environments, first.name: dataclasses.replace(first, distributions={"torch": "9.8.7"})}
+    text = toxini.updated(toxini.PATH.read_text(encoding="utf-8"), table.Table(environments, current.releases))
+    written = configparser.ConfigParser(interpolation=None)
+    written.read_string(text)
+    assert written["releases"]["torch"] == "9.8.7"
+    assert "numpy" not in written["releases"]
+    assert written["torch-2-3-1"]["torch"] == "2.3.1"
+
+
+def test_ranges_leave_out_what_is_not_there() -> None:
+    versions = map(Version, ("0.12.0", "0.12.1", "0.12.2", "0.12.4", "0.13.7", "0.14.8", "0.14.10", "1.0.0", "1.0.1"))
+    assert list(toxini.ranges("ds-", versions)) == ["ds-0.12.{0-2,4}", "ds-0.13.7", "ds-0.14.{8,10}", "ds-1.0.{0-1}"]
+
+
+def test_check_fails_where_tox_ini_is_stale_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stale = tmp_path / "tox.ini"
+    text = toxini.PATH.read_text(encoding="utf-8")
+    stale.write_text(text.replace("ds-{0.12.6,", "ds-{0.12.5,"), encoding="utf-8")
+    monkeypatch.setattr(toxini, "PATH", stale)
+    assert toxini.run(argparse.Namespace(check=True)) == 1
+    assert "python matrix tox" in capsys.readouterr().out
+    assert "ds-{0.12.5," in stale.read_text(encoding="utf-8")
+    assert toxini.run(argparse.Namespace(check=False)) == 0
+    assert stale.read_text(encoding="utf-8") == text
+
+
+def test_a_part_that_is_gone_is_a_complaint() -> None:
+    with pytest.raises(Complaint, match="sampled releases"):
+        toxini.updated("[tox]\n", table.load())
