@@ -1,0 +1,1 @@
+"""The pages below docs/ that are generated from the catalogue, the table of releases and the run proof."""

@@ -1,0 +1,66 @@
+"""docs/catalogue.md: one section per patch."""
+
+from __future__ import annotations
+
+import re
+
+from dsfix.registry import Entry
+
+from . import text
+from .evidence import Evidence
+
+_HEAD = """\
+# The patches
+
+Written by `python -m tox run -e docs` from `patches/` and from what was run; edit those. Each patch cures one bug. "As
+proven" is what the bug's reproduction showed without the patch and with it: [matrix.md](matrix.md) has every release,
+`python -m dsfix verify ID` does the same with what you have installed.
+
+"""
+
+
+def render(evidence: Evidence) -> str:
+    """The page's Markdown."""
+    rows = [
+        [
+            f"[`{entry.id}`](#{entry.id})",
+            entry.patch.severity.value,
+            text.escape(entry.patch.title),
+            text.affected(entry.patch, evidence.releases),
+            text.escape(text.beside(entry.patch)),
+            entry.patch.fixed_in or "",
+        ]
+        for entry in evidence.entries
+    ]
+    contents = text.table(("patch", "severity", "bug", "DeepSpeed", "only with", "fixed in"), rows)
+    return _HEAD + contents + "".join(_section(entry, evidence) for entry in evidence.entries)
+
+
+def _section(entry: Entry, evidence: Evidence) -> str:
+    patch = entry.patch
+    facts = [
+        f"Severity: {patch.severity.value}",
+        "Affects: " + ", ".join(text.code(f"{name} {specifiers}") for name, specifiers in patch.affects.items()),
+    ]
+    for column in evidence.columns:
+        if not column.on_gpu or any(judged.cell for judged in evidence.cells[entry.id][column.name].values()):
+            facts.append(f"As proven, {column.name}: {text.proven(evidence, entry.id, column)}")
+    facts += [f"Fixed in: {patch.fixed_in or 'no release so far'}", f"The log shows: {text.code(patch.symptom)}"]
+    if not patch.default:
+        facts.append(f"Off unless it is named: `DSFIX_ONLY={entry.id}`")
+    if patch.ranks > 1:
+        facts.append(f"To see it takes {patch.ranks} ranks")
+    lines = [f"\n## {entry.id}\n", f"{text.escape(patch.title)}\n", *(f"- {fact}" for fact in facts)]
+    lines += [""]
+    story = text.story(entry)
+    lines += [f"**{heading}:** {_linked(text.escape(told), evidence)}\n" for heading, told in story.items()]
+    told = story.get("Upstream", "")
+    if others := [f"<{link}>" for link in patch.upstream if not re.search(rf"{re.escape(link)}(?!\w)", told)]:
+        lines.append(f"See also {', '.join(others)}\n")
+    return "\n".join(lines)
+
+
+def _linked(told: str, evidence: Evidence) -> str:
+    """The story with a link wherever it names a patch."""
+    ids = "|".join(re.escape(entry.id) for entry in evidence.entries)
+    return re.sub(rf"(?<![\w/`])({ids})(?![\w`])", r"[\1](#\1)", told)

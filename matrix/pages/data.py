@@ -1,0 +1,124 @@
+"""The data of the matrix, as docs/matrix/matrix.json gives it and as the page carries it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from proofs import Run
+
+from dsfix.registry import Entry
+
+from . import text
+from .evidence import Column, Evidence, Judged
+
+# of each cell, in the order in which the page carries them
+_PATHS = (
+    ("state",),
+    ("why",),
+    ("without", "outcome"),
+    ("without", "patch"),
+    ("without", "detail"),
+    ("without", "seconds"),
+    ("with", "outcome"),
+    ("with", "patch"),
+    ("with", "detail"),
+    ("with", "seconds"),
+    ("versions",),
+    ("device",),
+    ("date",),
+)
+
+
+def tree(evidence: Evidence) -> dict[str, Any]:
+    """Everything that the pages show, as plain data; docs/matrix.md names its fields."""
+    return {
+        "environments": {
+            each.name: {"python": each.python, **each.distributions} for each in evidence.table.environments.values()
+        },
+        "columns": {each.name: _column(each) for each in evidence.columns},
+        "releases": {each.deepspeed: each.released for each in evidence.table.releases},
+        "patches": {each.id: _patch(each, evidence) for each in evidence.entries},
+        "cells": {
+            patch_id: {
+                column: {release: _cell(judged) for release, judged in releases.items()}
+                for column, releases in columns.items()
+            }
+            for patch_id, columns in evidence.cells.items()
+        },
+    }
+
+
+def _column(column: Column) -> dict[str, Any]:
+    return {
+        "environment": column.environment.name,
+        "releases": list(column.releases),
+        "command": column.command,
+    }
+
+
+def _patch(entry: Entry, evidence: Evidence) -> dict[str, Any]:
+    patch = entry.patch
+    return {
+        "title": patch.title,
+        "severity": patch.severity.value,
+        "affects": dict(patch.affects),
+        "fixed_in": patch.fixed_in,
+        "default": patch.default,
+        "symptom": patch.symptom,
+        "upstream": list(patch.upstream),
+        "story": text.story(entry),
+        "proven": {column.name: text.proven(evidence, entry.id, column) for column in evidence.columns},
+    }
+
+
+def _cell(judged: Judged) -> dict[str, Any]:
+    said = {"state": judged.state.value, "why": judged.why}
+    cell = judged.cell
+    if cell is None:
+        return said
+    seen = {"without": _run(cell.without), "with": _run(cell.patched)}
+    return {**said, **seen, "versions": dict(cell.versions), "device": cell.device, "date": cell.date}
+
+
+def _run(run: Run) -> dict[str, Any]:
+    return {"outcome": run.outcome, "patch": run.patch, "detail": run.detail, "seconds": round(run.seconds, 1)}
+
+
+def as_file(data: Mapping[str, Any]) -> str:
+    """The text of matrix.json: one cell per line, so that a change of one cell is a change of one line."""
+    head = {key: value for key, value in data.items() if key != "cells"}
+    lines = [json.dumps(head, indent=1).removesuffix("\n}") + ",", ' "cells": {']
+    patches = []
+    for patch_id, columns in data["cells"].items():
+        parts = []
+        for column, releases in columns.items():
+            rows = ",\n".join(f"    {json.dumps(release)}: {json.dumps(cell)}" for release, cell in releases.items())
+            parts.append(f"   {json.dumps(column)}: {{\n{rows}\n   }}")
+        patches.append(f"  {json.dumps(patch_id)}: {{\n" + ",\n".join(parts) + "\n  }")
+    return "\n".join([*lines, ",\n".join(patches), " }", "}"]) + "\n"
+
+
+def packed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with each cell as a list of indices into `values`: most of what cells say is said many times."""
+    values: dict[str, int] = {}
+
+    def pack(cell: Mapping[str, Any]) -> list[int]:
+        found = [_get(cell, path) for path in _PATHS if path[0] in cell]
+        return [values.setdefault(json.dumps(value), len(values)) for value in found]
+
+    cells = {
+        patch_id: {
+            column: {release: pack(cell) for release, cell in releases.items()} for column, releases in columns.items()
+        }
+        for patch_id, columns in data["cells"].items()
+    }
+    return {**data, "cells": cells, "paths": _PATHS, "values": [json.loads(value) for value in values]}
+
+
+def _get(cell: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = cell
+    for key in path:
+        value = value[key]
+    return value

@@ -1,0 +1,98 @@
+"""What all pages show: the judged cells of every patch, in every column, on every release that is run there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import proofs
+from proofs import Cell, State
+from table import Environment, Table
+
+from dsfix.patch import Severity
+from dsfix.registry import Entry
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of proof: an environment of the table, or that environment on a GPU, and the releases run in it.
+
+    command: runs what the column lacks, on a machine as the column's.
+    """
+
+    name: str
+    environment: Environment
+    releases: tuple[str, ...]
+    command: str
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.name != self.environment.name
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A cell (None where it was not run), what it says of the patch's claim, and why in one sentence."""
+
+    cell: Cell | None
+    state: State
+    why: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The patches by severity, the columns in the table's order, and patch id -> column -> release -> judged cell."""
+
+    table: Table
+    entries: tuple[Entry, ...]
+    columns: tuple[Column, ...]
+    cells: Mapping[str, Mapping[str, Mapping[str, Judged]]]
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        return tuple(each.deepspeed for each in self.table.releases)
+
+    def ran(self, column: Column) -> list[Cell]:
+        """Every cell of the column that was run."""
+        judged = (cell for columns in self.cells.values() for cell in columns[column.name].values())
+        return [each.cell for each in judged if each.cell is not None]
+
+    def counts(self, column: Column) -> dict[State, int]:
+        """State -> the number of the column's cells."""
+        found = dict.fromkeys(State, 0)
+        for columns in self.cells.values():
+            for each in columns[column.name].values():
+                found[each.state] += 1
+        return found
+
+
+def collect(entries: Iterable[Entry], table: Table, directory: Path = proofs.DIRECTORY) -> Evidence:
+    """Read and judge the records of these patches."""
+    severities = list(Severity)
+    ordered = tuple(sorted(entries, key=lambda each: (severities.index(each.patch.severity), each.id)))
+    records = {entry.id: proofs.load(entry, directory) for entry in ordered}
+    columns = tuple(_columns(table, {name for record in records.values() for name in record.cells}))
+    cells = {
+        entry.id: {
+            column.name: {
+                release: _judged(entry, records[entry.id].cell(column.name, release)) for release in column.releases
+            }
+            for column in columns
+        }
+        for entry in ordered
+    }
+    return Evidence(table, ordered, columns, cells)
+
+
+def _columns(table: Table, recorded: set[str]) -> Iterable[Column]:
+    for number, environment in enumerate(table.environments.values()):
+        command = f"python -m tox run -e {f'matrix-{environment.name}' if number else 'matrix'}"
+        releases = tuple(each.deepspeed for each in table.run_in(environment.name))
+        gpus = sorted(name for name in recorded if name.startswith(f"{environment.name} on "))
+        for name in (environment.name, *gpus):
+            yield Column(name, environment, releases, command)
+
+
+def _judged(entry: Entry, cell: Cell | None) -> Judged:
+    return Judged(cell, *proofs.judge(entry.patch, cell))

@@ -1,0 +1,100 @@
+"""Phrases and Markdown that several pages share."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Collection, Sequence
+
+from packaging.specifiers import SpecifierSet
+from proofs import State
+
+from dsfix.patch import Patch
+from dsfix.registry import Entry
+
+from .evidence import Column, Evidence
+
+HEADINGS = ("Why", "How", "Upstream", "Retire")
+_HEADING = re.compile(rf"^({'|'.join(HEADINGS)}):[ \n]", re.M)
+_WRAP = re.compile(r"(?<!\n)\n(?!\n| |- )")  # between two lines of one paragraph
+_MARKUP = re.compile(r"[\\*<\[\]|~`]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
+_LITERAL = re.compile(r"(`[^`]+`|https?://[^\s<>|]+)")
+
+
+def story(entry: Entry) -> dict[str, str]:
+    """Heading -> text, one line per paragraph, of the docstring of the patch's module."""
+    parts = _HEADING.split(inspect.cleandoc(entry.docstring) + "\n")[1:]
+    return {
+        heading: _WRAP.sub(" ", inspect.cleandoc(text)) for heading, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def span(chosen: Collection[str], releases: Sequence[str]) -> str:
+    """The chosen ones of all releases, neighbours joined: "0.12.0 to 0.14.0, 0.14.2"."""
+    runs: list[list[str]] = []
+    before = ""
+    for release in releases:
+        if release in chosen:
+            if before in chosen:
+                runs[-1].append(release)
+            else:
+                runs.append([release])
+        before = release
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
+
+
+def affected(patch: Patch, releases: Sequence[str]) -> str:
+    """The releases that the patch claims to be for."""
+    claimed = SpecifierSet(patch.affects.get("deepspeed", ""))
+    return span([each for each in releases if claimed.contains(each)], releases)
+
+
+def beside(patch: Patch) -> str:
+    """What else must be installed for the patch to apply: "torch >=2.4"."""
+    return ", ".join(f"{name} {specifiers}" for name, specifiers in patch.affects.items() if name != "deepspeed")
+
+
+def proven(evidence: Evidence, patch_id: str, column: Column) -> str:
+    """The patch's range as it was seen: "bug seen on 0.14.1, 0.14.2; not on the other 58"."""
+    by_state: dict[State, list[str]] = {}
+    for release, judged in evidence.cells[patch_id][column.name].items():
+        by_state.setdefault(judged.state, []).append(release)
+    total = len(column.releases)
+    outside = by_state.get(State.NOT_AFFECTED, [])
+    if len(outside) == total:
+        return f"no bug on any of its {total} releases"
+    phrases = {
+        State.CURED: "bug seen on {}, and gone with the patch",
+        State.NOT_AFFECTED: "no bug on {}",
+        State.CANNOT_TELL: "cannot tell on {}",
+        State.WRONG: "contradicted on {}",
+        State.NOT_RUN: "not run on {}",
+    }
+    if by_state.keys() == {State.CURED, State.NOT_AFFECTED}:
+        phrases[State.NOT_AFFECTED] = f"not on the other {len(outside)}"
+    if column.on_gpu and len(by_state) > 1:  # run as far as such a machine was at hand
+        del phrases[State.NOT_RUN]
+    return "; ".join(
+        phrase.format(span(by_state[state], column.releases)) for state, phrase in phrases.items() if state in by_state
+    )
+
+
+def escape(text: str) -> str:
+    """The text as Markdown that shows it; what stands in backticks, and links, stay as they are."""
+    parts = _LITERAL.split(text)
+    parts[::2] = [_MARKUP.sub(r"\\\g<0>", part) for part in parts[::2]]
+    parts[1::2] = [part.replace("|", r"\|") if part.startswith("`") else part for part in parts[1::2]]
+    return "".join(parts)
+
+
+def code(text: str) -> str:
+    """The text as a code span, whatever it holds but line ends."""
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    pad = " " if "`" in (text[:1], text[-1:]) else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the cells are Markdown already."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(' '.join(cell.split()) for cell in line)} |\n" for line in lines)

@@ -1,0 +1,376 @@
+"""The generated pages, from records that are made up here."""
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+import re
+import sys
+
+import proofs
+import pytest
+from pages import evidence, text
+from proofs import Cell, Run, State
+from table import Environment, Release, Table
+
+import docs
+from dsfix.registry import Entry
+
+RELEASES = ("0.13.4", "0.13.5", "0.14.0", "0.14.1", "0.14.2", "0.14.3")
+OLD = "torch-2.3.1"
+NEW = "torch-2.13.0"
+GPU = f"{NEW} on NVIDIA H200"
+HOSTILE = "</script><script>alert(1)</script> <!-- | `tick` \u2028 $data"
+
+PATCH = '''
+"""Title.
+
+Why: with `offload` the <norm> is a __tensor__,
+    and *not* a number: another.
+How: moves it.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/1_2_3.
+Retire: when DeepSpeed 0.14.2 is no longer supported here.
+"""
+from dsfix.patch import Patch, Provide, Severity
+
+PATCH = Patch(
+    title="{title}",
+    severity=Severity.{severity},
+    affects={{"deepspeed": "{affects}", "torch": ">=2.4"}},
+    changes=(Provide("torch", "name", None),),
+    symptom=r"a | `b` <c>",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/issues/1_2_3",
+        "https://github.com/deepspeedai/DeepSpeed/issues/1",
+    ),
+    fixed_in="0.14.3",
+)
+'''
+
+
+@pytest.fixture
+def table():
+    environments = {
+        NEW: Environment(NEW, "3.11", {"torch": "2.13.0", "numpy": "2.4.6"}),
+        OLD: Environment(OLD, "3.11", {"torch": "2.3.1", "numpy": "1.26.4"}),
+    }
+    releases = tuple(
+        Release(each, "2024-05-01", {}, ("3.11",), (NEW, OLD) if each < "0.14.1" else (NEW,), False)
+        for each in RELEASES
+    )
+    return Table(environments, releases)
+
+
+@pytest.fixture
+def write_patch(tmp_path, monkeypatch):
+    def write(patch_id, severity="CRASH", affects=">=0.14.1,<0.14.3", title="a | <b> __c__", extra=""):
+        path = tmp_path / f"{patch_id}.py"
+        path.write_text(PATCH.format(severity=severity, affects=affects, title=title) + extra)
+        spec = importlib.util.spec_from_file_location(patch_id, path)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, patch_id, module)
+        spec.loader.exec_module(module)
+        return Entry(patch_id, module.PATCH, module)
+
+    return write
+
+
+def seen(entry, column, release, without=None, patched="no-bug", detail="", **versions):
+    """The cell that a right patch leaves, unless it is said otherwise."""
+    versions = {
+        "deepspeed": release,
+        "torch": "2.3.1" if column == OLD else "2.13.0+cpu",
+        "numpy": "1.26.4" if column == OLD else "2.4.6",
+        "python": "3.11.7",
+        **versions,
+    }
+    inside = proofs.inside(entry.patch, versions)
+    return Cell(
+        without=Run(without or ("bug" if inside else "no-bug"), "disabled", f"without: {release} {detail}", 1.26),
+        patched=Run(patched, "applied" if inside else "not-affected", f"with: {release} {detail}", 2.5),
+        versions=versions,
+        device="NVIDIA H200" if column == GPU else "emulated CUDA device",
+        date="2026-11-21",
+    )
+
+
+@pytest.fixture
+def record(table, tmp_path):
+    """Records every cell of the patch, but for those that are given."""
+    directory = tmp_path / "proofs"
+
+    def save(entry, cells=(), gpu=()):
+        found = proofs.Record(entry.id, proofs.fingerprint(entry))
+        for column in (NEW, OLD):
+            releases = [each.deepspeed for each in table.run_in(column)]
+            found.cells[column] = {each: seen(entry, column, each) for each in releases}
+        if gpu:
+            found.cells[GPU] = {each: seen(entry, GPU, each) for each in gpu}
+        for (column, release), cell in dict(cells).items():
+            if cell is None:
+                del found.cells[column][release]
+            else:
+                found.cells[column][release] = cell
+        proofs.save(found, directory)
+        return directory
+
+    return save
+
+
+@pytest.fixture
+def pages(table, tmp_path):
+    def generate(*entries):
+        return docs.generate(evidence.collect(entries, table, tmp_path / "proofs"))
+
+    return generate
+
+
+def carried(page):
+    """What the page's script reads, its cells unpacked."""
+    [packed] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    data = json.loads(packed)
+    for columns in data["cells"].values():
+        for releases in columns.values():
+            for release, indices in releases.items():
+                cell = releases[release] = {}
+                for path, index in zip(data["paths"], indices):
+                    *parents, name = path
+                    inner = cell
+                    for parent in parents:
+                        inner = inner.setdefault(parent, {})
+                    inner[name] = data["values"][index]
+    return data
+
+
+def test_every_cell_is_in_the_data_and_in_the_page(write_patch, record, pages):
+    crash, wrong = write_patch("z_crash"), write_patch("a_leak", "LEAK", "<0.14.1")
+    record(crash, gpu=["0.14.0", "0.14.1"])
+    record(wrong, {(OLD, "0.14.0"): None})
+    generated = pages(wrong, crash)
+    data = json.loads(generated["docs/matrix/matrix.json"])
+    assert list(data["patches"]) == ["z_crash", "a_leak"], "by severity"
+    states = {
+        patch: {column: [cell["state"] for cell in releases.values()] for column, releases in columns.items()}
+        for patch, columns in data["cells"].items()
+    }
+    out, cured, not_run = "not affected", "cured", "not run"
+    assert states == {
+        "z_crash": {
+            NEW: [out, out, out, cured, cured, out],
+            GPU: [not_run, not_run, out, cured, not_run, not_run],
+            OLD: [out, out, out],
+        },
+        "a_leak": {NEW: [cured, cured, cured, out, out, out], GPU: [not_run] * 6, OLD: [out, out, not_run]},
+    }
+    assert data["cells"]["z_crash"][NEW]["0.14.1"] == {
+        "state": "cured",
+        "why": "the bug without the patch, none with it",
+        "without": {"outcome": "bug", "patch": "disabled", "detail": "without: 0.14.1 ", "seconds": 1.3},
+        "with": {"outcome": "no-bug", "patch": "applied", "detail": "with: 0.14.1 ", "seconds": 2.5},
+        "versions": {"deepspeed": "0.14.1", "torch": "2.13.0+cpu", "numpy": "2.4.6", "python": "3.11.7"},
+        "device": "emulated CUDA device",
+        "date": "2026-11-21",
+    }
+    page = carried(generated["docs/matrix/index.html"])
+    assert {key: page[key] for key in data} == data
+
+
+def test_the_markdown_shows_every_cell_and_says_when_it_was_run(write_patch, record, pages):
+    entry = write_patch("clip")
+    record(entry, {(NEW, "0.14.3"): seen(entry, NEW, "0.14.3", "cannot-tell", "cannot-tell"), (OLD, "0.13.5"): None})
+    page = pages(entry)["docs/matrix.md"]
+    assert "| [`clip`](catalogue.md#clip) | `··` | `·●●?` |" in page
+    assert "| [`clip`](catalogue.md#clip) | `·-` | `·` |" in page
+    assert "Run on 2026-11-21 with `python -m tox run -e matrix`: torch 2.13.0+cpu, numpy 2.4.6, python 3.11.7" in page
+    assert "- `clip`, cannot tell on 0.14.3: without: 0.14.3" in page
+
+
+def test_the_catalogue_gives_the_range_as_proven(write_patch, record, pages):
+    entry = write_patch("clip")
+    record(entry, {(OLD, "0.13.5"): None}, gpu=["0.14.1"])
+    page = pages(entry, write_patch("another"))["docs/catalogue.md"]
+    assert "| [`clip`](#clip) | crash | a \\| \\<b> \\_\\_c\\_\\_ | 0.14.1, 0.14.2 | torch >=2.4 | 0.14.3 |" in page
+    assert "\n## clip\n" in page
+    assert f"- As proven, {NEW}: bug seen on 0.14.1, 0.14.2, and gone with the patch; not on the other 4\n" in page
+    assert f"- As proven, {GPU}: bug seen on 0.14.1, and gone with the patch\n" in page
+    assert f"- As proven, {OLD}: no bug on 0.13.4, 0.14.0; not run on 0.13.5\n" in page
+    other = page.partition("\n## another\n")[2].partition("\n## ")[0]
+    assert f"- As proven, {NEW}: not run on 0.13.4 to 0.14.3\n" in other
+    assert GPU not in other
+    assert "- The log shows: ``a | `b` <c>``\n" in page
+    assert (
+        "**Why:** with `offload` the \\<norm> is a \\_\\_tensor\\_\\_, and \\*not\\* a number: [another](#another).\n"
+        in page
+    )
+    assert "**Upstream:** https://github.com/deepspeedai/DeepSpeed/issues/1_2_3.\n" in page
+    assert "See also <https://github.com/deepspeedai/DeepSpeed/issues/1>\n" in page
+    assert "**Retire:** when DeepSpeed 0.14.2 is no longer supported here.\n" in page
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ((), ""),
+        (("0.14.0",), "0.14.0"),
+        (("0.13.5", "0.14.0"), "0.13.5, 0.14.0"),
+        (("0.13.4", "0.13.5", "0.14.0", "0.14.2", "0.14.3"), "0.13.4 to 0.14.0, 0.14.2, 0.14.3"),
+        (RELEASES, "0.13.4 to 0.14.3"),
+    ],
+)
+def test_neighbouring_releases_are_joined(chosen, expected):
+    assert text.span(chosen, RELEASES) == expected
+
+
+def test_no_text_becomes_markup(write_patch, record, pages):
+    entry = write_patch("clip", title=HOSTILE)
+    record(entry, {(NEW, "0.14.1"): seen(entry, NEW, "0.14.1", detail=HOSTILE)})
+    generated = pages(entry)
+    page = generated["docs/matrix/index.html"]
+    assert page.count("</script>") == 2, "the data's and the script's own"
+    assert "alert(1)</" not in page
+    assert "<!--" not in page
+    data = carried(page)
+    assert data["patches"]["clip"]["title"] == HOSTILE
+    assert HOSTILE in data["cells"]["clip"][NEW]["0.14.1"]["without"]["detail"]
+    assert "<script>" not in generated["docs/catalogue.md"].replace("\\<script>", "")
+
+
+def test_the_page_loads_nothing_and_makes_no_markup_of_text(write_patch, record, pages):
+    entry = write_patch("clip")
+    record(entry)
+    page = pages(entry)["docs/matrix/index.html"]
+    shell = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.S)
+    assert not re.findall(r"https?://|@import|url\(|\bsrc=|<link|innerHTML|insertAdjacentHTML|\beval\b", shell)
+    assert "default-src 'none'" in shell
+
+
+def test_the_pages_depend_on_nothing_else(write_patch, record, pages, monkeypatch):
+    first, second = write_patch("one"), write_patch("two", "HANG")
+    record(first)
+    record(second)
+    expected = pages(first, second)
+    monkeypatch.setenv("TZ", "Pacific/Auckland")
+    assert pages(second, first) == expected
+
+
+@pytest.fixture
+def check(write_patch, record, table, tmp_path, monkeypatch, capsys):
+    """The pages of one patch, written; then `docs --check`: its status and what it says."""
+    entry = write_patch("clip")
+    monkeypatch.setattr(docs, "CHECKOUT", tmp_path / "checkout")
+    monkeypatch.setattr(proofs, "DIRECTORY", record(entry))
+    monkeypatch.setattr("table.load", lambda: table)
+    catalogue = {"clip": entry}
+    monkeypatch.setattr("dsfix.registry.load", lambda: (catalogue, ()))
+    assert docs.run(argparse.Namespace(check=False)) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+    def run(**entries):
+        catalogue.update(entries)
+        status = docs.run(argparse.Namespace(check=True))
+        return status, capsys.readouterr().err.splitlines()
+
+    return run
+
+
+def test_pages_as_written_are_not_stale(check):
+    assert check() == (0, [])
+
+
+@pytest.mark.parametrize("name", ["catalogue.md", "matrix.md", "matrix/matrix.json", "matrix/index.html"])
+def test_a_page_that_was_edited_or_removed_is_named(check, tmp_path, name):
+    page = tmp_path / "checkout" / "docs" / name
+    page.write_text(page.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    status, [said] = check()
+    assert status == 1
+    assert said.startswith(f"docs/{name} is not what")
+    page.unlink()
+    assert check() == (1, [f"docs/{name} is missing: `python -m tox run -e docs` writes it"])
+
+
+def test_a_missing_cell_is_named_with_the_command_that_runs_it(check, record, write_patch):
+    record(write_patch("clip"), {(OLD, "0.13.5"): None})
+    status, said = check()
+    assert status == 1
+    assert said[0] == (
+        f"clip, {OLD}: not run with this version of the patch on 0.13.5: `python -m tox run -e matrix-{OLD}` runs it"
+    )
+
+
+def test_a_changed_patch_and_its_cells_are_named(check, write_patch):
+    status, said = check(clip=write_patch("clip", extra="\nCHANGED = True\n"))
+    assert status == 1
+    assert said[0].startswith(f"clip, {NEW}: not run with this version of the patch on 0.13.4 to 0.14.3")
+
+
+def test_a_new_patch_is_named(check, write_patch):
+    status, said = check(new=write_patch("new"))
+    assert status == 1
+    assert said[0].startswith(f"new, {NEW}: not run with this version")
+
+
+def test_a_cell_that_contradicts_the_range_is_named(check, record, write_patch):
+    entry = write_patch("clip")
+    record(entry, {(NEW, "0.14.3"): seen(entry, NEW, "0.14.3", without="bug")})
+    status, said = check()
+    assert status == 1
+    assert said[0] == f"clip on 0.14.3, {NEW}: the bug is there outside the claimed range"
+
+
+def test_cells_that_were_run_beside_other_versions_are_named(check, record, write_patch):
+    entry = write_patch("clip")
+    record(entry, {(NEW, "0.14.3"): seen(entry, NEW, "0.14.3", numpy="2.4.5")})
+    status, said = check()
+    assert status == 1
+    assert said[0].startswith(f"clip was run in {NEW} beside numpy 2.4.5, and the table has 2.4.6: ")
+
+
+def test_a_record_of_no_patch_is_named(check, tmp_path):
+    (tmp_path / "proofs" / "gone.json").write_text("{}")
+    assert check() == (1, ["matrix/proofs/gone.json is the record of no patch: delete it"])
+
+
+def test_what_a_gpu_has_not_shown_is_no_fault(check, record, write_patch):
+    record(write_patch("clip"), gpu=["0.14.1"])
+    assert docs.run(argparse.Namespace(check=False)) == 0
+    assert check() == (0, [])
+
+
+def test_writing_tells_what_is_missing_too(check, record, write_patch, capsys):
+    record(write_patch("clip"), {(NEW, "0.14.3"): None})
+    assert docs.run(argparse.Namespace(check=False)) == 0
+    assert "not run with this version of the patch on 0.14.3" in capsys.readouterr().err
+
+
+def test_forty_five_patches_stay_small(write_patch, record, table, tmp_path, pages):
+    releases = tuple(
+        dataclasses.replace(table.releases[0], deepspeed=f"0.{minor}.{patch}")
+        for minor in range(12, 22)
+        for patch in range(6)
+    )
+    big = dataclasses.replace(table, releases=releases)
+    entries = []
+    for number in range(45):
+        entry = write_patch(f"patch_{number}")
+        found = proofs.Record(entry.id, proofs.fingerprint(entry))
+        for column in (NEW, OLD):
+            found.cells[column] = {
+                each.deepspeed: seen(entry, column, each.deepspeed, detail=f"{number} of a figure " * 8)
+                for each in releases
+            }
+        proofs.save(found, tmp_path / "proofs")
+        entries.append(entry)
+    generated = docs.generate(evidence.collect(entries, big, tmp_path / "proofs"))
+    assert len(generated["docs/matrix/index.html"].encode()) < 3_000_000
+
+
+@pytest.mark.parametrize("state", State)
+def test_every_state_has_its_glyph(state):
+    from pages.markdown import GLYPHS
+
+    assert state in GLYPHS
+    assert len({glyph for glyph, _ in GLYPHS.values()}) == len(State)
+
+
+def test_the_committed_pages_are_not_stale(capsys):
+    assert docs.run(argparse.Namespace(check=True)) == 0, capsys.readouterr().err
