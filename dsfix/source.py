@@ -65,7 +65,10 @@ def module_file(name: str) -> str | None:
         if spec is None or spec.submodule_search_locations is None:
             return None
         walked = f"{walked}.{part}"
-        spec = PathFinder.find_spec(walked, list(spec.submodule_search_locations))
+        try:
+            spec = PathFinder.find_spec(walked, list(spec.submodule_search_locations))
+        except KeyError:  # a namespace package, whose parent has to be imported: half installed
+            return None
     return _origin(spec)
 
 

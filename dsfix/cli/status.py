@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-OK, TROUBLE, BAD_USAGE, NO_DEEPSPEED, INTERRUPTED = 0, 1, 2, 3, 130
+OK, TROUBLE, BAD_USAGE, NO_DEEPSPEED, UNSEEN, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 STATUSES = {
     OK: "done",
-    TROUBLE: "a patch is in trouble (drifted, conflict, too-late, failed)",
+    TROUBLE: "a patch is in trouble (drifted, conflict, too-late, failed); verify: or not cured, or without an answer",
     BAD_USAGE: "the command line or a file it names is wrong",
     NO_DEEPSPEED: "DeepSpeed is not installed, or only half",
+    UNSEEN: "verify: nothing is wrong, but not everything could be shown here",
     INTERRUPTED: "interrupted",
 }
 

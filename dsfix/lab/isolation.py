@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import os
 import site
+import subprocess
+import sys
 from pathlib import Path
 
 from dsfix.lab.cuda.build import cache_directory
+from dsfix.lab.errors import LabUnavailable
 
-# a job's place among its ranks, trackers that would record a run, caches that are not under HOME
-_PREFIXES = (
-    *("SLURM_", "OMPI_", "PMI_", "PMIX_", "PALS_", "MPI_", "TORCHELASTIC_", "AZ_BATCH", "DLTS_", "DLWS_"),
-    *("WANDB_", "MLFLOW_", "COMET_", "CLEARML_", "HF_", "TRITON_", "TORCHINDUCTOR_", "XDG_"),
+# What it takes to start this Python, to find its packages, compilers and GPUs, and to choose patches. All else stays
+# out: a job's place among its ranks, trackers, caches, log files, numbers of threads, switches of torch and Python.
+_NAMES = frozenset(
+    (
+        *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ"),
+        *("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUTF8", "PYTHONIOENCODING", "VIRTUAL_ENV"),
+        *("CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH"),
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "CUDA_MPS_PIPE_DIRECTORY"),
+        *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "TORCH_CUDA_ARCH_LIST", "DS_SKIP_CUDA_CHECK"),
+        *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "ROCM_HOME", "ROCM_PATH"),
+        *("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME", "NCCL_CUMEM_ENABLE"),
+        # without these some mixtures of MKL and OpenMP end the process
+        *("KMP_DUPLICATE_LIB_OK", "MKL_THREADING_LAYER", "MKL_SERVICE_FORCE_INTEL"),
+        *("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_DISABLE"),
+    )
 )
-_NAMES = (
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
-    *("TORCH_EXTENSIONS_DIR", "TORCH_HOME", "TRANSFORMERS_CACHE", "CUDA_CACHE_PATH", "MPLCONFIGDIR", "TMPDIR"),
-    *("DSFIX_REPORT", "DSFIX_STRICT", "DSFIX_LOG_LEVEL", "_DSFIX_ANNOUNCED"),
-)
+_PREFIXES = ("LC_", "CONDA_", "NIX_")
+_FIND = """
+import sys
+sys.path[:1] == [""] and sys.path.pop(0)
+import importlib.util, json
+found = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
+print(json.dumps({name: spec and spec.origin for name, spec in found.items()}))
+"""
 
 
 def isolated(scratch: Path) -> dict[str, str]:
@@ -28,16 +46,46 @@ def isolated(scratch: Path) -> dict[str, str]:
     home, temporary = scratch / "home", scratch / "tmp"
     for directory in (home, temporary):
         directory.mkdir(parents=True, exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if name not in _NAMES and not name.startswith(_PREFIXES)}
+    kept = {name: value for name, value in os.environ.items() if name in _NAMES or name.startswith(_PREFIXES)}
+    cache = _cache(scratch)
     kept.update(
         HOME=str(home),
         TMPDIR=str(temporary),
-        DSFIX_CACHE=str(cache_directory().absolute()),
+        DSFIX_CACHE=str(cache),
         PYTHONUSERBASE=site.getuserbase(),  # packages that were installed with --user are found below HOME otherwise
+        PYTHONDONTWRITEBYTECODE="1",
+        NUMBA_CACHE_DIR=str(scratch / "numba"),  # beside the source otherwise
         HF_HUB_OFFLINE="1",
+        OMP_NUM_THREADS="1",
+        MAX_JOBS="1",
     )
+    if cache.exists() and not os.access(cache, os.W_OK):  # one that is shared, with the emulated device in it
+        kept["TORCH_EXTENSIONS_DIR"] = str(scratch / "extensions")
     if "PYTHONPATH" in kept:  # the reproduction runs in a directory of its own
         kept["PYTHONPATH"] = os.pathsep.join(
             os.path.abspath(part) for part in kept["PYTHONPATH"].split(os.pathsep) if part
         )
     return kept
+
+
+def origins(scratch: Path, *packages: str) -> dict[str, str | None]:
+    """The file that a reproduction would import as each package, None where it would find none.
+
+    Raises LabUnavailable where a fresh Python does not get that far.
+    """
+    command = [sys.executable, "-c", _FIND, *packages]
+    try:
+        done = subprocess.run(
+            command, env=isolated(scratch), cwd=scratch, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        found: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, ValueError, IndexError):
+        raise LabUnavailable(f"{sys.executable} cannot be started in an environment of its own") from None
+    return found
+
+
+def _cache(scratch: Path) -> Path:
+    try:
+        return cache_directory().absolute()
+    except RuntimeError:  # no HOME, and the user has no entry among the machine's users
+        return scratch / "cache"

@@ -210,3 +210,9 @@ def test_every_function_of_real_modules_compiles_to_itself(name):
 
 def _file(code: CodeType) -> str:
     return code.co_filename if os.path.exists(code.co_filename) else __file__
+
+
+def test_a_package_that_has_lost_a_directorys_init_has_no_such_module(bench):
+    name = bench.write("", "half_installed.__init__")
+    bench.write("", "half_installed.part.module")
+    assert source.module_file(f"{name.partition('.')[0]}.part.module") is None

@@ -1,0 +1,78 @@
+"""Progress on standard error: a bar on a terminal, one line per finished step elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """`start` says what is being done, `done` what came of it; `steps` of the whole are behind then."""
+
+    def start(self, what: str) -> None: ...
+
+    def done(self, result: str, steps: int = 1) -> None: ...
+
+
+@contextlib.contextmanager
+def shown(steps: int) -> Iterator[Progress]:
+    """Progress over `steps` steps, for as long as the context lasts."""
+    if sys.stderr is None:  # closed by the caller
+        yield _Silent()
+    elif not sys.stderr.isatty() or os.environ.get("TERM") in (None, "", "dumb", "unknown"):
+        yield _Lines(steps)
+    else:
+        with _bar(steps) as bar:
+            yield bar
+
+
+class _Silent:
+    def start(self, what: str) -> None:
+        pass
+
+    def done(self, result: str, steps: int = 1) -> None:
+        pass
+
+
+class _Lines:
+    def __init__(self, steps: int) -> None:
+        self._steps, self._behind, self._what = steps, 0, ""
+
+    def start(self, what: str) -> None:
+        self._what = what
+
+    def done(self, result: str, steps: int = 1) -> None:
+        self._behind += steps
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            print(f"[{self._behind}/{self._steps}] {self._what}: {result}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _bar(steps: int) -> Iterator[Progress]:
+    from rich import progress
+    from rich.console import Console
+
+    columns = (
+        progress.SpinnerColumn(),
+        progress.MofNCompleteColumn(),
+        progress.BarColumn(bar_width=20),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("{task.description}", markup=False),
+    )
+    drawn = progress.Progress(
+        *columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False
+    )
+    with drawn as live:
+        task = live.add_task("", total=steps)
+
+        class Bar:
+            def start(self, what: str) -> None:
+                live.update(task, description=what)
+
+            def done(self, result: str, steps: int = 1) -> None:
+                live.advance(task, steps)
+
+        yield Bar()

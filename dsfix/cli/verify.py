@@ -1,0 +1,190 @@
+"""`verify [ID…]`: the reproductions on this machine, without each patch and with it: is the bug seen, is it gone?"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from .. import judge, registry
+from ..judge import Verdict
+from ..outcome import Outcome
+from ..settings import Settings
+from . import environment, output, progress
+from .sightings import STAYS_OUT, Row, State, as_json, print_rows
+from .status import BAD_USAGE, INTERRUPTED, OK, TROUBLE, UNSEEN, Complaint
+
+if TYPE_CHECKING:
+    from ..lab.reproduction import Sighting
+
+NAME = "verify"
+HELP = "runs each bug's reproduction on this machine, without the patch and with it: bug seen? bug gone?"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        f"{HELP} Without ids: every patch that applies to the installed DeepSpeed. Each runs in processes of its own, "
+        "one after the other, with one thread, at the lowest priority, in a scratch directory; all other patches apply."
+    )
+    command.epilog = (
+        "exit status: 0 everything that should be cured is; 1 a patch is not cured, in trouble, or gave no answer, or "
+        "a bug was seen where its patch does not apply; 2 bad usage; 3 no DeepSpeed; 4 nothing is wrong, but not "
+        "everything could be shown here; 130 interrupted, what was found until then is printed"
+    )
+    command.add_argument("ids", metavar="ID", nargs="*", help="these patches, also where they do not apply")
+    command.add_argument(
+        "--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="time limit of each run (default: 300)"
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return value
+
+
+def run(options: argparse.Namespace) -> int:
+    named = [environment.entry(patch_id) for patch_id in dict.fromkeys(options.ids)]
+    try:
+        environment.require_deepspeed()
+        _require_temporary_directory()
+        _require_same_packages()
+    except Complaint as complaint:
+        if not options.json:
+            raise
+        output.print_json({"error": str(complaint), "distributions": environment.distributions(), "patches": []})
+        return complaint.status
+    verdicts = _verdicts(named)
+    entries = named or [entry for entry in registry.catalogue().values() if verdicts[entry.id].outcome not in STAYS_OUT]
+    rows: list[Row] = []
+    interrupted = False
+    _be_kind()
+    try:
+        _collect(entries, verdicts, bool(named), options.timeout, rows)
+    except KeyboardInterrupt:
+        interrupted = True
+    apart = [each.outcome for each in verdicts.values() if not named and each.outcome in STAYS_OUT]
+    status = INTERRUPTED if interrupted else _status(row.state for row in rows)
+    try:
+        if options.json:
+            output.print_json(as_json(rows, apart, interrupted))
+        else:
+            print_rows(rows, apart, len(entries) if interrupted else None)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough; the exit status still counts
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return status
+
+
+def _verdicts(named: Iterable[registry.Entry]) -> dict[str, Verdict]:
+    """As `list` has them; a patch that is off by default counts as asked for where it is named."""
+    verdicts = environment.verdicts()
+    for entry in named:
+        on = dataclasses.replace(entry.patch, default=True)
+        verdicts[entry.id] = judge.decide(dataclasses.replace(entry, patch=on), Settings.read())
+    return verdicts
+
+
+def _collect(
+    entries: list[registry.Entry], verdicts: dict[str, Verdict], named: bool, timeout: float, rows: list[Row]
+) -> None:
+    """Runs what is to be run, adding to `rows` as it goes."""
+    plan = []
+    for entry in entries:
+        outcome = verdicts[entry.id].outcome
+        wanted = 2 if outcome is Outcome.PENDING else int(named and outcome is not Outcome.DISABLED)
+        plan.append((Row(entry, verdicts[entry.id]), wanted))
+    with progress.shown(sum(wanted for _, wanted in plan)) as shown:
+        for row, wanted in plan:
+            if wanted:
+                shown.start(f"{row.entry.id} without the patch")
+                without = _reproduce(row.entry.id, False, timeout)
+                skipped = wanted == 2 and without.outcome == "cannot-tell"
+                shown.done(_in_short(without), 2 if skipped else 1)
+                row = dataclasses.replace(row, without=without)
+                if wanted == 2 and not skipped:
+                    shown.start(f"{row.entry.id} with the patch")
+                    row = dataclasses.replace(row, patched=_reproduce(row.entry.id, True, timeout))
+                    assert row.patched is not None
+                    shown.done(_in_short(row.patched))
+            rows.append(row)
+
+
+def _reproduce(patch_id: str, patched: bool, timeout: float) -> Sighting:
+    from ..lab import reproduction
+
+    try:
+        return reproduction.run(patch_id, patched, timeout)
+    except OSError as error:  # of the scratch directory: in the reproduction itself it is an outcome
+        return reproduction.Sighting("cannot-tell", f"{tempfile.gettempdir()}: {error.strerror or error}", 0.0)
+
+
+def _in_short(sighting: Sighting) -> str:
+    return f"{sighting.outcome}, {sighting.seconds:.1f} s"
+
+
+def _status(states: Iterable[State]) -> int:
+    found = set(states)
+    if any(state.wrong for state in found):
+        return TROUBLE
+    return UNSEEN if found & {State.CANNOT_TELL, State.NOT_SEEN} else OK
+
+
+def _require_temporary_directory() -> None:
+    """Complaint where tempfile finds no place, or only the current directory, which is the user's."""
+    named = [os.environ.get("TMPDIR"), os.environ.get("TEMP"), os.environ.get("TMP"), "/tmp", "/var/tmp", "/usr/tmp"]
+    try:
+        found = tempfile.gettempdir()
+    except OSError:
+        found = ""
+    if os.path.abspath(found) not in [os.path.abspath(name) for name in named if name]:
+        raise Complaint("no directory for temporary files can be written to: set TMPDIR to one", UNSEEN)
+
+
+def _require_same_packages() -> None:
+    """Complaint where the reproductions would import another DeepSpeed, torch or dsfix than this process reports on."""
+    from ..lab.errors import LabUnavailable
+    from ..lab.isolation import origins
+
+    packages = ("deepspeed", "torch", "dsfix")
+    try:
+        with tempfile.TemporaryDirectory(prefix="dsfix-") as scratch:
+            there = origins(Path(scratch), *packages)
+    except (LabUnavailable, OSError) as error:
+        raise Complaint(str(error), UNSEEN) from None
+    for package in packages:
+        spec = find_spec(package)
+        here = spec and spec.origin
+        if os.path.realpath(here or "") != os.path.realpath(there[package] or ""):
+            raise Complaint(
+                f"here {package} is {here or 'not there'}, in a process started elsewhere it is "
+                f"{there[package] or 'not there'}: run `python -m dsfix verify` in another directory, without options "
+                "of Python",
+                BAD_USAGE,
+            )
+
+
+def _be_kind() -> None:
+    """Lowest priority; a batch system that ends the command gets the same clean end as Ctrl-C."""
+    if hasattr(os, "nice"):
+        os.nice(19)
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt

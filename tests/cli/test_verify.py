@@ -1,0 +1,292 @@
+"""`verify` with a catalogue of its own, whose bugs are in the standard library; torch and DeepSpeed are stand-ins."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dsfix
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the rank launcher runs on Linux")
+
+PATCH = '''
+"""A bug of the standard library, for the test."""
+import json, os, signal, sys
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Provide, Severity, Source
+
+PATCH = Patch(
+    title="no name", severity=Severity.CRASH, symptom="x", upstream=(), fixed_in=None,
+    **{{"affects": {{"packaging": ">=1"}}, "changes": (Provide("json", {name!r}, lambda module: 1),), {options}}}
+)
+
+def reproduce(lab):
+    missing = not hasattr(json, {name!r})
+    {body}
+    return "the name is there"
+'''
+BUG = "if missing: raise BugPresent('the name is missing')"
+OLD = "'affects': {'packaging': '<0.1'}"
+STAGE3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.step"
+PATCHES = {
+    "cured": (BUG, ""),
+    "not_cured": ("raise BugPresent('still there')", ""),
+    "not_seen": ("", ""),
+    "breaks_more": ("if not missing: raise BugPresent('worse')", ""),
+    "needs_gpus": ("raise CannotTell('needs two GPUs')", ""),
+    "raises": ("raise RuntimeError('another fault')", ""),
+    "raises_with_it": ("raise BugPresent('seen') if missing else RuntimeError('another fault')", ""),
+    "dies": ("print('Segmentation fault', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGSEGV)", ""),
+    "pauses": ("signal.pause()", ""),
+    # its module is never imported, and the bug goes away for another reason
+    "gone_by_itself": (
+        "if os.environ.get('DSFIX_SKIP'): raise BugPresent('seen')",
+        "'changes': (Provide('colorsys', 'x', lambda module: 1),)",
+    ),
+    "not_for_this": ("", OLD),
+    "older_than_claimed": (BUG, OLD),
+    "off_by_default": (BUG, "'default': False"),
+    "drifted": (
+        "raise BugPresent('seen')",
+        f"'affects': {{'deepspeed': '>=0.14'}}, 'changes': (Edit({STAGE3!r}, 'pass', after='no_such_name = 1'),)",
+    ),
+    "kind": ("return f'nice {os.nice(0)}, {lab.world_size} ranks, {os.environ[\"OMP_NUM_THREADS\"]} threads'", ""),
+}
+
+
+class Fifo:
+    """Tells when its writer is there, and when it is dead."""
+
+    def __init__(self, path):
+        os.mkfifo(path)
+        self.path = path
+        self.end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def read(self):
+        assert select.select([self.end], [], [], 60)[0], "the writer neither writes nor dies"
+        return os.read(self.end, 1)
+
+
+@pytest.fixture
+def verify(environment):
+    """The stand-in DeepSpeed, and beside it the installed dsfix with the catalogue above."""
+    patches = environment.install().directory / "dsfix" / "patches"
+    patches.mkdir(parents=True)
+    for path in Path(dsfix.__file__).parent.iterdir():
+        if path.name not in ("patches", "__pycache__"):
+            (patches.parent / path.name).symlink_to(path)
+    (patches / "__init__.py").touch()
+
+    def add(name, body, options=""):
+        (patches / f"{name}.py").write_text(PATCH.format(name=name, body=body, options=options))
+
+    for name, (body, options) in PATCHES.items():
+        add(name, body, options)
+
+    def run(*arguments, cwd=environment.directory, **variables):
+        env = environment.variables(**variables)
+        if "DSFIX_ONLY" not in variables:
+            del env["DSFIX_ONLY"]
+        command = [sys.executable, "-m", "dsfix", "verify", *arguments]
+        done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr
+        return done
+
+    run.environment, run.add = environment, add
+    return run
+
+
+def patches_of(done):
+    return {patch["id"]: patch for patch in json.loads(done.stdout)["patches"]}
+
+
+@pytest.mark.parametrize(
+    ("patch_id", "state", "status"),
+    [
+        ("cured", "cured", 0),
+        ("not_cured", "not cured", 1),
+        ("not_seen", "not seen", 4),
+        ("breaks_more", "not cured", 1),
+        ("needs_gpus", "cannot tell", 4),
+        ("raises", "no answer", 1),
+        ("raises_with_it", "no answer", 1),
+        ("gone_by_itself", "no answer", 1),
+        ("not_for_this", "no bug", 0),
+        ("older_than_claimed", "bug", 1),
+        ("off_by_default", "cured", 0),
+        ("drifted", "in trouble", 1),
+    ],
+)
+def test_state_and_exit_status(verify, patch_id, state, status):
+    done = verify(patch_id, "--json")
+    assert {name: patch["state"] for name, patch in patches_of(done).items()} == {patch_id: state}
+    assert done.returncode == status
+
+
+def test_what_was_seen_is_printed(verify):
+    done = verify("cured", "not_cured", "drifted")
+    assert "without: the name is missing" in done.stdout
+    assert "with: the name is there" in done.stdout
+    assert "with: still there" in done.stdout
+    assert "drifted" in done.stdout
+    assert "without: seen" in done.stdout
+    assert "1 cured, 1 not cured, 1 in trouble." in done.stdout
+
+
+def test_json_has_both_runs(verify):
+    patch = patches_of(verify("cured", "--json"))["cured"]
+    assert (patch["without"]["outcome"], patch["without"]["patch"]) == ("bug", "disabled")
+    assert (patch["with"]["outcome"], patch["with"]["patch"]) == ("no-bug", "applied")
+    assert patch["with"]["versions"]["deepspeed"] == "0.14.2"
+    assert patch["with"]["seconds"] > 0
+
+
+def test_no_second_run_where_the_first_cannot_tell(verify):
+    done = verify("needs_gpus", "--json")
+    assert patches_of(done)["needs_gpus"]["with"] is None
+    assert "needs two GPUs" in verify("needs_gpus").stdout
+
+
+def test_no_answer_shows_the_last_lines(verify):
+    assert "RuntimeError: another fault" in verify("raises").stdout
+    done = verify("dies")
+    assert "signal SIGSEGV" in done.stdout
+    assert "    Segmentation fault" in done.stdout
+
+
+def test_time_limit(verify):
+    done = verify("pauses", "--timeout", "1")
+    assert done.returncode == 1
+    assert "no end after 1 s" in done.stdout
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon", ""])
+def test_bad_time_limit(verify, value):
+    done = verify("cured", f"--timeout={value}")
+    assert done.returncode == 2
+    assert "is not a positive number of seconds" in done.stderr
+
+
+def test_unknown_id(verify):
+    done = verify("cureed")
+    assert done.returncode == 2
+    assert "did you mean cured" in done.stderr
+
+
+def test_without_ids_what_applies_or_is_in_trouble_or_disabled(verify):
+    for path in (verify.environment.directory / "dsfix" / "patches").glob("*_*.py"):
+        if path.stem not in ("off_by_default", "not_for_this", "older_than_claimed", "__init__"):
+            path.unlink()
+    done = verify("--json", DSFIX_SKIP="raises,dies,pauses,kind")
+    states = {name: patch["state"] for name, patch in patches_of(done).items()}
+    skipped = dict.fromkeys(["dies", "kind", "off_by_default", "pauses", "raises"], "disabled")
+    assert states == {"cured": "cured", "drifted": "in trouble", **skipped}
+    assert json.loads(done.stdout)["left_out"] == {"not-affected": 2, "already-fixed": 0}
+    assert all(patches_of(done)[name]["without"] is None for name in (*skipped, "drifted"))
+
+
+def test_nothing_to_do(verify):
+    done = verify(DSFIX_DISABLE="1")
+    assert done.returncode == 0
+    assert f"{len(PATCHES)} disabled." in done.stdout
+
+
+def test_one_line_of_progress_for_each_run(verify):
+    done = verify("needs_gpus", "cured", "--json")
+    assert [line.partition(",")[0] for line in done.stderr.splitlines()] == [
+        "[2/4] needs_gpus without the patch: cannot-tell",
+        "[3/4] cured without the patch: bug",
+        "[4/4] cured with the patch: no-bug",
+    ]
+
+
+def test_low_priority_one_thread_and_no_launchers_ranks(verify):
+    done = verify("kind", SLURM_PROCID="3", RANK="3", WORLD_SIZE="8", OMP_NUM_THREADS="64")
+    assert "with: nice 19, 1 ranks, 1 threads" in done.stdout
+
+
+def test_nothing_is_left_of_it(verify, tmp_path_factory):
+    home, temporary, report = (tmp_path_factory.mktemp(name) for name in ("home", "tmp", "report"))
+    verify.add("writes", "[open(os.path.expanduser(p), 'w') for p in ('~/a', 'b', os.environ['TMPDIR'] + '/c')]")
+    before = sorted(verify.environment.directory.iterdir())
+    done = verify("writes", HOME=str(home), TMPDIR=str(temporary), DSFIX_REPORT=str(report))
+    assert done.returncode == 4, done.stdout
+    assert [*home.iterdir(), *temporary.iterdir(), *report.iterdir()] == []
+    assert sorted(verify.environment.directory.iterdir()) == before
+
+
+@pytest.fixture
+def pausing(verify, tmp_path_factory):
+    """A `verify` that has cured one bug and pauses in the reproduction of the next, and what it leaves behind."""
+    fifo = Fifo(tmp_path_factory.mktemp("fifo") / "fifo")
+    temporary = tmp_path_factory.mktemp("tmp")
+    verify.add("pauses", f"end = os.open({str(fifo.path)!r}, os.O_WRONLY); os.write(end, b'x'); signal.pause()")
+    process = verify.environment.start("verify", "cured", "pauses", DSFIX_ONLY="", TMPDIR=str(temporary))
+    assert fifo.read() == b"x"
+    yield process, fifo, temporary
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(pausing, number):
+    process, fifo, temporary = pausing
+    process.send_signal(number)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 130
+    assert "with: the name is there" in stdout
+    assert "Interrupted: 1 of 2 patches were done." in stdout
+    assert "Traceback" not in stderr
+    assert fifo.read() == b""  # the reproduction is dead
+    assert list(temporary.iterdir()) == []
+
+
+def test_killed(pausing):
+    process, fifo, _ = pausing
+    process.kill()
+    process.communicate()
+    assert fifo.read() == b""
+
+
+def test_a_closed_pipe_does_not_hide_the_exit_status(verify):
+    process = verify.environment.start("verify", "not_cured", DSFIX_ONLY="")
+    process.stdout.close()
+    process.stdout = None
+    stderr = process.communicate()[1]
+    assert process.returncode == 1
+    assert "Traceback" not in stderr
+
+
+def test_another_deepspeed_in_the_current_directory(verify, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("checkout")
+    (elsewhere / "deepspeed").mkdir()
+    (elsewhere / "deepspeed" / "__init__.py").touch()
+    done = verify("cured", cwd=elsewhere)
+    assert done.returncode == 2
+    assert f"{elsewhere}/deepspeed/__init__.py" in done.stderr
+    assert "in another directory" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("candidates", ["['/no/such/directory']", "[os.getcwd()]"])
+def test_no_place_for_temporary_files(verify, candidates):
+    code = f"import os, sys, tempfile; tempfile._candidate_tempdir_list = lambda: {candidates}\n"
+    code += "from dsfix.cli.main import main; sys.exit(main(['verify', 'cured']))"
+    process = verify.environment.start(code=code, DSFIX_ONLY="")
+    _, stderr = process.communicate()
+    assert process.returncode == 4
+    assert "set TMPDIR" in stderr
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_no_deepspeed(environment, half):
+    if half:
+        environment.register("0.14.2")
+    done = environment.dsfix("verify", "--json")
+    assert done.returncode == 3
+    assert ("reinstall" if half else "not installed") in json.loads(done.stdout)["error"]

@@ -1,0 +1,129 @@
+"""What of the caller's environment reaches a reproduction."""
+
+from __future__ import annotations
+
+import json
+import os
+import site
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsfix.lab.isolation import isolated, origins
+
+LAUNCHERS = {
+    "RANK": "3",
+    "LOCAL_RANK": "3",
+    "WORLD_SIZE": "8",
+    "MASTER_ADDR": "node17",
+    "MASTER_PORT": "29500",
+    "SLURM_PROCID": "3",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "PMI_RANK": "3",
+    "TORCHELASTIC_RUN_ID": "1",
+    "AZ_BATCH_MASTER_NODE": "node17",
+}
+ELSEWHERE = {
+    "XDG_CACHE_HOME": "/caches",
+    "TORCH_EXTENSIONS_DIR": "/caches/extensions",
+    "TORCHINDUCTOR_CACHE_DIR": "/caches/inductor",
+    "TRITON_CACHE_DIR": "/caches/triton",
+    "HF_HOME": "/caches/hf",
+    "MPLCONFIGDIR": "/caches/mpl",
+    "CUDA_CACHE_PATH": "/caches/cuda",
+    "NCCL_DEBUG_FILE": "/logs/nccl",
+    "TORCH_LOGS_OUT": "/logs/torch",
+    "WANDB_DIR": "/logs/wandb",
+    "MLFLOW_TRACKING_URI": "/logs/mlflow",
+    "DSFIX_REPORT": "/logs/dsfix",
+}
+SWITCHES = {"PYTHONOPTIMIZE": "2", "DS_ACCELERATOR": "xpu", "GLOO_SOCKET_IFNAME": "ib0", "DSFIX_STRICT": "1"}
+NEEDED = {
+    "LD_LIBRARY_PATH": "/opt/cuda/lib64",
+    "CUDA_VISIBLE_DEVICES": "2",
+    "CUDA_HOME": "/opt/cuda",
+    "CONDA_PREFIX": "/opt/conda",
+    "LC_ALL": "C.UTF-8",
+    "DSFIX_SKIP": "a",
+    "DSFIX_ONLY": "a,b",
+}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**LAUNCHERS, **ELSEWHERE, **SWITCHES, **NEEDED}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_what_a_job_or_its_user_has_set_stays_out(tmp_path: Path) -> None:
+    kept = isolated(tmp_path)
+    own = {"TORCH_EXTENSIONS_DIR"}
+    assert (LAUNCHERS.keys() | ELSEWHERE.keys() | SWITCHES.keys()) & kept.keys() <= own
+    assert not any(value.startswith(("/caches", "/logs")) for name, value in kept.items() if name != "DSFIX_CACHE")
+    assert kept["OMP_NUM_THREADS"] == "1"
+
+
+def test_what_the_machine_needs_stays(tmp_path: Path) -> None:
+    kept = isolated(tmp_path)
+    assert {name: kept[name] for name in (*NEEDED, "PATH")} == {**NEEDED, "PATH": os.environ["PATH"]}
+
+
+def test_writable_places_are_below_the_scratch_directory(tmp_path: Path) -> None:
+    kept = isolated(tmp_path)
+    for name in ("HOME", "TMPDIR", "NUMBA_CACHE_DIR"):
+        assert tmp_path in Path(kept[name]).parents
+    for name in ("HOME", "TMPDIR"):
+        assert Path(kept[name]).is_dir()
+
+
+def test_own_cache_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isolated(tmp_path)["DSFIX_CACHE"] == "/caches/dsfix"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DSFIX_CACHE", "cache")
+    assert isolated(tmp_path)["DSFIX_CACHE"] == str(tmp_path / "cache")
+
+
+def test_operators_are_compiled_elsewhere_where_the_cache_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DSFIX_CACHE", str(tmp_path))
+    assert "TORCH_EXTENSIONS_DIR" not in isolated(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # the superuser may write everywhere
+    assert tmp_path in Path(isolated(tmp_path)["TORCH_EXTENSIONS_DIR"]).parents
+
+
+def test_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(kind: type[Path]) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("DSFIX_CACHE", raising=False)
+    monkeypatch.setattr(Path, "home", classmethod(nowhere))
+    assert tmp_path in Path(isolated(tmp_path)["DSFIX_CACHE"]).parents
+
+
+def test_relative_paths_and_user_packages_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = tmp_path / "user"
+    packages = user / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    for path in (packages / "one_of_the_user.py", tmp_path / "relative" / "one_beside.py", tmp_path / "here.py"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"relative{os.pathsep}")
+    monkeypatch.setattr(site, "USER_BASE", str(user))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    found = origins(scratch, "one_of_the_user", "one_beside", "here")
+    assert found["one_beside"] == str(tmp_path / "relative" / "one_beside.py")
+    assert found["here"] is None  # only in the current directory
+    if sys.prefix == sys.base_prefix:  # a virtual environment has no packages of the user
+        assert found["one_of_the_user"] == str(packages / "one_of_the_user.py")
+
+
+def test_origins_are_those_of_a_fresh_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "only_in_this_process.py").touch()
+    found = origins(tmp_path, "json", "only_in_this_process")
+    assert found == {"json": json.__file__, "only_in_this_process": None}
