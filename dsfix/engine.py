@@ -42,7 +42,7 @@ class Engine:
     def __init__(self, settings: Settings, on_change: Callable[[], None] = lambda: None) -> None:
         self.settings = settings
         self.on_change = on_change
-        self.finder = hooks.Finder(self.imported)
+        self.finder = hooks.Finder(self.imported, self.withdraw)
         self.states: dict[str, State] = {}
 
     def activate(self) -> None:
@@ -174,6 +174,14 @@ class Engine:
             if state.done or state.outcome is Outcome.PENDING:
                 self._out(state, Outcome.DISABLED, "reverted by dsfix.revert")
         self.on_change()
+
+    def withdraw(self) -> None:
+        """Takes back everything and watches nothing any more."""
+        if self.finder in sys.meta_path:
+            sys.meta_path.remove(self.finder)
+        for state in self.states.values():
+            with state.lock:
+                self._undo(state)
 
     def look_again(self) -> None:
         """Brings the outcomes up to date: an applied patch whose target somebody has replaced since is a conflict."""

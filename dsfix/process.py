@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import log, versions
+from . import hooks, log, versions
 from .engine import Engine
 from .outcome import Outcome, StrictError
 from .settings import Settings
@@ -86,6 +86,7 @@ def activate() -> None:
     engine = Engine(settings, on_change=_write)
     _engine = engine
     try:
+        hooks.withdraw_forgotten()
         engine.activate()
     except StrictError:
         raise

@@ -1,5 +1,7 @@
 """The documents tell of every patch, and every patch tells its story."""
 
+import ast
+import inspect
 import re
 from pathlib import Path
 
@@ -9,24 +11,75 @@ from dsfix import registry
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ENTRIES = registry.catalogue()
+SECTION = re.compile(r"^(Why|How|Upstream|Retire): (.*(?:\n(?!\w+: ).*)*)", re.M)
+
+each_patch = pytest.mark.parametrize("patch_id", ENTRIES)
+
+
+def _page(name):
+    return (CHECKOUT / name).read_text(encoding="utf-8")
+
+
+def _sections(patch_id):
+    return {name: " ".join(text.split()) for name, text in SECTION.findall(ENTRIES[patch_id].docstring)}
 
 
 def test_no_patch_is_broken():
     assert registry.load()[1] == ()
 
 
-@pytest.mark.parametrize("patch_id", ENTRIES)
-@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])
-def test_the_pages_name_every_patch(patch_id, page):
-    assert f"`{patch_id}`" in (CHECKOUT / page).read_text(encoding="utf-8")
+@each_patch
+def test_the_changelog_names_every_patch(patch_id):
+    assert re.search(rf"^- `{patch_id}`: \S", _page("CHANGELOG.md"), re.M)
 
 
-@pytest.mark.parametrize("patch_id", ENTRIES)
+@each_patch
+def test_the_catalogue_has_a_section_for_every_patch(patch_id):
+    assert re.search(rf"^#+ `?{patch_id}`?$", _page("docs/catalogue.md"), re.M)
+
+
+@each_patch
 def test_a_patch_tells_its_story(patch_id):
-    entry = ENTRIES[patch_id]
-    for heading in ("Why", "How", "Upstream", "Retire"):
-        assert re.search(rf"^{heading}: ", entry.docstring, re.M), f"no {heading}"
-    assert all(link.startswith("https://github.com/") for link in entry.patch.upstream)
-    assert entry.patch.upstream
-    assert callable(entry.module.reproduce)
-    re.compile(entry.patch.symptom)
+    sections = _sections(patch_id)
+    assert list(sections) == ["Why", "How", "Upstream", "Retire"]
+    assert all(sections.values()), f"nothing under {[name for name, text in sections.items() if not text]}"
+
+
+@each_patch
+def test_retire_can_be_checked(patch_id):
+    retire = _sections(patch_id)["Retire"]
+    version = r"\d+\.\d+(\.\d+)?"
+    condition = rf"DeepSpeed {version}|(torch|numpy|Python|transformers|pydantic) {version}|https://github\.com/\S+"
+    assert re.search(condition, retire), f"no release and no link tells when: {retire!r}"
+
+
+@each_patch
+def test_upstream_is_linked(patch_id):
+    patch = ENTRIES[patch_id].patch
+    assert patch.upstream
+    for link in patch.upstream:
+        assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues/\d+|pull/\d+|commit/[0-9a-f]{7,40})", link), (
+            link
+        )
+
+
+@each_patch
+def test_title_and_symptom_are_usable(patch_id):
+    patch = ENTRIES[patch_id].patch
+    assert patch.title == patch.title.strip() != ""
+    assert "\n" not in patch.title
+    assert patch.symptom
+    assert not re.search(patch.symptom, ""), "the symptom is found in every log"
+
+
+@each_patch
+def test_a_patch_has_a_reproduction_that_says_what_it_saw(patch_id):
+    (reproduce,) = (
+        node
+        for node in ast.parse(inspect.getsource(ENTRIES[patch_id].module)).body
+        if isinstance(node, ast.FunctionDef) and node.name == "reproduce"
+    )
+    assert [each.arg for each in reproduce.args.args] == ["lab"]
+    assert reproduce.returns is not None
+    assert ast.unparse(reproduce.returns) == "str"
+    assert any(isinstance(node, ast.Return) and node.value is not None for node in ast.walk(reproduce))

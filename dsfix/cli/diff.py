@@ -62,7 +62,8 @@ def unified_diff(edits: list[Edit]) -> str:
     names = {}
     for edit in edits:
         block, found = judge.places(edit)
-        names[block.path] = "/".join([*edit.module.split(".")[:-1], os.path.basename(block.path)])
+        file, modules = os.path.basename(block.path), edit.module.split(".")
+        names[block.path] = "/".join([*(modules if file == "__init__.py" else modules[:-1]), file])
         places.setdefault(block.path, []).extend((edit, place) for place in found)
     parts: list[str] = []
     for path, several in places.items():

@@ -61,3 +61,12 @@ def test_several_edits(changed):
 def test_an_anchor_that_shares_its_line_is_one_sentence(changed):
     with pytest.raises(Complaint, match="cannot be shown as a diff"):
         changed({"after": "y = 1", "code": "y += 1"})
+
+
+def test_the_file_of_a_package_is_named_as_it_is(tmp_path, monkeypatch):
+    (tmp_path / "diffed_package" / "inner").mkdir(parents=True)
+    (tmp_path / "diffed_package" / "__init__.py").touch()
+    (tmp_path / "diffed_package" / "inner" / "__init__.py").write_text("def f():\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    diff = unified_diff([Edit("diffed_package.inner:f", replace="return 1", code="return 2")])
+    assert diff.startswith("--- a/diffed_package/inner/__init__.py\n+++ b/diffed_package/inner/__init__.py\n")

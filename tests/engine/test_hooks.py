@@ -403,3 +403,26 @@ def test_bytecode_without_columns(simple, options):
         for each in options
     ]
     assert [each.value for each in told] == [[3, {"cure": "applied"}]] * 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        'Edit("deepspeed.m:f", replace="y = x + 1", code="y = x + 1 + 1")',
+        'Wrap("deepspeed.m:f", lambda wrapped, instance, args, kwargs: wrapped(*args) + 1)',
+        'Replace("deepspeed.m:f", lambda old: lambda x: old(x) + 1)',
+    ],
+)
+def test_dsfix_imported_anew_makes_each_change_once(simple, change):
+    simple.patch("cure", f"PATCH = declare({change})")
+    told = simple.run("""
+        import dsfix, deepspeed.m, sys
+        for name in [name for name in sys.modules if name.partition(".")[0] == "dsfix"]:
+            del sys.modules[name]
+        found = [outcomes()["cure"], deepspeed.m.f(1)]
+        dsfix = sys.modules["dsfix"]
+        dsfix.revert("cure")
+        tell([*found, deepspeed.m.f(1), sum("dsfix" in type(each).__module__ for each in sys.meta_path)])
+    """)
+    assert told.value == ["applied", 3, 2, 1]
+    assert told.warnings == []

@@ -1,0 +1,204 @@
+"""One patch on one release that it is for, and the processes in which it is looked at."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from dsfix.patch import Edit, Patch, Provide, Severity
+from dsfix.registry import Entry
+from harness import copies, describe
+from harness.client import Server
+
+_numbers = itertools.count(1)
+
+
+class Broken(AssertionError):
+    """A patch does not keep the contract; the message names the patch, the release and what differs."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where processes come from: one that has imported torch, one that has imported nothing, a directory for copies."""
+
+    warm: Server
+    cold: Server
+    scratch: Path
+
+    def directory(self) -> Path:
+        return self.scratch / str(next(_numbers))
+
+
+@dataclass(frozen=True)
+class Case:
+    """`root` holds the release, `fixing` the release that brought the fix, or None.
+
+    catalogue: all patches; companions: those of them without which the release cannot be imported; together: those that
+    are looked at beside this one. front: what comes first on sys.path.
+    """
+
+    entry: Entry
+    release: str
+    root: Path
+    fixing: Path | None
+    catalogue: Mapping[str, Entry]
+    companions: tuple[Entry, ...]
+    front: tuple[Path, ...]
+    machine: Machine
+    together: tuple[Entry, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.root, self.together))
+
+    @property
+    def id(self) -> str:
+        return self.entry.id
+
+    @property
+    def patch(self) -> Patch:
+        return self.entry.patch
+
+    @property
+    def changes(self) -> list[dict[str, str]]:
+        entries = self.together or (self.entry,)
+        found = [change for entry in entries for change in declared(entry.patch)]
+        return list({(each["module"], each["qualname"]): each for each in found}.values())
+
+    @property
+    def edits(self) -> list[Edit]:
+        return [each for each in self.patch.changes if isinstance(each, Edit)]
+
+    @property
+    def evidence(self) -> list[str]:
+        """The modules in whose source the evidence is."""
+        return list(dict.fromkeys(each.module for each in (*self.patch.present, *self.patch.fixed)))
+
+    @property
+    def modules(self) -> list[str]:
+        """Everything that the patch is about, to be imported in this order behind dsfix."""
+        return list(dict.fromkeys(("torch", "deepspeed", *self.patch.modules, *self.evidence)))
+
+    @property
+    def is_import_patch(self) -> bool:
+        return self.patch.severity is Severity.IMPORT
+
+    @property
+    def on(self) -> dict[str, str]:
+        """The environment in which this patch is on, and those that the import needs."""
+        return {"DSFIX_ONLY": ",".join([self.id, *(each.id for each in self.companions)])}
+
+    @property
+    def off(self) -> dict[str, str]:
+        """The environment in which only those patches are on that the import needs."""
+        needed = {each.id for each in self.companions}
+        return {"DSFIX_SKIP": ",".join(each for each in self.catalogue if each not in needed)}
+
+    def broken(self, what: str) -> Broken:
+        return Broken(f"{self.id} on DeepSpeed {self.release}: {what}")
+
+    def expect(self, holds: object, what: str) -> None:
+        """Raises Broken where it does not hold."""
+        if not holds:
+            raise self.broken(what)
+
+    def file(self, module: str) -> tuple[Path, str]:
+        """(directory of the package, path below it) of a module's file."""
+        package, *rest = module.split(".")
+        directory = self.root
+        if not (self.root / package).exists():
+            spec = importlib.util.find_spec(package)
+            assert spec is not None and spec.origin is not None, f"{package} is not installed"  # noqa: PT018
+            directory = Path(spec.origin).parents[1]
+        as_module = "/".join([package, *rest]) + ".py"
+        return directory, as_module if (directory / as_module).is_file() else "/".join([package, *rest, "__init__.py"])
+
+    def text(self, module: str) -> str:
+        directory, path = self.file(module)
+        return (directory / path).read_text(encoding="utf-8")
+
+    def run(
+        self, *steps: Sequence[Any], copy: Path | None = None, fresh: bool = False, **environment: str
+    ) -> list[Any]:
+        """What the steps tell in a process of their own, with the release or a copy of it."""
+        root = copy or self.root
+        copied = [] if copy is None else [each.name for each in copy.iterdir() if not each.is_symlink()]
+        fresh = fresh or bool(set(copied) - {"deepspeed"})
+        befores = [each.patch.before or "deepspeed" for each in (self.entry, *self.together)]
+        early = any(each.partition(".")[0] != "deepspeed" for each in befores)
+        server = self.machine.cold if fresh or early else self.machine.warm
+        provided = [
+            [c.module, c.name] for each in self.companions for c in each.patch.changes if isinstance(c, Provide)
+        ]
+        arguments = {"changes": self.changes, "provided": provided, "steps": steps}
+        return server.run(arguments, [*self.front, root], environment)
+
+    def look(self, copy: Path | None = None, **environment: str) -> dict[str, Any]:
+        """What is in force after dsfix has been imported, and then all modules."""
+        (found,) = self.run(["load", "dsfix", *self.modules], ["look"], copy=copy, **environment)
+        return dict(found)
+
+    def copied(self, changed: Mapping[str, str]) -> Path:
+        """A directory as `root`, in which these modules have another text; a package from elsewhere is copied there."""
+        directory = self.machine.directory()
+        by_root: dict[tuple[Path, str], dict[str, str]] = {}
+        for module, text in changed.items():
+            root, path = self.file(module)
+            by_root.setdefault((root, path.partition("/")[0]), {})[path] = text
+        for (root, package), files in by_root.items():
+            copies.copy(directory, root, package, files)
+        for each in self.root.iterdir():
+            if not (directory / each.name).exists():
+                (directory / each.name).symlink_to(each)
+        return directory
+
+    def diff(self, *ids: str) -> str:
+        """What the command line says that the patches change in the source."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [*map(str, (*self.front, self.root)), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
+        environment["DSFIX_ONLY"] = ",".join(ids)
+        done = subprocess.run(
+            [sys.executable, "-m", "dsfix", "diff", *ids, "--json"],
+            env=environment,
+            cwd=self.machine.scratch,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.expect(done.returncode == 0, f"`dsfix diff` ended with {done.returncode}: {done.stdout}{done.stderr}")
+        return str(json.loads(done.stdout)["diff"])
+
+    def edited(self, *ids: str) -> dict[str, str]:
+        """module -> its text with the edits of the patches written into it, for every module that they edit."""
+        parts = {part.split("\n", 1)[0]: f"--- a/{part}" for part in ("\n" + self.diff(*ids)).split("\n--- a/")[1:]}
+        texts = {}
+        for module in dict.fromkeys(m for each in ids for m in self.catalogue[each].patch.modules):
+            root, path = self.file(module)
+            if path in parts:
+                texts[module] = copies.patched(root, parts.pop(path))[path]
+        self.expect(not parts, f"`dsfix diff` changes files that no edit is for: {', '.join(parts)}")
+        return texts
+
+
+def declared(patch: Patch) -> list[dict[str, str]]:
+    """The changes of a patch as a process knows them, which does not import dsfix for it."""
+    changes = [{"verb": type(c).__name__, "module": c.module, "qualname": c.qualname} for c in patch.changes]
+    return list({(c["module"], c["qualname"]): c for c in changes}.values())
+
+
+def compiled(text: str, qualname: str) -> list[CodeType]:
+    """The code objects that a file's text has for a target's outermost function."""
+    outer = qualname.partition(".<locals>.")[0]
+    head, _, last = outer.rpartition(".")
+    name = head if head and last in describe.ACCESSORS else outer
+    return list(describe.codes_named(compile(text, "file", "exec", dont_inherit=True), name))

@@ -1,0 +1,434 @@
+"""What every patch has to stand, on a release that it is for. Each check raises Broken where the patch does not.
+
+The reference for an Edit is the file with the edit written into it, compiled; for the other verbs what a process has in
+force that imports dsfix first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+from dsfix.patch import Edit, Provide, Replace, Wrap
+from harness import describe, drift
+from harness.case import Case, compiled, declared
+
+Look = Mapping[str, Any]
+_HERE = Path(__file__).resolve()
+_KINDS = ("the job", "forked before the import", "forked behind the import", "spawned", "a new program")
+
+
+class DoesNotArise(Exception):
+    """The check has nothing to say of this patch, with the reason."""
+
+
+def _target(change: Any) -> str:
+    return f"{change.module}:{change.qualname}"
+
+
+def _codes(text: str, qualname: str) -> dict[str, list[int]]:
+    """Description -> lines, of the code that a file's text has for a target."""
+    return {describe.of_code(code): describe.lines_of(code) for code in compiled(text, qualname)}
+
+
+@functools.cache
+def shipped(case: Case) -> Look:
+    """What stands at the targets without the patch. Raises DoesNotArise where a target cannot be imported here."""
+    found = case.look(**case.off)
+    for module in case.patch.modules:
+        error = found["errors"].get(module, "")
+        named = error.startswith(f"ModuleNotFoundError: No module named '{module}'")
+        if error and not named and "deepspeed" not in found["errors"]:
+            raise DoesNotArise(f"without the patch {module} cannot be imported here: {error}")
+    _check_errors(case, found, "without the patch", cured=False)
+    for edit in case.edits:
+        seen, codes = found["seen"][_target(edit)], _codes(case.text(edit.module), edit.qualname)
+        case.expect(codes.get(seen["text"]) == seen["lines"], f"{edit.target} in memory is not what its file says")
+    return found
+
+
+@functools.cache
+def written(case: Case) -> Mapping[str, str]:
+    """module -> text with the patch's edits written into it."""
+    return case.edited(case.id) if case.edits else {}
+
+
+@functools.cache
+def in_force(case: Case) -> Look:
+    """What stands at the targets with the patch, dsfix imported first."""
+    before = shipped(case)["seen"]
+    found = case.look(**case.on)
+    _check_outcome(case, found, "with dsfix imported first", "applied")
+    _check_errors(case, found, "with dsfix imported first", cured=True)
+    for change in case.patch.changes:
+        target = _target(change)
+        now, then = found["seen"][target]["text"], before[target]["text"]
+        if isinstance(change, Edit):
+            old, new = (_codes(text, change.qualname) for text in (case.text(change.module), _edited(case, change)))
+            case.expect(set(new) - set(old), f"the edits of {target} change nothing")
+            if now not in set(new) - set(old):
+                raise case.broken(
+                    f"{target} is not as with the edits written into the file: "
+                    + describe.difference(now, next(iter(set(new) - set(old))))
+                )
+        elif isinstance(change, Provide):
+            case.expect(then == describe.ABSENT, f"{target} is there without the patch: {then}")
+            case.expect(now != describe.ABSENT, f"{target} is not there with the patch")
+        elif isinstance(change, Wrap):
+            inner = now.partition("\nby\n")[0].partition("\nwrapped\n")[2]
+            case.expect(_dedented(inner) == then, f"{target} is not one wrapper around what was shipped:\n{now}")
+        elif isinstance(change, Replace):
+            case.expect(now != then, f"{target} is as without the patch")
+    return found
+
+
+def _dedented(text: str) -> str:
+    return "\n".join(line[2:] for line in text.split("\n"))
+
+
+def _edited(case: Case, change: Edit) -> str:
+    text = written(case).get(change.module)
+    case.expect(text is not None, f"`dsfix diff` does not change the file of {change.module}")
+    return text or ""
+
+
+def _check_outcome(case: Case, found: Look, when: str, *outcomes: str, reason: str = "") -> None:
+    """The patch's outcome is one of these, with the reason, and there is a warning of it exactly when it is trouble."""
+    outcome, why = found["reports"].get(case.id, ("not in the report", ""))
+    case.expect(outcome in outcomes, f"{when} it is {outcome} ({why}), not {' or '.join(outcomes)}")
+    case.expect(reason in why, f"{when} the reason is {why!r}, without {reason!r}")
+    if outcome in ("drifted", "conflict", "too-late", "failed"):
+        case.expect(len(found["warnings"]) == 1, f"{when} there is not one warning, but {found['warnings']}")
+        said = found["warnings"][0]
+        case.expect(said.startswith(f"{case.id} is {outcome}") and why in said, f"{when} the warning is {said!r}")
+        case.expect("Remedy: " in said, f"{when} the warning names no remedy: {said!r}")
+    else:
+        case.expect(not found["warnings"], f"{when} there are warnings: {found['warnings']}")
+
+
+def _check_errors(case: Case, found: Look, when: str, cured: bool) -> None:
+    """Everything could be imported that matters; without its cure an import patch's own error may show."""
+    for name in ("torch", "deepspeed", *case.patch.modules):
+        error = found["errors"].get(name)
+        expected = error and not cured and case.is_import_patch and re.search(case.patch.symptom, error)
+        case.expect(not error or expected, f"{when} the import of {name} fails: {error}")
+
+
+def _check_same(case: Case, seen: Look, expected: Look, when: str, *what: str) -> None:
+    for target, wanted in expected.items():
+        for each in what or ("text", "lines"):
+            if seen[target][each] == wanted[each]:
+                continue
+            if each == "text":
+                differs = describe.difference(seen[target][each], wanted[each])
+            else:
+                differs = f"{each} {sorted(set(seen[target][each]) ^ set(wanted[each]))[:5]}"
+            raise case.broken(f"{when} {target} is another: {differs}")
+
+
+def every_import_order(case: Case) -> None:
+    """The same is in force, and the same is reported, in whatever order dsfix and its targets are imported."""
+    expected = in_force(case)
+    items = list(dict.fromkeys(["dsfix", *case.modules]))
+    (leaves,) = case.run(["orders", items], fresh=True, **case.on)
+    shared: dict[str, Any] = {}
+    for found in leaves:
+        when = f"in the order {', '.join(found['order'])}"
+        early = found["order"].index("dsfix") == 0
+        for name, error in found["failed"].items():
+            own = case.is_import_patch and re.search(case.patch.symptom, error)
+            case.expect(own or case.companions or name in case.evidence, f"{when} the import of {name} fails: {error}")
+            case.expect(not early or name in case.evidence, f"{when} the import of {name} fails: {error}")
+        _check_errors(case, found, f"{when}, tried again,", cured=True)
+        late = case.patch.before is not None and not early
+        _check_outcome(case, found, when, "applied", *["too-late"] * late)
+        applied = found["reports"][case.id][0] == "applied"
+        _check_same(case, found["seen"], (expected if applied else shipped(case))["seen"], when)
+        if applied:
+            for target, seen in found["seen"].items():
+                same = shared.setdefault(target, seen["shared"]) == seen["shared"]
+                case.expect(same, f"{when} {target} is held by {seen['shared']}, in another by {shared[target]}")
+    case.expect(any(found["order"][0] == "dsfix" for found in leaves), "no order was tried that begins with dsfix")
+
+
+def disabled_by_the_environment(case: Case) -> None:
+    """Named in DSFIX_SKIP, not named in DSFIX_ONLY, or with DSFIX_DISABLE: as shipped, and quietly."""
+    ways = {"DSFIX_SKIP": case.off["DSFIX_SKIP"], "DSFIX_DISABLE": "1"}
+    mine = set(case.patch.modules)
+    others = [each.id for each in case.catalogue.values() if each.id != case.id and not mine & set(each.patch.modules)]
+    if case.companions or others:
+        ways["DSFIX_ONLY"] = ",".join([each.id for each in case.companions] or others[:1])
+    for variable, value in ways.items():
+        when = f"with {variable}={value}"
+        load = ["load", "dsfix", *case.modules]
+        (found,) = case.run(["provide"], load, ["look"], **{variable: value})
+        _check_outcome(case, found, when, "disabled", reason=variable)
+        _check_errors(case, found, when, cured=False)
+        _check_same(case, found["seen"], shipped(case)["seen"], when)
+
+
+def a_hand_edit_is_left_alone(case: Case) -> None:
+    """With the patch's own edits in the file there is nothing to do."""
+    if len(case.edits) != len(case.patch.changes):
+        raise DoesNotArise("not all of its changes are edits of source")
+    found = case.look(copy=case.copied(written(case)), **case.on)
+    when = "with its own edits in the source"
+    _check_outcome(case, found, when, "already-fixed")
+    _check_errors(case, found, when, cured=True)
+    _check_untouched(case, found, written(case), when)
+
+
+def _check_untouched(case: Case, found: Look, texts: Mapping[str, str], when: str) -> None:
+    """Each edited function, as far as it is in the file, is what the file says."""
+    for edit in case.edits:
+        codes = _codes(texts.get(edit.module, None) or case.text(edit.module), edit.qualname)
+        seen = found["seen"][_target(edit)]
+        case.expect(not codes or codes.get(seen["text"]) == seen["lines"], f"{when} {edit.target} is not as its file")
+
+
+def the_fixing_release_is_left_alone(case: Case) -> None:
+    """With the files of the release that brought the fix, under the affected number, there is nothing to do."""
+    if case.fixing is None:
+        raise DoesNotArise(f"no release of the table has fixed it (fixed_in={case.patch.fixed_in})")
+    texts = {}
+    for module in dict.fromkeys((*case.patch.modules, *case.evidence)):
+        if module.partition(".")[0] == "deepspeed":
+            file = case.fixing / case.file(module)[1]
+            if file.is_file():
+                texts[module] = file.read_text(encoding="utf-8")
+    if not texts:
+        raise DoesNotArise("nothing of DeepSpeed's source tells that it is fixed")
+    copy, when = case.copied(texts), f"with the source of {case.patch.fixed_in}"
+    (verdict,) = case.run(["judge", case.id], copy=copy, **case.on)
+    case.expect(verdict[0] == "already-fixed", f"{when} its source is judged {verdict[0]}: {verdict[1]}")
+    found = case.look(copy=copy, **case.on)
+    if not set(found["errors"]) & {"torch", "deepspeed", *case.patch.modules}:  # files of two releases fit together
+        _check_outcome(case, found, when, "already-fixed")
+        _check_untouched(case, found, texts, when)
+
+
+def _drifts(case: Case) -> Iterator[tuple[str, Callable[[], dict[str, str]]]]:
+    """(what is changed, module -> changed text)"""
+
+    def changed(module: str, change: Callable[..., str], *arguments: Any) -> dict[str, str]:
+        root, path = case.file(module)
+        return {module: change(root / path, *arguments)}
+
+    for edit in dict.fromkeys((*case.edits[:1], *case.edits[-1:])):
+        what = f"`{edit.anchor.splitlines()[0]}` of {edit.target}"
+        yield f"with {what} twice", functools.partial(changed, edit.module, drift.anchor_twice, edit)
+        yield f"without {what}", functools.partial(changed, edit.module, drift.anchor_gone, edit)
+    for change in case.patch.changes[:1]:
+        if not isinstance(change, Provide):
+            keep_name = isinstance(change, Edit)  # another function of that name is there, for those who import it
+            arguments = (change.module, drift.function_renamed, change.qualname, keep_name)
+            yield f"with {change.target} renamed", functools.partial(changed, *arguments)
+    for evidence in case.patch.present:
+        what = f"without the evidence `{evidence.code.splitlines()[0]}` in {evidence.target}"
+        yield what, functools.partial(changed, evidence.module, drift.evidence_gone, evidence)
+
+
+def drifted_source_is_left_alone(case: Case) -> None:
+    """Where the source is not what the patch was written for it stays out, warns once, and DeepSpeed works."""
+    examined, impossible = 0, []
+    for when, change in _drifts(case):
+        try:
+            texts = change()
+        except drift.NotPossible as reason:
+            impossible.append(f"{when}: {reason}")
+            continue
+        copy = case.copied(texts)
+        without = case.look(copy=copy, **case.off)
+        if not set(without["errors"]) <= set(shipped(case)["errors"]):
+            impossible.append(f"{when} the release cannot be imported: {without['errors']}")
+            continue
+        found = case.look(copy=copy, **case.on)
+        _check_outcome(case, found, when, "drifted")
+        case.expect(found["errors"] == without["errors"], f"{when} the import fails: {found['errors']}")
+        _check_same(case, found["seen"], without["seen"], when)
+        if not examined:
+            strict = case.look(copy=copy, DSFIX_STRICT="1", **case.on)
+            raised = [each for each in strict["errors"].values() if each.startswith("StrictError: ")]
+            case.expect(any(case.id in each for each in raised), f"{when} DSFIX_STRICT=1 raises {strict['errors']}")
+        examined += 1
+    if not examined:
+        raise DoesNotArise(f"its source cannot be made to drift: {'; '.join(impossible) or 'it looks at none'}")
+
+
+def another_package_comes_first(case: Case) -> None:
+    """What another package has put at the targets before dsfix stays there."""
+    shipped(case)
+    modules = [each for each in case.modules if each not in case.evidence or each in case.patch.modules]
+    if all(isinstance(each, Provide) for each in case.patch.changes):
+        modules = list(case.patch.modules)
+    steps = [["provide"], ["load", *modules], ["replace"], ["remember"], ["load", "dsfix"], ["look"], ["compare"]]
+    theirs, found, others = case.run(*steps, **case.on)
+    when = "with another package's object at its targets"
+    if not theirs:
+        raise DoesNotArise("its targets are no functions or classes")
+    case.expect(not found["errors"], f"{when} the import fails: {found['errors']}")
+    case.expect(not others, f"{when} dsfix has replaced it: {', '.join(others)}")
+    if all(isinstance(each, Provide) for each in case.patch.changes):
+        _check_outcome(case, found, when, "already-fixed")
+    else:
+        _check_outcome(case, found, when, "conflict", *["too-late"] * (case.patch.before is not None))
+
+
+def it_can_be_taken_back(case: Case) -> None:
+    """After dsfix.revert the very objects stand there that were shipped, and what other patches have done stays."""
+    if case.patch.before is not None:
+        raise DoesNotArise(f"it has to come before {case.patch.before}, so that what was shipped was never there")
+    shipped(case)
+    modules = list(case.patch.modules)
+    if not all(isinstance(each, Provide) for each in case.patch.changes):
+        modules = ["torch", "deepspeed", *modules]
+    found = case.run(
+        *(["provide"], ["load", *modules], ["remember"], ["load", "dsfix"], ["look"], ["compare"]),
+        *(["probe"], ["look"], ["revert", case.id], ["look"], ["unprobe"], ["compare"]),
+        *(["probe"], ["look"], ["unprobe"], ["compare"]),
+        **case.on,
+    )
+    applied, changed, not_probed, both, reverted, left, _, other, left_at_the_end = found
+    case.expect(not applied["errors"], f"the import fails: {applied['errors']}")
+    _check_outcome(case, applied, "with dsfix imported last", "applied")
+    targets = set(applied["seen"])
+    case.expect(set(changed) == targets, f"dsfix has put nothing at {', '.join(targets - set(changed))}")
+    case.expect(not not_probed, f"no other patch can edit {', '.join(not_probed)} beside it")
+    _check_outcome(case, reverted, "reverted", "disabled", reason="revert")
+    case.expect(not left, f"reverted, {', '.join(left)} is not the object that was shipped")
+    case.expect(not left_at_the_end, f"another patch has left its mark on {', '.join(left_at_the_end)}")
+    _check_same(case, reverted["seen"], other["seen"], "reverted while another patch is in force,")
+    for edit in case.edits:
+        target = _target(edit)
+        alone, beside = other["seen"][target]["text"], both["seen"][target]["text"]
+        case.expect(
+            alone not in (beside, shipped(case)["seen"][target]["text"]), f"two patches of {target} are not both on"
+        )
+
+
+def importing_again_changes_nothing(case: Case) -> None:
+    """dsfix reloaded, or imported anew, and a target module executed again: in force exactly once."""
+    expected = in_force(case)["seen"]
+    load = ["load", "dsfix", *case.modules]
+    _, found = case.run(load, ["reload", "dsfix"], ["look"], **case.on)
+    _check_again(case, found, expected, "with dsfix reloaded")
+    (found,) = case.run(load, ["forget"], ["load", "dsfix"], ["look"], **case.on)
+    _check_again(case, found, expected, "with dsfix imported anew")
+    for module in case.patch.modules:
+        why, found = case.run(load, ["reload", module], ["look"], **case.on)
+        if why:
+            alone, _ = case.run(load, ["reload", module], ["look"], **case.off)
+            case.expect(alone, f"with dsfix {module} cannot be reloaded: {why}")
+            continue
+        _check_again(case, found, expected, f"with {module} reloaded")
+
+
+def _check_again(case: Case, found: Look, expected: Look, when: str) -> None:
+    _check_outcome(case, found, when, "applied")
+    _check_errors(case, found, when, cured=True)
+    _check_same(case, found["seen"], expected, when)
+
+
+def every_process_has_it(case: Case) -> None:
+    """In force in forked, spawned and started processes too, each with one whole report; off where the parent's is."""
+    expected = in_force(case)["seen"]
+    modules = [each for each in case.modules if each not in case.evidence or each in case.patch.modules]
+    for told, reports in _job(case, modules, case.on):
+        by_pid = {report["pid"]: report for report in reports}
+        case.expect(len(by_pid) == len(reports), "a process has written two reports")
+        for kind in _KINDS:
+            case.expect(kind in told, f"the process {kind} did not get to its end")
+            _check_outcome(case, {**told[kind], "warnings": []}, kind, "applied")
+            _check_same(case, told[kind]["seen"], expected, f"in the process {kind}")
+            if kind != "forked behind the import":  # nothing is new there: its parent has told all
+                outcomes = {
+                    each["id"]: each["outcome"] for each in by_pid.get(told[kind]["pid"], {"patches": []})["patches"]
+                }
+                case.expect(outcomes.get(case.id) == "applied", f"the report of the process {kind} says {outcomes}")
+    for told, reports in _job(case, [], {"DSFIX_DISABLE": "1"}):
+        for kind in _KINDS:
+            case.expect(kind in told, f"disabled, the process {kind} did not get to its end")
+            _check_outcome(case, {**told[kind], "warnings": []}, f"disabled, in the process {kind}", "disabled")
+        case.expect(len(reports) <= len(_KINDS), "a disabled process has written two reports")
+
+
+def _job(case: Case, modules: Sequence[str], environment: Mapping[str, str]) -> Iterator[tuple[Any, Any]]:
+    """What the processes of a job have told, by kind, and their reports."""
+    directory = case.machine.directory()
+    (directory / "told").mkdir(parents=True)
+    given = {
+        "modules": modules,
+        "changes": declared(case.patch) if modules else [],
+        "harness": str(_HERE.parents[1]),
+        "told": str(directory / "told"),
+    }
+    job, reports = _HERE.with_name("job.py"), directory / "reports"
+    variables = {"CONTRACT_JOB": json.dumps(given), "DSFIX_REPORT": str(reports), **environment}
+    case.run(["job", str(job)], fresh=not modules, **variables)
+    told = [json.loads(each.read_text(encoding="utf-8")) for each in (directory / "told").iterdir()]
+    left = [each.name for each in reports.iterdir() if not each.name.endswith(".json") or each.name.startswith(".")]
+    case.expect(not left, f"a report was left half written: {left}")
+    written = [json.loads(each.read_text(encoding="utf-8")) for each in reports.iterdir()]
+    yield {each["kind"]: each for each in told}, written
+
+
+def all_at_once(cases: Sequence[Case]) -> None:
+    """All patches for one release are in force together, and each can be taken back whatever the others do.
+
+    `cases`: one for each patch that is for the release.
+    """
+    cases = [each for each in cases if _can_be_imported(each)]
+    ids = [each.id for each in cases]
+    modules = list(dict.fromkeys(["torch", "deepspeed", *(m for each in cases for m in each.patch.modules)]))
+    together = dataclasses.replace(cases[0], together=tuple(each.entry for each in cases))
+    orders = [ids, ids[::-1], random.Random(cases[0].release).sample(ids, len(ids))]
+    steps = [["load", "dsfix", *modules], ["look"], ["reverts", orders]]
+    found, reverts = together.run(*steps, DSFIX_ONLY=",".join(ids))
+    texts = together.edited(*ids) if any(each.edits for each in cases) else {}
+    for case in cases:
+        mine = [each for each in found["warnings"] if each.startswith(case.id)]
+        _check_outcome(case, {**found, "warnings": mine}, "with all patches on", "applied")
+        _check_errors(case, found, "with all patches on", cured=True)
+    cases[0].expect(not found["warnings"], f"with all patches on there are warnings: {found['warnings']}")
+    for case in cases:
+        for edit in case.edits:
+            target = _target(edit)
+            code = found["seen"][target]["text"]
+            expected = _codes(texts[edit.module], edit.qualname)
+            case.expect(code in expected, f"with all patches on {target} is not as with all edits in the file")
+    for step in reverts:
+        gone = step["order"][: step["order"].index(step["reverted"]) + 1]
+        for case in cases:
+            when = f"after the revert of {', '.join(gone)}"
+            _check_outcome(case, step, when, "disabled" if case.id in gone else "applied")
+        if len(gone) == len(ids):
+            for case in cases:
+                before = {target: shipped(case)["seen"][target] for target in map(_target, case.patch.changes)}
+                _check_same(case, step["seen"], before, f"with everything reverted in the order {', '.join(gone)}")
+
+
+def _can_be_imported(case: Case) -> bool:
+    try:
+        shipped(case)
+    except DoesNotArise:
+        return False
+    return True
+
+
+CHECKS = (
+    every_import_order,
+    disabled_by_the_environment,
+    a_hand_edit_is_left_alone,
+    the_fixing_release_is_left_alone,
+    drifted_source_is_left_alone,
+    another_package_comes_first,
+    it_can_be_taken_back,
+    importing_again_changes_nothing,
+    every_process_has_it,
+)

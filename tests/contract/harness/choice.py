@@ -1,0 +1,64 @@
+"""Which release a patch is looked at on: the newest of the table that it is for, beside this Python's packages."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+
+import environments
+import proofs
+import table
+
+from dsfix.patch import Severity
+from dsfix.registry import Entry
+
+
+class NoRelease(Exception):
+    """The patch cannot apply beside this Python and its packages, with the reason."""
+
+
+def _beside(entry: Entry, release: str) -> dict[str, str]:
+    """The versions of everything that the patch names, with that DeepSpeed."""
+    versions = {"deepspeed": release, "python": platform.python_version()}
+    for name in entry.patch.affects.keys() - versions.keys():
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def applies(entry: Entry, release: str) -> bool:
+    """Whether the patch is for that release, beside what this Python has."""
+    return proofs.inside(entry.patch, _beside(entry, release))
+
+
+def newest(entry: Entry) -> str:
+    """The newest release that the patch is for here. Raises NoRelease."""
+    try:
+        releases = table.load().run_in(environments.current(table.load()).name)
+    except environments.Unavailable as reason:
+        raise NoRelease(str(reason)) from None
+    for release in reversed(releases):
+        if applies(entry, release.deepspeed):
+            return release.deepspeed
+    here = [f"{name} {version}" for name, version in _beside(entry, "any").items() if name != "deepspeed"]
+    raise NoRelease(f"no release of the table is inside {dict(entry.patch.affects)} beside {', '.join(here)}")
+
+
+def by_release(catalogue: Mapping[str, Entry]) -> dict[str, list[Entry]]:
+    """Each release that is the newest for some patch -> all patches that are for it."""
+    releases = []
+    for entry in catalogue.values():
+        try:
+            releases.append(newest(entry))
+        except NoRelease:
+            continue
+    return {each: [e for e in catalogue.values() if applies(e, each)] for each in dict.fromkeys(releases)}
+
+
+def needed(entry: Entry, release: str, catalogue: Mapping[str, Entry]) -> tuple[Entry, ...]:
+    """The other patches without which the release cannot be imported here."""
+    others = (each for each in catalogue.values() if each is not entry and each.patch.severity is Severity.IMPORT)
+    return tuple(each for each in others if applies(each, release))

@@ -1,0 +1,170 @@
+"""Values as text, equal in two processes exactly when they do the same; knows nothing of dsfix."""
+
+from __future__ import annotations
+
+import bisect
+import dis
+import functools
+import gc
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+ABSENT = "absent"
+ACCESSORS = ("fget", "fset", "fdel")
+_DEPTH = 6
+
+
+def of_code(code: CodeType) -> str:
+    """The instructions, positions aside: what stands only for a line (NOP) is left out, jumps count instructions."""
+    instructions = [each for each in dis.get_instructions(code) if each.opname != "NOP"]
+    offsets = [each.offset for each in instructions]
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    lines = [
+        f"code {code.co_qualname} {code.co_flags}",
+        f"arguments {code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount}",
+        f"variables {code.co_varnames} cells {code.co_cellvars} free {code.co_freevars}",
+    ]
+    for each in instructions:
+        if isinstance(each.argval, CodeType):
+            lines += [each.opname, textwrap.indent(of_code(each.argval), "  ")]
+        elif each.opcode in jumps:
+            lines.append(f"{each.opname} to {bisect.bisect_left(offsets, each.argval)}")
+        else:
+            lines.append(f"{each.opname} {_argument(each)}".rstrip())
+    return "\n".join(lines)
+
+
+def _argument(instruction: dis.Instruction) -> str:
+    if isinstance(instruction.argval, frozenset):  # its order is another in each process
+        return repr(sorted(map(repr, instruction.argval)))
+    return instruction.argrepr or ("" if instruction.arg is None else str(instruction.arg))
+
+
+def lines_of(code: CodeType) -> list[int]:
+    """Every line of the file that the code stands for."""
+    found = {line for *_, line in code.co_lines() if line is not None}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found.update(lines_of(constant))
+    return sorted(found)
+
+
+def codes_named(code: CodeType, qualname: str) -> Iterator[CodeType]:
+    """Every code object of that qualified name in `code`, at any depth."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            if constant.co_qualname == qualname:
+                yield constant
+            yield from codes_named(constant, qualname)
+
+
+def of_value(value: Any, depth: int = _DEPTH) -> str:
+    """A function by its code and what it holds, a class by its functions, anything else by its type and plain value."""
+    lines: list[str] = []
+    inner: dict[str, Any] = {}
+    kind = type(value)  # and not `__class__`: a wrapper says that it is what it wraps
+    if issubclass(kind, (staticmethod, classmethod)):
+        lines, inner = [kind.__name__], {"of": value.__func__}
+    elif issubclass(kind, property):
+        lines, inner = ["property"], {name: getattr(value, name) for name in ACCESSORS}
+    elif issubclass(kind, type):
+        lines = [f"class {value.__module__}.{value.__qualname__}"]
+        inner = {k: v for k, v in sorted(vars(value).items()) if type(v) is FunctionType} if depth == _DEPTH else {}
+    elif kind is FunctionType:
+        lines = [f"function of {value.__module__}", of_code(value.__code__)]
+        inner = _held_by(value)
+    elif callable(value) and hasattr(value, "__wrapped__"):
+        lines = [kind.__name__]
+        inner = {"wrapped": value.__wrapped__, "by": getattr(value, "_self_wrapper", None)}
+    elif isinstance(value, functools.partial):
+        lines, inner = ["partial"], {"of": value.func}
+    else:
+        plain = isinstance(value, (type(None), bool, int, float, str, bytes, tuple))
+        return f"{type(value).__qualname__} {repr(value)[:200] if plain else ''}".rstrip()
+    for name, each in inner.items():
+        lines += [name, textwrap.indent(of_value(each, depth - 1), "  ") if depth else type(each).__name__]
+    return "\n".join(lines)
+
+
+def _held_by(function: FunctionType) -> dict[str, Any]:
+    held = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            held[name] = cell.cell_contents
+        except ValueError:
+            held[name] = "an empty cell"
+    wrapped = vars(function).get("__wrapped__")
+    return held if wrapped is None else {**held, "__wrapped__": wrapped}
+
+
+def holder_of(module: ModuleType, qualname: str) -> tuple[Any, str, str]:
+    """(module or class, name in it, property accessor or "") of a target's outermost function or attribute."""
+    *path, name = qualname.partition(".<locals>.")[0].split(".")
+    accessor = ""
+    if path and name in ACCESSORS:
+        accessor, name = name, path.pop()
+    holder: Any = module
+    for part in path:
+        holder = vars(holder)[part]
+    if isinstance(holder, type) and name.startswith("__") and not name.endswith("__"):
+        name = f"_{holder.__name__.lstrip('_')}{name}"
+    return holder, name, accessor
+
+
+def function_of(module: ModuleType, qualname: str) -> FunctionType:
+    """The module's own function of that name, under whatever decorators. Raises LookupError where there is none."""
+    holder, name, accessor = holder_of(module, qualname)
+    value = vars(holder)[name]
+    queue, seen = [getattr(value, accessor) if accessor else value], set()
+    wanted = qualname.partition(".<locals>.")[0]
+    wanted = wanted[: -len(accessor) - 1] if accessor else wanted
+    while queue:
+        item = queue.pop(0)
+        if id(item) in seen or isinstance(item, (ModuleType, type)):
+            continue
+        seen.add(id(item))
+        if type(item) is FunctionType:
+            if item.__code__.co_filename == module.__file__ and item.__code__.co_qualname == wanted:
+                return item
+            queue += [each for each in gc.get_referents(item) if each is not item.__globals__]
+        elif len(seen) < 1000:
+            queue += gc.get_referents(item)
+    raise LookupError(f"no function {wanted} of the module's own file is beneath what stands there")
+
+
+def change(verb: str, module_name: str, qualname: str) -> dict[str, Any]:
+    """What is in force at a change's target: its description, the lines of the code, the modules that share it."""
+    module = sys.modules.get(module_name)
+    if module is None:
+        return {"text": "its module is not imported", "lines": [], "shared": []}
+    try:
+        holder, name, _ = holder_of(module, qualname)
+        value = vars(holder)[name]
+        if verb == "Edit":
+            function = function_of(module, qualname)
+            return {"text": of_code(function.__code__), "lines": lines_of(function.__code__), "shared": []}
+    except LookupError as error:
+        return {"text": ABSENT if isinstance(error, KeyError) else str(error), "lines": [], "shared": []}
+    shared = _shared(value) if isinstance(holder, ModuleType) and callable(value) else []
+    return {"text": of_value(value), "lines": [], "shared": shared}
+
+
+def _shared(value: Any) -> list[str]:
+    modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+    return sorted({f"{m.__name__}.{alias}" for m in modules for alias, v in list(vars(m).items()) if v is value})
+
+
+def difference(found: str, expected: str) -> str:
+    """The first lines in which two descriptions differ, for messages."""
+    for number, (one, other) in enumerate(zip(found.splitlines(), expected.splitlines())):
+        if one != other:
+            return f"line {number} of its description is {one.strip()!r}, not {other.strip()!r}"
+    return f"its description has {len(found.splitlines())} lines, not {len(expected.splitlines())}"
+
+
+def seen(changes: list[Mapping[str, str]]) -> dict[str, Any]:
+    """`change` of each, by target."""
+    return {f"{c['module']}:{c['qualname']}": change(c["verb"], c["module"], c["qualname"]) for c in changes}

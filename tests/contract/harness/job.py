@@ -1,0 +1,51 @@
+"""A training script that starts other processes; each writes what is in force in it to a file."""
+
+import dsfix  # isort: skip  # first
+import importlib
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+GIVEN = json.loads(os.environ["CONTRACT_JOB"])
+
+
+def tell(kind):
+    sys.path.append(GIVEN["harness"])
+    from harness import describe
+
+    for name in GIVEN["modules"]:
+        importlib.import_module(name)
+    told = {
+        "kind": kind,
+        "pid": os.getpid(),
+        "reports": {each.id: [each.outcome.value, each.reason] for each in dsfix.report()},
+        "seen": describe.seen(GIVEN["changes"]),
+    }
+    Path(GIVEN["told"], f"{kind}.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+def fork(kind):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            tell(kind)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def main():
+    fork("forked before the import")
+    tell("the job")
+    fork("forked behind the import")
+    spawned = multiprocessing.get_context("spawn").Process(target=tell, args=("spawned",))
+    spawned.start()
+    spawned.join()
+    subprocess.run([sys.executable, __file__, "a new program"], check=False)
+
+
+if __name__ == "__main__":
+    tell(sys.argv[1]) if len(sys.argv) > 1 and Path(sys.argv[0]) == Path(__file__) else main()

@@ -1,0 +1,28 @@
+"""Every patch of the catalogue keeps the contract, on the newest release that it is for."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import pytest
+from harness import checks, choice
+
+from dsfix import registry
+from dsfix.registry import Entry
+
+ENTRIES = registry.catalogue()
+RELEASES = choice.by_release(ENTRIES)
+
+
+@pytest.mark.parametrize("patch_id", ENTRIES)
+@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
+def test_contract(case_of: Any, patch_id: str, check: Callable[..., None]) -> None:
+    try:
+        check(case_of(ENTRIES[patch_id], choice.newest(ENTRIES[patch_id])))
+    except (choice.NoRelease, checks.DoesNotArise) as reason:
+        pytest.skip(f"{patch_id}: {reason}")
+
+
+@pytest.mark.parametrize(("release", "entries"), RELEASES.items(), ids=RELEASES)
+def test_all_patches_of_a_release_at_once(case_of: Any, release: str, entries: list[Entry]) -> None:
+    checks.all_at_once([case_of(each, release) for each in entries])

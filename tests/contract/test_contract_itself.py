@@ -1,0 +1,269 @@
+"""The contract's checks on a stand-in DeepSpeed: every verb passes them, and a bad patch fails the right one."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Callable
+
+import pytest
+from harness import checks
+from harness.case import Broken, Case, Machine
+from harness.client import Server
+
+import dsfix
+from dsfix.registry import Entry
+
+PACKAGES = {
+    "torch/__init__.py": "",
+    "torch/elastic.py": "logger = None\n",
+    "deepspeed/__init__.py": "__version__ = '1.0'\nfrom . import m, agent\n",
+    "deepspeed/agent.py": "from torch.elastic import log\n",
+    "deepspeed/m.py": """
+        import functools
+
+        LIMIT = 3
+
+        def traced(function):
+            @functools.wraps(function)
+            def call(*arguments):
+                return function(*arguments)
+            return call
+
+        @traced
+        def clip(norm, limit):
+            scale = norm / limit
+            if scale > 1 and limit not in {"none", "never", "no limit"}:
+                return norm / scale
+            return norm
+
+        def adder(bias):
+            def add(x):
+                y = x + bias
+                return y
+            return add
+
+        add_one = adder(1)
+
+        class Optimizer:
+            def __init__(self):
+                self.__steps = 0
+
+            @property
+            def steps(self):
+                steps = self.__steps
+                return steps
+
+            @staticmethod
+            def total(values):
+                return sum(values)
+    """,
+    "deepspeed/comm/__init__.py": """
+        from deepspeed.m import clip
+
+        def reduce(values):
+            out = max(values)
+            return out
+    """,
+}
+FIX = ("out = max(values)", "out = sum(values)")
+DECLARE = """
+from dsfix.patch import Edit, Patch, Provide, Replace, Severity, Source, Wrap
+
+def declare(*changes, **fields):
+    given = dict(title="a stand-in", severity=Severity.CRASH, affects={"deepspeed": "<1.1"}, symptom="x", upstream=(),
+                 fixed_in="1.1")
+    return Patch(changes=changes, **{**given, **fields})
+
+"""
+AGENT = """
+PATCH = declare(Provide("torch.elastic", "log", lambda module: module.logger), severity=Severity.IMPORT,
+                symptom="cannot import name 'log'", fixed_in=None,
+                present=(Source("deepspeed.agent", "from torch.elastic import log"),))
+"""
+COMM = 'Edit("deepspeed.comm:reduce", replace="max(values)", code="sum(values)")'
+GOOD = {
+    "import_patch": AGENT,
+    "edit_under_a_decorator": """
+        PATCH = declare(Edit("deepspeed.m:clip", after="scale = norm / limit", code="scale = scale + 0.5"),
+                        present=(Source("deepspeed.m:clip", "return norm / scale"),), fixed_in=None)
+    """,
+    "edits": f"""
+        PATCH = declare({COMM}, Edit("deepspeed.m:adder.<locals>.add", before="return y", code="y = y + 1"),
+                        Edit("deepspeed.m:Optimizer.steps.fget", replace="steps = self.__steps",
+                             code="if self.__steps:\\n    steps = self.__steps\\nelse:\\n    steps = 1"),
+                        fixed=(Source("deepspeed.comm:reduce", "out = sum(values)"),))
+    """,
+    "wrap": """
+        def wrapper(wrapped, instance, args, kwargs):
+            return wrapped(*args, **kwargs) + 1
+        PATCH = declare(Wrap("deepspeed.m:Optimizer.total", wrapper), Wrap("deepspeed.m:clip", wrapper), fixed_in=None)
+    """,
+    "replace": """
+        def factory(old):
+            def clip(norm, limit):
+                return min(old(norm, limit), limit)
+            return clip
+        PATCH = declare(Replace("deepspeed.m:clip", factory), Replace("deepspeed.m:LIMIT", lambda old: old + 1),
+                        fixed_in=None)
+    """,
+}
+
+
+@pytest.fixture
+def cases(cold: Server, tmp_path: Path) -> Callable[..., dict[str, Case]]:
+    """Installs the stand-ins and a catalogue of these patches: id -> the patch's case."""
+
+    def make(patches: Mapping[str, str]) -> dict[str, Case]:
+        front, root, fixing, scratch = (tmp_path / name for name in ("front", "root", "fixing", "scratch"))
+        scratch.mkdir()
+        for path, text in PACKAGES.items():
+            _write(root / path, text)
+            _write(fixing / path, text.replace(*FIX))
+        _write(root / "deepspeed-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: deepspeed\nVersion: 1.0\n")
+        (front / "dsfix/patches").mkdir(parents=True)
+        for each in Path(dsfix.__file__).parent.iterdir():
+            if each.name not in ("patches", "__pycache__"):
+                (front / "dsfix" / each.name).symlink_to(each)
+        _write(front / "dsfix/patches/__init__.py", "")
+        texts = {"import_patch": AGENT, **patches}
+        for name, text in texts.items():
+            _write(front / f"dsfix/patches/{name}.py", DECLARE + textwrap.dedent(text))
+        entries = {name: _entry(name, front / f"dsfix/patches/{name}.py") for name in sorted(texts)}
+        return {
+            name: Case(
+                entry=entry,
+                release="1.0",
+                root=root,
+                fixing=fixing if entry.patch.fixed_in else None,
+                catalogue=entries,
+                companions=tuple(each for each in entries.values() if each.id == "import_patch" and each is not entry),
+                front=(front,),
+                machine=Machine(cold, cold, scratch),
+            )
+            for name, entry in entries.items()
+        }
+
+    return make
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text), encoding="utf-8")
+
+
+def _entry(name: str, path: Path) -> Entry:
+    module = ModuleType(name)
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), vars(module))
+    return Entry(name, module.PATCH, module)
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
+def test_a_good_patch_passes(cases: Any, name: str, check: Callable[[Case], None]) -> None:
+    try:
+        check(cases({name: GOOD[name]})[name])
+    except checks.DoesNotArise as reason:
+        pytest.skip(str(reason))
+
+
+def test_good_patches_pass_together(cases: Any) -> None:
+    together = {
+        name: text for name, text in GOOD.items() if name in ("edits", "edit_under_a_decorator", "import_patch")
+    }
+    checks.all_at_once(list(cases(together).values()))
+
+
+# what is wrong -> (the check that has to fail, what it has to say, the patch)
+BAD = {
+    "an anchor that is not there": (
+        checks.every_import_order,
+        "it is drifted",
+        'PATCH = declare(Edit("deepspeed.comm:reduce", replace="min(values)", code="sum(values)"))',
+    ),
+    "evidence that never stands": (
+        checks.every_import_order,
+        "it is drifted",
+        f'PATCH = declare({COMM}, present=(Source("deepspeed.comm:reduce", "return values"),))',
+    ),
+    "an edit that changes nothing": (
+        checks.every_import_order,
+        "change nothing",
+        'PATCH = declare(Edit("deepspeed.comm:reduce", before="return out", code="pass"))',
+    ),
+    "a factory that returns another object each time": (
+        checks.every_import_order,
+        "is another",
+        'import random\nPATCH = declare(Replace("deepspeed.m:LIMIT", lambda old: random.random()))',
+    ),
+    "an import patch that is for another message": (
+        checks.every_import_order,
+        "without the patch the import of deepspeed fails",
+        AGENT.replace("cannot import name 'log'", "cannot import name 'logger'"),
+    ),
+    "a patch file that works when it is loaded": (
+        checks.disabled_by_the_environment,
+        "is another",
+        "import os\nif 'DSFIX_DISABLE' in os.environ:\n    import torch.elastic\n    torch.elastic.log = None\n"
+        f"    import deepspeed.comm\n    deepspeed.comm.reduce = sum\nPATCH = declare({COMM})",
+    ),
+    "no evidence of the fix": (
+        checks.the_fixing_release_is_left_alone,
+        "is judged drifted",
+        'PATCH = declare(Edit("deepspeed.comm:reduce", after="out = max(values)", code="out = sum(values)"))',
+    ),
+    "evidence of the fix that any source has": (
+        checks.drifted_source_is_left_alone,
+        "it is already-fixed",
+        f'PATCH = declare({COMM}, fixed=(Source("deepspeed.comm:reduce", "out = None"),))',
+    ),
+    "a change in place, which cannot be taken back": (
+        checks.it_can_be_taken_back,
+        "has put nothing at",
+        "def factory(old):\n    total = old.total\n    old.total = lambda values: total(values) + 1\n    return old\n"
+        'PATCH = declare(Replace("deepspeed.m:Optimizer", factory))',
+    ),
+    "a change in place, made again": (
+        checks.importing_again_changes_nothing,
+        "imported anew deepspeed.m:Optimizer is another",
+        "def factory(old):\n    total = old.total\n    old.total = lambda values: total(values) + 1\n    return old\n"
+        'PATCH = declare(Replace("deepspeed.m:Optimizer", factory))',
+    ),
+    "a value for the first process only": (
+        checks.every_process_has_it,
+        "in the process spawned deepspeed.m:LIMIT is another",
+        "import multiprocessing\n"
+        'PATCH = declare(Replace("deepspeed.m:LIMIT", lambda old: multiprocessing.parent_process() is None))',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_patch_fails(cases: Any, name: str) -> None:
+    check, says, text = BAD[name]
+    patch_id = "import_patch" if "Provide" in text else "bad"
+    case = cases({patch_id: text})[patch_id]
+    with pytest.raises(Broken, match=rf"^{patch_id} on DeepSpeed 1\.0: [\s\S]*{says}"):
+        check(case)
+
+
+def test_a_target_that_cannot_be_imported_here_is_no_fault_of_the_patch(cases: Any) -> None:
+    text = 'PATCH = declare(Edit("deepspeed.gpu:f", replace="y = 1", code="y = 2"), fixed_in=None)'
+    case = cases({"for_gpus": text})["for_gpus"]
+    _write(case.root / "deepspeed/gpu.py", "import a_package_for_gpus\ndef f():\n    y = 1\n    return y\n")
+    with pytest.raises(checks.DoesNotArise, match="No module named 'a_package_for_gpus'"):
+        checks.every_import_order(case)
+
+
+def test_a_target_that_no_release_has_is_a_fault_of_the_patch(cases: Any) -> None:
+    case = cases({"astray": 'PATCH = declare(Edit("deepspeed.n:f", replace="y = 1", code="y = 2"))'})["astray"]
+    with pytest.raises(Broken, match=r"the import of deepspeed\.n fails"):
+        checks.every_import_order(case)
+
+
+def test_two_patches_of_one_statement_fail_together(cases: Any) -> None:
+    both = cases({"one": f"PATCH = declare({COMM})", "other": f"PATCH = declare({COMM.replace('sum', 'min')})"})
+    with pytest.raises(Broken, match=r"on DeepSpeed 1\.0: with all patches on it is conflict"):
+        checks.all_at_once(list(both.values()))
