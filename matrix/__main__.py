@@ -11,7 +11,6 @@ import edges
 import run
 import source
 import toxini
-
 from dsfix.cli.status import INTERRUPTED, Complaint
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status, as the commands in dsfix/cli

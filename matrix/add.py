@@ -6,15 +6,15 @@ import argparse
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
 import source
 import table
 import toxini
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
-from sdists import Index, Unavailable
-
 from dsfix.cli.status import OK, TROUBLE, Complaint
 from dsfix.outcome import Outcome
+from sdists import Index, Unavailable
 
 NAME = "add"
 HELP = "adds the releases that the index has and the table lacks, and tells what became of every patch there"

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import proofs
 import table
+from dsfix import registry
 from pages import catalogue, data, evidence, markdown, page, text
 from pages.evidence import Column, Evidence
 from proofs import State
-
-from dsfix import registry
 
 NAME = "docs"
 HELP = "write docs/catalogue.md, docs/matrix.md and docs/matrix/ from the table and what was run"

@@ -146,10 +146,10 @@ def judge(patch: Patch, cell: Cell | None) -> tuple[State, str]:
     if {without.outcome, patched.outcome} & {"error", "timeout"}:
         which = "without" if without.outcome in ("error", "timeout") else "with"
         return State.WRONG, f"{which} the patch the reproduction did not get to an answer"
+    if not claimed and "bug" in (without.outcome, patched.outcome):
+        return State.WRONG, "the bug is there outside the claimed range"
     if patched.outcome == "bug":
         return State.WRONG, "the bug is there with the patch"
-    if not claimed and without.outcome == "bug":
-        return State.WRONG, "the bug is there outside the claimed range"
     if not claimed and any(each not in _STAYS_OUT for each in patched.patch.split(", ")):
         return State.WRONG, f"outside the claimed range the patch is {patched.patch}"
     if "cannot-tell" in (without.outcome, patched.outcome):

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 import proofs
 import table
-from packaging.specifiers import SpecifierSet
-from sdists import Index, Unavailable
-
 from dsfix import registry, versions
 from dsfix.cli import output
 from dsfix.cli.status import OK, TROUBLE, Complaint
@@ -27,6 +26,7 @@ from dsfix.judge import Verdict
 from dsfix.outcome import Outcome, UnknownPatch
 from dsfix.patch import Patch
 from dsfix.registry import Entry
+from sdists import Index, Unavailable
 
 NAME = "source"
 HELP = "source proof: every patch against the source of every release; nothing of DeepSpeed is run"

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import table
 from packaging.version import Version
 
+import table
 from dsfix.cli.status import OK, TROUBLE, Complaint
 
 NAME = "tox"

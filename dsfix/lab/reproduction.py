@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,11 +49,18 @@ class Sighting:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def run(patch_id: str, patched: bool, timeout: float = 300.0, path: Path | None = None) -> Sighting:
+def run(
+    patch_id: str,
+    patched: bool,
+    timeout: float = 300.0,
+    path: Path | None = None,
+    rank_command: Sequence[str] = (sys.executable, "-c", _RANK),
+) -> Sighting:
     """Reproduce in `patch.ranks` fresh processes that import dsfix first, in an environment of their own.
 
     Without the patch all others still apply. path: comes first on the processes' sys.path, for a DeepSpeed that is
-    installed there. Raises KeyError for an id that is not in the catalogue.
+    installed there. rank_command: what runs `main` with the arguments that are added to it. Raises KeyError for an id
+    that is not in the catalogue.
     """
     entry = catalogue()[patch_id]
     started = time.monotonic()
@@ -65,7 +72,7 @@ def run(patch_id: str, patched: bool, timeout: float = 300.0, path: Path | None 
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(path), environment.get("PYTHONPATH")]))
         work = scratch / "work"
         work.mkdir()
-        command = [sys.executable, "-c", _RANK, patch_id, directory]
+        command = [*rank_command, patch_id, directory]
         try:
             ranks = launch(command, ranks=entry.patch.ranks, timeout=timeout, env=environment, cwd=work)
         except LabUnavailable as error:
@@ -86,7 +93,7 @@ def run(patch_id: str, patched: bool, timeout: float = 300.0, path: Path | None 
 def _choice(entry: Entry, patched: bool) -> Mapping[str, str]:
     if not patched:
         return {"DSFIX_SKIP": ",".join(filter(None, [os.environ.get("DSFIX_SKIP", ""), entry.id]))}
-    if not entry.patch.default and "DSFIX_ONLY" not in os.environ:  # off unless asked for by name
+    if not entry.patch.default and not os.environ.get("DSFIX_ONLY", "").strip():  # off unless asked for by name
         return {"DSFIX_ONLY": ",".join([entry.id, *(e.id for e in catalogue().values() if e.patch.default)])}
     return {}
 

@@ -98,6 +98,8 @@ def main() -> None:
         supervise(ranks, specification["timeout"])
     except OSError as error:
         results["error"] = str(error)
+    except KeyboardInterrupt:
+        results["error"] = "interrupted"
     finally:
         for rank in ranks:
             rank.kill()

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import proofs
-from proofs import Cell, State
-from table import Environment, Table
-
 from dsfix.patch import Severity
 from dsfix.registry import Entry
+from proofs import Cell, State
+from table import Environment, Table
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection, Sequence
 
 from packaging.specifiers import SpecifierSet
-from proofs import State
 
 from dsfix.patch import Patch
 from dsfix.registry import Entry
+from proofs import State
 
 from .evidence import Column, Evidence
 

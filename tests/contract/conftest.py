@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
 
-import environments
 import pytest
-import table
 
+import environments
+import table
 from dsfix import registry
 from dsfix.registry import Entry
 

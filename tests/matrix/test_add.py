@@ -8,12 +8,12 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import add
 import pytest
+
+import add
 import source
 import table
 import toxini
-
 from dsfix import registry
 from dsfix.cli.status import Complaint
 from dsfix.judge import Verdict

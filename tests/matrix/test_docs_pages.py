@@ -7,14 +7,14 @@ import json
 import re
 import sys
 
-import proofs
 import pytest
+
+import docs
+import proofs
+from dsfix.registry import Entry
 from pages import evidence, text
 from proofs import Cell, Run, State
 from table import Environment, Release, Table
-
-import docs
-from dsfix.registry import Entry
 
 RELEASES = ("0.13.4", "0.13.5", "0.14.0", "0.14.1", "0.14.2", "0.14.3")
 OLD = "torch-2.3.1"

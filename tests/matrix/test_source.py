@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import source
-import table
 
 import dsfix
+import source
+import table
 
 Proof = Callable[..., "subprocess.CompletedProcess[str]"]
 TOLD = "on {}, {} its range, its number hidden, it is {}"

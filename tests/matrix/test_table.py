@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-import table
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
+
+import table
 
 RELEASES = table.load().releases
 

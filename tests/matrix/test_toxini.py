@@ -8,10 +8,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import table
-import toxini
 from packaging.version import Version
 
+import table
+import toxini
 from dsfix.cli.status import Complaint
 
 

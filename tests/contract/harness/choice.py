@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import environments
 import proofs
 import table
-
 from dsfix.patch import Severity
 from dsfix.registry import Entry
 

@@ -1,0 +1,102 @@
+"""One cell of the matrix: a patch's reproduction on one release, without the patch and with it."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import environments
+import proofs
+from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.reproduction import Sighting, run
+from dsfix.registry import Entry
+from preload import Preloaded
+from proofs import Cell, Run, State
+
+TIMEOUT = 300.0  # seconds, for one reproduction
+_LONGEST_DETAIL = 800  # characters
+
+Install = Callable[[str], Path]
+
+
+class Cells:
+    """Runs cells, several at a time if called by several threads.
+
+    install: release -> its directory for PYTHONPATH, or raises environments.Unavailable. Use `cells` to make one.
+    """
+
+    def __init__(self, install: Install, stack: ExitStack) -> None:
+        self._install = install
+        self._stack = stack
+        self._lock = threading.Lock()
+        self._preloaded: dict[str, Preloaded | None] = {}
+        self._broken: dict[str, str] = {}
+
+    def run(self, entry: Entry, release: str) -> Cell:
+        """Raises environments.Unavailable where the release, or a process, cannot be had."""
+        path = self._installed(release)
+        preloaded = self._preloaded_for(entry)
+        if preloaded is not None:
+            cell = _cell(entry, release, path, preloaded)
+            if proofs.judge(entry.patch, cell)[0] is not State.WRONG:
+                return cell
+        return _cell(entry, release, path, None)
+
+    def _installed(self, release: str) -> Path:
+        """What cannot be had is tried once."""
+        if release in self._broken:
+            raise environments.Unavailable(self._broken[release])
+        try:
+            return self._install(release)
+        except environments.Unavailable as reason:
+            self._broken[release] = str(reason)
+            raise
+
+    def _preloaded_for(self, entry: Entry) -> Preloaded | None:
+        device = entry.patch.device
+        with self._lock:
+            if device not in self._preloaded:
+                try:
+                    self._preloaded[device] = self._stack.enter_context(Preloaded(device))
+                except LabUnavailable:
+                    self._preloaded[device] = None
+            found = self._preloaded[device]
+        return found if found is not None and found.takes(entry.patch) else None
+
+
+@contextmanager
+def cells(install: Install = environments.installed) -> Iterator[Cells]:
+    with ExitStack() as stack:
+        yield Cells(install, stack)
+
+
+def _cell(entry: Entry, release: str, path: Path, preloaded: Preloaded | None) -> Cell:
+    without, patched = (_sighting(entry, release, patched, path, preloaded) for patched in (False, True))
+    told = patched if patched.versions else without
+    return Cell(
+        without=_run(without),
+        patched=_run(patched),
+        versions={"deepspeed": release, **{name: version for name, version in told.versions.items() if version}},
+        device=told.device,
+        date=datetime.date.today().isoformat(),
+    )
+
+
+def _sighting(entry: Entry, release: str, patched: bool, path: Path, preloaded: Preloaded | None) -> Sighting:
+    if preloaded is None:
+        sighting = run(entry.id, patched, TIMEOUT, path)
+    else:
+        sighting = run(entry.id, patched, TIMEOUT, path, preloaded.rank)
+    if sighting.outcome == "cannot-tell" and not sighting.versions:  # no reproduction has said so
+        raise environments.Unavailable(f"{entry.id} on deepspeed {release} could not be run: {sighting.detail}")
+    return sighting
+
+
+def _run(sighting: Sighting) -> Run:
+    detail = proofs.without_paths(sighting.detail)
+    if len(detail) > _LONGEST_DETAIL:
+        detail = detail[: _LONGEST_DETAIL - 1] + "…"
+    return Run(sighting.outcome, sighting.patch, detail, round(sighting.seconds, 1))

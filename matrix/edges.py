@@ -1,0 +1,70 @@
+"""``python matrix edges``: run the cells where a patch's claim changes, in the environment that this Python is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from contextlib import closing
+
+import cells
+import environments
+import proofs
+import recording
+import runner
+import table
+from dsfix.cli.status import OK, TROUBLE
+from dsfix.patch import Patch
+from proofs import State
+from run import current, jobs, verdict
+from runner import Task
+from source import chosen
+from table import Environment
+
+NAME = "edges"
+HELP = "run the first and the last affected release of each patch, their neighbours and the newest; records nothing"
+_ANSWERS = (State.CURED, State.NOT_AFFECTED)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--jobs", type=jobs, default=os.cpu_count() or 1, metavar="N", help="cells at a time")
+
+
+def edges(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
+    """Of the releases, in order: those that the patch claims and whose neighbour it does not, and the reverse.
+
+    Where the claim reaches the first or the last release, that one too; and the last release in any case.
+    """
+    versions = {**environment.distributions, "python": environment.python}
+    claimed = [proofs.inside(patch, {**versions, "deepspeed": release}) for release in releases]
+    found = []
+    for number, release in enumerate(releases):
+        neighbours = [claimed[i] for i in (number - 1, number + 1) if 0 <= i < len(releases)]
+        first = number == 0 and claimed[number]
+        if first or number == len(releases) - 1 or any(each != claimed[number] for each in neighbours):
+            found.append(release)
+    return found
+
+
+def run(options: argparse.Namespace) -> int:
+    """0: nothing contradicts a claim; 1: a cell does, or could not be run. Raises Complaint."""
+    environment = current()
+    gpu = environments.gpu()
+    releases = [release.deepspeed for release in table.load().run_in(environment.name)]
+    entries = chosen(None)
+    tasks = [Task(entry, release) for entry in entries for release in edges(entry.patch, environment, releases)]
+    bad = 0
+    with cells.cells() as factory, closing(runner.results(tasks, factory, options.jobs)) as ended:
+        for result in ended:
+            entry, cell, release = result.task.entry, result.cell, result.task.release
+            if cell is None:
+                print(f"{entry.id} on deepspeed {release}: {result.trouble}", flush=True)
+                bad += 1
+                continue
+            print(verdict(result.task, cell), flush=True)
+            state = proofs.judge(entry.patch, cell)[0]
+            before = proofs.load(entry).cell(recording.column(environment.name, gpu, entry), release)
+            known = proofs.judge(entry.patch, before)[0] in _ANSWERS
+            bad += state is State.WRONG or (state is State.CANNOT_TELL and known)
+    print(f"{len(tasks)} cells at the edges, {bad} of them wrong or without the answer that is in the record")
+    return TROUBLE if bad else OK

@@ -1,0 +1,105 @@
+"""The environment that this Python is, and DeepSpeed's releases beside it, each installed once into dsfix's cache."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import table
+from dsfix.lab.cuda.build import cache_directory
+from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.installed import gpu_visible, torch_build
+
+_GPU_NAME = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+_INSTALL_TIMEOUT = 900  # seconds
+
+
+class Unavailable(Exception):
+    """What is asked for cannot be had here; the message is one sentence."""
+
+
+def current(releases: table.Table) -> table.Environment:
+    """The table's environment that has this Python's minor version and this torch. Raises Unavailable."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    try:
+        torch = importlib.metadata.version("torch").partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        raise Unavailable("torch is not installed beside this Python") from None
+    for each in releases.environments.values():
+        if (each.python, each.torch) == (python, torch):
+            return each
+    known = ", ".join(f"Python {each.python} with torch {each.torch}" for each in releases.environments.values())
+    raise Unavailable(f"Python {python} with torch {torch} is no environment of the table, which has {known}")
+
+
+def gpu() -> str:
+    """The name of the GPU that reproductions use here, "" where there is none."""
+    if torch_build().gpu is None or not gpu_visible():
+        return ""
+    done = subprocess.run([sys.executable, "-c", _GPU_NAME], capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def installed(release: str) -> Path:
+    """The directory, for PYTHONPATH, of that DeepSpeed, installed without its dependencies if it is not there yet.
+
+    One per torch and Python, for DeepSpeed's setup.py looks at both. Raises Unavailable with the installer's reason.
+    """
+    try:
+        shelf = cache_directory() / "releases" / f"torch{torch_build().version}-{sys.implementation.cache_tag}"
+        directory = shelf / f"deepspeed-{release}"
+        if not directory.is_dir():
+            shelf.mkdir(parents=True, exist_ok=True)
+            with _locked(shelf / f"deepspeed-{release}.lock"):
+                if not directory.is_dir():
+                    _install(release, directory)
+    except (OSError, LabUnavailable) as error:
+        raise Unavailable(f"deepspeed {release} cannot be installed: {error}") from None
+    return directory.absolute()
+
+
+def _install(release: str, directory: Path) -> None:
+    uv = shutil.which("uv", path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
+    if uv is None:
+        raise Unavailable(f"deepspeed {release} cannot be installed: uv is not found")
+    partial = directory.with_name(f".{directory.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of an installation that was killed
+    command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--no-build-isolation", "--no-deps"]
+    command += ["--compile-bytecode"]  # a reproduction writes none
+    environment = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
+    environment["DS_BUILD_OPS"] = "0"
+    try:
+        done = subprocess.run(
+            [*command, "--target", str(partial), f"deepspeed=={release}"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"deepspeed {release} cannot be installed: no end after {_INSTALL_TIMEOUT} s") from None
+    if done.returncode != 0:
+        raise Unavailable(f"deepspeed {release} cannot be installed: {_reason(done.stderr)}")
+    os.replace(partial, directory)
+
+
+def _reason(stderr: str) -> str:
+    """uv's message as one line: it is drawn as a tree, broken into lines."""
+    words = (word.strip("\u00d7├╰│─▶") for word in stderr.split())
+    return " ".join(word for word in words if word)[:300] or "no message"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # ends with the process, however it ends
+        yield

@@ -1,0 +1,120 @@
+"""``python matrix run``: the run proof of every cell that has none yet, in the environment that this Python is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+import cells
+import environments
+import proofs
+import recording
+import runner
+import table
+from dsfix.cli.status import INTERRUPTED, OK, TROUBLE, Complaint
+from progress import Meter
+from proofs import Cell, State
+from runner import Task
+from source import chosen
+from table import Environment
+
+NAME = "run"
+HELP = "run the cells of this environment that are not in the record"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--patch", nargs="+", metavar="ID", help="these patches only")
+    parser.add_argument("--release", nargs="+", metavar="X", help="these DeepSpeed releases only")
+    parser.add_argument("--jobs", type=jobs, default=os.cpu_count() or 1, metavar="N", help="cells at a time")
+    parser.add_argument("--again", action="store_true", help="also those in the record")
+
+
+def jobs(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least one cell at a time")
+    return number
+
+
+def run(options: argparse.Namespace) -> int:
+    """0: all are recorded and none is wrong; 1: not so; 130: interrupted. Raises Complaint."""
+    environment = current()
+    entries = chosen(options.patch)
+    gpu = environments.gpu()
+    columns = {entry.id: recording.column(environment.name, gpu, entry) for entry in entries}
+    asked = [Task(entry, release) for release in _releases(environment, options.release) for entry in entries]
+    tasks = asked if options.again else [task for task, cell in _recorded(asked, columns) if cell is None]
+    print(f"{environment.name}: {len(asked)} cells, {len(tasks)} to run, {options.jobs} at a time", flush=True)
+    trouble: dict[str, None] = {}
+    try:
+        _run(tasks, columns, options.jobs, trouble)
+    except KeyboardInterrupt:
+        there = sum(cell is not None for _, cell in _recorded(asked, columns))
+        print(f"matrix: interrupted; {there} of {len(asked)} cells are recorded", file=sys.stderr)
+        return INTERRUPTED
+    return _sum_up(_recorded(asked, columns), list(trouble))
+
+
+def current() -> Environment:
+    """The environment that this Python is. Raises Complaint where the table has none like it."""
+    try:
+        return environments.current(table.load())
+    except environments.Unavailable as reason:
+        raise Complaint(str(reason)) from None
+
+
+def _releases(environment: Environment, names: Sequence[str] | None) -> list[str]:
+    known = [each.deepspeed for each in table.load().run_in(environment.name)]
+    for name in names or ():
+        if name not in known:
+            raise Complaint(f"deepspeed {name} is not run in {environment.name}")
+    return [each for each in known if not names or each in names]
+
+
+def _recorded(tasks: Sequence[Task], columns: Mapping[str, str]) -> list[tuple[Task, Cell | None]]:
+    records = {task.entry.id: proofs.load(task.entry) for task in tasks}
+    return [(task, records[task.entry.id].cell(columns[task.entry.id], task.release)) for task in tasks]
+
+
+def _run(tasks: Sequence[Task], columns: Mapping[str, str], jobs: int, trouble: dict[str, None]) -> None:
+    """Record what can be had; `trouble` collects why the rest cannot."""
+    started = {task.entry.id: proofs.fingerprint(task.entry) for task in tasks}
+    with Meter(len(tasks)) as meter, cells.cells() as factory, closing(runner.results(tasks, factory, jobs)) as ended:
+        for result in ended:
+            entry, cell = result.task.entry, result.cell
+            if cell is None:
+                trouble[result.trouble] = None
+            elif proofs.fingerprint(entry) != started[entry.id]:
+                trouble[f"{entry.id} has been changed meanwhile: run it again"] = None
+            else:
+                recording.store(entry, columns[entry.id], result.task.release, cell)
+                if proofs.judge(entry.patch, cell)[0] is State.WRONG:
+                    meter.say(verdict(result.task, cell))
+            meter.advance()
+
+
+def verdict(task: Task, cell: Cell | None) -> str:
+    """One line about a cell: its state and why, with the first line of an error."""
+    state, why = proofs.judge(task.entry.patch, cell)
+    line = f"{task.entry.id} on deepspeed {task.release}: {state.value}: {why}"
+    for run in (cell.without, cell.patched) if cell is not None else ():
+        if run.outcome in ("error", "timeout"):
+            return f"{line}: {run.detail.partition(chr(10))[0]}"
+    return line
+
+
+def _sum_up(recorded: Sequence[tuple[Task, Cell | None]], trouble: Sequence[str]) -> int:
+    counts: Counter[State] = Counter()
+    for task, cell in recorded:
+        state, _ = proofs.judge(task.entry.patch, cell)
+        counts[state] += 1
+        if state is State.WRONG:
+            print(verdict(task, cell))
+    for sentence in trouble:
+        print(sentence)
+    print(", ".join(f"{counts[state]} {state.value}" for state in State if counts[state]) or "no cells")
+    return TROUBLE if counts[State.WRONG] or counts[State.NOT_RUN] else OK

@@ -1,0 +1,85 @@
+"""Run many cells in parallel, and end them all when that is interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import threading
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import psutil  # type: ignore[import-untyped,import-not-found,unused-ignore]
+
+from cells import Cells
+from dsfix.registry import Entry
+from environments import Unavailable
+from proofs import Cell
+
+
+@dataclass(frozen=True)
+class Task:
+    """One cell that is to be run."""
+
+    entry: Entry
+    release: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """A task's cell, or in one sentence why there is none."""
+
+    task: Task
+    cell: Cell | None
+    trouble: str = ""
+
+
+def results(tasks: Sequence[Task], cells: Cells, jobs: int) -> Generator[Result, None, None]:
+    """The results as they come, from `jobs` cells at a time; call it in the main thread.
+
+    All processes are ended when the iterator is closed, or interrupted by SIGINT or SIGTERM.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)  # what was ignored, children would ignore
+    waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    for task in tasks:
+        waiting.put(task)
+    done: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
+    stop = threading.Event()
+
+    def work() -> None:
+        with contextlib.suppress(queue.Empty):
+            while not stop.is_set():
+                done.put(_result(waiting.get_nowait(), cells))
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(jobs, len(tasks)))]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in tasks:
+            result = done.get()
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+    finally:
+        stop.set()
+        _end(threads)
+
+
+def _result(task: Task, cells: Cells) -> Result | BaseException:
+    try:
+        return Result(task, cells.run(task.entry, task.release))
+    except Unavailable as reason:
+        return Result(task, None, str(reason))
+    except BaseException as error:
+        return error
+
+
+def _end(threads: Sequence[threading.Thread]) -> None:
+    """Interrupt what the threads wait for until all have ended: a supervisor ends its ranks."""
+    while any(thread.is_alive() for thread in threads):
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.send_signal(signal.SIGINT)
+        for thread in threads:
+            thread.join(timeout=0.5)

@@ -1,0 +1,137 @@
+"""A matrix of its own: the tools, with stand-in releases, patches and torch; what is run are real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dsfix
+import proofs
+
+MATRIX = Path(proofs.__file__).parent
+PYTHON = ".".join(map(str, sys.version_info[:2]))
+PATCH = '''
+"""A bug of the standard library, for the test."""
+import colorsys, os, sys
+from importlib import metadata
+from packaging.specifiers import SpecifierSet
+from dsfix.patch import BugPresent, CannotTell, Patch, Provide, Severity
+
+preloaded = "torch" in sys.modules
+PATCH = Patch(
+    title="no name", severity=Severity.CRASH, affects={{"deepspeed": "{claimed}"}}, symptom="x", upstream=(),
+    fixed_in=None, changes=(Provide("{module}", "{name}", lambda module: 1),), device="cpu",
+)
+
+def reproduce(lab):
+    release = metadata.version("deepspeed")
+    {body}
+    missing = not hasattr(sys.modules["{module}"], "{name}")
+    if release in SpecifierSet("{bug}") and missing:
+        raise BugPresent("the name is missing in /a/path/file.py")
+    return "preloaded" if preloaded else "fresh"
+'''
+
+
+class StandIn:
+    """`python matrix` in `root`, with releases 1.0.0 to 1.4.0, of which 1.2.0 and 1.3.0 have every bug."""
+
+    releases = ("1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.4.0")
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for package in ("dsfix/patches", "matrix", "torch/_inductor", "numpy", "elsewhere"):
+            (root / package).mkdir(parents=True)
+        self._link(Path(dsfix.__file__).parent, root / "dsfix", "patches")
+        self._link(MATRIX, root / "matrix", "proofs", "releases.json", "__main__.py")
+        for file in (
+            "dsfix/patches/__init__.py",
+            "torch/__init__.py",
+            "torch/_dynamo.py",
+            "torch/_inductor/__init__.py",
+        ):
+            (root / file).touch()
+        (root / "torch" / "_inductor" / "compile_fx.py").touch()
+        (root / "torch" / "version.py").write_text("__version__ = '9.9.9'\n")
+        (root / "numpy" / "__init__.py").write_text("from . import random\n")
+        (root / "numpy" / "random.py").write_text("def seed(): pass\n")
+        self._metadata(root, "torch", "9.9.9")
+        self.shelf = root / "cache" / "releases" / f"torch9.9.9-{sys.implementation.cache_tag}"
+        for release in self.releases:
+            self._metadata(self.shelf / f"deepspeed-{release}", "deepspeed", release)
+        self.table("9.9.9", self.releases)
+
+    @staticmethod
+    def _link(source: Path, target: Path, *without: str) -> None:
+        for path in source.iterdir():
+            if path.name not in (*without, "__pycache__"):
+                (target / path.name).symlink_to(path)
+
+    @staticmethod
+    def _metadata(directory: Path, name: str, version: str) -> None:
+        information = directory / f"{name}-{version}.dist-info"
+        information.mkdir(parents=True)
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    def table(self, torch: str, releases: tuple[str, ...]) -> None:
+        """Write a table with one environment, "here"."""
+        rows = [
+            {
+                "deepspeed": each,
+                "released": "",
+                "requires": {},
+                "pythons": [],
+                "environments": ["here"],
+                "sampled": False,
+            }
+            for each in releases
+        ]
+        environments = {"here": {"python": PYTHON, "torch": torch}}
+        text = json.dumps({"environments": environments, "releases": rows})
+        (self.root / "matrix" / "releases.json").write_text(text)
+
+    def patch(
+        self, name: str, claimed: str = ">=1.2,<1.4", bug: str = ">=1.2,<1.4", body: str = "", module: str = "colorsys"
+    ) -> None:
+        text = PATCH.format(name=name, claimed=claimed, bug=bug, body=body, module=module)
+        (self.root / "dsfix" / "patches" / f"{name}.py").write_text(text)
+
+    def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
+        program = (
+            f"import argparse, sys; sys.path.insert(0, {str(self.root / 'matrix')!r}); import {command}\n"
+            "from dsfix.cli.status import Complaint\n"
+            f"parser = argparse.ArgumentParser(); {command}.add_arguments(parser)\n"
+            f"try: sys.exit({command}.run(parser.parse_args()))\n"
+            "except Complaint as complaint: print(complaint, file=sys.stderr); sys.exit(complaint.status)"
+        )
+        return subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            env={
+                **{
+                    name: value for name, value in os.environ.items() if name not in ("UV_FIND_LINKS", "PIP_FIND_LINKS")
+                },
+                "PYTHONPATH": str(self.root),
+                "DSFIX_CACHE": str(self.root / "cache"),
+                "UV_OFFLINE": "1",
+                "UV_CACHE_DIR": str(self.root / "uv"),
+            },
+            cwd=self.root / "elsewhere",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def matrix(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(command, *arguments)
+        stdout, stderr = process.communicate(timeout=300)
+        return subprocess.CompletedProcess([], process.returncode, stdout, stderr)
+
+    def record(self, patch_id: str) -> dict[str, Any]:
+        """release -> cell, as recorded."""
+        data = json.loads((self.root / "matrix" / "proofs" / f"{patch_id}.json").read_text(encoding="utf-8"))
+        cells: dict[str, Any] = data["cells"]["here"]
+        return cells

@@ -1,0 +1,85 @@
+"""`python matrix edges`: which cells are run, and what they are compared with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import edges
+from dsfix.patch import Patch, Provide, Severity
+from table import Environment
+
+sys.path.insert(0, str(Path(__file__).parent))
+from stand_in import StandIn
+
+RELEASES = ("0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0", "0.15.0", "0.16.0")
+
+
+@pytest.mark.parametrize(
+    ("affects", "expected"),
+    [
+        ({"deepspeed": ">=0.11,<0.14"}, ["0.10.0", "0.11.0", "0.13.0", "0.14.0", "0.16.0"]),
+        ({"deepspeed": "==0.11.0"}, ["0.10.0", "0.11.0", "0.12.0", "0.16.0"]),
+        ({"deepspeed": "<0.12"}, ["0.9.0", "0.11.0", "0.12.0", "0.16.0"]),
+        ({"deepspeed": ">=0.14"}, ["0.13.0", "0.14.0", "0.16.0"]),
+        ({"deepspeed": ">=0.9"}, ["0.9.0", "0.16.0"]),
+        ({"deepspeed": "==0.9.0"}, ["0.9.0", "0.10.0", "0.16.0"]),
+        ({"deepspeed": ">=0.16"}, ["0.15.0", "0.16.0"]),
+        ({"deepspeed": ">=0.10,<0.16,!=0.12.0"}, ["0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.15.0", "0.16.0"]),
+        ({"deepspeed": ">=0.20"}, ["0.16.0"]),
+        ({"deepspeed": ">=0.11,<0.14", "torch": "<2"}, ["0.16.0"]),
+        ({"deepspeed": "<0.10", "torch": ">=2.13", "python": ">=3.11"}, ["0.9.0", "0.10.0", "0.16.0"]),
+        ({"deepspeed": "<0.10", "transformers": ">=4"}, ["0.16.0"]),
+    ],
+)
+def test_edges_of_a_claim(affects: dict[str, str], expected: list[str]) -> None:
+    patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
+    environment = Environment("here", "3.11", {"torch": "2.13.0"})
+    assert edges.edges(patch, environment, RELEASES) == expected
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> StandIn:
+    return StandIn(tmp_path)
+
+
+def test_nothing_is_recorded(stand_in: StandIn) -> None:
+    stand_in.patch("name_a")
+    done = stand_in.matrix("edges", "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    *cells, last = done.stdout.splitlines()
+    assert sorted(cells) == [
+        "name_a on deepspeed 1.1.0: not affected: no bug, and the patch stays out",
+        "name_a on deepspeed 1.2.0: cured: the bug without the patch, none with it",
+        "name_a on deepspeed 1.3.0: cured: the bug without the patch, none with it",
+        "name_a on deepspeed 1.4.0: not affected: no bug, and the patch stays out",
+    ]
+    assert last.startswith("4 cells at the edges, 0 of them")
+    assert not (stand_in.root / "matrix" / "proofs").exists()
+
+
+def test_a_contradiction_and_a_broken_environment_fail(stand_in: StandIn) -> None:
+    stand_in.patch("name_a", bug=">=1.1,<1.4")
+    stand_in.table("9.9.9", (*stand_in.releases, "1.5.0"))
+    done = stand_in.matrix("edges")
+    assert done.returncode == 1
+    assert "name_a on deepspeed 1.1.0: wrong: " in done.stdout
+    assert "name_a on deepspeed 1.5.0: deepspeed 1.5.0 cannot be installed: " in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("5 cells at the edges, 2 of them")
+
+
+def test_cannot_tell_fails_only_where_the_record_has_an_answer(stand_in: StandIn) -> None:
+    hidden = stand_in.root / "hidden"
+    stand_in.patch("name_a", body=f"if os.path.exists({str(hidden)!r}): raise CannotTell('needs two GPUs')")
+    hidden.touch()
+    done = stand_in.matrix("edges")
+    assert done.returncode == 0
+    assert "name_a on deepspeed 1.2.0: cannot tell: needs two GPUs" in done.stdout
+    hidden.unlink()
+    assert stand_in.matrix("run", "--release", "1.2.0").returncode == 0
+    hidden.touch()
+    done = stand_in.matrix("edges")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith("4 cells at the edges, 1 of them")

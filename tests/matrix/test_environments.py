@@ -1,0 +1,94 @@
+"""DeepSpeed's releases are installed once, whole or not at all; the index is a directory with one wheel."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import environments
+import table
+from dsfix.lab.installed import TorchBuild
+
+WHEEL = {
+    "deepspeed/__init__.py": "__version__ = '1.2.0'\n",
+    "deepspeed-1.2.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: deepspeed\nVersion: 1.2.0\nRequires-Dist: x\n",
+    "deepspeed-1.2.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "deepspeed-1.2.0.dist-info/RECORD": "",
+}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """dsfix's cache, and an index that has deepspeed 1.2.0 only."""
+    index = tmp_path / "index"
+    index.mkdir()
+    with zipfile.ZipFile(index / "deepspeed-1.2.0-py3-none-any.whl", "w") as wheel:
+        for name, text in WHEEL.items():
+            wheel.writestr(name, text)
+    settings = {"DSFIX_CACHE": "cache", "UV_CACHE_DIR": "uv", "UV_FIND_LINKS": "index"}
+    for name, directory in settings.items():
+        monkeypatch.setenv(name, str(tmp_path / directory))
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setattr(environments, "torch_build", lambda: TorchBuild("2.13.0+cpu", tmp_path, None))
+    return tmp_path / "cache" / "releases" / f"torch2.13.0+cpu-{sys.implementation.cache_tag}"
+
+
+def test_installed_once_and_without_dependencies(cache: Path) -> None:
+    path = environments.installed("1.2.0")
+    assert path == cache / "deepspeed-1.2.0"
+    assert [each.name for each in importlib.metadata.distributions(path=[str(path)])] == ["deepspeed"]
+    assert list(path.glob("deepspeed/__pycache__/__init__.*.pyc")), "each reproduction would compile it"
+    shutil.rmtree(cache.parents[2] / "index")
+    assert environments.installed("1.2.0") == path
+
+
+def test_what_is_left_of_a_killed_installation_is_replaced(cache: Path) -> None:
+    partial = cache / ".deepspeed-1.2.0.partial"
+    (partial / "deepspeed" / "half").mkdir(parents=True)
+    path = environments.installed("1.2.0")
+    assert not partial.exists()
+    assert not (path / "deepspeed" / "half").exists()
+
+
+def test_installed_by_several_at_once(cache: Path) -> None:
+    paths: list[Path] = []
+    threads = [threading.Thread(target=lambda: paths.append(environments.installed("1.2.0"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert paths == [cache / "deepspeed-1.2.0"] * 4
+
+
+def test_what_cannot_be_had_is_one_sentence_and_nothing_is_left(cache: Path) -> None:
+    with pytest.raises(environments.Unavailable, match=r"^deepspeed 1\.3\.0 cannot be installed: \w.*1\.3\.0") as error:
+        environments.installed("1.3.0")
+    assert "\n" not in str(error.value)
+    assert not (cache / "deepspeed-1.3.0").exists()
+
+
+def test_cache_that_cannot_be_written_is_one_sentence(cache: Path) -> None:
+    cache.parent.parent.touch()
+    with pytest.raises(environments.Unavailable, match=r"^deepspeed 1\.2\.0 cannot be installed: .*Not a directory"):
+        environments.installed("1.2.0")
+
+
+def test_environment_is_found_by_torch_and_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cpu")
+    python = ".".join(platform.python_version_tuple()[:2])
+    known = [
+        table.Environment(f"torch-{torch}-{minor}", minor, {"torch": torch})
+        for torch in ("2.3.1", "2.13.0")
+        for minor in ("3.99", python)
+    ]
+    releases = table.Table({each.name: each for each in known}, ())
+    assert environments.current(releases) is known[-1]
+    with pytest.raises(environments.Unavailable, match=r"is no environment of the table, which has Python 3\.99 with"):
+        environments.current(table.Table({each.name: each for each in known[:-1]}, ()))

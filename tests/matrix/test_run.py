@@ -1,0 +1,169 @@
+"""`python matrix run`, on stand-in releases with a catalogue of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import proofs
+import recording
+from dsfix.patch import Patch, Provide, Severity
+from dsfix.registry import Entry
+
+sys.path.insert(0, str(Path(__file__).parent))
+from stand_in import StandIn
+
+WAIT = """if os.path.exists({fifo!r}) and release == '1.2.0':
+        file = open({fifo!r}, 'w')
+        print('here', end='', file=file, flush=True)
+        __import__('signal').pause()
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> StandIn:
+    return StandIn(tmp_path)
+
+
+def test_all_cells_are_run_once(stand_in: StandIn) -> None:
+    stand_in.patch("name_a")
+    done = stand_in.matrix("run")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 cured, 3 not affected"), done.stderr
+    assert "5 of 5 cells" in done.stderr
+    cell = stand_in.record("name_a")["1.2.0"]
+    assert cell["without"]["detail"] == "the name is missing in file.py"
+    assert (cell["without"]["patch"], cell["patched"]["patch"]) == ("disabled", "applied")
+    assert cell["versions"]["deepspeed"] == "1.2.0"
+    before = stand_in.record("name_a")
+    assert "5 cells, 0 to run" in stand_in.matrix("run").stdout
+    assert stand_in.record("name_a") == before
+    assert "5 cells, 5 to run" in stand_in.matrix("run", "--again").stdout
+
+
+def test_patches_and_releases_can_be_named(stand_in: StandIn) -> None:
+    stand_in.patch("name_a")
+    stand_in.patch("name_b")
+    done = stand_in.matrix("run", "--patch", "name_b", "--release", "1.4.0", "1.2.0", "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    assert list(stand_in.record("name_b")) == ["1.2.0", "1.4.0"]
+    done = stand_in.matrix("run", "--release", "2.0.0")
+    assert (done.returncode, done.stderr) == (2, "deepspeed 2.0.0 is not run in here\n")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 130)])
+def test_what_is_finished_survives_an_end(stand_in: StandIn, number: int, status: int) -> None:
+    fifo = stand_in.root / "fifo"
+    os.mkfifo(fifo)
+    stand_in.patch("name_a", body=WAIT.format(fifo=str(fifo)))
+    process = stand_in.start("run", "--jobs", "1")
+    with open(fifo) as reproduction:
+        assert reproduction.read(4) == "here"
+        process.send_signal(number)
+        assert reproduction.read() == "", "the reproduction lives on"
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == status, stderr
+    assert list(before := stand_in.record("name_a")) == ["1.0.0", "1.1.0"]
+    if status == 130:
+        assert stderr.splitlines()[-1] == "matrix: interrupted; 2 of 5 cells are recorded"
+        assert "Traceback" not in stderr
+    fifo.unlink()
+    stand_in.patch("name_b")
+    done = stand_in.matrix("run")
+    assert "10 cells, 8 to run" in done.stdout
+    after = stand_in.record("name_a")
+    assert {release: after[release] for release in before} == before
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_changed_patch_costs_its_own_cells_only(stand_in: StandIn) -> None:
+    stand_in.patch("name_a")
+    stand_in.patch("name_b")
+    assert stand_in.matrix("run").returncode == 0
+    stand_in.patch("name_a", body="# a comment")
+    assert "10 cells, 0 to run" in stand_in.matrix("run").stdout
+    stand_in.patch("name_a", body="assert release")
+    assert "10 cells, 5 to run" in stand_in.matrix("run").stdout
+
+
+def test_a_release_that_cannot_be_installed_costs_its_own_cells_only(stand_in: StandIn) -> None:
+    stand_in.patch("name_a")
+    stand_in.patch("name_b")
+    stand_in.table("9.9.9", (*stand_in.releases, "1.5.0"))
+    done = stand_in.matrix("run", "--jobs", "2")
+    assert done.returncode == 1
+    assert done.stdout.count("deepspeed 1.5.0 cannot be installed: ") == 1
+    assert done.stdout.splitlines()[-1] == "4 cured, 6 not affected, 2 not run"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"claimed": ">=1.3,<1.4"}, "on deepspeed 1.2.0: wrong: the bug is there with the patch"),
+        ({"claimed": ">=1.2,<1.5"}, "on deepspeed 1.4.0: wrong: the bug is not there inside the claimed range"),
+        (
+            {"body": "assert release != '1.4.0', 'no engine'"},
+            "on deepspeed 1.4.0: wrong: without the patch the reproduction did not get to an answer: "
+            "AssertionError: no engine",
+        ),
+    ],
+)
+def test_what_contradicts_the_claim_is_told(stand_in: StandIn, options: dict[str, str], sentence: str) -> None:
+    stand_in.patch("name_a", **options)
+    done = stand_in.matrix("run")
+    assert done.returncode == 1
+    assert [line for line in done.stdout.splitlines() if "wrong:" in line] == [f"name_a {sentence}"]
+
+
+def test_this_python_is_no_environment(stand_in: StandIn) -> None:
+    stand_in.patch("name_a")
+    stand_in.table("1.2.3", stand_in.releases)
+    done = stand_in.matrix("run")
+    assert done.returncode == 2
+    assert "with torch 9.9.9 is no environment of the table" in done.stderr
+
+
+def test_what_a_preloaded_process_may_not_show_is_run_in_a_fresh_one(stand_in: StandIn) -> None:
+    stand_in.patch("usual")
+    stand_in.patch("of_torch", module="torch", bug=">=9", claimed=">=9", body="import torch")
+    stand_in.patch("fails_after_torch", body="assert not preloaded")
+    done = stand_in.matrix("run", "--release", "1.0.0")
+    assert done.returncode == 0, done.stdout
+    seen = {name: stand_in.record(name)["1.0.0"]["patched"]["detail"] for name in ("usual", "of_torch")}
+    assert seen == {"usual": "preloaded", "of_torch": "fresh"}
+    assert stand_in.record("fails_after_torch")["1.0.0"]["patched"]["detail"] == "fresh"
+
+
+def test_without_a_preloaded_process_all_is_the_same(stand_in: StandIn) -> None:
+    stand_in.patch("name_a")
+    (stand_in.root / "torch" / "_dynamo.py").unlink()
+    done = stand_in.matrix("run")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 cured, 3 not affected"), done.stderr
+    assert stand_in.record("name_a")["1.0.0"]["patched"]["detail"] == "fresh"
+
+
+def test_a_rank_that_crashes_in_a_preloaded_process_is_told_of(stand_in: StandIn) -> None:
+    stand_in.patch("name_a", body="import signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    done = stand_in.matrix("run", "--release", "1.0.0")
+    assert "rank 0 ended with signal SIGSEGV" in done.stdout
+
+
+def test_two_runners_do_not_lose_each_others_cells(tmp_path: Path) -> None:
+    run = proofs.Run("no-bug", "not-affected", "", 1.0)
+    cell = proofs.Cell(run, run, {"deepspeed": "1.0.0"}, "CPU", "2026-01-01")
+    module = sys.modules[__name__]
+    patch = Patch("x", Severity.CRASH, {}, (Provide("a", "b", str),), "x", (), None)
+    entry = Entry("name_a", patch, module)
+    releases = [f"1.{minor}.0" for minor in range(20)]
+    threads = [
+        threading.Thread(target=recording.store, args=(entry, "here", each, cell, tmp_path)) for each in releases
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(proofs.load(entry, tmp_path).cells["here"]) == releases
