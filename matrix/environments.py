@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 import table
 from dsfix.lab.cuda.build import cache_directory
 from dsfix.lab.errors import LabUnavailable
@@ -52,7 +54,8 @@ def gpu() -> str:
 def installed(release: str) -> Path:
     """The directory, for PYTHONPATH, of that DeepSpeed, installed without its dependencies if it is not there yet.
 
-    One per torch and Python, for DeepSpeed's setup.py looks at both. Raises Unavailable with the installer's reason.
+    One per torch and Python, for DeepSpeed's setup.py looks at both. Raises Unavailable with the installer's reason, or
+    where one of its dependencies is not beside this Python.
     """
     try:
         shelf = cache_directory() / "releases" / f"torch{torch_build().version}-{sys.implementation.cache_tag}"
@@ -64,7 +67,18 @@ def installed(release: str) -> Path:
                     _install(release, directory)
     except (OSError, LabUnavailable) as error:
         raise Unavailable(f"deepspeed {release} cannot be installed: {error}") from None
+    absent = _absent(directory)
+    if absent:
+        raise Unavailable(f"deepspeed {release} needs {', '.join(absent)}, not installed beside this Python")
     return directory.absolute()
+
+
+def _absent(directory: Path) -> list[str]:
+    """The names of the installed release's dependencies that are not there."""
+    [found] = importlib.metadata.distributions(path=[str(directory)])
+    needed = [Requirement(text) for text in found.requires or ()]
+    names = [each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return [name for name in names if not any(importlib.metadata.distributions(name=name))]
 
 
 def _install(release: str, directory: Path) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
-import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -151,12 +149,8 @@ def index_url() -> str:
     """PIP_INDEX_URL, or what pip is configured with, or PyPI."""
     if url := os.environ.get("PIP_INDEX_URL"):
         return url
-    pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else [shutil.which("pip") or ""]
-    if pip == [""]:
-        return PYPI_SIMPLE_ENDPOINT
-    configured = subprocess.run(
-        [*pip, "config", "get", "global.index-url"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    configured = subprocess.run(command, capture_output=True, text=True, check=False)
     return configured.stdout.strip() or PYPI_SIMPLE_ENDPOINT
 
 

@@ -18,7 +18,8 @@ from dsfix.lab.installed import TorchBuild
 
 WHEEL = {
     "deepspeed/__init__.py": "__version__ = '1.2.0'\n",
-    "deepspeed-1.2.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: deepspeed\nVersion: 1.2.0\nRequires-Dist: x\n",
+    "deepspeed-1.2.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: deepspeed\nVersion: 1.2.0\n"
+    "Requires-Dist: pytest\n",
     "deepspeed-1.2.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     "deepspeed-1.2.0.dist-info/RECORD": "",
 }
@@ -47,6 +48,14 @@ def test_installed_once_and_without_dependencies(cache: Path) -> None:
     assert list(path.glob("deepspeed/__pycache__/__init__.*.pyc")), "each reproduction would compile it"
     shutil.rmtree(cache.parents[2] / "index")
     assert environments.installed("1.2.0") == path
+
+
+def test_a_dependency_that_is_not_there_is_named(cache: Path) -> None:
+    path = environments.installed("1.2.0")
+    described = path / "deepspeed-1.2.0.dist-info" / "METADATA"
+    described.write_text(described.read_text() + "Requires-Dist: not-there>=1\nRequires-Dist: optional; extra == 'x'\n")
+    with pytest.raises(environments.Unavailable, match=r"deepspeed 1\.2\.0 needs not-there, not installed"):
+        environments.installed("1.2.0")
 
 
 def test_what_is_left_of_a_killed_installation_is_replaced(cache: Path) -> None:

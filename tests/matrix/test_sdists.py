@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -143,8 +141,6 @@ def test_the_day_of_the_upload_comes_from_an_index_that_tells_it(index: sdists.I
 
 
 def test_the_index_is_the_one_that_pip_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not (importlib.util.find_spec("pip") or shutil.which("pip")):
-        pytest.skip("there is no pip to ask")
     configuration = tmp_path / "pip.conf"
     configuration.write_text("[global]\nindex-url = https://pip.example/simple\n")
     for name in [name for name in os.environ if name.startswith("PIP_")]:
