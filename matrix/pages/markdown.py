@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from proofs import State
+from table import Release
 
 from . import text
 from .evidence import Column, Evidence
@@ -20,9 +21,9 @@ GLYPHS = {
 _HEAD = """\
 # The matrix
 
-Every patch on every DeepSpeed release from {first} to {last}: its bug was reproduced in a fresh process, once with all
-other patches and without this one, and once with it as well. Written by `python -m tox run -e docs` from what
-`python -m tox run -e matrix` has recorded in `matrix/proofs/`.
+Every patch on every DeepSpeed release from {first} to {last}: the reproduction of its bug, in a process of its own,
+once with all other patches and without this one, and once with it as well. Written by `python -m tox run -e docs` from
+what `python -m tox run -e matrix` has recorded in `matrix/proofs/`.
 
 The same with what was seen in each cell, as a page for the browser: [matrix/index.html](matrix/index.html) (open it in
 a clone, or download it). The patches: [catalogue.md](catalogue.md).
@@ -53,6 +54,7 @@ def render(evidence: Evidence) -> str:
     parts = [_HEAD.format(first=releases[0], last=releases[-1])]
     parts += [f"- `{glyph}` {state.value}: {meaning}\n" for state, (glyph, meaning) in GLYPHS.items()]
     parts += [_section(evidence, column) for column in evidence.columns]
+    parts.append(_releases(evidence))
     return "".join(parts) + _SCHEMA.format(states=", ".join(state.value for state in State))
 
 
@@ -99,6 +101,23 @@ def _reasons(evidence: Evidence, column: Column) -> str:
                 reason = text.escape(" ".join(why.split()))
                 lines.append(f"- `{entry.id}`, {state.value} on {text.span(on, column.releases)}: {reason}\n")
     return "\n" + "".join(lines) if lines else ""
+
+
+def _releases(evidence: Evidence) -> str:
+    """The table of releases, those that follow each other and have the same facts in one row."""
+    heads = ["DeepSpeed", "released", "its metadata asks for", "its metadata names Python", "run beside"]
+    rows = []
+    for facts, group in itertools.groupby(evidence.table.releases, key=_release_facts):
+        several = list(group)
+        first, last = several[0], several[-1]
+        numbers, days = (first.deepspeed, last.deepspeed), (first.released, last.released)
+        rows.append([*(" to ".join(dict.fromkeys(ends)) for ends in (numbers, days)), *facts])
+    return f"\n## The releases\n\nFrom `matrix/releases.json`.\n\n{text.table(heads, rows)}"
+
+
+def _release_facts(release: Release) -> tuple[str, str, str]:
+    asked = [f"`{name}{specifiers}`" for name, specifiers in release.requires.items()]
+    return ", ".join(asked), f"{release.pythons[0]} to {release.pythons[-1]}", ", ".join(release.environments)
 
 
 def _minor(release: str) -> str:
