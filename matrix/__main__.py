@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import os
 import sys
+from pathlib import Path
 
 import add
 import docs
@@ -11,7 +14,7 @@ import edges
 import run
 import source
 import toxini
-from dsfix.cli.status import INTERRUPTED, Complaint
+from dsfix.cli.status import INTERRUPTED, TROUBLE, Complaint
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status, as the commands in dsfix/cli
 COMMANDS = (source, run, edges, docs, add, toxini)
@@ -25,14 +28,34 @@ def main() -> int:
         module.add_arguments(command)
         command.set_defaults(command=module.run)
     options = parser.parse_args()
+    for name in ("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_DISABLE"):  # a proof is about all patches
+        os.environ.pop(name, None)
     try:
+        _check_installed()
         status: int = options.command(options)
     except Complaint as complaint:
         print(f"matrix: {complaint}", file=sys.stderr)
         return complaint.status
+    except OSError as error:
+        print(f"matrix: {error}", file=sys.stderr)
+        return TROUBLE
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
+
+
+def _check_installed() -> None:
+    """Complaint where the dsfix that is imported has other patches than this checkout."""
+    here = Path(__file__).resolve().parents[1] / "patches"
+    [there] = importlib.import_module("dsfix.patches").__path__
+    if _sources(here) != _sources(Path(there)):
+        raise Complaint(
+            f"the dsfix of {sys.executable} has other patches than {here}: `pip install -e .` in this checkout"
+        )
+
+
+def _sources(directory: Path) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in directory.glob("*.py")}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ def run(options: argparse.Namespace) -> int:
     current = table.load()
     index = Index()
     try:
+        newest = current.releases[-1].deepspeed
+        if newest not in index.sdists:
+            raise Complaint(f"the package index does not offer deepspeed {newest}, which the table has")
         new = [described(name, index, current) for name in lacking(current, index.sdists)]
     except Unavailable as error:
         raise Complaint(str(error)) from None
@@ -37,10 +40,11 @@ def run(options: argparse.Namespace) -> int:
         return OK
     extended = with_releases(current, new)
     entries = source.chosen(None)
-    environments = toxini.updated(toxini.PATH.read_text(encoding="utf-8"), extended)
+    environments = toxini.updated(toxini.text(), extended)
+    # first what may be interrupted: a release that is in the table is not looked at again
+    cells, missing = source.prove(entries, [each.deepspeed for each in new], index)
     table.save(extended)
     toxini.PATH.write_text(environments, encoding="utf-8")
-    cells, missing = source.prove(entries, [each.deepspeed for each in new], index)
     for each in new:
         print(f"deepspeed {each.deepspeed} of {each.released} is in the table.")
         for sentence in misfits(each, extended):
@@ -96,7 +100,7 @@ def misfits(release: table.Release, current: table.Table) -> Iterator[str]:
                 yield f"it asks for {distribution} {specifiers}, and {name} has {version}: it needs another environment"
 
 
-def became(cell: source.Cell) -> str:
+def became(cell: source.Judged) -> str:
     """What became of the patch on this release, and what to do."""
     outcome, reason = cell.source.outcome, cell.source.reason
     if cell.inside:

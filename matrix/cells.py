@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -35,13 +36,16 @@ class Cells:
         self._preloaded: dict[str, Preloaded | None] = {}
         self._broken: dict[str, str] = {}
 
-    def run(self, entry: Entry, release: str) -> Cell:
-        """Raises environments.Unavailable where the release, or a process, cannot be had."""
+    def run(self, entry: Entry, release: str, fresh: bool = False) -> Cell:
+        """`fresh`: in processes that have imported nothing. Otherwise what is no plain yes or no is repeated in such.
+
+        Raises environments.Unavailable where the release, or a process, cannot be had.
+        """
         path = self._installed(release)
-        preloaded = self._preloaded_for(entry)
+        preloaded = None if fresh else self._preloaded_for(entry)
         if preloaded is not None:
             cell = _cell(entry, release, path, preloaded)
-            if proofs.judge(entry.patch, cell)[0] is not State.WRONG:
+            if proofs.judge(entry.patch, cell)[0] in (State.CURED, State.NOT_AFFECTED):
                 return cell
         return _cell(entry, release, path, None)
 
@@ -61,7 +65,8 @@ class Cells:
             if device not in self._preloaded:
                 try:
                     self._preloaded[device] = self._stack.enter_context(Preloaded(device))
-                except LabUnavailable:
+                except LabUnavailable as reason:
+                    print(f"{device}: torch is imported anew for each process: {reason}", file=sys.stderr)
                     self._preloaded[device] = None
             found = self._preloaded[device]
         return found if found is not None and found.takes(entry.patch) else None
@@ -81,6 +86,7 @@ def _cell(entry: Entry, release: str, path: Path, preloaded: Preloaded | None) -
         patched=_run(patched),
         versions={"deepspeed": release, **{name: version for name, version in told.versions.items() if version}},
         device=told.device,
+        preloaded=preloaded is not None,
         date=datetime.date.today().isoformat(),
     )
 

@@ -6,10 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
+
 import proofs
 import table
 from dsfix import registry
-from pages import catalogue, data, evidence, markdown, page, text
+from dsfix.registry import Entry
+from pages import catalogue, data, evidence, markdown, page
 from pages.evidence import Column, Evidence
 from proofs import State
 
@@ -81,23 +84,34 @@ def faults(found: Evidence, directory: Path) -> list[str]:
         if path.stem not in ids
     ]
     for entry in found.entries:
-        for column in found.columns:
-            complaints += _faults(found, entry.id, column)
+        for number, column in enumerate(found.columns):
+            complaints += _faults(found, entry.id, column, whole=number == 0)
+        complaints += _unproven(found, entry)
     return complaints
 
 
-def _faults(found: Evidence, patch_id: str, column: Column) -> list[str]:
+def _unproven(found: Evidence, entry: Entry) -> list[str]:
+    """A release of DeepSpeed that the patch claims, on which no column shows the bug cured."""
+    columns = found.cells[entry.id].values()
+    cured = {release for cells in columns for release, judged in cells.items() if judged.state is State.CURED}
+    claimed = SpecifierSet(entry.patch.affects.get("deepspeed", ""))
+    lacking = [each for each in found.releases if claimed.contains(each) and each not in cured]
+    if not lacking:
+        return []
+    return [f"{entry.id}: nowhere was the bug seen, and gone with the patch, on {table.span(lacking, found.releases)}"]
+
+
+def _faults(found: Evidence, patch_id: str, column: Column, whole: bool) -> list[str]:
+    """`whole`: every cell of the column has to be there; the others are run where it tells something."""
     cells = found.cells[patch_id][column.name]
     complaints = [
         f"{patch_id} on {release}, {column.name}: {judged.why}"
         for release, judged in cells.items()
         if judged.state is State.WRONG
     ]
-    if column.on_gpu:  # as far as such a machine was at hand
-        return complaints
     missing = [release for release, judged in cells.items() if judged.state is State.NOT_RUN]
-    if missing:
-        on = text.span(missing, column.releases)
+    if missing and whole:
+        on = table.span(missing, column.releases)
         complaints.append(
             f"{patch_id}, {column.name}: not run with this version of the patch on {on}: `{column.command}` runs it"
         )

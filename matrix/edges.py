@@ -16,7 +16,6 @@ import table
 from dsfix.cli.status import OK, TROUBLE
 from dsfix.patch import Patch
 from proofs import State
-from run import current, jobs, verdict
 from runner import Task
 from source import chosen
 from table import Environment
@@ -27,7 +26,7 @@ _ANSWERS = (State.CURED, State.NOT_AFFECTED)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--jobs", type=jobs, default=os.cpu_count() or 1, metavar="N", help="cells at a time")
+    parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells at a time")
 
 
 def edges(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
@@ -35,24 +34,34 @@ def edges(patch: Patch, environment: Environment, releases: Sequence[str]) -> li
 
     Where the claim reaches the first or the last release, that one too; and the last release in any case.
     """
-    versions = {**environment.distributions, "python": environment.python}
-    claimed = [proofs.inside(patch, {**versions, "deepspeed": release}) for release in releases]
+    inside = [claimed(patch, environment, release) for release in releases]
     found = []
     for number, release in enumerate(releases):
-        neighbours = [claimed[i] for i in (number - 1, number + 1) if 0 <= i < len(releases)]
-        first = number == 0 and claimed[number]
-        if first or number == len(releases) - 1 or any(each != claimed[number] for each in neighbours):
+        neighbours = [inside[i] for i in (number - 1, number + 1) if 0 <= i < len(releases)]
+        first = number == 0 and inside[number]
+        if first or number == len(releases) - 1 or any(each != inside[number] for each in neighbours):
             found.append(release)
     return found
 
 
+def claimed(patch: Patch, environment: Environment, release: str) -> bool:
+    """Whether the patch claims to be for the release in that environment."""
+    versions = {**environment.distributions, "python": environment.python, "deepspeed": release}
+    return proofs.inside(patch, versions)
+
+
 def run(options: argparse.Namespace) -> int:
     """0: nothing contradicts a claim; 1: a cell does, or could not be run. Raises Complaint."""
-    environment = current()
+    environment = environments.current(table.load())
     gpu = environments.gpu()
     releases = [release.deepspeed for release in table.load().run_in(environment.name)]
     entries = chosen(None)
-    tasks = [Task(entry, release) for entry in entries for release in edges(entry.patch, environment, releases)]
+    tasks = [
+        # that nothing is to be seen outside is no proof where torch was there before
+        Task(entry, release, fresh=not claimed(entry.patch, environment, release))
+        for entry in entries
+        for release in edges(entry.patch, environment, releases)
+    ]
     bad = 0
     with cells.cells() as factory, closing(runner.results(tasks, factory, options.jobs)) as ended:
         for result in ended:
@@ -61,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
                 print(f"{entry.id} on deepspeed {release}: {result.trouble}", flush=True)
                 bad += 1
                 continue
-            print(verdict(result.task, cell), flush=True)
+            print(proofs.sentence(entry.id, release, entry.patch, cell), flush=True)
             state = proofs.judge(entry.patch, cell)[0]
             before = proofs.load(entry).cell(recording.column(environment.name, gpu, entry), release)
             known = proofs.judge(entry.patch, before)[0] in _ANSWERS

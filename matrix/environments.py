@@ -17,6 +17,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import table
+from dsfix.cli.status import Complaint
 from dsfix.lab.cuda.build import cache_directory
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.installed import gpu_visible, torch_build
@@ -25,7 +26,7 @@ _GPU_NAME = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_a
 _INSTALL_TIMEOUT = 900  # seconds
 
 
-class Unavailable(Exception):
+class Unavailable(Complaint):
     """What is asked for cannot be had here; the message is one sentence."""
 
 

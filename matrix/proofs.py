@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
+from dsfix.cli.status import Complaint
+from dsfix.outcome import Outcome
 from dsfix.patch import Patch
 from dsfix.registry import Entry
 
 DIRECTORY = Path(__file__).with_name("proofs")
-_STAYS_OUT = ("not-affected", "already-fixed", "disabled")
+_STAYS_OUT = ("not-affected", "already-fixed")
 _PATH = re.compile(r"(?<![\w.])/(?:[^\s/:'\",()]+/)+")
 
 
@@ -49,12 +52,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Cell:
-    """What was seen without the patch and with it. versions: of every distribution that matters; date: YYYY-MM-DD."""
+    """What was seen without the patch and with it.
+
+    versions: of every distribution that matters. preloaded: whether the processes were forked from one that had
+    imported torch. date: YYYY-MM-DD.
+    """
 
     without: Run
     patched: Run
     versions: Mapping[str, str]
     device: str
+    preloaded: bool
     date: str
 
 
@@ -74,24 +82,31 @@ def fingerprint(entry: Entry) -> str:
     """Of the patch's code: its story, comments and layout may change without a new run."""
     tree = ast.parse(inspect.getsource(entry.module))
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
+        documented = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
             del node.body[0]
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
 
 
 def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
-    """The patch's record; empty where there is none, or one of another version of the patch."""
+    """The patch's record; empty where there is none, or one of another version of the patch.
+
+    Raises Complaint where the file is not what `save` writes.
+    """
     current = fingerprint(entry)
+    path = directory / f"{entry.id}.json"
     try:
-        data = json.loads((directory / f"{entry.id}.json").read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["fingerprint"] != current:
+            return Record(entry.id, current)
+        cells = {
+            column: {str(Version(release)): _cell(cell) for release, cell in releases.items()}
+            for column, releases in data["cells"].items()
+        }
     except FileNotFoundError:
         return Record(entry.id, current)
-    if data["fingerprint"] != current:
-        return Record(entry.id, current)
-    cells = {
-        column: {release: _cell(cell) for release, cell in releases.items()}
-        for column, releases in data["cells"].items()
-    }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise Complaint(f"{path} is damaged: mend it, or delete it and run the patch's cells again") from None
     return Record(entry.id, current, cells)
 
 
@@ -101,6 +116,7 @@ def _cell(data: Mapping[str, Any]) -> Cell:
         patched=Run(**data["patched"]),
         versions=data["versions"],
         device=data["device"],
+        preloaded=data["preloaded"],
         date=data["date"],
     )
 
@@ -109,7 +125,7 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
     """Write the record, one cell per line, whole or not at all."""
     columns = []
     for column in sorted(record.cells, reverse=True):
-        by_release = sorted(record.cells[column].items(), key=lambda item: _order(item[0]))
+        by_release = sorted(record.cells[column].items(), key=lambda item: Version(item[0]))
         rows = [f"   {json.dumps(release)}: {json.dumps(asdict(cell))}" for release, cell in by_release]
         columns.append(f"  {json.dumps(column)}: {{\n" + ",\n".join(rows) + "\n  }")
     head = f' "patch": {json.dumps(record.patch_id)},\n "fingerprint": {json.dumps(record.fingerprint)},\n'
@@ -118,10 +134,6 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
     partial = directory / f".{record.patch_id}.partial"
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, directory / f"{record.patch_id}.json")
-
-
-def _order(release: str) -> list[int]:
-    return [int(part) for part in release.split(".")]
 
 
 def without_paths(detail: str) -> str:
@@ -146,6 +158,11 @@ def judge(patch: Patch, cell: Cell | None) -> tuple[State, str]:
     if {without.outcome, patched.outcome} & {"error", "timeout"}:
         which = "without" if without.outcome in ("error", "timeout") else "with"
         return State.WRONG, f"{which} the patch the reproduction did not get to an answer"
+    if without.patch != "disabled":
+        return State.WRONG, f"without the patch it is {without.patch}, not disabled"
+    trouble = [each.value for each in Outcome if each.trouble and each.value in patched.patch.split(", ")]
+    if trouble:
+        return State.WRONG, f"the patch is {' and '.join(trouble)}"
     if not claimed and "bug" in (without.outcome, patched.outcome):
         return State.WRONG, "the bug is there outside the claimed range"
     if patched.outcome == "bug":
@@ -161,3 +178,13 @@ def judge(patch: Patch, cell: Cell | None) -> tuple[State, str]:
     if patched.patch != "applied":
         return State.WRONG, f"inside the claimed range the patch is {patched.patch}"
     return State.CURED, "the bug without the patch, none with it"
+
+
+def sentence(patch_id: str, release: str, patch: Patch, cell: Cell | None) -> str:
+    """One line about a cell: its state and why, with the first line of an error."""
+    state, why = judge(patch, cell)
+    line = f"{patch_id} on deepspeed {release}: {state.value}: {why}"
+    for run in (cell.without, cell.patched) if cell is not None else ():
+        if run.outcome in ("error", "timeout"):
+            return f"{line}: {run.detail.partition(chr(10))[0]}"
+    return line

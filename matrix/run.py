@@ -23,48 +23,34 @@ from source import chosen
 from table import Environment
 
 NAME = "run"
-HELP = "run the cells of this environment that are not in the record"
+HELP = "run the cells of this environment that have no answer in the record"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patch", nargs="+", metavar="ID", help="these patches only")
     parser.add_argument("--release", nargs="+", metavar="X", help="these DeepSpeed releases only")
-    parser.add_argument("--jobs", type=jobs, default=os.cpu_count() or 1, metavar="N", help="cells at a time")
+    parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells at a time")
     parser.add_argument("--again", action="store_true", help="also those in the record")
-
-
-def jobs(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least one cell at a time")
-    return number
 
 
 def run(options: argparse.Namespace) -> int:
     """0: all are recorded and none is wrong; 1: not so; 130: interrupted. Raises Complaint."""
-    environment = current()
+    environment = environments.current(table.load())
     entries = chosen(options.patch)
     gpu = environments.gpu()
     columns = {entry.id: recording.column(environment.name, gpu, entry) for entry in entries}
     asked = [Task(entry, release) for release in _releases(environment, options.release) for entry in entries]
-    tasks = asked if options.again else [task for task, cell in _recorded(asked, columns) if cell is None]
+    tasks = asked if options.again else [task for task, cell in _recorded(asked, columns) if not _answered(task, cell)]
     print(f"{environment.name}: {len(asked)} cells, {len(tasks)} to run, {options.jobs} at a time", flush=True)
+    done: list[Task] = []
     trouble: dict[str, None] = {}
     try:
-        _run(tasks, columns, options.jobs, trouble)
+        _run(tasks, columns, options.jobs, done, trouble)
     except KeyboardInterrupt:
-        there = sum(cell is not None for _, cell in _recorded(asked, columns))
-        print(f"matrix: interrupted; {there} of {len(asked)} cells are recorded", file=sys.stderr)
+        print(f"matrix: interrupted; {len(done)} of {len(tasks)} cells were run and are recorded", file=sys.stderr)
         return INTERRUPTED
+    print(f"{len(done)} of {len(tasks)} cells were run.")
     return _sum_up(_recorded(asked, columns), list(trouble))
-
-
-def current() -> Environment:
-    """The environment that this Python is. Raises Complaint where the table has none like it."""
-    try:
-        return environments.current(table.load())
-    except environments.Unavailable as reason:
-        raise Complaint(str(reason)) from None
 
 
 def _releases(environment: Environment, names: Sequence[str] | None) -> list[str]:
@@ -80,8 +66,15 @@ def _recorded(tasks: Sequence[Task], columns: Mapping[str, str]) -> list[tuple[T
     return [(task, records[task.entry.id].cell(columns[task.entry.id], task.release)) for task in tasks]
 
 
-def _run(tasks: Sequence[Task], columns: Mapping[str, str], jobs: int, trouble: dict[str, None]) -> None:
-    """Record what can be had; `trouble` collects why the rest cannot."""
+def _answered(task: Task, cell: Cell | None) -> bool:
+    """Whether the record has a yes or no: what this machine can tell, another one could not perhaps."""
+    return proofs.judge(task.entry.patch, cell)[0] in (State.CURED, State.NOT_AFFECTED)
+
+
+def _run(
+    tasks: Sequence[Task], columns: Mapping[str, str], jobs: int, done: list[Task], trouble: dict[str, None]
+) -> None:
+    """Record what can be had; `done` collects that, `trouble` why the rest cannot."""
     started = {task.entry.id: proofs.fingerprint(task.entry) for task in tasks}
     with Meter(len(tasks)) as meter, cells.cells() as factory, closing(runner.results(tasks, factory, jobs)) as ended:
         for result in ended:
@@ -92,19 +85,10 @@ def _run(tasks: Sequence[Task], columns: Mapping[str, str], jobs: int, trouble: 
                 trouble[f"{entry.id} has been changed meanwhile: run it again"] = None
             else:
                 recording.store(entry, columns[entry.id], result.task.release, cell)
+                done.append(result.task)
                 if proofs.judge(entry.patch, cell)[0] is State.WRONG:
-                    meter.say(verdict(result.task, cell))
+                    meter.say(proofs.sentence(entry.id, result.task.release, entry.patch, cell))
             meter.advance()
-
-
-def verdict(task: Task, cell: Cell | None) -> str:
-    """One line about a cell: its state and why, with the first line of an error."""
-    state, why = proofs.judge(task.entry.patch, cell)
-    line = f"{task.entry.id} on deepspeed {task.release}: {state.value}: {why}"
-    for run in (cell.without, cell.patched) if cell is not None else ():
-        if run.outcome in ("error", "timeout"):
-            return f"{line}: {run.detail.partition(chr(10))[0]}"
-    return line
 
 
 def _sum_up(recorded: Sequence[tuple[Task, Cell | None]], trouble: Sequence[str]) -> int:
@@ -113,8 +97,8 @@ def _sum_up(recorded: Sequence[tuple[Task, Cell | None]], trouble: Sequence[str]
         state, _ = proofs.judge(task.entry.patch, cell)
         counts[state] += 1
         if state is State.WRONG:
-            print(verdict(task, cell))
+            print(proofs.sentence(task.entry.id, task.release, task.entry.patch, cell))
     for sentence in trouble:
         print(sentence)
     print(", ".join(f"{counts[state]} {state.value}" for state in State if counts[state]) or "no cells")
-    return TROUBLE if counts[State.WRONG] or counts[State.NOT_RUN] else OK
+    return TROUBLE if trouble or counts[State.WRONG] or counts[State.NOT_RUN] else OK

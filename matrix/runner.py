@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import queue
 import signal
@@ -23,6 +24,7 @@ class Task:
 
     entry: Entry
     release: str
+    fresh: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,20 @@ class Result:
     trouble: str = ""
 
 
+def jobs(text: str) -> int:
+    """The type of the option --jobs."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least one cell at a time")
+    return number
+
+
 def results(tasks: Sequence[Task], cells: Cells, jobs: int) -> Generator[Result, None, None]:
     """The results as they come, from `jobs` cells at a time; call it in the main thread.
 
-    All processes are ended when the iterator is closed, or interrupted by SIGINT or SIGTERM.
+    All processes are ended when the iterator is closed, or interrupted by SIGINT, SIGTERM or SIGHUP.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # what was ignored, children would ignore
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     for task in tasks:
@@ -68,9 +78,11 @@ def results(tasks: Sequence[Task], cells: Cells, jobs: int) -> Generator[Result,
 
 def _result(task: Task, cells: Cells) -> Result | BaseException:
     try:
-        return Result(task, cells.run(task.entry, task.release))
+        return Result(task, cells.run(task.entry, task.release, task.fresh))
     except Unavailable as reason:
         return Result(task, None, str(reason))
+    except OSError as error:  # of the scratch directory, a full disk: another cell may have more luck
+        return Result(task, None, f"{task.entry.id} on deepspeed {task.release} could not be run: {error}")
     except BaseException as error:
         return error
 

@@ -48,6 +48,11 @@ class Unavailable(Exception):
     """The index, or one release on it, cannot be had: one sentence."""
 
 
+# ValueError: addresses, names, numbers and texts that are none
+_NO_INDEX = (requests.RequestException, UnsupportedContentTypeError, UnsupportedRepoVersionError, ValueError)
+_NO_SDIST = (requests.RequestException, NoDigestsError, tarfile.TarError, EOFError, OSError, ValueError)
+
+
 @dataclass(frozen=True)
 class Facts:
     """What a release says of itself. released: YYYY-MM-DD; requires: distribution -> specifiers, without extras."""
@@ -79,7 +84,7 @@ class Index:
             page = self._client.get_project_page(PROJECT, timeout=_TIMEOUT)
         except NoSuchProjectError:
             raise Unavailable(f"the package index has no project {PROJECT}") from None
-        except (requests.RequestException, UnsupportedContentTypeError, UnsupportedRepoVersionError) as error:
+        except _NO_INDEX as error:
             raise Unavailable(f"the package index does not answer: {_reason(error)}") from None
         found = {}
         for package in page.packages:
@@ -105,7 +110,7 @@ class Index:
                 raise Unavailable(f"deepspeed {release} is not on the package index as a final release with an sdist")
             try:
                 self._fetch(package, release, directory)
-            except (requests.RequestException, NoDigestsError, tarfile.TarError, EOFError, OSError) as error:
+            except _NO_SDIST as error:
                 raise Unavailable(f"the sdist of deepspeed {release} cannot be had: {_reason(error)}") from None
             except DigestMismatchError:
                 raise Unavailable(
@@ -130,6 +135,12 @@ class Index:
     def facts(self, release: str) -> Facts:
         """Raises Unavailable."""
         directory = self.sources(release)
+        try:
+            return self._facts(release, directory)
+        except ValueError as error:
+            raise Unavailable(f"the metadata of deepspeed {release} cannot be read: {_reason(error)}") from None
+
+    def _facts(self, release: str, directory: Path) -> Facts:
         found = _described(directory)
         requirements = map(Requirement, found.requires or ())
         released = self.sdists[release].upload_time if release in self.sdists else None
@@ -188,4 +199,4 @@ def _reason(error: BaseException) -> str:
         return f"no answer in {_TIMEOUT} s"
     if isinstance(error, requests.ConnectionError):
         return "no connection"
-    return str(error) or type(error).__name__
+    return (str(error).splitlines() or [type(error).__name__])[0]

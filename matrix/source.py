@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ _QUIET = ("not-affected", "already-fixed")
 
 
 @dataclass(frozen=True)
-class Cell:
+class Judged:
     """One patch on one release.
 
     inside: whether `affects` claims this release, beside what is installed here. number: the verdict; source: the
@@ -128,9 +128,9 @@ def prove(
     releases: Sequence[str],
     index: Index,
     finished: Callable[[int, int], None] = lambda done, of: None,
-) -> tuple[list[Cell], list[Missing]]:
+) -> tuple[list[Judged], list[Missing]]:
     """Every patch on every release, in the releases' order, one process per release, as many as there are cores."""
-    cells: dict[str, list[Cell]] = {}
+    cells: dict[str, list[Judged]] = {}
     missing: dict[str, Missing] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         running = {pool.submit(_look_at, each, entries, index): each for each in releases}
@@ -149,7 +149,7 @@ def prove(
     return list(itertools.chain.from_iterable(by_release)), [missing[each] for each in releases if each in missing]
 
 
-def _look_at(release: str, entries: Collection[Entry], index: Index) -> list[Cell]:
+def _look_at(release: str, entries: Collection[Entry], index: Index) -> list[Judged]:
     sources = index.sources(release)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DSFIX_")}
     environment["DSFIX_DISABLE"] = "1"  # nothing is to be applied in that process, only judged
@@ -164,10 +164,10 @@ def _look_at(release: str, entries: Collection[Entry], index: Index) -> list[Cel
     return [_cell(entry, release, answer["patches"][entry.id]) for entry in entries]
 
 
-def _cell(entry: Entry, release: str, told: Mapping[str, Any]) -> Cell:
+def _cell(entry: Entry, release: str, told: Mapping[str, Any]) -> Judged:
     beside = {name: versions.installed(name) for name in entry.patch.affects}
     present = {name: version for name, version in {**beside, "deepspeed": release}.items() if version}
-    return Cell(
+    return Judged(
         patch_id=entry.id,
         release=release,
         inside=proofs.inside(entry.patch, present),
@@ -178,7 +178,7 @@ def _cell(entry: Entry, release: str, told: Mapping[str, Any]) -> Cell:
     )
 
 
-def end_of_range(entry: Entry, cells: Sequence[Cell]) -> list[str]:
+def end_of_range(entry: Entry, cells: Sequence[Judged]) -> list[str]:
     """What is wrong with `fixed_in`, by the patch's cells of all releases."""
     patch = entry.patch
     claimed = [position for position, cell in enumerate(cells) if _by_deepspeed(patch, cell.release)]
@@ -201,7 +201,7 @@ def _by_deepspeed(patch: Patch, release: str) -> bool:
     return SpecifierSet(patch.affects.get("deepspeed", "")).contains(release)
 
 
-def _row(patch_id: str, cells: Sequence[Cell], mismatches: int) -> tuple[str, ...]:
+def _row(patch_id: str, cells: Sequence[Judged], mismatches: int) -> tuple[str, ...]:
     outside = [cell.source.outcome for cell in cells if not cell.inside]
     return (
         patch_id,
@@ -210,18 +210,8 @@ def _row(patch_id: str, cells: Sequence[Cell], mismatches: int) -> tuple[str, ..
         str(outside.count(Outcome.ALREADY_FIXED)),
         str(outside.count(Outcome.NOT_AFFECTED)),
         f"{sum(cell.seconds for cell in cells):.1f}",
-        spans((cell.release, cell.inside) for cell in cells) or "nothing here",
+        table.span([cell.release for cell in cells if cell.inside], [cell.release for cell in cells]) or "nothing here",
     )
-
-
-def spans(releases: Iterable[tuple[str, bool]]) -> str:
-    """Those that are marked, as "0.12.0 to 0.14.0, 0.14.5": releases that follow each other are one span."""
-    found = []
-    for marked, run in itertools.groupby(releases, key=lambda each: each[1]):
-        names = [name for name, _ in run]
-        if marked:
-            found.append(names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}")
-    return ", ".join(found)
 
 
 def _progress() -> Callable[[int, int], None]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
+
+from dsfix.cli.status import Complaint
 
 PATH = Path(__file__).with_name("releases.json")
 
@@ -67,8 +69,17 @@ class Table:
 
 
 def load(path: Path = PATH) -> Table:
-    """The committed table."""
-    data = json.loads(path.read_text(encoding="utf-8"))
+    """The committed table. Raises Complaint where the file is not what `save` writes."""
+    try:
+        table = _read(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise Complaint(f"{path} cannot be read as the table of releases: mend it") from None
+    if not (table.environments and table.releases):
+        raise Complaint(f"{path} has no environment, or no release")
+    return table
+
+
+def _read(data: Any) -> Table:
     environments = {}
     for name, versions in data["environments"].items():
         distributions = {key: value for key, value in versions.items() if key != "python"}
@@ -107,3 +118,17 @@ def _row(release: Release) -> dict[str, Any]:
         "environments": list(release.environments),
         "sampled": release.sampled,
     }
+
+
+def span(chosen: Collection[str], releases: Sequence[str]) -> str:
+    """The chosen ones of all releases, neighbours joined: "0.12.0 to 0.14.0, 0.14.2"."""
+    runs: list[list[str]] = []
+    before = ""
+    for release in releases:
+        if release in chosen:
+            if before in chosen:
+                runs[-1].append(release)
+            else:
+                runs.append([release])
+        before = release
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)

@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.version import Version
 
 import table
-from dsfix.cli.status import OK, TROUBLE, Complaint
+from dsfix.cli.status import OK, Complaint
 
 NAME = "tox"
 HELP = "writes the releases of the table, and the versions that they are run beside, into tox.ini"
@@ -21,22 +21,22 @@ _END = "# written up to here"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--check", action="store_true", help="write nothing; exit status 1 where tox.ini is stale")
+    pass
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: tox.ini says what the table says; 1: it did not, under --check. Raises Complaint."""
-    text = PATH.read_text(encoding="utf-8")
-    current = updated(text, table.load())
-    if text == current:
-        print("tox.ini says what matrix/releases.json says.")
-        return OK
-    if options.check:
-        print("tox.ini does not say what matrix/releases.json says: python matrix tox")
-        return TROUBLE
-    PATH.write_text(current, encoding="utf-8")
-    print("tox.ini now says what matrix/releases.json says.")
+    """Raises Complaint."""
+    PATH.write_text(updated(text(), table.load()), encoding="utf-8")
+    print("tox.ini says what matrix/releases.json says.")
     return OK
+
+
+def text() -> str:
+    """The text of tox.ini. Raises Complaint where it is not there."""
+    try:
+        return PATH.read_text(encoding="utf-8")
+    except OSError as error:
+        raise Complaint(f"{PATH} cannot be read: {error.strerror}") from None
 
 
 def updated(text: str, releases: table.Table) -> str:

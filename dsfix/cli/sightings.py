@@ -30,6 +30,7 @@ class State(enum.Enum):
     BUG = "bug"  # the patch does not apply, and the bug was seen
     CANNOT_TELL = "cannot tell"
     NO_ANSWER = "no answer"  # an error, or the time limit
+    UNFINISHED = "unfinished"  # interrupted before the run with the patch
     DISABLED = "disabled"
     IN_TROUBLE = "in trouble"
 
@@ -68,10 +69,12 @@ class Row:
             return State.CANNOT_TELL
         if outcome in STAYS_OUT:
             return State.NO_BUG
+        if self.patched is None:
+            return State.UNFINISHED
         if "bug" not in seen:
             return State.NOT_SEEN
         # gone, but not by this patch: nothing is proven
-        return State.CURED if self.patched is not None and self.patched.patch == "applied" else State.NO_ANSWER
+        return State.CURED if self.patched.patch == "applied" else State.NO_ANSWER
 
     @property
     def word(self) -> str:
@@ -150,7 +153,8 @@ def _printable(line: str) -> str:
 def _advice(rows: list[Row], apart: list[Outcome], wanted: int | None) -> list[str]:
     lines = []
     if wanted is not None:
-        lines.append(f"Interrupted: {len(rows)} of {wanted} patches were done.")
+        done = sum(row.state is not State.UNFINISHED for row in rows)
+        lines.append(f"Interrupted: {done} of {wanted} patches were done.")
     if rows:
         counts = Counter(row.state.value for row in rows)
         lines.append(", ".join(f"{count} {state}" for state, count in counts.items()) + ".")
@@ -159,6 +163,8 @@ def _advice(rows: list[Row], apart: list[Outcome], wanted: int | None) -> list[s
     states = {row.state for row in rows}
     if State.IN_TROUBLE in states:
         lines.append("`python -m dsfix show ID` tells the story of a patch in trouble.")
+    if State.NO_ANSWER in states and any(row.verdict.outcome is Outcome.DISABLED for row in rows):
+        lines.append("Patches that DSFIX_ONLY or DSFIX_SKIP leave out are missing in the runs of the others, too.")
     if states & {State.NOT_CURED, State.BUG, State.NO_ANSWER}:
         lines.append("`python -m dsfix verify ID --json` prints all that was seen: put it into a report.")
     elif State.CURED in states:

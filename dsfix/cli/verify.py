@@ -108,18 +108,19 @@ def _collect(
         plan.append((Row(entry, verdicts[entry.id]), wanted))
     with progress.shown(sum(wanted for _, wanted in plan)) as shown:
         for row, wanted in plan:
-            if wanted:
-                shown.start(f"{row.entry.id} without the patch")
-                without = _reproduce(row.entry.id, False, timeout)
-                skipped = wanted == 2 and without.outcome == "cannot-tell"
-                shown.done(_in_short(without), 2 if skipped else 1)
-                row = dataclasses.replace(row, without=without)
-                if wanted == 2 and not skipped:
-                    shown.start(f"{row.entry.id} with the patch")
-                    row = dataclasses.replace(row, patched=_reproduce(row.entry.id, True, timeout))
-                    assert row.patched is not None
-                    shown.done(_in_short(row.patched))
-            rows.append(row)
+            if not wanted:
+                rows.append(row)
+                continue
+            shown.start(f"{row.entry.id} without the patch")
+            without = _reproduce(row.entry.id, False, timeout)
+            skipped = wanted == 2 and without.outcome == "cannot-tell"
+            shown.done(_in_short(without), 2 if skipped else 1)
+            rows.append(dataclasses.replace(row, without=without))
+            if wanted == 2 and not skipped:
+                shown.start(f"{row.entry.id} with the patch")
+                patched = _reproduce(row.entry.id, True, timeout)
+                rows[-1] = dataclasses.replace(rows[-1], patched=patched)
+                shown.done(_in_short(patched))
 
 
 def _reproduce(patch_id: str, patched: bool, timeout: float) -> Sighting:

@@ -65,11 +65,11 @@ def launch(
             ),
             encoding="utf-8",
         )
-        _supervise([sys.executable, "-I", str(_SUPERVISOR), str(specification), str(results)])
+        said = _supervise([sys.executable, "-I", str(_SUPERVISOR), str(specification), str(results)])
         try:
             ended = json.loads(results.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            raise LabUnavailable("the process that watches the ranks was killed") from None
+            raise LabUnavailable(said or "the process that watches the ranks was killed") from None
         if "error" in ended:
             raise LabUnavailable(f"the ranks cannot be started: {ended['error']}")
         return [
@@ -78,15 +78,20 @@ def launch(
         ]
 
 
-def _supervise(command: list[str]) -> None:
+def _supervise(command: list[str]) -> str:
+    """Returns what the supervisor says where it could not do its work."""
     # in a session of its own: a Ctrl-C of the terminal reaches this process only, which then closes the pipe
-    supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    pipe = subprocess.PIPE
+    supervisor = subprocess.Popen(command, stdin=pipe, stderr=pipe, text=True, start_new_session=True)
     assert supervisor.stdin is not None
+    assert supervisor.stderr is not None
     try:
-        supervisor.wait()
+        said = supervisor.stderr.read()
     finally:
         supervisor.stdin.close()
         supervisor.wait()
+        supervisor.stderr.close()
+    return (said.strip().splitlines() or [""])[-1]
 
 
 def _read(directory: str, rank: int, kind: str) -> str:

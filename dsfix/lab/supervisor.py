@@ -104,8 +104,11 @@ def main() -> None:
         for rank in ranks:
             rank.kill()
     results["ranks"] = [rank.result() for rank in ranks]
-    with open(sys.argv[2], "w", encoding="utf-8") as file:
-        json.dump(results, file)
+    try:
+        with open(sys.argv[2], "w", encoding="utf-8") as file:
+            json.dump(results, file)
+    except OSError as error:
+        sys.exit(f"what the ranks did cannot be written: {error}")
 
 
 if __name__ == "__main__":

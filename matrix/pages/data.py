@@ -26,6 +26,7 @@ _PATHS = (
     ("with", "seconds"),
     ("versions",),
     ("device",),
+    ("preloaded",),
     ("date",),
 )
 
@@ -78,7 +79,8 @@ def _cell(judged: Judged) -> dict[str, Any]:
     if cell is None:
         return said
     seen = {"without": _run(cell.without), "with": _run(cell.patched)}
-    return {**said, **seen, "versions": dict(cell.versions), "device": cell.device, "date": cell.date}
+    facts = {"versions": dict(cell.versions), "device": cell.device, "preloaded": cell.preloaded, "date": cell.date}
+    return {**said, **seen, **facts}
 
 
 def _run(run: Run) -> dict[str, Any]:

@@ -188,8 +188,9 @@ function cellPanel(id, release) {
   ];
   if (cell.without) {
     parts.push(...ran("Without the patch", cell.without), ...ran("With it", cell.with), element("h3", {}, "Run beside"));
+    const process = cell.preloaded ? "forked from one that had imported torch" : "fresh";
     const versions = Object.entries(cell.versions).filter(([name]) => name !== "deepspeed");
-    parts.push(facts([...versions, ["device", cell.device], ["on", cell.date]]));
+    parts.push(facts([...versions, ["device", cell.device], ["process", process], ["on", cell.date]]));
   }
   parts.push(
     element("h3", {}, cell.without ? "Run it again" : "Run it"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import table
 from proofs import State
 from table import Release
 
@@ -22,8 +23,9 @@ _HEAD = """\
 # The matrix
 
 Every patch on every DeepSpeed release from {first} to {last}: the reproduction of its bug, in a process of its own,
-once with all other patches and without this one, and once with it as well. Written by `python -m tox run -e docs` from
-what `python -m tox run -e matrix` has recorded in `matrix/proofs/`.
+once with all other patches and without this one, and once with it as well. Where that says yes or no, the process may
+be a fork of one that had imported torch already (`preloaded`); all else was run in a fresh process. Written by
+`python -m tox run -e docs` from what `python -m tox run -e matrix` has recorded in `matrix/proofs/`.
 
 The same with what was seen in each cell, as a page for the browser: [matrix/index.html](matrix/index.html) (open it in
 a clone, or download it). The patches: [catalogue.md](catalogue.md).
@@ -44,7 +46,7 @@ _SCHEMA = """\
   `proven` (column -> its range in words)
 - `cells`: id -> column -> release -> `state` ({states}), `why`, and unless it was not run: `without` and `with` the
   patch (each `outcome`: bug, no-bug, cannot-tell, error or timeout; `patch`: what became of it in that process;
-  `detail`: what was seen; `seconds`, wall-clock), `versions` (distribution -> version), `device`, `date`
+  `detail`: what was seen; `seconds`, wall-clock), `versions` (distribution -> version), `device`, `preloaded`, `date`
 """
 
 
@@ -99,7 +101,7 @@ def _reasons(evidence: Evidence, column: Column) -> str:
                     reasons.setdefault(judged.why, []).append(release)
             for why, on in reasons.items():
                 reason = text.escape(" ".join(why.split()))
-                lines.append(f"- `{entry.id}`, {state.value} on {text.span(on, column.releases)}: {reason}\n")
+                lines.append(f"- `{entry.id}`, {state.value} on {table.span(on, column.releases)}: {reason}\n")
     return "\n" + "".join(lines) if lines else ""
 
 

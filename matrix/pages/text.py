@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from packaging.specifiers import SpecifierSet
 
 from dsfix.patch import Patch
 from dsfix.registry import Entry
 from proofs import State
+from table import span
 
 from .evidence import Column, Evidence
 
@@ -27,20 +28,6 @@ def story(entry: Entry) -> dict[str, str]:
     return {
         heading: _WRAP.sub(" ", inspect.cleandoc(text)) for heading, text in zip(parts[::2], parts[1::2], strict=True)
     }
-
-
-def span(chosen: Collection[str], releases: Sequence[str]) -> str:
-    """The chosen ones of all releases, neighbours joined: "0.12.0 to 0.14.0, 0.14.2"."""
-    runs: list[list[str]] = []
-    before = ""
-    for release in releases:
-        if release in chosen:
-            if before in chosen:
-                runs[-1].append(release)
-            else:
-                runs.append([release])
-        before = release
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
 
 
 def affected(patch: Patch, releases: Sequence[str]) -> str:

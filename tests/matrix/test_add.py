@@ -90,10 +90,24 @@ def test_a_new_release(checkout: Path, package_index: Any, capsys: pytest.Captur
 def test_a_release_that_its_environment_does_not_suit(
     checkout: Path, package_index: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    offer_table(package_index)
     package_index.offer("99.0.0", {"deepspeed.egg-info/requires.txt": "torch>=99\nnumpy\n"})
     add.run(COMMAND)
     first = next(iter(CURRENT.environments.values()))
     assert f"it asks for torch >=99, and {first.name} has {first.torch}" in capsys.readouterr().out
+
+
+def test_an_index_that_lacks_what_the_table_has_is_not_believed(checkout: Path, package_index: Any) -> None:
+    package_index.offer("0.14.2")
+    with pytest.raises(Complaint, match=f"does not offer deepspeed {NEWEST.deepspeed}, which the table has"):
+        add.run(COMMAND)
+
+
+def test_metadata_that_cannot_be_read_is_a_complaint(checkout: Path, package_index: Any) -> None:
+    offer_table(package_index)
+    package_index.offer("99.0.0", {"deepspeed.egg-info/requires.txt": "numpy ???\n"})
+    with pytest.raises(Complaint, match=r"the metadata of deepspeed 99\.0\.0 cannot be read"):
+        add.run(COMMAND)
 
 
 def test_an_older_release_that_the_table_lacks_does_not_become_the_newest() -> None:
@@ -135,6 +149,6 @@ def test_what_became_of_a_patch(
     inside: bool, number: str, hidden: str, faults: tuple[str, ...], told: str, work: bool
 ) -> None:
     verdicts = Verdict(Outcome(number), "why"), Verdict(Outcome(hidden), "why")
-    cell = source.Cell("some_patch", "9.9.9", inside, *verdicts, faults, 0.0)
+    cell = source.Judged("some_patch", "9.9.9", inside, *verdicts, faults, 0.0)
     assert add.became(cell).startswith(told)
     assert bool(cell.mismatches()) == work

@@ -90,6 +90,7 @@ def seen(entry, column, release, without=None, patched="no-bug", detail="", **ve
         patched=Run(patched, "applied" if inside else "not-affected", f"with: {release} {detail}", 2.5),
         versions=versions,
         device="NVIDIA H200" if column == GPU else "emulated CUDA device",
+        preloaded=column != GPU,
         date="2026-11-21",
     )
 
@@ -169,6 +170,7 @@ def test_every_cell_is_in_the_data_and_in_the_page(write_patch, record, pages):
         "with": {"outcome": "no-bug", "patch": "applied", "detail": "with: 0.14.1 ", "seconds": 2.5},
         "versions": {"deepspeed": "0.14.1", "torch": "2.13.0+cpu", "numpy": "2.4.6", "python": "3.11.7"},
         "device": "emulated CUDA device",
+        "preloaded": True,
         "date": "2026-11-21",
     }
     page = carried(generated["docs/matrix/index.html"])
@@ -289,12 +291,28 @@ def test_a_page_that_was_edited_or_removed_is_named(check, tmp_path, name):
 
 
 def test_a_missing_cell_is_named_with_the_command_that_runs_it(check, record, write_patch):
-    record(write_patch("clip"), {(OLD, "0.13.5"): None})
+    record(write_patch("clip"), {(NEW, "0.13.5"): None, (OLD, "0.13.4"): None})
     status, said = check()
     assert status == 1
-    assert said[0] == (
-        f"clip, {OLD}: not run with this version of the patch on 0.13.5: `python -m tox run -e matrix-{OLD}` runs it"
+    assert (
+        said[0]
+        == f"clip, {NEW}: not run with this version of the patch on 0.13.5: `python -m tox run -e matrix` runs it"
     )
+    assert not any(OLD in each for each in said)
+
+
+def test_a_patch_that_was_cured_nowhere_is_named(check, record, write_patch):
+    entry = write_patch("clip")
+    columns = [(column, release) for column in (NEW, OLD) for release in ("0.14.1", "0.14.2")]
+    record(entry, {(column, each): seen(entry, column, each, "cannot-tell", "cannot-tell") for column, each in columns})
+    assert "clip: nowhere was the bug seen, and gone with the patch, on 0.14.1, 0.14.2" in check()[1]
+
+
+def test_one_column_is_enough_for_a_release(check, record, write_patch):
+    entry = write_patch("clip")
+    record(entry, {(OLD, each): seen(entry, OLD, each, "cannot-tell", "cannot-tell") for each in ("0.14.1", "0.14.2")})
+    assert docs.run(argparse.Namespace(check=False)) == 0
+    assert check() == (0, [])
 
 
 def test_a_changed_patch_and_its_cells_are_named(check, write_patch):

@@ -69,7 +69,7 @@ def test_what_is_finished_survives_an_end(stand_in: StandIn, number: int, status
     assert process.returncode == status, stderr
     assert list(before := stand_in.record("name_a")) == ["1.0.0", "1.1.0"]
     if status == 130:
-        assert stderr.splitlines()[-1] == "matrix: interrupted; 2 of 5 cells are recorded"
+        assert stderr.splitlines()[-1] == "matrix: interrupted; 2 of 5 cells were run and are recorded"
         assert "Traceback" not in stderr
     fifo.unlink()
     stand_in.patch("name_b")
@@ -119,6 +119,24 @@ def test_what_contradicts_the_claim_is_told(stand_in: StandIn, options: dict[str
     assert [line for line in done.stdout.splitlines() if "wrong:" in line] == [f"name_a {sentence}"]
 
 
+def test_again_does_not_pass_for_run_what_is_only_recorded(stand_in: StandIn) -> None:
+    stand_in.patch("name_a")
+    assert stand_in.matrix("run").returncode == 0
+    (stand_in.shelf / "deepspeed-1.2.0").rename(stand_in.root / "away")
+    done = stand_in.matrix("run", "--again", "--release", "1.2.0")
+    assert done.returncode == 1
+    assert "0 of 1 cells were run." in done.stdout
+
+
+def test_what_could_not_be_told_is_tried_again(stand_in: StandIn) -> None:
+    hidden = stand_in.root / "hidden"
+    hidden.touch()
+    stand_in.patch("name_a", body=f"if os.path.exists({str(hidden)!r}): raise CannotTell('needs two GPUs')")
+    assert stand_in.matrix("run").stdout.splitlines()[-1] == "5 cannot tell"
+    hidden.unlink()
+    assert stand_in.matrix("run").stdout.splitlines()[-1] == "2 cured, 3 not affected"
+
+
 def test_this_python_is_no_environment(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     stand_in.table("1.2.3", stand_in.releases)
@@ -131,11 +149,15 @@ def test_what_a_preloaded_process_may_not_show_is_run_in_a_fresh_one(stand_in: S
     stand_in.patch("usual")
     stand_in.patch("of_torch", module="torch", bug=">=9", claimed=">=9", body="import torch")
     stand_in.patch("fails_after_torch", body="assert not preloaded")
+    stand_in.patch("not_after_torch", body="if preloaded: raise CannotTell('torch is there')")
     done = stand_in.matrix("run", "--release", "1.0.0")
     assert done.returncode == 0, done.stdout
     seen = {name: stand_in.record(name)["1.0.0"]["patched"]["detail"] for name in ("usual", "of_torch")}
     assert seen == {"usual": "preloaded", "of_torch": "fresh"}
-    assert stand_in.record("fails_after_torch")["1.0.0"]["patched"]["detail"] == "fresh"
+    for name in ("fails_after_torch", "not_after_torch"):
+        cell = stand_in.record(name)["1.0.0"]
+        assert (cell["patched"]["detail"], cell["preloaded"]) == ("fresh", False)
+    assert stand_in.record("usual")["1.0.0"]["preloaded"]
 
 
 def test_without_a_preloaded_process_all_is_the_same(stand_in: StandIn) -> None:
@@ -154,7 +176,7 @@ def test_a_rank_that_crashes_in_a_preloaded_process_is_told_of(stand_in: StandIn
 
 def test_two_runners_do_not_lose_each_others_cells(tmp_path: Path) -> None:
     run = proofs.Run("no-bug", "not-affected", "", 1.0)
-    cell = proofs.Cell(run, run, {"deepspeed": "1.0.0"}, "CPU", "2026-01-01")
+    cell = proofs.Cell(run, run, {"deepspeed": "1.0.0"}, "CPU", False, "2026-01-01")
     module = sys.modules[__name__]
     patch = Patch("x", Severity.CRASH, {}, (Provide("a", "b", str),), "x", (), None)
     entry = Entry("name_a", patch, module)

@@ -11,6 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 import table
+from dsfix.cli.status import Complaint
 
 RELEASES = table.load().releases
 
@@ -56,3 +57,19 @@ def test_a_release_that_the_table_lacks() -> None:
     assert table.load().release("0.14.2").deepspeed == "0.14.2"
     with pytest.raises(KeyError):
         table.load().release("0.14.99")
+
+
+def test_spans() -> None:
+    releases = ("1", "2", "3", "4", "5", "6")
+    assert table.span({"1", "2", "3", "5"}, releases) == "1 to 3, 5"
+    assert table.span(["4", "5"], releases) == "4, 5"
+    assert table.span([], releases) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<<<<<<< ours\n", "[]", '{"environments": {}, "releases": []}', '{"releases": [{}]}']
+)
+def test_a_table_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "releases.json").write_text(text)
+    with pytest.raises(Complaint, match=r"releases\.json (cannot be read|has no environment)"):
+        table.load(tmp_path / "releases.json")

@@ -63,7 +63,7 @@ def supported_torch() -> TorchBuild:
 
 def cache_directory() -> Path:
     """$DSFIX_CACHE, or dsfix in the user's cache directory."""
-    if "DSFIX_CACHE" in os.environ:
+    if os.environ.get("DSFIX_CACHE"):
         return Path(os.environ["DSFIX_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsfix"
 

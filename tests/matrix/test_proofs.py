@@ -1,0 +1,82 @@
+"""What a cell proves: `proofs.judge`, every branch; and the record's file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import proofs
+from dsfix.cli.status import Complaint
+from dsfix.patch import Patch, Provide, Severity
+from dsfix.registry import Entry
+from proofs import Cell, Run, State
+
+PATCH = Patch("x", Severity.CRASH, {"deepspeed": "<2"}, (Provide("a", "b", str),), "x", (), None)
+ENTRY = Entry("a_patch", PATCH, sys.modules[__name__])
+INSIDE, OUTSIDE = "1.0", "2.0"
+
+
+def cell(release: str, without: str, patched: str, state: str = "", without_state: str = "disabled") -> Cell:
+    state = state or ("applied" if release == INSIDE else "not-affected")
+    versions = {"deepspeed": release}
+    return Cell(
+        Run(without, without_state, "", 1.0), Run(patched, state, "", 1.0), versions, "CPU", False, "2026-01-01"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "state"),
+    [
+        (cell(INSIDE, "bug", "no-bug"), State.CURED),
+        (cell(OUTSIDE, "no-bug", "no-bug"), State.NOT_AFFECTED),
+        (cell(OUTSIDE, "no-bug", "no-bug", "already-fixed"), State.NOT_AFFECTED),
+        (cell(INSIDE, "cannot-tell", "cannot-tell", "pending"), State.CANNOT_TELL),
+        (cell(INSIDE, "bug", "cannot-tell"), State.CANNOT_TELL),
+        (cell(OUTSIDE, "cannot-tell", "no-bug"), State.CANNOT_TELL),
+        (cell(INSIDE, "bug", "bug"), State.WRONG),
+        (cell(INSIDE, "no-bug", "no-bug"), State.WRONG),
+        (cell(INSIDE, "bug", "no-bug", "not-affected"), State.WRONG),
+        (cell(INSIDE, "bug", "no-bug", "applied, drifted"), State.WRONG),
+        (cell(INSIDE, "bug", "no-bug", without_state="conflict"), State.WRONG),
+        (cell(INSIDE, "cannot-tell", "cannot-tell", "drifted"), State.WRONG),
+        (cell(INSIDE, "error", "no-bug"), State.WRONG),
+        (cell(INSIDE, "bug", "timeout"), State.WRONG),
+        (cell(OUTSIDE, "bug", "no-bug"), State.WRONG),
+        (cell(OUTSIDE, "no-bug", "bug"), State.WRONG),
+        (cell(OUTSIDE, "no-bug", "no-bug", "applied"), State.WRONG),
+        (cell(OUTSIDE, "no-bug", "no-bug", "disabled"), State.WRONG),
+        (None, State.NOT_RUN),
+    ],
+)
+def test_what_a_cell_says_of_the_claim(seen: Cell | None, state: State) -> None:
+    found, why = proofs.judge(PATCH, seen)
+    assert found is state, why
+
+
+def test_what_is_absent_is_outside() -> None:
+    patch = Patch("x", Severity.CRASH, {"deepspeed": "<2", "transformers": ">=4"}, PATCH.changes, "x", (), None)
+    assert not proofs.inside(patch, {"deepspeed": "1.0"})
+    assert proofs.inside(patch, {"deepspeed": "1.0", "transformers": "4.1"})
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    record = proofs.Record("a_patch", proofs.fingerprint(ENTRY))
+    record.cells["here"] = {"1.10.0": cell("1.10.0", "bug", "no-bug"), "1.9.0": cell("1.9.0", "bug", "no-bug")}
+    proofs.save(record, tmp_path)
+    assert proofs.load(ENTRY, tmp_path) == record
+    assert list(proofs.load(ENTRY, tmp_path).cells["here"]) == ["1.9.0", "1.10.0"]
+
+
+@pytest.mark.parametrize("text", ["", "<<<<<<< ours\n{", "[]", '{"patch": "a_patch"}', '{"fingerprint": "%s"}'])
+def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a_patch.json").write_text(text.replace("%s", proofs.fingerprint(ENTRY)))
+    with pytest.raises(Complaint, match=r"a_patch\.json is damaged"):
+        proofs.load(ENTRY, tmp_path)
+
+
+def test_no_path_of_a_machine_is_recorded() -> None:
+    said = "cannot import name 'x' from 'y' (/home/me/venv/lib/python3.11/site-packages/y/__init__.py)"
+    assert proofs.without_paths(said) == "cannot import name 'x' from 'y' (__init__.py)"
+    assert proofs.without_paths("a ratio of 1/3, see a/b") == "a ratio of 1/3, see a/b"
