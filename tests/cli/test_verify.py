@@ -245,6 +245,20 @@ def test_interrupted(pausing, number):
     assert list(temporary.iterdir()) == []
 
 
+def test_interrupted_between_the_two_runs_of_a_patch(verify, tmp_path_factory):
+    fifo = Fifo(tmp_path_factory.mktemp("fifo") / "fifo")
+    pause = f"end = os.open({str(fifo.path)!r}, os.O_WRONLY); os.write(end, b'x'); signal.pause()"
+    verify.add("half", f"if missing: raise BugPresent('it was seen')\n    {pause}")
+    process = verify.environment.start("verify", "half", DSFIX_ONLY="")
+    assert fifo.read() == b"x"
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 130, stderr
+    assert "without: it was seen" in stdout
+    assert "Interrupted: 0 of 1 patches were done." in stdout
+    assert "1 unfinished." in stdout
+
+
 def test_killed(pausing):
     process, fifo, _ = pausing
     process.kill()

@@ -24,8 +24,9 @@ from harness.client import Server
 # what DeepSpeed imports of others: imported once
 _PRELOADED = (
     *("torch", "numpy", "pydantic", "hjson", "psutil", "tqdm", "cpuinfo", "setuptools", "sympy", "einops", "msgpack"),
-    *("torch._dynamo", "torch.utils.cpp_extension", "torch.distributed.elastic.agent.server.api"),
+    *("torch._dynamo", "torch.utils.cpp_extension"),
 )
+_AGENT = "torch.distributed.elastic.agent.server.api"  # has targets of patches
 _STUBS = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
 
 
@@ -47,9 +48,11 @@ def cold(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def machine(cold: Server, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    warm = Server(environment, tmp_path_factory.mktemp("warm"), _PRELOADED)
-    yield Machine(warm, cold, tmp_path_factory.mktemp("copies"))
+    warm = Server(environment, tmp_path_factory.mktemp("warm"), (*_PRELOADED, _AGENT))
+    without_agent = Server(environment, tmp_path_factory.mktemp("without_agent"), _PRELOADED)
+    yield Machine((warm, without_agent, cold), tmp_path_factory.mktemp("copies"))
     warm.close()
+    without_agent.close()
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +78,7 @@ def case_of(machine: Machine, stubs: Path) -> Callable[[Entry, str], Case]:
             root=environments.installed(release),
             fixing=environments.installed(entry.patch.fixed_in) if entry.patch.fixed_in in known else None,
             catalogue=catalogue,
-            companions=choice.needed(entry, release, catalogue),
+            beside=choice.beside(release, catalogue),
             front=(stubs,) if old else (),
             machine=machine,
         )

@@ -24,5 +24,5 @@ def test_contract(case_of: Any, patch_id: str, check: Callable[..., None]) -> No
 
 
 @pytest.mark.parametrize(("release", "entries"), RELEASES.items(), ids=RELEASES)
-def test_all_patches_of_a_release_at_once(case_of: Any, release: str, entries: list[Entry]) -> None:
+def test_all_patches_of_a_release_at_once(case_of: Any, release: str, entries: tuple[Entry, ...]) -> None:
     checks.all_at_once([case_of(each, release) for each in entries])

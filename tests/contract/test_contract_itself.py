@@ -139,9 +139,9 @@ def cases(cold: Server, tmp_path: Path) -> Callable[..., dict[str, Case]]:
                 root=root,
                 fixing=fixing if entry.patch.fixed_in else None,
                 catalogue=entries,
-                companions=tuple(each for each in entries.values() if each.id == "import_patch" and each is not entry),
+                beside=tuple(entries.values()),
                 front=(front,),
-                machine=Machine(cold, cold, scratch),
+                machine=Machine((cold,), scratch),
             )
             for name, entry in entries.items()
         }
@@ -219,6 +219,23 @@ BAD = {
         "it is already-fixed",
         f'PATCH = declare({COMM}, fixed=(Source("deepspeed.comm:reduce", "out = None"),))',
     ),
+    "an edit that brings its anchor again": (
+        checks.a_hand_edit_is_left_alone,
+        "it is drifted",
+        'PATCH = declare(Edit("deepspeed.comm:reduce", after="out = max(values)",\n'
+        '                     code="values = [out]\\nout = max(values)"))',
+    ),
+    "a change beside the one declared": (
+        checks.another_package_comes_first,
+        "dsfix has replaced it: deepspeed.m:clip",
+        "def factory(old):\n    import deepspeed.m\n    deepspeed.m.clip = lambda norm, limit: norm\n    return old\n"
+        'PATCH = declare(Replace("deepspeed.m:LIMIT", factory), Replace("deepspeed.m:clip", lambda old: old))',
+    ),
+    "an import patch that works when it is loaded": (
+        checks.another_package_comes_first,
+        "dsfix has replaced it: torch.elastic:log",
+        "import sys\nif 'torch.elastic' in sys.modules:\n    sys.modules['torch.elastic'].log = None\n" + AGENT,
+    ),
     "a change in place, which cannot be taken back": (
         checks.it_can_be_taken_back,
         "has put nothing at",
@@ -261,6 +278,25 @@ def test_a_target_that_no_release_has_is_a_fault_of_the_patch(cases: Any) -> Non
     case = cases({"astray": 'PATCH = declare(Edit("deepspeed.n:f", replace="y = 1", code="y = 2"))'})["astray"]
     with pytest.raises(Broken, match=r"the import of deepspeed\.n fails"):
         checks.every_import_order(case)
+
+
+def test_a_patch_that_ends_other_processes_is_told_from_the_others(cases: Any) -> None:
+    both = cases(
+        {
+            "wrap": GOOD["wrap"],
+            "bad": """
+                import multiprocessing, os
+                def factory(old):
+                    return os._exit(1) if multiprocessing.parent_process() is not None else old + 1
+                PATCH = declare(Replace("deepspeed.m:LIMIT", factory))
+            """,
+        }
+    )
+    checks.every_process_has_it(both["wrap"])
+    with pytest.raises(Broken, match=r"^bad on DeepSpeed 1\.0: the process spawned did not get to its end"):
+        checks.every_process_has_it(both["bad"])
+    with pytest.raises(Broken, match="the process spawned did not get to its end"):
+        checks.all_at_once(list(both.values()))
 
 
 def test_two_patches_of_one_statement_fail_together(cases: Any) -> None:

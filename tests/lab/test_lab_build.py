@@ -134,6 +134,8 @@ def test_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("DSFIX_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert build.cache_directory() == Path("/home/someone/.cache/dsfix")
+    monkeypatch.setenv("DSFIX_CACHE", "")
+    assert build.cache_directory() == Path("/home/someone/.cache/dsfix")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     assert build.cache_directory() == Path("/cache/dsfix")
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path))

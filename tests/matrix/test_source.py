@@ -152,10 +152,8 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> Proof:
         (record / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {release}\n")
     row = {"released": "", "requires": {}, "pythons": [], "environments": [], "sampled": False}
     for name, releases in (("releases", SCALES), ("more", [*SCALES, "1.3.0"])):
-        table_of_these = {
-            "environments": {"here": {"python": "3.11", "torch": "9"}},
-            "releases": [{"deepspeed": each, **row} for each in releases],
-        }
+        rows = [{"deepspeed": each, **row} for each in releases]
+        table_of_these = {"environments": {"here": {"python": "3.11", "torch": "9"}}, "releases": rows}
         (root / f"{name}.json").write_text(json.dumps(table_of_these))
 
     def run(*arguments: str, releases: str = "releases", **variables: str) -> subprocess.CompletedProcess[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -28,11 +29,17 @@ class Broken(AssertionError):
 
 @dataclass(frozen=True)
 class Machine:
-    """Where processes come from: one that has imported torch, one that has imported nothing, a directory for copies."""
+    """Where processes come from: servers, the one that has imported most first, the last one nothing.
 
-    warm: Server
-    cold: Server
+    scratch: a directory for copies.
+    """
+
+    servers: tuple[Server, ...]
     scratch: Path
+
+    def without(self, modules: Iterable[str]) -> Server:
+        """The first server that has imported none of these."""
+        return next((each for each in self.servers if each.loaded.isdisjoint(modules)), self.servers[-1])
 
     def directory(self) -> Path:
         return self.scratch / str(next(_numbers))
@@ -42,8 +49,8 @@ class Machine:
 class Case:
     """`root` holds the release, `fixing` the release that brought the fix, or None.
 
-    catalogue: all patches; companions: those of them without which the release cannot be imported; together: those that
-    are looked at beside this one. front: what comes first on sys.path.
+    catalogue: all patches; beside: those of them that are for the release here, this one included; together: those that
+    are looked at as one. front: what comes first on sys.path.
     """
 
     entry: Entry
@@ -51,13 +58,13 @@ class Case:
     root: Path
     fixing: Path | None
     catalogue: Mapping[str, Entry]
-    companions: tuple[Entry, ...]
+    beside: tuple[Entry, ...]
     front: tuple[Path, ...]
     machine: Machine
     together: tuple[Entry, ...] = ()
 
     def __hash__(self) -> int:
-        return hash((self.id, self.root, self.together))
+        return hash((self.id, self.root, len(self.together)))
 
     @property
     def id(self) -> str:
@@ -66,6 +73,16 @@ class Case:
     @property
     def patch(self) -> Patch:
         return self.entry.patch
+
+    @property
+    def companions(self) -> tuple[Entry, ...]:
+        """The other patches without which the release cannot be imported."""
+        return tuple(e for e in self.beside if e.patch.severity is Severity.IMPORT and e is not self.entry)
+
+    @property
+    def all_together(self) -> Case:
+        """All patches for the release at once; the same case for each of them."""
+        return dataclasses.replace(self, entry=self.beside[0], fixing=None, together=self.beside)
 
     @property
     def changes(self) -> list[dict[str, str]]:
@@ -88,13 +105,19 @@ class Case:
         return list(dict.fromkeys(("torch", "deepspeed", *self.patch.modules, *self.evidence)))
 
     @property
+    def targets(self) -> list[str]:
+        """The modules that are changed, to be imported in this order behind dsfix."""
+        entries = self.together or (self.entry,)
+        return list(dict.fromkeys(("torch", "deepspeed", *(m for each in entries for m in each.patch.modules))))
+
+    @property
     def is_import_patch(self) -> bool:
         return self.patch.severity is Severity.IMPORT
 
     @property
     def on(self) -> dict[str, str]:
-        """The environment in which this patch is on, and those that the import needs."""
-        return {"DSFIX_ONLY": ",".join([self.id, *(each.id for each in self.companions)])}
+        """The environment in which this patch is on, and those that the import needs; or all of `together`."""
+        return {"DSFIX_ONLY": ",".join(each.id for each in self.together or (self.entry, *self.companions))}
 
     @property
     def off(self) -> dict[str, str]:
@@ -126,15 +149,16 @@ class Case:
         return (directory / path).read_text(encoding="utf-8")
 
     def run(
-        self, *steps: Sequence[Any], copy: Path | None = None, fresh: bool = False, **environment: str
+        self, *steps: Sequence[Any], copy: Path | None = None, unloaded: Sequence[str] = (), **environment: str
     ) -> list[Any]:
-        """What the steps tell in a process of their own, with the release or a copy of it."""
+        """What the steps tell in a process of their own, with the release or a copy of it.
+
+        unloaded: modules that the process must not begin with.
+        """
         root = copy or self.root
         copied = [] if copy is None else [each.name for each in copy.iterdir() if not each.is_symlink()]
-        fresh = fresh or bool(set(copied) - {"deepspeed"})
-        befores = [each.patch.before or "deepspeed" for each in (self.entry, *self.together)]
-        early = any(each.partition(".")[0] != "deepspeed" for each in befores)
-        server = self.machine.cold if fresh or early else self.machine.warm
+        befores = [each.patch.before for each in (self.entry, *self.together) if each.patch.before is not None]
+        server = self.machine.without([*unloaded, *copied, *befores])
         provided = [
             [c.module, c.name] for each in self.companions for c in each.patch.changes if isinstance(c, Provide)
         ]

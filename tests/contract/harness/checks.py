@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 from dsfix.patch import Edit, Provide, Replace, Wrap
 from harness import describe, drift
-from harness.case import Case, compiled, declared
+from harness.case import Broken, Case, compiled
 
 Look = Mapping[str, Any]
 _HERE = Path(__file__).resolve()
@@ -133,10 +133,15 @@ def _check_same(case: Case, seen: Look, expected: Look, when: str, *what: str) -
 
 
 def every_import_order(case: Case) -> None:
-    """The same is in force, and the same is reported, in whatever order dsfix and its targets are imported."""
+    """The same is in force, and the same is reported, in whatever order dsfix and its targets are imported.
+
+    torch may be there from the start where it is no target; dsfix before everything is in `every_process_has_it`.
+    """
     expected = in_force(case)
-    items = list(dict.fromkeys(["dsfix", *case.modules]))
-    (leaves,) = case.run(["orders", items], fresh=True, **case.on)
+    early = [case.patch.before] if case.patch.before is not None else []
+    modules = [each for each in case.modules if each != "torch" or each in case.patch.modules]
+    items = list(dict.fromkeys(["dsfix", *early, *modules]))
+    (leaves,) = case.run(["orders", items], unloaded=items, **case.on)
     shared: dict[str, Any] = {}
     for found in leaves:
         when = f"in the order {', '.join(found['order'])}"
@@ -264,20 +269,18 @@ def drifted_source_is_left_alone(case: Case) -> None:
 def another_package_comes_first(case: Case) -> None:
     """What another package has put at the targets before dsfix stays there."""
     shipped(case)
-    modules = [each for each in case.modules if each not in case.evidence or each in case.patch.modules]
-    if all(isinstance(each, Provide) for each in case.patch.changes):
-        modules = list(case.patch.modules)
+    provides = [isinstance(each, Provide) for each in case.patch.changes]
+    modules = list(case.patch.modules) if all(provides) else case.targets
     steps = [["provide"], ["load", *modules], ["replace"], ["remember"], ["load", "dsfix"], ["look"], ["compare"]]
     theirs, found, others = case.run(*steps, **case.on)
     when = "with another package's object at its targets"
     if not theirs:
-        raise DoesNotArise("its targets are no functions or classes")
+        raise DoesNotArise("its targets are plain values, of which nobody can tell whose they are")
     case.expect(not found["errors"], f"{when} the import fails: {found['errors']}")
     case.expect(not others, f"{when} dsfix has replaced it: {', '.join(others)}")
-    if all(isinstance(each, Provide) for each in case.patch.changes):
-        _check_outcome(case, found, when, "already-fixed")
-    else:
-        _check_outcome(case, found, when, "conflict", *["too-late"] * (case.patch.before is not None))
+    late = ["too-late"] * (case.patch.before is not None)
+    outcomes = ["already-fixed"] * any(provides) + ["conflict"] * (not all(provides))
+    _check_outcome(case, found, when, *outcomes, *late)
 
 
 def it_can_be_taken_back(case: Case) -> None:
@@ -336,72 +339,115 @@ def _check_again(case: Case, found: Look, expected: Look, when: str) -> None:
 
 
 def every_process_has_it(case: Case) -> None:
-    """In force in forked, spawned and started processes too, each with one whole report; off where the parent's is."""
-    expected = in_force(case)["seen"]
-    modules = [each for each in case.modules if each not in case.evidence or each in case.patch.modules]
-    for told, reports in _job(case, modules, case.on):
-        by_pid = {report["pid"]: report for report in reports}
-        case.expect(len(by_pid) == len(reports), "a process has written two reports")
-        for kind in _KINDS:
-            case.expect(kind in told, f"the process {kind} did not get to its end")
-            _check_outcome(case, {**told[kind], "warnings": []}, kind, "applied")
-            _check_same(case, told[kind]["seen"], expected, f"in the process {kind}")
-            if kind != "forked behind the import":  # nothing is new there: its parent has told all
-                outcomes = {
-                    each["id"]: each["outcome"] for each in by_pid.get(told[kind]["pid"], {"patches": []})["patches"]
-                }
-                case.expect(outcomes.get(case.id) == "applied", f"the report of the process {kind} says {outcomes}")
-    for told, reports in _job(case, [], {"DSFIX_DISABLE": "1"}):
-        for kind in _KINDS:
-            case.expect(kind in told, f"disabled, the process {kind} did not get to its end")
-            _check_outcome(case, {**told[kind], "warnings": []}, f"disabled, in the process {kind}", "disabled")
-        case.expect(len(reports) <= len(_KINDS), "a disabled process has written two reports")
+    """In force in forked, spawned and started processes too, each with one whole report; off where the parent's is.
+
+    Looked at with all patches for the release on, once for all of them; where this one fails there, it is looked at
+    alone: what it does only beside the others is for `all_at_once`.
+    """
+    together = case.all_together
+    try:
+        _check_processes(case, _processes(together), _all_on(together)["seen"])
+    except Broken:
+        _check_processes(case, _processes(case), in_force(case)["seen"])
+    disabled = _processes(together, disabled=True)
+    for kind in _KINDS:
+        told = disabled.of(case, kind)
+        _check_outcome(case, {**told, "warnings": []}, f"disabled, in the process {kind}", "disabled")
+    case.expect(len(disabled.reports) <= len(_KINDS), "a disabled process has written two reports")
 
 
-def _job(case: Case, modules: Sequence[str], environment: Mapping[str, str]) -> Iterator[tuple[Any, Any]]:
-    """What the processes of a job have told, by kind, and their reports."""
+def _check_processes(case: Case, found: _Processes, expected: Look) -> None:
+    """`expected`: what stands at the targets in a process that imports dsfix first."""
+    mine = {target: expected[target] for target in map(_target, case.patch.changes)}
+    by_pid = {report["pid"]: report for report in found.reports}
+    case.expect(len(by_pid) == len(found.reports), "a process has written two reports")
+    case.expect(not found.partial, f"a report was left half written: {found.partial}")
+    for kind in _KINDS:
+        told = found.of(case, kind)
+        _check_errors(case, told, f"in the process {kind}", cured=True)
+        _check_outcome(case, {**told, "warnings": []}, kind, "applied")
+        _check_same(case, told["seen"], mine, f"in the process {kind}")
+        if kind != "forked behind the import":  # nothing is new there: its parent has told all
+            outcomes = {e["id"]: e["outcome"] for e in by_pid.get(told["pid"], {"patches": []})["patches"]}
+            case.expect(outcomes.get(case.id) == "applied", f"the report of the process {kind} says {outcomes}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Processes:
+    """What the processes of a job have told, by kind; their reports; names of reports half written; why it failed."""
+
+    told: Mapping[str, Any]
+    reports: Sequence[Mapping[str, Any]]
+    partial: Sequence[str]
+    error: str
+
+    def of(self, case: Case, kind: str) -> Look:
+        """What one has told. Raises Broken where it has told nothing."""
+        case.expect(kind in self.told, f"the process {kind} did not get to its end\n{self.error}")
+        found: Look = self.told[kind]
+        return found
+
+
+@functools.cache
+def _processes(case: Case, disabled: bool = False) -> _Processes:
+    """A job with the case's patches on, which imports their targets; or one with dsfix off, which imports nothing."""
     directory = case.machine.directory()
     (directory / "told").mkdir(parents=True)
     given = {
-        "modules": modules,
-        "changes": declared(case.patch) if modules else [],
+        "modules": [] if disabled else case.targets,
+        "changes": [] if disabled else case.changes,
         "harness": str(_HERE.parents[1]),
         "told": str(directory / "told"),
     }
     job, reports = _HERE.with_name("job.py"), directory / "reports"
-    variables = {"CONTRACT_JOB": json.dumps(given), "DSFIX_REPORT": str(reports), **environment}
-    case.run(["job", str(job)], fresh=not modules, **variables)
+    variables = {"CONTRACT_JOB": json.dumps(given), "DSFIX_REPORT": str(reports)}
+    error = ""
+    try:
+        case.run(["job", str(job)], **variables, **({"DSFIX_DISABLE": "1"} if disabled else case.on))
+    except AssertionError as failed:  # kept with the rest: not waited for again by each patch of the release
+        error = str(failed)
     told = [json.loads(each.read_text(encoding="utf-8")) for each in (directory / "told").iterdir()]
-    left = [each.name for each in reports.iterdir() if not each.name.endswith(".json") or each.name.startswith(".")]
-    case.expect(not left, f"a report was left half written: {left}")
-    written = [json.loads(each.read_text(encoding="utf-8")) for each in reports.iterdir()]
-    yield {each["kind"]: each for each in told}, written
+    files = list(reports.iterdir()) if reports.is_dir() else []
+    whole = [each for each in files if each.name.endswith(".json") and not each.name.startswith(".")]
+    return _Processes(
+        told={each["kind"]: each for each in told},
+        reports=[json.loads(each.read_text(encoding="utf-8")) for each in whole],
+        partial=sorted(each.name for each in files if each not in whole),
+        error=error,
+    )
+
+
+@functools.cache
+def _all_on(together: Case) -> Look:
+    """What stands at the targets of all patches for a release, all of them on, dsfix imported first."""
+    (found,) = together.run(["load", "dsfix", *together.targets], ["look"], **together.on)
+    return dict(found)
 
 
 def all_at_once(cases: Sequence[Case]) -> None:
-    """All patches for one release are in force together, and each can be taken back whatever the others do.
+    """All patches for one release are in force together, in every process, and each can be taken back whatever the
+    others do.
 
     `cases`: one for each patch that is for the release.
     """
+    together = cases[0].all_together
     cases = [each for each in cases if _can_be_imported(each)]
     ids = [each.id for each in cases]
-    modules = list(dict.fromkeys(["torch", "deepspeed", *(m for each in cases for m in each.patch.modules)]))
-    together = dataclasses.replace(cases[0], together=tuple(each.entry for each in cases))
-    orders = [ids, ids[::-1], random.Random(cases[0].release).sample(ids, len(ids))]
-    steps = [["load", "dsfix", *modules], ["look"], ["reverts", orders]]
-    found, reverts = together.run(*steps, DSFIX_ONLY=",".join(ids))
-    texts = together.edited(*ids) if any(each.edits for each in cases) else {}
+    found = _all_on(together)
+    texts = together.edited(*(each.id for each in together.together)) if any(each.edits for each in cases) else {}
     for case in cases:
         mine = [each for each in found["warnings"] if each.startswith(case.id)]
         _check_outcome(case, {**found, "warnings": mine}, "with all patches on", "applied")
         _check_errors(case, found, "with all patches on", cured=True)
-    cases[0].expect(not found["warnings"], f"with all patches on there are warnings: {found['warnings']}")
+    together.expect(not found["warnings"], f"with all patches on there are warnings: {found['warnings']}")
     for case in cases:
         for edit in case.edits:
             target = _target(edit)
             code = found["seen"][target]["text"]
             expected = _codes(texts[edit.module], edit.qualname)
             case.expect(code in expected, f"with all patches on {target} is not as with all edits in the file")
+    orders = [ids, ids[::-1], random.Random(together.release).sample(ids, len(ids))]
+    (reverts,) = together.run(["load", "dsfix", *together.targets], ["reverts", orders], **together.on)
     for step in reverts:
         gone = step["order"][: step["order"].index(step["reverted"]) + 1]
         for case in cases:
@@ -411,6 +457,8 @@ def all_at_once(cases: Sequence[Case]) -> None:
             for case in cases:
                 before = {target: shipped(case)["seen"][target] for target in map(_target, case.patch.changes)}
                 _check_same(case, step["seen"], before, f"with everything reverted in the order {', '.join(gone)}")
+    for case in cases:
+        _check_processes(case, _processes(together), found["seen"])
 
 
 def _can_be_imported(case: Case) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import environments
 import proofs
 import table
-from dsfix.patch import Severity
 from dsfix.registry import Entry
 
 
@@ -46,7 +45,12 @@ def newest(entry: Entry) -> str:
     raise NoRelease(f"no release of the table is inside {dict(entry.patch.affects)} beside {', '.join(here)}")
 
 
-def by_release(catalogue: Mapping[str, Entry]) -> dict[str, list[Entry]]:
+def beside(release: str, catalogue: Mapping[str, Entry]) -> tuple[Entry, ...]:
+    """All patches that are for the release."""
+    return tuple(each for each in catalogue.values() if applies(each, release))
+
+
+def by_release(catalogue: Mapping[str, Entry]) -> dict[str, tuple[Entry, ...]]:
     """Each release that is the newest for some patch -> all patches that are for it."""
     releases = []
     for entry in catalogue.values():
@@ -54,10 +58,4 @@ def by_release(catalogue: Mapping[str, Entry]) -> dict[str, list[Entry]]:
             releases.append(newest(entry))
         except NoRelease:
             continue
-    return {each: [e for e in catalogue.values() if applies(e, each)] for each in dict.fromkeys(releases)}
-
-
-def needed(entry: Entry, release: str, catalogue: Mapping[str, Entry]) -> tuple[Entry, ...]:
-    """The other patches without which the release cannot be imported here."""
-    others = (each for each in catalogue.values() if each is not entry and each.patch.severity is Severity.IMPORT)
-    return tuple(each for each in others if applies(each, release))
+    return {each: beside(each, catalogue) for each in dict.fromkeys(releases)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -13,24 +14,34 @@ _SERVER = Path(__file__).with_name("server.py")
 
 
 class Server:
-    """Forks a process per request from one that has imported `preloaded`."""
+    """Forks a process per request from one that has imported `preloaded`, started with the first request."""
 
     def __init__(self, environment: Mapping[str, str], directory: Path, preloaded: Sequence[str] = ()) -> None:
         self._log = directory / "server.log"
+        self._environment, self._preloaded = dict(environment), tuple(preloaded)
+
+    @functools.cached_property
+    def _process(self) -> subprocess.Popen[str]:
         with self._log.open("w", encoding="utf-8") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(_SERVER), *preloaded],
+            return subprocess.Popen(
+                [sys.executable, str(_SERVER), *self._preloaded],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=dict(environment),
-                cwd=directory,
+                env=self._environment,
+                cwd=self._log.parent,
                 text=True,
             )
 
+    @functools.cached_property
+    def loaded(self) -> frozenset[str]:
+        """The modules that its processes begin with."""
+        (names,) = self.run({"changes": [], "provided": [], "steps": [["loaded"]]}, [], {})
+        return frozenset(names)
+
     def run(
         self, arguments: Mapping[str, Any], path: Sequence[Path], environment: Mapping[str, str], timeout: int = 180
-    ) -> dict[str, Any]:
+    ) -> list[Any]:
         """What harness.process.carry_out returned for `arguments`; fails the test where it did not get to its end."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -46,10 +57,12 @@ class Server:
         assert line, f"the server has ended:\n{self._log.read_text(encoding='utf-8')[-4000:]}"
         answer = json.loads(line)
         assert "result" in answer, answer["error"]
-        found: dict[str, Any] = answer["result"]
+        found: list[Any] = answer["result"]
         return found
 
     def close(self) -> None:
+        if "_process" not in vars(self):
+            return
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=60)

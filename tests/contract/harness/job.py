@@ -16,13 +16,18 @@ def tell(kind):
     sys.path.append(GIVEN["harness"])
     from harness import describe
 
+    errors = {}
     for name in GIVEN["modules"]:
-        importlib.import_module(name)
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            errors[name] = f"{type(error).__name__}: {error}"
     told = {
         "kind": kind,
         "pid": os.getpid(),
         "reports": {each.id: [each.outcome.value, each.reason] for each in dsfix.report()},
         "seen": describe.seen(GIVEN["changes"]),
+        "errors": errors,
     }
     Path(GIVEN["told"], f"{kind}.json").write_text(json.dumps(told), encoding="utf-8")
 

@@ -93,20 +93,25 @@ class Process:
         return value, code
 
     def replace(self) -> None:
-        """Another package has its own object at every target; tells those where it is a function or a class."""
+        """Another package has its own object at the targets, plain values aside; tells those targets."""
         told = []
         other = ModuleType("another_package")
         sys.modules[other.__name__] = other
         for change in self.changes:
             holder, name, _ = describe.holder_of(sys.modules[change["module"]], change["qualname"])
-            theirs = _theirs(vars(holder).get(name), name)
-            setattr(holder, name, theirs)
+            provided = change["verb"] == "Provide"  # a name that may be absent
+            theirs = _their_function(name) if provided else _theirs(vars(holder).get(name), name)
             if theirs is not None:
+                setattr(holder, name, theirs)
                 told.append(f"{change['module']}:{change['qualname']}")
         self.done.append(told)
 
     def revert(self, patch_id: str) -> None:
         sys.modules["dsfix"].revert(patch_id)
+
+    def loaded(self) -> None:
+        """Tells all modules that the server has imported."""
+        self.done.append(sorted(sys.modules))
 
     def reload(self, name: str) -> None:
         """Tells why a module cannot be reloaded, or ""."""
@@ -259,13 +264,17 @@ def _forked(work: Callable[[], None]) -> None:
         raise RuntimeError("a forked process failed")
 
 
-def _theirs(value: Any, name: str) -> Any:
-    """Another package's object for the same purpose; None for what has none."""
-
+def _their_function(name: str) -> Any:
     def theirs(*arguments: Any, **keywords: Any) -> str:
         return "another package's"
 
     theirs.__module__, theirs.__name__ = "another_package", name
+    return theirs
+
+
+def _theirs(value: Any, name: str) -> Any:
+    """Another package's object for the same purpose; None for a plain value, of which nobody can tell whose it is."""
+    theirs = _their_function(name)
     if isinstance(value, (staticmethod, classmethod)):
         return type(value)(theirs)
     if isinstance(value, property):

@@ -1,4 +1,7 @@
-"""A process that has imported some modules and forks for every request: a JSON line in, a JSON line out."""
+"""A process that has imported some modules and forks for every request: a JSON line in, a JSON line out.
+
+Not matrix/preload_server.py: what it forks forks trees of imports, and needs no devices, descriptors or signals.
+"""
 
 from __future__ import annotations
 

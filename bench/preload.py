@@ -1,0 +1,50 @@
+"""What a process that preloads torch saves: one cell of the matrix in fresh processes and in forked ones, interleaved.
+
+``python bench/preload.py [--repeat N]``: medians of wall-clock time, one cell at a time, and their ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "matrix"))
+
+
+import environments
+from cells import Cells
+from dsfix import registry
+
+CELLS = (("zero3_offload_clip_device", ("0.12.6", "0.14.2", "0.19.8")), ("torch_elastic_log", ("0.12.6", "0.19.8")))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=5)
+    repeat = parser.parse_args().repeat
+    with ExitStack() as stack:
+        cells = Cells(environments.installed, stack)
+        for patch_id, releases in CELLS:
+            entry = registry.catalogue()[patch_id]
+            for release in releases:
+                cells.run(entry, release)  # installs it, and starts what preloads
+                seconds: dict[bool, list[float]] = {True: [], False: []}
+                for _ in range(repeat):
+                    for fresh in (True, False):
+                        begun = time.monotonic()
+                        cell = cells.run(entry, release, fresh=fresh)
+                        seconds[fresh].append(time.monotonic() - begun)
+                        assert cell.preloaded is not fresh
+                anew, forked = (statistics.median(seconds[each]) for each in (True, False))
+                print(
+                    f"{patch_id} on {release}: fresh {anew:.1f} s, forked {forked:.1f} s, {forked / anew:.2f}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
