@@ -41,7 +41,8 @@ class _Targeted:
 class Edit(_Targeted):
     """A change inside the body of one function; exactly one of `after`, `before`, `replace` is the anchor.
 
-    The anchor is Python source, one or more statements or one expression, compared with the function by syntax tree;
+    The anchor is Python source, one or more statements or one expression, compared with the function by syntax tree
+    (``not i in x`` and ``i not in x`` are the same);
     a body that is only ``...`` stands for any body. It has to occur exactly `count` times. `code` takes the anchor's
     line numbers, and the function's code object is swapped in place.
     """
@@ -124,6 +125,10 @@ class Source(_Targeted):
 class Patch:
     """One bug: where it is, what cures it, and how sure that is.
 
+    title: one line, what users see, without a full stop.
+    symptom: a regular expression that the traceback or the log of a job with the bug shows; "" where nothing shows it.
+    upstream: links to issues and pull requests on GitHub.
+    fixed_in: the first release after the affected ones; None where the newest has the bug.
     affects: PEP 440 specifiers per distribution, all of which must hold, e.g. ``{"deepspeed": ">=0.14.1,<0.14.3"}``.
     present: evidence in the source that the bug is there; together with the anchors of the edits it must tell the
         affected releases from all others without a version number, for forks and development builds.

@@ -26,6 +26,7 @@ _ANSWERS = (State.CURED, State.NOT_AFFECTED)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--patch", nargs="+", metavar="ID", help="these patches only")
     parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells at a time")
 
 
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     environment = environments.current(table.load())
     gpu = environments.gpu()
     releases = [release.deepspeed for release in table.load().run_in(environment.name)]
-    entries = chosen(None)
+    entries = chosen(options.patch)
     tasks = [
         # that nothing is to be seen outside is no proof where torch was there before
         Task(entry, release, fresh=not claimed(entry.patch, environment, release))

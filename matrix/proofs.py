@@ -181,10 +181,12 @@ def judge(patch: Patch, cell: Cell | None) -> tuple[State, str]:
 
 
 def sentence(patch_id: str, release: str, patch: Patch, cell: Cell | None) -> str:
-    """One line about a cell: its state and why, with the first line of an error."""
+    """One line about a cell: its state and why; where it is wrong, with the first line of the error or of the bug."""
     state, why = judge(patch, cell)
     line = f"{patch_id} on deepspeed {release}: {state.value}: {why}"
-    for run in (cell.without, cell.patched) if cell is not None else ():
-        if run.outcome in ("error", "timeout"):
-            return f"{line}: {run.detail.partition(chr(10))[0]}"
+    runs = (cell.patched, cell.without) if cell is not None and state is State.WRONG else ()
+    for outcomes in (("error", "timeout"), ("bug",)):
+        for run in runs:
+            if run.outcome in outcomes:
+                return f"{line}: {run.detail.partition(chr(10))[0]}"
     return line

@@ -52,15 +52,14 @@ class Judged:
     seconds: float
 
     def mismatches(self) -> list[str]:
-        """What contradicts the claim, one sentence each."""
+        """What contradicts the claim, without the release: the end of one sentence each."""
         where = "inside" if self.inside else "outside"
         found = []
         expected = ("pending",) if self.inside else _QUIET
         for how, verdict in (("", self.number), (", its number hidden,", self.source)):
             if verdict.outcome.value not in expected:
-                told = f"on {self.release}, {where} its range{how}"
-                found.append(f"{self.patch_id}: {told} it is {verdict.outcome.value}: {verdict.reason}")
-        return found + [f"{self.patch_id}: on {self.release}: {fault}" for fault in self.faults]
+                found.append(f", {where} its range{how} it is {verdict.outcome.value}: {verdict.reason}")
+        return found + [f": {fault}" for fault in self.faults]
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     rows, mismatches = [], []
     for entry in entries:
         mine = [cell for cell in cells if cell.patch_id == entry.id]
-        found = [sentence for cell in mine for sentence in cell.mismatches()]
+        found = sentences(entry.id, mine)
         found += end_of_range(entry, mine) if looked_at == len(releases) else []
         rows.append((_row(entry.id, mine, len(found)), "red" if found else "green"))
         mismatches += found
@@ -178,6 +177,16 @@ def _cell(entry: Entry, release: str, told: Mapping[str, Any]) -> Judged:
     )
 
 
+def sentences(patch_id: str, cells: Sequence[Judged]) -> list[str]:
+    """What contradicts the patch's claim, one sentence for all releases of which the same is to be said."""
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        for mismatch in cell.mismatches():
+            found.setdefault(mismatch, []).append(cell.release)
+    releases = [cell.release for cell in cells]
+    return [f"{patch_id}: on {table.span(on, releases)}{mismatch}" for mismatch, on in found.items()]
+
+
 def end_of_range(entry: Entry, cells: Sequence[Judged]) -> list[str]:
     """What is wrong with `fixed_in`, by the patch's cells of all releases."""
     patch = entry.patch
@@ -192,8 +201,9 @@ def end_of_range(entry: Entry, cells: Sequence[Judged]) -> list[str]:
     if patch.fixed_in != after.release:
         return [f"{entry.id}: fixed_in is {patch.fixed_in}, but the first release after its range is {after.release}"]
     if any(cell.inside for cell in cells) and after.source.outcome is not Outcome.ALREADY_FIXED:
-        told = f"{after.source.outcome.value}: {after.source.reason}"
-        return [f"{entry.id}: on {after.release}, which fixed it, its number hidden, it is {told}"]
+        told = f"{after.source.outcome.value} ({after.source.reason})"
+        why = "not already-fixed: none of `fixed` is there"
+        return [f"{entry.id}: on {after.release}, which fixed it, its number hidden, it is {told}, {why}"]
     return []
 
 

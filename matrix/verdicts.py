@@ -64,7 +64,8 @@ def verdict(entry: registry.Entry) -> judge.Verdict:
     try:
         return judge.decide(entry, Settings(only=frozenset({entry.id})))
     except Exception as error:  # one patch that cannot be judged must not cost the others
-        return judge.Verdict(Outcome.FAILED, f"{type(error).__name__}: {error}")
+        code = f" in `{error.text.strip()}`" if isinstance(error, SyntaxError) and error.text else ""
+        return judge.Verdict(Outcome.FAILED, f"{type(error).__name__}: {error}{code}")
 
 
 @contextmanager

@@ -53,7 +53,7 @@ def _print(story: Mapping[str, object]) -> None:
         "severity": story["severity"],
         "affects": ", ".join(f"{name} {specifiers}" for name, specifiers in affects.items()),
         "fixed in": story["fixed_in"] or "no release so far",
-        "symptom": story["symptom"],
+        "symptom": story["symptom"] or "none: no error and no log line shows it",
         "changes": story["changes"],
         "here": f"{story['outcome']}: {story['reason']}",
         "file": story["file"],

@@ -24,6 +24,8 @@ _DEFAULTS: dict[str, Any] = {
     "zero_allow_untested_optimizer": True,
     "zero_force_ds_cpu_optimizer": False,
 }
+# 2 GB each by default, and releases up to 0.14.0 go through the whole of it in each backward pass
+_BUCKETS = {"reduce_bucket_size": 1_000_000, "allgather_bucket_size": 1_000_000}
 
 
 class Lab:
@@ -142,10 +144,12 @@ class Lab:
     def initialize(self, model: Any, config: Mapping[str, Any], **options: Any) -> Any:
         """The engine that `deepspeed.initialize` makes; `options` go to it as they are.
 
-        Settles what differs between releases or would compile an operator: no gradient clipping, torch's Adam,
-        micro-batches of 1; whatever `config` says itself stands.
+        Settles what differs between releases, would compile an operator or takes gigabytes: no gradient clipping,
+        torch's Adam, micro-batches of 1, ZeRO buckets of 1_000_000 elements; whatever `config` says itself stands.
         """
         config = {**_DEFAULTS, **config}
+        if "zero_optimization" in config:
+            config["zero_optimization"] = {**_BUCKETS, **config["zero_optimization"]}
         if "train_batch_size" not in config:
             config.setdefault("train_micro_batch_size_per_gpu", 1)
         optimizer = config.get("optimizer")

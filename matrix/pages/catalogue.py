@@ -45,7 +45,8 @@ def _section(entry: Entry, evidence: Evidence) -> str:
     for column in evidence.columns:
         if not column.on_gpu or any(judged.cell for judged in evidence.cells[entry.id][column.name].values()):
             facts.append(f"As proven, {column.name}: {text.proven(evidence, entry.id, column)}")
-    facts += [f"Fixed in: {patch.fixed_in or 'no release so far'}", f"The log shows: {text.code(patch.symptom)}"]
+    shown = text.code(patch.symptom) if patch.symptom else "nothing"
+    facts += [f"Fixed in: {patch.fixed_in or 'no release so far'}", f"The log shows: {shown}"]
     if not patch.default:
         facts.append(f"Off unless it is named: `DSFIX_ONLY={entry.id}`")
     if patch.ranks > 1:

@@ -219,7 +219,7 @@ function patchPanel(id) {
     ...Object.entries(patch.proven).map(([name, range]) => element("p", {}, `${name}: ${range}`)),
     ...Object.entries(patch.story).flatMap(([name, text]) => [element("h3", {}, name), element("p", {}, text)]),
     element("h3", {}, "The log shows"),
-    element("pre", {}, patch.symptom),
+    element("pre", {}, patch.symptom || "nothing"),
     element("h3", {}, "Links"),
     element("ul", {}, ...links),
   ];

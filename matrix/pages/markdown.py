@@ -42,8 +42,8 @@ _SCHEMA = """\
 - `columns`: name -> its `environment`, the `releases` run in it, the `command` that runs what it lacks
 - `releases`: DeepSpeed release -> day of its upload
 - `patches`: id -> `title`, `severity`, `affects` (distribution -> specifiers), `fixed_in` (null: no release so far),
-  `default` (on unless it is disabled), `symptom` (a regular expression), `upstream` (links), `story` (heading -> text),
-  `proven` (column -> its range in words)
+  `default` (on unless it is disabled), `symptom` (a regular expression, or empty), `upstream` (links), `story`
+  (heading -> text), `proven` (column -> its range in words)
 - `cells`: id -> column -> release -> `state` ({states}), `why`, and unless it was not run: `without` and `with` the
   patch (each `outcome`: bug, no-bug, cannot-tell, error or timeout; `patch`: what became of it in that process;
   `detail`: what was seen; `seconds`, wall-clock), `versions` (distribution -> version), `device`, `preloaded`, `date`

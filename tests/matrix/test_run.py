@@ -103,7 +103,10 @@ def test_a_release_that_cannot_be_installed_costs_its_own_cells_only(stand_in: S
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"claimed": ">=1.3,<1.4"}, "on deepspeed 1.2.0: wrong: the bug is there outside the claimed range"),
+        (
+            {"claimed": ">=1.3,<1.4"},
+            "on deepspeed 1.2.0: wrong: the bug is there outside the claimed range: the name is missing in file.py",
+        ),
         ({"claimed": ">=1.2,<1.5"}, "on deepspeed 1.4.0: wrong: the bug is not there inside the claimed range"),
         (
             {"body": "assert release != '1.4.0', 'no engine'"},

@@ -17,7 +17,7 @@ import table
 
 Proof = Callable[..., "subprocess.CompletedProcess[str]"]
 TOLD = "on {}, {} its range, its number hidden, it is {}"
-OUTER, INNER = ("1.0.0", "1.1.0", "1.2.0"), ("1.0.1", "1.0.2")  # without the bug, with it
+INNER = "1.0.1, 1.0.2"  # the releases with the bug
 SCALES = {"1.0.0": "1", "1.0.1": "self.limit", "1.0.2": "self.limit", "1.1.0": "float(self.limit)", "1.2.0": "2.0"}
 ENGINE = '''
 """def step_of_old(): no definition"""
@@ -81,7 +81,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "range_is_empty": (
         "affects={'deepspeed': '>=3'}",
-        [*(TOLD.format(each, "outside", "pending") for each in INNER), "no release of the table is inside its range"],
+        [TOLD.format(INNER, "outside", "pending"), "no release of the table is inside its range"],
     ),
     "fix_is_not_recognised": (
         "changes=(Edit(STEP, after='scale = self.limit', code='scale *= 1.0'),), fixed=()",
@@ -95,29 +95,28 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "no_evidence": (
         "changes=(Wrap(CHECKED, print),)",
-        [TOLD.format(each, "inside", "not-affected") for each in INNER],
+        [TOLD.format(INNER, "inside", "not-affected")],
     ),
     "another_kind_of_function": (
         "changes=(step('scale = yield'),)",
-        [f"on {each}: Edit of Engine.step: the edit makes Engine.step another kind of function" for each in INNER],
+        [f"on {INNER}: Edit of Engine.step: the edit makes Engine.step another kind of function"],
     ),
     "does_not_compile": (
         "changes=(step('break'),)",
-        [f"on {each}: Edit of Engine.step: 'break' outside loop" for each in INNER],
+        [f"on {INNER}: Edit of Engine.step: 'break' outside loop"],
     ),
     "is_no_python": (
         "changes=(step('scale ='),)",
         [
-            *(f"on {each}, inside its range it is failed: SyntaxError" for each in INNER),
-            *(TOLD.format(each, "inside", "failed") for each in INNER),
+            f"on {INNER}, inside its range it is failed: SyntaxError: invalid syntax (<unknown>, line 1) in `scale =`",
+            TOLD.format(INNER, "inside", "failed"),
         ],
     ),
     "targets_that_are_not_there": (
         "changes=(*declared['changes'], Replace('deepspeed.engine:step_of_old', print),"
         "Provide('deepspeed.nothing', 'x', print), Provide('deepspeed.engine', 'Engine', print))",
         [
-            f"on {release}: {what}"
-            for release in INNER
+            f"on {INNER}: {what}"
             for what in (
                 "deepspeed.engine has no step_of_old",
                 "there is no module deepspeed.nothing",
