@@ -9,13 +9,11 @@ import argparse
 import statistics
 import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "matrix"))
 
 
-import environments
 from cells import Cells
 from dsfix import registry
 
@@ -26,8 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=5)
     repeat = parser.parse_args().repeat
-    with ExitStack() as stack:
-        cells = Cells(environments.installed, stack)
+    with Cells() as cells:
         for patch_id, releases in CELLS:
             entry = registry.catalogue()[patch_id]
             for release in releases:

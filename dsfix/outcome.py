@@ -22,6 +22,9 @@ class Outcome(enum.Enum):
         return self in (Outcome.DRIFTED, Outcome.CONFLICT, Outcome.TOO_LATE, Outcome.FAILED)
 
 
+STAYS_OUT = (Outcome.NOT_AFFECTED, Outcome.ALREADY_FIXED)
+"""The outcomes of a patch whose bug is not there."""
+
 REMEDY = {
     Outcome.DRIFTED: "the source differs from every release this patch was proven on: `python -m dsfix show {id}` "
     "tells what it is about, DSFIX_SKIP={id} silences this",

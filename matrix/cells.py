@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 
 import environments
 import proofs
@@ -20,21 +20,23 @@ from proofs import Cell, Run, State
 TIMEOUT = 300.0  # seconds, for one reproduction
 _LONGEST_DETAIL = 800  # characters
 
-Install = Callable[[str], Path]
-
 
 class Cells:
-    """Runs cells, several at a time if called by several threads.
+    """Runs cells, several at a time if called by several threads. A context manager."""
 
-    install: release -> its directory for PYTHONPATH, or raises environments.Unavailable. Use `cells` to make one.
-    """
-
-    def __init__(self, install: Install, stack: ExitStack) -> None:
-        self._install = install
-        self._stack = stack
+    def __init__(self) -> None:
+        self._stack = ExitStack()
         self._lock = threading.Lock()
         self._preloaded: dict[str, Preloaded | None] = {}
         self._broken: dict[str, str] = {}
+
+    def __enter__(self) -> Cells:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
 
     def run(self, entry: Entry, release: str, fresh: bool = False) -> Cell:
         """`fresh`: in processes that have imported nothing. Otherwise what is no plain yes or no is repeated in such.
@@ -54,7 +56,7 @@ class Cells:
         if release in self._broken:
             raise environments.Unavailable(self._broken[release])
         try:
-            return self._install(release)
+            return environments.installed(release)
         except environments.Unavailable as reason:
             self._broken[release] = str(reason)
             raise
@@ -70,12 +72,6 @@ class Cells:
                     self._preloaded[device] = None
             found = self._preloaded[device]
         return found if found is not None and found.takes(entry.patch) else None
-
-
-@contextmanager
-def cells(install: Install = environments.installed) -> Iterator[Cells]:
-    with ExitStack() as stack:
-        yield Cells(install, stack)
 
 
 def _cell(entry: Entry, release: str, path: Path, preloaded: Preloaded | None) -> Cell:

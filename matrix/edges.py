@@ -7,12 +7,12 @@ import os
 from collections.abc import Sequence
 from contextlib import closing
 
-import cells
 import environments
 import proofs
 import recording
 import runner
 import table
+from cells import Cells
 from dsfix.cli.status import OK, TROUBLE
 from dsfix.patch import Patch
 from proofs import State
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         for release in edges(entry.patch, environment, releases)
     ]
     bad = 0
-    with cells.cells() as factory, closing(runner.results(tasks, factory, options.jobs)) as ended:
+    with Cells() as cells, closing(runner.results(tasks, cells, options.jobs)) as ended:
         for result in ended:
             entry, cell, release = result.task.entry, result.cell, result.task.release
             if cell is None:

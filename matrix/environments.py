@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib.metadata
 import os
 import platform
@@ -10,15 +9,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 import table
 from dsfix.cli.status import Complaint
-from dsfix.lab.cuda.build import cache_directory
+from dsfix.lab.cuda.build import cache_directory, locked
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.installed import gpu_visible, torch_build
 
@@ -63,7 +60,7 @@ def installed(release: str) -> Path:
         directory = shelf / f"deepspeed-{release}"
         if not directory.is_dir():
             shelf.mkdir(parents=True, exist_ok=True)
-            with _locked(shelf / f"deepspeed-{release}.lock"):
+            with locked(shelf / f"deepspeed-{release}.lock"):
                 if not directory.is_dir():
                     _install(release, directory)
     except (OSError, LabUnavailable) as error:
@@ -111,10 +108,3 @@ def _reason(stderr: str) -> str:
     """uv's message as one line: it is drawn as a tree, broken into lines."""
     words = (word.strip("\u00d7├╰│─▶") for word in stderr.split())
     return " ".join(word for word in words if word)[:300] or "no message"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # ends with the process, however it ends
-        yield

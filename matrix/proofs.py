@@ -21,12 +21,12 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from dsfix.cli.status import Complaint
-from dsfix.outcome import Outcome
+from dsfix.outcome import STAYS_OUT, Outcome
 from dsfix.patch import Patch
 from dsfix.registry import Entry
 
 DIRECTORY = Path(__file__).with_name("proofs")
-_STAYS_OUT = ("not-affected", "already-fixed")
+_STAYS_OUT = [each.value for each in STAYS_OUT]
 _PATH = re.compile(r"(?<![\w.])/(?:[^\s/:'\",()]+/)+")
 
 

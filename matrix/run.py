@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
-import cells
 import environments
 import proofs
 import recording
 import runner
 import table
+from cells import Cells
 from dsfix.cli.status import INTERRUPTED, OK, TROUBLE, Complaint
 from progress import Meter
 from proofs import Cell, State
@@ -76,7 +76,7 @@ def _run(
 ) -> None:
     """Record what can be had; `done` collects that, `trouble` why the rest cannot."""
     started = {task.entry.id: proofs.fingerprint(task.entry) for task in tasks}
-    with Meter(len(tasks)) as meter, cells.cells() as factory, closing(runner.results(tasks, factory, jobs)) as ended:
+    with Meter(len(tasks)) as meter, Cells() as cells, closing(runner.results(tasks, cells, jobs)) as ended:
         for result in ended:
             entry, cell = result.task.entry, result.cell
             if cell is None:

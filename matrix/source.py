@@ -23,7 +23,7 @@ from dsfix import registry, versions
 from dsfix.cli import output
 from dsfix.cli.status import OK, TROUBLE, Complaint
 from dsfix.judge import Verdict
-from dsfix.outcome import Outcome, UnknownPatch
+from dsfix.outcome import STAYS_OUT, Outcome, UnknownPatch
 from dsfix.patch import Patch
 from dsfix.registry import Entry
 from sdists import Index, Unavailable
@@ -32,7 +32,6 @@ NAME = "source"
 HELP = "source proof: every patch against the source of every release; nothing of DeepSpeed is run"
 _WORKER = Path(__file__).with_name("verdicts.py")
 _COLUMNS = ("patch", "mismatches", "affected", "fixed", "not affected", "seconds", "applies to")
-_QUIET = ("not-affected", "already-fixed")
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,9 @@ class Judged:
         """What contradicts the claim, without the release: the end of one sentence each."""
         where = "inside" if self.inside else "outside"
         found = []
-        expected = ("pending",) if self.inside else _QUIET
+        expected = (Outcome.PENDING,) if self.inside else STAYS_OUT
         for how, verdict in (("", self.number), (", its number hidden,", self.source)):
-            if verdict.outcome.value not in expected:
+            if verdict.outcome not in expected:
                 found.append(f", {where} its range{how} it is {verdict.outcome.value}: {verdict.reason}")
         return found + [f": {fault}" for fault in self.faults]
 

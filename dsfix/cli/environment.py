@@ -7,6 +7,7 @@ import sys
 from .. import judge, registry, versions
 from ..outcome import UnknownPatch
 from ..settings import Settings
+from . import output
 from .status import NO_DEEPSPEED, Complaint
 
 SHOWN = ("deepspeed", "torch", "numpy", "python")
@@ -32,6 +33,14 @@ def require_deepspeed() -> None:
             f"deepspeed {version} is registered as installed, but its package is missing or empty: reinstall it",
             NO_DEEPSPEED,
         )
+
+
+def refused(complaint: Complaint, as_json: bool) -> int:
+    """Prints the complaint as JSON and returns its exit status; raises it where JSON was not asked for."""
+    if not as_json:
+        raise complaint
+    output.print_json({"error": str(complaint), "distributions": distributions(), "patches": []})
+    return complaint.status
 
 
 def verdicts() -> dict[str, judge.Verdict]:

@@ -10,7 +10,7 @@ from ..judge import Verdict
 from ..outcome import Outcome
 from ..patch import Patch
 from . import environment, jobs, output
-from .status import NO_DEEPSPEED, OK, TROUBLE, Complaint
+from .status import OK, TROUBLE, Complaint
 
 NAME = "list"
 HELP = "what applies to the installed DeepSpeed and why; imports neither torch nor DeepSpeed"
@@ -30,10 +30,7 @@ def _environment(as_json: bool) -> int:
     try:
         environment.require_deepspeed()
     except Complaint as complaint:
-        if not as_json:
-            raise
-        output.print_json({"error": str(complaint), "distributions": environment.distributions(), "patches": []})
-        return NO_DEEPSPEED
+        return environment.refused(complaint, as_json)
     found = environment.verdicts()
     catalogue = registry.catalogue()
     if as_json:

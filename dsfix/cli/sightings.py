@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from .. import registry
 from ..judge import Verdict
-from ..outcome import Outcome
+from ..outcome import STAYS_OUT, Outcome
 from . import environment, output
 
 if TYPE_CHECKING:
     from ..lab.reproduction import Sighting
 
-STAYS_OUT = (Outcome.NOT_AFFECTED, Outcome.ALREADY_FIXED)
 _NO_ANSWER = ("error", "timeout")
 _TAIL_LINES = 5
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from .. import judge, registry
 from ..judge import Verdict
-from ..outcome import Outcome
+from ..outcome import STAYS_OUT, Outcome
 from ..settings import Settings
 from . import environment, output, progress
-from .sightings import STAYS_OUT, Row, State, as_json, print_rows
+from .sightings import Row, State, as_json, print_rows
 from .status import BAD_USAGE, INTERRUPTED, OK, TROUBLE, UNSEEN, Complaint
 
 if TYPE_CHECKING:
@@ -62,10 +62,7 @@ def run(options: argparse.Namespace) -> int:
         _require_temporary_directory()
         _require_same_packages()
     except Complaint as complaint:
-        if not options.json:
-            raise
-        output.print_json({"error": str(complaint), "distributions": environment.distributions(), "patches": []})
-        return complaint.status
+        return environment.refused(complaint, options.json)
     verdicts = _verdicts(named)
     entries = named or [entry for entry in registry.catalogue().values() if verdicts[entry.id].outcome not in STAYS_OUT]
     rows: list[Row] = []

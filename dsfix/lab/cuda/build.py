@@ -35,7 +35,7 @@ def library() -> Path:
         return result
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(directory.with_suffix(".lock")):
+        with locked(directory.with_suffix(".lock")):
             if not result.exists():
                 _build_into(directory, torch)
     except OSError as error:
@@ -76,11 +76,12 @@ def _key(torch: TorchBuild) -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file for as long as the context lasts; it ends with the process, however that ends."""
     import fcntl  # not on Windows
 
     with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # ends with the process, however it ends
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
