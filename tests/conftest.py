@@ -1,6 +1,7 @@
 """For all tests."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,3 +13,21 @@ def outside_the_checkout(tmp_path_factory):
     os.chdir(tmp_path_factory.mktemp("elsewhere"))
     yield
     os.chdir(before)
+
+
+@pytest.fixture(scope="session")
+def dsfix_in():
+    """Lays the installed dsfix into a directory, by links and without patches; returns the directory for others."""
+
+    def lay(root):
+        import dsfix  # not there where the package itself is tested
+
+        patches = root / "dsfix" / "patches"
+        patches.mkdir(parents=True)
+        for path in Path(dsfix.__file__).parent.iterdir():
+            if path.name not in ("patches", "__pycache__"):
+                (patches.parent / path.name).symlink_to(path)
+        (patches / "__init__.py").touch()
+        return patches
+
+    return lay

@@ -6,11 +6,8 @@ import select
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-import dsfix
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the rank launcher runs on Linux")
 
@@ -72,14 +69,9 @@ class Fifo:
 
 
 @pytest.fixture
-def verify(environment):
+def verify(environment, dsfix_in):
     """The stand-in DeepSpeed, and beside it the installed dsfix with the catalogue above."""
-    patches = environment.install().directory / "dsfix" / "patches"
-    patches.mkdir(parents=True)
-    for path in Path(dsfix.__file__).parent.iterdir():
-        if path.name not in ("patches", "__pycache__"):
-            (patches.parent / path.name).symlink_to(path)
-    (patches / "__init__.py").touch()
+    patches = dsfix_in(environment.install().directory)
 
     def add(name, body, options=""):
         (patches / f"{name}.py").write_text(PATCH.format(name=name, body=body, options=options))

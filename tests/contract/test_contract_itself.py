@@ -13,7 +13,6 @@ from harness import checks
 from harness.case import Broken, Case, Machine
 from harness.client import Server
 
-import dsfix
 from dsfix.registry import Entry
 
 PACKAGES = {
@@ -113,7 +112,7 @@ GOOD = {
 
 
 @pytest.fixture
-def cases(cold: Server, tmp_path: Path) -> Callable[..., dict[str, Case]]:
+def cases(cold: Server, tmp_path: Path, dsfix_in: Callable[[Path], Path]) -> Callable[..., dict[str, Case]]:
     """Installs the stand-ins and a catalogue of these patches: id -> the patch's case."""
 
     def make(patches: Mapping[str, str]) -> dict[str, Case]:
@@ -123,11 +122,7 @@ def cases(cold: Server, tmp_path: Path) -> Callable[..., dict[str, Case]]:
             _write(root / path, text)
             _write(fixing / path, text.replace(*FIX))
         _write(root / "deepspeed-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: deepspeed\nVersion: 1.0\n")
-        (front / "dsfix/patches").mkdir(parents=True)
-        for each in Path(dsfix.__file__).parent.iterdir():
-            if each.name not in ("patches", "__pycache__"):
-                (front / "dsfix" / each.name).symlink_to(each)
-        _write(front / "dsfix/patches/__init__.py", "")
+        dsfix_in(front)
         texts = {"import_patch": AGENT, **patches}
         for name, text in texts.items():
             _write(front / f"dsfix/patches/{name}.py", DECLARE + textwrap.dedent(text))

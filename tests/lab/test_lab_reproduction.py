@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-import dsfix
-
 PATCH = '''
 """A bug of the standard library, for the test."""
 import json, os, signal
@@ -45,14 +43,11 @@ print(json.dumps([sighting.outcome, sighting.detail, sighting.seconds]))
 
 
 @pytest.fixture(scope="module")
-def sight(tmp_path_factory: pytest.TempPathFactory, answer: Callable[..., Any]) -> Callable[..., tuple[str, str]]:
+def sight(
+    tmp_path_factory: pytest.TempPathFactory, answer: Callable[..., Any], dsfix_in: Callable[[Path], Path]
+) -> Callable[..., tuple[str, str]]:
     root = tmp_path_factory.mktemp("root")
-    patches = root / "dsfix" / "patches"
-    patches.mkdir(parents=True)
-    for path in Path(dsfix.__file__).parent.iterdir():
-        if path.name not in ("patches", "__pycache__"):
-            (root / "dsfix" / path.name).symlink_to(path)
-    (patches / "__init__.py").touch()
+    patches = dsfix_in(root)
     for name, (body, options) in PATCHES.items():
         (patches / f"{name}.py").write_text(PATCH.format(name=name, body=body, options=options))
 

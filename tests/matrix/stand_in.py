@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import dsfix
 import proofs
 
 MATRIX = Path(proofs.__file__).parent
@@ -38,18 +37,18 @@ def reproduce(lab):
 
 
 class StandIn:
-    """`python matrix` in `root`, with releases 1.0.0 to 1.4.0, of which 1.2.0 and 1.3.0 have every bug."""
+    """`python matrix` in `root`, where dsfix lies: releases 1.0.0 to 1.4.0, of which 1.2.0 and 1.3.0 have every bug."""
 
     releases = ("1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.4.0")
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for package in ("dsfix/patches", "matrix", "torch/_inductor", "numpy", "elsewhere"):
+        for package in ("matrix", "torch/_inductor", "numpy", "elsewhere"):
             (root / package).mkdir(parents=True)
-        self._link(Path(dsfix.__file__).parent, root / "dsfix", "patches")
-        self._link(MATRIX, root / "matrix", "proofs", "releases.json", "__main__.py")
+        for path in MATRIX.iterdir():
+            if path.name not in ("proofs", "releases.json", "__main__.py", "__pycache__"):
+                (root / "matrix" / path.name).symlink_to(path)
         for file in (
-            "dsfix/patches/__init__.py",
             "torch/__init__.py",
             "torch/_dynamo.py",
             "torch/_inductor/__init__.py",
@@ -64,12 +63,6 @@ class StandIn:
         for release in self.releases:
             self._metadata(self.shelf / f"deepspeed-{release}", "deepspeed", release)
         self.table("9.9.9", self.releases)
-
-    @staticmethod
-    def _link(source: Path, target: Path, *without: str) -> None:
-        for path in source.iterdir():
-            if path.name not in (*without, "__pycache__"):
-                (target / path.name).symlink_to(path)
 
     @staticmethod
     def _metadata(directory: Path, name: str, version: str) -> None:

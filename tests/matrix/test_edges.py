@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,8 @@ def test_edges_of_a_claim(affects: dict[str, str], expected: list[str]) -> None:
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path) -> StandIn:
+def stand_in(tmp_path: Path, dsfix_in: Callable[[Path], Path]) -> StandIn:
+    dsfix_in(tmp_path)
     return StandIn(tmp_path)
 
 

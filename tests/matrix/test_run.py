@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ WAIT = """if os.path.exists({fifo!r}) and release == '1.2.0':
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path) -> StandIn:
+def stand_in(tmp_path: Path, dsfix_in: Callable[[Path], Path]) -> StandIn:
+    dsfix_in(tmp_path)
     return StandIn(tmp_path)
 
 

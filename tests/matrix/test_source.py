@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import dsfix
 import table
 
 Proof = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -128,15 +127,10 @@ CASES: dict[str, tuple[str, list[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def proof(tmp_path_factory: pytest.TempPathFactory) -> Proof:
+def proof(tmp_path_factory: pytest.TempPathFactory, dsfix_in: Callable[[Path], Path]) -> Proof:
     """`python matrix source` with those releases and patches, and an index where nobody answers."""
     root = tmp_path_factory.mktemp("root")
-    patches = root / "dsfix" / "patches"
-    patches.mkdir(parents=True)
-    for path in Path(dsfix.__file__).parent.iterdir():
-        if path.name not in ("patches", "__pycache__"):
-            (root / "dsfix" / path.name).symlink_to(path)
-    (patches / "__init__.py").touch()
+    patches = dsfix_in(root)
     sources = {name: PATCH.format(before="", options=options) for name, (options, _) in CASES.items()}
     sources["imports_deepspeed"] = PATCH.format(before=IMPORT, options="")
     for name, text in sources.items():
@@ -169,8 +163,8 @@ except source.Complaint as complaint:
     print(complaint)
     sys.exit(complaint.status)
 """
-        index = {"PIP_INDEX_URL": "http://127.0.0.1:1/", "NO_PROXY": "127.0.0.1"}
-        environment = {**os.environ, **index, **variables, "DSFIX_CACHE": str(root / "cache"), "PYTHONPATH": str(root)}
+        fixed = {"PIP_INDEX_URL": "http://127.0.0.1:1/", "NO_PROXY": "127.0.0.1", "COLUMNS": "120"}
+        environment = {**os.environ, **fixed, **variables, "DSFIX_CACHE": str(root / "cache"), "PYTHONPATH": str(root)}
         return subprocess.run(
             [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=False
         )
