@@ -1,0 +1,85 @@
+"""ZeRO-2 with gradient accumulation: only the last micro-batch of each step counts.
+
+Why: 0.17.6 to 0.18.2 add a micro-batch's gradients to those so far where `averaged_gradients` is filled, but since
+    0.17.6 that is filled at the end of the accumulation only. Up to there each micro-batch takes the place of the one
+    before: a step is made of the last one's gradient, divided by the number of all. Nothing fails; the gradient norm
+    is wrong in silence. ZeRO-1 and ZeRO-3 are not concerned.
+How: gradients are also added where `all_grad_tensors`, which holds the sum so far, is filled. Where
+    `averaged_gradients` is filled (a second backward pass after the end of the accumulation) all stays as it is: an
+    error, and not the silent loss that upstream's condition makes of it.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7718 and https://github.com/huggingface/accelerate/issues/3877,
+    https://github.com/huggingface/trl/issues/4631, brought by https://github.com/deepspeedai/DeepSpeed/pull/7509
+    (0.17.6), fixed by https://github.com/deepspeedai/DeepSpeed/pull/7665 (0.18.3).
+Retire: when DeepSpeed 0.18.2 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_EPILOGUE = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.independent_gradient_partition_epilogue"
+
+PATCH = Patch(
+    title="ZeRO-2 + gradient accumulation: only the last micro-batch of each step counts",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.17.6,<0.18.3"},
+    changes=(
+        Edit(
+            _EPILOGUE,
+            replace="not i in self.averaged_gradients or self.averaged_gradients[i] is None",
+            code="self.averaged_gradients.get(i) is None and self.all_grad_tensors.get(i) is None",
+        ),
+    ),
+    symptom="",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/issues/7718",
+        "https://github.com/huggingface/accelerate/issues/3877",
+        "https://github.com/huggingface/trl/issues/4631",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7665",
+    ),
+    fixed_in="0.18.3",
+    present=(Source(_EPILOGUE, "self.all_grad_tensors[i] = None"),),
+    fixed=(Source(_EPILOGUE, "i not in self.all_grad_tensors or self.all_grad_tensors[i] is None"),),
+)
+
+_LEARNING_RATE = 0.1
+_MICRO_BATCHES = 3  # two would not show whether the ones in the middle count
+_STEPS = 2  # the second shows that nothing is left over from the first
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.reference import largest_difference, train
+
+    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
+    steps = [batches[first : first + _MICRO_BATCHES] for first in range(0, len(batches), _MICRO_BATCHES)]
+    model = MLP()
+    expected = train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE)
+    model = MLP()
+    last_only = train(model, [step[-1:] for step in steps], model.loss, "SGD", lr=_LEARNING_RATE / _MICRO_BATCHES)
+
+    model = MLP()
+    config = {
+        "train_micro_batch_size_per_gpu": len(batches[0][0]),
+        "gradient_accumulation_steps": _MICRO_BATCHES,
+        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
+        "zero_optimization": {"stage": 2},
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    for inputs, targets in batches:
+        engine.backward(torch.nn.functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))
+        engine.step()
+
+    parameters = lab.parameters(engine)
+    done = f"after {_STEPS} steps of {_MICRO_BATCHES} micro-batches"
+    difference = largest_difference(parameters, expected.parameters)
+    if largest_difference(parameters, last_only.parameters).relative < 1e-4 < difference.relative:
+        raise BugPresent(f"{done} the parameters are those of each step's last micro-batch alone: {difference}")
+    assert difference.relative < 1e-4, f"{done} {difference}"
+    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"
