@@ -12,7 +12,7 @@ from dsfix.patch import Severity
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ENTRIES = registry.catalogue()
-SECTION = re.compile(r"^(Why|How|Upstream|Retire): (.*(?:\n(?!\w+: ).*)*)", re.M)
+SECTION = re.compile(r"^(Why|How|Changes|Upstream|Retire): (.*(?:\n(?!\w+: ).*)*)", re.M)
 
 each_patch = pytest.mark.parametrize("patch_id", ENTRIES)
 
@@ -44,8 +44,16 @@ def test_the_catalogue_has_a_section_for_every_patch(patch_id):
 @each_patch
 def test_a_patch_tells_its_story(patch_id):
     sections = _sections(patch_id)
-    assert list(sections) == ["Why", "How", "Upstream", "Retire"]
+    assert [name for name in sections if name != "Changes"] == ["Why", "How", "Upstream", "Retire"]
     assert all(sections.values()), f"nothing under {[name for name, text in sections.items() if not text]}"
+
+
+@each_patch
+def test_a_patch_that_changes_numbers_says_so(patch_id):
+    if ENTRIES[patch_id].patch.severity is Severity.WRONG_RESULT:
+        sections = _sections(patch_id)
+        assert list(sections) == ["Why", "How", "Changes", "Upstream", "Retire"]
+        assert re.search(r"checkpoint|resum", sections["Changes"]), "nothing on resuming from a checkpoint"
 
 
 @each_patch

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
+from packaging.version import Version
+
 from dsfix.registry import Entry
+from proofs import State
 
 from . import text
 from .evidence import Evidence
@@ -15,6 +18,14 @@ _HEAD = """\
 Written by `python -m tox run -e docs` from `patches/` and from what was run; edit those. Each patch cures one bug. "As
 proven" is what the bug's reproduction showed without the patch and with it: [matrix.md](matrix.md) has every release,
 `python -m dsfix verify ID` does the same with what you have installed.
+
+"""
+
+_MEASURED = """
+## What was measured
+
+By the reproductions, on the newest release that a patch is for: `python -m tox run -e matrix -- --patch ID --release X
+--again` runs one again; `matrix/proofs/ID.json` has what was seen on the other releases.
 
 """
 
@@ -33,7 +44,28 @@ def render(evidence: Evidence) -> str:
         for entry in evidence.entries
     ]
     contents = text.table(("patch", "severity", "bug", "DeepSpeed", "only with", "fixed in"), rows)
-    return _HEAD + contents + "".join(_section(entry, evidence) for entry in evidence.entries)
+    return _HEAD + contents + _measured(evidence) + "".join(_section(entry, evidence) for entry in evidence.entries)
+
+
+def _measured(evidence: Evidence) -> str:
+    """What each reproduction said without the patch and with it, on the newest release where both were seen."""
+    rows = []
+    for entry in evidence.entries:
+        upstream = ", ".join(f"[{text.short_link(link)}]({link})" for link in entry.patch.upstream)
+        cured = [
+            (release, judged.cell)
+            for cells in evidence.cells[entry.id].values()
+            for release, judged in cells.items()
+            if judged.cell is not None and judged.state is State.CURED
+        ]
+        seen = ["", "", ""]
+        if cured:
+            release, cell = max(cured, key=lambda each: Version(each[0]))
+            seen = [release, *(text.escape(run.detail) for run in (cell.without, cell.patched))]
+        releases = text.affected(entry.patch, evidence.releases)
+        rows.append([f"[`{entry.id}`](#{entry.id})", entry.patch.severity.value, releases, upstream, *seen])
+    heads = ("patch", "severity", "DeepSpeed", "upstream", "measured on", "without the patch", "with it")
+    return _MEASURED + text.table(heads, rows)
 
 
 def _section(entry: Entry, evidence: Evidence) -> str:

@@ -15,7 +15,7 @@ from table import span
 
 from .evidence import Column, Evidence
 
-HEADINGS = ("Why", "How", "Upstream", "Retire")
+HEADINGS = ("Why", "How", "Changes", "Upstream", "Retire")
 _HEADING = re.compile(rf"^({'|'.join(HEADINGS)}):[ \n]", re.M)
 _WRAP = re.compile(r"(?<!\n)\n(?!\n| |- )")  # between two lines of one paragraph
 _MARKUP = re.compile(r"[\\*<\[\]|~`]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
@@ -64,6 +64,13 @@ def proven(evidence: Evidence, patch_id: str, column: Column) -> str:
     return "; ".join(
         phrase.format(span(by_state[state], column.releases)) for state, phrase in phrases.items() if state in by_state
     )
+
+
+def short_link(link: str) -> str:
+    """ "#5422" for an issue or pull request of DeepSpeed's, "accelerate #3877" for another's; a commit by its hash."""
+    repository, kind, number = link.split("/")[-3:]
+    name = number[:12] if kind == "commit" else f"#{number}"
+    return name if repository == "DeepSpeed" else f"{repository} {name}"
 
 
 def escape(text: str) -> str:

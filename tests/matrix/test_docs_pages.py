@@ -209,6 +209,29 @@ def test_the_catalogue_gives_the_range_as_proven(write_patch, record, pages):
     assert "**Retire:** when DeepSpeed 0.14.2 is no longer supported here.\n" in page
 
 
+def test_the_catalogue_has_what_was_measured_on_the_newest_release_with_the_bug(write_patch, record, pages):
+    entry, nowhere = write_patch("clip"), write_patch("nowhere")
+    record(entry, gpu=["0.14.1"])
+    rows = pages(entry, nowhere)["docs/catalogue.md"].partition("## What was measured")[2].splitlines()
+    links = "[#1_2_3](https://github.com/deepspeedai/DeepSpeed/issues/1_2_3), "
+    links += "[#1](https://github.com/deepspeedai/DeepSpeed/issues/1)"
+    head = f"| crash | 0.14.1, 0.14.2 | {links} |"
+    assert f"| [`clip`](#clip) {head} 0.14.2 | without: 0.14.2 | with: 0.14.2 |" in rows
+    assert f"| [`nowhere`](#nowhere) {head}  |  |  |" in rows
+
+
+@pytest.mark.parametrize(
+    ("link", "short"),
+    [
+        ("https://github.com/deepspeedai/DeepSpeed/pull/5461", "#5461"),
+        ("https://github.com/huggingface/trl/issues/4631", "trl #4631"),
+        ("https://github.com/pytorch/pytorch/commit/b6201a60c57f0123", "pytorch b6201a60c57f"),
+    ],
+)
+def test_a_link_is_shown_by_its_number(link, short):
+    assert text.short_link(link) == short
+
+
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
