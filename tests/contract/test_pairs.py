@@ -1,0 +1,84 @@
+"""Patches that change the same function live together: every subset of a pair cures what it is for.
+
+The engine puts the edits of one function together in the order of their ids, whatever order they came in, and the
+source proof compiles all of them on every release. Here the pair's own reproductions are run.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Callable
+
+import pytest
+from harness import choice
+
+import environments
+import table
+from cells import TIMEOUT
+from dsfix import registry
+from dsfix.lab import reproduction
+from dsfix.patch import Severity
+from dsfix.registry import Entry
+from dsfix.source import split_target
+from preload import Preloaded
+
+CATALOGUE = registry.catalogue()
+
+
+def _functions(entry: Entry) -> set[tuple[str, str]]:
+    return {(each.module, split_target(each.qualname)[0]) for each in entry.patch.changes}
+
+
+def _newest_of_both(one: Entry, other: Entry) -> str | None:
+    try:
+        releases = table.load().run_in(environments.current(table.load()).name)
+    except environments.Unavailable:
+        return None
+    common = [
+        each.deepspeed for each in releases if all(choice.applies(entry, each.deepspeed) for entry in (one, other))
+    ]
+    return common[-1] if common else None
+
+
+PAIRS = {
+    (one.id, other.id): release
+    for one, other in itertools.combinations(CATALOGUE.values(), 2)
+    if _functions(one) & _functions(other) and (release := _newest_of_both(one, other)) is not None
+}
+
+
+@pytest.fixture(scope="session")
+def rank_command() -> Iterator[Callable[[Entry], tuple[str, ...] | None]]:
+    """What starts a rank in a fork of a process that has torch, for a patch for which that is like a fresh one."""
+    with ExitStack() as stack:
+        by_device: dict[str, Preloaded] = {}
+
+        def command(entry: Entry) -> tuple[str, ...] | None:
+            device = entry.patch.device
+            if device not in by_device:
+                by_device[device] = stack.enter_context(Preloaded(device))
+            return by_device[device].rank if by_device[device].takes(entry.patch) else None
+
+        yield command
+
+
+@pytest.mark.parametrize("subset", ["first", "second", "both"])
+@pytest.mark.parametrize(("pair", "release"), PAIRS.items(), ids=["+".join(pair) for pair in PAIRS])
+def test_each_subset_cures_what_it_is_for(
+    rank_command: Callable[[Entry], tuple[str, ...] | None],
+    monkeypatch: pytest.MonkeyPatch,
+    pair: tuple[str, str],
+    release: str,
+    subset: str,
+) -> None:
+    ids = {"first": pair[:1], "second": pair[1:], "both": pair}[subset]
+    needed = [each.id for each in choice.beside(release, CATALOGUE) if each.patch.severity is Severity.IMPORT]
+    monkeypatch.setenv("DSFIX_ONLY", ",".join([*ids, *needed]))
+    for patch_id in ids:
+        command = rank_command(CATALOGUE[patch_id])
+        path = environments.installed(release)
+        options = {} if command is None else {"rank_command": command}
+        seen = reproduction.run(patch_id, True, TIMEOUT, path, **options)
+        assert (seen.patch, seen.outcome) == ("applied", "no-bug"), f"{patch_id} on {release}: {seen.detail}"
