@@ -12,6 +12,7 @@ import proofs
 import table
 from dsfix import registry
 from dsfix.registry import Entry
+from edges import near
 from pages import catalogue, data, evidence, markdown, page
 from pages.evidence import Column, Evidence
 from proofs import State
@@ -85,7 +86,7 @@ def faults(found: Evidence, directory: Path) -> list[str]:
     ]
     for entry in found.entries:
         for number, column in enumerate(found.columns):
-            complaints += _faults(found, entry.id, column, whole=number == 0)
+            complaints += _faults(found, entry, column, needed=number == 0)
         complaints += _unproven(found, entry)
     return complaints
 
@@ -101,16 +102,18 @@ def _unproven(found: Evidence, entry: Entry) -> list[str]:
     return [f"{entry.id}: nowhere was the bug seen, and gone with the patch, on {table.span(lacking, found.releases)}"]
 
 
-def _faults(found: Evidence, patch_id: str, column: Column, whole: bool) -> list[str]:
-    """`whole`: every cell of the column has to be there; the others are run where it tells something."""
+def _faults(found: Evidence, entry: Entry, column: Column, needed: bool) -> list[str]:
+    """`needed`: all cells near the patch's range have to be there; in other columns, what tells something is run."""
+    patch_id = entry.id
     cells = found.cells[patch_id][column.name]
     complaints = [
         f"{patch_id} on {release}, {column.name}: {judged.why}"
         for release, judged in cells.items()
         if judged.state is State.WRONG
     ]
-    missing = [release for release, judged in cells.items() if judged.state is State.NOT_RUN]
-    if missing and whole:
+    close = near(entry.patch, column.environment, column.releases) if needed else ()
+    missing = [release for release in close if cells[release].state is State.NOT_RUN]
+    if missing:
         on = table.span(missing, column.releases)
         complaints.append(
             f"{patch_id}, {column.name}: not run with this version of the patch on {on}: `{column.command}` runs it"

@@ -45,6 +45,13 @@ def edges(patch: Patch, environment: Environment, releases: Sequence[str]) -> li
     return found
 
 
+def near(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
+    """Of the releases, in order: those that the patch claims, the two on either side of them, and the last one."""
+    inside = [number for number, release in enumerate(releases) if claimed(patch, environment, release)]
+    wanted = {number + step for number in inside for step in range(-2, 3)} | {len(releases) - 1}
+    return [release for number, release in enumerate(releases) if number in wanted]
+
+
 def claimed(patch: Patch, environment: Environment, release: str) -> bool:
     """Whether the patch claims to be for the release in that environment."""
     versions = {**environment.distributions, "python": environment.python, "deepspeed": release}

@@ -16,6 +16,7 @@ import runner
 import table
 from cells import Cells
 from dsfix.cli.status import INTERRUPTED, OK, TROUBLE, Complaint
+from edges import near
 from progress import Meter
 from proofs import Cell, State
 from runner import Task
@@ -29,6 +30,11 @@ HELP = "run the cells of this environment that have no answer in the record"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patch", nargs="+", metavar="ID", help="these patches only")
     parser.add_argument("--release", nargs="+", metavar="X", help="these DeepSpeed releases only")
+    parser.add_argument(
+        "--near",
+        action="store_true",
+        help="those only that a patch claims, two releases on either side, and the newest",
+    )
     parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells at a time")
     parser.add_argument("--again", action="store_true", help="also those in the record")
 
@@ -39,7 +45,12 @@ def run(options: argparse.Namespace) -> int:
     entries = chosen(options.patch)
     gpu = environments.gpu()
     columns = {entry.id: recording.column(environment.name, gpu, entry) for entry in entries}
-    asked = [Task(entry, release) for release in _releases(environment, options.release) for entry in entries]
+    releases = _releases(environment, options.release)
+    asked = [Task(entry, release) for release in releases for entry in entries]
+    if options.near:
+        every = _releases(environment, None)
+        close = {entry.id: near(entry.patch, environment, every) for entry in entries}
+        asked = [task for task in asked if task.release in close[task.entry.id]]
     tasks = asked if options.again else [task for task, cell in _recorded(asked, columns) if not _answered(task, cell)]
     print(f"{environment.name}: {len(asked)} cells, {len(tasks)} to run, {options.jobs} at a time", flush=True)
     done: list[Task] = []

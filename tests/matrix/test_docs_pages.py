@@ -313,8 +313,8 @@ def test_a_page_that_was_edited_or_removed_is_named(check, tmp_path, name):
     assert check() == (1, [f"docs/{name} is missing: `python -m tox run -e docs` writes it"])
 
 
-def test_a_missing_cell_is_named_with_the_command_that_runs_it(check, record, write_patch):
-    record(write_patch("clip"), {(NEW, "0.13.5"): None, (OLD, "0.13.4"): None})
+def test_a_missing_cell_near_the_range_is_named_with_the_command_that_runs_it(check, record, write_patch):
+    record(write_patch("clip"), {(NEW, "0.13.4"): None, (NEW, "0.13.5"): None, (OLD, "0.13.5"): None})
     status, said = check()
     assert status == 1
     assert (
@@ -341,7 +341,7 @@ def test_one_column_is_enough_for_a_release(check, record, write_patch):
 def test_a_changed_patch_and_its_cells_are_named(check, write_patch):
     status, said = check(clip=write_patch("clip", extra="\nCHANGED = True\n"))
     assert status == 1
-    assert said[0].startswith(f"clip, {NEW}: not run with this version of the patch on 0.13.4 to 0.14.3")
+    assert said[0].startswith(f"clip, {NEW}: not run with this version of the patch on 0.13.5 to 0.14.3")
 
 
 def test_a_new_patch_is_named(check, write_patch):

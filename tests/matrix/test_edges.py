@@ -41,6 +41,21 @@ def test_edges_of_a_claim(affects: dict[str, str], expected: list[str]) -> None:
     assert edges.edges(patch, environment, RELEASES) == expected
 
 
+@pytest.mark.parametrize(
+    ("affects", "expected"),
+    [
+        ({"deepspeed": "==0.11.0"}, ["0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.16.0"]),
+        ({"deepspeed": "<0.10"}, ["0.9.0", "0.10.0", "0.11.0", "0.16.0"]),
+        ({"deepspeed": ">=0.15"}, ["0.13.0", "0.14.0", "0.15.0", "0.16.0"]),
+        ({"deepspeed": "<0.12", "torch": "<2"}, ["0.16.0"]),
+    ],
+)
+def test_what_is_near_a_claim(affects: dict[str, str], expected: list[str]) -> None:
+    patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
+    environment = Environment("here", "3.11", {"torch": "2.13.0"})
+    assert edges.near(patch, environment, RELEASES) == expected
+
+
 @pytest.fixture
 def stand_in(tmp_path: Path, dsfix_in: Callable[[Path], Path]) -> StandIn:
     dsfix_in(tmp_path)

@@ -57,6 +57,14 @@ def test_patches_and_releases_can_be_named(stand_in: StandIn) -> None:
     assert (done.returncode, done.stderr) == (2, "deepspeed 2.0.0 is not run in here\n")
 
 
+def test_only_what_is_near_the_claim_can_be_asked_for(stand_in: StandIn) -> None:
+    stand_in.patch("name_a", claimed=">=1.3,<1.4", bug=">=1.3,<1.4")
+    assert stand_in.matrix("run", "--near", "--release", "1.0.0", "1.2.0", "1.3.0").returncode == 0
+    assert list(stand_in.record("name_a")) == ["1.2.0", "1.3.0"]
+    assert stand_in.matrix("run", "--near").returncode == 0
+    assert list(stand_in.record("name_a")) == ["1.1.0", "1.2.0", "1.3.0", "1.4.0"]
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 130)])
 def test_what_is_finished_survives_an_end(stand_in: StandIn, number: int, status: int) -> None:
     fifo = stand_in.root / "fifo"
