@@ -2,14 +2,20 @@
 
 Why: 0.17.6 to 0.18.2 add a micro-batch's gradients to those so far where `averaged_gradients` is filled, but since
     0.17.6 that is filled at the end of the accumulation only. Up to there each micro-batch takes the place of the one
-    before: a step is made of the last one's gradient, divided by the number of all. Nothing fails; the gradient norm
-    is wrong in silence. ZeRO-1 and ZeRO-3 are not concerned.
+    before: a step is made of the last one's gradient, divided by the number of all. Nothing fails; the gradient norm is
+    wrong in silence. ZeRO-1 and ZeRO-3 are not concerned.
 How: gradients are also added where `all_grad_tensors`, which holds the sum so far, is filled. Where
     `averaged_gradients` is filled (a second backward pass after the end of the accumulation) all stays as it is: an
     error, and not the silent loss that upstream's condition makes of it.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7718 and https://github.com/huggingface/accelerate/issues/3877,
-    https://github.com/huggingface/trl/issues/4631, brought by https://github.com/deepspeedai/DeepSpeed/pull/7509
-    (0.17.6), fixed by https://github.com/deepspeedai/DeepSpeed/pull/7665 (0.18.3).
+Changes: with ZeRO-2, no optimizer offload and `gradient_accumulation_steps` n above 1, gradients become the mean over
+    all n micro-batches: where these agree n times as long as before, so that clipping sets in where it did not. In a
+    checkpoint written without the patch all is intact, but trained on one micro-batch in n. Its Adam moments are those
+    of gradients up to n times too small: after resuming, steps are too long until the second moment has followed (about
+    1 / (1 - beta2) steps). Warm the learning rate up again, or load the weights alone.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7718 and
+    https://github.com/huggingface/accelerate/issues/3877, https://github.com/huggingface/trl/issues/4631, brought by
+    https://github.com/deepspeedai/DeepSpeed/pull/7509 (0.17.6), fixed by
+    https://github.com/deepspeedai/DeepSpeed/pull/7665 (0.18.3).
 Retire: when DeepSpeed 0.18.2 is no longer supported here.
 """
 

@@ -1,0 +1,68 @@
+"""A job of pipeline parallelism, one stage per rank, and what it has to compute. Importing this imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dsfix.lab.models import MLP, regression_batch
+from dsfix.lab.session import Lab
+
+STEPS, MICRO_BATCHES = 2, 4
+_LAYERS = 4
+
+
+def train(lab: Lab, config: Mapping[str, Any], learning_rate: float) -> dict[str, torch.Tensor]:
+    """Train with SGD, and give the parameters of this rank's stage."""
+    module = lab.deepspeed.pipe.PipelineModule(
+        layers=_layers(), num_stages=lab.world_size, loss_fn=functional.mse_loss, partition_method="uniform"
+    )
+    batches = _batches()
+    config = {
+        "train_micro_batch_size_per_gpu": len(batches[0][0]),
+        "gradient_accumulation_steps": MICRO_BATCHES,
+        "optimizer": {"type": "SGD", "params": {"lr": learning_rate}},
+        **config,
+    }
+    engine = lab.initialize(module, config, model_parameters=list(module.parameters()))
+    source = iter(batches)
+    for _ in range(STEPS):
+        engine.train_batch(data_iter=source)
+    return lab.parameters(engine)
+
+
+def expected(learning_rates: Sequence[float]) -> dict[str, torch.Tensor]:
+    """The parameters of all stages by plain PyTorch, where each stage has a learning rate of its own."""
+    model = nn.Sequential(*_layers())
+    length = _LAYERS // len(learning_rates)  # of a stage: "uniform"
+    groups = [
+        {"params": model[stage * length : (stage + 1) * length].parameters(), "lr": rate}
+        for stage, rate in enumerate(learning_rates)
+    ]
+    optimizer = torch.optim.SGD(groups, lr=0.0)
+    batches = _batches()
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for inputs, targets in batches[step * MICRO_BATCHES : (step + 1) * MICRO_BATCHES]:
+            loss: Any = functional.mse_loss(model(inputs), targets)
+            (loss / MICRO_BATCHES).backward()
+        optimizer.step()
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def of_stage(everything: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Of `expected(…)`, the parameters that `train(…)` gave on this rank."""
+    return {name: everything[name] for name in parameters}
+
+
+def _layers() -> list[nn.Module]:
+    model = MLP(depth=_LAYERS - 1)
+    return [*model.blocks, model.head]
+
+
+def _batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [regression_batch(rank=0, step=step) for step in range(STEPS * MICRO_BATCHES)]

@@ -1,0 +1,119 @@
+"""engine.backward() with gradient accumulation, the model returns loss and logits: gradients are divided twice.
+
+Why: since 0.18.3 the loss is not divided by the gradient accumulation steps (GAS) any more: a hook on each tensor that
+    the model returns divides its gradient. Where one of them was computed from another, as in {"loss": …, "logits": …},
+    the gradient passes two hooks and is divided by GAS². A part of the loss that comes from no returned tensor, as a
+    penalty on parameters, is not divided at all. Nothing fails.
+How: `engine.backward(loss)` divides the loss itself, as up to 0.18.2 and from 0.19.6 on, and the hooks leave the
+    gradients of that backward pass alone, those of other engines too. `scale_wrt_gas=False` and `loss.backward()`
+    without the engine stay as they are; for the latter see dict_output_double_scaling_direct.
+Changes: with GAS > 1 and an output that has loss and logits, as Hugging Face's models have it, gradients become GAS
+    times larger: SGD's learning rate, gradient clipping, the logged norm and Adam's epsilon act on other numbers than
+    before. Where the loss is the only tensor returned, or is computed outside, gradients stay the same but for rounding
+    (none where GAS is a power of two). A checkpoint written without the patch holds right parameters of a job with too
+    small gradients; Adam's moments in it are GAS and GAS² times too small. As the second catches up slowly (β₂), steps
+    after resuming are up to GAS times too large for a while: warm the learning rate up anew, or resume without the
+    optimizer's state.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/8224, brought by
+    https://github.com/deepspeedai/DeepSpeed/pull/7665 (0.18.3), fixed by
+    https://github.com/deepspeedai/DeepSpeed/pull/8245 (0.19.6).
+Retire: when DeepSpeed 0.19.5 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_HOOK = f"{_ENGINE}._backward_prologue_per_tensor"
+
+# by the thread that called engine.backward: its backward pass; the hooks may run on threads of autograd
+_graphs: dict[int, int] = {}
+
+
+def scaled(loss: Any) -> Any:
+    """`loss` for a backward pass in which no hook is to divide."""
+    import torch
+
+    thread = threading.get_ident()
+    loss = loss.clone()  # its hook comes first, also where `loss` was returned by an engine and has a hook already
+    loss.register_hook(lambda grad: _graphs.update({thread: torch._C._current_graph_task_id()}))
+    return loss
+
+
+def is_scaled() -> bool:
+    """Whether the backward pass that calls this has a loss that is divided already."""
+    import torch
+
+    return torch._C._current_graph_task_id() in list(_graphs.values())
+
+
+PATCH = Patch(
+    title="engine.backward() + gradient accumulation, output with loss and logits: gradients divided twice",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.18.3,<0.19.6", "torch": ">=2.1.0.dev0"},  # older ones do not number backward passes
+    changes=(
+        Edit(
+            f"{_ENGINE}.backward",
+            after="gas_scaled_loss = loss / self.gradient_accumulation_steps() if scale_wrt_gas else loss",
+            code=f"if scale_wrt_gas:\n    from {__name__} import scaled\n    loss = scaled(gas_scaled_loss)",
+        ),
+        Edit(
+            _HOOK,
+            before="return grad / self.gradient_accumulation_steps()",
+            code=f"from {__name__} import is_scaled\nif is_scaled():\n    return grad",
+        ),
+    ),
+    symptom="",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/issues/8224",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7665",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8245",
+    ),
+    fixed_in="0.19.6",
+    fixed=(Source(_HOOK, "graph_loss_scaled = _ENGINE_BACKWARD_GRAPH_TRACKER.is_current_graph_registered()"),),
+)
+
+_LEARNING_RATE = 0.1
+_MICRO_BATCHES = 4
+_STEPS = 2
+
+
+def reproduce(lab: Lab) -> str:
+    assert lab.torch is not None  # with its device, before others import it
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.outputs import LossAndOutput
+    from dsfix.lab.reference import largest_difference, train
+
+    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
+    steps = [batches[first : first + _MICRO_BATCHES] for first in range(0, len(batches), _MICRO_BATCHES)]
+    model = LossAndOutput(MLP())
+    expected = train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE)
+    model = LossAndOutput(MLP())
+    twice = train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE / _MICRO_BATCHES)
+
+    model = LossAndOutput(MLP())
+    config = {
+        "train_micro_batch_size_per_gpu": len(batches[0][0]),
+        "gradient_accumulation_steps": _MICRO_BATCHES,
+        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
+        "zero_optimization": {"stage": 1},
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    for inputs, targets in batches:
+        engine.backward(engine(inputs.to(lab.device), targets.to(lab.device))["loss"])
+        engine.step()
+
+    parameters = lab.parameters(engine)
+    done = f"after {_STEPS} steps of {_MICRO_BATCHES} micro-batches"
+    difference = largest_difference(parameters, expected.parameters)
+    if largest_difference(parameters, twice.parameters).relative < 1e-4 < difference.relative:
+        raise BugPresent(f"{done} all gradients were divided by {_MICRO_BATCHES**2}: {difference}")
+    assert difference.relative < 1e-4, f"{done} {difference}"
+    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"

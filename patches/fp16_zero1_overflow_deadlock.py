@@ -1,0 +1,110 @@
+"""ZeRO-1 with fp16 hangs after a gradient overflow: some ranks skip the step, others do not.
+
+Why: under ZeRO-1 each rank holds, and checks for overflow, the gradients of its own partition only. Since 0.17.1 the
+    ranks exchange the finding under ZeRO-2 alone. Where one partition overflows, its rank skips the step and halves its
+    loss scale, while the others go on to the collectives of the step and wait there for it.
+    Dynamic loss scaling meets overflows by design, starting at 65536.
+How: the finding is exchanged whatever the stage, as up to 0.17.0 and from 0.18.0 on: one byte per step.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7568, brought by
+    https://github.com/deepspeedai/DeepSpeed/pull/6976 (0.17.1), fixed by
+    https://github.com/deepspeedai/DeepSpeed/pull/7580 (0.18.0).
+Retire: when DeepSpeed 0.17.6 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
+_CALL = "self.check_overflow(partition_gradients=self.partition_gradients)"
+_FLAG = """
+overflow_gpu = get_accelerator().ByteTensor([overflow]) if self.cpu_offload else overflow.byte().to(
+    get_accelerator().current_device_name())
+"""
+_EXCHANGE = "dist.all_reduce(overflow_gpu, op=dist.ReduceOp.MAX, group=self.dp_process_group)"
+
+PATCH = Patch(
+    title="ZeRO-1 + fp16: the job hangs when the gradient of one rank's partition overflows",
+    severity=Severity.HANG,
+    affects={"deepspeed": ">=0.17.1,<0.18.0"},
+    changes=(Edit(f"{_OPTIMIZER}.step", replace=_CALL, code="self.check_overflow()"),),
+    # only rank 0 says that it skips a step; then what NCCL or gloo says of a rank that does not come
+    symptom=r"OVERFLOW! Rank 0 Skipping step[\s\S]*(Watchdog caught collective|Timed out waiting \d+ms)",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/issues/7568",
+        "https://github.com/deepspeedai/DeepSpeed/pull/6976",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7580",
+    ),
+    fixed_in="0.18.0",
+    present=(Source(f"{_OPTIMIZER}.has_overflow", "if partition_gradients:\n    ..."),),
+    fixed=(Source(f"{_OPTIMIZER}.has_overflow", f"{_FLAG}{_EXCHANGE}"),),
+    ranks=2,
+)
+
+_SCALE_POWER = 15  # times 2.5: more than fp16 can hold; half of it is not
+_WIDTH = 8
+_LEARNING_RATE = 0.5
+_STEPS = 3
+_HANGING = timedelta(seconds=5)
+_SLOW = timedelta(seconds=60)
+
+
+def reproduce(lab: Lab) -> str:
+    lab.require_ranks(2)
+    torch = lab.torch
+    from dsfix.lab.reference import largest_difference, train
+
+    # the loss is linear in the weights: the gradients are the inputs, and the last one is in rank 1's partition
+    inputs = [torch.full((1, _WIDTH), 0.25) for _ in range(2)]
+    inputs[0][0, -1] = 2.5
+    steps = [[(each,) for each in inputs]] * (_STEPS - 1)  # the first one is to be skipped
+    model = _ones(torch)
+    expected = train(model, steps, lambda x: model(x).sum(), "SGD", lr=_LEARNING_RATE)
+
+    model = _ones(torch)
+    config = {
+        "fp16": {"enabled": True, "initial_scale_power": _SCALE_POWER, "hysteresis": 1},
+        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
+        "zero_optimization": {"stage": 1},
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    check, store = engine.optimizer.check_overflow, torch.distributed.distributed_c10d._get_default_store()
+
+    def checked(*args: Any, **kwargs: Any) -> None:
+        check(*args, **kwargs)
+        store.set(f"skips {step} {lab.rank}", str(bool(engine.optimizer.overflow)))
+
+    engine.optimizer.check_overflow = checked
+    for step in range(_STEPS):
+        engine.backward(engine(inputs[lab.rank].to(lab.device, torch.float16)).float().sum())
+        engine.step()
+        store.set(f"done {step} {lab.rank}", "")
+        skips = [store.get(f"skips {step} {rank}") == b"True" for rank in range(2)]
+        # outside the job's collectives, in which a rank may be waiting
+        done, agreed = f"done {step} {1 - lab.rank}", skips[0] == skips[1]
+        try:
+            store.wait([done], _SLOW if agreed else _HANGING)
+        except RuntimeError as error:
+            if agreed:
+                raise
+            raise BugPresent(
+                f"step {step}: rank {lab.rank} skips it, rank {1 - lab.rank} does not, and is still in it after "
+                f"{_HANGING.seconds} s"
+            ) from error
+        assert skips == [step == 0] * 2, f"in step {step} the ranks skip: {skips}"
+
+    difference = largest_difference(lab.parameters(engine), expected.parameters)
+    assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
+    return f"both ranks skip step 0 of {_STEPS}; the parameters are plain PyTorch's within {difference.relative:.1e}"
+
+
+def _ones(torch: Any) -> Any:
+    model = torch.nn.Linear(_WIDTH, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    return model

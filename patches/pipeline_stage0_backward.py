@@ -1,0 +1,75 @@
+"""Pipeline parallelism: "Direct calls to tensor.backward() are not supported", or "Loss scaling is required".
+
+Why: since 0.18.3 the engine refuses a backward pass that does not go through `engine.backward` where ZeRO is off, or
+    where the loss is to be scaled (fp16). All stages of a pipeline but the last do just that: they go on from the
+    gradient that the next stage has sent. They raise, and the last stage waits for them.
+How: while such a stage runs its backward pass, the engine takes it for one of its own (ZeRO off), or for one whose loss
+    was scaled (ZeRO-1), as it was, by the last stage. ZeRO's work at the end of each backward pass is done as before.
+Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/7665 (0.18.3), fixed by
+    https://github.com/deepspeedai/DeepSpeed/pull/7787 (0.18.5), where that work is left out.
+Retire: when DeepSpeed 0.18.4 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_BACKWARD = "deepspeed.runtime.pipe.engine:PipelineEngine._exec_backward_pass"
+_PASS = "if isinstance(outputs, tuple):\n    ...\nelse:\n    ..."
+_MESSAGE = "Direct calls to tensor.backward() are not supported in this configuration"
+
+_EXPECTED = """
+self._running_engine_backward = not self._support_torch_style_backward
+self._manual_backward_expected = True
+"""
+
+PATCH = Patch(
+    title="pipeline parallelism: direct calls to tensor.backward() are not supported, on all stages but the last",
+    severity=Severity.CRASH,
+    affects={"deepspeed": ">=0.18.3,<0.18.5"},
+    changes=(
+        Edit(_BACKWARD, before=_PASS, code=_EXPECTED),
+        Edit(_BACKWARD, after=_PASS, code="self._running_engine_backward = False"),
+    ),
+    symptom=r"in _exec_backward_pass\n[\s\S]*RuntimeError: "
+    r"(Direct calls to tensor\.backward\(\) are not supported|Loss scaling is required for this configuration)",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/pull/7665",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7787",
+    ),
+    fixed_in="0.18.5",
+    present=(
+        Source(f"{_ENGINE}._backward_prologue", "not self._support_torch_style_backward"),
+        Source(_BACKWARD, "torch.autograd.backward(tensors=(outputs,), grad_tensors=(grad_tensors,))"),
+    ),
+    fixed=(Source(_BACKWARD, "self._running_engine_backward = True"),),
+    ranks=2,
+    device="cpu",
+)
+
+_LEARNING_RATE = 0.1
+
+
+def reproduce(lab: Lab) -> str:
+    lab.require_ranks(2)
+    assert lab.torch is not None  # with its device, before others import it
+    from dsfix.lab import pipeline
+    from dsfix.lab.reference import largest_difference
+
+    try:
+        parameters = pipeline.train(lab, {}, _LEARNING_RATE)
+    except RuntimeError as error:
+        if str(error).startswith(_MESSAGE):
+            raise BugPresent(f"on stage {lab.rank}: {_MESSAGE}") from error
+        raise
+    right = pipeline.of_stage(pipeline.expected([_LEARNING_RATE] * 2), parameters)
+    difference = largest_difference(parameters, right)
+    done = f"after {pipeline.STEPS} steps without ZeRO"
+    assert difference.relative < 1e-4, f"{done} {difference}"
+    return f"{done} the parameters of both stages are plain PyTorch's within {difference.relative:.1e}"

@@ -1,0 +1,109 @@
+"""ZeRO-1 and ZeRO-2 with a trainable parameter of no elements: AssertionError at the start, or KeyError in backward.
+
+Why: a parameter without elements ends where it begins. Inside a partition it is taken for a part of it, of length 0,
+    and that is refused: "fragment start … should be < fragment_end …". At the end of a parameter group it is in no
+    partition, and its gradient has nobody to go to: KeyError in `average_tensor`. Such parameters come from layers of
+    width 0 and from placeholders; plain PyTorch trains them.
+How: no fragment is made for a parameter without elements, and one that is in no partition is not reduced. Where it is
+    the first of a partition it now counts in the numbering of the partition's gradients, as it does in their list:
+    `safe_get_full_grad` of the others gave the neighbour's gradient.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/8279 and 8297, fixed by
+    https://github.com/deepspeedai/DeepSpeed/pull/8280 and https://github.com/deepspeedai/DeepSpeed/pull/8298 (0.19.6).
+    Upstream reduces no empty parameter; those that are in a partition go on to be reduced here, as they were, for
+    `ignore_unused_parameters: false` with CPU offload asks for every parameter's gradient.
+Retire: when DeepSpeed 0.19.5 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_ADD = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.reduce_independent_p_g_buckets_and_remove_grads"
+_LINK = "deepspeed.utils.mixed_precision_linkage:_init_lp_to_hp_mapping"
+_OVERLAP = "partition_start <= current_offset < partition_end or current_offset < partition_start < lp_param_end"
+_APPEND = "param_and_offset_list.append((lp_param, current_offset))"
+
+PATCH = Patch(
+    title="ZeRO-1/2: AssertionError or KeyError for a trainable parameter without elements",
+    severity=Severity.CRASH,
+    affects={"deepspeed": ">=0.12.0,<0.19.6"},  # the fault is older, but nothing older than 0.12.0 has been run
+    changes=(
+        Edit(
+            _ADD,
+            before="grad_reduc = self.get_gradient_for_reduction(param)",
+            code="if not param.numel() and self.get_param_id(param) not in self.param_to_partition_ids[i]:\n    return",
+        ),
+        Edit(_LINK, replace="current_offset < partition_end and lp_param_end > partition_start", code=_OVERLAP),
+        Edit(_LINK, replace=_APPEND, code=f"if lp_param.numel() > 0:\n    {_APPEND}"),
+    ),
+    symptom=r"fragment start (\d+) should be < fragment_end \1\b|in average_tensor[\s\S]*KeyError: \d+",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/issues/8279",
+        "https://github.com/deepspeedai/DeepSpeed/issues/8297",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8280",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8298",
+    ),
+    fixed_in="0.19.6",
+    fixed=(Source(_LINK, "if lp_param.numel() > 0:\n    ..."),),
+)
+
+_LEARNING_RATE = 0.1
+_STEPS = 2
+_PLACES = {"inside": 1, "at the end": 2}
+
+
+def reproduce(lab: Lab) -> str:
+    seen = {place: _train(lab, index) for place, index in _PLACES.items()}
+    faults = [f"{place}: {fault}" for place, fault in seen.items() if isinstance(fault, str)]
+    if faults:
+        raise BugPresent("an empty parameter " + "; ".join(faults))
+    relative = max(difference for difference in seen.values() if isinstance(difference, float))
+    return f"with an empty parameter inside or at the end, plain PyTorch's parameters within {relative:.1e}"
+
+
+def _train(lab: Lab, index: int) -> float | str:
+    """How far the parameters are from plain PyTorch's with the empty one at that place, or the fault that was seen."""
+    torch = lab.torch
+    from dsfix.lab.reference import largest_difference, train
+
+    batches = [torch.arange(8.0) / 8 * (step + 1) for step in range(_STEPS)]
+    model = _model(torch, index)
+    expected = train(model, [[(each,)] for each in batches], model, "SGD", lr=_LEARNING_RATE)
+    model = _model(torch, index)
+    config = {
+        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
+        "zero_optimization": {"stage": 2},
+    }
+    try:
+        engine = lab.initialize(model, config, model_parameters=model.parameters())
+        for each in batches:
+            engine.backward(engine(each.to(lab.device)))
+            engine.step()
+    except (AssertionError, KeyError) as error:
+        place = traceback.extract_tb(error.__traceback__)[-1].name
+        if (type(error), place) in ((AssertionError, "get_hp_fragment_mapping"), (KeyError, "average_tensor")):
+            return f"{type(error).__name__} in {place}, {error}"
+        raise
+    difference = largest_difference(lab.parameters(engine), expected.parameters)
+    assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
+    return difference.relative
+
+
+def _model(torch: Any, index: int) -> Any:
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            tensors = [torch.ones(8), torch.ones(24)]
+            tensors.insert(index, torch.ones(0))
+            self.weights = torch.nn.ParameterList(tensors)
+
+        def forward(self, x: Any) -> Any:
+            return (self.weights[0] * x).square().sum() + sum(weight.square().sum() for weight in self.weights[1:])
+
+    return Model()

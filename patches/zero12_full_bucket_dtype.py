@@ -1,0 +1,89 @@
+"""ZeRO-1 and ZeRO-2 with gradients sent in another dtype than the parameters': KeyError at the first full bucket.
+
+Why: 0.17.2 to 0.18.0 keep one bucket per dtype of the communication. When one is full its fill is logged, but looked up
+    by the dtype of the parameter. Where the two differ that is a KeyError: with `communication_data_type`, with
+    `torch_autocast`, and with sequence parallelism, which sends gradients in fp32 if nothing else is said. A model
+    whose gradients all fit into one bucket is not concerned.
+How: the fill of all buckets is logged, as everywhere else.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7607, brought by
+    https://github.com/deepspeedai/DeepSpeed/pull/6993 (0.17.2), fixed by
+    https://github.com/deepspeedai/DeepSpeed/pull/7636 (0.18.1).
+Retire: when DeepSpeed 0.18.0 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_ADD = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.reduce_independent_p_g_buckets_and_remove_grads"
+_BEFORE = 'self.report_ipg_memory_usage("In ipg_remove_grads before reduce_ipg_grads", param.numel(){})'
+_AFTER = 'self.report_ipg_memory_usage("In ipg_remove_grads after reduce_ipg_grads", param.numel(){})'
+
+PATCH = Patch(
+    title="ZeRO-1/2: KeyError torch.float16 (or another dtype) in report_ipg_memory_usage at the first full bucket",
+    severity=Severity.CRASH,
+    affects={"deepspeed": ">=0.17.2,<0.18.1"},
+    changes=(
+        Edit(_ADD, replace=_BEFORE.format(", param.dtype"), code=_BEFORE.format("")),
+        Edit(_ADD, replace=_AFTER.format(", param.dtype"), code=_AFTER.format("")),
+    ),
+    symptom=r"in report_ipg_memory_usage[\s\S]*KeyError: torch\.\w+",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/issues/7607",
+        "https://github.com/deepspeedai/DeepSpeed/pull/6993",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7636",
+    ),
+    fixed_in="0.18.1",
+    # up to 0.17.1 the call is the same as the fixed one, without buckets per dtype
+    fixed=(Source(_ADD, _BEFORE.format("")),),
+)
+
+_WIDTH = 8
+_LEARNING_RATE = 0.5
+_STEPS = 2
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    from dsfix.lab.reference import largest_difference, train
+
+    # the loss is linear in the parameters, and all numbers are exact in fp16
+    inputs = [torch.arange(float(_WIDTH)).view(1, _WIDTH) / 4 * (step + 1) for step in range(_STEPS)]
+    model = _ones(torch)
+    expected = train(model, [[(each,)] for each in inputs], lambda x: model(x).sum(), "SGD", lr=_LEARNING_RATE)
+
+    model = _ones(torch)
+    config = {
+        "fp16": {"enabled": True, "loss_scale": 1},
+        "communication_data_type": "fp32",
+        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
+        # room for the weight or for the bias
+        "zero_optimization": {"stage": 2, "reduce_bucket_size": _WIDTH},
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    for each in inputs:
+        loss = engine(each.to(lab.device, torch.float16)).float().sum()
+        try:
+            engine.backward(loss)
+        except KeyError as error:
+            passed = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+            if error.args == (torch.float16,) and "report_ipg_memory_usage" in passed:
+                raise BugPresent(f"in report_ipg_memory_usage: KeyError {error}") from error
+            raise
+        engine.step()
+    difference = largest_difference(lab.parameters(engine), expected.parameters)
+    assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
+    return f"after {_STEPS} steps the parameters are plain PyTorch's within {difference.relative:.1e}"
+
+
+def _ones(torch: Any) -> Any:
+    model = torch.nn.Linear(_WIDTH, 1)
+    torch.nn.init.ones_(model.weight)
+    torch.nn.init.ones_(model.bias)
+    return model
