@@ -8,7 +8,7 @@ from pathlib import Path
 from .. import registry
 from ..judge import Verdict
 from ..outcome import Outcome
-from ..patch import Patch
+from ..patch import Patch, Severity
 from . import environment, jobs, output
 from .status import OK, TROUBLE, Complaint
 
@@ -52,11 +52,18 @@ def _environment(as_json: bool) -> int:
                 (patch_id, _word(verdict.outcome), _why(catalogue[patch_id].patch, verdict)),
                 output.style(verdict.outcome),
             )
-            for patch_id, verdict in found.items()
+            for patch_id, verdict in sorted(found.items(), key=_place)
         ]
         output.print_table(("patch", "here", "why"), rows)
         print(_advice([verdict.outcome for verdict in found.values()]))
     return TROUBLE if any(verdict.outcome.trouble for verdict in found.values()) else OK
+
+
+def _place(listed: tuple[str, Verdict]) -> tuple[bool, bool, int, str]:
+    """Trouble first, then what applies, both by severity, then what stays out."""
+    patch_id, verdict = listed
+    outcome, severity = verdict.outcome, registry.catalogue()[patch_id].patch.severity
+    return not outcome.trouble, outcome is not Outcome.PENDING, list(Severity).index(severity), patch_id
 
 
 def _word(outcome: Outcome) -> str:
@@ -64,8 +71,12 @@ def _word(outcome: Outcome) -> str:
 
 
 def _why(patch: Patch, verdict: Verdict) -> str:
+    if verdict.outcome is Outcome.NOT_AFFECTED:
+        return verdict.reason
     story = f"{patch.severity.value}: {patch.title}"
-    return verdict.reason if verdict.outcome is Outcome.NOT_AFFECTED else f"{story}\n{verdict.reason}"
+    # of what applies `show` tells which functions it changes
+    reason = verdict.reason.partition(": ")[0] if verdict.outcome is Outcome.PENDING else verdict.reason
+    return f"{story}\n{reason}"
 
 
 def _advice(outcomes: list[Outcome]) -> str:
