@@ -129,6 +129,7 @@ class Patch:
     symptom: a regular expression that the traceback or the log of a job with the bug shows; "" where nothing shows it.
     upstream: links to issues and pull requests on GitHub.
     fixed_in: the first release after the affected ones; None where the newest has the bug.
+    continued_by: the id of the patch for the releases after the affected ones, where they have the bug in other code.
     affects: PEP 440 specifiers per distribution, all of which must hold, e.g. ``{"deepspeed": ">=0.14.1,<0.14.3"}``.
     present: evidence in the source that the bug is there; together with the anchors of the edits it must tell the
         affected releases from all others without a version number, for forks and development builds.
@@ -146,6 +147,7 @@ class Patch:
     fixed_in: str | None
     present: tuple[Source, ...] = ()
     fixed: tuple[Source, ...] = ()
+    continued_by: str | None = None
     before: str | None = None
     default: bool = True
     ranks: int = 1

@@ -197,12 +197,25 @@ def end_of_range(entry: Entry, cells: Sequence[Judged]) -> list[str]:
         newest = cells[-1].release
         wrong = f"{entry.id}: fixed_in is {patch.fixed_in}, but its range holds the newest release, {newest}"
         return [wrong] if patch.fixed_in is not None else []
+    if patch.continued_by is not None:
+        return _end_of_part(entry, after.release)
     if patch.fixed_in != after.release:
         return [f"{entry.id}: fixed_in is {patch.fixed_in}, but the first release after its range is {after.release}"]
     if any(cell.inside for cell in cells) and after.source.outcome is not Outcome.ALREADY_FIXED:
         told = f"{after.source.outcome.value} ({after.source.reason})"
         why = "not already-fixed: none of `fixed` is there"
         return [f"{entry.id}: on {after.release}, which fixed it, its number hidden, it is {told}, {why}"]
+    return []
+
+
+def _end_of_part(entry: Entry, after: str) -> list[str]:
+    """What is wrong where a bug goes on in other code, for which there is another patch."""
+    patch = entry.patch
+    if patch.fixed_in is not None:
+        return [f"{entry.id}: fixed_in is {patch.fixed_in}, but {patch.continued_by} continues it"]
+    following = registry.catalogue().get(patch.continued_by or "")
+    if following is None or not _by_deepspeed(following.patch, after):
+        return [f"{entry.id}: {patch.continued_by} is to continue it, but is no patch for {after}"]
     return []
 
 

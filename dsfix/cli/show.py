@@ -29,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
         "severity": patch.severity.value,
         "affects": dict(patch.affects),
         "fixed_in": patch.fixed_in,
+        "continued_by": patch.continued_by,
         "upstream": list(patch.upstream),
         "symptom": patch.symptom,
         "changes": [f"{type(change).__name__} of {change.target}" for change in patch.changes],
@@ -47,12 +48,13 @@ def run(options: argparse.Namespace) -> int:
 def _print(story: Mapping[str, object]) -> None:
     affects = story["affects"]
     assert isinstance(affects, dict)
+    goes_on = story["continued_by"]
     print(f"{story['id']}: {story['title']}\n")
     print(f"{story['story']}\n")
     facts = {
         "severity": story["severity"],
         "affects": ", ".join(f"{name} {specifiers}" for name, specifiers in affects.items()),
-        "fixed in": story["fixed_in"] or "no release so far",
+        "fixed in": story["fixed_in"] or "no release so far" + f"; goes on as {goes_on}" * bool(goes_on),
         "symptom": story["symptom"] or "none: no error and no log line shows it",
         "changes": story["changes"],
         "here": f"{story['outcome']}: {story['reason']}",

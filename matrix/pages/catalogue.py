@@ -39,7 +39,7 @@ def render(evidence: Evidence) -> str:
             text.escape(entry.patch.title),
             text.affected(entry.patch, evidence.releases),
             text.escape(text.beside(entry.patch)),
-            entry.patch.fixed_in or "",
+            entry.patch.fixed_in or (f"[goes on](#{entry.patch.continued_by})" if entry.patch.continued_by else ""),
         ]
         for entry in evidence.entries
     ]
@@ -78,7 +78,8 @@ def _section(entry: Entry, evidence: Evidence) -> str:
         if not column.on_gpu or any(judged.cell for judged in evidence.cells[entry.id][column.name].values()):
             facts.append(f"As proven, {column.name}: {text.proven(evidence, entry.id, column)}")
     shown = text.code(patch.symptom) if patch.symptom else "nothing"
-    facts += [f"Fixed in: {patch.fixed_in or 'no release so far'}", f"The log shows: {shown}"]
+    goes_on = f"; goes on as [{patch.continued_by}](#{patch.continued_by})" if patch.continued_by else ""
+    facts += [f"Fixed in: {patch.fixed_in or 'no release so far'}{goes_on}", f"The log shows: {shown}"]
     if not patch.default:
         facts.append(f"Off unless it is named: `DSFIX_ONLY={entry.id}`")
     if patch.ranks > 1:

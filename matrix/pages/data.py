@@ -65,6 +65,7 @@ def _patch(entry: Entry, evidence: Evidence) -> dict[str, Any]:
         "severity": patch.severity.value,
         "affects": dict(patch.affects),
         "fixed_in": patch.fixed_in,
+        "continued_by": patch.continued_by,
         "default": patch.default,
         "symptom": patch.symptom,
         "upstream": list(patch.upstream),

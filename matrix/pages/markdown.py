@@ -42,6 +42,7 @@ _SCHEMA = """\
 - `columns`: name -> its `environment`, the `releases` run in it, the `command` that runs what it lacks
 - `releases`: DeepSpeed release -> day of its upload
 - `patches`: id -> `title`, `severity`, `affects` (distribution -> specifiers), `fixed_in` (null: no release so far),
+  `continued_by` (id of the patch for the releases after these, which have the bug in other code, or null),
   `default` (on unless it is disabled), `symptom` (a regular expression, or empty), `upstream` (links), `story`
   (heading -> text), `proven` (column -> its range in words)
 - `cells`: id -> column -> release -> `state` ({states}), `why`, and unless it was not run: `without` and `with` the

@@ -23,7 +23,8 @@ def test_show_works_without_deepspeed(environment):
 def test_an_unknown_id_is_answered_with_the_nearest(environment, command):
     done = environment.install().dsfix(command, "zero3_offload_clip")
     assert done.returncode == 2
-    assert done.stderr == f"dsfix: no patch is called 'zero3_offload_clip'; did you mean {FLAGSHIP}?\n"
+    assert done.stderr.startswith(f"dsfix: no patch is called 'zero3_offload_clip'; did you mean {FLAGSHIP}")
+    assert done.stderr.count("\n") == 1
 
 
 def test_an_id_like_no_other_is_answered_with_the_way_to_all(environment):

@@ -88,6 +88,14 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "fixed_in_is_late": ("fixed_in='1.2.0'", ["fixed_in is 1.2.0, but the first release after its range is 1.1.0"]),
     "fixed_in_is_not_given": ("fixed_in=None", ["fixed_in is None, but the first release after its range is 1.1.0"]),
+    "continues_nowhere": (
+        "fixed_in=None, continued_by='continues_nowhere'",
+        ["continues_nowhere is to continue it, but is no patch for 1.1.0"],
+    ),
+    "continues_though_fixed": (
+        "continued_by='right'",
+        ["fixed_in is 1.1.0, but right continues it"],
+    ),
     "fixed_in_is_to_come": (
         "**{**everywhere, 'fixed_in': '2.0'}",
         ["fixed_in is 2.0, but its range holds the newest release, 1.2.0"],
