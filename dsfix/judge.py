@@ -82,7 +82,7 @@ def _stands(evidence: Source) -> bool:
     if not evidence.qualname:
         return syntax.occurs(_top_level(path), evidence.code)
     for block in find_blocks(path, evidence.qualname):
-        if syntax.occurs(syntax.inner_function(block.parse(), split_target(evidence.qualname)[1]), evidence.code):
+        if syntax.occurs(syntax.inner_function(block.tree(), split_target(evidence.qualname)[1]), evidence.code):
             return True
     return False
 
@@ -137,7 +137,7 @@ def places(edit: Edit) -> tuple[Block, list[syntax.Place]]:
     refused = Refused(Outcome.DRIFTED, f"{edit.module} has no function {edit.qualname}")
     for block in blocks:
         try:
-            return block, syntax.locate(edit, syntax.inner_function(block.parse(), syntax.edit_path(edit)))
+            return block, syntax.locate(edit, syntax.inner_function(block.tree(), syntax.edit_path(edit)))
         except Refused as error:
             refused = error
     raise refused

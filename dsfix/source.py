@@ -39,15 +39,21 @@ class Block:
     text: str
 
     def parse(self) -> FunctionNode:
-        """The function's syntax tree with the file's own line and column numbers."""
+        """The function's syntax tree with the file's own line and column numbers, for this caller to change."""
         indented = self.text[0] in " \t"
         # an `if` in front keeps columns and multi-line strings as they are, which dedenting would not
-        body = ast.parse("if 1:\n" + self.text if indented else self.text).body
+        before = "\n" * (self.first - 2) + "if 1:\n" if indented else "\n" * (self.first - 1)
+        body = ast.parse(before + self.text).body
         if indented and isinstance(body[0], ast.If):
             body = body[0].body
         if len(body) != 1 or not isinstance(body[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
             raise SyntaxError(f"no single function at {self.path}:{self.first}")
-        return ast.increment_lineno(body[0], self.first - (2 if indented else 1))
+        return body[0]
+
+    @functools.lru_cache(maxsize=32)  # noqa: B019: of all blocks together
+    def tree(self) -> FunctionNode:
+        """`parse`, to be read only: the patches of one function all look at the same tree."""
+        return self.parse()
 
 
 def module_file(name: str) -> str | None:
@@ -208,13 +214,13 @@ def block_at(path: str, first: int) -> Block | None:
             defined = DEFINITION.match(lines[number]) is not None
     block = Block(path, first, "".join(lines[start:end]))
     try:
-        block.parse()
+        block.tree()
         return block
     except (SyntaxError, IndexError):
         pass
     try:
         block = Block(path, first, "".join(inspect.getblock(lines[start:])))
-        block.parse()
+        block.tree()
         return block
     except Exception:  # whatever tokenising a file that is no longer Python raises
         return None

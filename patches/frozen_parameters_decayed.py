@@ -1,0 +1,116 @@
+"""fp16 or bf16 without ZeRO: weight decay moves frozen parameters.
+
+Why: FP16_Optimizer and FP16_UnfusedOptimizer make an fp32 copy of every parameter that the optimizer was given, frozen
+    ones too, and put zeros where one has no gradient. torch's optimizers skip a parameter without a gradient; one whose
+    gradient is zero is decayed, and moved by the momentum from before it was frozen. After each step the copy is
+    written back: with LoRA and AdamW the base model shrinks. fp16: all releases up to 0.19.0; bf16: from 0.17.6 on, up
+    to there it had a wrapper that leaves frozen parameters out. ZeRO-1 to 3 are not concerned.
+How: after a step a frozen parameter is written to its fp32 copy instead of the other way round. The copies stay, and
+    with them their memory: upstream leaves them out, but then a parameter that is unfrozen later never trains again,
+    and checkpoints have another form. To save the memory give the optimizer the trainable parameters only.
+    Not cured: apex's legacy fused Adam and DeepSpeed's FusedLamb, which write the parameters themselves.
+Changes: frozen parameters keep their values. A checkpoint written without the patch has them as they had become: take
+    them from the base model.
+Upstream: bf16 brought by https://github.com/deepspeedai/DeepSpeed/pull/7515 (0.17.6), both fixed by
+    https://github.com/deepspeedai/DeepSpeed/pull/8029 (0.19.1 on the package index; the tag v0.19.1 lacks it).
+Retire: when DeepSpeed 0.19.0 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_FUSED = "deepspeed.runtime.fp16.fused_optimizer:FP16_Optimizer"
+_UNFUSED = "deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer"
+
+PATCH = Patch(
+    title="fp16 or bf16 without ZeRO: weight decay moves frozen parameters",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.12.0,<0.19.1"},
+    changes=(
+        Edit(
+            f"{_FUSED}.step",
+            replace="p.data.copy_(q.data)",
+            code="if p.requires_grad:\n    p.data.copy_(q.data)\nelse:\n    q.data.copy_(p.data)",
+        ),
+        Edit(
+            f"{_UNFUSED}.step",
+            replace="fp16_param.data.copy_(fp32_param.data)",
+            code="if fp16_param.requires_grad:\n    fp16_param.data.copy_(fp32_param.data)\n"
+            "else:\n    fp32_param.data.copy_(fp16_param.data)",
+        ),
+    ),
+    symptom="",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/pull/7515",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8029",
+    ),
+    fixed_in="0.19.1",
+    present=(
+        Source(f"{_FUSED}.__init__", "self.fp16_groups.append(param_group['params'])"),
+        Source(f"{_UNFUSED}.__init__", "self.fp16_groups.append(param_group['params'])"),
+    ),
+    fixed=(
+        Source(f"{_FUSED}.__init__", "trainable = [p for p in param_group['params'] if p.requires_grad]"),
+        Source(f"{_UNFUSED}.__init__", "trainable = [p for p in param_group['params'] if p.requires_grad]"),
+    ),
+)
+
+_LEARNING_RATE = 0.1
+_WEIGHT_DECAY = 0.5
+_STEPS = 3
+
+
+def reproduce(lab: Lab) -> str:
+    assert lab.torch  # before the next, which imports it without the device
+    from dsfix.lab import half
+
+    half.provide_fused_adam(lab)
+    cases = [(precision, fused) for precision in ("fp16", "bf16") for fused in (True, False)]
+    frozen = {
+        f"{precision} {'fused' if fused else 'unfused'}": _train(lab, precision, fused) for precision, fused in cases
+    }
+    # each step multiplies by 1 - lr * decay, the one that allocates the optimizer's state included
+    decayed = (1 - _LEARNING_RATE * _WEIGHT_DECAY) ** (_STEPS + 1)
+    moved = [name for name, ratio in frozen.items() if ratio != 1.0]
+    wrong = [name for name in moved if abs(frozen[name] - decayed) > 0.01]
+    assert not wrong, f"frozen parameters times {frozen}"
+    if moved:
+        factors = ", ".join(f"{frozen[name]:.3f} ({name})" for name in moved)
+        raise BugPresent(f"after {_STEPS} steps with weight decay frozen parameters are what they were times {factors}")
+    return f"after {_STEPS} steps with weight decay all frozen parameters are what they were ({', '.join(frozen)})"
+
+
+def _train(lab: Lab, precision: str, fused: bool) -> float:
+    """By what the frozen parameters have been multiplied."""
+    from dsfix.lab import half
+    from dsfix.lab.models import MLP, regression_batch
+
+    model = MLP()
+    model.blocks.requires_grad_(False)
+    dtype = lab.torch.float16 if precision == "fp16" else lab.torch.bfloat16
+    before = {name: p.detach().to(dtype).float() for name, p in model.named_parameters()}
+    params = {"lr": _LEARNING_RATE, "weight_decay": _WEIGHT_DECAY, "torch_adam": not fused}
+    config = {
+        "train_micro_batch_size_per_gpu": 4,
+        "optimizer": {"type": "AdamW", "params": params},
+        # fp16: a loss scale of 1, for later releases have a fault there
+        precision: {"enabled": True, **({"initial_scale_power": 0} if precision == "fp16" else {})},
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    for step in range(_STEPS):
+        inputs, targets = regression_batch(lab.rank, step)
+        engine.backward(half.loss(engine, inputs, targets, next(model.parameters())))
+        engine.step()
+    after = lab.parameters(engine)
+    assert all((after[name] != before[name]).any() for name in before if name.startswith("head")), "nothing was trained"
+    frozen = [name for name in before if name.startswith("blocks")]
+    if all((after[name] == before[name]).all() for name in frozen):
+        return 1.0
+    largest = max(frozen, key=lambda name: float(before[name].abs().max()))
+    return float(after[largest].sum() / before[largest].sum())

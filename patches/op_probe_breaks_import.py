@@ -1,0 +1,87 @@
+"""`import deepspeed` fails on a machine with a GPU and without the CUDA toolkit: MissingCUDAException.
+
+Why: since 0.14.1 `import deepspeed` asks each operator's builder whether it could be compiled here, needed or not. Some
+    look for the toolkit's version where torch sees a GPU, and raise where CUDA_HOME is not set or has no nvcc, as with
+    torch from the package index alone. 0.14.0 took the answers of the machine that built the package.
+How: a builder of that list whose probe raises answers no, with a warning, as from 0.19.5 on. Building an operator that
+    a job does need fails as before, and says why.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7452, fixed by
+    https://github.com/deepspeedai/DeepSpeed/pull/8216 (0.19.5); https://github.com/jingyaogong/minimind/issues/48,
+    https://github.com/qualcomm/aimet/issues/3984, https://github.com/whittle-org/whittle/issues/153.
+Retire: when DeepSpeed 0.19.4 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from dsfix.patch import BugPresent, CannotTell, Patch, Replace, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_VERSION_INFO = "deepspeed.git_version_info"
+_MESSAGE = "CUDA_HOME does not exist"
+
+
+def _guarded(builders: dict[str, Any]) -> dict[str, Any]:
+    return {name: _with_guard(builder) for name, builder in builders.items()}
+
+
+def _with_guard(builder: Any) -> Any:
+    def is_compatible(*args: Any, **options: Any) -> bool:
+        try:
+            return bool(builder.is_compatible(*args, **options))
+        except Exception as error:
+            builder.warning(f"{builder.name}: whether it can be compiled here cannot be told, taken as no: {error}")
+            return False
+
+    guarded = copy.copy(builder)
+    guarded.is_compatible = is_compatible
+    return guarded
+
+
+PATCH = Patch(
+    title="import deepspeed fails with a GPU and no CUDA toolkit: MissingCUDAException",
+    severity=Severity.IMPORT,
+    affects={"deepspeed": ">=0.14.1,<0.19.5"},
+    changes=(Replace("deepspeed.ops.op_builder.all_ops:ALL_OPS", _guarded),),
+    symptom=rf"git_version_info[\s\S]*({_MESSAGE}|No such file or directory: '.*nvcc')",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/issues/7452",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8216",
+        "https://github.com/jingyaogong/minimind/issues/48",
+        "https://github.com/qualcomm/aimet/issues/3984",
+        "https://github.com/whittle-org/whittle/issues/153",
+    ),
+    fixed_in="0.19.5",
+    present=(Source(_VERSION_INFO, "builder.is_compatible()"),),
+    fixed=(Source(_VERSION_INFO, "from .ops.op_builder.builder import probe_is_compatible"),),
+)
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    if "deepspeed" in sys.modules:
+        raise CannotTell("deepspeed has been imported already")
+    os.environ["DS_ACCELERATOR"] = "cuda"
+    from torch.utils import cpp_extension
+
+    with mock.patch.object(cpp_extension, "CUDA_HOME", None):
+        try:
+            import deepspeed  # type: ignore[import-not-found,unused-ignore]
+        except Exception as error:
+            passed = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+            if _MESSAGE in str(error) and any(name.endswith("/git_version_info.py") for name in passed):
+                raise BugPresent(f"import deepspeed: {error}") from error
+            raise
+        ops = deepspeed.ops.__compatible_ops__
+    assert torch.cuda.is_available(), "torch sees no GPU"
+    return (
+        f"deepspeed {deepspeed.__version__} was imported; {sum(ops.values())} of {len(ops)} operators can be compiled"
+    )

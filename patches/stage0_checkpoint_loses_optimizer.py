@@ -1,0 +1,117 @@
+"""bf16 without ZeRO: checkpoints lack the optimizer, and a resumed job goes back to the weights it was started with.
+
+Why: since 0.17.6 a bf16 engine without ZeRO has no ZeRO optimizer any more, but checkpointing takes it for one: the
+    optimizer is left to ZeRO's files, which are not written, and not looked for in the file that is. A resumed job has
+    the checkpoint's weights in the model, and the initial ones in the optimizer's fp32 copies. The first step writes
+    these to the model: what was trained is gone.
+How: bf16 alone counts as ZeRO no longer, neither when a checkpoint is saved nor when it is loaded. Where a checkpoint
+    has no optimizer, as those written without the patch, the fp32 copies are taken from its weights, with a warning.
+    An engine without an optimizer, which has a BF16_Optimizer, looks for none in a checkpoint.
+Changes: a resumed job goes on where it was. From a checkpoint written without the patch it has the weights, rounded to
+    bf16, and an optimizer without moments. What a job has trained that was resumed without the patch started from the
+    weights that the script initialized or loaded, not from the checkpoint's.
+Upstream: https://github.com/deepspeedai/DeepSpeed/pull/7786, brought by
+    https://github.com/deepspeedai/DeepSpeed/pull/7515 (0.17.6), fixed by the first (0.18.5).
+Retire: when DeepSpeed 0.18.4 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_TAKEN_FOR_ZERO = "self.zero_optimization() or self.bfloat16_enabled()"
+
+PATCH = Patch(
+    title="bf16 without ZeRO: checkpoints lack the optimizer; a resumed job goes back to its initial weights",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.17.6,<0.18.5"},
+    changes=(
+        Edit(f"{_ENGINE}._save_checkpoint", replace=_TAKEN_FOR_ZERO, code="self.zero_optimization()"),
+        Edit(
+            f"{_ENGINE}._load_checkpoint",
+            replace=f"has_zero_optimizer_state = {_TAKEN_FOR_ZERO}",
+            code="""has_zero_optimizer_state = self.zero_optimization() or isinstance(self.optimizer, BF16_Optimizer)
+if (load_optimizer_states and self.optimizer is not None and self.bfloat16_enabled()
+        and not has_zero_optimizer_state and not self.has_moe_layers and checkpoint['optimizer'] is None):
+    logger.warning(f"{load_path} has no optimizer state (written by DeepSpeed 0.17.6 to 0.18.4 with bf16 and without "
+                   "ZeRO): the optimizer starts anew from the checkpoint's weights")
+    self.optimizer.refresh_fp32_params()
+    has_zero_optimizer_state = True""",
+        ),
+    ),
+    symptom="",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/pull/7515",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7786",
+    ),
+    fixed_in="0.18.5",
+    present=(Source(f"{_ENGINE}._configure_checkpointing", "hasattr(self.optimizer, 'dp_process_group')"),),
+    fixed=(
+        Source(f"{_ENGINE}._save_checkpoint", "zero_optimizer_state = self.zero_optimization()"),
+        Source(f"{_ENGINE}._load_checkpoint", "has_zero_optimizer_state = self.zero_optimization()"),
+    ),
+)
+
+_LEARNING_RATE = 0.1
+_MOMENTUM = 0.9
+_STEPS = 3
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    from dsfix.lab import half
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.reference import largest_difference
+
+    steps = [[regression_batch(rank=0, step=step)] for step in range(_STEPS + 1)]
+    optimizer = functools.partial(torch.optim.SGD, lr=_LEARNING_RATE, momentum=_MOMENTUM)
+    expected = half.train(MLP(), torch.bfloat16, steps, optimizer)
+
+    engine = _engine(lab, MLP())
+    _train(engine, steps[:_STEPS])
+    saved = lab.parameters(engine)
+    engine.save_checkpoint(str(lab.tmp))
+    resumed = _engine(lab, MLP())
+    loaded, _ = resumed.load_checkpoint(str(lab.tmp))
+    assert loaded, "no checkpoint was found"
+    difference = largest_difference(lab.parameters(resumed), saved)
+    assert difference.absolute == 0.0, f"of the weights loaded {difference}"
+    _train(resumed, steps[_STEPS:])
+
+    parameters = lab.parameters(resumed)
+    difference = largest_difference(parameters, expected)
+    # the last step's update, found at the checkpoint's weights, of the initial ones
+    masters: list[Any] = []
+    initial, model = half.train(MLP(), torch.bfloat16, [], optimizer), MLP()
+    model.load_state_dict(saved)
+    half.train(model, torch.bfloat16, steps[_STEPS:], optimizer, masters=masters)
+    updates = {name: master - saved[name] for name, master in zip(saved, masters)}
+    gone_back = {name: (initial[name] + updates[name]).bfloat16() for name in saved}
+    if largest_difference(parameters, gone_back).relative < 0.01 < difference.relative:
+        raise BugPresent(f"the step after resuming is one from the initial weights, not the checkpoint's: {difference}")
+    assert difference.relative < 0.01, f"after resuming {difference}"
+    return f"the step after resuming is that of a job not interrupted within {difference.relative:.1e}"
+
+
+def _engine(lab: Lab, model: Any) -> Any:
+    config = {
+        "train_micro_batch_size_per_gpu": 4,
+        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE, "momentum": _MOMENTUM}},
+        "bf16": {"enabled": True},
+    }
+    return lab.initialize(model, config, model_parameters=model.parameters())
+
+
+def _train(engine: Any, steps: Any) -> None:
+    from dsfix.lab import half
+
+    for [(inputs, targets)] in steps:
+        engine.backward(half.loss(engine, inputs, targets, next(engine.module.parameters())))
+        engine.step()

@@ -1,0 +1,99 @@
+"""ZeRO-3 with `stage3_use_all_reduce_for_fetch_params`: TypeError, unexpected keyword argument 'handle_dependency'.
+
+Why: from 0.16.3 on, what waits for gathered parameters passes `handle_dependency`, and of the kinds of handles that it
+    may wait for, the one of `stage3_use_all_reduce_for_fetch_params` does not know it up to 0.17.2. The first forward
+    pass on several ranks ends there.
+How: that handle's `wait` takes the argument and has no use for it: no memory of another stream is given back there.
+Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/6694 (0.16.3), fixed by
+    https://github.com/deepspeedai/DeepSpeed/pull/7414 (0.17.3).
+Retire: when DeepSpeed 0.17.2 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, CannotTell, Patch, Replace, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_COORDINATOR = "deepspeed.runtime.zero.partitioned_param_coordinator"
+_MESSAGE = "wait() got an unexpected keyword argument 'handle_dependency'"
+
+
+def _with_argument(original: Any) -> Any:
+    def wait(self: Any, handle_dependency: bool = True) -> None:
+        original(self)
+
+    return wait
+
+
+PATCH = Patch(
+    title="ZeRO-3 with stage3_use_all_reduce_for_fetch_params: TypeError in the first forward pass",
+    severity=Severity.CRASH,
+    affects={"deepspeed": ">=0.16.3,<0.17.3"},
+    changes=(Replace("deepspeed.runtime.zero.partition_parameters:AllReduceCoalescedHandle.wait", _with_argument),),
+    symptom=r"wait\(\) got an unexpected keyword argument 'handle_dependency'",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/pull/6694",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7414",
+    ),
+    fixed_in="0.17.3",
+    present=(
+        Source(
+            f"{_COORDINATOR}:PartitionedParameterCoordinator.fetch_sub_module",
+            "self.__inflight_param_registry.pop(param).wait(handle_dependency=not fast_fetch)",
+        ),
+        # the fix is in a signature, where no evidence can point to: this line changed two days before
+        Source(f"{_COORDINATOR}:iter_params", "compiler.disable"),
+    ),
+    fixed=(Source(f"{_COORDINATOR}:iter_params", 'compiler.enable(min_version="2.7.0")'),),
+    ranks=2,
+)
+
+_LEARNING_RATE = 0.1
+_STEPS = 3  # from the second on, parameters are fetched ahead
+
+
+def reproduce(lab: Lab) -> str:
+    lab.require_ranks(2)
+    torch = lab.torch
+    deepspeed = lab.deepspeed
+    from deepspeed.runtime.zero.config import (  # type: ignore[import-not-found,unused-ignore]
+        DeepSpeedZeroConfig,
+    )
+
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.reference import largest_difference, train
+
+    if not hasattr(DeepSpeedZeroConfig(), "use_all_reduce_for_fetch_params"):
+        raise CannotTell(f"{deepspeed.__version__} has no stage3_use_all_reduce_for_fetch_params")
+    batches = [[regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
+    model = MLP()
+    expected = train(model, batches, model.loss, "SGD", lr=_LEARNING_RATE)
+
+    model = MLP()
+    config = {
+        "train_micro_batch_size_per_gpu": len(batches[0][0][0]),
+        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
+        "zero_optimization": {
+            "stage": 3,
+            "stage3_use_all_reduce_for_fetch_params": True,
+            "stage3_param_persistence_threshold": 0,
+        },
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    for ranks in batches:
+        inputs, targets = (tensor.to(lab.device) for tensor in ranks[lab.rank])
+        try:
+            outputs = engine(inputs)
+        except TypeError as error:
+            if _MESSAGE in str(error):
+                raise BugPresent(f"in the first forward pass: TypeError: {error}") from error
+            raise
+        engine.backward(torch.nn.functional.mse_loss(outputs, targets))
+        engine.step()
+    difference = largest_difference(lab.parameters(engine), expected.parameters)
+    assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
+    return f"after {_STEPS} steps the parameters are plain PyTorch's within {difference.relative:.1e}"

@@ -1,0 +1,106 @@
+"""bf16 + ZeRO-3: a gradient that is inf or nan is stepped on, whatever `bf16.check_grad_overflow` says.
+
+Why: `bf16.check_grad_overflow` (0.17.1; on by default from 0.19.3) promises that a step whose gradients are not
+    finite is skipped. ZeRO-1 and ZeRO-2 do so; ZeRO-3 looks at its gradients with fp16 only. One such gradient, of
+    one micro-batch, and parameters and optimizer state are nan from then on. Nothing fails.
+How: ZeRO-3 looks in bf16 too where the setting is on, the way it does in fp16: the step is skipped on all ranks,
+    counted in `skipped_steps`, the gradients are dropped and the learning rate's schedule waits. ZenFlow and
+    SuperOffload, which step in other ways, stay as they are.
+Changes: for bf16 + ZeRO-3 jobs from 0.19.3 on, before that where the setting is on: a step with an inf or nan
+    gradient is skipped where it destroyed the parameters; all other steps are bit for bit as before, and read the
+    gradients once more. A checkpoint from without the patch is either sound or has nan in it, and then it cannot be
+    mended.
+Upstream: brought, for ZeRO-1 and ZeRO-2 only, by https://github.com/deepspeedai/DeepSpeed/pull/6976 (0.17.1), the
+    default by https://github.com/deepspeedai/DeepSpeed/pull/8035 (0.19.3). 0.19.8 skips the steps whose gradient norm
+    is invalid.
+Retire: when DeepSpeed 0.19.7 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_OPTIMIZER = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
+
+PATCH = Patch(
+    title="bf16 + ZeRO-3: steps on inf or nan gradients, bf16.check_grad_overflow is ignored",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.17.1,<0.19.8"},
+    changes=(
+        Edit(
+            f"{_OPTIMIZER}._overflow_check_and_loss_scale_update",
+            replace="self.dtype == torch.float16",
+            code="self.dtype == torch.float16 or getattr(self, '_dsfix_check_bf16', False)",
+        ),
+        Edit(
+            f"{_ENGINE}._configure_optimizer",
+            after="self.optimizer = self._configure_zero_optimizer(basic_optimizer)",
+            # read by ZeRO-3 only, MiCS included
+            code="self.optimizer._dsfix_check_bf16 = (\n"
+            "    self.bfloat16_enabled() and self._config.bfloat16_config.check_grad_overflow\n"
+            "    and not getattr(self.optimizer, 'zenflow', False)\n"
+            "    and not hasattr(self.optimizer, 'superoffload_cpu_optimizer'))",
+        ),
+    ),
+    symptom="",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/pull/6976",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8035",
+    ),
+    fixed_in="0.19.8",
+    present=(
+        Source(
+            f"{_ENGINE}._configure_zero_optimizer",
+            "check_grad_overflow = self._config.bfloat16_config.check_grad_overflow",
+        ),
+    ),
+    fixed=(Source(f"{_OPTIMIZER}.step", "is_invalid_grad_norm(scaled_global_grad_norm)"),),
+)
+
+_LEARNING_RATE = 0.1
+_SOUND_STEPS = 3
+_BROKEN = 1  # the step with the targets that are not finite comes after this many sound ones
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.reference import largest_difference
+
+    deepspeed = lab.deepspeed
+    if importlib.util.find_spec("deepspeed.runtime.precision_config") is None:
+        raise CannotTell(f"DeepSpeed {deepspeed.__version__} has no bf16.check_grad_overflow")
+
+    def trained(batches: list[Any]) -> tuple[dict[str, Any], int]:
+        model = MLP()
+        config = {
+            "train_micro_batch_size_per_gpu": len(batches[0][0]),
+            "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
+            "bf16": {"enabled": True, "check_grad_overflow": True},
+            "zero_optimization": {"stage": 3},
+        }
+        engine = lab.initialize(model, config, model_parameters=model.parameters())
+        for inputs, targets in batches:
+            outputs = engine(inputs.to(lab.device, torch.bfloat16)).float()
+            engine.backward(torch.nn.functional.mse_loss(outputs, targets.to(lab.device)))
+            engine.step()
+        return lab.parameters(engine), engine.skipped_steps
+
+    sound = [regression_batch(rank=0, step=step) for step in range(_SOUND_STEPS)]
+    broken = (sound[0][0], torch.full_like(sound[0][1], float("inf")))
+    expected, _ = trained(sound)
+    parameters, skipped = trained([*sound[:_BROKEN], broken, *sound[_BROKEN:]])
+    lost = sum(not tensor.isfinite().all() for tensor in parameters.values())
+    if lost and not skipped:
+        raise BugPresent(f"after one gradient that is not finite {lost} of {len(parameters)} parameters are nan")
+    assert skipped == 1, f"{skipped} steps were skipped"
+    difference = largest_difference(parameters, expected)
+    assert difference.absolute == 0, f"{difference} from the run without the skipped step"
+    return "the step is skipped: the parameters are, bit for bit, those of the run without it"

@@ -1,0 +1,119 @@
+"""ZeRO-3: a global list of running modules grows with each checkpoint, and keeps a destroyed engine's model alive.
+
+Why: ZeRO-3 puts each module on a global list before its forward pass and takes the last one off after it. A forward
+    pass that ends with an exception leaves its modules there. Non-reentrant gradient checkpointing ends every
+    recomputation with one, as soon as it has what it needs: the list grows by some modules per checkpoint and step, and
+    an exception that the script catches (out of memory, try a smaller batch) adds more. From then on the last one on
+    the list may be no running module, and a parameter that another module uses is registered with the wrong one.
+    The model itself is put there when the engine is made and is not taken off by `engine.destroy()`: with the model,
+    its parameters stay in memory.
+How: each module gets a forward hook that torch calls whatever ended the forward pass; it cuts the list back to the
+    length that it had before. `destroy()` takes the model off.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7204 (what `destroy()` keeps), not fixed in 0.19.8.
+Retire: when that is closed by a release and the releases before it are no longer supported here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_OFFLOAD = "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload"
+
+PATCH = Patch(
+    title="ZeRO-3: the list of running modules grows with each checkpoint, a destroyed engine's model stays in memory",
+    severity=Severity.LEAK,
+    # always_call is torch 2.1's
+    affects={"deepspeed": ">=0.12.0", "torch": ">=2.1"},
+    changes=(
+        Edit(
+            f"{_OFFLOAD}.pre_sub_module_forward_function",
+            before="FWD_MODULE_STACK.append(sub_module)",
+            # here, because hooks may be taken off and put back, and their function has two names
+            code="""
+if vars(sub_module).get("ds_unwind_hook") not in sub_module._forward_hooks:
+    def unwind(module, args, output):
+        if module.ds_stack_lengths:
+            del FWD_MODULE_STACK[module.ds_stack_lengths.pop():]
+    self.forward_hooks.append(sub_module.register_forward_hook(unwind, always_call=True))
+    sub_module.ds_unwind_hook = self.forward_hooks[-1].id
+    sub_module.ds_stack_lengths = []
+sub_module.ds_stack_lengths.append(len(FWD_MODULE_STACK))
+""",
+        ),
+        Edit(
+            f"{_OFFLOAD}.destroy",
+            after="self._remove_module_hooks()",
+            # a forward pass that failed leaves its mark in place, and reading a parameter then asks for the list's end
+            code="""
+if self.module in FWD_MODULE_STACK:
+    FWD_MODULE_STACK.remove(self.module)
+for module in self.module.modules():
+    if getattr(module._parameters, "_in_forward", False):
+        module._parameters._in_forward = False
+""",
+        ),
+    ),
+    symptom="",
+    upstream=("https://github.com/deepspeedai/DeepSpeed/issues/7204",),
+    fixed_in=None,
+)
+
+_STEPS = 2
+
+
+class _Refused(Exception):
+    pass
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    from torch.utils.checkpoint import checkpoint
+
+    from dsfix.lab.models import MLP, regression_batch
+
+    class Checkpointed(MLP):
+        refuse = False
+
+        def forward(self, x: Any) -> Any:
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=False)
+            if self.refuse:
+                raise _Refused
+            return self.head(x)
+
+    model = Checkpointed(depth=3)
+    config = {
+        "train_micro_batch_size_per_gpu": 4,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    from deepspeed.runtime.zero.parameter_offload import (  # type: ignore[import-not-found,unused-ignore]
+        FWD_MODULE_STACK as STACK,
+    )
+
+    lengths = [len(STACK)]
+    for step in range(_STEPS):
+        inputs, targets = (tensor.to(lab.device) for tensor in regression_batch(rank=0, step=step))
+        engine.backward(torch.nn.functional.mse_loss(engine(inputs), targets))
+        engine.step()
+        lengths.append(len(STACK))
+    model.refuse = True
+    try:
+        engine(inputs)
+    except _Refused:
+        lengths.append(len(STACK))
+    engine.destroy()
+    kept = any(module is model for module in STACK)
+    first, *grown = (after - before for before, after in zip(lengths, lengths[1:]))
+    seen = f"{_STEPS} steps with {len(model.blocks)} checkpoints add {first} and {grown[0]} modules to the list"
+    seen = f"{seen}, a caught exception {grown[1]}; destroy() {'keeps' if kept else 'frees'} the model"
+    if kept and first == grown[0] > 0 and grown[1] > 0:
+        raise BugPresent(seen)
+    assert [kept, first, *grown] == [False, 0, 0, 0], seen
+    return seen

@@ -1,0 +1,111 @@
+"""ZeRO-3: of several backward passes after one forward pass only the last counts.
+
+Why: with ZeRO-3 a gradient is copied into its buffer in the first micro-batch of a step and added in later ones. Up
+    to 0.18.4 the end of a backward pass counted the micro-batches; since 0.18.5 the next forward pass does. A second
+    backward pass before it (two losses of one forward pass, each with its own `backward`) copies again: the gradient
+    of the first loss is lost, for each parameter that both reach. Nothing fails. With gradient accumulation it is the
+    first micro-batch of each step that loses.
+How: notes which parameters have had a gradient since the last forward pass, `zero_grad` or step, and adds for these.
+    Reentrant checkpointing, for which 0.18.5 made the change, has one gradient per parameter and stays as it is, and
+    so does a backward pass that was broken off: the next forward pass starts anew. SuperOffload and ZenFlow, which
+    have code of their own, are not covered.
+Changes: for whoever calls `backward` more than once per forward pass under ZeRO-3, with any optimizer offload:
+    gradients become the sum, as in plain PyTorch and as up to 0.18.4. One backward pass per forward pass: bit for bit
+    as before. A checkpoint from without the patch loads; its parameters and moments were made of the last loss's
+    gradients alone.
+Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/7780 (0.18.5); an open pull request that is about
+    several losses: https://github.com/deepspeedai/DeepSpeed/pull/8135.
+Retire: when no release without a fix is supported here; see https://github.com/deepspeedai/DeepSpeed/pull/8135.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_OPTIMIZER = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
+_FORGET = "self._dsfix_reduced = set()"
+
+PATCH = Patch(
+    title="ZeRO-3: several backward passes after one forward pass: only the last one's gradient counts",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.18.5"},
+    changes=(
+        Edit(
+            f"{_OPTIMIZER}.partition_grads",
+            replace="self.micro_step_id == 0",
+            code="self.micro_step_id == 0 and param.ds_id not in self.__dict__.get('_dsfix_reduced', ())",
+        ),
+        Edit(
+            f"{_OPTIMIZER}.partition_grads",
+            before="if self.offload_optimizer:\n    ...",
+            code="self.__dict__.setdefault('_dsfix_reduced', set()).add(param.ds_id)",
+        ),
+        Edit(f"{_OPTIMIZER}.clear_backward_seen_flag", before="super().clear_backward_seen_flag()", code=_FORGET),
+        Edit(f"{_OPTIMIZER}.zero_grad", after="self.micro_step_id = 0", code=_FORGET),
+        Edit(f"{_OPTIMIZER}._pre_step", after="self.micro_step_id = 0", code=_FORGET),
+    ),
+    symptom="",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/pull/7780",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8135",
+    ),
+    fixed_in=None,
+    present=(
+        Source(f"{_OPTIMIZER}.independent_gradient_partition_epilogue", "self._epilogue_ran_this_backward = True"),
+    ),
+)
+
+_LEARNING_RATE = 0.1
+_STEPS = 2
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.reference import largest_difference, train
+
+    class Pair(torch.nn.Module):  # type: ignore[misc,name-defined]
+        """Two graphs from one forward pass; nothing has to be retained."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = MLP()
+
+        def forward(self, left: Any, right: Any) -> Any:
+            return self.net(left), self.net(right)
+
+    def losses(model: Any, left: Any, left_targets: Any, right: Any, right_targets: Any) -> tuple[Any, Any]:
+        left, right = model(left, right)
+        return torch.nn.functional.mse_loss(left, left_targets), torch.nn.functional.l1_loss(right, right_targets)
+
+    batches = [(*regression_batch(rank=0, step=step), *regression_batch(rank=1, step=step)) for step in range(_STEPS)]
+    steps = [[batch] for batch in batches]
+    model = Pair()
+    expected = train(model, steps, lambda *batch: sum(losses(model, *batch)), "SGD", lr=_LEARNING_RATE)
+    model = Pair()
+    last_only = train(model, steps, lambda *batch: losses(model, *batch)[1], "SGD", lr=_LEARNING_RATE)
+
+    model = Pair()
+    config = {
+        "train_micro_batch_size_per_gpu": len(batches[0][0]),
+        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
+        "zero_optimization": {"stage": 3},
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    for batch in batches:
+        for loss in losses(engine, *(tensor.to(lab.device) for tensor in batch)):
+            engine.backward(loss)
+        engine.step()
+
+    parameters = lab.parameters(engine)
+    done = f"after {_STEPS} steps of two losses"
+    difference = largest_difference(parameters, expected.parameters)
+    if largest_difference(parameters, last_only.parameters).relative < 1e-4 < difference.relative:
+        raise BugPresent(f"{done} the parameters are those of the second loss alone: {difference}")
+    assert difference.relative < 1e-4, f"{done} {difference}"
+    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"
