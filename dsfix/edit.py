@@ -39,7 +39,7 @@ class Site:
             raise Refused(Outcome.DRIFTED, f"the source of {self.qualname} cannot be read from {code.co_filename}")
         for imported_names in (quick_imported_names, parsed_imported_names):
             self.imports = imported_names(code.co_filename)
-            if codes.equal(codes.compile_function(block.parse(), self.qualname, code, self.imports), code):
+            if codes.equal(codes.compile_function(block.tree(), self.qualname, code, self.imports), code):
                 return block
         raise Refused(
             Outcome.CONFLICT,

@@ -82,6 +82,8 @@ def _stands(evidence: Source) -> bool:
     if not evidence.qualname:
         return syntax.occurs(_top_level(path), evidence.code)
     for block in find_blocks(path, evidence.qualname):
+        if not syntax.may_occur(block.text, evidence.code):
+            continue
         if syntax.occurs(syntax.inner_function(block.tree(), split_target(evidence.qualname)[1]), evidence.code):
             return True
     return False

@@ -50,7 +50,7 @@ class Block:
             raise SyntaxError(f"no single function at {self.path}:{self.first}")
         return body[0]
 
-    @functools.lru_cache(maxsize=32)  # noqa: B019: of all blocks together
+    @functools.lru_cache(maxsize=32)  # noqa: B019  # of all blocks together
     def tree(self) -> FunctionNode:
         """`parse`, to be read only: the patches of one function all look at the same tree."""
         return self.parse()

@@ -6,7 +6,7 @@ import ast
 import copy
 import functools
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union, cast
 
@@ -67,19 +67,25 @@ def _is_ellipsis(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.value.value is ...
 
 
-def statement_lists(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+@functools.lru_cache(maxsize=32)
+def _inventory(tree: ast.AST) -> tuple[list[list[ast.stmt]], dict[type, list[ast.expr]]]:
+    """The statement lists of a tree that is not changed any more, and its expressions by type."""
+    lists, expressions = [], {}
     for node in ast.walk(tree):
+        if isinstance(node, ast.expr):
+            expressions.setdefault(type(node), []).append(node)
         for name in ("body", "orelse", "finalbody"):
             statements = getattr(node, name, None)
             if isinstance(statements, list):
-                yield statements
+                lists.append(statements)
+    return lists, expressions
 
 
 def runs(tree: ast.AST, code: str) -> list[Run]:
     """Every place where the statements of `code` stand one after another."""
     pattern = _parse(code)
     found = []
-    for statements in statement_lists(tree):
+    for statements in _inventory(tree)[0]:
         for start in range(len(statements) - len(pattern) + 1):
             if all(map(same, pattern, statements[start:])):
                 found.append(Run(statements, start, len(pattern)))
@@ -88,7 +94,19 @@ def runs(tree: ast.AST, code: str) -> list[Run]:
 
 def expressions(tree: ast.AST, pattern: ast.expr) -> list[ast.expr]:
     """Every expression in `tree` equal to `pattern`."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.expr) and same(pattern, node)]
+    return [node for node in _inventory(tree)[1].get(type(pattern), ()) if same(pattern, node)]
+
+
+def may_occur(text: str, code: str) -> bool:
+    """Whether every name in `code` is in the text: where not, `code` does not stand there."""
+    return all(name in text for name in _names(code))
+
+
+@functools.lru_cache(maxsize=256)
+def _names(code: str) -> frozenset[str]:
+    nodes = [node for statement in _parse(code) for node in ast.walk(statement)]
+    names = {getattr(node, name, None) for node in nodes for name in ("id", "attr", "arg", "name")}
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 def occurs(tree: ast.AST, code: str) -> bool:

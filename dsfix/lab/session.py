@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -91,6 +92,7 @@ class Lab:
         elif self.emulated:
             accelerator.use_emulated_cuda(deepspeed)
         deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
+        gc.freeze()  # an engine collects a dozen times, and would look through all of torch each time
         return deepspeed
 
     def import_deepspeed(self, symptom: str) -> Any:
