@@ -1,7 +1,8 @@
-"""What dsfix costs, as ratios measured in one run: ``python bench/costs.py [--pairs N] [--write docs/costs.md]``.
+"""What dsfix costs, as ratios measured in one run: ``python bench/costs.py --hot DIR [--pairs N] [--write PAGE]``.
 
 The environment's DeepSpeed is measured; `tox run -e bench` runs this on the release with most patches. CPU time (user +
-system) of fresh processes, with and without by turns, so that a change in the machine's speed meets both alike.
+system) of fresh processes, with and without by turns, so that a change in the machine's speed meets both alike. DIR
+holds DeepSpeed 0.14.2, whose founding patch is in a function that can be called by itself.
 """
 
 from __future__ import annotations
@@ -21,15 +22,8 @@ ELSEWHERE = Path(__file__).parent  # not the checkout's root, whose dsfix is not
 ENVIRONMENT = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
 ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's second run has its bytecode
 
-# what today's torch and numpy lack and DeepSpeed up to 0.14.3 imports: the run without dsfix has to import, too
-SHIM = """
-import logging, numpy
-import torch.distributed.elastic.agent.server.api as api
-for module, name in ((numpy, "BUFSIZE"), (api, "log"), (api, "_get_socket_with_port")):
-    if name not in vars(module): setattr(module, name, 8192)
-"""
-PLAIN = SHIM + "import deepspeed"
-WITH = "import dsfix" + SHIM + "import deepspeed"
+PLAIN = "import deepspeed"
+WITH = "import dsfix, deepspeed"
 
 HOT = """
 import sys, time, types, statistics
@@ -67,17 +61,18 @@ def cpu_seconds(*arguments: str) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def hot_ratio() -> float:
-    """Time of an edited function over time of the same function before the edit."""
+def hot_ratio(deepspeed: Path) -> float:
+    """Time of an edited function of 0.14.2, which is in that directory, over time of the same before the edit."""
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(deepspeed.absolute())}
     done = subprocess.run(
-        [sys.executable, "-c", HOT], cwd=ELSEWHERE, env=ENVIRONMENT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", HOT], cwd=ELSEWHERE, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
         sys.exit(done.stderr)
     return float(done.stdout.split()[-1])
 
 
-def table(pairs: int) -> str:
+def table(pairs: int, hot: Path) -> str:
     """The three figures as a Markdown table."""
     for arguments in (("-c", PLAIN), ("-c", WITH), ("-m", "dsfix", "list")):
         cpu_seconds(*arguments)  # bytecode and file caches
@@ -88,7 +83,11 @@ def table(pairs: int) -> str:
         lists.append(cpu_seconds("-m", "dsfix", "list") / plain)
     rows = [
         ("`import dsfix; import deepspeed` / `import deepspeed`, CPU time", imports, "1.03"),
-        ("a call of an edited function that does not reach the added code / the same unpatched", [hot_ratio()], "1.00"),
+        (
+            "a call of an edited function that does not reach the added code / the same unpatched",
+            [hot_ratio(hot)],
+            "1.00",
+        ),
         ("`python -m dsfix list` / `import deepspeed`, CPU time", lists, "0.25"),
     ]
     lines = ["| what | ratio (median) | quartiles | wanted, at most |", "| --- | --- | --- | --- |"]
@@ -101,6 +100,7 @@ def table(pairs: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hot", type=Path, required=True, metavar="DIR")
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
@@ -108,7 +108,7 @@ def main() -> None:
         f"{name} {importlib.metadata.version(name)}" for name in ("dsfix", "deepspeed", "torch", "numpy")
     )
     started = time.perf_counter()
-    figures = table(options.pairs)
+    figures = table(options.pairs, options.hot)
     page = f"""# What dsfix costs
 
 `tox run -e bench` on {date.today()}: {versions}, Python {platform.python_version()}, {os.cpu_count()} cores, \

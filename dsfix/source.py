@@ -147,7 +147,7 @@ def find_blocks(path: str, qualname: str) -> list[Block]:
     """The definitions of `qualname`'s outermost function in the file, in order (several for if/else, overloads)."""
     outer, _, accessor = split_target(qualname)
     starts = _definitions(path).get(outer, ())
-    if len(starts) != 1:
+    if len(starts) != 1 and re.search(rf"\b(?:def|class)\s+{outer.rpartition('.')[2]}\b", text_of(path) or ""):
         starts = _parsed_definitions(path).get(outer, ())
     blocks = [block_at(path, _with_decorators(path, start) + 1) for start in starts]
     found = [block for block in blocks if block is not None]

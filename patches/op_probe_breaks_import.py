@@ -18,7 +18,6 @@ import os
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 from dsfix.patch import BugPresent, CannotTell, Patch, Replace, Severity, Source
 
@@ -66,6 +65,8 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
+    from unittest import mock
+
     torch = lab.torch
     if "deepspeed" in sys.modules:
         raise CannotTell("deepspeed has been imported already")

@@ -1,7 +1,6 @@
 """Trains with LoRA under ZeRO-3, with and without non-reentrant checkpointing; writes what this rank saw to JSON."""
 
 import dsfix  # noqa: F401 isort: skip
-import gc
 import itertools
 import json
 import sys
@@ -12,7 +11,6 @@ from dsfix.lab import Lab
 lab = Lab()
 torch = lab.torch
 deepspeed = lab.deepspeed
-gc.freeze()  # DeepSpeed collects garbage a dozen times per engine
 
 from torch import nn  # noqa: E402
 
