@@ -70,7 +70,8 @@ def _is_ellipsis(node: Any) -> bool:
 @functools.lru_cache(maxsize=32)
 def _inventory(tree: ast.AST) -> tuple[list[list[ast.stmt]], dict[type, list[ast.expr]]]:
     """The statement lists of a tree that is not changed any more, and its expressions by type."""
-    lists, expressions = [], {}
+    lists: list[list[ast.stmt]] = []
+    expressions: dict[type, list[ast.expr]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.expr):
             expressions.setdefault(type(node), []).append(node)

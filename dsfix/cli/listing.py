@@ -73,10 +73,11 @@ def _word(outcome: Outcome) -> str:
 def _why(patch: Patch, verdict: Verdict) -> str:
     if verdict.outcome is Outcome.NOT_AFFECTED:
         return verdict.reason
-    story = f"{patch.severity.value}: {patch.title}"
-    # of what applies `show` tells which functions it changes
-    reason = verdict.reason.partition(": ")[0] if verdict.outcome is Outcome.PENDING else verdict.reason
-    return f"{story}\n{reason}"
+    reason = verdict.reason
+    if verdict.outcome is Outcome.PENDING:  # which functions are changed, `show` tells
+        claim = ", ".join(f"{name} {specifiers}" for name, specifiers in patch.affects.items())
+        reason = f"{reason.partition(': ')[0]}; for {claim}"
+    return f"{patch.severity.value}: {patch.title}\n{reason}"
 
 
 def _advice(outcomes: list[Outcome]) -> str:
