@@ -64,12 +64,7 @@ def run(options: argparse.Namespace) -> int:
     gpu = environments.gpu()
     releases = [release.deepspeed for release in table.load().run_in(environment.name)]
     entries = chosen(options.patch)
-    tasks = [
-        # that nothing is to be seen outside is no proof where torch was there before
-        Task(entry, release, fresh=not claimed(entry.patch, environment, release))
-        for entry in entries
-        for release in edges(entry.patch, environment, releases)
-    ]
+    tasks = [Task(entry, release) for entry in entries for release in edges(entry.patch, environment, releases)]
     bad = 0
     with Cells() as cells, closing(runner.results(tasks, cells, options.jobs)) as ended:
         for result in ended:

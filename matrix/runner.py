@@ -24,7 +24,6 @@ class Task:
 
     entry: Entry
     release: str
-    fresh: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def results(tasks: Sequence[Task], cells: Cells, jobs: int) -> Generator[Result,
 
 def _result(task: Task, cells: Cells) -> Result | BaseException:
     try:
-        return Result(task, cells.run(task.entry, task.release, task.fresh))
+        return Result(task, cells.run(task.entry, task.release))
     except Unavailable as reason:
         return Result(task, None, str(reason))
     except OSError as error:  # of the scratch directory, a full disk: another cell may have more luck

@@ -87,13 +87,6 @@ def test_a_contradiction_and_a_broken_environment_fail(stand_in: StandIn) -> Non
     assert done.stdout.splitlines()[-1].startswith("5 cells at the edges, 2 of them")
 
 
-def test_a_bug_outside_that_only_a_fresh_process_shows_is_found(stand_in: StandIn) -> None:
-    stand_in.patch("name_a", bug=">=1.2", body="if preloaded and release == '1.4.0': return 'torch hides it'")
-    assert stand_in.matrix("run").returncode == 0
-    done = stand_in.matrix("edges")
-    assert done.returncode == 1
-    assert "name_a on deepspeed 1.4.0: wrong: the bug is there outside the claimed range" in done.stdout
-
 
 def test_cannot_tell_fails_only_where_the_record_has_an_answer(stand_in: StandIn) -> None:
     hidden = stand_in.root / "hidden"
