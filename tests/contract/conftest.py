@@ -17,7 +17,7 @@ from dsfix.registry import Entry
 
 sys.path.insert(0, str(Path(__file__).parent))  # `harness`, for the tests
 
-from harness import choice
+from harness import checks, choice
 from harness.case import Case, Machine
 from harness.client import Server
 
@@ -28,6 +28,30 @@ _PRELOADED = (
 )
 _AGENT = "torch.distributed.elastic.agent.server.api"  # has targets of patches
 _STUBS = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--whole", action="store_true", help="every check of every patch; without it each patch stands a third of them"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Each check on every third patch, the next check on others: what is wrong with the engine shows on any of them."""
+    if config.getoption("whole"):
+        return
+    kept, left = [], []
+    ids = list(registry.catalogue())
+    for item in items:
+        chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        place = (
+            ids.index(chosen["patch_id"]) + checks.CHECKS.index(chosen["check"])
+            if {"check", "patch_id"} <= chosen.keys()
+            else 0
+        )
+        (left if place % 3 else kept).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(scope="session")

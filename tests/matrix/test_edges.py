@@ -87,7 +87,6 @@ def test_a_contradiction_and_a_broken_environment_fail(stand_in: StandIn) -> Non
     assert done.stdout.splitlines()[-1].startswith("5 cells at the edges, 2 of them")
 
 
-
 def test_cannot_tell_fails_only_where_the_record_has_an_answer(stand_in: StandIn) -> None:
     hidden = stand_in.root / "hidden"
     stand_in.patch("name_a", body=f"if os.path.exists({str(hidden)!r}): raise CannotTell('needs two GPUs')")
