@@ -8,7 +8,7 @@ How: one warning on rank 0, at WARNING, where the config is read and the outcome
     runs and may have been meant so, nor a guess: "auto" was bf16 up to 0.17.0, and is false elsewhere in DeepSpeed.
     Nothing is said where the other one of the two is on, or `torch_autocast`.
 Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/6976 (0.17.1), not fixed.
-Retire: when DeepSpeed says so itself, and the releases that do not are no longer supported here.
+Retire: when a release after DeepSpeed 0.19.8 says so itself, and those that do not are no longer supported here.
 """
 
 from __future__ import annotations

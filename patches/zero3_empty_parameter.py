@@ -6,7 +6,8 @@ Why: whether a module's parameters have to be gathered is judged by the number o
 How: parameters are gathered where any is missing, with elements or without.
 Upstream: not fixed in 0.19.8; https://github.com/deepspeedai/DeepSpeed/pull/8375, open. Up to 0.18.5 the same lines are
     in another function: zero3_empty_parameter_before_0186.
-Retire: when upstream has released a fix, and the releases before it are no longer supported here.
+Retire: when https://github.com/deepspeedai/DeepSpeed/pull/8375 is in a release, and those before it are no longer
+    supported here.
 """
 
 from __future__ import annotations

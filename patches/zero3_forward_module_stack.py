@@ -10,7 +10,8 @@ Why: ZeRO-3 puts each module on a global list before its forward pass and takes 
 How: each module gets a forward hook that torch calls whatever ended the forward pass; it cuts the list back to the
     length that it had before. `destroy()` takes the model off.
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7204 (what `destroy()` keeps), not fixed in 0.19.8.
-Retire: when that is closed by a release and the releases before it are no longer supported here.
+Retire: when https://github.com/deepspeedai/DeepSpeed/issues/7204 is closed by a release, and those before it are no
+    longer supported here.
 """
 
 from __future__ import annotations
