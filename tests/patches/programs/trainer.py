@@ -1,7 +1,6 @@
 """transformers' Trainer with LoRA of peft on a tiny Llama made from a config, under ZeRO-3; writes losses to JSON."""
 
 import dsfix  # noqa: F401 isort: skip
-import gc
 import json
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ from dsfix.lab import Lab
 lab = Lab()
 torch = lab.torch
 deepspeed = lab.deepspeed
-gc.freeze()  # DeepSpeed collects garbage a dozen times per engine
 
 from peft import LoraConfig, get_peft_model  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
