@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Callable, Union
 
-from . import attributes, edit, hooks, judge, log, registry, versions
+from . import attributes, edit, hooks, judge, log, registry, syntax, versions
 from .outcome import REMEDY, Outcome, Refused, StrictError, UnknownPatch
 from .patch import Edit, Patch, Provide
 from .registry import Entry
@@ -80,6 +80,7 @@ class Engine:
             self._catch_up()
             if module.__name__ == "deepspeed":
                 log.announce(self.summary())
+                syntax.forget()
             self.on_change()
         except StrictError:
             raise

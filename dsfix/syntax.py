@@ -12,7 +12,7 @@ from typing import Any, Union, cast
 
 from .outcome import Outcome, Refused
 from .patch import Edit
-from .source import FunctionNode, split_target
+from .source import Block, FunctionNode, split_target
 
 _IGNORED = {"type_comment", "kind"}
 
@@ -80,6 +80,12 @@ def _inventory(tree: ast.AST) -> tuple[list[list[ast.stmt]], dict[type, list[ast
             if isinstance(statements, list):
                 lists.append(statements)
     return lists, expressions
+
+
+def forget() -> None:
+    """Drop the trees that have been read: some 100 kB per function, which a job need not keep."""
+    Block.tree.cache_clear()
+    _inventory.cache_clear()
 
 
 def runs(tree: ast.AST, code: str) -> list[Run]:
