@@ -14,7 +14,6 @@ from __future__ import annotations
 import gc
 import sys
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
@@ -27,7 +26,7 @@ _OPTIMIZERS = {"Adam": "adam", "Adagrad": "adagrad", "Lion": "lion"}
 def _edit(name: str, low: str) -> Edit:
     destroy = f"self.ds_opt_{low}.destroy_{low}(self.opt_id)"
     target = f"deepspeed.ops.{low}.cpu_{low}:DeepSpeedCPU{name}.__del__"
-    return Edit(target, replace=destroy, code=f'if hasattr(self, "ds_opt_{low}"):\n    {destroy}')
+    return Edit(target, before=destroy, code=f'if not hasattr(self, "ds_opt_{low}"):\n    return')
 
 
 PATCH = Patch(
@@ -56,6 +55,8 @@ _REASON = "Error building extension"
 
 
 def reproduce(lab: Lab) -> str:
+    from unittest import mock
+
     torch = lab.torch
     _ = lab.deepspeed
     from deepspeed.ops import adagrad, adam, lion  # type: ignore[import-not-found,unused-ignore]

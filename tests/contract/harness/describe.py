@@ -81,12 +81,22 @@ def of_value(value: Any, depth: int = _DEPTH) -> str:
         inner = {"wrapped": value.__wrapped__, "by": getattr(value, "_self_wrapper", None)}
     elif isinstance(value, functools.partial):
         lines, inner = ["partial"], {"of": value.func}
+    elif isinstance(value, dict) and depth == _DEPTH:  # a registry, whose objects may have functions of their own
+        own = {key: _own_functions(each) for key, each in value.items()}
+        lines, inner = (
+            ["dict"],
+            {f"{key}.{name}": each for key, several in own.items() for name, each in several.items()},
+        )
     else:
         plain = isinstance(value, (type(None), bool, int, float, str, bytes, tuple))
         return f"{type(value).__qualname__} {repr(value)[:200] if plain else ''}".rstrip()
     for name, each in inner.items():
         lines += [name, textwrap.indent(of_value(each, depth - 1), "  ") if depth else type(each).__name__]
     return "\n".join(lines)
+
+
+def _own_functions(value: Any) -> dict[str, Any]:
+    return {name: each for name, each in getattr(value, "__dict__", {}).items() if type(each) is FunctionType}
 
 
 def _held_by(function: FunctionType) -> dict[str, Any]:
