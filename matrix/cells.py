@@ -44,7 +44,7 @@ class Cells:
         Raises environments.Unavailable where the release, or a process, cannot be had.
         """
         path = self._installed(release)
-        preloaded = None if fresh else self._preloaded_for(entry)
+        preloaded = None if fresh else self.preloaded_for(entry)
         if preloaded is not None:
             cell = _cell(entry, release, path, preloaded)
             if proofs.judge(entry.patch, cell)[0] in (State.CURED, State.NOT_AFFECTED):
@@ -61,7 +61,8 @@ class Cells:
             self._broken[release] = str(reason)
             raise
 
-    def _preloaded_for(self, entry: Entry) -> Preloaded | None:
+    def preloaded_for(self, entry: Entry) -> Preloaded | None:
+        """The process that forks its ranks; None where each has to be a fresh one."""
         device = entry.patch.device
         with self._lock:
             if device not in self._preloaded:

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Callable
 
 import pytest
 from harness import choice
 
 import environments
 import table
-from cells import TIMEOUT
+from cells import TIMEOUT, Cells
 from dsfix import registry
 from dsfix.lab import reproduction
 from dsfix.registry import Entry
 from dsfix.source import split_target
-from preload import Preloaded
 
 CATALOGUE = registry.catalogue()
 
@@ -49,24 +46,15 @@ PAIRS = {
 
 
 @pytest.fixture(scope="session")
-def rank_command() -> Iterator[Callable[[Entry], tuple[str, ...] | None]]:
-    """What starts a rank in a fork of a process that has torch, for a patch for which that is like a fresh one."""
-    with ExitStack() as stack:
-        by_device: dict[str, Preloaded] = {}
-
-        def command(entry: Entry) -> tuple[str, ...] | None:
-            device = entry.patch.device
-            if device not in by_device:
-                by_device[device] = stack.enter_context(Preloaded(device))
-            return by_device[device].rank if by_device[device].takes(entry.patch) else None
-
-        yield command
+def cells() -> Iterator[Cells]:
+    with Cells() as each:
+        yield each
 
 
 @pytest.mark.parametrize("subset", ["first", "second", "both"])
 @pytest.mark.parametrize(("pair", "release"), PAIRS.items(), ids=["+".join(pair) for pair in PAIRS])
 def test_each_subset_cures_what_it_is_for(
-    rank_command: Callable[[Entry], tuple[str, ...] | None],
+    cells: Cells,
     monkeypatch: pytest.MonkeyPatch,
     pair: tuple[str, str],
     release: str,
@@ -76,9 +64,9 @@ def test_each_subset_cures_what_it_is_for(
     others = [each.id for each in choice.beside(release, CATALOGUE) if each.patch.default and each.id not in pair]
     monkeypatch.setenv("DSFIX_ONLY", ",".join([*ids, *others]))
     for patch_id in ids:
-        command = rank_command(CATALOGUE[patch_id])
+        preloaded = cells.preloaded_for(CATALOGUE[patch_id])
         path = environments.installed(release)
-        options = {} if command is None else {"rank_command": command}
+        options = {} if preloaded is None else {"rank_command": preloaded.rank}
         seen = reproduction.run(patch_id, True, TIMEOUT, path, **options)
         assert seen.patch == "applied", f"{patch_id} on {release} is {seen.patch}"
         # without the other patch its bug may come first, which is an error of this reproduction
