@@ -16,6 +16,7 @@ from typing import Any
 
 from . import hooks, log, versions
 from .engine import Engine
+from .guards import initialize
 from .outcome import Outcome, StrictError
 from .settings import Settings
 
@@ -88,6 +89,8 @@ def activate() -> None:
     try:
         hooks.withdraw_forgotten()
         engine.activate()
+        if not settings.disable:
+            initialize.Watch(settings).start()
     except StrictError:
         raise
     except Exception as error:  # a job is worth more than its patches

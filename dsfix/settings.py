@@ -10,12 +10,16 @@ from dataclasses import dataclass
 
 _YES = {"1", "true", "yes", "on"}
 _NO = {"", "0", "false", "no", "off"}
+_PLACEMENT = ("warn", "error", "move", "off")
+_DEVICE_MAP = ("error", "repair", "off")
+_CHECK = ("off", "warn", "error")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """DSFIX_DISABLE, DSFIX_ONLY, DSFIX_SKIP, DSFIX_STRICT, DSFIX_REPORT and DSFIX_LOG_LEVEL.
+    """DSFIX_DISABLE, DSFIX_ONLY, DSFIX_SKIP, DSFIX_STRICT, DSFIX_REPORT, DSFIX_LOG_LEVEL, and of the guards
+    DSFIX_PLACEMENT, DSFIX_DEVICE_MAP and DSFIX_CHECK.
 
     `complaints` holds one sentence for each value that could not be used.
     """
@@ -26,6 +30,9 @@ class Settings:
     strict: bool = False
     report: str | None = None
     log_level: int = logging.INFO
+    placement: str = _PLACEMENT[0]
+    device_map: str = _DEVICE_MAP[0]
+    check: str = _CHECK[0]
     complaints: tuple[str, ...] = ()
 
     @classmethod
@@ -38,6 +45,13 @@ class Settings:
             if value not in _YES | _NO:
                 complaints.append(f"{name}={env[name]!r} is neither yes (1) nor no (0): ignored")
             return value in _YES
+
+        def choice(name: str, choices: tuple[str, ...]) -> str:
+            value = env.get(name, "").strip().lower() or choices[0]
+            if value not in choices:
+                complaints.append(f"{name}={env[name]!r} is not one of {', '.join(choices)}: {choices[0]} taken")
+                return choices[0]
+            return value
 
         level = env.get("DSFIX_LOG_LEVEL", "").strip().upper() or "INFO"
         if level not in _LEVELS:
@@ -54,6 +68,9 @@ class Settings:
             strict=flag("DSFIX_STRICT"),
             report=os.path.abspath(os.path.expanduser(report)) if report else None,  # the job may change directory
             log_level=getattr(logging, level),
+            placement=choice("DSFIX_PLACEMENT", _PLACEMENT),
+            device_map=choice("DSFIX_DEVICE_MAP", _DEVICE_MAP),
+            check=choice("DSFIX_CHECK", _CHECK),
             complaints=tuple(complaints),
         )
 
