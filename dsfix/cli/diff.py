@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     )
     verdicts = environment.verdicts()
     edits, notes = [], []
-    for entry in entries:
+    for entry in sorted(entries, key=lambda entry: entry.id):
         verdict = verdicts[entry.id]
         if verdict.outcome is not Outcome.PENDING:
             if options.ids or verdict.outcome.trouble:
@@ -55,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
 def unified_diff(edits: list[Edit]) -> str:
     """The diff of all edited files, paths relative to the directory that holds the package.
 
+    Edits at one place stand in the order in which they are given; the engine's is that of the patches' ids.
+
     Raises:
         Complaint: an anchor shares its line with other statements.
     """
@@ -69,7 +71,8 @@ def unified_diff(edits: list[Edit]) -> str:
     for path, several in places.items():
         before = (text_of(path) or "").splitlines(keepends=True)
         after = list(before)
-        for edit, place in sorted(several, key=_position, reverse=True):  # from the end: what stands before stays put
+        in_order = sorted(several, key=_position)
+        for edit, place in reversed(in_order):  # from the end: what stands before stays put
             _splice(after, edit, place)
         parts += difflib.unified_diff(before, after, f"a/{names[path]}", f"b/{names[path]}")
     return "".join(line if line.endswith("\n") else line + "\n" for line in parts)

@@ -58,6 +58,12 @@ def test_several_edits(changed):
     assert changed(*edits) == changed(*reversed(edits)) == ["+    x = -x", "+    z += 1"]
 
 
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_edits_at_one_place_stand_in_their_order(changed, where):
+    edits = [{where: "z = abs(x) + abs(x)", "code": code} for code in ("x += 1", "x *= 2")]
+    assert changed(*edits) == ["+    x += 1", "+    x *= 2"]
+
+
 def test_an_anchor_that_shares_its_line_is_one_sentence(changed):
     with pytest.raises(Complaint, match="cannot be shown as a diff"):
         changed({"after": "y = 1", "code": "y += 1"})

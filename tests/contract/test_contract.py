@@ -23,17 +23,6 @@ def test_contract(case_of: Any, patch_id: str, check: Callable[..., None]) -> No
         pytest.skip(f"{patch_id}: {reason}")
 
 
-# open: beside the others of its releases dict_output_double_scaling cures what it is for, but the code in force is not,
-# instruction by instruction, the text that `dsfix diff` writes (seen on 0.18.3; 0.18.5 fails as well)
-_OPEN = pytest.mark.xfail(reason="diff's text and the code in force differ")
-
-
-@pytest.mark.parametrize(
-    ("release", "entries"),
-    [
-        pytest.param(each, entries, id=each, marks=_OPEN if ENTRIES["dict_output_double_scaling"] in entries else ())
-        for each, entries in RELEASES.items()
-    ],
-)
+@pytest.mark.parametrize(("release", "entries"), RELEASES.items(), ids=RELEASES)
 def test_all_patches_of_a_release_at_once(case_of: Any, release: str, entries: tuple[Entry, ...]) -> None:
     checks.all_at_once([case_of(each, release) for each in entries])
