@@ -128,11 +128,10 @@ def compile_function(node: FunctionNode, qualname: str, like: CodeType, imports:
     """
     body: ast.stmt = node
     for name in reversed(qualname.split(".")[:-1]):  # for name mangling, `__class__` and the qualified name
-        body = ast.ClassDef(name=name, bases=[], keywords=[], body=[body], decorator_list=[], **_TYPE_PARAMS)
+        body = ast.ClassDef(name=name, bases=[], keywords=[], body=[body], decorator_list=[], **_TYPE_PARAMS, **_AT)
     tree = ast.Module(body=[body], type_ignores=[])
     if imports:
-        tree.body.insert(0, ast.Import(names=[ast.alias(name) for name in imports]))
-    tree = ast.fix_missing_locations(tree)
+        tree.body.insert(0, ast.Import(names=[ast.alias(name, **_AT) for name in imports], **_AT))
     compiled = compile(tree, like.co_filename, "exec", flags=like.co_flags & _FUTURE, dont_inherit=True)
     for code in _nested(compiled):
         if code.co_name == like.co_name and code.co_firstlineno == like.co_firstlineno:
@@ -140,6 +139,7 @@ def compile_function(node: FunctionNode, qualname: str, like: CodeType, imports:
     raise Refused(Outcome.DRIFTED, f"{qualname} is not at {like.co_filename}:{like.co_firstlineno}")
 
 
+_AT: dict[str, Any] = {"lineno": 1, "col_offset": 0}
 _TYPE_PARAMS: dict[str, Any] = {"type_params": []} if "type_params" in ast.ClassDef._fields else {}  # Python 3.12
 
 

@@ -79,6 +79,8 @@ def _stands(evidence: Source) -> bool:
         Refused: drifted where the file is not there.
     """
     path = _file(evidence.module)
+    if not syntax.may_occur(text_of(path) or "", evidence.code):
+        return False
     if not evidence.qualname:
         return syntax.occurs(_top_level(path), evidence.code)
     for block in find_blocks(path, evidence.qualname):

@@ -68,31 +68,53 @@ def _is_ellipsis(node: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=32)
-def _inventory(tree: ast.AST) -> tuple[list[list[ast.stmt]], dict[type, list[ast.expr]]]:
-    """The statement lists of a tree that is not changed any more, and its expressions by type."""
+def _statement_lists(tree: ast.AST) -> list[list[ast.stmt]]:
+    """The statement lists of a tree that is not changed any more; expressions, which hold none, are not looked into."""
     lists: list[list[ast.stmt]] = []
-    expressions: dict[type, list[ast.expr]] = {}
+    waiting: list[Any] = [tree]
+    while waiting:
+        node = waiting.pop()
+        for name in _HOLDS_STATEMENTS.get(type(node), ()):
+            inner = getattr(node, name)
+            if inner:
+                waiting += inner
+                if name in _STATEMENTS:
+                    lists.append(inner)
+    return lists
+
+
+_STATEMENTS = ("body", "orelse", "finalbody")
+_HOLDS_STATEMENTS = {
+    kind: names
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST) and not issubclass(kind, ast.expr)
+    for names in [[name for name in kind._fields if name in (*_STATEMENTS, "handlers", "cases")]]
+    if names
+}
+
+
+@functools.lru_cache(maxsize=32)
+def _expressions(tree: ast.AST) -> dict[type, list[ast.expr]]:
+    """The expressions of a tree that is not changed any more, by type."""
+    found: dict[type, list[ast.expr]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.expr):
-            expressions.setdefault(type(node), []).append(node)
-        for name in ("body", "orelse", "finalbody"):
-            statements = getattr(node, name, None)
-            if isinstance(statements, list):
-                lists.append(statements)
-    return lists, expressions
+            found.setdefault(type(node), []).append(node)
+    return found
 
 
 def forget() -> None:
     """Drop the trees that have been read: some 100 kB per function, which a job need not keep."""
     Block.tree.cache_clear()
-    _inventory.cache_clear()
+    _statement_lists.cache_clear()
+    _expressions.cache_clear()
 
 
 def runs(tree: ast.AST, code: str) -> list[Run]:
     """Every place where the statements of `code` stand one after another."""
     pattern = _parse(code)
     found = []
-    for statements in _inventory(tree)[0]:
+    for statements in _statement_lists(tree):
         for start in range(len(statements) - len(pattern) + 1):
             if all(map(same, pattern, statements[start:])):
                 found.append(Run(statements, start, len(pattern)))
@@ -101,7 +123,7 @@ def runs(tree: ast.AST, code: str) -> list[Run]:
 
 def expressions(tree: ast.AST, pattern: ast.expr) -> list[ast.expr]:
     """Every expression in `tree` equal to `pattern`."""
-    return [node for node in _inventory(tree)[1].get(type(pattern), ()) if same(pattern, node)]
+    return [node for node in _expressions(tree).get(type(pattern), ()) if same(pattern, node)]
 
 
 def may_occur(text: str, code: str) -> bool:
@@ -230,7 +252,7 @@ def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
             if isinstance(place, Run):
                 _plan(plans.setdefault(id(place.statements), _Plan(place.statements)), edit, place)
             else:
-                swaps[id(place)] = _placed(as_expression(edit.code), place)
+                swaps[id(place)] = _placed(copy.deepcopy(as_expression(edit.code)), place)
     for patch_id, nodes in anchors:
         clash = set().union(*(replaced.get(id(node), ()) for node in nodes)) - {patch_id}
         if clash:
@@ -279,8 +301,7 @@ def _placed_all(code: str, anchor: ast.stmt) -> list[ast.stmt]:
 
 
 def _placed(node: Any, anchor: ast.AST) -> Any:
-    """A copy of `node` whose every part stands where the anchor stands, for tracebacks."""
-    node = copy.deepcopy(node)
+    """`node`, every part of it put where the anchor stands, for tracebacks."""
     for part in ast.walk(node):
         if "lineno" in part._attributes:
             ast.copy_location(part, anchor)

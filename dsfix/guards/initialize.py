@@ -56,7 +56,7 @@ class Watch:
             self.imported(module)
 
     def imported(self, module: ModuleType) -> None:
-        if self.handle is not None and self.handle.in_force(module):
+        if not hasattr(module, "initialize") or (self.handle is not None and self.handle.in_force(module)):
             return
         try:
             self.handle = attributes.substitute(module, Wrap("deepspeed:initialize", self.initialize))
