@@ -14,6 +14,12 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 ENTRIES = registry.catalogue()
 SECTION = re.compile(r"^(Why|How|Changes|Upstream|Retire): (.*(?:\n(?!\w+: ).*)*)", re.M)
 
+# what the interpreter or dsfix itself has loaded, and small modules
+CHEAP = {
+    *("__future__", "collections.abc", "contextlib", "copy", "datetime", "dsfix.patch", "functools", "gc"),
+    *("importlib.util", "itertools", "logging", "os", "pickle", "re", "sys", "threading", "traceback", "typing"),
+}
+
 each_patch = pytest.mark.parametrize("patch_id", ENTRIES)
 
 
@@ -62,6 +68,18 @@ def test_retire_can_be_checked(patch_id):
     version = r"\d+\.\d+(\.\d+)?"
     condition = rf"DeepSpeed {version}|(torch|numpy|Python|transformers|pydantic) {version}|https://github\.com/\S+"
     assert re.search(condition, retire), f"no release and no link tells when: {retire!r}"
+
+
+@each_patch
+def test_loading_a_patch_is_cheap(patch_id):
+    """`import dsfix` loads them all: beyond what it needs itself, a patch imports where it runs."""
+    modules = set()
+    for node in ast.parse(inspect.getsource(ENTRIES[patch_id].module)).body:
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules.add(node.module)
+    assert modules - CHEAP == set()
 
 
 @each_patch
