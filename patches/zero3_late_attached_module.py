@@ -5,7 +5,7 @@ Why: in each forward pass the engine marks the parameter container of all module
     from torch 2.5 on and takes no attribute: AttributeError.
 How: gives such a module ZeRO-3's container before it is marked, as upstream does from 0.19.1 on, and leaves one that
     came during the forward pass alone. The parameters themselves stay what they are: whole, and in no optimizer of
-    DeepSpeed. Up to 0.16.4 the mark is set in another function: those releases are not covered.
+    DeepSpeed. Up to 0.16.4 this stands in another function: see zero3_late_attached_module_0_16.
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/6961, fixed by
     https://github.com/deepspeedai/DeepSpeed/pull/8009 (0.19.1).
 Retire: when DeepSpeed 0.19.0 is no longer supported here.
