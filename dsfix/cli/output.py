@@ -47,5 +47,14 @@ def print_table(columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]
     print(drawn.getvalue(), end="")
 
 
+def encodes(text: str) -> bool:
+    """Whether standard output can show this text."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
 def style(outcome: Outcome) -> str:
     return STYLES.get(outcome, "red")

@@ -1,0 +1,137 @@
+"""Other programs, asked with a time limit: whatever they do, the answer is an `Answer`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Optional, Union
+
+_MOST = 1 << 20  # bytes of one stream that are kept
+_AFTER_KILL = 2.0  # seconds; a process that waits for a broken driver cannot be killed
+_running: set[subprocess.Popen[bytes]] = set()
+
+Input = Optional[Union[int, IO[bytes]]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program said. `problem`: one sentence where it gave no answer, else ""."""
+
+    output: str = ""
+    errors: str = ""
+    status: int | None = None
+    problem: str = ""
+    timed_out: bool = False
+
+    @property
+    def said(self) -> str:
+        """The first line that says something, of its output, else of its errors, else the problem."""
+        return first_line(self.output) or first_line(self.errors) or self.problem
+
+
+def ask(
+    argv: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None, stdin: Input = None
+) -> Answer:
+    """Runs a program in a session of its own; it is killed with all that it started when the time is up."""
+    name = os.path.basename(argv[0])
+    try:
+        process = subprocess.Popen(
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return Answer(problem=f"{name} cannot be run: {getattr(error, 'strerror', None) or error}")
+    _running.add(process)
+    kept = (bytearray(), bytearray())
+    readers = [
+        threading.Thread(target=_keep, args=(stream, into, process), daemon=True)
+        for stream, into in zip((process.stdout, process.stderr), kept)
+    ]
+    deadline = time.monotonic() + seconds
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(max(0.0, deadline - time.monotonic()))
+    # a process is killed before it is waited for: afterwards its number may be another's
+    timed_out = any(reader.is_alive() for reader in readers) or not _ends(process, deadline - time.monotonic())
+    if timed_out:
+        _kill(process)
+        for reader in readers:
+            reader.join(_AFTER_KILL)
+    gone = _ends(process, _AFTER_KILL)
+    _running.discard(process)
+    output, errors = (bytes(each).decode(errors="replace") for each in kept)
+    status = process.returncode
+    problem = ""
+    if timed_out:
+        problem = f"{name} gave no answer within {seconds:g} s"
+        if not gone:
+            problem += " and cannot be killed"
+    elif status < 0:
+        problem = f"{name} was ended by {_signal(-status)}"
+    return Answer(output, errors, status, problem, timed_out)
+
+
+def end_all() -> None:
+    """Kills what is still running: the command was interrupted."""
+    for process in list(_running):
+        if process.returncode is None:
+            _kill(process)
+
+
+def first_line(text: str) -> str:
+    """The first line that says something, without what a terminal would not print."""
+    for line in text.splitlines():
+        shown = "".join(character for character in line if character.isprintable()).strip()
+        if shown:
+            return shown[:300]
+    return ""
+
+
+def _keep(stream: IO[bytes], into: bytearray, process: subprocess.Popen[bytes]) -> None:
+    while True:
+        try:
+            chunk = os.read(stream.fileno(), 65536)
+        except (OSError, ValueError):
+            return
+        if not chunk:
+            return
+        into += chunk
+        if len(into) > _MOST:
+            _kill(process)
+            return
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills the process and what it started."""
+    try:
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        process.wait(max(0.0, seconds))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,155 @@
+"""The caches of what is compiled on the user's machine: torch's extensions (DeepSpeed's ops) and Triton's."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .files import Disk, disk, text
+from .packages import Torch, home, installed_at
+
+_SOURCE = re.compile(r"^build \S+: (?:cuda_)?compile (.+)$", re.M)
+
+
+@dataclass(frozen=True)
+class Build:
+    """One op in the cache. Times are seconds since 1970, None where there is no such file.
+
+    `sources`: the files that it was compiled from, by its build.ninja. `newest_source`: when the newest of them was
+    written. `locked`: since when there is a lock file; `holders`: the processes here that have it open.
+    """
+
+    op: str
+    path: str
+    built: float | None = None
+    sources: tuple[str, ...] = ()
+    newest_source: float | None = None
+    locked: float | None = None
+    holders: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Extensions:
+    """`root`: where torch puts what it compiles for this Python and torch; `chosen`: whether the user said so."""
+
+    root: str = ""
+    chosen: bool = False
+    disk: Disk | None = None
+    builds: tuple[Build, ...] = ()
+    problem: str = ""
+    triton: Disk | None = None
+    triton_chosen: bool = False
+    now: float = 0.0
+    torch_installed: float | None = None
+    deepspeed_installed: float | None = None
+
+
+def look(root: Path, environment: Mapping[str, str], torch: Torch) -> Extensions:
+    chosen = environment.get("TORCH_EXTENSIONS_DIR")
+    directory = Path(chosen) if chosen else default_root(environment, torch)
+    above = home(environment)
+    triton = environment.get("TRITON_CACHE_DIR") or (above / ".triton" if above else None)
+    builds: tuple[Build, ...] = ()
+    problem = "there is no home directory: set HOME or TORCH_EXTENSIONS_DIR"
+    if directory is not None:
+        builds, problem = look_at(directory, root)
+    return Extensions(
+        root=str(directory or ""),
+        chosen=bool(chosen),
+        disk=disk(directory, root) if directory else None,
+        builds=builds,
+        problem=problem,
+        triton=disk(Path(triton), root) if triton else None,
+        triton_chosen=bool(environment.get("TRITON_CACHE_DIR")),
+        now=time.time(),
+        torch_installed=installed_at("torch"),
+        deepspeed_installed=installed_at("deepspeed"),
+    )
+
+
+def default_root(environment: Mapping[str, str], torch: Torch) -> Path | None:
+    """Where torch compiles to when TORCH_EXTENSIONS_DIR does not say, as torch.utils.cpp_extension composes it."""
+    above = home(environment)
+    if above is None:
+        return None
+    caches = (
+        above / "Library/Caches"
+        if sys.platform == "darwin"
+        else Path(environment.get("XDG_CACHE_HOME") or above / ".cache")
+    )
+    built_for = (
+        f"rocm{torch.hip.replace('.', '')}"
+        if torch.hip
+        else f"cu{torch.cuda.replace('.', '')}"
+        if torch.cuda
+        else "cpu"
+    )
+    flags = getattr(sys, "abiflags", "")
+    return caches / "torch_extensions" / f"py{sys.version_info.major}{sys.version_info.minor}{flags}_{built_for}"
+
+
+def look_at(directory: Path, root: Path) -> tuple[tuple[Build, ...], str]:
+    """The builds in a cache directory, and why they cannot be told, "" where they can."""
+    try:
+        names = sorted(each.name for each in os.scandir(directory) if each.is_dir())
+    except FileNotFoundError:
+        return (), ""
+    except OSError as error:
+        return (), f"{directory} cannot be read: {error.strerror}"
+    builds = [_build(directory / name) for name in names]
+    held = _holders([Path(build.path) / "lock" for build in builds if build.locked is not None], root)
+    return tuple(_with_holders(build, held) for build in builds), ""
+
+
+def _build(path: Path) -> Build:
+    sources = tuple(source for line in _SOURCE.findall(text(path / "build.ninja")) for source in line.split())
+    written = [time for time in map(_time, map(Path, sources)) if time is not None]
+    return Build(
+        op=path.name,
+        path=str(path),
+        built=_time(path / f"{path.name}.so"),
+        sources=sources,
+        newest_source=max(written) if written else None,
+        locked=_time(path / "lock"),
+    )
+
+
+def _with_holders(build: Build, held: Mapping[str, tuple[int, ...]]) -> Build:
+    holders = held.get(os.path.realpath(os.path.join(build.path, "lock")), ())
+    return Build(build.op, build.path, build.built, build.sources, build.newest_source, build.locked, holders)
+
+
+def _holders(locks: list[Path], root: Path) -> dict[str, tuple[int, ...]]:
+    """Lock file -> the processes that have it open, of those that this user may look at."""
+    wanted = {os.path.realpath(lock) for lock in locks}
+    found: dict[str, tuple[int, ...]] = {}
+    if not wanted:
+        return found
+    for process in (each for each in _entries(root / "proc") if each.isdecimal()):
+        for number in _entries(root / "proc" / process / "fd"):
+            try:
+                target = os.readlink(root / "proc" / process / "fd" / number)
+            except OSError:
+                continue
+            if target in wanted:
+                found[target] = (*found.get(target, ()), int(process))
+    return found
+
+
+def _entries(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _time(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None

@@ -1,0 +1,154 @@
+"""Everything that `doctor` collects, as the rules get it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import __version__, registry
+from ..cli import environment as patches
+from ..judge import Verdict
+from . import accelerators, command, extensions, memory, packages, platform, toolchain
+from .accelerators import Accelerators
+from .extensions import Extensions
+from .files import Disk, disk
+from .memory import Memory
+from .packages import Packages
+from .platform import Platform
+from .toolchain import Toolchain
+
+IMPORT_SECONDS = 60.0  # a first import from a network disk takes that long
+PROGRAM_SECONDS = 20.0  # nvidia-smi without persistence mode takes seconds per GPU
+
+VARIABLES = (
+    *(
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "CUDA_LAUNCH_BLOCKING",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "CUDA_MODULE_LOADING",
+    ),
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NVML_BASED_CUDA_CHECK"),
+    *("TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST", "TORCH_DISTRIBUTED_DEBUG", "TRITON_CACHE_DIR", "TRITON_HOME"),
+    *("DS_ACCELERATOR", "DS_SKIP_CUDA_CHECK", "DS_IGNORE_CUDA_DETECTION", "DS_ENV_FILE", "DS_NVCC_THREADS"),
+    *("DEEPSPEED_TIMEOUT", "LOCAL_SIZE", "OMP_NUM_THREADS", "CXX", "CFLAGS", "LDFLAGS", "LD_LIBRARY_PATH", "TMPDIR"),
+    *(
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "HIP_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "MAX_JOBS",
+    ),
+)
+"""The variables that a support request shows, with those that begin with one of PREFIXES; no other is looked at."""
+PREFIXES = ("DSFIX_", "NCCL_", "TORCH_NCCL_", "GLOO_", "DS_BUILD_")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the environment. `variables`: VARIABLES and PREFIXES as far as they are set."""
+
+    platform: Platform
+    accelerators: Accelerators
+    toolchain: Toolchain
+    memory: Memory
+    disks: Mapping[str, Disk]
+    infiniband: tuple[str, ...]
+    packages: Packages
+    extensions: Extensions
+    variables: Mapping[str, str]
+    verdicts: Mapping[str, Verdict]
+
+    @property
+    def versions(self) -> dict[str, str | None]:
+        """What the rules' `affects` are compared with."""
+        return {**self.packages.versions, "python": self.platform.python}
+
+    @property
+    def deepspeed_usable(self) -> bool:
+        """Whether DeepSpeed is installed, and not half."""
+        return self.packages.versions.get("deepspeed") is not None and self.packages.deepspeed.complete
+
+    def as_json(self) -> dict[str, Any]:
+        facts = {
+            field.name: _plain(getattr(self, field.name))
+            for field in dataclasses.fields(self)
+            if field.name != "verdicts"
+        }
+        return {"dsfix": __version__, **facts}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value
+
+
+def chosen(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are shown."""
+    return {
+        name: value for name, value in sorted(environment.items()) if name in VARIABLES or name.startswith(PREFIXES)
+    }
+
+
+def collect(
+    root: Path = Path("/"),
+    environment: Mapping[str, str] = os.environ,
+    import_seconds: float = IMPORT_SECONDS,
+    program_seconds: float = PROGRAM_SECONDS,
+) -> Facts:
+    """Looks at everything; what has to be run is run at the same time, each with its limit of seconds."""
+    with ThreadPoolExecutor() as pool:
+        try:
+            torch_probe = pool.submit(packages.ask_package, "torch", import_seconds, environment)
+            deepspeed_probe = pool.submit(packages.ask_package, "deepspeed", import_seconds, environment)
+            gpus = pool.submit(accelerators.look, root, environment, program_seconds)
+            tools = pool.submit(toolchain.look, root, environment, program_seconds)
+            static = packages.look()
+            verdicts = patches.verdicts() if registry.catalogue() else {}
+            found = dataclasses.replace(
+                static, torch_probe=torch_probe.result(), deepspeed_probe=deepspeed_probe.result()
+            )
+            if found.deepspeed_probe.failed and not found.torch_probe.failed:
+                found = dataclasses.replace(
+                    found, dsfix_probe=packages.ask_package("dsfix", import_seconds, environment)
+                )
+            return Facts(
+                platform=platform.look(root, environment),
+                accelerators=gpus.result(),
+                toolchain=tools.result(),
+                memory=memory.look(root),
+                disks={
+                    name: disk(path, root)
+                    for name, path in (
+                        ("temporary files", Path(environment.get("TMPDIR") or "/tmp")),
+                        ("home", packages.home(environment)),
+                    )
+                    if path is not None
+                },
+                infiniband=tuple(sorted(_names(root / "sys/class/infiniband"))),
+                packages=found,
+                extensions=extensions.look(root, environment, static.torch),
+                variables=chosen(environment),
+                verdicts=verdicts,
+            )
+        except BaseException:
+            command.end_all()
+            raise
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []

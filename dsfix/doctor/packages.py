@@ -1,0 +1,276 @@
+"""What is installed: versions, what torch's and DeepSpeed's files say, and what they say when they are imported."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+from .. import versions
+from ..source import module_file, text_of
+from . import probe
+from .command import Answer, ask, first_line
+from .files import text
+
+STACK = ("torch", "deepspeed", "transformers", "accelerate", "peft", "trl")
+SHOWN = (*STACK, "numpy", "pydantic", "setuptools", "ninja", "triton", "bitsandbytes", "flash-attn", "ms-swift")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_OP = re.compile(r"^(\w+)[ .]+\[(YES|NO)\][ .]+\[(OKAY|NO)\]\s*$", re.M)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a package said of itself in a process of its own.
+
+    `facts`: by part. `errors`: the exceptions, by part, in one line. `stopped`: why the process did not come to its
+    end, "" where it did, and `at` the part that it was in then.
+    """
+
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    stopped: str = ""
+    at: str = ""
+    timed_out: bool = False
+
+    @property
+    def failed(self) -> str:
+        """Why the import gave nothing, "" where it did, or was not tried."""
+        return self.errors.get("import", self.stopped if self.at == "import" else "")
+
+    def fact(self, part: str, name: str) -> Any:
+        return self.facts.get(part, {}).get(name)
+
+
+@dataclass(frozen=True)
+class Torch:
+    """From torch's own files: `cuda` and `hip` are versions, "" where torch was built without.
+
+    `baton`: whether a lock file stops the compilation of an op until somebody deletes it.
+    """
+
+    file: str = ""
+    cuda: str = ""
+    hip: str = ""
+    baton: bool = True
+
+
+@dataclass(frozen=True)
+class DeepSpeed:
+    """From DeepSpeed's own files: how it was built, and which versions and accelerators it accepts.
+
+    `prebuilt`: the ops that were compiled when it was installed; `missing`: those of them that have no file for this
+    Python. `built_with`: versions of torch and CUDA, like "2.3" and "12.1".
+    """
+
+    file: str = ""
+    complete: bool = False
+    prebuilt: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    built_for: str = ""
+    built_with: Mapping[str, str] = field(default_factory=dict)
+    cuda_alike: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    accelerators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """A requirement that a package declares and the environment does not fulfil; `found` is None where it is absent."""
+
+    package: str
+    requirement: str
+    found: str | None
+
+
+@dataclass(frozen=True)
+class Packages:
+    """`versions`: None where a distribution is absent, "" where it has no metadata."""
+
+    versions: Mapping[str, str | None]
+    torch: Torch
+    deepspeed: DeepSpeed
+    unmet: tuple[Unmet, ...] = ()
+    torch_probe: Probe = Probe()
+    deepspeed_probe: Probe = Probe()
+    dsfix_probe: Probe | None = None
+
+    @property
+    def ops(self) -> dict[str, tuple[bool, bool]]:
+        """What DeepSpeed's own report says of each op: prebuilt, and whether it can be built here."""
+        probe = self.dsfix_probe or self.deepspeed_probe
+        return read_report(str(probe.fact("report", "text") or ""))
+
+
+def look() -> Packages:
+    """What can be told without importing anything."""
+    return Packages(
+        versions={name: versions.installed(name) for name in SHOWN},
+        torch=torch_files(module_file("torch")),
+        deepspeed=deepspeed_files(module_file("deepspeed")),
+        unmet=unmet(),
+    )
+
+
+def torch_files(file: str | None) -> Torch:
+    """What torch's files say; nothing is imported."""
+    if file is None:
+        return Torch()
+    package = Path(file).parent
+    said = _literals(package / "version.py")
+    extension = text(package / "utils/cpp_extension.py")
+    return Torch(file, said.get("cuda") or "", said.get("hip") or "", not extension or "FileBaton(" in extension)
+
+
+def deepspeed_files(file: str | None) -> DeepSpeed:
+    """What DeepSpeed's files say; nothing is imported."""
+    if file is None:
+        return DeepSpeed()
+    package = Path(file).parent
+    built = _literals(package / "git_version_info_installed.py")
+    installed = built.get("installed_ops")
+    ops = tuple(op for op, there in installed.items() if there) if isinstance(installed, dict) else ()
+    info = built.get("torch_info")
+    alike = _literals(package / "ops/op_builder/builder.py").get("cuda_minor_mismatch_ok")
+    accelerators = _literals(package / "accelerator/real_accelerator.py").get("SUPPORTED_ACCELERATOR_LIST")
+    return DeepSpeed(
+        file=file,
+        complete=all((package / part).exists() for part in ("runtime/engine.py", "git_version_info.py")),
+        prebuilt=ops,
+        missing=tuple(op for op in ops if not _compiled(package, op)),
+        built_for=str(built.get("accelerator_name") or ""),
+        built_with={name: str(value) for name, value in info.items()} if isinstance(info, dict) else {},
+        cuda_alike={int(major): tuple(map(str, each)) for major, each in (alike or {}).items()},
+        accelerators=tuple(map(str, accelerators or ())),
+    )
+
+
+def _compiled(package: Path, op: str) -> bool:
+    return any(any((package / "ops").rglob(f"{op}_op{suffix}")) for suffix in EXTENSION_SUFFIXES)
+
+
+def _literals(path: Path) -> dict[str, Any]:
+    """The module-level names of a file that are bound to literals."""
+    try:
+        tree = ast.parse(text_of(str(path)) or "")
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    found = {}
+    for node in tree.body:
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            with contextlib.suppress(ValueError, TypeError):  # no literal
+                if isinstance(target, ast.Name):
+                    found[target.id] = ast.literal_eval(node.value)
+    return found
+
+
+def unmet() -> tuple[Unmet, ...]:
+    """What the packages of the stack require of others and do not find.
+
+    Of optional dependencies only those are compared that are in the stack themselves and installed.
+    """
+    found: dict[Unmet, None] = {}
+    for package in STACK:
+        for line in _requires(package):
+            try:
+                requirement = Requirement(line)
+            except InvalidRequirement:
+                continue
+            needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if not needed and not (requirement.name in STACK and _for_an_extra(requirement)):
+                continue
+            there = versions.installed(requirement.name)
+            if (there is None and needed) or (there and not _fulfils(requirement, there)):
+                found[Unmet(package, f"{requirement.name}{requirement.specifier}", there)] = None
+    return tuple(found)
+
+
+def _for_an_extra(requirement: Requirement) -> bool:
+    marker = requirement.marker
+    extras = re.findall(r"""extra == ["']([^"']+)""", str(marker))
+    return any(marker is not None and marker.evaluate({"extra": extra}) for extra in extras)
+
+
+def _requires(package: str) -> list[str]:
+    try:
+        return metadata.requires(package) or []
+    except Exception:  # absent, or metadata that cannot be read
+        return []
+
+
+def _fulfils(requirement: Requirement, version: str) -> bool:
+    try:
+        return requirement.specifier.contains(Version(version).public, prereleases=True)
+    except InvalidVersion:
+        return True  # nobody can tell
+
+
+def ask_package(what: str, seconds: float, environment: Mapping[str, str]) -> Probe:
+    """Runs probe.py; `what` is its argument."""
+    quiet = {name: value for name, value in environment.items() if name != "DSFIX_REPORT"}
+    quiet["PYTHONFAULTHANDLER"] = "1"
+    try:
+        with open(probe.__file__, "rb") as program:
+            answer = ask([sys.executable, "-", what], seconds, quiet, program)
+    except OSError as error:
+        answer = Answer(problem=f"{probe.__file__} cannot be read: {error.strerror}")
+    return read_probe(answer, tuple(probe.PARTS[what]))
+
+
+def read_probe(answer: Answer, parts: tuple[str, ...]) -> Probe:
+    """What a probe's process has said until its end, whatever that was."""
+    facts: dict[str, Mapping[str, Any]] = {}
+    errors: dict[str, str] = {}
+    for line in answer.output.splitlines():
+        try:
+            said = json.loads(line)
+            if "error" in said:
+                errors[said["part"]] = first_line(str(said["error"]))
+            else:
+                facts[said["part"]] = dict(said["facts"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    left = [part for part in parts if part not in facts and part not in errors]
+    if not left or "import" in errors:
+        return Probe(facts, errors)
+    why = answer.problem or f"the process ended with status {answer.status}"
+    fatal = next((line for line in answer.errors.splitlines() if line.startswith("Fatal Python error")), "")
+    last = first_line(fatal) or (first_line("\n".join(reversed(answer.errors.splitlines()))) if answer.status else "")
+    return Probe(facts, errors, f"{why}: {last}" if last else why, left[0], answer.timed_out)
+
+
+def read_report(report: str) -> dict[str, tuple[bool, bool]]:
+    """The table of ops of DeepSpeed's own report: op -> (installed, compatible)."""
+    rows = _OP.findall(_ESCAPES.sub("", report))
+    return {op: (built == "YES", can == "OKAY") for op, built, can in rows if op != "deepspeed_not_implemented"}
+
+
+def installed_at(distribution: str) -> float | None:
+    """When a distribution was installed, by the newest file of its metadata; None where there is none."""
+    try:
+        found = metadata.distribution(distribution)
+        directory = getattr(found, "_path", None)
+        return max(each.stat().st_mtime for each in Path(str(directory)).iterdir()) if directory else None
+    except (metadata.PackageNotFoundError, OSError, ValueError):
+        return None
+
+
+def home(environment: Mapping[str, str]) -> Path | None:
+    """The home directory, None where there is none to be found."""
+    try:
+        path = environment.get("HOME") or os.path.expanduser("~")
+    except RuntimeError:
+        return None
+    return Path(path) if os.path.isabs(path) else None

@@ -1,0 +1,113 @@
+"""Combinations of versions that are known not to work together; `affects` is the whole condition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Callable
+
+from ...rules import Found, Level, Rule
+from ..facts import Facts
+
+
+def _together(what: str, *names: str) -> Callable[[Facts], Iterable[Found]]:
+    def find(facts: Facts) -> Iterable[Found]:
+        where = ", ".join(f"{name} {facts.versions.get(name)}" for name in names)
+        return (Found(where, f"{where}: {what}"),)
+
+    return find
+
+
+RULES = (
+    Rule(
+        id="deepspeed_needs_torch_24",
+        level=Level.ERROR,
+        remedy="torch >= 2.4, or deepspeed <= 0.18.6 or >= 0.19.8",
+        find=_together(
+            "`import deepspeed` fails, torch has no amp.custom_fwd and no library.custom_op", "deepspeed", "torch"
+        ),
+        affects={"deepspeed": ">=0.18.7,<0.19.8", "torch": "<2.4.0.dev0"},
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/pull/7920",
+            "ran: `import deepspeed` beside torch 2.3.1 works on 0.18.6 and 0.19.8, fails on 0.18.7 to 0.19.7",
+        ),
+    ),
+    Rule(
+        id="deepspeed_0192_needs_python_310",
+        level=Level.ERROR,
+        remedy="deepspeed >= 0.19.3 or <= 0.19.1, or Python >= 3.10",
+        find=_together(
+            "deepspeed.initialize raises TypeError: unsupported operand type(s) for |", "deepspeed", "python"
+        ),
+        affects={"deepspeed": "==0.19.2", "python": "<3.10"},
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/8102",
+            "ran: deepspeed/moe/ep_router.py of 0.19.2 on Python 3.9 (TypeError) and 3.10, and of 0.19.3 on 3.9",
+        ),
+    ),
+    Rule(
+        id="trl_calls_renamed_hooks",
+        level=Level.WARNING,
+        remedy="trl >= 0.16, or deepspeed < 0.16.4",
+        find=_together(
+            "with ZeRO-3, generating while training (PPO, GRPO, online DPO) ends in `'DeepSpeedZeRoOffload' object has "
+            "no attribute '_register_hooks_recursively'`",
+            "deepspeed",
+            "trl",
+        ),
+        affects={"deepspeed": ">=0.16.4", "trl": "<0.16"},
+        evidence=(
+            "https://github.com/huggingface/trl/issues/2962",
+            "trl/models/utils.py of v0.15.2 and v0.16.0",
+            "deepspeed/runtime/zero/parameter_offload.py of 0.16.3 and 0.16.4",
+        ),
+    ),
+    Rule(
+        id="trainer_no_sync",
+        level=Level.WARNING,
+        remedy="transformers >= 4.47.1, accelerate >= 1.9, or dsfix",
+        find=_together(
+            "with ZeRO-2 or 3, gradient accumulation ends in `no_sync context manager is incompatible with gradient "
+            "partitioning`",
+            "deepspeed",
+            "transformers",
+            "accelerate",
+        ),
+        affects={"deepspeed": ">=0.16.0", "transformers": ">=4.46,<4.47.1", "accelerate": "<1.9"},
+        evidence=(
+            "https://github.com/huggingface/transformers/pull/35157",
+            "https://github.com/huggingface/accelerate/issues/3481",
+            "transformers/trainer.py of 4.45.2, 4.46.3, 4.47.0 and 4.47.1",
+            "accelerate/accelerator.py of v1.8.1 and v1.9.0",
+        ),
+        patches=("no_sync_incompatible",),
+    ),
+    Rule(
+        id="accelerate_optimizer_without_train",
+        level=Level.ERROR,
+        remedy="accelerate >= 0.34",
+        find=_together(
+            "the Trainer's first step ends in `'DeepSpeedZeroOptimizer' object has no attribute 'train'`",
+            "transformers",
+            "accelerate",
+        ),
+        affects={"transformers": ">=4.45", "accelerate": ">=0.30,<0.34"},
+        evidence=(
+            "https://github.com/hiyouga/LlamaFactory/issues/5400",
+            "transformers/trainer.py of 4.44.2 and 4.45.0",
+            "accelerate/optimizer.py of v0.29.3, v0.30.0, v0.33.0 and v0.34.0",
+        ),
+    ),
+    Rule(
+        id="peft_loses_modules_to_save",
+        level=Level.WARNING,
+        remedy="peft >= 0.15.1; adapters that were saved with 0.15.0 may lack them",
+        find=_together(
+            "with ZeRO-3, the weights of modules_to_save may be missing in what is saved", "deepspeed", "peft"
+        ),
+        affects={"deepspeed": ">=0.12.0", "peft": "==0.15.0"},
+        evidence=(
+            "https://github.com/huggingface/peft/pull/2459",
+            "https://github.com/huggingface/peft/pull/2453",
+        ),
+    ),
+)

@@ -1,0 +1,211 @@
+"""Rules about the caches of compiled ops and of Triton."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from ...rules import Found, Level, Rule
+from ..extensions import Build
+from ..facts import Facts
+
+
+def _locks(facts: Facts) -> list[Build]:
+    """Builds with a lock file that matters: a newer torch locks the file itself, and leaves it there."""
+    return (
+        [build for build in facts.extensions.builds if build.locked is not None] if facts.packages.torch.baton else []
+    )
+
+
+def _network(facts: Facts) -> bool:
+    return facts.extensions.disk is not None and facts.extensions.disk.network
+
+
+def _stale(facts: Facts) -> Iterator[Found]:
+    for build in _locks(facts):
+        if not build.holders and not _network(facts):
+            yield Found(
+                _lock(build), f"{_lock(build)} is {_age(facts, build)} old and no process here has it open: {_WAITS}"
+            )
+
+
+def _stale_on_network(facts: Facts) -> Iterator[Found]:
+    for build in _locks(facts):
+        if not build.holders and _network(facts):
+            yield Found(
+                _lock(build),
+                f"{_lock(build)} is {_age(facts, build)} old; unless another machine is compiling, {_WAITS}",
+            )
+
+
+def _held(facts: Facts) -> Iterator[Found]:
+    for build in _locks(facts):
+        if build.holders:
+            processes = ", ".join(map(str, build.holders))
+            yield Found(_lock(build), f"{build.op} is being compiled, by process {processes}")
+
+
+_WAITS = "every job that needs this op waits for it without end"
+
+
+def _lock(build: Build) -> str:
+    return os.path.join(build.path, "lock")
+
+
+def _age(facts: Facts, build: Build) -> str:
+    seconds = max(0, int(facts.extensions.now - (build.locked or 0)))
+    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+
+
+def _older_than(facts: Facts, package: str, installed: float | None) -> Iterator[Found]:
+    """Builds that are older than the package, and that ninja would keep: the same sources, older still."""
+    for build in facts.extensions.builds if installed is not None else ():
+        if _elsewhere(facts, build):
+            continue
+        unchanged = build.built is not None and build.newest_source is not None and build.newest_source <= build.built
+        if unchanged and installed is not None and build.built is not None and build.built < installed:
+            yield Found(
+                build.path,
+                f"{build.op} was compiled on {_day(build.built)}, {package} was installed later, on {_day(installed)}, "
+                "and the sources' dates are too old for it to be compiled anew",
+            )
+
+
+def _before_deepspeed(facts: Facts) -> Iterator[Found]:
+    yield from _older_than(facts, "DeepSpeed", facts.extensions.deepspeed_installed)
+
+
+def _before_torch(facts: Facts) -> Iterator[Found]:
+    yield from _older_than(facts, "torch", facts.extensions.torch_installed)
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _elsewhere(facts: Facts, build: Build) -> str:
+    """Where the other DeepSpeed is that an op was compiled for, "" where it was for this one or is none of DeepSpeed's."""
+    own = os.path.realpath(os.path.dirname(facts.packages.deepspeed.file)) + os.sep
+    for source in build.sources if facts.packages.deepspeed.file else ():
+        directory, inside, _ = source.partition(f"{os.sep}deepspeed{os.sep}")
+        if inside and not os.path.realpath(source).startswith(own):
+            return directory
+    return ""
+
+
+def _of_another(facts: Facts) -> Iterator[Found]:
+    for build in facts.extensions.builds:
+        other = _elsewhere(facts, build)
+        if other:
+            yield Found(
+                build.path,
+                f"{build.op} was compiled for the DeepSpeed in {other}, not for {facts.packages.deepspeed.file}: each "
+                "compiles it anew, and their jobs wait for each other",
+            )
+
+
+def _unreadable(facts: Facts) -> Iterator[Found]:
+    if facts.extensions.problem:
+        yield Found("compiled ops", facts.extensions.problem)
+
+
+def _unwritable(facts: Facts) -> Iterator[Found]:
+    disk = facts.extensions.disk
+    if disk is not None and not disk.writable:
+        yield Found(disk.path, f"{disk.path} cannot be written to: no op can be compiled")
+
+
+def _shared(facts: Facts) -> Iterator[Found]:
+    if _network(facts) and facts.extensions.disk is not None:
+        yield Found(
+            facts.extensions.root, f"{facts.extensions.root} is on a network disk ({facts.extensions.disk.type})"
+        )
+
+
+def _triton(facts: Facts) -> Iterator[Found]:
+    disk = facts.extensions.triton
+    if disk is not None and "nfs" in disk.type and facts.versions.get("triton") is not None:
+        yield Found("TRITON_CACHE_DIR", f"Triton's cache, {disk.path}, is on NFS: jobs hang or are slow to end")
+
+
+_OWN = "`export TORCH_EXTENSIONS_DIR=…` to a directory per environment, or delete this one"
+RULES = (
+    Rule(
+        id="stale_lock",
+        level=Level.ERROR,
+        remedy="delete the lock file, unless a container that shares the directory is compiling right now",
+        find=_stale,
+        evidence=(
+            "https://github.com/pytorch/pytorch/issues/189245",
+            "ran: CPUAdamBuilder().load() of 0.16.4 beside the lock that a killed build had left",
+        ),
+    ),
+    Rule(
+        id="lock_on_network_disk",
+        level=Level.WARNING,
+        remedy="delete the lock file, if no machine is compiling",
+        find=_stale_on_network,
+        evidence=("https://github.com/pytorch/pytorch/issues/189245",),
+    ),
+    Rule(
+        id="op_being_compiled",
+        level=Level.NOTE,
+        remedy="nothing: jobs that need it wait until it is done",
+        find=_held,
+        evidence=("https://github.com/pytorch/pytorch/issues/189245",),
+    ),
+    Rule(
+        id="op_older_than_deepspeed",
+        level=Level.WARNING,
+        remedy=_OWN,
+        find=_before_deepspeed,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/730",
+            "ran: ninja keeps what is newer than its sources, whatever they were replaced by",
+        ),
+    ),
+    Rule(
+        id="op_older_than_torch",
+        level=Level.WARNING,
+        remedy=_OWN,
+        find=_before_torch,
+        evidence=("https://github.com/pytorch/pytorch/issues/68905",),
+    ),
+    Rule(
+        id="cache_shared_by_installations",
+        level=Level.NOTE,
+        remedy=_OWN,
+        find=_of_another,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/730",
+            "https://github.com/deepspeedai/DeepSpeed/pull/959",
+        ),
+    ),
+    Rule(
+        id="cache_unreadable",
+        level=Level.WARNING,
+        remedy="make it readable, or set TORCH_EXTENSIONS_DIR to another directory",
+        find=_unreadable,
+    ),
+    Rule(
+        id="cache_not_writable",
+        level=Level.WARNING,
+        remedy="make it writable, or set TORCH_EXTENSIONS_DIR to another directory",
+        find=_unwritable,
+    ),
+    Rule(
+        id="cache_on_network_disk",
+        level=Level.NOTE,
+        remedy="set TORCH_EXTENSIONS_DIR to a local directory: the machines of a job wait for each other's lock file",
+        find=_shared,
+        evidence=("https://github.com/OpenRLHF/OpenRLHF/issues/208",),
+    ),
+    Rule(
+        id="triton_cache_on_nfs",
+        level=Level.WARNING,
+        remedy="set TRITON_CACHE_DIR to a local directory",
+        find=_triton,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5205",),
+    ),
+)

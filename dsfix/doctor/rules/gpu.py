@@ -1,0 +1,288 @@
+"""Rules about the NVIDIA driver and its GPUs, and whether torch can use them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Callable
+
+from ...rules import Found, Level, Rule
+from ..accelerators import Gpu, visible
+from ..facts import Facts
+
+_WHERE = "GPU"
+_OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
+"""Major version of CUDA -> the oldest driver that runs it, by NVIDIA's table of minor version compatibility."""
+_TAKEN = 0.25  # of a GPU's memory; a desktop takes less
+
+
+def _complains(pattern: str) -> Callable[[Facts], Iterator[Found]]:
+    def find(facts: Facts) -> Iterator[Found]:
+        if re.search(pattern, facts.accelerators.complaint, re.I):
+            yield Found(_WHERE, f"nvidia-smi: {facts.accelerators.complaint}")
+
+    return find
+
+
+_UNREACHABLE = r"couldn't communicate with the NVIDIA driver"
+_MISMATCH = r"Driver/library version mismatch"
+_DETACHED = r"Failed to initialize NVML: Unknown Error"
+_NONE = r"No devices were found|Unable to determine the device handle|GPU is lost"
+
+
+def _other_complaint(facts: Facts) -> Iterator[Found]:
+    complaint = facts.accelerators.complaint
+    if complaint and not re.search("|".join((_UNREACHABLE, _MISMATCH, _DETACHED, _NONE)), complaint, re.I):
+        yield Found(_WHERE, f"nvidia-smi names no GPU: {complaint}")
+
+
+def _torch_without_cuda(facts: Facts) -> Iterator[Found]:
+    torch = facts.packages.torch
+    if facts.accelerators.present and torch.file and not torch.cuda and not torch.hip:
+        version = facts.versions.get("torch") or "of unknown version"
+        yield Found("torch", f"there is an NVIDIA GPU, but torch {version} was built without CUDA: jobs run on the CPU")
+
+
+def _no_gpu(facts: Facts) -> Iterator[Found]:
+    accelerators = facts.accelerators
+    if facts.packages.torch.cuda and not accelerators.present and not accelerators.complaint:
+        if accelerators.kernel_module:
+            what = (
+                f"the kernel runs NVIDIA's driver {accelerators.kernel_module}, but no GPU is given to this container"
+            )
+        else:
+            what = "there is no NVIDIA GPU: jobs started here run on the CPU"
+        yield Found(_WHERE, what)
+
+
+def _driver_too_old(facts: Facts) -> Iterator[Found]:
+    cuda, driver = facts.packages.torch.cuda, facts.accelerators.driver
+    oldest = _OLDEST_DRIVER.get(_major(cuda))
+    if driver and oldest and _major(driver) < oldest and not _works(facts):
+        yield Found(
+            _WHERE, f"torch was built for CUDA {cuda}, which needs driver {oldest} or newer: here it is {driver}"
+        )
+
+
+def _architecture(facts: Facts) -> Iterator[Found]:
+    built_for = str(facts.packages.torch_probe.fact("import", "architectures") or "").split()
+    for gpu in facts.accelerators.gpus if built_for else ():
+        if gpu.capability and not _runs(gpu, built_for):
+            yield Found(
+                "torch",
+                f"torch has no kernels for GPU {gpu.index} ({gpu.name}, compute capability {gpu.capability}), "
+                f"only for {' '.join(built_for)}",
+            )
+
+
+def _runs(gpu: Gpu, built_for: list[str]) -> bool:
+    """As torch.cuda itself compares: binaries within a major version, PTX upwards."""
+    major, _, minor = gpu.capability.partition(".")
+    for kind, number in re.findall(r"(sm|compute)_(\d+)", " ".join(built_for)):
+        if kind == "sm" and number[:-1] == major and int(number[-1]) <= int(minor):
+            return True
+        if kind == "compute" and int(number) <= int(major + minor):
+            return True
+    return False
+
+
+def _cuda_unavailable(facts: Facts) -> Iterator[Found]:
+    probe = facts.packages.torch_probe
+    if not (facts.packages.torch.cuda and facts.accelerators.gpus) or list(_driver_too_old(facts)):
+        return
+    if probe.fact("cuda", "available") is False and _seen(facts):
+        warning = str(probe.fact("cuda", "warning") or "")
+        yield Found(_WHERE, f"torch cannot use the GPUs: {warning or 'torch.cuda.is_available() is False'}")
+    elif "cuda" in probe.errors:
+        yield Found(_WHERE, f"torch cannot use the GPUs: {probe.errors['cuda']}")
+
+
+def _cuda_stops(facts: Facts) -> Iterator[Found]:
+    probe = facts.packages.torch_probe
+    if probe.stopped and probe.at == "cuda":
+        yield Found(_WHERE, f"torch.cuda.is_available() does not come back: {probe.stopped}")
+
+
+def _hidden(facts: Facts) -> Iterator[Found]:
+    value = facts.variables.get("CUDA_VISIBLE_DEVICES")
+    if facts.accelerators.gpus and value is not None and value.strip() in ("", "-1"):
+        yield Found("CUDA_VISIBLE_DEVICES", f"CUDA_VISIBLE_DEVICES={value!r} hides all GPUs")
+
+
+def _unknown_device(facts: Facts) -> Iterator[Found]:
+    value = facts.variables.get("CUDA_VISIBLE_DEVICES")
+    seen, stopped_at = visible(value, facts.accelerators.gpus)
+    if facts.accelerators.gpus and stopped_at and value is not None and value.strip() not in ("", "-1"):
+        yield Found(
+            "CUDA_VISIBLE_DEVICES",
+            f"CUDA_VISIBLE_DEVICES={value} names {stopped_at}, but there are {len(facts.accelerators.gpus)} GPUs: "
+            f"CUDA stops reading there and shows {len(seen)}",
+        )
+
+
+def _accelerator_unknown(facts: Facts) -> Iterator[Found]:
+    value, known = facts.variables.get("DS_ACCELERATOR"), facts.packages.deepspeed.accelerators
+    if value is not None and known and value not in known:
+        yield Found("DS_ACCELERATOR", f"DS_ACCELERATOR={value!r} is none of {', '.join(known)}")
+
+
+def _accelerator_cpu(facts: Facts) -> Iterator[Found]:
+    if facts.variables.get("DS_ACCELERATOR") == "cpu" and facts.accelerators.gpus:
+        yield Found("DS_ACCELERATOR", "DS_ACCELERATOR=cpu: DeepSpeed does not use the GPUs")
+
+
+def _memory_taken(facts: Facts) -> Iterator[Found]:
+    for gpu in visible(facts.variables.get("CUDA_VISIBLE_DEVICES"), facts.accelerators.gpus)[0]:
+        if gpu.memory and gpu.used and gpu.used >= _TAKEN * gpu.memory:
+            yield Found(
+                _WHERE,
+                f"of GPU {gpu.index}, {gpu.used / 1024:.1f} of {gpu.memory / 1024:.1f} GiB are taken already",
+            )
+
+
+def _launch_blocking(facts: Facts) -> Iterator[Found]:
+    if facts.variables.get("CUDA_LAUNCH_BLOCKING") == "1":
+        yield Found("CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING=1: each kernel is waited for")
+
+
+def _works(facts: Facts) -> bool:
+    return facts.packages.torch_probe.fact("cuda", "available") is True
+
+
+def _seen(facts: Facts) -> bool:
+    return bool(visible(facts.variables.get("CUDA_VISIBLE_DEVICES"), facts.accelerators.gpus)[0])
+
+
+def _major(version: str) -> int:
+    head = version.partition(".")[0]
+    return int(head) if head.isdecimal() else 0
+
+
+_VARIABLES = (
+    "https://docs.nvidia.com/cuda/archive/13.4.3/cuda-programming-guide/05-appendices/environment-variables.html"
+)
+RULES = (
+    Rule(
+        id="driver_not_running",
+        level=Level.ERROR,
+        remedy="install or load the NVIDIA driver; after an update of the kernel, rebuild it (dkms) and reboot",
+        find=_complains(_UNREACHABLE),
+        evidence=("https://github.com/GoogleCloudPlatform/compute-gpu-installation/pull/18",),
+    ),
+    Rule(
+        id="driver_and_libraries_differ",
+        level=Level.ERROR,
+        remedy="reboot: the driver was updated, and the kernel still has the old one loaded; in a container, use the "
+        "host's libraries (nvidia-container-toolkit)",
+        find=_complains(_MISMATCH),
+        evidence=("https://github.com/NVIDIA/nvidia-container-toolkit/issues/394",),
+    ),
+    Rule(
+        id="gpus_detached_from_container",
+        level=Level.ERROR,
+        remedy="start the container anew; `systemctl daemon-reload` on the host takes the GPUs from it again until "
+        "nvidia-container-toolkit's notice is followed",
+        find=_complains(_DETACHED),
+        evidence=("https://github.com/NVIDIA/nvidia-container-toolkit/issues/48",),
+    ),
+    Rule(
+        id="gpu_lost",
+        level=Level.ERROR,
+        remedy="`sudo dmesg | grep NVRM` on the host tells why: a GPU has failed, or the container was started "
+        "without any (--gpus all)",
+        find=_complains(_NONE),
+        evidence=(
+            "https://github.com/NVIDIA/nvidia-docker/issues/933",
+            "https://github.com/akash-network/support/issues/209",
+        ),
+    ),
+    Rule(
+        id="nvidia_smi_without_answer",
+        level=Level.WARNING,
+        remedy="run `nvidia-smi` by hand; if it hangs, the driver does, and only a reboot helps",
+        find=_other_complaint,
+    ),
+    Rule(
+        id="torch_without_cuda",
+        level=Level.ERROR,
+        remedy="install a build of torch for CUDA: https://pytorch.org/get-started/locally/",
+        find=_torch_without_cuda,
+    ),
+    Rule(
+        id="no_gpu",
+        level=Level.NOTE,
+        remedy="start the job where the GPUs are, a container with --gpus all",
+        find=_no_gpu,
+        evidence=("https://github.com/mmartial/ComfyUI-Nvidia-Docker/issues/57",),
+    ),
+    Rule(
+        id="driver_too_old",
+        level=Level.ERROR,
+        remedy="update the driver, or install a build of torch for an older CUDA",
+        find=_driver_too_old,
+        evidence=("https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html",),
+    ),
+    Rule(
+        id="gpu_without_kernels",
+        level=Level.ERROR,
+        remedy="install a build of torch for this GPU: https://pytorch.org/get-started/locally/",
+        find=_architecture,
+        evidence=(
+            "https://github.com/pytorch/pytorch/issues/150733",
+            "https://github.com/Comfy-Org/ComfyUI/pull/16438",
+        ),
+    ),
+    Rule(
+        id="cuda_unavailable",
+        level=Level.ERROR,
+        remedy="`python -c 'import torch; torch.cuda.init()'` gives the whole message; reload the driver or reboot",
+        find=_cuda_unavailable,
+    ),
+    Rule(
+        id="cuda_does_not_start",
+        level=Level.ERROR,
+        remedy="no job can start on this machine: reset the GPUs or reboot",
+        find=_cuda_stops,
+    ),
+    Rule(
+        id="gpus_hidden",
+        level=Level.WARNING,
+        remedy="unset CUDA_VISIBLE_DEVICES, or name GPUs in it",
+        find=_hidden,
+        evidence=(_VARIABLES,),
+    ),
+    Rule(
+        id="visible_device_unknown",
+        level=Level.WARNING,
+        remedy="name only GPUs that `nvidia-smi -L` lists",
+        find=_unknown_device,
+        evidence=(_VARIABLES,),
+    ),
+    Rule(
+        id="accelerator_unknown",
+        level=Level.ERROR,
+        remedy="unset DS_ACCELERATOR, or name one of these",
+        find=_accelerator_unknown,
+        evidence=("deepspeed/accelerator/real_accelerator.py of the installed release",),
+    ),
+    Rule(
+        id="accelerator_cpu",
+        level=Level.WARNING,
+        remedy="unset DS_ACCELERATOR",
+        find=_accelerator_cpu,
+        evidence=("deepspeed/accelerator/real_accelerator.py",),
+    ),
+    Rule(
+        id="gpu_memory_taken",
+        level=Level.NOTE,
+        remedy="`nvidia-smi` lists the processes that hold it; one of a dead job may be left",
+        find=_memory_taken,
+    ),
+    Rule(
+        id="launch_blocking",
+        level=Level.NOTE,
+        remedy="unset it, unless an error is being located: training is slower with it",
+        find=_launch_blocking,
+        evidence=(_VARIABLES,),
+    ),
+)

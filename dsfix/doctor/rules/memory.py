@@ -1,0 +1,80 @@
+"""Rules about memory, /dev/shm and disks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...rules import Found, Level, Rule
+from ..facts import Facts
+
+_MIB, _GIB = 1 << 20, 1 << 30
+_SHM = 512 * _MIB  # below, DeepSpeed's own report warns
+_DISK = _GIB  # what compiling a few ops takes, with room
+
+
+def _shm(facts: Facts) -> Iterator[Found]:
+    size = facts.memory.shm
+    if size is not None and size < _SHM:
+        yield Found("/dev/shm", f"/dev/shm has {size // _MIB} MiB: NCCL and the workers of data loaders need more")
+
+
+def _locked(facts: Facts) -> Iterator[Found]:
+    locked = facts.memory.locked
+    if facts.infiniband and locked is not None and 0 <= locked < (facts.memory.usable or 0) // 2:
+        yield Found(
+            "ulimit -l",
+            f"{locked // 1024} KiB may be locked, and there is InfiniBand ({', '.join(facts.infiniband)}): NCCL fails "
+            "to register memory",
+        )
+
+
+def _container(facts: Facts) -> Iterator[Found]:
+    total, limit = facts.memory.total, facts.memory.limit
+    if total and limit and limit < 0.9 * total:
+        yield Found(
+            "memory",
+            f"the control group allows {limit / _GIB:.0f} of the machine's {total / _GIB:.0f} GiB: beyond that the job "
+            "is killed, though psutil and DeepSpeed's estimates see the machine's",
+        )
+
+
+def _disk(facts: Facts) -> Iterator[Found]:
+    disks = {**facts.disks, **({"compiled ops": facts.extensions.disk} if facts.extensions.disk else {})}
+    for name, disk in disks.items():
+        if disk.free is not None and disk.free < _DISK:
+            yield Found("disk", f"{disk.path} ({name}) has {disk.free // _MIB} MiB left")
+
+
+RULES = (
+    Rule(
+        id="shm_small",
+        level=Level.WARNING,
+        remedy="start the container with --shm-size=1g or more, or --ipc=host; in Kubernetes mount an emptyDir of "
+        "medium Memory there",
+        find=_shm,
+        evidence=(
+            "https://docs.nvidia.com/deeplearning/sdk/nccl-archived/nccl_247/nccl-developer-guide/docs/troubleshooting.html",
+            "get_shm_size in deepspeed/env_report.py of 0.19.8",
+        ),
+    ),
+    Rule(
+        id="locked_memory_small",
+        level=Level.WARNING,
+        remedy="`ulimit -l unlimited` (docker run --ulimit memlock=-1), for all users in /etc/security/limits.conf",
+        find=_locked,
+        evidence=("https://github.com/NVIDIA/nccl-tests/issues/206",),
+    ),
+    Rule(
+        id="memory_limited",
+        level=Level.NOTE,
+        remedy="plan offload for the limit, or raise it",
+        find=_container,
+        evidence=("ran: memory.max of a control group against psutil.virtual_memory().total",),
+    ),
+    Rule(
+        id="disk_full",
+        level=Level.WARNING,
+        remedy="make room, or move TMPDIR and TORCH_EXTENSIONS_DIR to another disk",
+        find=_disk,
+    ),
+)

@@ -1,0 +1,184 @@
+"""Rules about torch, DeepSpeed and what they require: installed, whole, importable, built with one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...rules import Found, Level, Rule
+from ..facts import Facts
+
+
+def _torch_missing(facts: Facts) -> Iterator[Found]:
+    if facts.versions.get("torch") is None:
+        yield Found("torch", f"torch is not installed for {facts.platform.executable}")
+
+
+def _torch_import(facts: Facts) -> Iterator[Found]:
+    failed = facts.packages.torch_probe.failed
+    if failed and facts.versions.get("torch") is not None:
+        yield Found("torch", f"`import torch` fails: {failed}")
+
+
+def _deepspeed_missing(facts: Facts) -> Iterator[Found]:
+    if facts.versions.get("deepspeed") is None:
+        yield Found("deepspeed", f"DeepSpeed is not installed for {facts.platform.executable}")
+
+
+def _deepspeed_half(facts: Facts) -> Iterator[Found]:
+    version = facts.versions.get("deepspeed")
+    if version is not None and not facts.deepspeed_usable:
+        yield Found(
+            "deepspeed", f"DeepSpeed {version or 'of unknown version'} is only half installed: files are missing"
+        )
+
+
+def _import_fails(facts: Facts) -> str:
+    """Why, where torch is not the reason and DeepSpeed is whole."""
+    broken = facts.packages.torch_probe.failed or not facts.deepspeed_usable
+    return "" if broken else facts.packages.deepspeed_probe.failed
+
+
+def _deepspeed_import(facts: Facts) -> Iterator[Found]:
+    failed, cured = _import_fails(facts), facts.packages.dsfix_probe
+    if failed and (cured is None or cured.failed):
+        yield Found("deepspeed", f"`import deepspeed` fails: {failed}")
+
+
+def _deepspeed_import_cured(facts: Facts) -> Iterator[Found]:
+    failed, cured = _import_fails(facts), facts.packages.dsfix_probe
+    if failed and cured is not None and not cured.failed:
+        yield Found("deepspeed", f"`import deepspeed` fails, and does not after `import dsfix`: {failed}")
+
+
+def _two_records(facts: Facts) -> Iterator[Found]:
+    for name, version in facts.packages.versions.items():
+        if version and " and " in version:
+            yield Found(name, f"{name} is registered twice, as {version}: an installation was interrupted")
+
+
+def _requirement_missing(facts: Facts) -> Iterator[Found]:
+    for unmet in facts.packages.unmet:
+        if unmet.found is None:
+            yield Found(unmet.package, f"{unmet.package} requires {unmet.requirement}, which is not installed")
+
+
+def _requirement_version(facts: Facts) -> Iterator[Found]:
+    for unmet in facts.packages.unmet:
+        if unmet.found is not None:
+            yield Found(unmet.package, f"{unmet.package} requires {unmet.requirement}, installed is {unmet.found}")
+
+
+def _prebuilt_torch(facts: Facts) -> Iterator[Found]:
+    deepspeed, torch = facts.packages.deepspeed, facts.versions.get("torch")
+    built = deepspeed.built_with.get("version", "")
+    if deepspeed.prebuilt and torch and built not in ("", "0.0") and built != ".".join(torch.split(".")[:2]):
+        yield Found("deepspeed", f"the ops {_some(deepspeed.prebuilt)} were built with torch {built}, here is {torch}")
+
+
+def _prebuilt_cuda(facts: Facts) -> Iterator[Found]:
+    deepspeed, cuda = facts.packages.deepspeed, ".".join(facts.packages.torch.cuda.split(".")[:2])
+    built = deepspeed.built_with.get("cuda_version", "")
+    if deepspeed.prebuilt and cuda and built not in ("", "0.0") and built != cuda:
+        yield Found(
+            "deepspeed", f"the ops {_some(deepspeed.prebuilt)} were built with CUDA {built}, torch is built for {cuda}"
+        )
+
+
+def _prebuilt_missing(facts: Facts) -> Iterator[Found]:
+    missing = facts.packages.deepspeed.missing
+    if missing:
+        yield Found(
+            "deepspeed",
+            f"the ops {_some(missing)} are recorded as built, but there is no file of them for Python "
+            f"{facts.platform.python}",
+        )
+
+
+def _some(ops: tuple[str, ...]) -> str:
+    return ", ".join(ops[:4]) + (f" and {len(ops) - 4} more" if len(ops) > 4 else "")
+
+
+_BUILDER = "deepspeed/ops/op_builder/builder.py of the installed release: load()"
+RULES = (
+    Rule(
+        id="torch_missing",
+        level=Level.ERROR,
+        remedy="install torch, or run this with the Python that has it",
+        find=_torch_missing,
+    ),
+    Rule(
+        id="torch_import_fails",
+        level=Level.ERROR,
+        remedy="reinstall torch; for an undefined symbol of an NVIDIA library first unset LD_LIBRARY_PATH",
+        find=_torch_import,
+        evidence=(
+            "https://github.com/pytorch/pytorch/issues/144244",
+            "https://github.com/infiniflow/ragflow/issues/4466",
+        ),
+    ),
+    Rule(
+        id="deepspeed_missing",
+        level=Level.ERROR,
+        remedy="install DeepSpeed, or run this with the Python that has it",
+        find=_deepspeed_missing,
+    ),
+    Rule(
+        id="deepspeed_half_installed",
+        level=Level.ERROR,
+        remedy="`pip install --force-reinstall --no-deps` the version that you want",
+        find=_deepspeed_half,
+    ),
+    Rule(
+        id="deepspeed_import_fails",
+        level=Level.ERROR,
+        remedy="`python -c 'import deepspeed'` gives the whole traceback",
+        find=_deepspeed_import,
+    ),
+    Rule(
+        id="deepspeed_import_needs_dsfix",
+        level=Level.ERROR,
+        remedy="put `import dsfix` on the first line of the script, and start it with torchrun",
+        find=_deepspeed_import_cured,
+    ),
+    Rule(
+        id="registered_twice",
+        level=Level.WARNING,
+        remedy="uninstall it until nothing is left, and install it again",
+        find=_two_records,
+    ),
+    Rule(
+        id="requirement_missing",
+        level=Level.WARNING,
+        remedy="install it; `pip check` lists all",
+        find=_requirement_missing,
+        evidence=("the metadata of the installed packages",),
+    ),
+    Rule(
+        id="requirement_version",
+        level=Level.WARNING,
+        remedy="install a version inside the range; `pip check` lists all",
+        find=_requirement_version,
+        evidence=("the metadata of the installed packages",),
+    ),
+    Rule(
+        id="ops_built_with_another_torch",
+        level=Level.ERROR,
+        remedy="reinstall DeepSpeed beside this torch: `pip install --no-cache-dir --force-reinstall --no-deps …`",
+        find=_prebuilt_torch,
+        evidence=("https://github.com/daswer123/xtts-webui/issues/111", _BUILDER),
+    ),
+    Rule(
+        id="ops_built_with_another_cuda",
+        level=Level.ERROR,
+        remedy="reinstall DeepSpeed beside this torch: `pip install --no-cache-dir --force-reinstall --no-deps …`",
+        find=_prebuilt_cuda,
+        evidence=(_BUILDER,),
+    ),
+    Rule(
+        id="built_ops_missing",
+        level=Level.ERROR,
+        remedy="reinstall DeepSpeed with this Python",
+        find=_prebuilt_missing,
+        evidence=(_BUILDER,),
+    ),
+)

@@ -1,0 +1,73 @@
+"""Rules about dsfix's own patches: which known bugs the installed DeepSpeed has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ... import registry
+from ...outcome import Outcome
+from ...patch import Severity
+from ...rules import Found, Level, Rule
+from ...settings import Settings
+from ..facts import Facts
+
+
+def _applying(facts: Facts, wrong_results: bool) -> Iterator[Found]:
+    catalogue = registry.catalogue()
+    ids = [
+        patch_id
+        for patch_id, verdict in facts.verdicts.items()
+        if verdict.outcome is Outcome.PENDING
+        and (catalogue[patch_id].patch.severity is Severity.WRONG_RESULT) is wrong_results
+    ]
+    if ids and facts.deepspeed_usable:
+        kind = "wrong results in silence" if wrong_results else "crashes, hangs and the like"
+        yield Found("deepspeed", f"{len(ids)} known bugs of this DeepSpeed ({kind}): {', '.join(ids)}")
+
+
+def _wrong_results(facts: Facts) -> Iterator[Found]:
+    return _applying(facts, True)
+
+
+def _others(facts: Facts) -> Iterator[Found]:
+    return _applying(facts, False)
+
+
+def _trouble(facts: Facts) -> Iterator[Found]:
+    if facts.deepspeed_usable:
+        for patch_id, verdict in facts.verdicts.items():
+            if verdict.outcome.trouble:
+                yield Found("dsfix", f"the patch {patch_id} is {verdict.outcome.value}: {verdict.reason}")
+
+
+def _off(facts: Facts) -> Iterator[Found]:
+    if Settings.read(facts.variables).disable:
+        yield Found("DSFIX_DISABLE", "DSFIX_DISABLE is set: no patch is applied")
+
+
+RULES = (
+    Rule(
+        id="wrong_results_curable",
+        level=Level.WARNING,
+        remedy="put `import dsfix` on the first line of the script; `python -m dsfix list` says whom they concern",
+        find=_wrong_results,
+    ),
+    Rule(
+        id="patch_in_trouble",
+        level=Level.WARNING,
+        remedy="`python -m dsfix show ID` tells its story",
+        find=_trouble,
+    ),
+    Rule(
+        id="patches_switched_off",
+        level=Level.WARNING,
+        remedy="unset DSFIX_DISABLE",
+        find=_off,
+    ),
+    Rule(
+        id="bugs_curable",
+        level=Level.NOTE,
+        remedy="put `import dsfix` on the first line of the script; `python -m dsfix list` says more",
+        find=_others,
+    ),
+)

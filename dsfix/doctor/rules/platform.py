@@ -1,0 +1,43 @@
+"""Rules about the operating system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...rules import Found, Level, Rule
+from ..facts import Facts
+
+
+def _wsl1(facts: Facts) -> Iterator[Found]:
+    if facts.platform.wsl == 1:
+        yield Found("platform", "this is WSL 1, which gives Linux no GPU")
+
+
+def _pinned_memory(facts: Facts) -> Iterator[Found]:
+    if facts.platform.wsl == 2 and facts.accelerators.present:
+        yield Found(
+            "platform",
+            "this is WSL 2, where only a part of the memory can be pinned: offload with pin_memory fails with "
+            "`CUDA error: out of memory` while memory is free",
+        )
+
+
+RULES = (
+    Rule(
+        id="wsl1_has_no_gpu",
+        level=Level.ERROR,
+        remedy="convert the distribution in Windows: `wsl --set-version NAME 2`",
+        find=_wsl1,
+        evidence=("https://docs.nvidia.com/cuda/archive/12.2.2/wsl-user-guide/index.html",),
+    ),
+    Rule(
+        id="wsl2_pinned_memory",
+        level=Level.NOTE,
+        remedy='"pin_memory": false in offload_optimizer and offload_param, or more memory for WSL in .wslconfig',
+        find=_pinned_memory,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/2977",
+            "https://github.com/microsoft/WSL/issues/8447",
+        ),
+    ),
+)

@@ -1,0 +1,156 @@
+"""Rules about what DeepSpeed's ops are compiled with, when a job first uses one that was not built beforehand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from packaging.version import InvalidVersion, Version
+
+from ...rules import Found, Level, Rule
+from ..facts import Facts
+
+_WHERE = "compiling ops"
+
+
+def _needed(facts: Facts) -> bool:
+    """Whether ops are compiled here at all: there is a DeepSpeed to compile them for."""
+    return facts.deepspeed_usable
+
+
+def _cpp_extension(facts: Facts) -> Iterator[Found]:
+    error = facts.packages.torch_probe.errors.get("cpp_extension", "")
+    if error:
+        yield Found(_WHERE, f"torch.utils.cpp_extension, which DeepSpeed imports, cannot be imported: {error}")
+
+
+def _ninja(facts: Facts) -> Iterator[Found]:
+    if _needed(facts) and not facts.toolchain.ninja:
+        installed = facts.versions.get("ninja")
+        why = f": ninja {installed} is installed, but its directory is not on PATH" if installed else ""
+        yield Found(_WHERE, f"`ninja --version` does not run{why}; ops fail with `Ninja is required`")
+
+
+def _compiler(facts: Facts) -> Iterator[Found]:
+    if _needed(facts) and not facts.toolchain.compiler_version:
+        yield Found(_WHERE, f"there is no working C++ compiler (CXX, else c++): {_complaint(facts, 'c++')}")
+
+
+def _complaint(facts: Facts, program: str) -> str:
+    said = [each for each in facts.toolchain.complaints if each.partition(":")[0].endswith(program)]
+    return said[0] if said else "none is on PATH"
+
+
+def _headers(facts: Facts) -> Iterator[Found]:
+    if _needed(facts) and not facts.toolchain.python_headers:
+        yield Found(_WHERE, f"the headers of Python {facts.platform.python} are not installed: no Python.h")
+
+
+def _cuda_home(facts: Facts) -> Iterator[Found]:
+    if not (_needed(facts) and facts.packages.torch.cuda and facts.accelerators.present) or facts.toolchain.nvcc:
+        return
+    home = facts.toolchain.cuda_home
+    what = f"CUDA_HOME is {home}, which has no working bin/nvcc" if home else "there is no CUDA toolkit"
+    yield Found(_WHERE, f"{what}: ops for the GPU (FusedAdam is one) cannot be compiled")
+
+
+def _mismatch(facts: Facts) -> Iterator[Found]:
+    nvcc, cuda = facts.toolchain.nvcc, ".".join(facts.packages.torch.cuda.split(".")[:2])
+    if not (nvcc and cuda) or nvcc == cuda or facts.variables.get("DS_SKIP_CUDA_CHECK") == "1":
+        return
+    alike = facts.packages.deepspeed.cuda_alike.get(int(nvcc.split(".")[0]), ())
+    if not (nvcc in alike and cuda in alike):
+        yield Found(
+            _WHERE, f"nvcc is of CUDA {nvcc}, torch of CUDA {cuda}: ops end in `CUDAMismatchException`, CPUAdam too"
+        )
+
+
+def _compiler_too_new(facts: Facts) -> Iterator[Found]:
+    tools = facts.toolchain
+    below = (facts.packages.torch_probe.fact("cpp_extension", "gcc_below") or {}).get(tools.nvcc)
+    if not (below and tools.gcc and facts.packages.torch.cuda):
+        return
+    try:
+        too_new = Version(tools.compiler_version) >= Version(str(below))
+    except InvalidVersion:
+        return
+    if too_new:
+        yield Found(_WHERE, f"nvcc of CUDA {tools.nvcc} takes g++ below {below}, here it is {tools.compiler_version}")
+
+
+def _numactl(facts: Facts) -> Iterator[Found]:
+    on_cpu = facts.variables.get("DS_ACCELERATOR") == "cpu" or not (
+        facts.accelerators.present or facts.accelerators.others
+    )
+    sized = re.fullmatch(r"[1-9]\d*", facts.variables.get("LOCAL_SIZE", ""))
+    if _needed(facts) and on_cpu and not sized and not facts.toolchain.numactl:
+        yield Found("numactl", "on the CPU this DeepSpeed counts devices with numactl, which is not there")
+
+
+RULES = (
+    Rule(
+        id="cpp_extension_broken",
+        level=Level.ERROR,
+        remedy='install setuptools (`pip install "setuptools<80"` where pkg_resources is missing)',
+        find=_cpp_extension,
+        evidence=(
+            "https://github.com/flashinfer-ai/flashinfer/pull/319",
+            "https://github.com/nerfstudio-project/gsplat/pull/899",
+        ),
+    ),
+    Rule(
+        id="ninja_missing",
+        level=Level.WARNING,
+        remedy="`pip install ninja`, and put the environment's bin directory on PATH",
+        find=_ninja,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1687",),
+    ),
+    Rule(
+        id="compiler_missing",
+        level=Level.WARNING,
+        remedy="install g++ (Debian, Ubuntu: `apt install g++`), or set CXX",
+        find=_compiler,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3410",),
+    ),
+    Rule(
+        id="python_headers_missing",
+        level=Level.WARNING,
+        remedy="install them (Debian, Ubuntu: `apt install python3-dev`)",
+        find=_headers,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3223",),
+    ),
+    Rule(
+        id="cuda_toolkit_missing",
+        level=Level.WARNING,
+        remedy="install the CUDA toolkit of torch's version and set CUDA_HOME to it",
+        find=_cuda_home,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7452",),
+        patches=("op_probe_breaks_import",),
+    ),
+    Rule(
+        id="cuda_toolkit_of_another_version",
+        level=Level.WARNING,
+        remedy="set CUDA_HOME to a toolkit of torch's version, or DS_SKIP_CUDA_CHECK=1 at your own risk",
+        find=_mismatch,
+        affects={"deepspeed": ">=0.12.0,<0.19.8"},  # 0.19.8 compares only when ops are built beforehand
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3223",),
+    ),
+    Rule(
+        id="compiler_too_new_for_nvcc",
+        level=Level.WARNING,
+        remedy="install an older g++ and set CXX to it, or a newer CUDA toolkit",
+        find=_compiler_too_new,
+        evidence=("CUDA_GCC_VERSIONS of the installed torch.utils.cpp_extension",),
+    ),
+    Rule(
+        id="numactl_missing",
+        level=Level.WARNING,
+        remedy="install numactl, or set LOCAL_SIZE to the number of ranks per machine",
+        find=_numactl,
+        affects={"deepspeed": ">=0.12.0,<0.16.0"},
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/6565",
+            "ran: get_accelerator().device_count() on 0.12.6, 0.13.5, 0.14.2, 0.15.4 (fails) and 0.16.0 (does not)",
+        ),
+    ),
+)
