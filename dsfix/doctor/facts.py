@@ -73,7 +73,7 @@ class Facts:
     @property
     def deepspeed_usable(self) -> bool:
         """Whether DeepSpeed is installed, and not half."""
-        return self.packages.versions.get("deepspeed") is not None and self.packages.deepspeed.complete
+        return self.packages.versions.get("deepspeed") is not None and bool(self.packages.deepspeed.file)
 
     def as_json(self) -> dict[str, Any]:
         facts = {

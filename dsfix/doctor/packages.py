@@ -75,7 +75,6 @@ class DeepSpeed:
     """
 
     file: str = ""
-    complete: bool = False
     prebuilt: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     built_for: str = ""
@@ -145,7 +144,6 @@ def deepspeed_files(file: str | None) -> DeepSpeed:
     accelerators = _literals(package / "accelerator/real_accelerator.py").get("SUPPORTED_ACCELERATOR_LIST")
     return DeepSpeed(
         file=file,
-        complete=all((package / part).exists() for part in ("runtime/engine.py", "git_version_info.py")),
         prebuilt=ops,
         missing=tuple(op for op in ops if not _compiled(package, op)),
         built_for=str(built.get("accelerator_name") or ""),
@@ -268,9 +266,12 @@ def installed_at(distribution: str) -> float | None:
 
 
 def home(environment: Mapping[str, str]) -> Path | None:
-    """The home directory, None where there is none to be found."""
+    """The home directory, as os.path.expanduser finds it; None where there is none to be found."""
+    if "HOME" in environment:
+        return Path(environment["HOME"] or "/")
     try:
-        path = environment.get("HOME") or os.path.expanduser("~")
-    except RuntimeError:
+        import pwd
+
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except (ImportError, KeyError):
         return None
-    return Path(path) if os.path.isabs(path) else None

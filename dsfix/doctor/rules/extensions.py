@@ -85,7 +85,7 @@ def _day(seconds: float) -> str:
 
 
 def _elsewhere(facts: Facts, build: Build) -> str:
-    """Where the other DeepSpeed is that an op was compiled for, "" where it was for this one or is none of DeepSpeed's."""
+    """Where the other DeepSpeed is that an op was compiled for; "" for this one, or for what is none of DeepSpeed's."""
     own = os.path.realpath(os.path.dirname(facts.packages.deepspeed.file)) + os.sep
     for source in build.sources if facts.packages.deepspeed.file else ():
         directory, inside, _ = source.partition(f"{os.sep}deepspeed{os.sep}")

@@ -1,0 +1,125 @@
+import json
+import os
+
+import pytest
+
+TORCH = {
+    "__init__.py": "from . import _C, version, cuda\n__version__ = version.__version__\n",
+    "_C.py": "",
+    "version.py": "__version__ = '2.13.0+cpu'\ncuda = None\nhip = None\n",
+    "cuda.py": "",
+    "utils/__init__.py": "",
+    "utils/cpp_extension.py": "CUDA_HOME = None\n",
+    "utils/collect_env.py": "import collections\nget_env_info = collections.namedtuple('Environment', [])\n",
+}
+
+
+def working(environment):
+    """Stand-ins of torch and DeepSpeed that can be imported."""
+    environment.install("0.19.8")
+    (environment.directory / "torch.py").unlink()
+    for name, text in TORCH.items():
+        path = environment.directory / "torch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for package in environment.directory.glob("deepspeed/**/__init__.py"):
+        package.write_text("")
+    (environment.directory / "deepspeed/__init__.py").write_text("__version__ = '0.19.8'\n")
+    accelerator = environment.directory / "deepspeed/accelerator.py"
+    accelerator.write_text("class CPU:\n    _name = 'cpu'\n\n\nget_accelerator = CPU\n")
+    report = environment.directory / "deepspeed/env_report.py"
+    report.write_text("def main():\n    print('cpu_adam ............... [NO] ....... [OKAY]')\n")
+    return environment
+
+
+def doctor(environment, *arguments, **variables):
+    return environment.dsfix("doctor", *arguments, HOME=str(environment.directory), **variables)
+
+
+def ids(done):
+    return [finding["rule"] for finding in json.loads(done.stdout)["findings"]]
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="a torch without CUDA is an error there")
+def test_nothing_that_stops_a_job(environment):
+    done = doctor(working(environment), "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert "error" not in [finding["level"] for finding in found["findings"]]
+    assert found["environment"]["packages"]["versions"]["deepspeed"] == "0.19.8"
+    assert found["environment"]["packages"]["deepspeed_probe"]["facts"]["import"]["accelerator"] == "cpu"
+
+
+def test_the_page(environment):
+    lines = doctor(working(environment)).stdout.splitlines()
+    heads = [line.split()[0] for line in lines if line[:1].strip()]
+    assert [
+        head for head in heads if head in ("python", "platform", "torch", "driver", "memory", "deepspeed", "ops")
+    ] == [*("python", "platform", "torch", "driver", "memory", "deepspeed", "ops")]
+    assert any(line.startswith("ops") and "can be built: cpu_adam" in line for line in lines)
+    assert all(len(line) <= 120 for line in lines if "/" not in line)
+
+
+def test_an_import_that_fails_is_an_error(environment):
+    done = doctor(environment.install("0.14.2"), "--json")
+    assert done.returncode == 1
+    assert ids(done)[0] == "torch_import_fails"
+    assert "SystemExit: imported" in done.stdout
+
+
+def test_what_to_do_comes_last_and_the_worst_first(environment):
+    done = doctor(environment.install("0.14.2"), DSFIX_DISABLE="1")
+    advice = done.stdout.partition("What to do, the worst first:\n")[2]
+    assert advice.startswith(" 1. error: `import torch` fails: SystemExit: imported")
+    assert "DSFIX_DISABLE is set" in advice
+    assert "--json" in advice.splitlines()[-1]
+    assert done.stderr == ""
+
+
+def test_the_patches_that_apply(environment):
+    found = doctor(environment.install("0.14.2"), "--json")
+    assert "bugs_curable" in ids(found)
+    assert json.loads(found.stdout)["patches"]["zero3_offload_clip_device"]["outcome"] == "pending"
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_without_deepspeed_the_page_is_printed_all_the_same(environment, half):
+    (environment.directory / "torch.py").write_text("raise ImportError('no')\n")
+    if half:
+        environment.register("0.14.2")
+    done = doctor(environment, "--json")
+    assert done.returncode == 3
+    assert ("deepspeed_half_installed" if half else "deepspeed_missing") in ids(done)
+    assert "deepspeed_import_fails" not in ids(done)
+    assert "What to do" in doctor(environment).stdout
+
+
+def test_a_stale_lock(environment):
+    cache = environment.directory / "cache"
+    (cache / "cpu_adam").mkdir(parents=True)
+    (cache / "cpu_adam/lock").touch()
+    done = doctor(environment.install(), "--json", TORCH_EXTENSIONS_DIR=str(cache))
+    assert "stale_lock" in ids(done)
+    with open(cache / "cpu_adam/lock"):
+        held = doctor(environment, "--json", TORCH_EXTENSIONS_DIR=str(cache))
+    if os.path.isdir("/proc/self/fd"):
+        assert "stale_lock" not in ids(held)
+        assert "op_being_compiled" in ids(held)
+
+
+def test_bad_usage(environment):
+    assert doctor(environment.install(), "everything").returncode == 2
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_is_not_utf8(environment, encoding):
+    done = doctor(environment.install(), PYTHONIOENCODING=encoding)
+    assert "-> " in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_stops_reading_is_no_error(environment):
+    process = environment.install().start("doctor")
+    process.stdout.close()
+    assert process.wait() in (0, 1)
+    assert process.stderr.read() == ""
