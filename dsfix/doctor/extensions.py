@@ -35,15 +35,13 @@ class Build:
 
 @dataclass(frozen=True)
 class Extensions:
-    """`root`: where torch puts what it compiles for this Python and torch; `chosen`: whether the user said so."""
+    """`root`: where torch puts what it compiles for this Python and torch; `problem`: why `builds` cannot be told."""
 
     root: str = ""
-    chosen: bool = False
     disk: Disk | None = None
     builds: tuple[Build, ...] = ()
     problem: str = ""
     triton: Disk | None = None
-    triton_chosen: bool = False
     now: float = 0.0
     torch_installed: float | None = None
     deepspeed_installed: float | None = None
@@ -60,12 +58,10 @@ def look(root: Path, environment: Mapping[str, str], torch: Torch) -> Extensions
         builds, problem = look_at(directory, root)
     return Extensions(
         root=str(directory or ""),
-        chosen=bool(chosen),
         disk=disk(directory, root) if directory else None,
         builds=builds,
         problem=problem,
         triton=disk(Path(triton), root) if triton else None,
-        triton_chosen=bool(environment.get("TRITON_CACHE_DIR")),
         now=time.time(),
         torch_installed=installed_at("torch"),
         deepspeed_installed=installed_at("deepspeed"),

@@ -22,7 +22,7 @@ from .packages import Packages
 from .platform import Platform
 from .toolchain import Toolchain
 
-IMPORT_SECONDS = 60.0  # a first import from a network disk takes that long
+IMPORT_SECONDS = 120.0  # a first import from a network disk takes that long
 PROGRAM_SECONDS = 20.0  # nvidia-smi without persistence mode takes seconds per GPU
 
 VARIABLES = (

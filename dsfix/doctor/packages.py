@@ -42,7 +42,6 @@ class Probe:
     errors: Mapping[str, str] = field(default_factory=dict)
     stopped: str = ""
     at: str = ""
-    timed_out: bool = False
 
     @property
     def failed(self) -> str:
@@ -246,7 +245,7 @@ def read_probe(answer: Answer, parts: tuple[str, ...]) -> Probe:
     why = answer.problem or f"the process ended with status {answer.status}"
     fatal = next((line for line in answer.errors.splitlines() if line.startswith("Fatal Python error")), "")
     last = first_line(fatal) or (first_line("\n".join(reversed(answer.errors.splitlines()))) if answer.status else "")
-    return Probe(facts, errors, f"{why}: {last}" if last else why, left[0], answer.timed_out)
+    return Probe(facts, errors, f"{why}: {last}" if last else why, left[0])
 
 
 def read_report(report: str) -> dict[str, tuple[bool, bool]]:

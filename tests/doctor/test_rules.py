@@ -75,8 +75,8 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
         "CUDA unknown error",
     ),
     "cuda_does_not_start": (
-        {"packages.torch_probe": Probe({"import": {}}, {}, "python gave no answer within 60 s", "cuda", True)},
-        {"packages.torch_probe": Probe({"import": {}}, {}, "python gave no answer within 60 s", "collect_env", True)},
+        {"packages.torch_probe": Probe({"import": {}}, {}, "python gave no answer within 60 s", "cuda")},
+        {"packages.torch_probe": Probe({"import": {}}, {}, "python gave no answer within 60 s", "collect_env")},
         "no answer within 60 s",
     ),
     "gpus_hidden": ({E + "CUDA_VISIBLE_DEVICES": ""}, {E + "CUDA_VISIBLE_DEVICES": "1"}, "hides all"),

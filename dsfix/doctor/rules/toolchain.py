@@ -56,7 +56,11 @@ def _cuda_home(facts: Facts) -> Iterator[Found]:
 
 def _mismatch(facts: Facts) -> Iterator[Found]:
     nvcc, cuda = facts.toolchain.nvcc, ".".join(facts.packages.torch.cuda.split(".")[:2])
-    if not (nvcc and cuda) or nvcc == cuda or facts.variables.get("DS_SKIP_CUDA_CHECK") == "1":
+    if (
+        not (nvcc and cuda and facts.accelerators.present)
+        or nvcc == cuda
+        or facts.variables.get("DS_SKIP_CUDA_CHECK") == "1"
+    ):
         return
     alike = facts.packages.deepspeed.cuda_alike.get(int(nvcc.split(".")[0]), ())
     if not (nvcc in alike and cuda in alike):
@@ -68,7 +72,7 @@ def _mismatch(facts: Facts) -> Iterator[Found]:
 def _compiler_too_new(facts: Facts) -> Iterator[Found]:
     tools = facts.toolchain
     below = (facts.packages.torch_probe.fact("cpp_extension", "gcc_below") or {}).get(tools.nvcc)
-    if not (below and tools.gcc and facts.packages.torch.cuda):
+    if not (below and tools.gcc and facts.packages.torch.cuda and facts.accelerators.present):
         return
     try:
         too_new = Version(tools.compiler_version) >= Version(str(below))
