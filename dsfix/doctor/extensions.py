@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import versions
 from .files import Disk, disk, text
 from .packages import Torch, home, installed_at
 
@@ -35,7 +36,10 @@ class Build:
 
 @dataclass(frozen=True)
 class Extensions:
-    """`root`: where torch puts what it compiles for this Python and torch; `problem`: why `builds` cannot be told."""
+    """`root`: where torch puts what it compiles for this Python and torch. `problem`: why `builds` cannot be told.
+
+    `builds`: those in `root`, and those that dsfix has put into a directory of its own.
+    """
 
     root: str = ""
     disk: Disk | None = None
@@ -56,6 +60,8 @@ def look(root: Path, environment: Mapping[str, str], torch: Torch) -> Extensions
     problem = "there is no home directory: set HOME or TORCH_EXTENSIONS_DIR"
     if directory is not None:
         builds, problem = look_at(directory, root)
+        if not chosen:
+            builds += look_at(directory.parent / of_dsfix(), root)[0]
     return Extensions(
         root=str(directory or ""),
         disk=disk(directory, root) if directory else None,
@@ -85,8 +91,16 @@ def default_root(environment: Mapping[str, str], torch: Torch) -> Path | None:
         if torch.cuda
         else "cpu"
     )
-    flags = getattr(sys, "abiflags", "")
-    return caches / "torch_extensions" / f"py{sys.version_info.major}{sys.version_info.minor}{flags}_{built_for}"
+    return caches / "torch_extensions" / f"{_python()}_{built_for}"
+
+
+def of_dsfix() -> str:
+    """The directory's name under the patch extension_cache_shared_by_versions."""
+    return f"{_python()}_torch{versions.installed('torch')}_deepspeed{versions.installed('deepspeed')}"
+
+
+def _python() -> str:
+    return f"py{sys.version_info.major}{sys.version_info.minor}{getattr(sys, 'abiflags', '')}"
 
 
 def look_at(directory: Path, root: Path) -> tuple[tuple[Build, ...], str]:

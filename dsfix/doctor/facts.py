@@ -119,7 +119,7 @@ def collect(
             found = dataclasses.replace(
                 static, torch_probe=torch_probe.result(), deepspeed_probe=deepspeed_probe.result()
             )
-            if found.deepspeed_probe.failed and not found.torch_probe.failed:
+            if "import" in found.deepspeed_probe.errors and not found.torch_probe.failed:
                 found = dataclasses.replace(
                     found, dsfix_probe=packages.ask_package("dsfix", import_seconds, environment)
                 )

@@ -15,6 +15,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
@@ -126,8 +127,9 @@ def torch_files(file: str | None) -> Torch:
         return Torch()
     package = Path(file).parent
     said = _literals(package / "version.py")
+    cuda, hip = (str(said.get(name) or "") for name in ("cuda", "hip"))
     extension = text(package / "utils/cpp_extension.py")
-    return Torch(file, said.get("cuda") or "", said.get("hip") or "", not extension or "FileBaton(" in extension)
+    return Torch(file, cuda, hip, baton=not extension or "FileBaton(" in extension)
 
 
 def deepspeed_files(file: str | None) -> DeepSpeed:
@@ -147,8 +149,8 @@ def deepspeed_files(file: str | None) -> DeepSpeed:
         missing=tuple(op for op in ops if not _compiled(package, op)),
         built_for=str(built.get("accelerator_name") or ""),
         built_with={name: str(value) for name, value in info.items()} if isinstance(info, dict) else {},
-        cuda_alike={int(major): tuple(map(str, each)) for major, each in (alike or {}).items()},
-        accelerators=tuple(map(str, accelerators or ())),
+        cuda_alike={major: tuple(each) for major, each in alike.items()} if isinstance(alike, dict) else {},
+        accelerators=tuple(accelerators) if isinstance(accelerators, list) else (),
     )
 
 
@@ -183,10 +185,11 @@ def unmet() -> tuple[Unmet, ...]:
         for line in _requires(package):
             try:
                 requirement = Requirement(line)
-            except InvalidRequirement:
+                needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+                wanted = needed or (requirement.name in STACK and _for_an_extra(requirement))
+            except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
                 continue
-            needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-            if not needed and not (requirement.name in STACK and _for_an_extra(requirement)):
+            if not wanted:
                 continue
             there = versions.installed(requirement.name)
             if (there is None and needed) or (there and not _fulfils(requirement, there)):
@@ -260,7 +263,7 @@ def installed_at(distribution: str) -> float | None:
         found = metadata.distribution(distribution)
         directory = getattr(found, "_path", None)
         return max(each.stat().st_mtime for each in Path(str(directory)).iterdir()) if directory else None
-    except (metadata.PackageNotFoundError, OSError, ValueError):
+    except Exception:  # absent, or metadata that cannot be read
         return None
 
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from dsfix import versions
 from dsfix.doctor import accelerators, extensions, files, memory, packages, platform, probe, toolchain
 from dsfix.doctor.command import Answer
 
@@ -269,7 +270,9 @@ def test_deepspeed_files(tmp_path):
     assert found.accelerators == ("cuda", "cpu")
 
 
-@pytest.mark.parametrize("text", ["", "installed_ops = None\n", "def broken(:\n", "installed_ops = {\n", "\0"])
+@pytest.mark.parametrize(
+    "text", ["", "installed_ops = None\ncuda_minor_mismatch_ok = [1]\n", "def broken(:\n", "installed_ops = {\n", "\0"]
+)
 def test_deepspeed_files_that_say_nothing(tmp_path, text):
     tree(
         tmp_path / "deepspeed",
@@ -415,3 +418,47 @@ def test_the_directory_that_torch_compiles_to(torch, built_for):
     root = extensions.default_root({"HOME": "/home/me"}, torch)
     assert str(root) == f"/home/me/.cache/torch_extensions/{python}_{built_for}"
     assert str(extensions.default_root({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, torch)).startswith("/c/torch_extensions")
+
+
+METADATA = """\
+Metadata-Version: 2.1
+Name: {name}
+Version: 1.0
+"""
+
+
+def test_requirements(tmp_path, monkeypatch):
+    required = [
+        "Requires-Dist: peft>=2",  # 1.0 is there
+        "Requires-Dist: absent-one",
+        "Requires-Dist: absent-two; python_version < '3'",
+        "Requires-Dist: absent-three; extra == 'dev'",
+        "Requires-Dist: accelerate>=3; extra == 'train'",
+        "Requires-Dist: accelerate>=4; extra == 'train' and python_version < '3'",
+        "Requires-Dist: not a requirement ((",
+    ]
+    for name in ("trl", "peft", "accelerate"):
+        lines = required if name == "trl" else []
+        tree(tmp_path, {f"{name}-1.0.dist-info/METADATA": METADATA.format(name=name) + "\n".join(lines) + "\n"})
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    versions.installed.cache_clear()
+    try:
+        found = [each for each in packages.unmet() if each.package == "trl"]
+    finally:
+        versions.installed.cache_clear()
+    assert [(each.requirement, each.found) for each in found] == [
+        ("peft>=2", "1.0"),
+        ("absent-one", None),
+        ("accelerate>=3", "1.0"),
+    ]
+
+
+def test_a_lock_where_dsfix_has_ops_compiled(tmp_path):
+    home = tmp_path / "home"
+    name = extensions.of_dsfix()
+    tree(home / ".cache/torch_extensions", {f"{name}/cpu_adam/lock": ""})
+    variables = {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
+    (build,) = extensions.look(tmp_path, variables, packages.Torch()).builds
+    assert build.locked is not None
+    assert name in build.path
+    assert not extensions.look(tmp_path, {**variables, "TORCH_EXTENSIONS_DIR": "/absent"}, packages.Torch()).builds

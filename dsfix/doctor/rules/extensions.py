@@ -129,7 +129,8 @@ def _triton(facts: Facts) -> Iterator[Found]:
         yield Found("TRITON_CACHE_DIR", f"Triton's cache, {disk.path}, is on NFS: jobs hang or are slow to end")
 
 
-_OWN = "`export TORCH_EXTENSIONS_DIR=…` to a directory per environment, or delete this one"
+_OWN = "`import dsfix` in the script gives each version its own directory; without it, delete this one"
+_PATCH = ("extension_cache_shared_by_versions",)
 RULES = (
     Rule(
         id="stale_lock",
@@ -164,6 +165,7 @@ RULES = (
             "https://github.com/deepspeedai/DeepSpeed/issues/730",
             "ran: ninja keeps what is newer than its sources, whatever they were replaced by",
         ),
+        patches=_PATCH,
     ),
     Rule(
         id="op_older_than_torch",
@@ -171,6 +173,7 @@ RULES = (
         remedy=_OWN,
         find=_before_torch,
         evidence=("https://github.com/pytorch/pytorch/issues/68905",),
+        patches=_PATCH,
     ),
     Rule(
         id="cache_shared_by_installations",
@@ -181,6 +184,7 @@ RULES = (
             "https://github.com/deepspeedai/DeepSpeed/issues/730",
             "https://github.com/deepspeedai/DeepSpeed/pull/959",
         ),
+        patches=_PATCH,
     ),
     Rule(
         id="cache_unreadable",
