@@ -47,5 +47,10 @@ def print_table(columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]
     print(drawn.getvalue(), end="")
 
 
+def printable(line: str) -> str:
+    """What a terminal shows as it is."""
+    return "".join(character if character.isprintable() else " " for character in line)
+
+
 def style(outcome: Outcome) -> str:
     return STYLES.get(outcome, "red")
