@@ -25,11 +25,15 @@ class Expression:
     clauses: tuple[Clause[str], ...]
     patch: str = ""
 
-    def places(self, text: str) -> list[int]:
-        """Where its matches end."""
-        if not all(any(literal in text for literal in clause) for clause in self.clauses):
-            return []
-        return [match.end() for match in self.pattern.finditer(text)]
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Where its matches begin and end."""
+        for clause in self.clauses:
+            for literal in clause:
+                if literal in text:
+                    break
+            else:
+                return []
+        return [match.span() for match in self.pattern.finditer(text)]
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,8 @@ class Fault:
     expressions: tuple[Expression, ...]
     spread: bool
 
-    def matches(self, segment: Segment) -> dict[str, list[int]]:
-        """Ids of patches whose symptoms are there, "" for the signature -> where the matches end."""
+    def matches(self, segment: Segment) -> dict[str, list[tuple[int, int]]]:
+        """Ids of patches whose symptoms are there, "" for the signature -> where the matches begin and end."""
         found = ((each.patch, each.places(segment.text)) for each in self.expressions)
         return {patch: places for patch, places in found if places}
 

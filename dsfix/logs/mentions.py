@@ -7,22 +7,17 @@ import re
 # from what runs, from reports of the environment, from what was installed: the later forms count less
 _FORMS = (
     r"(?P<name>DeepSpeed) info: version=(?P<version>[\w.+-]+)",
-    r"(?P<name>deepspeed|torch|numpy) (?:info|version) \.{3,} (?P<version>\d[\w.+]*)",
-    r"(?P<name>DeepSpeed|PyTorch|Numpy) version(?: \([^)]*\))?: (?P<version>\d[\w.+]*)",
-    r"\b(?P<name>deepspeed|torch|numpy)(?:==|-)(?P<version>\d+\.\d+\.\d+(?:[\w.+]*\w)?)",
+    r"(?P<name>deepspeed info|torch version) \.{3,} (?P<version>\d[\w.+]*)",
+    r"(?P<name>DeepSpeed|PyTorch) version(?: \([^)]*\))?: (?P<version>\d[\w.+]*)",
+    r"\b(?P<name>deepspeed|torch)(?:==|-)(?P<version>\d+\.\d+\.\d+(?:[\w.+]*\w)?)",
 )
-_PATTERN = [re.compile(form) for form in _FORMS]
+_PATTERNS = [re.compile(form) for form in _FORMS]
 _NAMES = {"pytorch": "torch"}
 
 # what the forms require; "torch-2.", not "torch-", which is a part of many names
 LITERALS = (
-    "DeepSpeed info: version=",
-    *(f"{name} {kind} ..." for name in ("deepspeed", "torch", "numpy") for kind in ("info", "version")),
-    *(f"{name} version" for name in ("DeepSpeed", "PyTorch", "Numpy")),
-    *(f"{name}==" for name in ("deepspeed", "torch", "numpy")),
-    *(f"deepspeed-{major}." for major in range(2)),
-    *(f"torch-{major}." for major in (1, 2)),
-    *(f"numpy-{major}." for major in (1, 2)),
+    *("DeepSpeed info: version=", "deepspeed info ...", "DeepSpeed version", "deepspeed==", "deepspeed-0."),
+    *("torch version ...", "PyTorch version", "torch==", "torch-2."),
 )
 
 
@@ -33,9 +28,10 @@ class Versions:
         self._found: dict[str, tuple[int, str]] = {}
 
     def look_at(self, line: str) -> None:
-        for weight, pattern in enumerate(_PATTERN):
+        for weight, pattern in enumerate(_PATTERNS):
             for match in pattern.finditer(line):
-                name = _NAMES.get(match["name"].lower(), match["name"].lower())
+                name = match["name"].split()[0].lower()
+                name = _NAMES.get(name, name)
                 if weight <= self._found.get(name, (weight, ""))[0]:
                     self._found[name] = weight, match["version"]
 

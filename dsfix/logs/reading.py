@@ -17,6 +17,7 @@ from .stream import Unreadable, blocks
 
 _MOST_UNKNOWN = 1000  # different errors that are remembered
 _MOST_SOURCES = 10_000  # ranks of one finding that are told apart
+_Matches = Mapping[str, list[tuple[int, int]]]
 _USER = re.compile(r"(KeyboardInterrupt|SystemExit)\b")
 
 
@@ -114,17 +115,19 @@ class _OneFile:
     def _look_at_segment(self, segment: Segment, hits: frozenset[int]) -> None:
         matched = [(fault, matches) for fault in faults.known() if (matches := fault.matches(segment))]
         special = any(fault.role is Role.CAUSE for fault, _ in matched)
+        explained = False
         for fault, matches in matched:
+            explained |= fault.role in (Role.CAUSE, Role.GENERAL) or bool(_of_traceback(matches, segment))
             if not (special and fault.role is Role.GENERAL):
                 self._count(fault, matches, segment)
         if segment.raised:
-            self._follow(segment, segment.raised, bool(matched), hits)
+            self._follow(segment, segment.raised, explained, hits)
 
-    def _count(self, fault: Fault, matches: Mapping[str, list[int]], segment: Segment) -> None:
-        places = sorted(place for found in matches.values() for place in found)
-        lines = [segment.line_at(place - 1) for place in places]
-        if segment.raised:  # once for a traceback: its frames may hold what its message says
-            lines = [min(lines[-1], segment.raised, key=lambda line: line.number)]
+    def _count(self, fault: Fault, matches: _Matches, segment: Segment) -> None:
+        lines = _of_traceback(matches, segment)[-1:]  # once: its frames may hold what its message says
+        if not lines:
+            ends = sorted(end for found in matches.values() for _, end in found)
+            lines = [segment.line_at(end - 1) for end in ends]
         for line in lines:
             key = fault.id, line.source
             if line.number > self._last.get(key, 0):
@@ -147,3 +150,15 @@ class _OneFile:
         counted = not hits & {line.number for line in segment.lines if TRACEBACK in line.text}
         if not (known or counted or _USER.match(error)) and (error in unknown or len(unknown) < _MOST_UNKNOWN):
             unknown.setdefault(error, Found(None)).add(self._file, raised)
+
+
+def _of_traceback(matches: _Matches, segment: Segment) -> list[Line]:
+    """The lines of matches within the segment's traceback, its exception's line for those that go beyond it."""
+    if not (raised := segment.raised):
+        return []
+    spans = sorted(span for found in matches.values() for span in found)
+    return [
+        min(segment.line_at(end - 1), raised, key=lambda line: line.number)
+        for start, end in spans
+        if segment.line_at(start).number <= raised.number
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
@@ -39,7 +39,7 @@ class Segment:
         """The line that this place of the text is in; of a long one what stands around it."""
         number = min(bisect_right(self._starts, position), len(self.lines)) - 1
         line, at = self.lines[number], position - self._starts[number]
-        return replace(line, text=line.text[max(0, at - _SHOWN) : at + _SHOWN]) if len(line.text) > _SHOWN else line
+        return line._replace(text=line.text[max(0, at - _SHOWN) : at + _SHOWN]) if len(line.text) > _SHOWN else line
 
     @cached_property
     def raised(self) -> Line | None:
