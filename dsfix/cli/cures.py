@@ -31,7 +31,8 @@ class Cure:
         if outcome is Outcome.PENDING:
             return f"applies here ({reason.partition(': ')[0]}): {_USE}"
         if versions.installed("deepspeed") is None:
-            return "cannot be judged here: DeepSpeed is not installed"
+            unnamed = f"is for these releases: {_USE}; " if self.in_log is None else ""
+            return f"{unnamed}cannot be judged here: DeepSpeed is not installed"
         return f"is {outcome.value} here: {reason}"
 
     def _in_log(self) -> str:

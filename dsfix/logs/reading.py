@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from . import faults
+from .boxes import unboxed
 from .excerpts import Excerpt, Excerpts
 from .faults import Fault
 from .lines import TRACEBACK, Cleaner, Line
@@ -100,7 +101,7 @@ class _OneFile:
         self._chain: dict[str, tuple[bool, str]] = {}  # process -> whether its last chain of errors is known, its first
 
     def look_at(self, excerpt: Excerpt) -> None:
-        lines = self._cleaner.lines(excerpt.text, excerpt.first)
+        lines = unboxed(self._cleaner.lines(excerpt.text, excerpt.first))
         for line in lines:
             if line.number in excerpt.hits:
                 self._reading.versions.look_at(line.text)

@@ -172,6 +172,34 @@ def test_memory_is_bounded(tmp_path):
     assert more * (1 if sys.platform == "darwin" else 1024) < size / 3
 
 
+BOXED = """\
+╭─────────────────── Traceback (most recent call last) ────────────────────╮
+│ /home/user/train.py:7 in <module>                                        │
+│                                                                          │
+│   6 install()                                                            │
+│ ❱ 7 engine.step()                                                        │
+│                                                                          │
+│ /site-packages/deepspeed/runtime/zero/stage3.py:2117 in unscale_and_clip_grads │
+│                                                                          │
+│   2116 │   │   │                                                         │
+╰──────────────────────────────────────────────────────────────────────────╯
+RuntimeError: Expected all tensors to be on the same device, but found at 
+least two devices, cuda:0 and cpu! (when checking argument for argument mat1
+in method wrapper_CUDA_addmm)
+"""  # noqa: W291
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+@pytest.mark.parametrize("box", ["╭│╰", "+|+"])
+def test_a_traceback_in_a_box(read, ranks, box):
+    drawn = BOXED.replace("╭─", f"{box[0]}-").replace("│", box[1]).replace("╰─", f"{box[2]}-")
+    prefixes = [f"[rank{rank}]: " if ranks > 1 else "" for rank in range(ranks)]
+    (finding,), _ = read(interleaved([prefixed(prefix, f"{drawn}step 1\n") for prefix in prefixes]))
+    assert finding.found.fault.id == "zero3_offload_clip_device"
+    assert finding.found.count == ranks
+    assert finding.first.text.endswith("in method wrapper_CUDA_addmm)")
+
+
 def test_the_first_error_in_time_leads_and_the_rest_follows(read):
     log = (HERE / "logs" / "torchrun-2-ranks.txt").read_text(encoding="utf-8")
     findings, _ = read(log)
