@@ -21,7 +21,7 @@ class Signature:
     """One fault.
 
     pattern: a regular expression, searched in one traceback of one process, or in the lines of one process around what
-        it requires; "" where the symptoms of `patches` say it. It requires a string of at least four characters.
+        it requires; "" where the symptoms of `patches` say it. It requires a string of at least eight characters.
     title: one line, without a full stop. what, remedy: sentences; `remedy` is what helps besides dsfix.
     affects: PEP 440 specifiers per distribution, for the reader; the ranges of the patches are added.
     patches: the ids of those that cure it; their symptoms are this fault, too.

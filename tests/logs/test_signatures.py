@@ -183,7 +183,10 @@ CASES = {
         ["AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'param_groups'\n"],
     ),
     "extension_of_another_version": (
-        ["AttributeError: module 'deepspeed_shm_comm' has no attribute 'vector_kernel_level'\n"],
+        [
+            "AttributeError: module 'deepspeed_shm_comm' has no attribute 'vector_kernel_level'\n",
+            "ImportError: /root/.cache/torch_extensions/py311_cu124/cpu_adam/cpu_adam.so: undefined symbol: _ZN3c10\n",
+        ],
         ["AttributeError: module 'deepspeed_shm_comm' has no attribute 'vector'\n"],
     ),
     "extension_lock": (
@@ -301,7 +304,7 @@ def test_every_expression_can_be_looked_for():
     """A file is only looked at around strings that an expression requires: not one without any."""
     for fault in faults.known():
         for expression in fault.expressions:
-            assert min(map(len, trigger(list(expression.clauses)))) >= 8, fault.id
+            assert min(map(len, trigger(list(expression.clauses))), default=0) >= 8, fault.id
 
 
 def test_what_stops_no_job_is_no_cause():

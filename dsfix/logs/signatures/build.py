@@ -48,11 +48,12 @@ SIGNATURES = (
     ),
     Signature(
         id="extension_of_another_version",
-        title="an operator that another release of DeepSpeed has built is loaded",
-        what="All releases build into the same directory. What an older one left there lacks what 0.19.8 calls.",
-        remedy="Remove that directory (~/.cache/torch_extensions), or give each release its own: TORCH_EXTENSIONS_DIR.",
-        pattern=r"has no attribute 'vector_kernel_level'",
-        affects={"deepspeed": ">=0.19.8"},
+        title="an operator that another release of DeepSpeed, or for another torch, has built is loaded",
+        what="All releases build into the same directory. What another one left there lacks what this one calls: an "
+        "undefined symbol, or 'vector_kernel_level', which 0.19.8 asks for.",
+        remedy="Remove the operator's directory below ~/.cache/torch_extensions, or give each release its own: "
+        "TORCH_EXTENSIONS_DIR.",
+        patches=("extension_cache_shared_by_versions",),
     ),
     Signature(
         id="extension_lock",
