@@ -29,8 +29,7 @@ _WIDTH = 120
 
 
 def print_findings(reading: Reading, findings: Sequence[Ranked]) -> None:
-    if heading := environment.heading():
-        print(f"here: {heading}")
+    print(f"here: {environment.heading()}")
     if named := reading.versions.as_dict():
         print("the log names: " + ", ".join(f"{name} {version}" for name, version in named.items()))
     for standing, group in groupby(findings, key=lambda each: each.standing):

@@ -17,7 +17,7 @@ _PREFIX = re.compile(
     rf"\[?(?P<stamp>\d{{4}}-\d\d-\d\d[T ]{_TIME})(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP])?:?(?: |$)"
     rf"|[A-Z][a-z]{{2}} [ \d]\d {_TIME} [\w.-]+ [\w./-]+(?:\[\d+\])?: "  # journald
     rf"|[IWEF]\d{{4}} {_TIME} \d+ [\w./-]+:\d+\](?: (?! ))?"  # torch's own log
-    r"|\[(?:rank|[A-Za-z_]\w*?)(?P<rank>\d+)\]:(?: (?! ))?"  # torch, torchrun --tee
+    r"|\[(?:rank|default|trainer|worker)(?P<rank>\d+)\]:(?: (?! ))?"  # torch, torchrun --tee with its usual roles
     r"|\[\d+,(?P<task>\d+)\]<std(?:out|err)>:"  # mpirun --tag-output
     r"|\((?P<actor>\w+ pid=\d+(?:, ip=[\d.]+)?)\) "  # Ray
     r"|\[pod/(?P<pod>[^\]]+)\] "  # kubectl logs --prefix

@@ -48,19 +48,14 @@ def ranked(reading: Reading) -> list[Ranked]:
     def sort(some: list[Found]) -> list[Found]:
         return sorted(some, key=lambda found: when(first(found)))
 
-    causes = sort([found for found in known if _role(found) in (Role.CAUSE, Role.GENERAL)])
-    errors = sort(unknown)
-    order: list[tuple[Found, Standing]]
+    def of(*roles: Role) -> list[Found]:
+        return sort([found for found in known if found.fault and found.fault.role in roles])
+
+    causes, notes = of(Role.CAUSE, Role.GENERAL), of(Role.NOTE)
     if causes:
-        order = [(causes[0], Standing.CAUSE)]
-        order += [(found, Standing.LATER) for found in causes[1:]]
-        order += [(found, Standing.NOTE) for found in errors if when(first(found)) < when(first(causes[0]))][:1]
-    else:
-        order = [(found, Standing.CAUSE) for found in errors[:1]]
-    order += [(found, Standing.FOLLOW_UP) for found in sort([f for f in known if _role(f) is Role.FOLLOW_UP])]
-    order += [(found, Standing.NOTE) for found in sort([f for f in known if _role(f) is Role.NOTE])]
+        notes += [found for found in sort(unknown) if when(first(found)) < when(first(causes[0]))][:1]
+    order = [(found, Standing.LATER) for found in causes or sort(unknown)[:1]]
+    order[:1] = [(found, Standing.CAUSE) for found, _ in order[:1]]
+    order += [(found, Standing.FOLLOW_UP) for found in of(Role.FOLLOW_UP)]
+    order += [(found, Standing.NOTE) for found in sort(notes)]
     return [Ranked(found, standing, first(found)) for found, standing in order]
-
-
-def _role(found: Found) -> Role | None:
-    return found.fault.role if found.fault else None

@@ -148,8 +148,10 @@ class _OneFile:
             return
         error = re.sub(r"\d+", "0", raised.text)
         self._chain[raised.source] = known, error
-        counted = not hits & {line.number for line in segment.lines if TRACEBACK in line.text}
-        if not (known or counted or _USER.match(error)) and (error in unknown or len(unknown) < _MOST_UNKNOWN):
+        new = hits & {line.number for line in segment.lines if TRACEBACK in line.text}  # not in an excerpt before
+        if known or not new or _USER.match(error):
+            return
+        if error in unknown or len(unknown) < _MOST_UNKNOWN:
             unknown.setdefault(error, Found(None)).add(self._file, raised)
 
 

@@ -16,7 +16,7 @@ _LONGEST = 2000  # lines
 _SHOWN = 300  # characters
 END = "\x04"  # stands behind the last line of a process, in the last excerpt of a log
 _CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
-_RAISED = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?::|$)")
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,12 @@ def test_ranks_without_prefixes_interleaved(recognised):
     assert recognised(interleaved([CLIP] * 8)) == ["zero3_offload_clip_device"]
 
 
+def test_what_looks_like_a_rank_and_is_none(read):
+    log = "".join(f"[step{step}]: {line}\n" for step, line in enumerate(["loss 1", INFLIGHT, "loss 2"]))
+    (finding,), _ = read(log)
+    assert finding.found.sources == set()
+
+
 def test_tracebacks_of_two_ranks_are_not_mixed(recognised):
     """The frame of one and the message of the other would be a fault that neither has."""
     frames = [line for line in CLIP.splitlines() if line[:1] in "T "]
