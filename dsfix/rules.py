@@ -9,7 +9,7 @@ import enum
 import functools
 import importlib
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -73,9 +73,14 @@ class Finding:
 @functools.cache
 def load(package: str) -> tuple[Rule, ...]:
     """The rules of all modules of a package, in the order of the modules' names."""
+    return tuple(declared(package, "RULES"))
+
+
+def declared(package: str, name: str) -> Iterator[Any]:
+    """What the tuples of that name hold, module by module of a package."""
     path = importlib.import_module(package).__path__
-    names = sorted(info.name for info in pkgutil.iter_modules(path))
-    return tuple(rule for name in names for rule in importlib.import_module(f"{package}.{name}").RULES)
+    for module in sorted(info.name for info in pkgutil.iter_modules(path)):
+        yield from getattr(importlib.import_module(f"{package}.{module}"), name)
 
 
 def fits(affects: Mapping[str, str], versions: Mapping[str, str | None]) -> bool:

@@ -56,5 +56,10 @@ def encodes(text: str) -> bool:
     return True
 
 
+def printable(line: str) -> str:
+    """What a terminal shows as it is."""
+    return "".join(character if character.isprintable() else " " for character in line)
+
+
 def style(outcome: Outcome) -> str:
     return STYLES.get(outcome, "red")

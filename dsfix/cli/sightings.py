@@ -119,7 +119,7 @@ def print_rows(rows: list[Row], apart: list[Outcome], wanted: int | None) -> Non
             lines = sighting.detail.splitlines()[1:]
             if sighting.outcome in _NO_ANSWER and lines:
                 print(f"{row.entry.id} {name} the patch, last lines:")
-                print("\n".join(f"    {_printable(line)}" for line in lines[-_TAIL_LINES:]) + "\n")
+                print("\n".join(f"    {output.printable(line)}" for line in lines[-_TAIL_LINES:]) + "\n")
     print("\n".join(_advice(rows, apart, wanted)))
 
 
@@ -142,11 +142,7 @@ def _what(name: str, run: Sighting) -> str:
 
 
 def _first_line(run: Sighting) -> str:
-    return _printable((run.detail.splitlines() or [run.outcome])[0])
-
-
-def _printable(line: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in line)
+    return output.printable((run.detail.splitlines() or [run.outcome])[0])
 
 
 def _advice(rows: list[Row], apart: list[Outcome], wanted: int | None) -> list[str]:

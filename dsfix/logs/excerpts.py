@@ -1,0 +1,100 @@
+"""The few places of a log that are worth a closer look, found by plain strings in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+_ZONE = 4 << 20  # bytes that are looked through at a time
+# bytes around a hit: the tracebacks of many ranks may be interleaved, and the message comes last
+_BEFORE = 512 << 10
+_AFTER = 256 << 10
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Whole lines, but where those are longer than an excerpt. `first`: the number of the first, from 1; `hits`: the
+    numbers of those that hold a string that was looked for; `ends`: whether the log ends with it.
+    """
+
+    text: str
+    first: int
+    hits: frozenset[int]
+    ends: bool
+
+
+class Excerpts:
+    """Looks for strings in a log. `size` (bytes) and `lines` are those of what has been read so far."""
+
+    def __init__(self, literals: Iterable[str]) -> None:
+        encoded = sorted({each.encode() for each in literals}, key=len)
+        # what contains another one is found with it
+        self._literals = [
+            each for place, each in enumerate(encoded) if not any(less in each for less in encoded[:place])
+        ]
+        self.size = self.lines = 0
+
+    def of(self, blocks: Iterable[bytes]) -> Iterator[Excerpt]:
+        """The excerpts, in their order; two neighbours may overlap, but no line is a hit of both."""
+        buffer, number = b"", 1  # the number of the line that the buffer begins in
+        start = 0  # of what has not been looked through
+        for added, ends in _zones(blocks):
+            self.size += len(added)
+            buffer += added
+            stop = len(buffer) if ends else max(start, len(buffer) - _AFTER)
+            yield from self._in_zone(buffer, start, stop, number, ends)
+            dropped = max(0, stop - _BEFORE)
+            number += buffer.count(b"\n", 0, dropped)
+            buffer, start = buffer[dropped:], stop - dropped
+        self.lines = number - 1 + buffer.count(b"\n") + (not buffer.endswith(b"\n") and bool(buffer))
+
+    def _in_zone(self, buffer: bytes, start: int, stop: int, number: int, ends: bool) -> Iterator[Excerpt]:
+        hits = self._hits(buffer, start, stop)
+        while hits:
+            begin = buffer.rfind(b"\n", 0, max(0, hits[0] - _BEFORE)) + 1
+            count = 1
+            while count < len(hits) and hits[count] - hits[count - 1] < _BEFORE + _AFTER:
+                count += 1
+            end = buffer.find(b"\n", min(len(buffer), hits[count - 1] + _AFTER))
+            end = len(buffer) if end < 0 else end
+            first = number + buffer.count(b"\n", 0, begin)
+            yield Excerpt(
+                buffer[begin:end].decode("utf-8", "replace"),
+                first,
+                _numbers(buffer, begin, first, hits[:count]),
+                ends and end == len(buffer),
+            )
+            hits = hits[count:]
+
+    def _hits(self, buffer: bytes, start: int, stop: int) -> list[int]:
+        """Where the strings begin, from `start` up to `stop`; one of each string for each line."""
+        found = set()
+        for literal in self._literals:
+            at = buffer.find(literal, start, stop + len(literal) - 1)
+            while at >= 0:
+                found.add(at)
+                line_end = buffer.find(b"\n", at, at + _AFTER)
+                at = buffer.find(literal, line_end if line_end >= 0 else at + _AFTER, stop + len(literal) - 1)
+        return sorted(found)
+
+
+def _numbers(buffer: bytes, begin: int, first: int, hits: list[int]) -> frozenset[int]:
+    found = set()
+    for at in hits:
+        first += buffer.count(b"\n", begin, at)
+        begin = at
+        found.add(first)
+    return frozenset(found)
+
+
+def _zones(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """The blocks put together, and whether that is the end."""
+    zone: list[bytes] = []
+    size = 0
+    for block in blocks:
+        zone.append(block)
+        size += len(block)
+        if size >= _ZONE:
+            yield b"".join(zone), False
+            zone, size = [], 0
+    yield b"".join(zone), True

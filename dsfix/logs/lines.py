@@ -1,0 +1,93 @@
+"""Lines of a log without what launchers put in front of them, each with the process that it came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_LONGEST = 16_384  # characters; of a longer line each such piece is a line
+_OVERLAP = 1024  # characters that two pieces share: a message is not cut in two
+_MOST_PREFIXES = 5
+
+TRACEBACK = "Traceback (most recent call last)"
+_OF_TRACEBACK = (TRACEBACK, 'File "')
+_TIME = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
+_PREFIX = re.compile(
+    rf"\[?(?P<stamp>\d{{4}}-\d\d-\d\d[T ]{_TIME})(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP])?:?(?: |$)"
+    rf"|[A-Z][a-z]{{2}} [ \d]\d {_TIME} [\w.-]+ [\w./-]+(?:\[\d+\])?: "  # journald
+    rf"|[IWEF]\d{{4}} {_TIME} \d+ [\w./-]+:\d+\](?: (?! ))?"  # torch's own log
+    r"|\[(?:rank|default|trainer|worker)(?P<rank>\d+)\]:(?: (?! ))?"  # torch, torchrun --tee with its usual roles
+    r"|\[\d+,(?P<task>\d+)\]<std(?:out|err)>:"  # mpirun --tag-output
+    r"|\((?P<actor>\w+ pid=\d+(?:, ip=[\d.]+)?)\) "  # Ray
+    r"|\[pod/(?P<pod>[^\]]+)\] "  # kubectl logs --prefix
+)
+_STARTS = frozenset("[(0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")  # of _PREFIX
+# pdsh, srun --label, docker compose: only what stands before lines of a traceback is known to be no message
+_HOST = re.compile(r"(?P<prefix>(?P<host>[\w.-]{1,64})(?::|\s*\|))(?: (?! ))?")
+_NO_HOST = re.compile(r"(?i)error|exception|warning|info|debug|critical|fatal")
+
+
+class Line(NamedTuple):
+    """`number` counts from 1; `source` is the process as far as the line tells ("" where it does not); `stamp` the time
+    that the line bears, or the last one before it.
+    """
+
+    number: int
+    source: str
+    text: str
+    stamp: str
+
+
+class Cleaner:
+    """Of one file: it learns the names of hosts from what stands before its tracebacks."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, str] = {}  # what stands before the line -> the host
+        self._stamp = ""
+
+    def lines(self, text: str, first: int) -> list[Line]:
+        """The lines of an excerpt whose first line has the number `first`."""
+        raw = [(number, each) for number, line in enumerate(text.split("\n"), first) for each in _pieces(line)]
+        if any(part in text for part in _OF_TRACEBACK):
+            for _, each in raw:
+                if each[0] not in " \t" and any(part in each for part in _OF_TRACEBACK):
+                    self._learn(each)
+        return [self._line(number, each) for number, each in raw]
+
+    def _learn(self, text: str) -> None:
+        at, host = 0, None
+        for _ in range(_MOST_PREFIXES):
+            if found := _PREFIX.match(text, at):
+                at = found.end()
+            elif not host and (host := _HOST.match(text, at)) and not _NO_HOST.search(host["host"]):
+                at = host.end()
+            else:
+                break
+        if host and text[at:].lstrip().startswith(_OF_TRACEBACK):
+            self._hosts[host["prefix"]] = host["host"]
+
+    def _line(self, number: int, text: str) -> Line:
+        at = 0
+        source: list[str] = []
+        for _ in range(_MOST_PREFIXES):
+            if found := text[at : at + 1] in _STARTS and _PREFIX.match(text, at):
+                self._stamp = (found["stamp"] or self._stamp).replace("T", " ")
+                source += filter(None, found.group("rank", "task", "actor", "pod"))
+            elif self._hosts and (found := _HOST.match(text, at)) and found["prefix"] in self._hosts:
+                source.append(self._hosts[found["prefix"]])
+            else:
+                break
+            at = found.end()
+        return Line(number, "/".join(dict.fromkeys(source)) if source else "", text[at:], self._stamp)
+
+
+def _pieces(line: str) -> Iterator[str]:
+    """What a terminal would show one after the other: a progress bar writes its line anew."""
+    for part in line.split("\r"):
+        if len(part) <= _LONGEST:
+            if part:
+                yield part
+        else:
+            for start in range(0, len(part), _LONGEST - _OVERLAP):
+                yield part[start : start + _LONGEST]

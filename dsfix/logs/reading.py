@@ -1,0 +1,167 @@
+"""Reads logs and collects what is recognised in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from . import faults
+from .boxes import unboxed
+from .excerpts import Excerpt, Excerpts
+from .faults import Fault
+from .lines import TRACEBACK, Cleaner, Line
+from .mentions import LITERALS, Versions
+from .segments import Segment, around, segments
+from .signature import Role
+from .stream import Unreadable, blocks
+
+_MOST_UNKNOWN = 1000  # different errors that are remembered
+_MOST_SOURCES = 10_000  # ranks of one finding that are told apart
+_Matches = Mapping[str, list[tuple[int, int]]]
+_USER = re.compile(r"(KeyboardInterrupt|SystemExit)\b")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a log: `file` is its place in the order of the files, `text` the line without its prefixes."""
+
+    file: int
+    line: int
+    text: str
+    stamp: str
+
+
+@dataclass
+class Found:
+    """One fault, or (`fault` is None) one error that is not known, in all logs.
+
+    `first`: the first place in each file. `sources`: the processes, as far as the lines name them. `patches`: those
+    whose symptoms were seen.
+    """
+
+    fault: Fault | None
+    count: int = 0
+    first: dict[int, Place] = field(default_factory=dict)
+    sources: set[str] = field(default_factory=set)
+    patches: set[str] = field(default_factory=set)
+
+    def add(self, file: int, line: Line) -> None:
+        self.count += 1
+        before = self.first.get(file)
+        if before is None or line.number < before.line:
+            self.first[file] = Place(file, line.number, line.text, line.stamp)
+        if line.source and len(self.sources) < _MOST_SOURCES:
+            self.sources.add(line.source)
+
+
+@dataclass
+class File:
+    """A file as far as it was read: bytes (unpacked) and lines; `trouble`: why not to its end, "" where it was."""
+
+    name: str
+    size: int = 0
+    lines: int = 0
+    trouble: str = ""
+
+
+class Reading:
+    """What some logs show. `known` by id of the fault, `unknown` by the error without its numbers."""
+
+    def __init__(self) -> None:
+        self.files: list[File] = []
+        self.known: dict[str, Found] = {}
+        self.unknown: dict[str, Found] = {}
+        self.versions = Versions()
+        self._literals = faults.literals() | {TRACEBACK, *LITERALS}
+
+    def read(self, name: str) -> None:
+        """Reads one more file, "-" for standard input; what cannot be read is said in `files`."""
+        file = File(name)
+        self.files.append(file)
+        one = _OneFile(self, len(self.files) - 1)
+        excerpts = Excerpts(self._literals)
+        for excerpt in excerpts.of(_content(file)):
+            one.look_at(excerpt)
+        file.size, file.lines = excerpts.size, excerpts.lines
+
+
+def _content(file: File) -> Iterator[bytes]:
+    try:
+        yield from blocks(file.name)
+    except Unreadable as reason:
+        file.trouble = str(reason)
+
+
+class _OneFile:
+    def __init__(self, reading: Reading, file: int) -> None:
+        self._reading, self._file = reading, file
+        self._cleaner = Cleaner()
+        self._last: dict[tuple[str, str], int] = {}  # fault and process -> the last line that was counted
+        self._chain: dict[str, tuple[bool, str]] = {}  # process -> whether its last chain of errors is known, its first
+
+    def look_at(self, excerpt: Excerpt) -> None:
+        lines = unboxed(self._cleaner.lines(excerpt.text, excerpt.first))
+        for line in lines:
+            if line.number in excerpt.hits:
+                self._reading.versions.look_at(line.text)
+        for segment in segments(lines, excerpt.hits, excerpt.ends):
+            self._look_at_segment(segment, excerpt.hits)
+        for fault in faults.known():
+            if fault.spread:
+                for lines_of_all in around(lines, excerpt.hits):
+                    if matches := fault.matches(lines_of_all):
+                        self._count(fault, matches, lines_of_all)
+
+    def _look_at_segment(self, segment: Segment, hits: frozenset[int]) -> None:
+        matched = [(fault, matches) for fault in faults.known() if (matches := fault.matches(segment))]
+        special = any(fault.role is Role.CAUSE for fault, _ in matched)
+        explained = False
+        for fault, matches in matched:
+            explained |= fault.role in (Role.CAUSE, Role.GENERAL) or bool(_of_traceback(matches, segment))
+            if not (special and fault.role is Role.GENERAL):
+                self._count(fault, matches, segment)
+        if segment.raised:
+            self._follow(segment, segment.raised, explained, hits)
+
+    def _count(self, fault: Fault, matches: _Matches, segment: Segment) -> None:
+        lines = _of_traceback(matches, segment)[-1:]  # once: its frames may hold what its message says
+        if not lines:
+            ends = sorted(end for found in matches.values() for _, end in found)
+            lines = [segment.line_at(end - 1) for end in ends]
+        for line in lines:
+            key = fault.id, line.source
+            if line.number > self._last.get(key, 0):
+                self._last[key] = line.number
+                found = self._reading.known.setdefault(fault.id, Found(fault))
+                found.add(self._file, line)
+                found.patches |= matches.keys() - {""}
+
+    def _follow(self, segment: Segment, raised: Line, known: bool, hits: frozenset[int]) -> None:
+        """Remembers an error that is not known: the first of a chain, unless another one of the chain is known."""
+        unknown = self._reading.unknown
+        if segment.chained and raised.source in self._chain:
+            chain_known, error = self._chain[raised.source]
+            if known and not chain_known and error in unknown:
+                unknown[error].count -= 1
+            self._chain[raised.source] = known or chain_known, error
+            return
+        error = re.sub(r"\d+", "0", raised.text)
+        self._chain[raised.source] = known, error
+        new = hits & {line.number for line in segment.lines if TRACEBACK in line.text}  # not in an excerpt before
+        if known or not new or _USER.match(error):
+            return
+        if error in unknown or len(unknown) < _MOST_UNKNOWN:
+            unknown.setdefault(error, Found(None)).add(self._file, raised)
+
+
+def _of_traceback(matches: _Matches, segment: Segment) -> list[Line]:
+    """The lines of matches within the segment's traceback, its exception's line for those that go beyond it."""
+    if not (raised := segment.raised):
+        return []
+    spans = sorted(span for found in matches.values() for span in found)
+    return [
+        min(segment.line_at(end - 1), raised, key=lambda line: line.number)
+        for start, end in spans
+        if segment.line_at(start).number <= raised.number
+    ]

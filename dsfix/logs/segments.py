@@ -1,0 +1,118 @@
+"""Parts of a log that belong together: one traceback of one process, or some lines around what was looked for."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from .lines import TRACEBACK, Line
+
+_BEFORE, _AFTER = 500, 60  # lines of the same process around a hit
+_LONGEST = 2000  # lines
+_SHOWN = 300  # characters
+END = "\x04"  # stands behind the last line of a process, in the last excerpt of a log
+_CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """`chained`: it is the traceback of an exception that was raised while the one before it was handled."""
+
+    lines: Sequence[Line]
+    chained: bool
+    ends: bool = False
+
+    @cached_property
+    def text(self) -> str:
+        return "\n".join(line.text for line in self.lines) + ("\n" + END if self.ends else "")
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *accumulate(len(line.text) + 1 for line in self.lines)]
+
+    def line_at(self, position: int) -> Line:
+        """The line that this place of the text is in; of a long one what stands around it."""
+        number = min(bisect_right(self._starts, position), len(self.lines)) - 1
+        line, at = self.lines[number], position - self._starts[number]
+        return line._replace(text=line.text[max(0, at - _SHOWN) : at + _SHOWN]) if len(line.text) > _SHOWN else line
+
+    @cached_property
+    def raised(self) -> Line | None:
+        """The line that names the exception; None where there is no traceback, or not its end."""
+        header = next((place for place, line in enumerate(self.lines) if TRACEBACK in line.text), None)
+        if header is None:
+            return None
+        for line in self.lines[header + 1 :]:
+            if not _inside_traceback(line.text):
+                return line if _RAISED.match(line.text) else None
+        return None
+
+
+def segments(lines: Sequence[Line], hits: frozenset[int], ends: bool) -> Iterator[Segment]:
+    """The segments of each process that hold a hit, in the order of their first lines."""
+    sources: dict[str, list[Line]] = {}
+    for line in lines:
+        sources.setdefault(line.source, []).append(line)
+    found = [each for of_one in sources.values() for each in _of_one_process(of_one, hits, ends)]
+    yield from sorted(found, key=lambda segment: segment.lines[0].number)
+
+
+def around(lines: Sequence[Line], hits: frozenset[int]) -> Iterator[Segment]:
+    """The lines of all processes around the hits, as they stand in the log."""
+    for begin, end in _spans(lines, hits, 0, len(lines)):
+        yield Segment(lines[begin:end], chained=False)
+
+
+def _of_one_process(lines: Sequence[Line], hits: frozenset[int], ends: bool) -> Iterator[Segment]:
+    borders = [0, *_borders(lines), len(lines)]
+    for start, stop in zip(borders, borders[1:]):
+        for begin, end in _spans(lines, hits, start, stop):
+            chained = any(_CHAINED.search(line.text) for line in lines[max(0, start - 3) : start])
+            yield Segment(lines[begin:end], chained, ends and end == len(lines))
+
+
+def _borders(lines: Sequence[Line]) -> Iterator[int]:
+    """Where a traceback begins, and some lines after its exception.
+
+    It does not begin where the one before it is not over: two processes write to the same place, line by line.
+    """
+    inside, over = False, -1
+    for place, line in enumerate(lines):
+        if TRACEBACK in line.text:
+            if not inside and place:
+                yield place
+            inside, over = True, -1
+        elif inside and not _inside_traceback(line.text):
+            inside, over = False, place + _AFTER
+        elif place == over:
+            yield place
+
+
+def _inside_traceback(text: str) -> bool:
+    return text[:1].isspace() or TRACEBACK in text
+
+
+def _spans(lines: Sequence[Line], hits: frozenset[int], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """From `start` to `stop`: the lines around the hits, where several are near each other in one span."""
+    places = [place for place in range(start, stop) if lines[place].number in hits]
+    for group in _near(places):
+        last = group[-1]
+        while last + 1 < stop and _inside_traceback(lines[last + 1].text):
+            last += 1
+        yield max(start, group[0] - _BEFORE), min(stop, last + _AFTER + 1)
+
+
+def _near(places: Iterable[int]) -> Iterator[list[int]]:
+    group: list[int] = []
+    for place in places:
+        if group and (place - group[-1] > _BEFORE or place - group[0] > _LONGEST):
+            yield group
+            group = []
+        group.append(place)
+    if group:
+        yield group

@@ -1,0 +1,94 @@
+"""ZeRO-3's bookkeeping of parameters: gathered, released, of which dtype."""
+
+from __future__ import annotations
+
+from ..signature import Signature
+
+SIGNATURES = (
+    Signature(
+        id="inflight_params",
+        title="ZeRO-3: parameters are still being gathered at the end of a step",
+        what="ZeRO-3 gathers ahead in the order of the pass before; where a pass takes another way, what was gathered "
+        "for nothing is taken for a fault.",
+        remedy='DeepSpeed 0.15.3 or newer; else "stage3_prefetch_bucket_size": 0, which gathers nothing ahead.',
+        patches=("zero3_inflight_params",),
+    ),
+    Signature(
+        id="fetch_trace_out_of_step",
+        title="ZeRO-3: IndexError, pop from an empty deque, in the order of modules that it remembers",
+        what="Hooks were removed and registered anew between two passes (generation during training, as in TRL's GRPO, "
+        "GKD and PPO), or a pass was cut short: the remembered order of modules does not fit any more.",
+        remedy="DeepSpeed 0.19.2 or newer, or TRL 1.5.0 or newer.",
+        pattern=r"partitioned_param_coordinator[\s\S]*pop from an empty deque",
+        affects={"deepspeed": "<0.19.2"},
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/pull/8043",
+            "https://github.com/huggingface/trl/issues/4899",
+            "https://github.com/huggingface/trl/pull/4693",
+        ),
+    ),
+    Signature(
+        id="hook_registration_renamed",
+        title="no attribute '_register_hooks_recursively': a TRL older than this DeepSpeed",
+        what="DeepSpeed 0.16.4 renamed a private method that TRL up to 0.15.2, and code copied from it, calls after "
+        "generating. Giving the old name back does not help: the next forward pass fails with "
+        '"pop from an empty deque".',
+        remedy="TRL 0.16.0 or newer; for code of your own: optimizer_offload.setup_zero_stage3_hooks().",
+        pattern=r"has no attribute '_register_hooks_recursively'",
+        affects={"deepspeed": ">=0.16.4"},
+        evidence=(
+            "https://github.com/huggingface/trl/issues/2962",
+            "https://github.com/huggingface/trl/pull/2963",
+        ),
+    ),
+    Signature(
+        id="gathered_dtypes_differ",
+        title="ZeRO-3 gathers parameters of two dtypes into one buffer",
+        what="A base model in bf16 beside adapters in fp32, as peft makes them by default. DeepSpeed 0.19.2 gathers "
+        "with the dtype of the first parameter; older releases cast all of them to one.",
+        remedy="Another release than 0.19.2; or adapters in the dtype of the model: autocast_adapter_dtype=False in "
+        "get_peft_model, which TRL does by itself in newer releases.",
+        pattern=r"output tensor must have the same type as input tensor",
+        affects={"deepspeed": "==0.19.2"},
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/8072",
+            "https://github.com/deepspeedai/DeepSpeed/pull/8073",
+            "https://github.com/huggingface/trl/issues/6089",
+        ),
+    ),
+    Signature(
+        id="trainable_dtypes_differ",
+        title="ZeRO-3: AssertionError in defragment: trainable parameters of several dtypes",
+        what="ZeRO-3 lays the trainable parameters into one buffer, for which they have to be of one dtype and on one "
+        "device.",
+        remedy="Do not mix dtypes among the trainable parameters: for adapters autocast_adapter_dtype=False in "
+        "get_peft_model, or cast all of them to one dtype before deepspeed.initialize.",
+        pattern=r"in defragment[\s\S]*AssertionError",
+        affects={"deepspeed": ">=0.19.2"},
+        evidence=("https://github.com/huggingface/trl/issues/6089",),
+    ),
+    Signature(
+        id="module_outside_engine",
+        title="'weight' must be 2-D: a ZeRO-3 model is used outside its engine",
+        what="Under ZeRO-3 a parameter is empty until the engine's hooks gather it. A reference, reward or teacher "
+        "model that was not prepared, and an embedding that is called by itself, find it empty.",
+        remedy="Prepare the model as well (accelerator.prepare, deepspeed.initialize), call the engine and not its "
+        "module, or gather with deepspeed.zero.GatheredParameters.",
+        pattern=r"'weight' must be 2-D",
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/2746",
+            "https://github.com/huggingface/trl/issues/600",
+        ),
+    ),
+    Signature(
+        id="cpu_split_view",
+        title="ZeRO-1/2 on CPU ranks: a view of the gathered buffer is changed in place",
+        what='On ranks without an accelerator the step fails with torch\'s "Output 0 of Split… is a view". 0.12.4 to '
+        "0.12.6 and 0.18.7 to 0.18.9; not with GPUs, and not with a single rank.",
+        remedy="DeepSpeed 0.13.0 to 0.18.6, or 0.19.0 or newer.",
+        pattern=r"deepspeed/runtime[\s\S]*Output 0 of Split",
+        affects={"deepspeed": ">=0.12.4,!=0.13.*,!=0.14.*,!=0.15.*,!=0.16.*,!=0.17.*,<0.19.0"},
+        patches=("cpu_zero12_split_view",),
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7948",),
+    ),
+)

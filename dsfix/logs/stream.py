@@ -1,0 +1,90 @@
+"""A log as blocks of plain UTF-8, whatever it was written as: gzip, UTF-16, with the colours of a terminal."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Union
+
+_BLOCK = 1 << 20  # bytes
+_LONGEST_ESCAPE = 256  # bytes; a longer one is no escape sequence but what the log holds
+# colours and cursor movements; titles and links; sequences of two or three bytes
+_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")
+_GZIP = b"\x1f\x8b"
+_UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+_Source = Union[io.BufferedReader, gzip.GzipFile]
+
+
+class Unreadable(Exception):
+    """Why a file, or the rest of it, could not be read, in a few words."""
+
+
+def blocks(name: str) -> Iterator[bytes]:
+    """The content of a file, "-" for standard input: blocks not cut at lines, without a terminal's escape sequences.
+
+    Raises:
+        Unreadable: at once, or after what could be read.
+    """
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(open(name, "rb")) if name != "-" else _standard_input()
+            yield from _without_escapes(_utf8(_unpacked(source)))
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            raise Unreadable("its compressed data is damaged, or ends too early") from None
+        except OSError as error:
+            raise Unreadable(error.strerror or str(error)) from None
+
+
+def _standard_input() -> io.BufferedReader:
+    if sys.stdin is None:
+        raise Unreadable("it is closed")
+    return sys.stdin.buffer  # type: ignore[return-value]
+
+
+def _unpacked(file: io.BufferedReader) -> Iterator[bytes]:
+    source: _Source = file
+    if file.peek(len(_GZIP)).startswith(_GZIP):
+        source = gzip.GzipFile(fileobj=file)
+    while block := source.read1(_BLOCK):
+        yield block
+
+
+def _utf8(found: Iterator[bytes]) -> Iterator[bytes]:
+    """What is UTF-16 as UTF-8, anything else as it is."""
+    decoder: codecs.IncrementalDecoder | None = None
+    for number, block in enumerate(found):
+        if number == 0 and (encoding := _utf16(block)):
+            decoder = codecs.getincrementaldecoder(encoding)("replace")
+        yield decoder.decode(block).encode("utf-8", "replace") if decoder else block
+
+
+def _utf16(block: bytes) -> str | None:
+    """The byte order of a file that begins like this: by its mark, else by the zero bytes of Latin letters."""
+    if encoding := _UTF16.get(block[:2]):
+        return encoding
+    start = block[:4096]
+    even, odd = (start[place::2].count(0) / max(len(start) / 2, 1) for place in (0, 1))
+    if min(even, odd) < 0.1 and max(even, odd) > 0.4:
+        return "utf-16-le" if odd > even else "utf-16-be"
+    return None
+
+
+def _without_escapes(found: Iterator[bytes]) -> Iterator[bytes]:
+    kept = b""
+    for each in found:
+        block = kept + each
+        kept = b""
+        if b"\x1b" in block:
+            cut = block.rfind(b"\x1b", -_LONGEST_ESCAPE)
+            if cut >= 0 and not _ESCAPE.match(block, cut):  # the rest of it is in the next block
+                block, kept = block[:cut], block[cut:]
+            block = _ESCAPE.sub(b"", block)
+        yield block
+    yield kept

@@ -1,0 +1,34 @@
+"""What the tests of `explain` share: logs, and what is found in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsfix.logs.ranking import ranked
+from dsfix.logs.reading import Reading
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Writes logs, one file each, and returns the findings, in their order, and the reading."""
+
+    def read(*logs):
+        reading = Reading()
+        for number, log in enumerate(logs):
+            path = tmp_path / f"{number}.log"
+            path.write_bytes(log if isinstance(log, bytes) else log.encode())
+            reading.read(str(path))
+        return ranked(reading), reading
+
+    return read
+
+
+@pytest.fixture
+def recognised(read):
+    """The ids of what is recognised in logs, in the order of the findings."""
+
+    def recognised(*logs):
+        findings, _ = read(*logs)
+        return [each.found.fault.id for each in findings if each.found.fault]
+
+    return recognised

@@ -1,0 +1,198 @@
+"""Jobs that die of what the signatures are about, for record.py: the real DeepSpeed on a tiny model."""
+
+from __future__ import annotations
+
+
+def _uses_a_layer_twice(torch):
+    from torch.utils.checkpoint import checkpoint
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            for _ in range(2):
+                x = checkpoint(self.layer, x, use_reentrant=True)
+            return x
+
+    return Model()
+
+
+def _train(lab, model, inputs, stage, **config):
+    config.setdefault("optimizer", {"type": "SGD", "params": {"lr": 0.1}})
+    zero = {"stage": stage, "stage3_param_persistence_threshold": 0, **config.pop("zero", {})}
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    engine = lab.initialize(model, {"zero_optimization": zero, **config}, model_parameters=parameters)
+    engine.backward(engine(*inputs).sum())
+    engine.step()
+    return engine
+
+
+def reentrant_shared_module_zero2(lab):
+    inputs = lab.torch.ones(1, 8, device=lab.device, requires_grad=True)
+    _train(lab, _uses_a_layer_twice(lab.torch), [inputs], 2)
+
+
+def reentrant_shared_module_zero3(lab):
+    inputs = lab.torch.ones(1, 8, device=lab.device, requires_grad=True)
+    _train(lab, _uses_a_layer_twice(lab.torch), [inputs], 3)
+
+
+def several_backwards(lab):
+    torch = lab.torch
+    model = torch.nn.Linear(8, 1)
+    config = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "zero_optimization": {"stage": 2}}
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    for _ in range(2):
+        engine.backward(engine(torch.ones(1, 8, device=lab.device)).sum())
+
+
+def empty_parameter(lab):
+    torch = lab.torch
+    model = torch.nn.Linear(8, 1)
+    model.empty = torch.nn.Parameter(torch.empty(0))
+    model.after = torch.nn.Parameter(torch.ones(8))
+    _train(lab, model, [torch.ones(1, 8, device=lab.device)], 2)
+
+
+def trainable_dtypes_differ(lab):
+    """A model in bf16 with an adapter in fp32, both trained."""
+    torch = lab.torch
+    config = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 1}
+    with lab.deepspeed.zero.Init(config_dict_or_path=config):
+        base = torch.nn.Linear(8, 8)
+    model = torch.nn.Sequential(base, torch.nn.Linear(8, 1))
+    _train(lab, model, [torch.ones(1, 8, device=lab.device)], 3, bf16={"enabled": True})
+
+
+def module_outside_engine(lab):
+    torch = lab.torch
+    model = torch.nn.Embedding(16, 8)
+    engine = lab.initialize(
+        model,
+        {
+            "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+            "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+        },
+        model_parameters=model.parameters(),
+    )
+    torch.nn.functional.embedding(torch.zeros(1, dtype=torch.long, device=lab.device), engine.module.weight)
+
+
+def another_world_size(lab):
+    torch = lab.torch
+    engine = _train(lab, torch.nn.Linear(8, 1), [torch.ones(1, 8, device=lab.device)], 1)
+    engine.save_checkpoint(str(lab.tmp))
+    (path,) = lab.tmp.rglob("mp_rank_00_model_states.pt")
+    state = torch.load(path, weights_only=False)
+    torch.save({**state, "dp_world_size": 4}, path)
+    engine.load_checkpoint(str(lab.tmp))
+
+
+def mixed_checkpoint_directory(lab):
+    torch = lab.torch
+    import shutil
+
+    engine = _train(lab, torch.nn.Linear(8, 1), [torch.ones(1, 8, device=lab.device)], 2)
+    engine.save_checkpoint(str(lab.tmp))
+    (path,) = lab.tmp.rglob("*_optim_states.pt")
+    shutil.copy(path, path.with_name("zero_pp_rank_1_mp_rank_00_optim_states.pt"))
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    get_fp32_state_dict_from_zero_checkpoint(str(lab.tmp))
+
+
+def loss_scale_at_minimum(lab):
+    torch = lab.torch
+    model = torch.nn.Linear(8, 1)
+    inputs = torch.full((1, 8), float("inf"), device=lab.device, dtype=torch.float16)
+    fp16 = {"enabled": True, "initial_scale_power": 1, "hysteresis": 1}
+    engine = lab.initialize(
+        model,
+        {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "fp16": fp16, "zero_optimization": {"stage": 2}},
+        model_parameters=model.parameters(),
+    )
+    for _ in range(4):
+        engine.backward(engine(inputs).float().sum())
+        engine.step()
+
+
+def removed_config_key(lab):
+    model = lab.torch.nn.Linear(8, 1)
+    lab.initialize(model, {"amp": {"enabled": False}}, model_parameters=model.parameters())
+
+
+def step_inside_no_sync(lab):
+    torch = lab.torch
+    model = torch.nn.Linear(8, 1)
+    engine = lab.initialize(
+        model,
+        {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "zero_optimization": {"stage": 1}},
+        model_parameters=model.parameters(),
+    )
+    with engine.no_sync():
+        engine.backward(engine(torch.ones(1, 8, device=lab.device)).sum())
+        engine.step()
+
+
+def module_left_on_cpu(lab):
+    """What zero.Init does to a buffer that torch.rand makes."""
+    torch = lab.torch
+
+    class Talker(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 1)
+            self.register_buffer("speaker", torch.rand(1, 8))
+
+        def forward(self, x):
+            return self.layer(x + self.speaker).sum()
+
+    _ = lab.deepspeed
+    with lab.deepspeed.zero.Init(config_dict_or_path={"zero_optimization": {"stage": 3}, "train_batch_size": 1}):
+        model = Talker()
+    _train(lab, model, [torch.ones(1, 8, device=lab.device)], 3)
+
+
+def device_map_several_devices(lab):
+    """The embedding of a model that was dispatched over eight devices, called by rank 0."""
+    torch = lab.torch
+    embedding = torch.nn.Embedding(16, 8, device="cuda:7")
+    embedding(torch.zeros(1, dtype=torch.long, device="cuda:0"))
+
+
+def cuda_home_missing(lab):
+    _ = lab.deepspeed
+    import torch.utils.cpp_extension
+
+    torch.utils.cpp_extension.CUDA_HOME = None
+    from deepspeed.ops.op_builder.builder import installed_cuda_version
+
+    installed_cuda_version("fused_adam")
+
+
+def extension_build_failed(lab):
+    """A compiler that does not find a library, and the optimizer's half-made object after it."""
+    import os
+
+    compiler = lab.tmp / "c++"
+    compiler.write_text(
+        '#!/bin/sh\n[ $# = 1 ] && exec c++ "$@"\n'
+        "echo '/usr/bin/ld: cannot find -lcurand: No such file or directory' >&2\nexit 1\n"
+    )
+    compiler.chmod(0o755)
+    torch = lab.torch
+    _ = lab.deepspeed
+    os.environ.update(CXX=str(compiler), TORCH_EXTENSIONS_DIR=str(lab.tmp))
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    DeepSpeedCPUAdam([torch.nn.Parameter(torch.zeros(1))])
+
+
+def cpu_split_view(lab):
+    torch = lab.torch
+    _train(lab, torch.nn.Linear(8, 1), [torch.ones(1, 8)], 1)
+
+
+cpu_split_view.device, cpu_split_view.ranks = "cpu", 2

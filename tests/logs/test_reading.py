@@ -1,0 +1,282 @@
+"""Logs as they are: interleaved, prefixed, coloured, packed, cut off, long; what leads and what follows."""
+
+import codecs
+import gzip
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsfix.logs import excerpts, stream
+
+HERE = Path(__file__).parent
+CLIP = (HERE / "tracebacks" / "zero3_offload_clip_device-0.14.2.txt").read_text(encoding="utf-8")
+INFLIGHT = "RuntimeError: still have inflight params [{'id': 5}]"
+FILL = "step 1: loss 0.1\n"
+
+
+def interleaved(logs):
+    """A line of each in turn."""
+    rows = [log.splitlines() for log in logs]
+    return "".join(f"{row[place]}\n" for place in range(max(map(len, rows))) for row in rows if place < len(row))
+
+
+def prefixed(prefix, log):
+    return "".join(f"{prefix}{line}\n" for line in log.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("form", "processes"),
+    [
+        ("[rank{}]: ", "01234567"),
+        ("[default{}]:", "01234567"),
+        ("[default{0}]:[rank{0}]: ", "01234567"),
+        ("worker-{}: ", [f"worker-{number}" for number in range(8)]),
+        ("{}: ", "01234567"),
+        ("node{0}: [rank{0}]: ", [f"node{number}/{number}" for number in range(8)]),
+        ("2024-05-01 10:00:00,123 [rank{}]: ", "01234567"),
+        ("[rank{}]: 2024-05-01T10:00:00.123Z ", "01234567"),
+        ("[1,{}]<stderr>:", "01234567"),
+        ("(Worker pid={0}, ip=10.0.0.{0}) ", [f"Worker pid={number}, ip=10.0.0.{number}" for number in range(8)]),
+        ("trainer-{}  | ", [f"trainer-{number}" for number in range(8)]),
+        ("[pod/job-{}/train] ", [f"job-{number}/train" for number in range(8)]),
+        ("[rank{}]:E1121 19:20:05.561000 13241 torch/utils/cpp_extension.py:606] ", "01234567"),
+    ],
+)
+def test_eight_ranks_interleaved(read, form, processes):
+    findings, _ = read(FILL * 100 + interleaved([prefixed(form.format(rank), CLIP) for rank in range(8)]) + FILL)
+    (finding,) = findings
+    assert finding.found.fault.id == "zero3_offload_clip_device"
+    assert finding.found.sources == set(processes)
+    assert finding.found.count == 8
+    assert finding.first.line == 100 + 8 * (len(CLIP.splitlines()) - 1) + 1
+    assert finding.first.text.startswith("RuntimeError: Expected all tensors")
+
+
+def test_ranks_without_prefixes_interleaved(recognised):
+    assert recognised(interleaved([CLIP] * 8)) == ["zero3_offload_clip_device"]
+
+
+def test_what_looks_like_a_rank_and_is_none(read):
+    log = "".join(f"[step{step}]: {line}\n" for step, line in enumerate(["loss 1", INFLIGHT, "loss 2"]))
+    (finding,), _ = read(log)
+    assert finding.found.sources == set()
+
+
+def test_tracebacks_of_two_ranks_are_not_mixed(recognised):
+    """The frame of one and the message of the other would be a fault that neither has."""
+    frames = [line for line in CLIP.splitlines() if line[:1] in "T "]
+    clip = "\n".join([*frames, "ValueError: something else"])
+    forward = "\n".join([frames[0], '  File "model.py", line 7, in forward', *CLIP.splitlines()[-1:]])
+    log = interleaved([prefixed("[rank0]: ", clip), prefixed("[rank1]: ", forward)])
+    assert recognised(log) == ["module_left_on_cpu"]
+
+
+def test_two_tracebacks_of_one_rank_are_not_mixed(recognised):
+    frames = [line for line in CLIP.splitlines() if line[:1] in "T "]
+    chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    for between in ("", FILL * 3, chained, FILL * 200):
+        log = "\n".join([*frames, "ValueError: else", f"{between}{frames[0]}", '  File "m.py", line 7, in f', ""])
+        assert recognised(f"{log}{CLIP.splitlines()[-1]}\n") == ["module_left_on_cpu"]
+
+
+def test_lines_far_apart_are_not_one_fault(recognised):
+    """A rank that waits long after another one has skipped a step as fp16 does now and then."""
+    overflow = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
+    watchdog = "[rank1]: [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(Timeout(ms)=600000)\n"
+    near, far = "fp16_zero1_overflow_deadlock", "collective_timeout"
+    assert recognised(f"[rank0]: {overflow}{FILL * 10}{watchdog}") == [near, far]
+    assert recognised(f"[rank0]: {overflow}{FILL * 2000}{watchdog}") == [far]
+
+
+ENCODED = {
+    "utf-8": lambda log: log.encode(),
+    "utf-16-le": lambda log: codecs.BOM_UTF16_LE + log.encode("utf-16-le"),
+    "utf-16-be": lambda log: codecs.BOM_UTF16_BE + log.encode("utf-16-be"),
+    "utf-16 without its mark": lambda log: log.encode("utf-16-le"),
+    "gzip": lambda log: gzip.compress(log.encode()),
+    "two gzip files": lambda log: gzip.compress(log[:700].encode()) + gzip.compress(log[700:].encode()),
+    "Windows": lambda log: log.replace("\n", "\r\n").encode(),
+    "a progress bar before it": lambda log: (
+        b"\r".join(b" %d%%|##| 1.2s/it" % n for n in range(9)) + b"\r" + log.encode()
+    ),
+    "colours": lambda log: "\n".join(
+        f"\x1b[1;31m{line[:30]}\x1b[0m\x1b[38;5;12m{line[30:]}\x1b[K" for line in log.splitlines()
+    ).encode(),
+    "a link and a title": lambda log: log.replace("tensors", "\x1b]8;;http://a\x07ten\x1b]8;;\x07sors").encode(),
+    "no last line break": lambda log: log.rstrip("\n").encode(),
+    "binary before it": lambda log: random.Random(0).randbytes(100_000) + b"\n" + log.encode(),
+    "zeroes of a machine that went down": lambda log: b"\0" * 10_000 + b"\n" + log.encode(),
+    "broken UTF-8": lambda log: log.replace("RuntimeError", "\udcff RuntimeError").encode(errors="surrogateescape"),
+}
+
+
+@pytest.mark.parametrize("how", ENCODED)
+def test_however_it_was_written(recognised, how):
+    assert recognised(ENCODED[how](CLIP)) == ["zero3_offload_clip_device"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_a_sequence_that_is_cut_is_none_the_less_taken_out(size):
+    text = b"a\x1b[38;5;12mb\x1b]0;title\x07c\x1b(Bd"
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    assert b"".join(stream._without_escapes(iter(pieces))) == b"abcd"
+
+
+def test_cut_off_at_the_start(recognised):
+    lines = CLIP.splitlines()
+    assert recognised("\n".join(lines[len(lines) // 2 :])) == ["zero3_offload_clip_device"]
+
+
+@pytest.mark.parametrize("shift", [0, 1, 5, 40])
+def test_at_every_place_of_the_blocks(recognised, monkeypatch, shift):
+    monkeypatch.setattr(excerpts, "_ZONE", 97)
+    monkeypatch.setattr(excerpts, "_BEFORE", 4000)
+    monkeypatch.setattr(excerpts, "_AFTER", 500)
+    monkeypatch.setattr(stream, "_BLOCK", 50)
+    assert recognised("x" * shift + "\n" + CLIP) == ["zero3_offload_clip_device"]
+
+
+def test_line_numbers_and_counts_over_many_blocks(read, monkeypatch):
+    monkeypatch.setattr(excerpts, "_ZONE", 10_000)
+    monkeypatch.setattr(excerpts, "_BEFORE", 3000)
+    monkeypatch.setattr(excerpts, "_AFTER", 1000)
+    monkeypatch.setattr(stream, "_BLOCK", 1000)
+    log = "".join((FILL * 37 + INFLIGHT + "\n") for _ in range(50))
+    (finding,), reading = read(log)
+    assert (finding.first.line, finding.found.count) == (38, 50)
+    assert reading.files[0].lines == 50 * 38
+    assert reading.files[0].size == len(log)
+
+
+def test_a_line_of_many_megabytes(read):
+    (finding,), reading = read("x" * 5_000_000 + INFLIGHT + "y" * 5_000_000)
+    assert finding.found.fault.id == "inflight_params"
+    assert INFLIGHT in finding.first.text
+    assert len(finding.first.text) < 1000
+    assert reading.files[0].lines == 1
+
+
+def test_memory_is_bounded(tmp_path):
+    path = tmp_path / "log"
+    with path.open("w") as file:
+        for _ in range(20):
+            file.write(FILL * 50_000 + CLIP)
+    program = (
+        "import resource, sys; from dsfix.logs import excerpts; from dsfix.logs.reading import Reading;"
+        "excerpts._ZONE, excerpts._BEFORE, excerpts._AFTER = 1 << 18, 1 << 15, 1 << 14;"
+        "reading = Reading(); reading.read('/dev/null');"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; reading.read(sys.argv[1]);"
+        "print(reading.known['zero3_offload_clip_device'].count, reading.files[1].size);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    count, size, more = map(int, done.stdout.split())
+    assert (count, size) == (20, path.stat().st_size)
+    assert more * (1 if sys.platform == "darwin" else 1024) < size / 3
+
+
+BOXED = """\
+╭─────────────────── Traceback (most recent call last) ────────────────────╮
+│ /home/user/train.py:7 in <module>                                        │
+│                                                                          │
+│   6 install()                                                            │
+│ ❱ 7 engine.step()                                                        │
+│                                                                          │
+│ /site-packages/deepspeed/runtime/zero/stage3.py:2117 in unscale_and_clip_grads │
+│                                                                          │
+│   2116 │   │   │                                                         │
+╰──────────────────────────────────────────────────────────────────────────╯
+RuntimeError: Expected all tensors to be on the same device, but found at 
+least two devices, cuda:0 and cpu! (when checking argument for argument mat1
+in method wrapper_CUDA_addmm)
+"""  # noqa: W291
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+@pytest.mark.parametrize("box", ["╭│╰", "+|+"])
+def test_a_traceback_in_a_box(read, ranks, box):
+    drawn = BOXED.replace("╭─", f"{box[0]}-").replace("│", box[1]).replace("╰─", f"{box[2]}-")
+    prefixes = [f"[rank{rank}]: " if ranks > 1 else "" for rank in range(ranks)]
+    (finding,), _ = read(interleaved([prefixed(prefix, f"{drawn}step 1\n") for prefix in prefixes]))
+    assert finding.found.fault.id == "zero3_offload_clip_device"
+    assert finding.found.count == ranks
+    assert finding.first.text.endswith("in method wrapper_CUDA_addmm)")
+
+
+def test_the_first_error_in_time_leads_and_the_rest_follows(read):
+    log = (HERE / "logs" / "torchrun-2-ranks.txt").read_text(encoding="utf-8")
+    findings, _ = read(log)
+    assert [(each.found.fault.id, each.standing.value) for each in findings] == [
+        ("inflight_params", "cause"),
+        ("peer_gone", "follow-up"),
+        ("launcher_child_failed", "follow-up"),
+    ]
+    assert findings[0].found.sources == {"1"}
+
+
+def test_the_error_above_is_the_cause(read):
+    masked = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
+    findings, _ = read(f"{FILL}Error building extension 'cpu_adam'\nException ignored in: <function x>\n{masked}")
+    assert [(each.found.fault.id, each.standing.value) for each in findings] == [
+        ("extension_build_failed", "cause"),
+        ("optimizer_del_masks_error", "follow-up"),
+    ]
+
+
+def test_an_error_that_is_not_known_leads_what_follows_from_it(read):
+    unknown = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyError: 7\n'
+    masked = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
+    findings, _ = read(f"{FILL}{unknown}{masked}")
+    assert [(each.found.fault and each.found.fault.id, each.standing.value) for each in findings] == [
+        (None, "cause"),
+        ("optimizer_del_masks_error", "follow-up"),
+    ]
+    assert findings[0].first.text == "KeyError: 7"
+    assert findings[0].first.line == 5
+
+
+def test_an_error_that_is_handled_by_a_known_one_is_left_out(read):
+    first = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyError: 7\n'
+    chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    findings, _ = read(first + chained + CLIP)
+    assert [each.found.fault.id for each in findings] == ["zero3_offload_clip_device"]
+
+
+def test_of_an_unknown_chain_the_first_error_is_told(read):
+    first = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyError: 7\n'
+    chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    findings, _ = read(first + chained + first.replace("KeyError: 7", "ValueError: 8"))
+    assert [each.first.text for each in findings] == ["KeyError: 7"]
+
+
+def test_stopping_a_job_is_no_error(read):
+    stopped = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyboardInterrupt\n'
+    assert read(stopped)[0] == []
+
+
+def test_time_decides_between_files(read):
+    later = f"2024-05-01 10:00:09,000 {INFLIGHT}\n"
+    sooner = prefixed("2024-05-01 10:00:01,000 ", CLIP)
+    assert [each.found.fault.id for each in read(later, sooner)[0]] == ["zero3_offload_clip_device", "inflight_params"]
+    untold = CLIP
+    assert [each.found.fault.id for each in read(later, untold)[0]] == ["inflight_params", "zero3_offload_clip_device"]
+
+
+@pytest.mark.parametrize(
+    ("text", "versions"),
+    [
+        ("[INFO] [Rank 0] DeepSpeed info: version=0.14.2, git-hash=unknown\n", {"deepspeed": "0.14.2"}),
+        ("deepspeed info ................... 0.14.2, unknown, unknown\n", {"deepspeed": "0.14.2"}),
+        ("- DeepSpeed version: 0.16.9\n- PyTorch version (GPU?): 2.6.0\n", {"deepspeed": "0.16.9", "torch": "2.6.0"}),
+        ("Successfully installed deepspeed-0.14.2 torch-2.3.1\n", {"deepspeed": "0.14.2", "torch": "2.3.1"}),
+        ("deepspeed==0.15.4\n", {"deepspeed": "0.15.4"}),
+        # what runs counts more than what was asked for
+        ("DeepSpeed info: version=0.14.4, git-hash=a\nRequirement deepspeed==0.14.2\n", {"deepspeed": "0.14.4"}),
+        ("deepspeed-community is at 0.14\n", {}),
+    ],
+)
+def test_versions_that_a_log_names(read, text, versions):
+    assert read(text)[1].versions.as_dict() == versions

@@ -1,0 +1,84 @@
+"""Tracebacks of real runs, written by record.py, and the symptoms of the patches."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dsfix import registry
+from dsfix.logs import faults
+
+TRACEBACKS = {
+    path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("tracebacks/*.txt"))
+}
+SYMPTOMS = {entry.id: entry.patch.symptom for entry in registry.catalogue().values() if entry.patch.symptom}
+# what was run by a job of jobs.py
+PATCH_OF = {"several_backwards": "zero12_several_backwards_drop", "empty_parameter": "zero12_empty_parameter"}
+RECORDED = {name: name.rpartition("-")[0] for name in TRACEBACKS}
+OF_A_PATCH = {
+    name: PATCH_OF.get(recorded, recorded)
+    for name, recorded in RECORDED.items()
+    if PATCH_OF.get(recorded, recorded) in SYMPTOMS
+}
+OF_A_SIGNATURE = {
+    name: re.sub(r"_zero\d$", "", recorded) for name, recorded in RECORDED.items() if name not in OF_A_PATCH
+}
+# their reproductions leave no traceback: a hang, a message of Python's, weights that were not loaded
+NOT_RECORDED = {
+    "fp16_zero1_overflow_deadlock": "[INFO] [stage_1_and_2.py:1990:step] [deepspeed] OVERFLOW! Rank 0 Skipping step. "
+    "Attempted loss scale: 65536, reducing to 32768\n"
+    "[rank1]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=15, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600004 milliseconds\n",
+    "cpu_adam_del_masks_error": "Exception ignored in: <function DeepSpeedCPUAdam.__del__ at 0x7f>\n"
+    "Traceback (most recent call last):\n"
+    '  File "deepspeed/ops/adam/cpu_adam.py", line 96, in __del__\n'
+    "    self.ds_opt_adam.destroy_adam(self.opt_id)\n"
+    "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n",
+    "universal_checkpoint_load_subgroups": "Traceback (most recent call last):\n"
+    '  File "deepspeed/runtime/zero/stage3.py", line 2880, in load_hp_checkpoint_state_from_checkpoint_dir_stage3\n'
+    "    self.optimizer.load_state_dict(optim_sd)\n"
+    "ValueError: loaded state dict contains a parameter group that doesn't match the size of optimizer's group\n",
+}
+
+
+@pytest.mark.parametrize("name", OF_A_PATCH)
+def test_a_traceback_is_recognised_by_the_symptom_of_its_patch(read, name):
+    patch = OF_A_PATCH[name]
+    findings, _ = read(TRACEBACKS[name])
+    lead = findings[0].found
+    assert patch in lead.patches
+    assert lead.count == 1
+    assert not findings[1:] or findings[0].standing is not findings[1].standing
+
+
+@pytest.mark.parametrize("patch", NOT_RECORDED)
+def test_a_log_is_recognised_by_the_symptom_of_its_patch(read, patch):
+    findings, _ = read(NOT_RECORDED[patch])
+    assert any(patch in each.found.patches for each in findings)
+
+
+@pytest.mark.parametrize("name", OF_A_SIGNATURE)
+def test_a_traceback_is_recognised_by_its_signature(recognised, name):
+    assert recognised(TRACEBACKS[name])[0] == OF_A_SIGNATURE[name]
+
+
+@pytest.mark.parametrize("name", TRACEBACKS)
+def test_without_its_message_a_traceback_is_not_that_fault(read, name):
+    """Near misses: the same frames, and another error."""
+    whole = {each.found.fault.id for each in read(TRACEBACKS[name])[0] if each.found.fault}
+    lines = TRACEBACKS[name].splitlines()
+    frames = [line for line in lines if re.match(r"(\[rank0\]: )?(Traceback|  )", line)]
+    frames = [line for line in frames if not re.search(r"\b(assert|raise) ", line)]  # they hold the message
+    found = {each.found.fault.id for each in read("\n".join([*frames, "KeyError: 'another'"]))[0] if each.found.fault}
+    assert not whole & found
+
+
+@pytest.mark.parametrize("patch", sorted({*OF_A_PATCH.values(), *NOT_RECORDED}))
+def test_the_strings_that_are_looked_for_are_in_every_text_that_matches(patch):
+    fault = next(each for each in faults.known() if patch in each.patches)
+    (expression,) = (each for each in fault.expressions if each.patch == patch)
+    texts = [TRACEBACKS[name] for name, of in OF_A_PATCH.items() if of == patch] or [NOT_RECORDED[patch]]
+    for text in texts:
+        assert expression.pattern.search(text)
+        assert expression.places(text)
+    assert expression.clauses
