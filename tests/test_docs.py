@@ -17,7 +17,19 @@ SECTION = re.compile(r"^(Why|How|Changes|Upstream|Retire): (.*(?:\n(?!\w+: ).*)*
 # what the interpreter or dsfix itself has loaded, and small modules
 CHEAP = {
     *("__future__", "collections.abc", "contextlib", "copy", "datetime", "dsfix.patch", "functools", "gc"),
-    *("importlib.util", "itertools", "logging", "os", "pickle", "re", "shutil", "sys", "threading", "traceback", "typing"),
+    *(
+        "importlib.util",
+        "itertools",
+        "logging",
+        "os",
+        "pickle",
+        "re",
+        "shutil",
+        "sys",
+        "threading",
+        "traceback",
+        "typing",
+    ),
 }
 
 each_patch = pytest.mark.parametrize("patch_id", ENTRIES)
