@@ -1,0 +1,70 @@
+"""Before DistributedDataParallel: a model that was loaded with device_map.
+
+With `device_ids` the whole model has to be on that one device. Without it DDP trains a model that accelerate computes
+on several devices, and rightly, as long as each process has devices of its own. No process can tell that alone: such a
+model passes, with a warning where the machine has too few devices for all its processes, which may be wrong where each
+process sees devices of its own (CUDA_VISIBLE_DEVICES). NCCL stops a job whose processes share a device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from .. import log
+from . import dispatch
+from .device_map import OFF, refuse, refuse_offloaded, repair
+
+if TYPE_CHECKING:
+    from .initialize import Call
+
+
+def before(call: Call) -> None:
+    """Raises GuardError where the model is not, or not only, on the device that DDP is given, or is offloaded.
+
+    Under DSFIX_DEVICE_MAP=repair the hooks and the map are taken off and the model is moved to that device, without
+    `device_ids` to LOCAL_RANK's; what is offloaded is still an error.
+    """
+    if call.settings.device_map == "off":
+        return
+    model, device_ids = call.arguments["module"], call.arguments.get("device_ids")
+    parameters = dict(model.named_parameters())
+    kinds = {parameter.device.type for parameter in parameters.values()} - {"cpu", "meta"}
+    if len(kinds) != 1:
+        return
+    (kind,) = kinds
+    devices = getattr(importlib.import_module("torch"), kind)
+    here = f"{kind}:{_index(devices)}"
+    if device_ids:
+        here = dispatch.label(device_ids[0], here)
+    found = dispatch.find(model, here)
+    # who tells DDP to leave parameters out has taken their placement into his own hands
+    if found is None or not parameters.keys().isdisjoint(getattr(model, "_ddp_params_and_buffers_to_ignore", ())):
+        return
+    refuse_offloaded(found)
+    if device_ids:
+        wrong = found.elsewhere(here) or {str(parameter.device) for parameter in parameters.values()} != {here}
+    else:
+        wrong = _too_few(found, devices.device_count())
+    if wrong and call.settings.device_map == "repair":
+        repair(found, f"the model is moved to {here}")
+        model.to(here)
+    elif wrong and device_ids:
+        refuse(found, f"{here}, which DistributedDataParallel is given as device_ids")
+    elif wrong:
+        log.warn(
+            "each process of this machine computes a model on several devices (device_map), and there are too few for "
+            "all: NCCL stops a job whose processes share a device. Load the model without device_map and move it to "
+            f"this rank's device. {OFF}"
+        )
+
+
+def _index(devices: Any) -> int:
+    rank = int(os.environ.get("LOCAL_RANK", -1))
+    return rank if 0 <= rank < devices.device_count() else int(devices.current_device())
+
+
+def _too_few(found: dispatch.Dispatch, count: int) -> bool:
+    used = len(set(found.placed.values()))
+    return used > 1 and used * int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > count
