@@ -19,6 +19,8 @@ from .device_map import OFF, refuse, refuse_offloaded, repair
 if TYPE_CHECKING:
     from .initialize import Call
 
+REMEDY = "Load it without device_map, or with device_map={'': int(os.environ['LOCAL_RANK'])}, onto this rank's device."
+
 
 def before(call: Call) -> None:
     """Raises GuardError where the model is not, or not only, on the device that DDP is given, or is offloaded.
@@ -42,7 +44,7 @@ def before(call: Call) -> None:
     # who tells DDP to leave parameters out has taken their placement into his own hands
     if found is None or not parameters.keys().isdisjoint(getattr(model, "_ddp_params_and_buffers_to_ignore", ())):
         return
-    refuse_offloaded(found)
+    refuse_offloaded(found, REMEDY)
     if device_ids:
         wrong = found.elsewhere(here) or {str(parameter.device) for parameter in parameters.values()} != {here}
     else:
@@ -51,12 +53,11 @@ def before(call: Call) -> None:
         repair(found, f"the model is moved to {here}")
         model.to(here)
     elif wrong and device_ids:
-        refuse(found, f"{here}, which DistributedDataParallel is given as device_ids")
+        refuse(found, f"{here}, which DistributedDataParallel is given as device_ids", REMEDY)
     elif wrong:
         log.warn(
-            "each process of this machine computes a model on several devices (device_map), and there are too few for "
-            "all: NCCL stops a job whose processes share a device. Load the model without device_map and move it to "
-            f"this rank's device. {OFF}"
+            "device_map has put the model on several devices, and this machine has too few of them for each of its "
+            f"processes to have its own: NCCL stops a job whose processes share a device. {REMEDY} {OFF}"
         )
 
 

@@ -37,12 +37,12 @@ def before(call: Call) -> None:
     found = dispatch.find(call.model, here)
     if found is None:
         return
-    refuse_offloaded(found)
+    refuse_offloaded(found, REMEDY)
     if found.elsewhere(here):
         if call.settings.device_map == "repair":
             repair(found, f"DeepSpeed moves the model to {here}")
         else:
-            refuse(found, f"{here}, where DeepSpeed puts the whole model")
+            refuse(found, f"{here}, where DeepSpeed puts all of it", REMEDY)
     elif not found.placed and len(found.mapped) == 1 and found.mapped.isdisjoint({here, "cpu", "disk"}):
         (other,) = found.mapped
         log.warn(
@@ -51,20 +51,20 @@ def before(call: Call) -> None:
         )
 
 
-def refuse(found: dispatch.Dispatch, place: str) -> None:
-    """Raises GuardError with the modules and devices; `place` is where all should be, and who says so."""
+def refuse(found: dispatch.Dispatch, place: str, remedy: str) -> None:
+    """Raises GuardError with the modules and devices; `place` is where all of the model should be, and who says so."""
     raise GuardError(
-        f"this model was loaded with device_map: accelerate's hooks compute it on other devices than {place}.\n"
-        f"{found.describe()}\n{REMEDY} DSFIX_DEVICE_MAP=repair takes the hooks off instead, {OFF}"
+        f"the model was loaded with device_map: accelerate's hooks compute it on other devices than {place}.\n"
+        f"{found.describe()}\n{remedy} DSFIX_DEVICE_MAP=repair takes the hooks off instead, {OFF}"
     )
 
 
-def refuse_offloaded(found: dispatch.Dispatch) -> None:
+def refuse_offloaded(found: dispatch.Dispatch, remedy: str) -> None:
     """Raises GuardError where weights are on the CPU or on disk and come to the device for each call only."""
     if found.offloaded:
         raise GuardError(
-            f"this model was loaded with device_map, which has offloaded {dispatch.listed(found.offloaded)}: their "
-            f"parameters are on meta, and DSFIX_DEVICE_MAP=repair cannot bring them back. {REMEDY} {OFF}"
+            "the model was loaded with device_map, which has offloaded parts of it: their parameters are on meta, and "
+            f"DSFIX_DEVICE_MAP=repair cannot bring them back.\n  {dispatch.listed(found.offloaded)}\n{remedy} {OFF}"
         )
 
 

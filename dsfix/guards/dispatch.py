@@ -45,7 +45,7 @@ class Dispatch:
             above = _above(name, self.placed)
             if name not in roots and (above is None or above in roots or self.placed[above] != device):
                 found.setdefault(device, []).append(name or "the whole model")
-        return dict(sorted(found.items()))
+        return found
 
     def remove(self) -> int:
         """Takes accelerate's dispatch hooks and the map off the model; how many modules had a hook.
