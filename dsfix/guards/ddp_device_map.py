@@ -8,6 +8,7 @@ process sees devices of its own (CUDA_VISIBLE_DEVICES). NCCL stops a job whose p
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 from typing import TYPE_CHECKING, Any
@@ -33,18 +34,18 @@ def before(call: Call) -> None:
     model, device_ids = call.arguments["module"], call.arguments.get("device_ids")
     parameters = dict(model.named_parameters())
     kinds = {parameter.device.type for parameter in parameters.values()} - {"cpu", "meta"}
-    if len(kinds) != 1:
+    if len(kinds) > 1:  # DDP refuses such a model
         return
-    (kind,) = kinds
-    devices = getattr(importlib.import_module("torch"), kind)
-    here = f"{kind}:{_index(devices)}"
-    if device_ids:
-        here = dispatch.label(device_ids[0], here)
+    kind = "".join(kinds) or "cpu"
+    devices: Any = getattr(importlib.import_module("torch"), kind, None)
+    here = kind if kind == "cpu" else _device(kind, devices, device_ids)
     found = dispatch.find(model, here)
     # who tells DDP to leave parameters out has taken their placement into his own hands
     if found is None or not parameters.keys().isdisjoint(getattr(model, "_ddp_params_and_buffers_to_ignore", ())):
         return
     refuse_offloaded(found, REMEDY)
+    if kind == "cpu":
+        return
     if device_ids:
         wrong = found.elsewhere(here) or {str(parameter.device) for parameter in parameters.values()} != {here}
     else:
@@ -53,6 +54,9 @@ def before(call: Call) -> None:
         repair(found, f"the model is moved to {here}")
         model.to(here)
     elif wrong and device_ids:
+        if not found.elsewhere(here):
+            placed = {name.rpartition(".")[0]: str(parameter.device) for name, parameter in parameters.items()}
+            found = dataclasses.replace(found, placed=placed)
         refuse(found, f"{here}, which DistributedDataParallel is given as device_ids", REMEDY)
     elif wrong:
         log.warn(
@@ -61,9 +65,12 @@ def before(call: Call) -> None:
         )
 
 
-def _index(devices: Any) -> int:
+def _device(kind: str, devices: Any, device_ids: Any) -> str:
+    current = int(devices.current_device())
+    if device_ids:
+        return dispatch.label(device_ids[0], f"{kind}:{current}")
     rank = int(os.environ.get("LOCAL_RANK", -1))
-    return rank if 0 <= rank < devices.device_count() else int(devices.current_device())
+    return f"{kind}:{rank if 0 <= rank < devices.device_count() else current}"
 
 
 def _too_few(found: dispatch.Dispatch, count: int) -> bool:

@@ -42,7 +42,7 @@ def before(call: Call) -> None:
         if call.settings.device_map == "repair":
             repair(found, f"DeepSpeed moves the model to {here}")
         else:
-            refuse(found, f"{here}, where DeepSpeed puts all of it", REMEDY)
+            refuse(found, f"{here}, to which DeepSpeed moves all of it", REMEDY)
     elif not found.placed and len(found.mapped) == 1 and found.mapped.isdisjoint({here, "cpu", "disk"}):
         (other,) = found.mapped
         log.warn(
@@ -54,8 +54,8 @@ def before(call: Call) -> None:
 def refuse(found: dispatch.Dispatch, place: str, remedy: str) -> None:
     """Raises GuardError with the modules and devices; `place` is where all of the model should be, and who says so."""
     raise GuardError(
-        f"the model was loaded with device_map: accelerate's hooks compute it on other devices than {place}.\n"
-        f"{found.describe()}\n{remedy} DSFIX_DEVICE_MAP=repair takes the hooks off instead, {OFF}"
+        f"the model was loaded with device_map, onto other devices than {place}.\n{found.describe()}\n{remedy} "
+        f"DSFIX_DEVICE_MAP=repair takes accelerate's hooks off instead, {OFF}"
     )
 
 

@@ -57,7 +57,10 @@ class Dispatch:
         for name, module in self.model.named_modules():
             kinds = {isinstance(hook, accelerate.AlignDevicesHook) for hook in _hooks(module)}
             if len(kinds) > 1 or (name in self.placed and kinds != {True}):
-                raise GuardError(f"{name} has a hook of accelerate that does not come from device_map: not repaired")
+                raise GuardError(
+                    f"DSFIX_DEVICE_MAP=repair: {name or 'the model'} has a hook of accelerate that device_map has not "
+                    "made, and that would be lost. Load the model without device_map."
+                )
             if kinds == {True}:
                 hooked.append(module)
         for module in hooked:
@@ -113,8 +116,15 @@ def listed(names: list[str] | tuple[str, ...]) -> str:
 def _hooks(module: Any) -> Iterator[Any]:
     # accelerate sets plain attributes; PEFT's wrappers would answer for the model inside them
     hook = vars(module).get("_hf_hook")
-    if hook is not None:
-        yield from getattr(hook, "hooks", (hook,))
+    return iter(()) if hook is None else _single(hook)
+
+
+def _single(hook: Any) -> Iterator[Any]:
+    if hasattr(hook, "hooks"):  # a SequentialHook, which may hold others
+        for each in hook.hooks:
+            yield from _single(each)
+    else:
+        yield hook
 
 
 def _map(module: Any) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def test_near_misses_pass_without_a_word(job, model):
     [
         "on(1)",
         "on(2, 'cpu')",
-        "Model({'a': Module(Sequential(Hook(None), Hook(1)))})",
+        "Model({'a': Module(Sequential(Sequential(Hook(None), Hook(1)), Hook(None)))})",
         "Model({'base_model.model': on(2), 'base_model.model.b0': Module(Hook(1))})",
     ],
 )
@@ -291,7 +291,8 @@ tell([
     assert "other devices than cuda:0, which DistributedDataParallel is given as device_ids" in several
     assert "cuda:1: b1" in several
     assert "other devices than cuda:1" in other
-    assert "cuda:1" in mapped
+    assert "other devices than cuda:1" in mapped
+    assert "\n  cuda:0: a\n" in mapped
     assert own == unmapped == ""
 
 
@@ -304,6 +305,18 @@ def test_ddp_without_device_ids_warns_where_devices_cannot_suffice(job, processe
     )
     assert told.value == ""
     assert len(told.warnings) == warnings
+
+
+def test_ddp_on_the_cpu(job):
+    told = job("""
+tell([
+    ask(lambda: DistributedDataParallel(on("cpu", parameters={"b0.weight": "cpu"}))),
+    ask(lambda: DistributedDataParallel(Model({"b0": Module(Hook(0, offload=True))}, {"b0.weight": "meta"}))),
+])
+""")
+    assert told.value[0] == ""
+    assert "offloaded" in told.value[1]
+    assert told.warnings == []
 
 
 def test_ddp_that_is_told_to_leave_parameters_out_passes(job):

@@ -14,7 +14,7 @@ import pytest
 from dsfix.lab.ranks import launch
 
 PROGRAMS = Path(__file__).parent / "programs"
-SEVERAL = "GuardError: the model was loaded with device_map: accelerate's hooks compute it on other devices than cuda:"
+SEVERAL = "GuardError: the model was loaded with device_map, onto other devices than cuda:"
 OFFLOADED = "GuardError: the model was loaded with device_map, which has offloaded parts of it"
 DEVICES = "Expected all tensors to be on the same device"
 REPAIRED = "DSFIX_DEVICE_MAP=repair: accelerate's hooks are off"
@@ -116,6 +116,14 @@ def test_repaired_it_trains_as_one_loaded_without_device_map(seen: Any, case: st
     assert as_without(found[case], "cuda:0"), found[case]
     (said,) = found[case]["said"]
     assert said.startswith(REPAIRED)
+
+
+def test_a_hook_that_device_map_has_not_made_is_not_lost(seen: Any) -> None:
+    (found,) = seen("device_map", "repair")
+    assert "GuardError: DSFIX_DEVICE_MAP=repair: model.layers.3 has a hook" in found["another hook"]["error"]
+    elsewhere = found["a hook elsewhere"]
+    assert elsewhere["equal"] is True
+    assert elsewhere["left"] == ["_hf_hook", "_old_forward", "cuda:0", "forward"]
 
 
 def test_where_nothing_is_wrong_nothing_is_repaired(seen: Any) -> None:

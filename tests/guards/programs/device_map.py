@@ -14,7 +14,7 @@ torch = lab.torch
 deepspeed = lab.deepspeed
 
 from accelerate import dispatch_model  # noqa: E402
-from accelerate.hooks import remove_hook_from_submodules  # noqa: E402
+from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_submodules  # noqa: E402
 from peft import LoraConfig, get_peft_model  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config  # noqa: E402
@@ -66,6 +66,12 @@ def lora(model):
 def without_hooks(model):
     remove_hook_from_submodules(model)
     assert len(set(model.hf_device_map.values())) == 8
+    return model
+
+
+def hooked(model, name):
+    """With another hook of accelerate on one module, beside the one that is there."""
+    add_hook_to_module(model.get_submodule(name), ModelHook(), append=True)
     return model
 
 
@@ -184,6 +190,9 @@ def cases(tested):
         yield "cpu", outcome(lambda: load({**eight(lambda k: 0), "lm_head": "cpu"}))
         os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
         yield "trainer", outcome(lambda: load(eight()), fit(load())[0], work=fit)
+        yield "another hook", outcome(lambda: hooked(load(eight()), "model.layers.3"))
+        # a module without weights has no hook of device_map's
+        yield "a hook elsewhere", outcome(lambda: hooked(load(eight()), "model.layers.3.mlp.act_fn"), expected)
         yield "nothing to repair", outcome(load, expected)
 
 
