@@ -47,6 +47,12 @@ def announce(message: str) -> None:
         _enabled().info(message)
 
 
+def inform(message: str) -> None:
+    """One INFO line, on rank 0."""
+    if rank() == 0:
+        _enabled().info(message)
+
+
 def warn(message: str) -> None:
     """One WARNING."""
     _enabled().warning(message)

@@ -1,4 +1,4 @@
-"""The wrapper around `deepspeed.initialize` that calls the guards."""
+"""The wrapper around `deepspeed.initialize`, and around DistributedDataParallel, that calls the guards."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from types import ModuleType
 from typing import Any, Callable
 
 from .. import attributes, hooks, log
-from ..outcome import Refused
+from ..outcome import Outcome, Refused
 from ..patch import Wrap
 from ..settings import Settings
 from . import GuardError
 
-GUARDS: tuple[str, ...] = ()
+GUARDS: tuple[str, ...] = ("device_map",)
 """Modules of this package, in the order in which they look."""
+
+DDP_GUARDS: tuple[str, ...] = ("ddp_device_map",)
+"""The same for DistributedDataParallel."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of deepspeed.initialize: its arguments by name, and dsfix's settings."""
+    """One call of deepspeed.initialize, or of another watched function: its arguments by name, dsfix's settings."""
 
     arguments: dict[str, Any]
     settings: Settings
@@ -42,51 +45,58 @@ class Call:
 
 
 class Watch:
-    """Puts the wrapper around `deepspeed.initialize` whenever deepspeed has been executed."""
+    """Puts a wrapper around both functions whenever their modules have been executed."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        wraps = (
+            Wrap("deepspeed:initialize", _wrapper(GUARDS, settings)),
+            Wrap("torch.nn.parallel.distributed:DistributedDataParallel.__init__", _wrapper(DDP_GUARDS, settings)),
+        )
+        self.changes = {wrap.module: wrap for wrap in wraps}
         self.finder = hooks.Finder(self.imported, self.withdraw)
-        self.handle: attributes.AttributeHandle | None = None
+        self.handles: dict[str, attributes.AttributeHandle] = {}
 
     def start(self) -> None:
-        self.finder.watch(["deepspeed"])
-        module = hooks.executed("deepspeed")
-        if module is not None:
+        self.finder.watch(self.changes)
+        for module in filter(None, map(hooks.executed, self.changes)):
             self.imported(module)
 
     def imported(self, module: ModuleType) -> None:
-        if not hasattr(module, "initialize") or (self.handle is not None and self.handle.in_force(module)):
-            return
+        change, handle = self.changes[module.__name__], self.handles.get(module.__name__)
         try:
-            self.handle = attributes.substitute(module, Wrap("deepspeed:initialize", self.initialize))
+            if handle is None or not handle.in_force(module):
+                self.handles[module.__name__] = attributes.substitute(module, change)
         except Refused as refused:
-            log.warn(f"deepspeed.initialize is not looked at: {refused.reason}")
+            if refused.outcome is not Outcome.DRIFTED:  # a module without the function has nothing to look at
+                log.warn(f"{change.target} is not looked at: {refused.reason}")
+        except Exception as error:  # an import is worth more than its guards
+            log.warn(f"{change.target} is not looked at: {type(error).__name__}: {error}")
 
     def withdraw(self) -> None:
-        """Takes the wrapper back and watches nothing any more."""
+        """Takes the wrappers back and watches nothing any more."""
         if self.finder in sys.meta_path:
             sys.meta_path.remove(self.finder)
-        if self.handle is not None:
-            self.handle.undo()
+        for handle in self.handles.values():
+            handle.undo()
 
-    def initialize(self, wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        """What stands in for deepspeed.initialize.
 
-        Raises:
-            GuardError: a guard found what would end the job later, or spoil its results.
-        """
+def _wrapper(names: tuple[str, ...], settings: Settings) -> Callable[..., Any]:
+    """What stands in for a function that these guards look at. It raises what they raise: GuardError."""
+
+    def call(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         try:
-            call = Call(inspect.signature(wrapped).bind(*args, **kwargs).arguments, self.settings)
-        except TypeError:  # DeepSpeed says it better
+            made = Call(inspect.signature(wrapped).bind(*args, **kwargs).arguments, settings)
+        except TypeError:  # the function says it better
             return wrapped(*args, **kwargs)
-        guards = [importlib.import_module(f"{__package__}.{name}") for name in GUARDS]
+        guards = [importlib.import_module(f"{__package__}.{name}") for name in names]
         for guard in guards:
-            _ask(guard, "before", call)
+            _ask(guard, "before", made)
         result = wrapped(*args, **kwargs)
         for guard in guards:
-            _ask(guard, "after", call, result[0])
+            _ask(guard, "after", made, result[0] if instance is None else instance)
         return result
+
+    return call
 
 
 def _ask(guard: ModuleType, question: str, *arguments: Any) -> None:

@@ -1,0 +1,78 @@
+"""Before DistributedDataParallel: a model that was loaded with device_map.
+
+With `device_ids` the whole model has to be on that one device. Without it DDP trains a model that accelerate computes
+on several devices, and rightly, as long as each process has devices of its own. No process can tell that alone: such a
+model passes, with a warning where the machine has too few devices for all its processes, which may be wrong where each
+process sees devices of its own (CUDA_VISIBLE_DEVICES). NCCL stops a job whose processes share a device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from .. import log
+from . import dispatch
+from .device_map import OFF, refuse, refuse_offloaded, repair
+
+if TYPE_CHECKING:
+    from .initialize import Call
+
+REMEDY = "Load it without device_map, or with device_map={'': int(os.environ['LOCAL_RANK'])}, onto this rank's device."
+
+
+def before(call: Call) -> None:
+    """Raises GuardError where the model is not, or not only, on the device that DDP is given, or is offloaded.
+
+    Under DSFIX_DEVICE_MAP=repair the hooks and the map are taken off and the model is moved to that device, without
+    `device_ids` to LOCAL_RANK's; what is offloaded is still an error.
+    """
+    if call.settings.device_map == "off":
+        return
+    model, device_ids = call.arguments["module"], call.arguments.get("device_ids")
+    parameters = dict(model.named_parameters())
+    kinds = {parameter.device.type for parameter in parameters.values()} - {"cpu", "meta"}
+    if len(kinds) > 1:  # DDP refuses such a model
+        return
+    kind = "".join(kinds) or "cpu"
+    devices: Any = getattr(importlib.import_module("torch"), kind, None)
+    here = kind if kind == "cpu" else _device(kind, devices, device_ids)
+    found = dispatch.find(model, here)
+    # who tells DDP to leave parameters out has taken their placement into his own hands
+    if found is None or not parameters.keys().isdisjoint(getattr(model, "_ddp_params_and_buffers_to_ignore", ())):
+        return
+    refuse_offloaded(found, REMEDY)
+    if kind == "cpu":
+        return
+    if device_ids:
+        wrong = found.elsewhere(here) or {str(parameter.device) for parameter in parameters.values()} != {here}
+    else:
+        wrong = _too_few(found, devices.device_count())
+    if wrong and call.settings.device_map == "repair":
+        repair(found, f"the model is moved to {here}")
+        model.to(here)
+    elif wrong and device_ids:
+        if not found.elsewhere(here):
+            placed = {name.rpartition(".")[0]: str(parameter.device) for name, parameter in parameters.items()}
+            found = dataclasses.replace(found, placed=placed)
+        refuse(found, f"{here}, which DistributedDataParallel is given as device_ids", REMEDY)
+    elif wrong:
+        log.warn(
+            "device_map has put the model on several devices, and this machine has too few of them for each of its "
+            f"processes to have its own: NCCL stops a job whose processes share a device. {REMEDY} {OFF}"
+        )
+
+
+def _device(kind: str, devices: Any, device_ids: Any) -> str:
+    current = int(devices.current_device())
+    if device_ids:
+        return dispatch.label(device_ids[0], f"{kind}:{current}")
+    rank = int(os.environ.get("LOCAL_RANK", -1))
+    return f"{kind}:{rank if 0 <= rank < devices.device_count() else current}"
+
+
+def _too_few(found: dispatch.Dispatch, count: int) -> bool:
+    used = len(set(found.placed.values()))
+    return used > 1 and used * int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > count

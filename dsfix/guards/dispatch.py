@@ -1,0 +1,144 @@
+"""What device_map leaves on a model: accelerate's dispatch hooks and `hf_device_map`; found, told of, and removed.
+
+Nothing is imported to find it. transformers leaves no trace of a map that names one device only (from 5.0 on).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from . import GuardError
+
+_NAMES = 3  # of modules per device that a message shows
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """placed: module name -> the device that its hook computes on, as "cuda:1"; parents come before their children.
+
+    offloaded: modules whose weights accelerate keeps elsewhere between calls, or that have a parameter on meta.
+    mapped: the devices that `hf_device_map` names, of all modules that have one.
+    """
+
+    model: Any
+    placed: dict[str, str]
+    offloaded: tuple[str, ...]
+    mapped: frozenset[str]
+
+    def elsewhere(self, device: str) -> bool:
+        """Whether a hook computes on another device than this one."""
+        return any(each != device for each in self.placed.values())
+
+    def describe(self) -> str:
+        """One line per device with the outermost modules that are computed there."""
+        return "\n".join(f"  {device}: {listed(names)}" for device, names in self._outermost().items())
+
+    def _outermost(self) -> dict[str, list[str]]:
+        roots = {name for name, module in self.model.named_modules() if any(map(_is_root, _hooks(module)))}
+        if roots.issuperset(self.placed):
+            roots = set()
+        found: dict[str, list[str]] = {}
+        for name, device in self.placed.items():
+            above = _above(name, self.placed)
+            if name not in roots and (above is None or above in roots or self.placed[above] != device):
+                found.setdefault(device, []).append(name or "the whole model")
+        return found
+
+    def remove(self) -> int:
+        """Takes accelerate's dispatch hooks and the map off the model; how many modules had a hook.
+
+        The parameters stay where they are. Raises GuardError where that would not make it a plain model again.
+        """
+        accelerate = importlib.import_module("accelerate.hooks")
+        hooked = []
+        for name, module in self.model.named_modules():
+            kinds = {isinstance(hook, accelerate.AlignDevicesHook) for hook in _hooks(module)}
+            if len(kinds) > 1 or (name in self.placed and kinds != {True}):
+                raise GuardError(
+                    f"DSFIX_DEVICE_MAP=repair: {name or 'the model'} has a hook of accelerate that device_map has not "
+                    "made, and that would be lost. Load the model without device_map."
+                )
+            if kinds == {True}:
+                hooked.append(module)
+        for module in hooked:
+            accelerate.remove_hook_from_module(module)
+            forward = vars(module).get("forward")
+            if getattr(forward, "__func__", None) is type(module).forward and forward.__self__ is module:
+                del module.forward  # accelerate leaves the class's own method on the module
+        for module in self.model.modules():
+            vars(module).pop("hf_device_map", None)
+        return len(hooked)
+
+
+def find(model: Any, here: str) -> Dispatch | None:
+    """What device_map has left on a model, None where there is nothing; `here` is this rank's device, as "cuda:0"."""
+    if not hasattr(model, "named_modules"):
+        return None
+    placed: dict[str, str] = {}
+    offloaded: dict[str, None] = {}
+    mapped: set[str] = set()
+    for name, module in model.named_modules():
+        for hook in _hooks(module):
+            device = getattr(hook, "execution_device", None)
+            if device is not None:
+                placed[name] = label(device, here)
+            if getattr(hook, "offload", False) is True:
+                offloaded[name] = None
+        mapped.update(label(device, here) for device in _map(module).values())
+    if not placed and not offloaded and not mapped:
+        return None
+    for name, parameter in model.named_parameters():
+        if parameter.device.type == "meta":
+            offloaded[name.rpartition(".")[0]] = None
+    return Dispatch(model, placed, tuple(offloaded), frozenset(mapped))
+
+
+def label(device: Any, here: str) -> str:
+    """A device as a map or a hook gives it (1, "cuda:1", "cuda", "cpu", "disk", a torch.device) -> "cuda:1", "cpu"."""
+    kind = here.partition(":")[0]
+    text = str(device)
+    if text.isdecimal():
+        return f"{'cuda' if kind == 'cpu' else kind}:{text}"
+    if text == kind:  # the current device
+        return here
+    return "cpu" if text.startswith("cpu:") else text
+
+
+def listed(names: list[str] | tuple[str, ...]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(names[:_NAMES]) + more
+
+
+def _hooks(module: Any) -> Iterator[Any]:
+    # accelerate sets plain attributes; PEFT's wrappers would answer for the model inside them
+    hook = vars(module).get("_hf_hook")
+    return iter(()) if hook is None else _single(hook)
+
+
+def _single(hook: Any) -> Iterator[Any]:
+    if hasattr(hook, "hooks"):  # a SequentialHook, which may hold others
+        for each in hook.hooks:
+            yield from _single(each)
+    else:
+        yield hook
+
+
+def _map(module: Any) -> dict[str, Any]:
+    found = vars(module).get("hf_device_map")
+    return found if isinstance(found, dict) else {}
+
+
+def _is_root(hook: Any) -> bool:
+    return getattr(hook, "io_same_device", False) is True
+
+
+def _above(name: str, placed: dict[str, str]) -> str | None:
+    while name:
+        name = name.rpartition(".")[0]
+        if name in placed:
+            return name
+    return None

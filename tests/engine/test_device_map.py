@@ -1,0 +1,393 @@
+"""The device_map guards and the wrappers that call them, on stand-ins: what they stop, and what they let pass.
+
+With the real DeepSpeed, transformers and accelerate: tests/guards.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from dsfix.guards import dispatch
+from dsfix.settings import Settings
+
+MODEL = '''
+class Device:
+    def __init__(self, name):
+        self.name, self.type = name, name.partition(":")[0]
+    def __str__(self):
+        return self.name
+
+class Parameter:
+    def __init__(self, device):
+        self.device = Device(device)
+
+class Hook:
+    """As accelerate's AlignDevicesHook."""
+    def __init__(self, execution_device, offload=False, io_same_device=False):
+        self.execution_device, self.offload, self.io_same_device = execution_device, offload, io_same_device
+
+class Sequential:
+    def __init__(self, *hooks):
+        self.hooks = hooks
+
+class Module:
+    def __init__(self, hook=None, device_map=None):
+        if hook is not None:
+            self._hf_hook = hook
+        if device_map is not None:
+            self.hf_device_map = device_map
+
+class Model(Module):
+    """`parts` are its modules by their whole names, `parameters` the devices of its parameters by theirs."""
+    def __init__(self, parts=None, parameters=None, hook=None, device_map=None):
+        super().__init__(hook, device_map)
+        self.parts = parts or {}
+        self.parameters = {"a.weight": "cuda:0"} if parameters is None else parameters
+    def named_modules(self):
+        return [("", self), *self.parts.items()]
+    def named_parameters(self):
+        return [(name, Parameter(device)) for name, device in self.parameters.items()]
+
+def on(*devices, **options):
+    """Blocks b0, b1, … with a child each, all with hooks, as dispatch_model leaves them."""
+    parts = {}
+    for number, device in enumerate(devices):
+        parts[f"b{number}"] = parts[f"b{number}.child"] = Module(Hook(device))
+    names = {f"b{number}": device for number, device in enumerate(devices)}
+    return Model(parts, hook=Hook(devices[0], io_same_device=True), device_map=names, **options)
+'''
+
+DEEPSPEED = """
+import sys
+from deepspeed import accelerator
+made = []
+def initialize(args=None, model=None, config=None):
+    made.append(model)
+    return [("engine", model), None]
+"""
+ACCELERATOR = """
+class Accelerator:
+    def device_name(self):
+        return KIND
+    def current_device(self):
+        return 5
+KIND = "cuda"
+def get_accelerator():
+    return Accelerator()
+"""
+DDP = '''
+class DistributedDataParallel:
+    def __init__(self, module, device_ids=None, output_device=None):
+        """It is made."""
+        self.module, self.device_ids = module, device_ids
+'''
+CUDA = """
+def device_count():
+    return 8
+def current_device():
+    return 3
+"""
+
+_made: dict = {}
+exec(MODEL, _made)  # for the tests in this process; the others have it as a module
+Hook, Model, Module, on = (_made[name] for name in ("Hook", "Model", "Module", "on"))
+
+
+@pytest.fixture
+def job(world):
+    """Runs a script with a stand-in DeepSpeed, torch and models; `ask(call)` tells what came of a call."""
+    world.package(init=DEEPSPEED, accelerator=ACCELERATOR)
+    world.package(name="torch", init="from torch import cuda", cuda=CUDA, nn__parallel__distributed=DDP)
+    world.module("models", MODEL)
+
+    def run(script, **environment):
+        return world.run(
+            "import dsfix, deepspeed\n"
+            "from models import *\n"
+            "from torch.nn.parallel.distributed import DistributedDataParallel\n"
+            "def ask(call):\n"
+            "    try:\n"
+            "        call()\n"
+            "        return ''\n"
+            "    except dsfix.guards.GuardError as error:\n"
+            "        return str(error)\n"
+            "def start(model, args=None):\n"
+            "    return ask(lambda: deepspeed.initialize(args, model=model))\n" + script,
+            **environment,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("given", "here", "expected"),
+    [
+        (1, "cuda:0", "cuda:1"),
+        ("1", "cuda:0", "cuda:1"),
+        ("cuda:1", "cuda:0", "cuda:1"),
+        ("cuda", "cuda:3", "cuda:3"),
+        (1, "xpu:0", "xpu:1"),
+        ("cpu", "cuda:0", "cpu"),
+        ("cpu:0", "cuda:0", "cpu"),
+        ("cpu", "cpu", "cpu"),
+        (0, "cpu", "cuda:0"),
+        ("disk", "cuda:0", "disk"),
+    ],
+)
+def test_devices_as_maps_name_them(given, here, expected):
+    assert dispatch.label(given, here) == expected
+
+
+def test_a_model_without_a_map_has_no_dispatch():
+    assert dispatch.find(Model(), "cuda:0") is None
+    assert dispatch.find(None, "cuda:0") is None
+    assert dispatch.find(Model({"a": Module(object())}), "cuda:0") is None  # another kind of hook
+
+
+def test_outermost_modules_are_named_per_device_and_no_more_than_a_few():
+    found = dispatch.find(on(0, 0, 0, 0, 1, "cuda:10"), "cuda:0")
+    assert found.describe().splitlines() == [
+        "  cuda:0: b0, b1, b2 and 1 more",
+        "  cuda:1: b4",
+        "  cuda:10: b5",
+    ]
+
+
+def test_a_child_on_another_device_than_its_parent_is_named():
+    model = Model({"a": Module(Hook(0)), "a.b": Module(Hook(1)), "a.b.c": Module(Hook(0))})
+    described = dispatch.find(model, "cuda:0").describe()
+    assert described.splitlines() == ["  cuda:0: a, a.b.c", "  cuda:1: a.b"]
+
+
+def test_a_hook_on_the_whole_model_only():
+    model = Model(hook=Hook(1, io_same_device=True))
+    assert dispatch.find(model, "cuda:0").describe() == "  cuda:1: the whole model"
+
+
+def test_several_devices_stop_the_job_before_the_engine_is_made(job):
+    told = job("tell([start(on(0, 1, 1)), len(deepspeed.made)])", LOCAL_RANK="0")
+    message, made = told.value
+    assert made == 0
+    assert "other devices than cuda:0" in message
+    assert "  cuda:0: b0\n  cuda:1: b1, b2\n" in message
+    assert "without device_map" in message
+    assert "DSFIX_DEVICE_MAP=repair" in message
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "Model()",
+        "None",
+        "on(2)",
+        "on(2, 'cuda:2', 'cuda')",
+        "Model(device_map={'': 2})",
+        "Model(device_map={'': 'cpu'})",
+        "Model(device_map={'a': 0, 'b': 1})",  # its hooks have been removed: the engine moves the parameters
+        "Model({'a': Module(Hook(None, io_same_device=True))})",  # as PEFT adds one
+    ],
+)
+def test_near_misses_pass_without_a_word(job, model):
+    told = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="2")
+    assert told.value == ["", 1]
+    assert told.warnings == []
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "on(1)",
+        "on(2, 'cpu')",
+        "Model({'a': Module(Sequential(Sequential(Hook(None), Hook(1)), Hook(None)))})",
+        "Model({'base_model.model': on(2), 'base_model.model.b0': Module(Hook(1))})",
+    ],
+)
+def test_hooks_that_compute_elsewhere_stop_the_job(job, model):
+    told = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="2")
+    assert "other devices than cuda:2" in told.value[0]
+    assert told.value[1] == 0
+
+
+@pytest.mark.parametrize("mode", ["error", "repair"])
+@pytest.mark.parametrize(
+    "model",
+    ["on(0, parameters={'b0.weight': 'cuda:0', 'b1.weight': 'meta'})", "Model({'b1': Module(Hook(0, offload=True))})"],
+)
+def test_offloaded_parts_stop_the_job_whatever_the_mode(job, model, mode):
+    told = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="0", DSFIX_DEVICE_MAP=mode)
+    assert "offloaded" in told.value[0]
+    assert "  b1\n" in told.value[0]
+    assert told.value[1] == 0
+
+
+def test_parameters_on_meta_without_a_map_are_not_ours(job):
+    told = job("tell([start(Model(parameters={'a.weight': 'meta'})), len(deepspeed.made)])", LOCAL_RANK="0")
+    assert told.value == ["", 1]
+
+
+def test_a_map_of_one_other_device_is_one_warning(job):
+    told = job("tell([start(Model(device_map={'': 0})), len(deepspeed.made)])", LOCAL_RANK="2")
+    assert told.value == ["", 1]
+    (warning,) = told.warnings
+    assert "device_map has put the model on cuda:0, and DeepSpeed moves it to cuda:2" in warning
+
+
+@pytest.mark.parametrize(
+    ("environment", "args", "device"),
+    [
+        ({"LOCAL_RANK": "2"}, "None", 2),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "2"}, "None", 2),
+        ({"LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, "None", 1),
+        ({"LOCAL_RANK": "1"}, "type('Args', (), {'device_rank': 4})", 4),
+        ({}, "None", 5),  # the current one
+    ],
+)
+def test_the_device_is_the_one_that_the_engine_chooses(job, environment, args, device):
+    told = job(f"tell([start(on({device}), {args}), start(on({device + 1}), {args})])", **environment)
+    right, wrong = told.value
+    assert right == ""
+    assert f"other devices than cuda:{device}," in wrong
+
+
+def test_on_the_cpu_a_map_of_the_cpu_passes(job):
+    told = job("deepspeed.accelerator.KIND = 'cpu'\ntell([start(on('cpu')), start(on('cpu', 0))])", LOCAL_RANK="1")
+    assert told.value[0] == ""
+    assert "other devices than cpu" in told.value[1]
+
+
+def test_off_looks_at_nothing(job):
+    told = job(
+        "DistributedDataParallel(on(0, 1), device_ids=[0]); tell([start(on(0, 1)), len(deepspeed.made)])",
+        LOCAL_RANK="0",
+        DSFIX_DEVICE_MAP="off",
+    )
+    assert told.value == ["", 1]
+    assert told.warnings == []
+
+
+def test_a_guard_that_fails_costs_one_warning(job):
+    broken = "model = on(0); model.named_parameters = lambda: 1 / 0; tell([start(model), len(deepspeed.made)])"
+    told = job(broken, LOCAL_RANK="0")
+    assert told.value == ["", 1]
+    (warning,) = told.warnings
+    assert "the guard device_map failed and is left out: ZeroDivisionError" in warning
+
+
+def test_ddp_with_device_ids_wants_the_whole_model_there(job):
+    told = job(
+        """
+two = {"b0.weight": "cuda:0", "b1.weight": "cuda:1"}
+tell([
+    ask(lambda: DistributedDataParallel(on(0, 1, parameters=two), device_ids=[0])),
+    ask(lambda: DistributedDataParallel(on(0), [1])),
+    ask(lambda: DistributedDataParallel(Model(device_map={"": 0}), device_ids=["cuda:1"])),
+    ask(lambda: DistributedDataParallel(on(0), device_ids=["cuda:0"])),
+    ask(lambda: DistributedDataParallel(Model(), device_ids=[1])),
+])
+""",
+        LOCAL_RANK="0",
+    )
+    several, other, mapped, own, unmapped = told.value
+    assert "other devices than cuda:0, which DistributedDataParallel is given as device_ids" in several
+    assert "cuda:1: b1" in several
+    assert "other devices than cuda:1" in other
+    assert "other devices than cuda:1" in mapped
+    assert "\n  cuda:0: a\n" in mapped
+    assert own == unmapped == ""
+
+
+@pytest.mark.parametrize(("processes", "devices", "warnings"), [(1, 8, 0), (2, 4, 0), (2, 5, 1), (8, 8, 1), (8, 1, 0)])
+def test_ddp_without_device_ids_warns_where_devices_cannot_suffice(job, processes, devices, warnings):
+    told = job(
+        f"tell(ask(lambda: DistributedDataParallel(on(*range({devices})))))",
+        LOCAL_RANK="0",
+        LOCAL_WORLD_SIZE=str(processes),
+    )
+    assert told.value == ""
+    assert len(told.warnings) == warnings
+
+
+def test_ddp_on_the_cpu(job):
+    told = job("""
+tell([
+    ask(lambda: DistributedDataParallel(on("cpu", parameters={"b0.weight": "cpu"}))),
+    ask(lambda: DistributedDataParallel(Model({"b0": Module(Hook(0, offload=True))}, {"b0.weight": "meta"}))),
+])
+""")
+    assert told.value[0] == ""
+    assert "offloaded" in told.value[1]
+    assert told.warnings == []
+
+
+def test_ddp_that_is_told_to_leave_parameters_out_passes(job):
+    told = job("""
+model = on(0, parameters={"b0.weight": "cuda:0", "b1.weight": "meta"})
+offloaded = ask(lambda: DistributedDataParallel(model))
+model._ddp_params_and_buffers_to_ignore = ["b1.weight"]
+tell([offloaded, ask(lambda: DistributedDataParallel(model))])
+""")
+    assert "offloaded" in told.value[0]
+    assert told.value[1] == ""
+
+
+def test_ddp_stays_the_class_that_it_is(job):
+    told = job(
+        """
+import copy, importlib, inspect, pickle
+import torch.nn.parallel.distributed as home
+
+class Derived(DistributedDataParallel):
+    def __init__(self, model, **options):
+        super().__init__(model, **options)
+
+ddp = DistributedDataParallel(Model())
+kinds = [pickle.loads(pickle.dumps(DistributedDataParallel)) is DistributedDataParallel, copy.deepcopy(ddp).device_ids]
+kinds += [type(pickle.loads(pickle.dumps(ddp))) is DistributedDataParallel]
+kinds += [list(inspect.signature(DistributedDataParallel).parameters), DistributedDataParallel.__init__.__doc__]
+looked = [ask(lambda: Derived(on(0, 1), device_ids=[0])) != ""]
+importlib.reload(home)
+looked += [ask(lambda: home.DistributedDataParallel(on(0, 1), device_ids=[0])) != ""]
+try:
+    DistributedDataParallel()
+except TypeError as error:
+    said = str(error)
+tell([kinds, looked, said])
+""",
+        LOCAL_RANK="0",
+    )
+    kinds, looked, said = told.value
+    assert kinds == [True, None, True, ["module", "device_ids", "output_device"], "It is made."]
+    assert looked == [True, True]
+    assert "'module'" in said
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["import dsfix, deepspeed", "import deepspeed, dsfix", "from deepspeed import initialize as start; import dsfix"],
+)
+def test_deepspeed_is_watched_under_any_order_of_imports(world, first):
+    world.package(init=DEEPSPEED, accelerator=ACCELERATOR)
+    world.module("models", MODEL)
+    told = world.run(f"""
+        {first}
+        import deepspeed
+        from models import on
+        try:
+            deepspeed.initialize(model=on(0, 1))
+            tell("passed")
+        except RuntimeError as error:
+            tell(type(error).__name__)
+    """)
+    assert told.value == "GuardError"
+
+
+def test_importing_dsfix_loads_no_guard(world):
+    world.package(init=DEEPSPEED, accelerator=ACCELERATOR)
+    told = world.run("import dsfix, deepspeed, sys; tell([n for n in sys.modules if n.startswith('dsfix.guards.')])")
+    assert told.value == ["dsfix.guards.initialize"]
+
+
+def test_a_mode_that_does_not_exist_is_told_and_the_default_taken():
+    settings = Settings.read({"DSFIX_DEVICE_MAP": "fix"})
+    assert settings.device_map == "error"
+    assert "DSFIX_DEVICE_MAP='fix' is not one of error, repair, off" in settings.complaints[0]
