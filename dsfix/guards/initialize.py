@@ -15,7 +15,7 @@ from ..patch import Wrap
 from ..settings import Settings
 from . import GuardError
 
-GUARDS: tuple[str, ...] = ()
+GUARDS: tuple[str, ...] = ("config",)
 """Modules of this package, in the order in which they look."""
 
 
