@@ -5,11 +5,25 @@ Importing this package imports neither torch nor DeepSpeed. `report()` says what
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .outcome import Outcome, StrictError, UnknownPatch
 from .process import PatchReport, activate, is_command_line, report, revert
 
-__all__ = ["Outcome", "PatchReport", "StrictError", "UnknownPatch", "report", "revert"]
+if TYPE_CHECKING:
+    from .config.checking import check_config
+
+__all__ = ["Outcome", "PatchReport", "StrictError", "UnknownPatch", "check_config", "report", "revert"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "check_config":  # loaded by those who use it
+        from .config.checking import check_config
+
+        return check_config
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 if not is_command_line():
     activate()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import add
+import configkeys
 import docs
 import edges
 import run
@@ -17,7 +18,7 @@ import toxini
 from dsfix.cli.status import INTERRUPTED, TROUBLE, Complaint
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status, as the commands in dsfix/cli
-COMMANDS = (source, run, edges, docs, add, toxini)
+COMMANDS = (source, run, edges, docs, add, toxini, configkeys)
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from ..patch import Wrap
 from ..settings import Settings
 from . import GuardError
 
-GUARDS: tuple[str, ...] = ("device_map",)
+GUARDS: tuple[str, ...] = ("config", "device_map")
 """Modules of this package, in the order in which they look."""
 
 DDP_GUARDS: tuple[str, ...] = ("ddp_device_map",)

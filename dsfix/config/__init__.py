@@ -1,0 +1,1 @@
+"""`check`: a DeepSpeed config against the rules; nothing of DeepSpeed is imported."""

@@ -1,0 +1,84 @@
+"""accelerate's own config file: the DeepSpeed config that accelerate makes of its `deepspeed_config` block.
+
+Facts: accelerate.utils.dataclasses.DeepSpeedPlugin.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from .reading import Reading, Unreadable, read
+
+# key of the block -> place in the DeepSpeed config
+PLACES = {
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "gradient_clipping",
+    "zero_stage": "zero_optimization.stage",
+    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
+    "offload_param_device": "zero_optimization.offload_param.device",
+    "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
+    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+}
+
+
+@dataclass(frozen=True)
+class Accelerate:
+    """The file: its `deepspeed_config` block, its other keys, and the DeepSpeed config file that it names, if any."""
+
+    block: dict[str, Any]
+    others: dict[str, Any]
+    file: str | None = None
+
+    @property
+    def world_size(self) -> int | None:
+        processes = self.others.get("num_processes")
+        return processes if isinstance(processes, int) and processes > 0 else None
+
+
+def is_accelerate(content: dict[str, Any]) -> bool:
+    return "deepspeed_config" in content or "distributed_type" in content
+
+
+def resolve(path: str, content: dict[str, Any]) -> tuple[Reading, Accelerate]:
+    """The DeepSpeed config that accelerate would use for this file.
+
+    Raises:
+        Unreadable: there is none, or the file it names cannot be read.
+    """
+    block = content.get("deepspeed_config")
+    if not isinstance(block, dict) or not block:
+        raise Unreadable(f"{path} has no deepspeed_config block: accelerate runs this without DeepSpeed")
+    others = {key: value for key, value in content.items() if key != "deepspeed_config"}
+    named = block.get("deepspeed_config_file")
+    if named is not None:
+        file = str(named)
+        beside = os.path.join(os.path.dirname(path), file)  # accelerate itself looks in the working directory only
+        file = beside if not os.path.exists(file) and os.path.exists(beside) else file
+        try:
+            return read(file), Accelerate(block, others, file)
+        except Unreadable as error:
+            raise Unreadable(f"{path} names a deepspeed_config_file, but {error}") from None
+    return Reading(_config(block, others)), Accelerate(block, others)
+
+
+def _config(block: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    zero: dict[str, Any] = {"stage": block.get("zero_stage", 2)}
+    for part in ("offload_optimizer", "offload_param"):
+        device = block.get(f"{part}_device", "none")
+        path = block.get(f"{part}_nvme_path")
+        zero[part] = {"device": device, "nvme_path": path if device == "nvme" else None}
+    zero["stage3_gather_16bit_weights_on_model_save"] = block.get("zero3_save_16bit_model", False)
+    config: dict[str, Any] = {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": block.get("gradient_accumulation_steps", "auto"),
+        "gradient_clipping": block.get("gradient_clipping", "auto"),
+        "zero_optimization": zero,
+    }
+    precision = others.get("mixed_precision")
+    if precision in ("bf16", "fp16"):
+        config[precision] = {"enabled": True}
+    return config

@@ -1,0 +1,352 @@
+"""The keys that DeepSpeed reads from its config, from its source text: nothing of DeepSpeed is imported or run.
+
+The dictionary is followed from `DeepSpeedConfig.__init__` and `deepspeed.initialize` through calls, assignments and
+`param_dict[KEY]`, `.get(KEY)`, `KEY in …`; where a part of it is unpacked into a pydantic model, its fields count.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Union
+
+from .keys import Key, Known
+
+Place = tuple[str, ...]  # where in the config a value is; () is the config itself
+Definition = Union[ast.FunctionDef, ast.ClassDef]
+
+_MODELS = ("DeepSpeedConfigModel", "BaseModel")
+_GETTERS = ("get_scalar_param", "get_list_param", "get_dict_param")
+_COPIES = ("copy", "deepcopy")
+KINDS = ("int", "float", "bool")
+
+
+class Unreadable(Exception):
+    """The source is not there, or is not DeepSpeed's."""
+
+
+def known(package: Path) -> Known:
+    """What the DeepSpeed in the directory `package` (the one with its __init__.py) reads.
+
+    Raises:
+        Unreadable: there is no config to be found there.
+    """
+    source = _Source(package)
+    config = source.module("runtime.config")
+    if config is None or not isinstance(config.names.get("DeepSpeedConfig"), ast.ClassDef):
+        raise Unreadable(f"{package} has no DeepSpeedConfig in runtime/config.py")
+    reader = _Reader(source)
+    reader.follow(config, config.names["DeepSpeedConfig"], {"config": {()}})
+    top = source.module("")
+    if top is not None and "initialize" in top.names:
+        reader.follow(top, top.names["initialize"], {"config": {()}})
+    for name, above in (("_REMOVED_TOP_LEVEL_CONFIG_KEYS", ()), ("_REMOVED_ZERO_CONFIG_KEYS", ("zero_optimization",))):
+        for key in config.mapping(name):
+            reader.root.at(*above, key).removed = True
+    schedules = source.module("runtime.lr_schedules")
+    return Known(
+        reader.root,
+        tuple(source.strings(config, "DEEPSPEED_OPTIMIZERS")),
+        tuple(source.strings(schedules, "VALID_LR_SCHEDULES")) if schedules else (),
+    )
+
+
+@dataclass
+class _Module:
+    """One file: its top-level definitions and values by name, and what it imports."""
+
+    name: str
+    names: dict[str, Definition | ast.expr] = field(default_factory=dict)
+    imports: dict[str, tuple[str, str]] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+
+    def mapping(self, name: str) -> list[str]:
+        """The keys of a dictionary display."""
+        node = self.names.get(name)
+        keys = node.keys if isinstance(node, ast.Dict) else []
+        return [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+
+
+class _Source:
+    """The modules of one package, parsed when they are asked for."""
+
+    def __init__(self, package: Path) -> None:
+        self.package = package
+        self.parsed: dict[str, _Module | None] = {}
+
+    def module(self, name: str) -> _Module | None:
+        """`name` without the package's own: runtime.config."""
+        if name not in self.parsed:
+            self.parsed[name] = None  # an import cycle ends here
+            self.parsed[name] = self._parse(name)
+        return self.parsed[name]
+
+    def _parse(self, name: str) -> _Module | None:
+        path = self.package.joinpath(*name.split(".")) if name else self.package
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            return None
+        module = _Module(name)
+        inside = name.split(".") if name else []
+        within = inside if file.name == "__init__.py" else inside[:-1]
+        for node in _flat(tree.body):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                module.names[node.name] = node
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                module.names[node.targets[0].id] = node.value
+            elif isinstance(node, ast.ImportFrom):
+                origin = self._origin(node, within)
+                for alias in node.names if origin is not None else ():
+                    if alias.name == "*":
+                        module.stars.append(origin or "")
+                    else:
+                        module.imports[alias.asname or alias.name] = (origin or "", alias.name)
+        return module
+
+    def _origin(self, node: ast.ImportFrom, within: list[str]) -> str | None:
+        parts = node.module.split(".") if node.module else []
+        if node.level:
+            return ".".join([*within[: len(within) - node.level + 1], *parts])
+        return ".".join(parts[1:]) if parts and parts[0] == self.package.name else None
+
+    def resolve(self, module: _Module, name: str) -> tuple[_Module, Definition | ast.expr] | None:
+        """Where a name of that module was defined, and as what."""
+        if name in module.names:
+            return module, module.names[name]
+        if name in module.imports:
+            origin, original = module.imports[name]
+            there = self.module(origin)
+            return self.resolve(there, original) if there is not None else None
+        for star in module.stars:
+            there = self.module(star)
+            found = self.resolve(there, name) if there is not None else None
+            if found is not None:
+                return found
+        return None
+
+    def string(self, module: _Module, node: ast.expr | None) -> str | None:
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, str) else None
+        if isinstance(node, ast.Name):
+            found = self.resolve(module, node.id)
+            if found is not None and isinstance(found[1], ast.expr):
+                return self.string(found[0], found[1])
+        return None
+
+    def strings(self, module: _Module, name: str) -> Iterator[str]:
+        found = self.resolve(module, name)
+        for item in found[1].elts if found is not None and isinstance(found[1], ast.List) else ():
+            text = self.string(module, item)
+            if text is not None:
+                yield text
+
+    def is_model(self, module: _Module, node: object) -> bool:
+        for base in node.bases if isinstance(node, ast.ClassDef) else ():
+            name = _last(base)
+            if name in _MODELS:
+                return True
+            found = self.resolve(module, name)
+            if found is not None and self.is_model(*found):
+                return True
+        return False
+
+
+class _Reader:
+    """Follows the config through the source, and collects in `root` what is read from it."""
+
+    def __init__(self, source: _Source) -> None:
+        self.source = source
+        self.root = Key()
+        self.seen: set[tuple[object, ...]] = set()
+
+    def follow(self, module: _Module, node: object, bound: dict[str, set[Place]]) -> None:
+        """Reads a function, or a class's __init__, whose parameters hold the parts of the config that `bound` names."""
+        owner = node if isinstance(node, ast.ClassDef) else None
+        function = _method(owner, "__init__") if owner is not None else node
+        if isinstance(function, ast.FunctionDef):
+            self.function(module, owner, function, _Held(bound))
+
+    def function(self, module: _Module, owner: ast.ClassDef | None, node: ast.FunctionDef, held: _Held) -> None:
+        mark = (id(node), *sorted(map(repr, held.places.items())), *sorted(map(repr, held.names.items())))
+        if mark not in self.seen:
+            self.seen.add(mark)
+            _Body(self, module, owner, held).visit(node)
+
+    def model(self, module: _Module, node: ast.ClassDef, place: Place, closed: bool = True) -> None:
+        """Takes a pydantic model's fields for the keys at that place."""
+        for base in node.bases:
+            found = self.source.resolve(module, _last(base))
+            if found is not None and isinstance(found[1], ast.ClassDef) and self.source.is_model(*found):
+                self.model(found[0], found[1], place, closed)
+        here = self.root.at(*place)
+        here.closed = here.closed or closed
+        for each in node.body:
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                for name in filter(None, [each.target.id, _alias(each.value)]):
+                    self._field(module, each.annotation, (*place, name))
+
+    def _field(self, module: _Module, annotation: ast.expr, place: Place) -> None:
+        key = self.root.at(*place)
+        names = [node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)]
+        plain = [name for name in names if name in KINDS]
+        if len(plain) == 1 and set(names) <= {"Optional", *plain}:
+            key.kind = plain[0]
+        for name in names:
+            found = self.source.resolve(module, name)
+            if found is not None and isinstance(found[1], ast.ClassDef) and self.source.is_model(*found):
+                self.model(found[0], found[1], place)
+
+
+class _Held:
+    """What the variables of one function may hold: parts of the config, and names of keys."""
+
+    def __init__(self, places: dict[str, set[Place]], names: dict[str, set[str]] | None = None) -> None:
+        self.places = {name: set(several) for name, several in places.items() if several}
+        self.names = {name: set(several) for name, several in (names or {}).items() if several}
+
+
+class _Body(ast.NodeVisitor):
+    """One function's body, in the order of its statements."""
+
+    def __init__(self, reader: _Reader, module: _Module, owner: ast.ClassDef | None, held: _Held) -> None:
+        self.reader, self.source, self.module, self.owner, self.held = reader, reader.source, module, owner, held
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        places, name = self.places(node.value), _dotted(node.targets[0])
+        if places and name:
+            self.held.places.setdefault(name, set()).update(places)
+
+    def visit_For(self, node: ast.For) -> None:
+        if isinstance(node.target, ast.Name):
+            names = {name for each in getattr(node.iter, "elts", ()) for name in self.names(each)}
+            self.held.names.setdefault(node.target.id, set()).update(names)
+        self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self.note(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        self.generic_visit(node)
+        if isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            held = node.comparators[0]
+            if isinstance(held, ast.Call) and isinstance(held.func, ast.Attribute) and held.func.attr == "keys":
+                held = held.func.value
+            self.collect(self._below(held, node.left))
+
+    def visit_DictComp(self, node: ast.DictComp) -> None:
+        """``{key: param_dict.get(key, {}) for key in ("tensorboard", ...)}``"""
+        for each in node.generators:
+            if isinstance(each.target, ast.Name):
+                names = {name for item in getattr(each.iter, "elts", ()) for name in self.names(item)}
+                self.held.names.setdefault(each.target.id, set()).update(names)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.note(node)
+        name = _dotted(node.func)
+        if name.startswith("self.") and self.owner is not None:
+            method = _method(self.owner, name[len("self.") :])
+            if method is not None:
+                held = self.bound(node, method)
+                held.places.update({key: of for key, of in self.held.places.items() if key.startswith("self.")})
+                self.reader.function(self.module, self.owner, method, held)
+            return
+        found = self.source.resolve(self.module, name)
+        if found is None or name in _GETTERS:
+            return
+        module, callee = found
+        if self.source.is_model(module, callee) and isinstance(callee, ast.ClassDef):
+            for keyword in node.keywords:
+                for place in self.places(keyword.value) if keyword.arg is None else ():
+                    self.reader.model(module, callee, place, closed=bool(place))
+        elif isinstance(callee, (ast.FunctionDef, ast.ClassDef)) and not name.endswith("Engine"):
+            owner = callee if isinstance(callee, ast.ClassDef) else None
+            function = _method(owner, "__init__") if owner is not None else callee
+            if isinstance(function, ast.FunctionDef):
+                held = self.bound(node, function)
+                if held.places:
+                    self.reader.function(module, owner, function, held)
+
+    def bound(self, call: ast.Call, callee: ast.FunctionDef) -> _Held:
+        """What the callee's parameters hold."""
+        parameters = [argument.arg for argument in callee.args.args if argument.arg != "self"]
+        defaults = callee.args.defaults
+        given: dict[str, ast.expr] = dict(zip(parameters[len(parameters) - len(defaults) :], defaults))
+        given.update(zip(parameters, call.args))
+        given.update({each.arg: each.value for each in call.keywords if each.arg})
+        return _Held(
+            {name: self.places(value) for name, value in given.items()},
+            {name: self.names(value) for name, value in given.items()},
+        )
+
+    def note(self, node: ast.expr) -> None:
+        self.generic_visit(node)
+        self.collect(self.places(node))
+
+    def collect(self, places: set[Place]) -> None:
+        for place in places:
+            self.reader.root.at(*place)
+
+    def names(self, node: ast.expr) -> set[str]:
+        """The strings that an expression may be."""
+        if isinstance(node, ast.Name) and node.id in self.held.names:
+            return self.held.names[node.id]
+        text = self.source.string(self.module, node)
+        return set() if text is None else {text}
+
+    def places(self, node: ast.expr) -> set[Place]:
+        """The parts of the config that an expression may give."""
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            return self.held.places.get(_dotted(node), set())
+        if isinstance(node, ast.Subscript):
+            return self._below(node.value, node.slice)
+        if isinstance(node, ast.Call):
+            name = _last(node.func)
+            if name in _GETTERS and len(node.args) > 1:
+                return self._below(node.args[0], node.args[1])
+            if name == "get" and isinstance(node.func, ast.Attribute) and node.args:
+                return self._below(node.func.value, node.args[0])
+            if name in _COPIES and node.args:
+                return self.places(node.args[0])
+        if isinstance(node, ast.DictComp) and isinstance(node.value, ast.Call):  # its keys are the config's
+            return self.places(node.value.func.value) if isinstance(node.value.func, ast.Attribute) else set()
+        return set()
+
+    def _below(self, held: ast.expr, key: ast.expr) -> set[Place]:
+        return {(*place, name) for place in self.places(held) for name in self.names(key)}
+
+
+def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a module, those under a top-level `if` or `try` too."""
+    for node in body:
+        yield node
+        for part in ("body", "orelse", "handlers"):
+            if isinstance(node, (ast.If, ast.Try)):
+                yield from _flat([each for each in getattr(node, part, []) if isinstance(each, ast.stmt)])
+
+
+def _method(owner: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    return next((each for each in owner.body if isinstance(each, ast.FunctionDef) and each.name == name), None)
+
+
+def _alias(value: ast.expr | None) -> str | None:
+    for keyword in value.keywords if isinstance(value, ast.Call) else ():
+        if keyword.arg == "alias" and isinstance(keyword.value, ast.Constant):
+            return str(keyword.value.value)
+    return None
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        above = _dotted(node.value)
+        return f"{above}.{node.attr}" if above else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -1,0 +1,145 @@
+"""The keys that a DeepSpeed release reads from its config, as a tree; which releases read which is in keys.json."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+TABLE = Path(__file__).with_name("keys.json")
+_NEAR = 0.8  # difflib's ratio: gradient_cliping is near, comms_config is not near comms_logger
+
+
+@dataclass
+class Key:
+    """One key, and the keys below it.
+
+    closed: a config model of DeepSpeed, which rejects what it does not know.
+    kind: "int", "float" or "bool" where that model says so.
+    removed: the release knows the key and rejects it.
+    """
+
+    closed: bool = False
+    kind: str = ""
+    removed: bool = False
+    below: dict[str, Key] = field(default_factory=dict)
+
+    def at(self, *path: str) -> Key:
+        """The key at that path below this one, made where it is not there."""
+        key = self
+        for name in path:
+            key = key.below.setdefault(name, Key())
+        return key
+
+    def find(self, *path: str) -> Key | None:
+        key: Key | None = self
+        for name in path:
+            key = key.below.get(name) if key is not None else None
+        return key
+
+    def walk(self, *above: str) -> Iterator[tuple[tuple[str, ...], Key]]:
+        for name, key in self.below.items():
+            yield (*above, name), key
+            yield from key.walk(*above, name)
+
+    @property
+    def names(self) -> list[str]:
+        """The keys below that are read."""
+        return [name for name, key in self.below.items() if not key.removed]
+
+
+@dataclass
+class Known:
+    """What a release reads: its config keys, and the names of its own optimizers and schedulers."""
+
+    keys: Key = field(default_factory=Key)
+    optimizers: tuple[str, ...] = ()
+    schedulers: tuple[str, ...] = ()
+
+
+def nearest(name: str, known: list[str]) -> str | None:
+    """The known key that was most likely meant; None where none is near.
+
+    A key that somebody cut short (train_micro_batch_size) is near the longer one.
+    """
+    folded = {each.lower().replace("-", "_"): each for each in known}
+    found = difflib.get_close_matches(name.lower().replace("-", "_"), list(folded), n=1, cutoff=_NEAR)
+    return folded[found[0]] if found else None
+
+
+def flatten(known: Known) -> dict[str, str]:
+    """Path -> what is known of it: one release's part of the table."""
+    flat = {}
+    for path, key in known.keys.walk():
+        flat["/".join(path)] = "removed" if key.removed else key.kind or ("closed" if key.closed else "")
+    flat.update({f"optimizer/type={name}": "" for name in known.optimizers})
+    flat.update({f"scheduler/type={name}": "" for name in known.schedulers})
+    return flat
+
+
+@functools.cache
+def table() -> dict[str, Any]:
+    """keys.json: `releases`, the first and last; `keys`: path -> [[first, last, what]], last null while it goes on."""
+    loaded: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+    return loaded
+
+
+def of_release(version: Version) -> Known:
+    """What the table says of a release; one outside the table is taken for the nearest one in it."""
+    first, last = (Version(text) for text in table()["releases"])
+    near = min(max(version, first), last)
+    known = Known()
+    optimizers, schedulers = [], []
+    for path, spans in table()["keys"].items():
+        what = _what(spans, near)
+        if what is None:
+            continue
+        if path.startswith("optimizer/type="):
+            optimizers.append(path.partition("=")[2])
+        elif path.startswith("scheduler/type="):
+            schedulers.append(path.partition("=")[2])
+        else:
+            key = known.keys.at(*path.split("/"))
+            key.removed = what == "removed"
+            key.closed = what == "closed"
+            key.kind = what if what in ("int", "float", "bool") else ""
+    known.optimizers, known.schedulers = tuple(optimizers), tuple(schedulers)
+    return known
+
+
+def _what(spans: list[list[str | None]], version: Version) -> str | None:
+    for first, last, what in spans:
+        if Version(first or "0") <= version and (last is None or version <= Version(last)):
+            return what
+    return None
+
+
+def elsewhere(path: tuple[str, ...]) -> str | None:
+    """In which other releases a key is read, in words; None where in none."""
+    spans = [span for span in table()["keys"].get("/".join(path), ()) if span[2] != "removed"]
+    if not spans:
+        return None
+    return ", ".join(f"{first} to {last}" if last else f"{first} and later" for first, last, _ in spans)
+
+
+def merged(releases: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """The table, from what `flatten` gave for each release in order."""
+    spans: dict[str, list[list[str | None]]] = {}
+    names = list(releases)
+    for number, (release, flat) in enumerate(releases.items()):
+        for path, what in flat.items():
+            known = spans.setdefault(path, [])
+            if known and known[-1][2] == what and known[-1][1] == names[number - 1]:
+                known[-1][1] = release
+            else:
+                known.append([release, release, what])
+    for known in spans.values():
+        if known[-1][1] == names[-1]:
+            known[-1][1] = None
+    return {"releases": [names[0], names[-1]], "keys": dict(sorted(spans.items()))}

@@ -1,0 +1,160 @@
+"""Reading a config file as DeepSpeed, transformers and accelerate read it, and saying in one sentence why it cannot be.
+
+DeepSpeed reads with hjson, which allows comments and trailing commas, and rejects duplicate keys (all releases from
+0.12.0 on: runtime/config.py); transformers and accelerate read with json, accelerate's own file with YAML.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Callable, NoReturn
+
+_LARGEST = 16 << 20  # bytes; the largest config in public repositories has some 10 KB
+_LARGEST_HJSON = 1 << 20  # its parser is written in Python
+_BYTE_ORDER_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+
+
+class Unreadable(ValueError):
+    """A config that cannot be read: one sentence."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is in a file.
+
+    plain_json: also transformers and accelerate can read it. duplicates: keys that stand twice in one block.
+    """
+
+    content: dict[str, Any]
+    plain_json: bool = True
+    duplicates: tuple[str, ...] = ()
+
+
+def read(path: str) -> Reading:
+    """Reads a JSON, hjson or (by its ending) YAML file.
+
+    Raises:
+        Unreadable: there is no such file, or it holds no config.
+    """
+    return from_text(path, _text(path))
+
+
+def from_text(path: str, text: str) -> Reading:
+    """The same for a file's text; `path` is what it is called in messages."""
+    reading = _yaml(path, text) if path.endswith((".yaml", ".yml")) else _json(path, text)
+    if not isinstance(reading.content, dict):
+        kind = type(reading.content).__name__
+        raise Unreadable(f"{path} holds no config: its content is no object in braces but a {kind}")
+    return reading
+
+
+def _text(path: str) -> str:
+    try:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            raise Unreadable(f"{path} is a directory: name the file")
+        if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for ever
+            raise Unreadable(f"{path} is no regular file")
+        if status.st_size > _LARGEST:
+            raise Unreadable(f"{path} has {status.st_size >> 20} MiB: that is no config")
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise Unreadable(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a NUL in the name
+        raise Unreadable(f"{path!r} cannot be read: {error}") from None
+    if not data.strip():
+        raise Unreadable(f"{path} is empty")
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if data.startswith(mark):
+            raise Unreadable(f"{path} is {encoding}, DeepSpeed reads UTF-8: save it as UTF-8")
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise Unreadable(
+            f"{path} begins with a UTF-8 byte order mark, which json rejects: save it as UTF-8 without BOM"
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Unreadable(f"{path} is not UTF-8: byte 0x{data[error.start]:02x} in line {line}") from None
+
+
+class _Pairs:
+    """The objects_pairs_hook: later keys win, as in json, and what stands twice is kept."""
+
+    def __init__(self) -> None:
+        self.duplicates: dict[str, None] = {}
+
+    def __call__(self, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        pairs = list(pairs)
+        counted = collections.Counter(key for key, _ in pairs)
+        self.duplicates.update(dict.fromkeys(key for key, count in counted.items() if count > 1))
+        return dict(pairs)
+
+
+def _json(path: str, text: str) -> Reading:
+    pairs = _Pairs()
+
+    def constant(name: str) -> NoReturn:
+        raise Unreadable(f"{path} has the value {name}, which is no JSON number: DeepSpeed takes it for a string")
+
+    try:
+        content = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+        return Reading(content, duplicates=tuple(pairs.duplicates))
+    except RecursionError:
+        raise _too_deep(path) from None
+    except json.JSONDecodeError as error:
+        return _hjson(path, text, error)
+
+
+def _hjson(path: str, text: str, why: json.JSONDecodeError) -> Reading:
+    not_json = f"{path} is not JSON: line {why.lineno} column {why.colno}: {why.msg}"
+    if len(text) > _LARGEST_HJSON:
+        raise Unreadable(not_json)
+    loads, error_type = _hjson_module(not_json)
+    pairs = _Pairs()
+    try:
+        content = loads(text, object_pairs_hook=pairs)
+    except RecursionError:
+        raise _too_deep(path) from None
+    except error_type as error:
+        where = f"line {error.lineno} column {error.colno}: {error.msg}"  # type: ignore[attr-defined]
+        raise Unreadable(f"{path} is neither JSON nor hjson: {where}") from None
+    if not isinstance(content, dict):
+        raise Unreadable(not_json)
+    return Reading(content, plain_json=False, duplicates=tuple(pairs.duplicates))
+
+
+def _hjson_module(not_json: str) -> tuple[Callable[..., Any], type[Exception]]:
+    try:
+        import hjson  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        raise Unreadable(
+            f"{not_json}; DeepSpeed would read it with hjson (comments, trailing commas), which is not installed here"
+        ) from None
+    return hjson.loads, hjson.HjsonDecodeError
+
+
+def _yaml(path: str, text: str) -> Reading:
+    try:
+        import yaml  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        raise Unreadable(f"{path} is YAML, and PyYAML, which comes with accelerate, is not installed here") from None
+    try:
+        return Reading(yaml.safe_load(text))
+    except RecursionError:
+        raise _too_deep(path) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1} column {mark.column + 1}: " if mark is not None else ""
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise Unreadable(f"{path} is not YAML: {where}{problem}") from None
+
+
+def _too_deep(path: str) -> Unreadable:
+    return Unreadable(f"{path} is nested too deeply to be read")

@@ -1,0 +1,58 @@
+"""Values at odds with transformers' arguments: HfTrainerDeepSpeedConfig compares them and stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...rules import Found, Level, Rule
+from ..facts import AUTO, Facts
+
+# place in the config -> TrainingArguments
+_COMPARED = {
+    ("train_micro_batch_size_per_gpu",): "per_device_train_batch_size",
+    ("gradient_accumulation_steps",): "gradient_accumulation_steps",
+    ("gradient_clipping",): "max_grad_norm",
+    ("optimizer", "params", "lr"): "learning_rate",
+    ("optimizer", "params", "eps"): "adam_epsilon",
+    ("optimizer", "params", "weight_decay"): "weight_decay",
+    ("scheduler", "params", "warmup_max_lr"): "learning_rate",
+    ("scheduler", "params", "warmup_num_steps"): "warmup_steps",
+    ("fp16", "enabled"): "fp16",
+    ("bf16", "enabled"): "bf16",
+}
+
+
+def _mismatched(facts: Facts) -> Iterator[Found]:
+    for path, name in _COMPARED.items():
+        value = facts.get(*path)
+        if value not in (None, AUTO) and name in facts.arguments and value != facts.arguments[name]:
+            yield Found(".".join(path), f"{value} here, {name}={facts.arguments[name]} there: transformers stops")
+    betas = facts.get("optimizer", "params", "betas")
+    for place, name in enumerate(("adam_beta1", "adam_beta2")):
+        if isinstance(betas, list) and len(betas) == 2 and facts.arguments.get(name, betas[place]) != betas[place]:
+            yield Found(
+                "optimizer.params.betas", f"{betas} here, {name}={facts.arguments[name]} there: transformers stops"
+            )
+    yield from _total(facts)
+
+
+def _total(facts: Facts) -> Iterator[Found]:
+    total, micro = facts.get("train_batch_size"), facts.arguments.get("per_device_train_batch_size")
+    if facts.world_size is None or micro is None or total in (None, AUTO):
+        return
+    whole = facts.world_size * int(micro) * int(facts.arguments.get("gradient_accumulation_steps", 1))
+    if total != whole:
+        yield Found(
+            "train_batch_size", f"{total} here, {whole} by the arguments and the world size: transformers stops"
+        )
+
+
+RULES = (
+    Rule(
+        id="mismatch_with_arguments",
+        level=Level.ERROR,
+        find=lambda facts: () if facts.plain else _mismatched(facts),
+        remedy='write "auto"',
+        evidence=("transformers: Please correct the following DeepSpeed config values that mismatch",),
+    ),
+)

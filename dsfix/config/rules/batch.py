@@ -1,0 +1,79 @@
+"""train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...rules import Found, Level, Rule
+from ..facts import AUTO, Facts, is_number
+
+_TOTAL, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+_NAMES = (_TOTAL, _MICRO, _STEPS)
+
+
+def _elastic(facts: Facts) -> bool:
+    """Whether DeepSpeed computes the batch sizes itself."""
+    return bool(facts.block("elasticity").get("enabled", False))
+
+
+def _none(facts: Facts) -> Iterator[Found]:
+    if facts.get(_TOTAL) is None and facts.get(_MICRO) is None and not _elastic(facts):
+        yield Found(_MICRO, f"neither {_TOTAL} nor {_MICRO} is there: DeepSpeed stops with an AssertionError")
+
+
+def _not_numbers(facts: Facts) -> Iterator[Found]:
+    for name in _NAMES:
+        value = facts.get(name)
+        if isinstance(value, str) and value != AUTO:
+            yield Found(name, f'"{value}" is a string: DeepSpeed stops with a TypeError that does not name the key')
+        elif value is not None and value != AUTO and (not is_number(value) or value <= 0):
+            yield Found(name, f"{value} is no positive number")
+
+
+def _product(facts: Facts) -> Iterator[Found]:
+    total, micro, steps = (facts.get(name) for name in _NAMES)
+    given = [value for value in (total, micro, steps) if value is not None]
+    if _elastic(facts) or not all(is_number(value) and value > 0 for value in given) or total is None:
+        return
+    world = facts.data_parallel
+    if micro is not None and steps is not None:
+        if world is not None and total != micro * steps * world:
+            yield Found(_TOTAL, f"{total} is not {micro} * {steps} * {world}, the micro batch, steps and processes")
+        elif world is None and total % (micro * steps):
+            yield Found(_TOTAL, f"{total} is no multiple of {micro} * {steps}, whatever the number of processes")
+    else:
+        part, name = (micro, _MICRO) if micro is not None else (steps, _STEPS) if steps is not None else (1, "1")
+        if total % (part * (world or 1)):
+            processes = f" * {world} processes" if world is not None else ""
+            yield Found(
+                _TOTAL, f"{total} is no multiple of {name} {part}{processes}" if part != 1 else _odd(total, world)
+            )
+
+
+def _odd(total: int, world: int | None) -> str:
+    return f"{total} is no multiple of {world} processes"
+
+
+RULES = (
+    Rule(
+        id="no_batch_size",
+        level=Level.ERROR,
+        find=_none,
+        remedy=f"set {_MICRO}",
+        evidence=("run: 0.12.0 to 0.19.8: Either train_batch_size or … needs to be provided",),
+    ),
+    Rule(
+        id="batch_not_a_number",
+        level=Level.ERROR,
+        find=_not_numbers,
+        remedy="write a positive integer without quotes",
+        evidence=("run: 0.12.0 to 0.19.8: TypeError, or AssertionError for 0",),
+    ),
+    Rule(
+        id="batch_product",
+        level=Level.ERROR,
+        find=_product,
+        remedy=f"leave {_TOTAL} out: DeepSpeed computes it from the other two",
+        evidence=("run: 0.12.0 to 0.19.8: Check batch related parameters",),
+    ),
+)

@@ -1,0 +1,82 @@
+"""How the file is written, and accelerate's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...rules import Found, Level, Rule
+from ..accelerate import PLACES
+from ..facts import Facts
+
+
+def _duplicates(facts: Facts) -> Iterator[Found]:
+    for key in facts.reading.duplicates:
+        yield Found(key, "the key stands twice in one block: DeepSpeed stops with a ValueError, json takes the last")
+
+
+def _hjson(facts: Facts) -> Iterator[Found]:
+    if not facts.reading.plain_json and not facts.plain and facts.has_auto:
+        what = 'no plain JSON: DeepSpeed reads comments, transformers and accelerate, which "auto" is for, do not'
+        yield Found("", what)
+
+
+def _ignored(facts: Facts) -> Iterator[Found]:
+    accelerate = facts.accelerate
+    if accelerate is None or accelerate.file is None:
+        return
+    named = [f"deepspeed_config.{key}" for key in PLACES if key in accelerate.block]
+    if accelerate.others.get("mixed_precision") is not None:
+        named.append("mixed_precision")
+    for where in named:
+        yield Found(where, "stands beside deepspeed_config_file: accelerate stops with a ValueError")
+
+
+def _not_deepspeed(facts: Facts) -> Iterator[Found]:
+    accelerate = facts.accelerate
+    if accelerate is not None and str(accelerate.others.get("distributed_type", "DEEPSPEED")).upper() != "DEEPSPEED":
+        kind = accelerate.others["distributed_type"]
+        yield Found("distributed_type", f"{kind}: accelerate uses deepspeed_config with DEEPSPEED only")
+
+
+def _no_zero(facts: Facts) -> Iterator[Found]:
+    if facts.accelerate is not None and "zero_optimization" not in facts.config:
+        yield Found("zero_optimization", "accelerate stops at a DeepSpeed config without it")
+
+
+RULES = (
+    Rule(
+        id="duplicate_key",
+        level=Level.ERROR,
+        find=_duplicates,
+        remedy="delete one of them",
+        evidence=("run: 0.12.0 to 0.19.8: Duplicate keys in DeepSpeed config",),
+    ),
+    Rule(
+        id="not_plain_json",
+        level=Level.WARNING,
+        find=_hjson,
+        remedy="write plain JSON",
+        evidence=("accelerate's HfDeepSpeedConfig reads with json.load",),
+    ),
+    Rule(
+        id="accelerate_ignores",
+        level=Level.ERROR,
+        find=_ignored,
+        remedy="set it in the DeepSpeed config file only",
+        evidence=("accelerate: When using `deepspeed_config_file`, the following … will be ignored",),
+    ),
+    Rule(
+        id="accelerate_not_deepspeed",
+        level=Level.WARNING,
+        find=_not_deepspeed,
+        remedy="distributed_type: DEEPSPEED",
+        evidence=("accelerate's launcher: use_deepspeed",),
+    ),
+    Rule(
+        id="accelerate_without_zero",
+        level=Level.ERROR,
+        find=_no_zero,
+        remedy='add "zero_optimization": {"stage": 0}',
+        evidence=("accelerate: Please specify the ZeRO optimization config in the DeepSpeed config",),
+    ),
+)

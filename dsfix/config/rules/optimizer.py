@@ -1,0 +1,109 @@
+"""The optimizer that the config names, or that the script passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.version import Version
+
+from ...rules import Found, Level, Rule
+from ..facts import Facts
+from ..keys import nearest
+
+# torch.optim's classes; DeepSpeed takes any attribute of that module
+_TORCH = (
+    *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "RAdam"),
+    *("RMSprop", "Rprop", "SGD", "SparseAdam"),
+)
+# is_zero_supported_optimizer, by the names of the config and of the classes
+_TESTED = {"adam", "adamw", "adagrad", "lion", "muadam", "muadamw"}
+_TESTED_CLASSES = (
+    *("Adam", "AdamW", "Adagrad", "FusedAdam", "FusedLion", "DeepSpeedCPUAdam", "DeepSpeedCPUAdagrad"),
+    *("DeepSpeedCPULion", "ZenFlowCPUAdam", "MuonWithAuxAdam"),
+)
+_WITHOUT_ZERO = ("onebitadam", "onebitlamb", "zerooneadam")
+
+
+def _named(facts: Facts) -> str | None:
+    """The config's optimizer, where it counts: one that the script passes overrides it."""
+    return None if "optimizer" in facts.arguments else facts.optimizer
+
+
+def _max_grad_norm(facts: Facts) -> Iterator[Found]:
+    if facts.builds_optimizer and "max_grad_norm" in facts.block("optimizer", "params"):
+        yield Found("optimizer.params.max_grad_norm", "DeepSpeed stops with a ValueError")
+
+
+def _unused_max_grad_norm(facts: Facts) -> Iterator[Found]:
+    if not facts.builds_optimizer and "max_grad_norm" in facts.block("optimizer", "params"):
+        what = (
+            "clips nothing: DeepSpeed stops where it builds this optimizer, and ignores it where the script passes one"
+        )
+        yield Found("optimizer.params.max_grad_norm", what)
+
+
+def _unknown(facts: Facts) -> Iterator[Found]:
+    name = _named(facts)
+    if name is not None and name not in (*facts.known.optimizers, *_TORCH):
+        near = nearest(name, [*facts.known.optimizers, *_TORCH])
+        hint = f"; did you mean {near}?" if near else ""
+        yield Found("optimizer.type", f'neither this release nor torch.optim has "{name}"{hint}')
+
+
+def _untested(facts: Facts) -> Iterator[Found]:
+    if not facts.stage or facts.get("zero_allow_untested_optimizer"):
+        return
+    name, own = _named(facts), facts.arguments.get("optimizer")
+    known = name in (*facts.known.optimizers, *_TORCH) and name not in _WITHOUT_ZERO
+    tested = name in _TESTED or (name == "muon" and facts.release >= Version("0.18.5"))
+    if name is not None and known and not tested:
+        yield Found("optimizer.type", f"{name} is not tested with ZeRO: DeepSpeed stops with an AssertionError")
+    if own is not None and facts.plain and own not in _TESTED_CLASSES:
+        what = f"the script passes {own}, which is not tested with ZeRO: DeepSpeed stops with an AssertionError"
+        yield Found("zero_allow_untested_optimizer", what)
+
+
+def _one_bit(facts: Facts) -> Iterator[Found]:
+    if facts.stage and _named(facts) in _WITHOUT_ZERO and _named(facts) in facts.known.optimizers:
+        yield Found(
+            "optimizer.type", f"{_named(facts)} does not work with ZeRO: DeepSpeed stops with an AssertionError"
+        )
+
+
+RULES = (
+    Rule(
+        id="max_grad_norm_in_optimizer",
+        level=Level.ERROR,
+        find=_max_grad_norm,
+        remedy='use the top-level key "gradient_clipping"',
+        evidence=("run: 0.14.2 to 0.19.8: not supported as an optimizer parameter",),
+    ),
+    Rule(
+        id="unused_max_grad_norm",
+        level=Level.WARNING,
+        find=_unused_max_grad_norm,
+        remedy='use the top-level key "gradient_clipping"',
+        evidence=("run: 0.14.2 to 0.19.8",),
+    ),
+    Rule(
+        id="unknown_optimizer",
+        level=Level.ERROR,
+        find=_unknown,
+        remedy="name one that exists, e.g. AdamW, or pass the optimizer to deepspeed.initialize",
+        evidence=("run: 0.14.2 to 0.19.8: is not a supported DeepSpeed Optimizer",),
+    ),
+    Rule(
+        id="untested_optimizer",
+        level=Level.ERROR,
+        find=_untested,
+        remedy='set "zero_allow_untested_optimizer": true',
+        evidence=("run: 0.14.2 to 0.19.8, stages 1 to 3: SGD, Adamax, NAdam; Muon up to 0.18.4",),
+    ),
+    Rule(
+        id="one_bit_with_zero",
+        level=Level.ERROR,
+        find=_one_bit,
+        remedy="set stage 0, or another optimizer",
+        evidence=("run: 0.14.2, 0.15.4, 0.16.9, stages 1 to 3",),
+    ),
+)

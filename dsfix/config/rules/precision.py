@@ -1,0 +1,142 @@
+"""fp16, bf16 and torch_autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...rules import Found, Level, Rule
+from ..facts import AUTO, Facts
+
+_SECTIONS = ("fp16", "bf16", "bfloat16")
+_LOSS_SCALE = (
+    "loss_scale",
+    "loss_scale_window",
+    "initial_scale_power",
+    "hysteresis",
+    "consecutive_hysteresis",
+    "min_loss_scale",
+)
+_BOOLEANS = {"true", "false", "yes", "no", "on", "off", "1", "0"}
+
+
+def _auto(facts: Facts) -> list[str]:
+    return [name for name in _SECTIONS if facts.plain and facts.block(name).get("enabled") == AUTO]
+
+
+def _dropped(facts: Facts) -> Iterator[Found]:
+    if not any(facts.on(name) for name in ("fp16", "bf16", "torch_autocast")):
+        for name in _auto(facts):
+            yield Found(f"{name}.enabled", '"auto" is taken for false: the job trains in fp32 and is not told')
+
+
+def _taken_for_true(facts: Facts) -> Iterator[Found]:
+    for name in _auto(facts):
+        yield Found(f"{name}.enabled", f'"auto" is taken for true: the job trains in {name}')
+
+
+def _both(facts: Facts) -> Iterator[Found]:
+    if facts.on("fp16") and facts.on("bf16"):
+        yield Found("fp16.enabled", "fp16 and bf16 are both on: DeepSpeed stops with an AssertionError")
+
+
+def _autocast(facts: Facts, effect: str) -> Iterator[Found]:
+    for name in ("bf16", "fp16"):
+        if facts.on(name) and facts.on("torch_autocast"):
+            yield Found("torch_autocast.enabled", f"{name} and torch_autocast are both on: {effect}")
+
+
+def _autocast_rejected(facts: Facts) -> Iterator[Found]:
+    return _autocast(facts, "DeepSpeed stops with an AssertionError")
+
+
+def _autocast_accepted(facts: Facts) -> Iterator[Found]:
+    return _autocast(facts, "the weights are 16-bit, where torch_autocast alone keeps them in fp32")
+
+
+def _loss_scale(facts: Facts) -> list[str]:
+    return [f"{name}.{key}" for name in ("bf16", "bfloat16") for key in facts.block(name) if key in _LOSS_SCALE]
+
+
+def _loss_scale_rejected(facts: Facts) -> Iterator[Found]:
+    for where in _loss_scale(facts):
+        yield Found(where, "loss scaling is fp16's: DeepSpeed stops with a ValidationError, extra inputs not permitted")
+
+
+def _loss_scale_ignored(facts: Facts) -> Iterator[Found]:
+    for where in _loss_scale(facts):
+        yield Found(where, "loss scaling is fp16's: ignored, and rejected from 0.17.1 on")
+
+
+def _quoted(facts: Facts) -> Iterator[Found]:
+    for name in _SECTIONS:
+        value = facts.block(name).get("enabled")
+        if isinstance(value, str) and value.lower() in _BOOLEANS:
+            yield Found(f"{name}.enabled", f'"{value}" is a string, and any string counts as true: {name} is on')
+
+
+RULES = (
+    Rule(
+        id="auto_precision",
+        level=Level.ERROR,
+        affects={"deepspeed": ">=0.17.1"},
+        find=_dropped,
+        remedy="write true or false; only transformers and accelerate put a value there",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6976", "run: 0.17.6, 0.18.9, 0.19.3, 0.19.8"),
+        patches=("auto_precision_dropped",),
+    ),
+    Rule(
+        id="auto_precision_taken_for_true",
+        level=Level.WARNING,
+        affects={"deepspeed": "<0.17.1"},
+        find=_taken_for_true,
+        remedy="write true or false; only transformers and accelerate put a value there",
+        evidence=("run: 0.12.0, 0.14.2, 0.16.9, 0.17.0: bf16 weights",),
+    ),
+    Rule(
+        id="fp16_and_bf16",
+        level=Level.ERROR,
+        find=_both,
+        remedy="switch one of them off",
+        evidence=("run: 0.12.0 to 0.19.8: bfloat16 and fp16 modes cannot be simultaneously enabled",),
+    ),
+    Rule(
+        id="precision_and_torch_autocast",
+        level=Level.ERROR,
+        affects={"deepspeed": ">=0.17.2,<0.18.3"},
+        find=_autocast_rejected,
+        remedy="switch one of them off: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit ones",
+        evidence=("run: 0.17.6: Cannot enable both torch autocast and bfloat16",),
+    ),
+    Rule(
+        id="precision_beside_torch_autocast",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.18.3"},
+        find=_autocast_accepted,
+        remedy="switch one of them off: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit ones",
+        evidence=("run: 0.18.9, 0.19.8: accepted, the weights are bfloat16",),
+    ),
+    Rule(
+        id="loss_scale_under_bf16",
+        level=Level.ERROR,
+        affects={"deepspeed": ">=0.17.1"},
+        find=_loss_scale_rejected,
+        remedy="delete the key",
+        evidence=("run: 0.17.6, 0.18.9, 0.19.3, 0.19.8",),
+    ),
+    Rule(
+        id="loss_scale_under_bf16_ignored",
+        level=Level.WARNING,
+        affects={"deepspeed": "<0.17.1"},
+        find=_loss_scale_ignored,
+        remedy="delete the key",
+        evidence=("run: 0.12.0, 0.14.2, 0.16.9, 0.17.0",),
+    ),
+    Rule(
+        id="quoted_precision",
+        level=Level.ERROR,
+        affects={"deepspeed": "<0.17.1"},
+        find=_quoted,
+        remedy="write true or false without quotes",
+        evidence=('run: 0.12.0, 0.14.2, 0.16.9, 0.17.0: "false" is on',),
+    ),
+)

@@ -1,0 +1,75 @@
+"""The scheduler that the config names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...rules import Found, Level, Rule
+from ..facts import AUTO, Facts
+from ..keys import nearest
+
+_TORCH = (
+    *("ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR"),
+    *("ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR"),
+    *("PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"),
+)
+_REQUIRED = {
+    "WarmupDecayLR": ("total_num_steps",),
+    "WarmupCosineLR": ("total_num_steps",),
+    "OneCycle": ("cycle_min_lr", "cycle_max_lr"),
+}
+
+
+def _unknown(facts: Facts) -> Iterator[Found]:
+    name = facts.block("scheduler").get("type")
+    if isinstance(name, str) and name not in (*facts.known.schedulers, *_TORCH):
+        near = nearest(name, [*facts.known.schedulers, *_TORCH])
+        hint = f"; did you mean {near}?" if near else ""
+        yield Found("scheduler.type", f'neither this release nor torch has a scheduler "{name}"{hint}')
+
+
+def _incomplete(facts: Facts) -> Iterator[Found]:
+    scheduler = facts.block("scheduler")
+    name = scheduler.get("type")
+    if name is not None and not isinstance(scheduler.get("params"), dict):
+        yield Found(
+            "scheduler.params", f"{name} has no params: DeepSpeed stops with a TypeError, not even {{}} is there"
+        )
+        return
+    for key in _REQUIRED.get(str(name), ()):
+        if key not in facts.block("scheduler", "params"):
+            yield Found(f"scheduler.params.{key}", f"{name} needs it: DeepSpeed stops with a TypeError")
+
+
+def _steps(facts: Facts) -> Iterator[Found]:
+    value = facts.block("scheduler", "params").get("warmup_num_steps", 1)
+    if facts.block("scheduler").get("type") not in ("WarmupLR", "WarmupDecayLR") or value == AUTO:
+        return
+    if not isinstance(value, int) or value <= 0:
+        yield Found("scheduler.params.warmup_num_steps", f"{value} is no positive integer: DeepSpeed stops")
+
+
+RULES = (
+    Rule(
+        id="unknown_scheduler",
+        level=Level.ERROR,
+        find=_unknown,
+        remedy="name one that exists, e.g. WarmupDecayLR",
+        evidence=("run: 0.14.2 to 0.19.8: DeepSpeed does not recognize LR scheduler",),
+    ),
+    Rule(
+        id="incomplete_scheduler",
+        level=Level.ERROR,
+        find=_incomplete,
+        remedy='add it; transformers and accelerate put a value for "auto", for a missing key they put none',
+        evidence=("run: 0.14.2 to 0.19.8: TypeError, missing required positional argument",),
+    ),
+    Rule(
+        id="warmup_steps_not_positive",
+        level=Level.ERROR,
+        affects={"deepspeed": ">=0.19.3"},
+        find=_steps,
+        remedy="write a positive integer, or leave the scheduler out",
+        evidence=("the source of 0.19.2 and 0.19.3: ValueError",),
+    ),
+)

@@ -1,0 +1,49 @@
+"""`keys`: which release reads which key of its config, from the sources of all releases, into dsfix/config/keys.json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import table
+from dsfix.cli.status import OK, TROUBLE, Complaint
+from dsfix.config import extract, keys
+from sdists import Index, Unavailable
+
+NAME = "keys"
+HELP = "write dsfix/config/keys.json: the config keys of every release, from its source"
+PATH = Path(__file__).resolve().parents[1] / "dsfix" / "config" / "keys.json"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--check", action="store_true", help="write nothing; exit status 1 where the file is stale")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Raises Complaint."""
+    try:
+        text = generate([each.deepspeed for each in table.load().releases], Index().sources)
+    except Unavailable as error:
+        raise Complaint(str(error)) from None
+    stale = not PATH.is_file() or PATH.read_text(encoding="utf-8") != text
+    if not options.check:
+        PATH.write_text(text, encoding="utf-8")
+        print(f"{PATH.name} {'written' if stale else 'is what it was'}")
+        return OK
+    print("keys.json is stale: `python -m tox run -e docs -- keys` writes it" if stale else "keys.json is up to date")
+    return TROUBLE if stale else OK
+
+
+def generate(releases: list[str], sources: Callable[[str], Path]) -> str:
+    """The file's text; `sources` gives the directory that holds a release's package."""
+    return as_file({release: keys.flatten(extract.known(sources(release) / "deepspeed")) for release in releases})
+
+
+def as_file(releases: dict[str, dict[str, str]]) -> str:
+    """One line for each key, so that a release shows in a diff as the lines that it changes."""
+    merged = keys.merged(releases)
+    lines = [f"  {json.dumps(path)}: {json.dumps(spans)}" for path, spans in merged["keys"].items()]
+    head = f'{{\n "releases": {json.dumps(merged["releases"])},\n "keys": {{\n'
+    return head + ",\n".join(lines) + "\n }\n}\n"
