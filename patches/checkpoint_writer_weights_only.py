@@ -1,0 +1,88 @@
+"""A checkpoint `writer` beside torch 2.6 or later saves what it cannot load: "Weights only load failed".
+
+Why: with `"checkpoint": {"writer": {...}}` in the config, the fast or the decoupled checkpoint engine saves and loads
+    (with ZeRO-3, or with `data_parallel` in the writer's part: else `deepspeed.initialize` fails). Their files hold
+    DeepSpeed's own ZeroStageEnum and the like as all others do, but they are read with `torch.load`'s default, which
+    torch 2.6 turned to `weights_only=True`: saving works, resuming fails. The files are right.
+How: `weights_only=False` in both, as DeepSpeed has it without a writer. This unpickles, which can run code: what is in
+    the checkpoint directory that the script names, nothing else. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still holds for it.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/8500, brought by
+    https://github.com/deepspeedai/DeepSpeed/pull/7215 (0.17.1), fix open:
+    https://github.com/deepspeedai/DeepSpeed/pull/8502.
+Retire: when no release without https://github.com/deepspeedai/DeepSpeed/pull/8502 is supported here.
+"""
+
+from __future__ import annotations
+
+import os
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING
+
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_ENGINES = "deepspeed.runtime.checkpoint_engine"
+_FAST = f"{_ENGINES}.fast_checkpoint_engine:FastCheckpointEngine.load"
+_DECOUPLED = f"{_ENGINES}.decoupled_checkpoint_engine:DecoupledCheckpointEngine.load"
+_DEFAULT = "torch.load(path, map_location=map_location)"
+_FULL = "torch.load(path, map_location=map_location, weights_only=False)"
+
+PATCH = Patch(
+    title="load_checkpoint with a checkpoint writer fails with torch >= 2.6: Weights only load failed",
+    severity=Severity.CRASH,
+    affects={"deepspeed": ">=0.17.1", "torch": ">=2.6.0.dev0"},
+    changes=(Edit(_FAST, replace=_DEFAULT, code=_FULL), Edit(_DECOUPLED, replace=_DEFAULT, code=_FULL)),
+    symptom=r"(fast|decoupled)_checkpoint_engine\.py[\s\S]*Weights only load failed",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/issues/8500",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8502",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7215",
+    ),
+    fixed_in=None,
+    fixed=(Source(_FAST, _FULL), Source(_DECOUPLED, _FULL)),
+)
+
+_STEPS = 4
+_SGD = {"lr": 0.1, "momentum": 0.9}  # the momentum shows whether the optimizer's state was read
+
+
+def reproduce(lab: Lab) -> str:
+    _ = lab.torch
+    from dsfix.lab.checkpoints import refused, train
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.reference import largest_difference
+    from dsfix.lab.reference import train as reference
+
+    os.environ.update(CROSS_RANK="0", CROSS_SIZE="1")  # as DeepSpeed's launcher does; the writers look for them
+    version = lab.deepspeed.__version__
+    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    model = MLP()
+    expected = reference(model, [[batch] for batch in batches], model.loss, "SGD", **_SGD)
+
+    config = {
+        "train_micro_batch_size_per_gpu": len(batches[0][0]),
+        "optimizer": {"type": "SGD", "params": _SGD},
+        "zero_optimization": {"stage": 1},
+        "checkpoint": {"writer": {"type": "PYTHON", "decoupled": False, "data_parallel": "replica"}},
+    }
+    model = MLP()
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    if type(engine.checkpoint_engine).__name__ != "FastCheckpointEngine":
+        raise CannotTell(f"deepspeed {version} has no checkpoint writers")
+    train(lab, engine, batches[: _STEPS // 2])
+    engine.save_checkpoint(str(lab.tmp), tag="half")
+    model = MLP(seed=1)
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    try:
+        engine.load_checkpoint(str(lab.tmp), tag="half")
+    except UnpicklingError as error:
+        if what := refused(error, "fast_checkpoint_engine"):
+            raise BugPresent(f"load_checkpoint: {what}") from error
+        raise
+    train(lab, engine, batches[_STEPS // 2 :])
+    difference = largest_difference(lab.parameters(engine), expected.parameters)
+    done = f"resumed after {_STEPS // 2} of {_STEPS} steps"
+    assert difference.relative < 1e-4, f"{done} {difference}"
+    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"
