@@ -3,9 +3,8 @@
 Why: with `"elastic_checkpoint": true` the padding is cut off each tensor of the optimizer's state before it is saved.
     torch's Adam, AdamW and others keep `step` as a tensor without dimensions (since torch 1.12), which cannot be cut.
     DeepSpeed's own optimizers count in a number and are not concerned.
-How: what has no dimensions has no padding, and is saved as it is. Loading the optimizer's state from it still fails, as
-    in DeepSpeed 0.18.3 and 0.19.8: load_checkpoint looks for a `step` that torch's Adam does not keep in its parameter
-    groups (AssertionError, or KeyError 'base_optimizer_state_step').
+How: what has no dimensions has no padding, and is saved as it is. Loading the optimizer's state from it is another
+    fault, from 0.13.2 on that of elastic_checkpoint_torch_adam.
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7650, fixed by
     https://github.com/deepspeedai/DeepSpeed/pull/7659 (0.18.2); https://github.com/ssbuild/chatglm_finetuning/issues/32,
     https://github.com/hiyouga/ChatGLM-Efficient-Tuning/issues/184.
