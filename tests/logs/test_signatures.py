@@ -225,6 +225,10 @@ CASES = {
         ],
         ["the current world size is 4\n"],
     ),
+    "checkpoint_writer_roles": (
+        ["AttributeError: 'UniversalParallelInfo' object has no attribute 'dp_rank'\n"],
+        ["AttributeError: 'PipelineParallelGrid' object has no attribute 'dp_rank'\n"],
+    ),
     "mixed_checkpoint_directory": (
         ["ValueError: Expected 8 of '*_optim_states.pt' under 'out/global_step100' but found 12 files. Possibly\n"],
         ["FileNotFoundError: can't find *_optim_states.pt files in directory 'out'\n"],

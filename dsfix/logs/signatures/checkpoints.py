@@ -26,6 +26,15 @@ SIGNATURES = (
         affects={"deepspeed": ">=0.12.0"},
     ),
     Signature(
+        id="checkpoint_writer_roles",
+        title="a checkpoint writer without data_parallel asks for ranks that only ZeRO-3 or a model-parallel unit has",
+        what="checkpoint.writer in the config leaves open how data-parallel ranks share the writing; below ZeRO-3, "
+        "without a model-parallel unit and without MoE, nothing tells the writer which rank this is.",
+        remedy='"data_parallel": "replica" in checkpoint.writer.',
+        pattern=r"'UniversalParallelInfo' object has no attribute 'dp_rank'",
+        affects={"deepspeed": ">=0.17.1"},
+    ),
+    Signature(
         id="mixed_checkpoint_directory",
         title="zero_to_fp32 finds another number of files than the checkpoint says",
         what="The directory holds the files of two checkpoints with different numbers of ranks, or not all ranks have "
