@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, boo
 
 def _registered(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
     for kind, members in (("parameter", module._parameters), ("buffer", module._buffers)):
-        for name, tensor in _items(members):
+        for name, tensor in members.items():
             if tensor is not None:
                 yield name, kind, tensor
 
@@ -67,25 +67,17 @@ def _plain(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
 
     if type(module).__module__.partition(".")[0] in _SELF_MOVING:
         return
-    passed_over = _recomputed(module) | {
-        f"original_{name}" for name, _ in _items(module._buffers)
-    }  # transformers' copied code
+    copies = {f"original_{name}" for name, _ in module._buffers.items()}  # in code copied from transformers
+    passed_over = _recomputed(module) | copies
     for name, value in vars(module).items():
         if isinstance(value, torch.Tensor):
             if name not in passed_over:
                 yield name, "attribute", value
         elif isinstance(value, (list, tuple, dict)) and value and name not in _REGISTERS:
-            for key, member in _items(value):
+            for key, member in value.items() if isinstance(value, dict) else enumerate(value):
                 if not isinstance(member, torch.Tensor):  # and so are the others: a vocabulary is long
                     break
                 yield f"{name}[{key!r}]", "attribute", member
-
-
-def _items(members: Any) -> Iterable[tuple[Any, Any]]:
-    """Past ZeRO-3's container for parameters, which in a forward pass gathers those that are looked at."""
-    if isinstance(members, (list, tuple)):
-        return enumerate(members)
-    return dict.items(members) if isinstance(members, dict) else members.items()
 
 
 def _recomputed(module: torch.nn.Module) -> set[Any]:

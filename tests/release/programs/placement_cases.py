@@ -65,8 +65,23 @@ def run(lab):
         )
         return seen(dsfix.placement_report(made))
 
+    def offloaded():
+        asked = engine(1)
+        asked.module[0].weight.ds_offload = True  # as deepspeed.linear's frozen weights have it
+        asked.module[0].to("cpu")
+        return seen(dsfix.placement_report(asked))
+
+    def partitioned():
+        """Gathering does not ask where an empty parameter is."""
+        settings = config(3)
+        settings["zero_optimization"]["stage3_param_persistence_threshold"] = 0
+        asked = lab.initialize(nn.BatchNorm1d(2), settings)
+        del asked.module.num_batches_tracked, asked.module.running_var
+        asked.module.to("cpu")
+        return seen(dsfix.placement_report(asked))
+
     def half():
-        model = nn.Sequential(nn.LayerNorm(4), nn.LayerNorm(2, bias=False)).to(lab.device)
+        model = nn.Sequential(nn.LayerNorm(8, bias=False), nn.LayerNorm(2)).to(lab.device)
         model[1].to("cpu")
         return model
 
@@ -83,6 +98,8 @@ def run(lab):
         "late on the device, stage 1": attach(engine(1), lab.device),
         "a late parameter of a module that ZeRO knows": known_to_nobody(),
         "in a forward pass": in_forward(),
+        "moved by hand, one of them offloaded": offloaded(),
+        "moved by hand, stage 3": partitioned(),
         "dont_change_device": unchanged(),
         "a model on the CPU": seen(dsfix.placement_report(nn.Linear(2, 2))),
         "half of a model": seen(dsfix.placement_report(half())),

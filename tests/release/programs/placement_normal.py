@@ -33,10 +33,20 @@ def cases(lab):
             self.eps = torch.tensor(1e-6, device="cpu")
             self.ghost = torch.ones(16, device="meta")
             self.twice = [self.head.weight]
+            self.rotary = Rotary()
             self.words, self.table = ["a", torch.ones(1, device="cpu")], numpy.ones(16)
 
         def forward(self, x):
             return super().forward(self.normed(x) * self.inv_freq + self.eps)
+
+    class Rotary(torch.nn.Module):
+        """As if it were one of transformers' own."""
+
+        __module__ = "transformers.models.some.modeling_some"
+
+        def __init__(self):
+            super().__init__()
+            self.positions = torch.ones(16, device="cpu")
 
     class Stays(torch.nn.Module):
         """Decides itself where it is."""
