@@ -1,4 +1,4 @@
-"""What the look at devices costs, as ratios measured in one run: ``python bench/diagnosis.py [--rounds N]``.
+"""What the look at devices costs, as ratios measured in one run: ``python bench/devices.py [--rounds N]``.
 
 Median and quartiles of N rounds (default 31), each of which times both sides of a ratio, one after the other.
 """
