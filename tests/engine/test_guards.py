@@ -12,17 +12,16 @@ def initialize(args=None, model=None, config=None, config_params=None):
 def other():
     pass
 """
-# puts guards in, each with its text, as modules of dsfix.guards
+# puts guards in: the first of them with these texts, the others empty
 GUARDS = """
 import json, sys, types
 import dsfix
 from dsfix.guards import GuardError, initialize as guarded
-def guards(**texts):
-    for name, text in texts.items():
+def guards(*texts):
+    for name, text in zip(guarded.GUARDS, [*texts, *[""] * len(guarded.GUARDS)]):
         module = types.ModuleType("dsfix.guards." + name)
         exec("from dsfix.guards import GuardError\\nimport __main__\\n" + text, vars(module))
         sys.modules[module.__name__] = module
-    guarded.GUARDS = tuple(texts)
 asked = []
 """
 ASKED = "def before(call): __main__.asked.append(('before', call.model, call.config))\n"
@@ -53,7 +52,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_of_the_call_is_looked_at_once(around, way):
-    told = around(f"guards(asks={ASKED!r})\n{WAYS[way]}\ntell([asked, sys.modules['deepspeed'].calls])")
+    told = around(f"guards({ASKED!r})\n{WAYS[way]}\ntell([asked, sys.modules['deepspeed'].calls])")
     assert told.value == [[["before", "m", {"a": 1}], ["after", "m", "engine"]], ["m"]]
     assert told.warnings == []
 
@@ -62,7 +61,7 @@ def test_each_way_of_the_call_is_looked_at_once(around, way):
 def test_deepspeed_imported_first(world, taken):
     world.package(init=DEEPSPEED)
     call = "initialize(model='m')" if "from" in taken else "deepspeed.initialize(model='m')"
-    told = world.run(f"{taken}\n{GUARDS}\nguards(asks={ASKED!r})\n{call}\ntell(asked)", DSFIX_LOG_LEVEL="WARNING")
+    told = world.run(f"{taken}\n{GUARDS}\nguards({ASKED!r})\n{call}\ntell(asked)", DSFIX_LOG_LEVEL="WARNING")
     assert told.value == [["before", "m", None], ["after", "m", "engine"]]
 
 
@@ -87,26 +86,31 @@ tell([deepspeed.initialize(model="m"), list(inspect.signature(deepspeed.initiali
 )
 def test_a_guard_that_fails_is_one_warning_and_the_job_goes_on(around, text):
     told = around(f"""
-guards(fails={text!r}, asks={ASKED!r})
+guards({text!r}, {ASKED!r})
 import deepspeed
 tell([deepspeed.initialize(model="m")[0], len(asked)])
 """)
     assert told.value == ["engine", 2]
     [warning] = told.warnings
-    assert "the guard fails failed and is left out: " in warning
+    assert "the guard config failed and is left out: " in warning
 
 
 def test_a_guard_that_cannot_be_loaded_is_one_warning(around):
-    told = around("guarded.GUARDS = ('absent',)\nimport deepspeed; tell(deepspeed.initialize(model='m')[0])")
+    told = around("""
+guards()
+sys.modules["dsfix.guards." + guarded.GUARDS[-1]] = None
+import deepspeed
+tell(deepspeed.initialize(model="m")[0])
+""")
     assert told.value == "engine"
     [warning] = told.warnings
-    assert "the guard absent failed and is left out: ModuleNotFoundError" in warning
+    assert "the guard placement failed and is left out: ModuleNotFoundError" in warning
 
 
 @pytest.mark.parametrize(("question", "calls"), [("before(call)", []), ("after(call, engine)", ["m"])])
 def test_a_guard_may_stop_the_job(around, question, calls):
     told = around(f"""
-guards(stops="def {question}: raise GuardError('no')")
+guards("def {question}: raise GuardError('no')")
 import deepspeed
 try:
     deepspeed.initialize(model="m")
@@ -119,7 +123,7 @@ except GuardError as error:
 
 def test_an_error_of_deepspeed_is_its_own(around):
     told = around(f"""
-guards(asks={ASKED!r})
+guards({ASKED!r})
 import deepspeed
 try:
     deepspeed.initialize(modle="m")
@@ -131,9 +135,7 @@ except TypeError as error:
 
 @pytest.mark.parametrize(("variable", "questions"), [("DSFIX_DISABLE", 0), ("DSFIX_STRICT", 2)])
 def test_disable_leaves_it_alone(around, variable, questions):
-    told = around(
-        f"guards(asks={ASKED!r})\nimport deepspeed; deepspeed.initialize(); tell(len(asked))", **{variable: "1"}
-    )
+    told = around(f"guards({ASKED!r})\nimport deepspeed; deepspeed.initialize(); tell(len(asked))", **{variable: "1"})
     assert told.value == questions
 
 
@@ -143,7 +145,7 @@ def test_initialize_that_another_package_has_put_there_is_one_warning(world):
     told = world.run("import dsfix, deepspeed; tell(deepspeed.initialize('m'))")
     assert told.value == ["m"]
     [warning] = told.warnings
-    assert "deepspeed.initialize is not looked at: deepspeed:initialize has been replaced by another" in warning
+    assert "deepspeed:initialize is not looked at: deepspeed:initialize has been replaced by another" in warning
 
 
 def test_a_deepspeed_without_initialize_is_no_trouble(world):
@@ -158,7 +160,7 @@ for name in [name for name in sys.modules if name.partition(".")[0] == "dsfix"]:
     del sys.modules[name]
 import dsfix
 from dsfix.guards import GuardError, initialize as guarded
-guards(asks={ASKED!r})
+guards({ASKED!r})
 deepspeed.initialize(model="m")
 tell(len(asked))
 """)
@@ -174,18 +176,21 @@ guards()
 for name in [name for name in sys.modules if name.partition(".")[0] == "dsfix"]:
     del sys.modules[name]
 import dsfix
-sys.modules["dsfix.guards.initialize"].GUARDS = ()
+guards()
 tell(deepspeed.initialize(model="m")[0])
 """)
     assert told.value == "engine"
     assert told.warnings == []
 
 
+OTHERS = {"DSFIX_DEVICE_MAP": "off", "DSFIX_CHECK": "off"}
+
+
 @pytest.mark.parametrize(("placement", "warnings"), [("off", 0), ("warn", 1)])
 def test_without_torch_the_placement_guard_is_left_out(world, placement, warnings):
     world.package(init=DEEPSPEED)
     world.module("torch", "raise ImportError('no torch')")
-    told = world.run("import dsfix, deepspeed; tell(deepspeed.initialize()[0])", DSFIX_PLACEMENT=placement)
+    told = world.run("import dsfix, deepspeed; tell(deepspeed.initialize()[0])", DSFIX_PLACEMENT=placement, **OTHERS)
     assert told.value == "engine"
     assert len(told.warnings) == warnings
     assert all("the guard placement failed and is left out: ImportError: no torch" in each for each in told.warnings)

@@ -11,6 +11,7 @@ import placement_talker
 
 from dsfix.lab import Lab
 from dsfix.patch import CannotTell
+from dsfix.settings import Settings
 
 SCENES = {
     "normal": (placement_normal.run, "warn"),
@@ -24,11 +25,13 @@ SCENES = {
 
 
 def play(lab):
-    watch = lab.deepspeed.initialize._self_wrapper.__self__
+    cells = lab.deepspeed.initialize._self_wrapper.__closure__
+    (settings,) = (cell for cell in cells if isinstance(cell.cell_contents, Settings))
     found = {}
     for name, (run, mode) in SCENES.items():
         print(f"scene {name}", file=sys.stderr, flush=True)
-        watch.settings = dataclasses.replace(watch.settings, placement=mode)  # as DSFIX_PLACEMENT in seven processes
+        # as DSFIX_PLACEMENT in seven processes
+        settings.cell_contents = dataclasses.replace(settings.cell_contents, placement=mode)
         found[name] = run(lab)
     return found
 
