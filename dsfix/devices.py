@@ -32,8 +32,8 @@ def check_tensors_device(*tensors: Any, **named: Any) -> None:
     lengths of a PackedSequence, which torch keeps on the CPU. The error calls a tensor by its path: ``tensors[0]`` for
     the first positional argument, ``batch['labels'][0]`` for what was given as ``batch=``.
 
-    Every tensor counts: one on meta, which no operator takes together with another device's, and a 0-dim one on the
-    CPU, which arithmetic would take but `torch.stack` and most others would not. Imports nothing and copies nothing.
+    Every tensor counts: one on meta, which holds no data, and a 0-dim one on the CPU, which arithmetic takes together
+    with another device's, but `torch.stack` and most other operators do not. Imports nothing and copies nothing.
     """
     torch = sys.modules.get("torch")
     if torch is None:  # nobody can have made a tensor

@@ -160,11 +160,13 @@ def move_buffers(model: torch.nn.Module, report: PlacementReport) -> tuple[Place
     moved: list[Misplaced] = []
     left: list[Misplaced] = []
     for each in report:
+        if each.kind != "buffer":
+            left.append(each)
+            continue
+        buffer: Any = model.get_submodule(each.module)._buffers[each.name]
         try:
-            if each.kind == "buffer":
-                buffer: Any = model.get_submodule(each.module)._buffers[each.name]
-                buffer.data = buffer.data.to(report.device)
-            (moved if each.kind == "buffer" else left).append(each)
+            buffer.data = buffer.data.to(report.device)
+            moved.append(each)
         except RuntimeError as error:  # out of memory; a kind of tensor that cannot change its device
             left.append(replace(each, why=f"could not be moved: {error}"))
     return PlacementReport(report.device, tuple(moved)), PlacementReport(report.device, tuple(left))

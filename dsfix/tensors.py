@@ -41,6 +41,8 @@ def held_by(model: torch.nn.Module) -> Iterator[Held]:
 
 
 def _modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, bool]]:
+    import torch
+
     seen: set[int] = set()
     waiting = [("", model, False)]
     while waiting:
@@ -48,7 +50,8 @@ def _modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, boo
         if id(module) in seen:
             continue
         seen.add(id(module))
-        own_apply = own_apply or not type(module)._apply.__module__.startswith("torch.")
+        apply = type(module)._apply
+        own_apply = own_apply or (apply is not torch.nn.Module._apply and not apply.__module__.startswith("torch."))
         yield path, module, own_apply
         for name, child in reversed(module._modules.items()):
             if child is not None:

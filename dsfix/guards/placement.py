@@ -32,9 +32,8 @@ def after(call: Call, engine: Any) -> None:
         moved, report = move_buffers(engine.module, report)
         moved = _for_this_rank(moved, engine)
         if moved:
-            log.inform(
-                f"{_who()}moved {len(moved)} buffer{'s' if len(moved) > 1 else ''} to {moved.device}: {_paths(moved)}"
-            )
+            say = log.warn if log.rank() else log.inform
+            say(f"{_who()}moved {len(moved)} buffer{'s' if len(moved) > 1 else ''} to {moved.device}: {_paths(moved)}")
     report = _for_this_rank(report, engine)
     if report:
         log.warn(f"{_who()}{report.text(SHOWN)}")

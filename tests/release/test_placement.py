@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -122,11 +121,13 @@ def test_case(scenes: Any, case: str) -> None:
 
 def test_two_ranks_say_each_thing_once(environment: dict[str, str]) -> None:
     command = [sys.executable, str(PROGRAMS / "placement_ranks.py")]
-    first, second = launch(command, ranks=2, timeout=240, env={**environment, "TMPDIR": os.getcwd()})
+    first, second = launch(command, ranks=2, timeout=240, env=environment)
     if "CannotTell" in first.stderr:
         pytest.skip(first.stderr.splitlines()[-1])
     assert [first.returncode, second.returncode] == [0, 0], first.stderr + second.stderr
     named = [re.findall(r"^  ([\w.]+): ", rank.stderr, re.M) for rank in (first, second)]
     # on both; put on cuda:0 by number, and so astray on rank 1; one on each stage of a pipeline
     assert named == [["on_cpu", "0.plain"], ["by_number", "1.plain"]]
+    assert _messages(first.stderr)[1] == ["[dsfix] INFO: moved 1 buffer to cuda:0: on_cpu (from cpu)"]
+    assert _messages(second.stderr)[1] == ["[dsfix] WARNING: rank 1: moved 1 buffer to cuda:1: by_number (from cuda:0)"]
     assert all(message[0].startswith("[dsfix] WARNING: rank 1: ") for message in _messages(second.stderr))

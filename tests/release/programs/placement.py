@@ -1,6 +1,5 @@
 """The placement report after the real deepspeed.initialize: what each scene found; on standard error it has a mark."""
 
-import dataclasses
 import json
 import sys
 
@@ -8,10 +7,10 @@ import dsfix  # noqa: F401 isort: skip  before torch and DeepSpeed
 import placement_cases
 import placement_normal
 import placement_talker
+from placement_mode import set_mode
 
 from dsfix.lab import Lab
 from dsfix.patch import CannotTell
-from dsfix.settings import Settings
 
 SCENES = {
     "normal": (placement_normal.run, "warn"),
@@ -25,13 +24,10 @@ SCENES = {
 
 
 def play(lab):
-    cells = lab.deepspeed.initialize._self_wrapper.__closure__
-    (settings,) = (cell for cell in cells if isinstance(cell.cell_contents, Settings))
     found = {}
     for name, (run, mode) in SCENES.items():
         print(f"scene {name}", file=sys.stderr, flush=True)
-        # as DSFIX_PLACEMENT in seven processes
-        settings.cell_contents = dataclasses.replace(settings.cell_contents, placement=mode)
+        set_mode(lab, mode)
         found[name] = run(lab)
     return found
 
