@@ -12,17 +12,43 @@ from .process import PatchReport, activate, is_command_line, report, revert
 
 if TYPE_CHECKING:
     from .config.checking import check_config
+    from .devices import DeviceMismatch, check_tensors_device
+    from .placement import Misplaced, PlacementReport, placement_report
 
-__all__ = ["Outcome", "PatchReport", "StrictError", "UnknownPatch", "check_config", "report", "revert"]
+__all__ = [
+    "DeviceMismatch",
+    "Misplaced",
+    "Outcome",
+    "PatchReport",
+    "PlacementReport",
+    "StrictError",
+    "UnknownPatch",
+    "check_config",
+    "check_tensors_device",
+    "placement_report",
+    "report",
+    "revert",
+]
 __version__ = "0.1.0"
+
+_LOADED_WHEN_ASKED_FOR = {
+    "DeviceMismatch": "devices",
+    "Misplaced": "placement",
+    "PlacementReport": "placement",
+    "check_config": "config.checking",
+    "check_tensors_device": "devices",
+    "placement_report": "placement",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "check_config":  # loaded by those who use it
-        from .config.checking import check_config
+    if name not in _LOADED_WHEN_ASKED_FOR:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
 
-        return check_config
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_LOADED_WHEN_ASKED_FOR[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 if not is_command_line():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import sys
@@ -15,7 +16,7 @@ from ..patch import Wrap
 from ..settings import Settings
 from . import GuardError
 
-GUARDS: tuple[str, ...] = ("config", "device_map")
+GUARDS: tuple[str, ...] = ("config", "device_map", "placement")
 """Modules of this package, in the order in which they look."""
 
 DDP_GUARDS: tuple[str, ...] = ("ddp_device_map",)
@@ -77,7 +78,8 @@ class Watch:
         if self.finder in sys.meta_path:
             sys.meta_path.remove(self.finder)
         for handle in self.handles.values():
-            handle.undo()
+            with contextlib.suppress(Refused):  # wrapped again since
+                handle.undo()
 
 
 def _wrapper(names: tuple[str, ...], settings: Settings) -> Callable[..., Any]:
@@ -88,24 +90,24 @@ def _wrapper(names: tuple[str, ...], settings: Settings) -> Callable[..., Any]:
             made = Call(inspect.signature(wrapped).bind(*args, **kwargs).arguments, settings)
         except TypeError:  # the function says it better
             return wrapped(*args, **kwargs)
-        guards = [importlib.import_module(f"{__package__}.{name}") for name in names]
-        for guard in guards:
-            _ask(guard, "before", made)
+        guards = list(names)
+        _ask(guards, "before", made)
         result = wrapped(*args, **kwargs)
-        for guard in guards:
-            _ask(guard, "after", made, result[0] if instance is None else instance)
+        _ask(guards, "after", made, result[0] if instance is None else instance)
         return result
 
     return call
 
 
-def _ask(guard: ModuleType, question: str, *arguments: Any) -> None:
-    if not hasattr(guard, question):
-        return
-    try:
-        getattr(guard, question)(*arguments)
-    except GuardError:
-        raise
-    except Exception as error:
-        name = guard.__name__.rpartition(".")[2]
-        log.warn(f"the guard {name} failed and is left out: {type(error).__name__}: {error}")
+def _ask(guards: list[str], question: str, *arguments: Any) -> None:
+    """Puts the question to each guard; one that fails is asked no more."""
+    for name in list(guards):
+        try:
+            guard = importlib.import_module(f"{__package__}.{name}")
+            if hasattr(guard, question):
+                getattr(guard, question)(*arguments)
+        except GuardError:
+            raise
+        except Exception as error:
+            guards.remove(name)
+            log.warn(f"the guard {name} failed and is left out: {type(error).__name__}: {error}")

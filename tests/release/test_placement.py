@@ -1,0 +1,133 @@
+"""The placement report after the real deepspeed.initialize, on the emulated device or a GPU."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsfix.lab import launch
+
+PROGRAMS = Path(__file__).parent / "programs"
+# what zero.Init does not place, by what made it; the adapter was made outside zero.Init
+LEFT_BEHIND = [
+    *("rand", "hann_window", "linspace", "logspace", "from_numpy", "as_tensor", "load", "told"),
+    *(f"adapter.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")),
+]
+BUFFERS = [[f"talker.{name}", "buffer", "cpu"] for name in LEFT_BEHIND]
+GAIN = ["talker.gain", "attribute", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def scenes(run_program: Any) -> Any:
+    """By scene what it found and what dsfix logged meanwhile, each message a list of lines."""
+    found, errors = run_program("placement")
+    if "cannot tell" in found:
+        pytest.skip(found["cannot tell"])
+    _, *parts = errors.split("scene ")
+    logs = {part.splitlines()[0]: _messages(part) for part in parts}
+    return {name: (scene, logs[name]) for name, scene in found.items()}
+
+
+def _messages(errors: str) -> list[list[str]]:
+    messages: list[list[str]] = []
+    inside = False
+    for line in errors.splitlines():
+        if line.startswith("[dsfix] ") and " applied " not in line:
+            messages.append([line])
+            inside = True
+        elif inside and line.startswith("  "):
+            messages[-1].append(line)
+        else:
+            inside = False
+    return messages
+
+
+def test_models_in_order_give_no_alarm(scenes: Any) -> None:
+    found, messages = scenes["normal"]
+    assert len(found) == 24
+    assert {name: report for name, report in found.items() if report != [["cuda:0"]] * 2} == {}
+    assert messages == []
+
+
+def test_what_zero_init_leaves_behind_is_one_warning(scenes: Any) -> None:
+    found, [warning] = scenes["talker"]
+    assert found["before"] == [path for path, *_ in (*BUFFERS, GAIN)]
+    assert found["report"] == [*BUFFERS, GAIN]
+    assert "cuda:0 and cpu" in found["forward"]
+    assert warning[0] == "[dsfix] WARNING: 12 tensors are not where expected (cuda:0):"
+    assert "  talker.linspace: buffer [4] float32 on cpu" in warning
+    assert "ENABLE_AUDIO_OUTPUT=0" in warning[-1]
+
+
+def test_move_cures_it_and_says_what_it_moved(scenes: Any) -> None:
+    found, [moved, warning] = scenes["talker, move"]
+    assert found["report"] == [GAIN]
+    assert found["difference"] < 1e-6
+    assert moved[0].startswith(f"[dsfix] INFO: moved {len(BUFFERS)} buffers to cuda:0: talker.rand (from cpu), ")
+    assert warning[0] == "[dsfix] WARNING: 1 tensor is not where expected (cuda:0):"
+
+
+def test_error_stops_the_job(scenes: Any) -> None:
+    found, messages = scenes["talker, error"]
+    assert found["stopped"].startswith("PlacementError: 12 tensors are not where expected (cuda:0):\n  talker.rand: ")
+    assert found["stopped"].endswith("DSFIX_PLACEMENT=warn lets the job go on")
+    assert messages == []
+
+
+def test_error_does_not_stop_for_what_forward_may_move(scenes: Any) -> None:
+    report, [warning] = scenes["attribute, error"]
+    assert report == [["table[0]", "attribute", "cpu"]]
+    assert "  table[0]: attribute [2] float32 on cpu" in warning
+
+
+def test_off_says_nothing(scenes: Any) -> None:
+    found, messages = scenes["talker, off"]
+    assert found["report"] == [*BUFFERS, GAIN]
+    assert messages == []
+
+
+LATE, LEFT = "attached, replac", "the engine moves"
+UNKNOWN, ASTRAY = "without ds_id: a", "not moved there,"
+WEIGHT, SCALE = ["late.weight", "parameter", [2, 2]], ["late.scale", "buffer", [2]]
+SMALL = [[f"1.{name}", "parameter", [2], "cpu", ASTRAY] for name in ("weight", "bias")]
+CASES = {
+    "late on the CPU, stage 3": ["cuda:0", [*WEIGHT, "cpu", UNKNOWN], [*SCALE, "cpu", LATE]],
+    "late on the device, stage 3": ["cuda:0", [*WEIGHT, "cuda:0", UNKNOWN]],
+    "late on the CPU, stage 1": ["cuda:0", [*WEIGHT, "cpu", LATE], [*SCALE, "cpu", LATE]],
+    "late on the device, stage 1": ["cuda:0"],
+    "a late parameter of a module that ZeRO knows": ["cuda:0", ["0.extra", "parameter", [2], "cpu", UNKNOWN]],
+    "in a forward pass": [0, 0, 0],
+    "moved by hand, one of them offloaded": ["cuda:0", ["0.bias", "parameter", [2], "cpu", LATE]],
+    "moved by hand, stage 3": ["cuda:0", ["running_mean", "buffer", [2], "cpu", LEFT]],
+    "dont_change_device": [""],
+    "a model on the CPU": ["cpu"],
+    "half of a model": ["cuda:0", *SMALL],
+    "half of a model, expected on the CPU": ["cpu", ["0.weight", "parameter", [8], "cuda:0", ASTRAY]],
+    "expected on the device without its number": ["cuda:0", *SMALL],
+    "half of it on meta": ["cuda:0"],
+    "scripted": ["cuda:0", *SMALL],
+    "nothing": [""],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_case(scenes: Any, case: str) -> None:
+    assert scenes["cases"][0][case] == CASES[case]
+
+
+def test_two_ranks_say_each_thing_once(environment: dict[str, str]) -> None:
+    command = [sys.executable, str(PROGRAMS / "placement_ranks.py")]
+    first, second = launch(command, ranks=2, timeout=240, env=environment)
+    if "CannotTell" in first.stderr:
+        pytest.skip(first.stderr.splitlines()[-1])
+    assert [first.returncode, second.returncode] == [0, 0], first.stderr + second.stderr
+    named = [re.findall(r"^  ([\w.]+): ", rank.stderr, re.M) for rank in (first, second)]
+    # on both; put on cuda:0 by number, and so astray on rank 1; one on each stage of a pipeline
+    assert named == [["on_cpu", "0.plain"], ["by_number", "1.plain"]]
+    assert _messages(first.stderr)[1] == ["[dsfix] INFO: moved 1 buffer to cuda:0: on_cpu (from cpu)"]
+    assert _messages(second.stderr)[1] == ["[dsfix] WARNING: rank 1: moved 1 buffer to cuda:1: by_number (from cuda:0)"]
+    assert all(message[0].startswith("[dsfix] WARNING: rank 1: ") for message in _messages(second.stderr))
