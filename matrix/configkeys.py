@@ -1,4 +1,4 @@
-"""`keys`: which release reads which key of its config, by the sources of all releases, into dsfix/config/keys.json."""
+"""`keys`: which release reads which key of its config, by the source of each, into dsfix/config/keys.json."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def check(
         arguments=given or {},
         accelerate=from_accelerate,
         in_job=in_job,
-        pinned_limited="microsoft" in platform.uname().release.lower(),
+        pinned_limited=_is_wsl(),
         memory=_memory(),
     )
     if not plain and facts.has_auto:
@@ -203,6 +203,10 @@ def _package() -> Path:
 
 def _versions(release: str) -> dict[str, str | None]:
     return {"deepspeed": release, **{name: versions.installed(name) for name in _DISTRIBUTIONS}}
+
+
+def _is_wsl() -> bool:
+    return "microsoft" in platform.uname().release.lower()
 
 
 def _memory() -> float | None:

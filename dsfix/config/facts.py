@@ -84,7 +84,7 @@ class Facts:
             return 0 if self.plain else None
         try:
             return int(stage)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return 0
 
     def device(self, part: str) -> str:

@@ -132,7 +132,7 @@ def _hjson(path: str, text: str, why: json.JSONDecodeError) -> Reading:
 
 def _hjson_module(not_json: str) -> tuple[Callable[..., Any], type[Exception]]:
     try:
-        import hjson  # type: ignore[import-untyped,unused-ignore]
+        import hjson  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError:
         raise Unreadable(
             f"{not_json}; DeepSpeed would read it with hjson (comments, trailing commas), which is not installed here"
@@ -142,7 +142,7 @@ def _hjson_module(not_json: str) -> tuple[Callable[..., Any], type[Exception]]:
 
 def _yaml(path: str, text: str) -> Reading:
     try:
-        import yaml  # type: ignore[import-untyped,unused-ignore]
+        import yaml  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError:
         raise Unreadable(f"{path} is YAML, and PyYAML, which comes with accelerate, is not installed here") from None
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import textwrap
 from collections.abc import Iterator
 
 from packaging.version import Version
@@ -83,7 +85,8 @@ def _blocks(facts: Facts) -> Iterator[Found]:
 
 
 def _shown(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else {None: "null", True: "true", False: "false"}.get(value, value)  # type: ignore
+    """As it stands in the file, cut short."""
+    return textwrap.shorten(json.dumps(value, default=str), 40, placeholder=" …")
 
 
 def _stages(facts: Facts) -> Iterator[Found]:

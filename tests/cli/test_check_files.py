@@ -1,0 +1,344 @@
+"""`check` as a command: files of all kinds, what is printed, the exit status."""
+
+import json
+import os
+import sys
+
+import pytest
+
+GOOD = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0, "zero_optimization": {"stage": 2}}
+
+
+@pytest.fixture
+def check(environment):
+    """Runs the command on a file of that content; without DeepSpeed, for the newest release."""
+
+    def run(content, *options, name="ds_config.json", release="0.19.8"):
+        path = environment.directory / name
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        elif content is not None:
+            path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        done = environment.dsfix("check", path, *(["--deepspeed", release] if release else []), *options)
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+def ids(done):
+    return [finding["rule"] for finding in json.loads(done.stdout)["findings"]]
+
+
+def test_a_config_without_mistakes(check):
+    done = check(GOOD)
+    assert done.returncode == 0
+    assert "nothing found" in done.stdout
+    assert done.stderr == ""
+
+
+def test_an_error_is_status_1_and_comes_first(check):
+    done = check({**GOOD, "gradient_cliping": 1.0, "fp16": {"enabled": True}, "bf16": {"enabled": True}, "note": 1})
+    assert done.returncode == 1
+    places = [done.stdout.index(word) for word in ("\nerror ", "\nwarning ", "\nnote ")]
+    assert places == sorted(places)
+    assert "did you mean gradient_clipping?" in done.stdout
+    assert "1 error, 1 warning, 1 note" in done.stdout
+
+
+def test_a_warning_is_status_0(check):
+    done = check({**GOOD, "gradient_cliping": 1.0})
+    assert done.returncode == 0
+    assert "misspelled_key" in done.stdout
+
+
+def test_as_json(check):
+    done = check({**GOOD, "train_batch_size": "8"}, "--json")
+    assert done.returncode == 1
+    printed = json.loads(done.stdout)
+    assert printed["deepspeed"] == "0.19.8"
+    [finding] = printed["findings"]
+    assert finding["rule"] == "batch_not_a_number"
+    assert finding["level"] == "error"
+    assert finding["where"] == "train_batch_size"
+    assert finding["what"]
+    assert finding["remedy"]
+
+
+def test_the_release_decides(check):
+    config = {**GOOD, "amp": {"enabled": False}}
+    assert check(config, release="0.19.7").returncode == 0
+    assert check(config, release="0.19.8").returncode == 1
+
+
+def test_the_installed_release_is_the_default(check, environment):
+    environment.install("0.19.8")
+    assert check({**GOOD, "amp": {"enabled": False}}, release=None).returncode == 1
+
+
+def test_without_deepspeed_it_says_what_was_assumed(check):
+    done = check(GOOD, release=None)
+    assert done.returncode == 0
+    assert "none is installed" in done.stdout
+
+
+@pytest.mark.parametrize(("release", "near"), [("0.11.2", "0.12.0"), ("9.0.0", "0.19.8")])
+def test_a_release_outside_the_table(check, release, near):
+    done = check(GOOD, release=release)
+    assert done.returncode == 0
+    assert f"the keys of deepspeed {near}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--deepspeed", "new"],
+        ["--world-size", "0"],
+        ["--world-size", "four"],
+        ["--model-args", "learning_rat=1"],
+        ["--model-args", "learning_rate"],
+        ["--model-args", "bf16=perhaps"],
+        ["--model-args", "parameters=many"],
+    ],
+)
+def test_bad_usage(check, options):
+    done = check(GOOD, *options)
+    assert done.returncode == 2
+    assert done.stderr
+    assert done.stdout == ""
+
+
+def test_a_model_argument_that_was_misspelled(check):
+    assert "did you mean learning_rate" in check(GOOD, "--model-args", "learning_rat=1").stderr
+
+
+def test_model_arguments_and_world_size_reach_the_rules(check):
+    config = {**GOOD, "train_batch_size": 16, "gradient_accumulation_steps": 2, "bf16": {"enabled": True}}
+    assert check(config, "--world-size", 4).returncode == 0
+    assert "batch_product" in check(config, "--world-size", 8).stdout
+    done = check(config, "--model-args", "bf16=false,per_device_train_batch_size=4", "--model-args", "fp16=true")
+    assert done.stdout.count("[mismatch_with_arguments]") == 2
+
+
+def test_auto_is_right_unless_nobody_resolves_it(check):
+    config = {**GOOD, "bf16": {"enabled": "auto"}, "train_micro_batch_size_per_gpu": "auto"}
+    done = check(config)
+    assert done.returncode == 0
+    assert "--plain" in done.stdout
+    assert check(config, "--plain").returncode == 1
+
+
+def test_the_state_of_a_patch_is_told(check, environment):
+    config = {**GOOD, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}
+    assert "would apply" in check(config, release="0.14.2").stdout
+    environment.install("0.14.2")
+    done = check(config, "--json", release=None)
+    assert json.loads(done.stdout)["patches"]["zero3_offload_clip_device"]["state"] == "applies here"
+    environment.stage3.write_text(environment.stage3.read_text().replace("clip * self.loss_scale", "clip * scale"))
+    assert "drifted" in check(config, release=None).stdout
+
+
+def test_neither_torch_nor_deepspeed_is_imported(check, environment):
+    environment.install("0.18.9")  # both die when they are imported
+    assert check(GOOD, release=None).returncode == 0
+
+
+HJSON = """{
+  # how the model is sharded
+  "zero_optimization": {"stage": 2,},  // comment
+  /* one more */
+  "train_micro_batch_size_per_gpu": 2,
+  gradient_clipping: 1.0,
+}"""
+
+
+def test_comments_and_trailing_commas(check):
+    pytest.importorskip("hjson")
+    assert check(HJSON).returncode == 0
+
+
+def test_comments_where_transformers_has_to_read_them(check):
+    pytest.importorskip("hjson")
+    text = HJSON.replace("1.0", '"auto"')
+    assert ids(check(text, "--json")) == ["not_plain_json"]
+    assert ids(check(text.replace('"auto"', "1.0"), "--json")) == []
+    assert "not_plain_json" not in ids(check(text, "--json", "--plain"))
+
+
+def test_without_hjson(check, environment):
+    (environment.directory / "hjson.py").write_text("raise ImportError\n")
+    done = check(HJSON)
+    assert done.returncode == 2
+    assert "line 2 column 3" in done.stderr
+    assert "hjson" in done.stderr
+    assert check(GOOD).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text", ['{"fp16": {"enabled": true}, "fp16": {}, %s', '{"fp16": {"enabled": 1, "enabled": 0}, %s']
+)
+def test_duplicate_keys(check, text):
+    rest = json.dumps(GOOD)[1:]
+    assert ids(check(text % rest, "--json")) == ["duplicate_key"]
+
+
+BROKEN = {
+    "empty": ("", "is empty"),
+    "blank": (" \n\t\n", "is empty"),
+    "cut off": ('{"train_batch_size": 8,\n "fp16": {', "line 2 column"),
+    "no brace": ('{"train_batch_size": 8,\n "fp16": {"enabled" true}}', "line 2 column"),
+    "a list": ("[1, 2]", "list"),
+    "a string": ('"zero"', "str"),
+    "null": ("null", "NoneType"),
+    "UTF-16": (json.dumps(GOOD).encode("utf-16"), "UTF-16"),
+    "byte order mark": (b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), "byte order mark"),
+    "latin-1": ('{\n"a": "é"}'.encode("latin-1"), "byte 0xe9 in line 2"),
+    "binary": (bytes(range(1, 256)), "not UTF-8"),
+    "NUL": (b"\0" * 100, "line 1 column 1"),
+    "nested": ("[" * 5_000_000, "nested too deeply"),
+    "nested objects": ('{"a":' * 1_000_000, "nested too deeply"),
+    "NaN": ('{"gradient_clipping": NaN}', "NaN"),
+    "Infinity": ('{"gradient_clipping": -Infinity}', "-Infinity"),
+    "another program's": ({"name": "left-pad", "dependencies": {}}, "no key of DeepSpeed's"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), BROKEN.values(), ids=BROKEN)
+def test_broken_input(check, content, said):
+    done = check(content)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_no_such_file(check, environment):
+    done = check(None, name="absent.json")
+    assert done.returncode == 2
+    assert "No such file" in done.stderr
+
+
+def test_a_directory(check, environment):
+    (environment.directory / "here").mkdir()
+    assert "is a directory" in check(None, name="here").stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
+def test_a_pipe_is_not_waited_for(check, environment):
+    os.mkfifo(environment.directory / "pipe")
+    assert "no regular file" in check(None, name="pipe").stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.getuid() == 0, reason="root reads everything")
+def test_unreadable(check, environment):
+    path = environment.directory / "secret.json"
+    path.write_text("{}")
+    path.chmod(0)
+    assert "Permission denied" in check(None, name="secret.json").stderr
+
+
+ACCELERATE = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+mixed_precision: {precision}
+num_processes: 8
+deepspeed_config:
+  gradient_accumulation_steps: 4
+  gradient_clipping: 1.0
+  zero_stage: {stage}
+  offload_optimizer_device: none
+  offload_param_device: {device}
+  zero3_init_flag: false
+"""
+
+
+def accelerate(precision="bf16", stage=2, device="none"):
+    return ACCELERATE.format(precision=precision, stage=stage, device=device)
+
+
+def test_accelerates_yaml(check):
+    pytest.importorskip("yaml")
+    assert ids(check(accelerate(), "--json", name="zero2.yaml", release="0.19.5")) == []
+    assert ids(check(accelerate(device="cpu"), "--json", name="z.yml", release="0.19.5")) == ["needs_stage_3"]
+    assert ids(check(accelerate(stage=7), "--json", name="z.yml", release="0.19.5")) == ["unknown_stage"]
+
+
+def test_accelerates_yaml_that_names_a_deepspeed_config(check, environment):
+    pytest.importorskip("yaml")
+    (environment.directory / "ds.json").write_text(json.dumps({**GOOD, "train_batch_size": 4}))
+    text = "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
+    assert ids(check(text, "--json", name="a.yaml", release="0.19.5")) == ["batch_product"]
+    assert ids(check(text, "--json", "--world-size", "2", name="a.yaml", release="0.19.5")) == []
+    beside = ids(check(text + "  zero_stage: 3\nmixed_precision: bf16\n", "--json", "--world-size", "2", name="a.yaml"))
+    assert beside.count("accelerate_ignores") == 2
+    (environment.directory / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0}')
+    assert ids(check(text, "--json", name="a.yaml", release="0.19.5")) == ["accelerate_without_zero"]
+    (environment.directory / "ds.json").unlink()
+    done = check(text, name="a.yaml")
+    assert done.returncode == 2
+    assert "ds.json" in done.stderr
+
+
+def test_accelerates_yaml_without_deepspeed(check):
+    pytest.importorskip("yaml")
+    assert "without DeepSpeed" in check("distributed_type: NO\n", name="a.yaml").stderr
+    assert "accelerate_not_deepspeed" in ids(
+        check(accelerate().replace("type: DEEPSPEED", "type: MULTI_GPU"), "--json", name="a.yaml")
+    )
+
+
+YAML = {
+    "of another program": ("steps:\n  - run: make\n", "no config of accelerate"),
+    "a tab": ("deepspeed_config:\n\tzero_stage: 2\n", "line 2 column 1"),
+    "a list": ("- 1\n- 2\n", "list"),
+    "nested": ("[" * 100_000, "nested too deeply"),
+    "tag": ("deepspeed_config: !!python/object/apply:os.abort []\n", "line 1"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), YAML.values(), ids=YAML)
+def test_broken_yaml(check, content, said):
+    pytest.importorskip("yaml")
+    done = check(content, name="a.yaml")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_pyyaml(check, environment):
+    (environment.directory / "yaml.py").write_text("raise ImportError\n")
+    done = check(accelerate(), name="a.yaml")
+    assert done.returncode == 2
+    assert "PyYAML" in done.stderr
+
+
+ONE = {
+    "path": "import dsfix, sys; print([f.rule for f in dsfix.check_config(sys.argv[1], deepspeed='0.19.8')])",
+    "dictionary": "import dsfix, json, sys; config = json.load(open(sys.argv[1])); "
+    "print([f.rule for f in dsfix.check_config(config, deepspeed='0.19.8')])",
+    "object": "import dsfix, json, sys, types; held = types.SimpleNamespace(config=json.load(open(sys.argv[1]))); "
+    "print([f.rule for f in dsfix.check_config(held, deepspeed='0.19.8', plain=True, world_size=1, model_args={})])",
+}
+
+
+@pytest.mark.parametrize("code", ONE.values(), ids=ONE)
+def test_as_a_function(environment, code):
+    (environment.directory / "ds.json").write_text(json.dumps({**GOOD, "gradient_cliping": 1.0}))
+    done = environment.shell(f'{sys.executable} -c "{code}" ds.json')
+    assert done.stdout == "['misspelled_key']\n", done.stderr
+
+
+def test_the_function_says_what_is_wrong_in_one_sentence():
+    import dsfix
+
+    with pytest.raises(ValueError, match="cannot be read"):
+        dsfix.check_config("absent.json", deepspeed="0.19.8")
+    with pytest.raises(ValueError, match="is no config"):
+        dsfix.check_config(3, deepspeed="0.19.8")
+    with pytest.raises(ValueError, match="no rule asks"):
+        dsfix.check_config(GOOD, deepspeed="0.19.8", model_args={"learning": 1})
+
+
+def test_import_dsfix_does_not_load_it(environment):
+    code = "import dsfix, sys; print([name for name in sys.modules if name.startswith('dsfix.config')])"
+    assert environment.shell(f'{sys.executable} -c "{code}"').stdout == "[]\n"

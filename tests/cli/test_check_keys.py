@@ -1,0 +1,260 @@
+"""The keys that a release reads: from its source, and from the table."""
+
+import json
+
+import pytest
+from packaging.version import Version
+
+from dsfix.config import extract, keys
+
+CONFIG = """\
+from pydantic import Field
+from .constants import *
+from .config_utils import get_scalar_param, DeepSpeedConfigModel
+from .zero.config import get_zero_config
+from ..monitor import get_monitor
+import torch
+
+DEEPSPEED_OPTIMIZERS = ["adam", LION_OPTIMIZER]
+LION_OPTIMIZER = "lion"
+_REMOVED_TOP_LEVEL_CONFIG_KEYS = {"amp": "gone"}
+_REMOVED_ZERO_CONFIG_KEYS = {"mics_shard_size": "gone"}
+
+
+def get_fp16_enabled(param_dict):
+    if FP16 in param_dict.keys():
+        return get_scalar_param(param_dict[FP16], FP16_ENABLED, False)
+    return False
+
+
+def get_bf16_enabled(param_dict):
+    for key in [BFLOAT16, "bfloat16"]:
+        if key in param_dict:
+            return get_scalar_param(param_dict[key], "enabled", False)
+
+
+def get_dtype(param_dict, comm_type="communication_data_type"):
+    return get_scalar_param(param_dict, comm_type, None)
+
+
+class Hybrid(DeepSpeedConfigModel):
+    enabled: bool = False
+    rounds: int = Field(5, gt=0)
+
+
+class Checkpointing:
+    def __init__(self, param_dict):
+        self._read(param_dict.get("activation_checkpointing", {}))
+
+    def _read(self, block):
+        self.cpu = get_scalar_param(block, "cpu_checkpointing", False)
+
+
+class DeepSpeedConfig(object):
+    def __init__(self, config, mpu=None):
+        self._param_dict = config
+        if "sequence_parallel_size" in config:
+            pass
+        self._initialize_params(self._param_dict)
+
+    def _initialize_params(self, param_dict):
+        self.batch = get_scalar_param(param_dict, "train_batch_size", None)
+        self.zero = get_zero_config(param_dict)
+        get_fp16_enabled(param_dict)
+        get_bf16_enabled(param_dict)
+        get_dtype(param_dict)
+        get_dtype(param_dict, "sequence_data_type")
+        Checkpointing(param_dict)
+        get_monitor(param_dict)
+        Hybrid(**param_dict.get("hybrid_engine", {}))
+        local = {}
+        local["not_a_key"] = 1
+"""
+ZERO = """\
+from typing import Optional
+from pydantic import Field
+from deepspeed.runtime.config_utils import DeepSpeedConfigModel
+from .offload_config import Offload
+
+
+def get_zero_config(param_dict):
+    block = {}
+    if "zero_optimization" in param_dict:
+        block = param_dict["zero_optimization"]
+    return Zero(**block)
+
+
+class Zero(DeepSpeedConfigModel):
+    stage: int = 0
+    prefetch: int = Field(1, alias="stage3_prefetch")
+    offload: Optional[Offload] = None
+    overlap: Optional[bool] = None
+    ratio: float = 1.0
+"""
+FILES = {
+    "__init__.py": "def initialize(model, config=None):\n    return config.get('data_parallel_size')\n",
+    "runtime/__init__.py": "",
+    "runtime/config.py": CONFIG,
+    "runtime/constants.py": 'FP16 = "fp16"\nFP16_ENABLED = "enabled"\nBFLOAT16 = "bf16"\n',
+    "runtime/config_utils.py": "from pydantic import BaseModel\nclass DeepSpeedConfigModel(BaseModel):\n    pass\n",
+    "runtime/lr_schedules.py": 'WARMUP = "WarmupLR"\nVALID_LR_SCHEDULES = [WARMUP, "OneCycle"]\n',
+    "runtime/zero/__init__.py": "",
+    "runtime/zero/config.py": ZERO,
+    "runtime/zero/offload_config.py": (
+        "from deepspeed.runtime.config_utils import DeepSpeedConfigModel\n"
+        "class Offload(DeepSpeedConfigModel):\n    device: str = 'none'\n"
+    ),
+    "monitor.py": (
+        "def get_monitor(param_dict):\n"
+        "    blocks = {key: param_dict.get(key, {}) for key in ('tensorboard', 'wandb')}\n"
+        "    return blocks\n"
+    ),
+}
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A package that reads its config in the ways that DeepSpeed does; it could not be imported."""
+    root = tmp_path / "deepspeed"
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+EXPECTED = {
+    "train_batch_size": "",
+    "sequence_parallel_size": "",
+    "data_parallel_size": "",
+    "communication_data_type": "",
+    "sequence_data_type": "",
+    "fp16": "",
+    "fp16/enabled": "",
+    "bf16": "",
+    "bf16/enabled": "",
+    "bfloat16": "",
+    "bfloat16/enabled": "",
+    "activation_checkpointing": "",
+    "activation_checkpointing/cpu_checkpointing": "",
+    "tensorboard": "",
+    "wandb": "",
+    "hybrid_engine": "closed",
+    "hybrid_engine/enabled": "bool",
+    "hybrid_engine/rounds": "int",
+    "zero_optimization": "closed",
+    "zero_optimization/stage": "int",
+    "zero_optimization/prefetch": "int",
+    "zero_optimization/stage3_prefetch": "int",
+    "zero_optimization/offload": "closed",
+    "zero_optimization/offload/device": "",
+    "zero_optimization/overlap": "bool",
+    "zero_optimization/ratio": "float",
+    "zero_optimization/mics_shard_size": "removed",
+    "amp": "removed",
+    "optimizer/type=adam": "",
+    "optimizer/type=lion": "",
+    "scheduler/type=WarmupLR": "",
+    "scheduler/type=OneCycle": "",
+}
+
+
+def test_keys_are_read_from_source(package):
+    assert keys.flatten(extract.known(package)) == EXPECTED
+
+
+def test_a_key_that_the_source_gains_is_known(package):
+    file = package / "runtime" / "zero" / "config.py"
+    file.write_text(file.read_text() + "    brand_new: bool = False\n")
+    assert extract.known(package).keys.find("zero_optimization", "brand_new") is not None
+
+
+@pytest.mark.parametrize("damage", ["", "class DeepSpeedConfig:\n", "def broken(:\n"])
+def test_source_that_is_not_deepspeeds(package, damage):
+    (package / "runtime" / "config.py").write_text(damage)
+    with pytest.raises(extract.Unreadable):
+        extract.known(package)
+
+
+def test_a_module_that_cannot_be_parsed_costs_only_itself(package):
+    (package / "monitor.py").write_text("def get_monitor(:\n")
+    known = extract.known(package).keys
+    assert "wandb" not in known.below
+    assert "train_batch_size" in known.below
+
+
+def test_the_installed_source_decides_on_its_keys(environment, package):
+    environment.register("0.14.2")
+    config = environment.directory / "ds.json"
+    config.write_text(
+        json.dumps({"train_batch_size": 8, "zero_optimization": {"brand_new": 1}, "gradient_clipping": 1})
+    )
+    assert "rejected_key" in environment.dsfix("check", config).stdout
+    file = package / "runtime" / "zero" / "config.py"
+    file.write_text(file.read_text() + "    brand_new: bool = False\n")
+    assert "rejected_key" not in environment.dsfix("check", config).stdout
+
+
+def test_a_fork_whose_number_says_nothing(environment, package):
+    environment.register("unknown.fork")
+    config = environment.directory / "ds.json"
+    config.write_text(json.dumps({"train_batch_size": 8, "amp": {}}))
+    done = environment.dsfix("check", config)
+    assert done.returncode == 1
+    assert "removed_key" in done.stdout
+    assert "gives no version" in done.stdout
+
+
+def test_spans_of_the_table():
+    merged = keys.merged(
+        {
+            "1.0": {"a": "", "b": ""},
+            "1.1": {"a": "", "c": "int"},
+            "1.2": {"a": "removed", "b": "", "c": "int"},
+        }
+    )
+    assert merged["releases"] == ["1.0", "1.2"]
+    assert merged["keys"] == {
+        "a": [["1.0", "1.1", ""], ["1.2", None, "removed"]],
+        "b": [["1.0", "1.0", ""], ["1.2", None, ""]],
+        "c": [["1.1", None, "int"]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("release", "path", "read"),
+    [
+        ("0.17.0", ("bf16", "check_grad_overflow"), False),
+        ("0.17.1", ("bf16", "check_grad_overflow"), True),
+        ("0.13.1", ("compile",), False),
+        ("0.13.2", ("compile",), True),
+        ("0.15.0", ("compile",), False),
+        ("0.16.6", ("compile",), True),
+    ],
+)
+def test_the_table(release, path, read):
+    assert (keys.of_release(Version(release)).keys.find(*path) is not None) is read
+
+
+def test_the_table_knows_what_was_removed():
+    known = keys.of_release(Version("0.19.8"))
+    removed = {"/".join(path) for path, key in known.keys.walk() if key.removed}
+    assert len(removed) == 14
+    assert len([key for _, key in keys.of_release(Version("0.19.7")).keys.walk() if key.removed]) == 6
+    assert not removed & set(known.keys.names)
+    assert "onebitadam" not in known.optimizers
+    assert "onebitadam" in keys.of_release(Version("0.19.6")).optimizers
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("gradient_cliping", "gradient_clipping"),
+        ("Gradient-Clipping", "gradient_clipping"),
+        ("train_micro_batch_size", "train_micro_batch_size_per_gpu"),
+        ("zero_optimisation", "zero_optimization"),
+        ("comms_config", None),
+        ("model", None),
+    ],
+)
+def test_the_nearest_key(written, meant):
+    assert keys.nearest(written, keys.of_release(Version("0.19.8")).keys.names) == meant

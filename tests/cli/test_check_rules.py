@@ -1,0 +1,695 @@
+"""Every rule of `check`: a config that it finds something in, and a near one in which it finds nothing."""
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+
+from dsfix import rules, versions
+from dsfix.config import checking
+from dsfix.config.arguments import checked
+
+NEWEST = "0.19.8"
+BATCH = {"train_micro_batch_size_per_gpu": 2}
+ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
+OFFLOAD = {"device": "cpu"}
+
+
+def zero(stage, **keys):
+    return {"zero_optimization": {"stage": stage, **keys}}
+
+
+@dataclass
+class Case:
+    """`where`: the place of the finding; `others`: near misses, each a config or a config with what surrounds it."""
+
+    rule: str
+    config: dict
+    where: str
+    near: list
+    release: str = NEWEST
+    around: dict = field(default_factory=dict)
+
+
+@dataclass
+class Near:
+    """A config in other surroundings than the case's."""
+
+    config: dict
+    release: str = NEWEST
+    around: dict = field(default_factory=dict)
+
+
+PLAIN = {"plain": True}
+AUTO_BF16 = {"bf16": {"enabled": "auto"}}
+BOTH = {"fp16": {"enabled": True}, "bf16": {"enabled": True}}
+AUTOCAST = {"bf16": {"enabled": True}, "torch_autocast": {"enabled": True}}
+LOSS_SCALE = {"bf16": {"enabled": True, "loss_scale": 0}}
+SGD = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
+UNTESTED = {**SGD, **zero(2)}
+MAX_NORM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "max_grad_norm": 1.0}}}
+PRODUCT = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
+
+
+def model(**arguments):
+    return {"given": checked(arguments)}
+
+
+CASES = [
+    # fp16, bf16, torch_autocast
+    Case(
+        "auto_precision",
+        AUTO_BF16,
+        "bf16.enabled",
+        [
+            Near(AUTO_BF16),
+            Near(AUTO_BF16, release="0.17.0", around=PLAIN),
+            Near({**AUTO_BF16, "fp16": {"enabled": True}}, around=PLAIN),
+            Near({"bf16": {"enabled": False}}, around=PLAIN),
+        ],
+        release="0.17.1",
+        around=PLAIN,
+    ),
+    Case(
+        "auto_precision_taken_for_true",
+        AUTO_BF16,
+        "bf16.enabled",
+        [Near(AUTO_BF16, release="0.17.1", around=PLAIN), Near({"bf16": {"enabled": True}}, "0.17.0", PLAIN)],
+        release="0.17.0",
+        around=PLAIN,
+    ),
+    Case(
+        "fp16_and_bf16",
+        BOTH,
+        "fp16.enabled",
+        [
+            Near({"fp16": {"enabled": False}, "bf16": {"enabled": True}}),
+            Near({**AUTO_BF16, "fp16": {"enabled": "auto"}}),
+        ],
+    ),
+    Case("fp16_and_bf16", {**AUTO_BF16, "fp16": {"enabled": "auto"}}, "fp16.enabled", [], "0.17.0", PLAIN),
+    Case(
+        "precision_and_torch_autocast",
+        AUTOCAST,
+        "torch_autocast.enabled",
+        [Near(AUTOCAST, "0.18.3"), Near({"torch_autocast": {"enabled": True}}, "0.18.2")],
+        release="0.18.2",
+    ),
+    Case(
+        "precision_beside_torch_autocast",
+        AUTOCAST,
+        "torch_autocast.enabled",
+        [Near(AUTOCAST, "0.18.2"), Near({**AUTOCAST, "bf16": {"enabled": False}}, "0.18.3")],
+        release="0.18.3",
+    ),
+    Case(
+        "loss_scale_under_bf16",
+        LOSS_SCALE,
+        "bf16.loss_scale",
+        [Near(LOSS_SCALE, "0.17.0"), Near({"fp16": {"enabled": True, "loss_scale": 0}}, "0.17.1")],
+        release="0.17.1",
+    ),
+    Case("loss_scale_under_bf16_ignored", LOSS_SCALE, "bf16.loss_scale", [Near(LOSS_SCALE, "0.17.1")], "0.17.0"),
+    Case(
+        "quoted_precision",
+        {"bf16": {"enabled": "false"}},
+        "bf16.enabled",
+        [Near({"bf16": {"enabled": "false"}}, "0.17.1"), Near({"bf16": {"enabled": False}}, "0.17.0")],
+        release="0.17.0",
+    ),
+    # "auto"
+    Case(
+        "auto_stage",
+        zero("auto"),
+        "zero_optimization.stage",
+        [Near(zero("auto")), Near(zero(2), NEWEST, PLAIN)],
+        around=PLAIN,
+    ),
+    Case(
+        "auto_number",
+        {"gradient_clipping": "auto"},
+        "gradient_clipping",
+        [Near({"gradient_clipping": "auto"}), Near({"gradient_clipping": 1.0}, around=PLAIN)],
+        around=PLAIN,
+    ),
+    Case(
+        "auto_number",
+        {"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}},
+        "optimizer.params.lr",
+        [Near(ADAM, around=PLAIN)],
+        around=PLAIN,
+    ),
+    Case(
+        "auto_bucket",
+        zero(2, reduce_bucket_size="auto"),
+        "zero_optimization.reduce_bucket_size",
+        [Near(zero(2, reduce_bucket_size="auto")), Near(zero(2, reduce_bucket_size=5e8), around=PLAIN)],
+        around=PLAIN,
+    ),
+    Case(
+        "auto_unresolved",
+        zero(2, allgather_bucket_size="auto"),
+        "zero_optimization.allgather_bucket_size",
+        [
+            Near(zero(2, reduce_bucket_size="auto")),
+            Near({"pipeline": {"stages": "auto"}}),
+            Near({"data_types": {"keep_in_fp32_modules": "auto"}}),
+        ],
+    ),
+    # the batch
+    Case("no_batch_size", {"train_micro_batch_size_per_gpu": None}, "train_micro_batch_size_per_gpu", [Near({})]),
+    Case(
+        "batch_not_a_number",
+        {"train_micro_batch_size_per_gpu": "8"},
+        "train_micro_batch_size_per_gpu",
+        [Near({"train_micro_batch_size_per_gpu": 8}), Near({"train_micro_batch_size_per_gpu": "auto"})],
+    ),
+    Case("batch_not_a_number", {"gradient_accumulation_steps": 0}, "gradient_accumulation_steps", []),
+    Case(
+        "batch_product",
+        PRODUCT,
+        "train_batch_size",
+        [Near(PRODUCT, around={"world_size": 4}), Near(PRODUCT), Near({**PRODUCT, "train_batch_size": "auto"})],
+        around={"world_size": 8},
+    ),
+    Case("batch_product", {**PRODUCT, "train_batch_size": 15}, "train_batch_size", []),
+    Case(
+        "batch_product",
+        {"train_batch_size": 10, "train_micro_batch_size_per_gpu": None},
+        "train_batch_size",
+        [Near({"train_batch_size": 10, "train_micro_batch_size_per_gpu": None}, around={"world_size": 5})],
+        around={"world_size": 4},
+    ),
+    Case("batch_product", {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4}, "train_batch_size", []),
+    # values
+    Case(
+        "fractional_integer",
+        zero(3, stage3_prefetch_bucket_size=15099494.4),
+        "zero_optimization.stage3_prefetch_bucket_size",
+        [Near(zero(3, stage3_prefetch_bucket_size=15099494.4), "0.14.5"), Near(zero(3, sub_group_size=1e9))],
+        release="0.15.0",
+    ),
+    Case(
+        "string_for_a_number",
+        zero(2, reduce_bucket_size="5e8"),
+        "zero_optimization.reduce_bucket_size",
+        [Near(zero(2, reduce_bucket_size="500000000")), Near(zero(2, overlap_comm="true"))],
+    ),
+    Case("string_for_a_number", zero(2, overlap_comm="maybe"), "zero_optimization.overlap_comm", []),
+    Case(
+        "quoted_value",
+        {"zero_allow_untested_optimizer": "false"},
+        "zero_allow_untested_optimizer",
+        [Near({"zero_allow_untested_optimizer": False})],
+    ),
+    Case(
+        "quoted_value",
+        {"optimizer": {"type": "AdamW", "params": {"lr": "1e-4"}}},
+        "optimizer.params.lr",
+        [Near(ADAM), Near({"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}})],
+    ),
+    Case("quoted_value", {"gradient_clipping": "1.0"}, "gradient_clipping", [Near({"gradient_clipping": 1})]),
+    Case(
+        "block_wanted", {"fp16": True}, "fp16", [Near({"fp16": {"enabled": True}}), Near({"zero_optimization": True})]
+    ),
+    Case("block_wanted", {"zero_optimization": 2}, "zero_optimization", []),
+    Case(
+        "block_wanted",
+        zero(3, offload_param=True),
+        "zero_optimization.offload_param",
+        [Near(zero(3, offload_param=None))],
+    ),
+    Case("unknown_stage", zero(4), "zero_optimization.stage", [Near(zero(3)), Near(zero("2")), Near(zero("auto"))]),
+    Case("unknown_stage", zero("2"), "zero_optimization.stage", [Near(zero("2"), "0.15.0")], "0.14.5"),
+    Case(
+        "unknown_offload_device",
+        zero(3, offload_param={"device": "cuda"}),
+        "zero_optimization.offload_param.device",
+        [Near(zero(3, offload_param={"device": "nvme", "nvme_path": "/nvme"})), Near(zero(3, offload_param={}))],
+    ),
+    Case(
+        "empty_bucket",
+        zero(0, reduce_bucket_size=0),
+        "zero_optimization.reduce_bucket_size",
+        [Near(zero(0, reduce_bucket_size=0), "0.19.5"), Near(zero(2, allgather_bucket_size=0))],
+        release="0.19.6",
+    ),
+    Case("empty_bucket", zero(2, reduce_bucket_size=0), "zero_optimization.reduce_bucket_size", [], "0.19.5"),
+    Case(
+        "not_finite",
+        {"gradient_clipping": math.inf},
+        "gradient_clipping",
+        [Near({"steps_per_print": math.inf}), Near({"gradient_clipping": 1e30})],
+    ),
+    # keys
+    Case(
+        "rejected_key",
+        zero(2, reduce_bucketsize=5e8),
+        "zero_optimization.reduce_bucketsize",
+        [Near({"activation_checkpointing": {"cpu_checkpoint": True}}), Near({"bf16": {"x": 1}}, "0.17.0")],
+    ),
+    Case("removed_key", {"amp": {"enabled": False}}, "amp", [Near({"amp": {"enabled": False}}, "0.19.7")]),
+    Case(
+        "removed_key",
+        zero(3, mics_shard_size=-1),
+        "zero_optimization.mics_shard_size",
+        [Near(zero(3, mics_shard_size=-1), "0.19.6")],
+        release="0.19.7",
+    ),
+    Case(
+        "misspelled_key",
+        {"gradient_cliping": 1.0},
+        "gradient_cliping",
+        [Near({"gradient_clipping": 1.0}), Near({"my_own_note": 1}), Near({"_comment": "gradient_cliping"})],
+    ),
+    Case(
+        "misspelled_key",
+        {"activation_checkpointing": {"cpu_checkpoint": True}},
+        "activation_checkpointing.cpu_checkpoint",
+        [],
+    ),
+    Case(
+        "misplaced_key",
+        {"offload_optimizer": OFFLOAD},
+        "offload_optimizer",
+        [Near(zero(2, offload_optimizer=OFFLOAD)), Near({"my_own_note": 1})],
+    ),
+    Case(
+        "key_of_another_release",
+        {"tensor_parallel": {"autotp_size": 2}},
+        "tensor_parallel",
+        [Near({"tensor_parallel": {"autotp_size": 2}}, "0.16.4")],
+        release="0.16.3",
+    ),
+    Case("unread_key", {"my_own_note": 1}, "my_own_note", [Near({"_comment": 1}), Near({"gradient_cliping": 1.0})]),
+    # ZeRO and offloading
+    Case(
+        "needs_stage_3",
+        zero(2, offload_param=OFFLOAD),
+        "zero_optimization.offload_param",
+        [
+            Near(zero(3, offload_param=OFFLOAD)),
+            Near(zero(2, offload_param={"device": "none"})),
+            Near(zero("auto", offload_param=OFFLOAD)),
+        ],
+    ),
+    Case(
+        "needs_stage_3",
+        zero(2, zero_hpz_partition_size=8),
+        "zero_optimization.zero_hpz_partition_size",
+        [Near(zero(2, zero_hpz_partition_size=1))],
+    ),
+    Case("needs_stage_3", zero(1, zero_quantized_gradients=True), "zero_optimization.zero_quantized_gradients", []),
+    Case(
+        "offload_without_zero",
+        zero(0, offload_optimizer=OFFLOAD),
+        "zero_optimization.offload_optimizer",
+        [Near(zero(1, offload_optimizer=OFFLOAD))],
+    ),
+    Case(
+        "no_nvme_path",
+        zero(3, offload_param={"device": "nvme"}),
+        "zero_optimization.offload_param.nvme_path",
+        [
+            Near(zero(3, offload_param={"device": "nvme", "nvme_path": "/nvme"})),
+            Near(zero(3, offload_param={"device": "cpu"})),
+        ],
+    ),
+    Case(
+        "offload_client_optimizer",
+        zero(2, offload_optimizer=OFFLOAD),
+        "zero_force_ds_cpu_optimizer",
+        [
+            Near(zero(2, offload_optimizer=OFFLOAD), around={**PLAIN, **model(optimizer="DeepSpeedCPUAdam")}),
+            Near(
+                {**zero(2, offload_optimizer=OFFLOAD), "zero_force_ds_cpu_optimizer": False},
+                around={**PLAIN, **model(optimizer="AdamW")},
+            ),
+            Near(zero(2, offload_optimizer=OFFLOAD), around=model(optimizer="AdamW")),  # accelerate exchanges it
+        ],
+        around={**PLAIN, **model(optimizer="AdamW")},
+    ),
+    Case(
+        "offload_client_optimizer",
+        zero(2, offload_optimizer=OFFLOAD),
+        "zero_force_ds_cpu_optimizer",
+        [Near(zero(2, offload_optimizer=OFFLOAD), "0.17.6", {**PLAIN, **model(optimizer="DeepSpeedCPULion")})],
+        release="0.17.5",
+        around={**PLAIN, **model(optimizer="DeepSpeedCPULion")},
+    ),
+    Case(
+        "offload_at_odds",
+        zero(3, offload_param=OFFLOAD),
+        "zero_optimization.offload_optimizer",
+        [Near(zero(3, offload_param=OFFLOAD, offload_optimizer=OFFLOAD)), Near(zero(3, offload_optimizer=OFFLOAD))],
+    ),
+    Case(
+        "offload_memory",
+        zero(3, offload_optimizer=OFFLOAD),
+        "zero_optimization.offload_optimizer",
+        [
+            Near(zero(3, offload_optimizer=OFFLOAD), around=model(parameters="1M")),
+            Near(zero(3), around=model(parameters="90000B")),
+        ],
+        around=model(parameters="90000B"),
+    ),
+    Case(
+        "weights_not_gathered",
+        zero(3),
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+        [
+            Near(zero(3, stage3_gather_16bit_weights_on_model_save=True), around=model(save_16bit="true")),
+            Near(zero(2), around=model(save_16bit="true")),
+            Near(zero(3)),
+        ],
+        around=model(save_16bit="true"),
+    ),
+    # optimizers and schedulers
+    Case(
+        "max_grad_norm_in_optimizer",
+        {**MAX_NORM, "gradient_clipping": "auto"},
+        "optimizer.params.max_grad_norm",
+        [Near({**ADAM, "gradient_clipping": "auto"}), Near(MAX_NORM)],
+    ),
+    Case(
+        "unused_max_grad_norm",
+        MAX_NORM,
+        "optimizer.params.max_grad_norm",
+        [Near({**MAX_NORM, "gradient_clipping": "auto"}), Near(ADAM)],
+    ),
+    Case(
+        "unknown_optimizer",
+        {"optimizer": {"type": "AdamW8bit", "params": {}}},
+        "optimizer.type",
+        [
+            Near({"optimizer": {"type": "ADAMW"}}),
+            Near({"optimizer": {"type": "RMSprop"}}),
+            Near({"optimizer": {"type": "OneBitAdam"}}, "0.19.6"),
+        ],
+    ),
+    Case("unknown_optimizer", {"optimizer": {"type": "OneBitAdam"}}, "optimizer.type", [], "0.19.7"),
+    Case(
+        "untested_optimizer",
+        UNTESTED,
+        "optimizer.type",
+        [
+            Near({**UNTESTED, "zero_allow_untested_optimizer": True}),
+            Near({**SGD, **zero(0)}),
+            Near({**ADAM, **zero(2)}),
+            Near(UNTESTED, around=model(optimizer="AdamW")),
+        ],
+    ),
+    Case(
+        "untested_optimizer", zero(2), "zero_allow_untested_optimizer", [], around={**PLAIN, **model(optimizer="SGD")}
+    ),
+    Case(
+        "untested_optimizer",
+        {"optimizer": {"type": "Muon"}, **zero(2)},
+        "optimizer.type",
+        [Near({"optimizer": {"type": "Muon"}, **zero(2)}, "0.18.5")],
+        release="0.18.4",
+    ),
+    Case(
+        "one_bit_with_zero",
+        {"optimizer": {"type": "OneBitAdam"}, **zero(1)},
+        "optimizer.type",
+        [Near({"optimizer": {"type": "OneBitAdam"}}, "0.16.9"), Near({**ADAM, **zero(1)}, "0.16.9")],
+        release="0.16.9",
+    ),
+    Case(
+        "unknown_scheduler",
+        {"scheduler": {"type": "WarmupDecay", "params": {}}},
+        "scheduler.type",
+        [
+            Near({"scheduler": {"type": "CosineAnnealingLR", "params": {"T_max": 3}}}),
+            Near({"scheduler": {"type": "WarmupLR", "params": {}}}),
+        ],
+    ),
+    Case("unknown_scheduler", {"scheduler": {"type": "WarmupCosineLR", "params": {}}}, "scheduler.type", [], "0.12.2"),
+    Case(
+        "incomplete_scheduler",
+        {"scheduler": {"type": "WarmupDecayLR", "params": {}}},
+        "scheduler.params.total_num_steps",
+        [
+            Near({"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}}),
+            Near({"scheduler": {"type": "WarmupLR", "params": {}}}),
+        ],
+    ),
+    Case("incomplete_scheduler", {"scheduler": {"type": "WarmupLR"}}, "scheduler.params", []),
+    Case(
+        "warmup_steps_not_positive",
+        {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 0}}},
+        "scheduler.params.warmup_num_steps",
+        [
+            Near({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 0}}}, "0.19.2"),
+            Near({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 1}}}, "0.19.3"),
+        ],
+        release="0.19.3",
+    ),
+    # defaults
+    Case(
+        "gradient_clipping_default",
+        {},
+        "gradient_clipping",
+        [Near({"gradient_clipping": 0.0}), Near({"gradient_clipping": "auto"})],
+    ),
+    Case(
+        "bf16_overflow_default",
+        {"bf16": {"enabled": True}},
+        "bf16.check_grad_overflow",
+        [
+            Near({"bf16": {"enabled": True, "check_grad_overflow": False}}, around=PLAIN),
+            Near({"bf16": {"enabled": True}}, "0.17.0", PLAIN),
+        ],
+        around=PLAIN,
+    ),
+    Case(
+        "timeout_default",
+        {},
+        "DEEPSPEED_TIMEOUT",
+        [Near({}), Near({}, around={"world_size": 1}), Near({}, "0.19.5", {"world_size": 2})],
+        release="0.19.6",
+        around={"world_size": 2},
+    ),
+    # what is around
+    Case(
+        "zero3_device_map",
+        zero(3),
+        "zero_optimization.stage",
+        [Near(zero(2), around=model(device_map="auto")), Near(zero(3))],
+        around=model(device_map="auto"),
+    ),
+    Case(
+        "zero3_low_cpu_mem_usage",
+        zero(3),
+        "zero_optimization.stage",
+        [Near(zero(3), around=model(low_cpu_mem_usage="false")), Near(zero(2), around=model(low_cpu_mem_usage="true"))],
+        around=model(low_cpu_mem_usage="true"),
+    ),
+    Case("frozen_base_saved", {}, "checkpoint", [Near({}, around=model(lora="peft"))], around=model(lora="own")),
+    Case(
+        "moe_without_leaf_modules",
+        zero(3),
+        "zero_optimization.stage",
+        [
+            Near(zero(3, leaf_module={"classes": ["MixtralSparseMoeBlock"]}), around=model(moe="true")),
+            Near(zero(2), around=model(moe="true")),
+        ],
+        around=model(moe="true"),
+    ),
+    Case(
+        "lora_fits_stage_2",
+        zero(3),
+        "zero_optimization.stage",
+        [
+            Near(zero(3), around=model(lora="peft", parameters="70B", gpu_memory="80")),
+            Near(zero(3), around=model(parameters="7B", gpu_memory="80")),
+        ],
+        around=model(lora="peft", parameters="7B", gpu_memory="80"),
+    ),
+    Case(
+        "zero3_checkpointing_recompute",
+        zero(3),
+        "zero_optimization.stage",
+        [
+            Near(zero(3), "0.19.3", model(lora="peft", gradient_checkpointing="true")),
+            Near(zero(2), "0.19.2", model(lora="peft", gradient_checkpointing="true")),
+            Near(zero(3), "0.19.2", model(lora="peft", gradient_checkpointing="true", use_reentrant="true")),
+            Near(zero(3), "0.19.2", model(gradient_checkpointing="true")),
+        ],
+        release="0.19.2",
+        around=model(lora="peft", gradient_checkpointing="true"),
+    ),
+    Case(
+        "mismatch_with_arguments",
+        BATCH,
+        "train_micro_batch_size_per_gpu",
+        [
+            Near(BATCH, around=model(per_device_train_batch_size="2")),
+            Near({"train_micro_batch_size_per_gpu": "auto"}, around=model(per_device_train_batch_size="4")),
+            Near(BATCH, around={**PLAIN, **model(per_device_train_batch_size="4")}),
+        ],
+        around=model(per_device_train_batch_size="4"),
+    ),
+    Case("mismatch_with_arguments", {"bf16": {"enabled": True}}, "bf16.enabled", [], around=model(bf16="false")),
+    Case(
+        "mismatch_with_arguments",
+        {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95]}}},
+        "optimizer.params.betas",
+        [
+            Near(
+                {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95]}}},
+                around=model(adam_beta2="0.95"),
+            )
+        ],
+        around=model(adam_beta2="0.999"),
+    ),
+    Case(
+        "mismatch_with_arguments",
+        {"train_batch_size": 32},
+        "train_batch_size",
+        [
+            Near(
+                {"train_batch_size": 32},
+                around={"world_size": 8, **model(per_device_train_batch_size="2", gradient_accumulation_steps="2")},
+            )
+        ],
+        around={"world_size": 8, **model(per_device_train_batch_size="2")},
+    ),
+]
+ELSEWHERE = {  # rule -> the test of this directory that is about it
+    "duplicate_key": "test_check_files",
+    "not_plain_json": "test_check_files",
+    "accelerate_ignores": "test_check_files",
+    "accelerate_not_deepspeed": "test_check_files",
+    "accelerate_without_zero": "test_check_files",
+    "pinned_memory_limited": "test_pinned_memory_on_wsl2",
+}
+
+
+@pytest.fixture(autouse=True)
+def torch_is_installed(monkeypatch):
+    """The gates see a torch, whether or not this environment has one."""
+    installed = versions.installed
+    monkeypatch.setattr(versions, "installed", lambda name: "2.13.0" if name == "torch" else installed(name))
+
+
+def found(config, release, around):
+    config = config if "train_micro_batch_size_per_gpu" in config else {**BATCH, **config}
+    return checking.check(config, deepspeed=release, **around).findings
+
+
+def label(case):
+    return f"{case.rule}-{case.where}-{case.release}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_a_mistake_is_found(case):
+    findings = [each for each in found(case.config, case.release, case.around) if each.rule == case.rule]
+    assert [each.where for each in findings] == [case.where]
+    assert findings[0].remedy
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.near], ids=label)
+def test_a_near_miss_is_none(case):
+    for near in case.near:
+        rules_found = [each.rule for each in found(near.config, near.release, near.around)]
+        assert case.rule not in rules_found, near
+
+
+def test_every_rule_has_a_case():
+    known = {rule.id for rule in rules.load("dsfix.config.rules") if not rule.id.startswith("bug_")}
+    assert known == {case.rule for case in CASES} | ELSEWHERE.keys()
+
+
+def test_ids_are_unique_and_evidence_is_given():
+    every = rules.load("dsfix.config.rules")
+    assert len({rule.id for rule in every}) == len(every)
+    assert all(rule.evidence and rule.remedy for rule in every)
+
+
+def test_no_rule_fails_on_a_strange_config():
+    strange = [None, 1, "x", [1], {"a": {"b": 1}}, True, 1e400]
+    names = [
+        "train_batch_size",
+        "zero_optimization",
+        "fp16",
+        "optimizer",
+        "scheduler",
+        "elasticity",
+        "bf16",
+        "checkpoint",
+    ]
+    configs = [{name: value} for name in names for value in strange]
+    configs += [
+        {"zero_optimization": {name: value}}
+        for name in ("stage", "offload_param", "reduce_bucket_size")
+        for value in strange
+    ]
+    configs += [
+        {"optimizer": {"type": value, "params": value}, "scheduler": {"type": value, "params": value}}
+        for value in strange
+    ]
+    for config in configs:
+        for release in ("0.12.0", "0.14.5", NEWEST):
+            for plain in (False, True):
+                findings = checking.check(config, deepspeed=release, plain=plain, world_size=2).findings
+                assert not [each for each in findings if "could not be evaluated" in each.what], config
+
+
+def test_pinned_memory_on_wsl2(monkeypatch):
+    config = zero(2, offload_optimizer={"device": "cpu", "pin_memory": True})
+    assert "pinned_memory_limited" not in [each.rule for each in found(config, NEWEST, {})]
+    monkeypatch.setattr(checking, "_is_wsl", lambda: True)
+    assert "pinned_memory_limited" in [each.rule for each in found(config, NEWEST, {})]
+    assert "pinned_memory_limited" in [each.rule for each in found(zero(2, offload_optimizer=OFFLOAD), NEWEST, {})]
+    assert "pinned_memory_limited" not in [
+        each.rule for each in found(zero(2, offload_optimizer=OFFLOAD), "0.19.4", {})
+    ]
+
+
+BUGS = [  # patch, release, config in which it shows, one in which it does not
+    (
+        "zero3_offload_clip_device",
+        "0.14.2",
+        {**zero(3, offload_optimizer=OFFLOAD), "gradient_clipping": 1.0},
+        zero(3, offload_optimizer=OFFLOAD),
+    ),
+    ("zero2_accumulation_drops_microbatches", "0.18.0", {**zero(2), "gradient_accumulation_steps": 2}, zero(2)),
+    (
+        "zero2_offload_accumulation_drops",
+        "0.18.0",
+        {**zero(2, offload_optimizer=OFFLOAD), "gradient_accumulation_steps": 3},
+        zero(2, offload_optimizer=OFFLOAD),
+    ),
+    ("bf16_stage0_no_update", "0.18.0", {"bf16": {"enabled": True}}, {"bf16": {"enabled": True}, **zero(1)}),
+    (
+        "fp16_zero1_overflow_deadlock",
+        "0.17.6",
+        {"fp16": {"enabled": True}, **zero(1)},
+        {"fp16": {"enabled": True}, **zero(2)},
+    ),
+    ("hpz_stale_secondary", "0.18.0", zero(3, zero_hpz_partition_size=8), zero(3)),
+    (
+        "zero3_bf16_nonfinite_step",
+        "0.19.2",
+        {"bf16": {"enabled": True}, **zero(3)},
+        {"bf16": {"enabled": True}, **zero(2)},
+    ),
+]
+
+
+@pytest.mark.parametrize(("patch", "release", "shows", "near"), BUGS, ids=[each[0] for each in BUGS])
+def test_a_known_bug_that_the_config_meets(patch, release, shows, near):
+    assert patch in [name for each in found(shows, release, {}) for name in each.patches]
+    assert patch not in [name for each in found(near, release, {}) for name in each.patches]
+    assert patch not in [name for each in found(shows, "0.12.0", {}) for name in each.patches]
+
+
+def test_conditions_are_for_patches_of_the_catalogue():
+    from dsfix import registry
+    from dsfix.config.rules import patches
+
+    assert patches._CONDITIONS.keys() <= registry.catalogue().keys()
+    named = {name for rule in rules.load("dsfix.config.rules") for name in rule.patches}
+    assert named <= registry.catalogue().keys()

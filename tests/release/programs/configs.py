@@ -1,0 +1,60 @@
+"""What the installed DeepSpeed does with each config: DeepSpeedConfig, or the engine on one CPU rank."""
+
+import json
+import sys
+
+import dsfix  # noqa: F401  # isort: skip
+import deepspeed
+import torch
+from deepspeed import comm
+from deepspeed.runtime.config import DeepSpeedConfig
+
+
+def read(config, world_size):
+    """The attributes that the tests ask for."""
+    kept = comm.get_world_size, comm.get_rank
+    comm.get_world_size, comm.get_rank = (lambda *_: world_size), (lambda *_: 0)
+    try:
+        found = DeepSpeedConfig(config)
+    finally:
+        comm.get_world_size, comm.get_rank = kept
+    new = hasattr(found, "bfloat16_config")
+    return {
+        "batch": [found.train_batch_size, found.train_micro_batch_size_per_gpu, found.gradient_accumulation_steps],
+        "bf16": found.bfloat16_config.enabled if new else found.bfloat16_enabled,
+        "fp16": found.float16_config.enabled if new else found.fp16_enabled,
+        "stage": int(found.zero_config.stage),
+        "reduce_bucket_size": int(found.zero_config.reduce_bucket_size),
+        "gradient_clipping": found.gradient_clipping,
+        "zero_allow_untested_optimizer": found.zero_allow_untested_optimizer,
+    }
+
+
+def train(config, client):
+    """One step of a linear layer."""
+    # the kernels for CPU ranks on one machine are compiled for a minute, and one rank has nobody to talk to
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
+    model = torch.nn.Linear(4, 4)
+    given = {"model_parameters": model.parameters()}
+    if client:
+        given = {"optimizer": getattr(torch.optim, client)(model.parameters(), lr=0.1)}
+    engine, *_ = deepspeed.initialize(model=model, config=config, **given)
+    dtype = next(engine.module.parameters()).dtype
+    engine.backward(engine(torch.ones(1, 4, dtype=dtype)).float().sum())
+    engine.step()
+    return {"dtype": str(dtype).rpartition(".")[2], "optimizer": type(engine.optimizer).__name__}
+
+
+with open(sys.argv[2], encoding="utf-8") as file:
+    cases = json.load(file)
+outcomes = []
+for case in cases:
+    try:
+        if case.get("train"):
+            outcomes.append(train(case["config"], case.get("client")))
+        else:
+            outcomes.append(read(case["config"], case.get("world_size", 1)))
+    except Exception as error:
+        outcomes.append({"error": f"{type(error).__name__}: {error}"})
+with open(sys.argv[1], "w", encoding="utf-8") as out:
+    json.dump(outcomes, out)
