@@ -98,6 +98,7 @@ _STEPS = 2  # the second shows that nothing is left over from the first
 
 
 def reproduce(lab: Lab) -> str:
+    assert lab.torch is not None  # with its device, before others import it
     from dsfix.lab.models import MLP, regression_batch
     from dsfix.lab.reference import largest_difference, train
 

@@ -71,6 +71,7 @@ _STEPS = 2
 
 
 def reproduce(lab: Lab) -> str:
+    assert lab.torch is not None  # with its device, before others import it
     from dsfix.lab.reference import largest_difference
 
     gathered, parameters = _train(lab, checkpointing=False)

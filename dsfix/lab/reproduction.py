@@ -141,7 +141,6 @@ def _reproduce(patch_id: str) -> dict[str, Any]:
     entry = catalogue()[patch_id]
     with Lab(device=entry.patch.device) as lab:
         try:
-            assert lab.torch is not None  # with its device, before the reproduction imports what imports torch
             outcome, detail = "no-bug", entry.module.reproduce(lab)
         except BugPresent as seen:
             outcome, detail = "bug", str(seen)

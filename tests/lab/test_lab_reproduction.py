@@ -28,7 +28,6 @@ PATCHES = {
     "missing_name": (BUG, ""),
     "off_by_default": (BUG, "default=False"),
     "needs_gpus": ("raise CannotTell('needs two GPUs')", ""),
-    "imports_torch_itself": ("import torch; assert lab.device == torch.device('cuda', 0)", 'device="cuda"'),
     "raises": ("raise RuntimeError('another fault')", ""),
     "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", ""),
     "hangs": ("signal.pause()", ""),
@@ -68,10 +67,6 @@ def test_bug_without_the_patch_and_none_with_it(sight: Callable[..., tuple[str, 
 
 def test_cannot_tell(sight: Callable[..., tuple[str, str]]) -> None:
     assert sight("needs_gpus") == ("cannot-tell", "needs two GPUs")
-
-
-def test_the_device_is_there_before_the_reproduction(sight: Callable[..., tuple[str, str]]) -> None:
-    assert sight("imports_torch_itself") == ("no-bug", "the name is there")
 
 
 def test_another_exception_is_an_error(sight: Callable[..., tuple[str, str]]) -> None:
