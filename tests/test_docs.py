@@ -98,9 +98,9 @@ def test_loading_a_patch_is_cheap(patch_id):
 def test_the_device_is_there_before_a_reproduction_imports_torch(patch_id):
     """The emulated CUDA device is loaded before torch, by the lab: else `verify` cannot tell."""
     body = inspect.getsource(ENTRIES[patch_id].module.reproduce).partition("\n")[2]
-    brings_torch = r"import torch|dsfix\.lab\.(models|reference|half|outputs|pipeline|empty_parameter)"
-    before, *_, after = re.split(brings_torch, body, maxsplit=1)
-    assert before == after or re.search(r"lab\.(torch|deepspeed|initialize|device)\b|\(lab\b", before)
+    first = re.search(r"import torch|dsfix\.lab\.(models|reference|half|outputs|pipeline|empty_parameter)", body)
+    if first is not None:
+        assert re.search(r"lab\.(torch|deepspeed|initialize|device)\b|\(lab\b", body[: first.start()])
 
 
 @each_patch
