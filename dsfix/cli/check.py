@@ -18,10 +18,11 @@ _WIDTH = 110  # columns of text
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        f"{HELP} Reads JSON with comments and trailing commas as DeepSpeed does, and accelerate's YAML with its "
+    command.description = textwrap.fill(
+        f"{HELP}. Reads JSON with comments and trailing commas as DeepSpeed does, and accelerate's YAML with its "
         "deepspeed_config block. Imports neither torch nor DeepSpeed; the keys are taken from the installed "
-        "DeepSpeed's source, for another release from a table."
+        "DeepSpeed's source, for another release from a table.",
+        _WIDTH,
     )
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.epilog = "\n".join(
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
 def _print(file: str, checked: Checked, states: dict[str, tuple[str, str]]) -> None:
     counts = Counter(finding.level for finding in checked.findings)
     said = ", ".join(f"{counts[level]} {level.value}{'s' * (counts[level] > 1)}" for level in Level if counts[level])
-    print(f"{file}, deepspeed {checked.release}{'' if checked.installed else ' (not the installed one)'}: ", end="")
+    print(f"{file}, deepspeed {checked.release}{'' if checked.installed else ' (not installed here)'}: ", end="")
     print(said or "nothing found")
     for finding in checked.findings:
         print(f"\n{finding.level.value:<8} {finding.where or 'this config'}    [{finding.rule}]")

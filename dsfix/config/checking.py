@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import os
 import platform
 from collections.abc import Iterable, Mapping
@@ -177,7 +178,7 @@ def _target(wanted: str | None) -> tuple[keys.Known, str, list[str], bool]:
         assumed.append(f"deepspeed {newest}: the installed one gives no version, its keys are read from its source")
         version = Version(newest)
     try:
-        return extract.known(_package()), str(version), assumed, True
+        return _read_from(_package()), str(version), assumed, True
     except extract.Unreadable as error:
         assumed.append(f"the keys of deepspeed {version} from dsfix's table: {error}")
         return keys.of_release(version), str(version), assumed + _outside(version), True
@@ -189,6 +190,11 @@ def _outside(version: Version) -> list[str]:
         return []
     near = first if version < Version(first) else last
     return [f"the keys of deepspeed {near}: dsfix knows {first} to {last}"]
+
+
+@functools.cache
+def _read_from(package: Path) -> keys.Known:
+    return extract.known(package)
 
 
 def _package() -> Path:

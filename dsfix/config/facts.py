@@ -154,7 +154,9 @@ class Facts:
 
     @property
     def accumulation(self) -> Any:
-        return self.get("gradient_accumulation_steps", default=1)
+        """The accumulation steps; "auto" where they are still to be put in."""
+        steps = self.get("gradient_accumulation_steps", default=1)
+        return self.arguments.get("gradient_accumulation_steps", AUTO) if steps == AUTO else steps
 
 
 def name_of(path: Path) -> str:

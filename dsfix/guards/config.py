@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from .. import log
+from ..outcome import Outcome
+from ..process import report
 from ..rules import Finding, Level
 from . import GuardError
 from .initialize import Call
@@ -39,9 +41,15 @@ def before(call: Call) -> None:
     except ValueError as error:
         _complain(call, [str(error)], stop=True)
         return
-    worst = [finding for finding in checked.findings if finding.level is not Level.NOTE]
+    worst = [finding for finding in checked.findings if finding.level is not Level.NOTE and not _cured(finding)]
     if worst:
         _complain(call, list(map(_line, worst)), stop=any(finding.level is Level.ERROR for finding in worst))
+
+
+def _cured(finding: Finding) -> bool:
+    """Whether what the warning is about does not happen in this process, for its patch is in force."""
+    applied = {each.id for each in report() if each.outcome is Outcome.APPLIED}
+    return finding.level is Level.WARNING and bool(applied.intersection(finding.patches))
 
 
 def _line(finding: Finding) -> str:
@@ -70,7 +78,8 @@ def _given(call: Call) -> dict[str, str | bool]:
 
 def _world_size(call: Call) -> int | None:
     """Processes that the batch is divided by; None where a topology of the user's own says it."""
-    if call.arguments.get("mpu") is not None or call.arguments.get("mesh_param") is not None:
+    topologies = (call.arguments.get("mpu"), call.arguments.get("mesh_param"), getattr(call.model, "mpu", None))
+    if any(topology is not None for topology in topologies):  # the last one is PipelineModule's
         return None
     import torch
 

@@ -98,6 +98,6 @@ RULES = (
         level=Level.ERROR,
         find=_unresolved,
         remedy="write the value, or leave the key out",
-        evidence=("https://github.com/huggingface/accelerate: DeepSpeedPlugin.fill_match raises ValueError",),
+        evidence=("run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError",),
     ),
 )

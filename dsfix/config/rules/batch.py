@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ...rules import Found, Level, Rule
@@ -35,23 +36,13 @@ def _product(facts: Facts) -> Iterator[Found]:
     given = [value for value in (total, micro, steps) if value is not None]
     if _elastic(facts) or not all(is_number(value) and value > 0 for value in given) or total is None:
         return
-    world = facts.data_parallel
-    if micro is not None and steps is not None:
-        if world is not None and total != micro * steps * world:
-            yield Found(_TOTAL, f"{total} is not {micro} * {steps} * {world}, the micro batch, steps and processes")
-        elif world is None and total % (micro * steps):
-            yield Found(_TOTAL, f"{total} is no multiple of {micro} * {steps}, whatever the number of processes")
-    else:
-        part, name = (micro, _MICRO) if micro is not None else (steps, _STEPS) if steps is not None else (1, "1")
-        if total % (part * (world or 1)):
-            processes = f" * {world} processes" if world is not None else ""
-            yield Found(
-                _TOTAL, f"{total} is no multiple of {name} {part}{processes}" if part != 1 else _odd(total, world)
-            )
-
-
-def _odd(total: int, world: int | None) -> str:
-    return f"{total} is no multiple of {world} processes"
+    factors = {_MICRO: micro, _STEPS: steps, "processes": facts.data_parallel}
+    known = {name: value for name, value in factors.items() if value is not None}
+    product = math.prod(known.values())
+    complete = len(known) == len(factors)
+    if total % product or (complete and total != product):
+        shown = " * ".join(f"{value} ({name})" for name, value in known.items())
+        yield Found(_TOTAL, f"{total} is {'not' if complete else 'no multiple of'} {shown}")
 
 
 RULES = (

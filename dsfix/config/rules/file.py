@@ -56,14 +56,14 @@ RULES = (
         level=Level.WARNING,
         find=_hjson,
         remedy="write plain JSON",
-        evidence=("accelerate's HfDeepSpeedConfig reads with json.load",),
+        evidence=("run: accelerate 1.15.0: JSONDecodeError",),
     ),
     Rule(
         id="accelerate_ignores",
         level=Level.ERROR,
         find=_ignored,
         remedy="set it in the DeepSpeed config file only",
-        evidence=("accelerate: When using `deepspeed_config_file`, the following … will be ignored",),
+        evidence=("run: accelerate 1.15.0: When using `deepspeed_config_file`, the following … will be ignored",),
     ),
     Rule(
         id="accelerate_not_deepspeed",
@@ -77,6 +77,6 @@ RULES = (
         level=Level.ERROR,
         find=_no_zero,
         remedy='add "zero_optimization": {"stage": 0}',
-        evidence=("accelerate: Please specify the ZeRO optimization config in the DeepSpeed config",),
+        evidence=("run: accelerate 1.15.0: Please specify the ZeRO optimization config",),
     ),
 )

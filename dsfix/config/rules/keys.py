@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...rules import Found, Level, Rule
 from .. import keys
 from ..facts import Facts, Path, name_of
-from .precision import _LOSS_SCALE
+from .precision import LOSS_SCALE
 
 _COMMENTS = ("_", "//", "#", "$", "comment")
 
@@ -18,7 +18,7 @@ def _unknown(facts: Facts) -> Iterator[tuple[Path, keys.Key]]:
         above = facts.known.keys.find(*path[:-1])
         if above is None or path[-1] in above.below or path[-1].startswith(_COMMENTS):
             continue
-        if not above.below or (path[0] in ("bf16", "bfloat16") and path[-1] in _LOSS_SCALE):
+        if not above.below or (path[0] in ("bf16", "bfloat16") and path[-1] in LOSS_SCALE):
             continue  # nothing is known of the block; a rule of its own
         yield path, above
 

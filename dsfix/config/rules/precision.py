@@ -8,7 +8,7 @@ from ...rules import Found, Level, Rule
 from ..facts import AUTO, Facts
 
 _SECTIONS = ("fp16", "bf16", "bfloat16")
-_LOSS_SCALE = (
+LOSS_SCALE = (
     "loss_scale",
     "loss_scale_window",
     "initial_scale_power",
@@ -54,7 +54,7 @@ def _autocast_accepted(facts: Facts) -> Iterator[Found]:
 
 
 def _loss_scale(facts: Facts) -> list[str]:
-    return [f"{name}.{key}" for name in ("bf16", "bfloat16") for key in facts.block(name) if key in _LOSS_SCALE]
+    return [f"{name}.{key}" for name in ("bf16", "bfloat16") for key in facts.block(name) if key in LOSS_SCALE]
 
 
 def _loss_scale_rejected(facts: Facts) -> Iterator[Found]:

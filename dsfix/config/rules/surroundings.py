@@ -67,7 +67,7 @@ RULES = (
         level=Level.WARNING,
         find=_low_memory,
         remedy="leave low_cpu_mem_usage out: ZeRO-3 partitions the weights while they are loaded",
-        evidence=("transformers up to 4.4x: DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True`",),
+        evidence=("transformers 4: DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True`",),
     ),
     Rule(
         id="frozen_base_saved",

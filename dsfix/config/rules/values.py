@@ -36,13 +36,13 @@ def _fractions(facts: Facts) -> Iterator[Found]:
 
 
 def _strings(facts: Facts) -> Iterator[Found]:
+    readers = {"int": (int, "integer"), "float": (float, "number")}
     for path, value in facts.walk():
         key = facts.known.keys.find(*path)
         if key is None or not isinstance(value, str) or value == AUTO:
             continue
-        readers = {"int": int, "float": float}
-        if key.kind in readers and not _reads(readers[key.kind], value):
-            yield Found(name_of(path), f'"{value}" is a string that is no {key.kind}: rejected')
+        if key.kind in readers and not _reads(readers[key.kind][0], value):
+            yield Found(name_of(path), f'"{value}" is a string that is no {readers[key.kind][1]}: rejected')
         elif key.kind == "bool" and value.lower() not in _WORDS:
             yield Found(name_of(path), f'"{value}" is neither true nor false: rejected')
 

@@ -1,0 +1,60 @@
+"""dsfix/config/keys.json says what the table's releases read."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+import configkeys
+import table
+from dsfix.cli.status import Complaint
+from dsfix.config import keys
+
+CONFIG = """\
+class DeepSpeedConfig:
+    def __init__(self, config):
+        self.size = config.get("train_batch_size")
+        self.other = config.get("{}")
+"""
+
+
+def test_it_is_about_the_releases_of_the_table_and_as_it_is_written() -> None:
+    releases = [each.deepspeed for each in table.load().releases]
+    flat = {release: keys.flatten(keys.of_release(Version(release))) for release in releases}
+    assert configkeys.PATH.read_text(encoding="utf-8") == configkeys.as_file(flat), "python -m tox run -e docs -- keys"
+
+
+def source(root: Path, release: str, key: str) -> None:
+    file = root / release / "deepspeed" / "runtime" / "config.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(CONFIG.format(key), encoding="utf-8")
+
+
+def test_it_is_made_from_the_sources(tmp_path: Path) -> None:
+    source(tmp_path, "1.0", "old")
+    source(tmp_path, "1.1", "new")
+    assert configkeys.generate(["1.0", "1.1"], lambda release: tmp_path / release) == (
+        '{\n "releases": ["1.0", "1.1"],\n "keys": {\n'
+        '  "new": [["1.1", null, ""]],\n'
+        '  "old": [["1.0", "1.0", ""]],\n'
+        '  "train_batch_size": [["1.0", null, ""]]\n }\n}\n'
+    )
+
+
+def test_a_stale_file_is_told_and_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configkeys, "PATH", tmp_path / "keys.json")
+    monkeypatch.setattr(configkeys, "generate", lambda *_: "{}\n")
+    assert configkeys.run(argparse.Namespace(check=True)) == 1
+    assert not configkeys.PATH.exists()
+    assert configkeys.run(argparse.Namespace(check=False)) == 0
+    assert configkeys.run(argparse.Namespace(check=True)) == 0
+
+
+@pytest.mark.usefixtures("no_index")
+def test_without_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSFIX_CACHE", str(tmp_path))
+    with pytest.raises(Complaint):
+        configkeys.run(argparse.Namespace(check=True))
