@@ -27,7 +27,8 @@ SIGNATURES = (
         id="module_left_on_cpu",
         title="tensors on cuda and cpu: a sub-module or a buffer has stayed on the CPU",
         what="Under ZeRO-3 the engine moves no module: a buffer that zero.Init does not redirect, and what is attached "
-        "or loaded later, stays where it is. In Qwen-Omni it is the talker, the part that speaks.",
+        "or loaded later, stays where it is. In Qwen-Omni it is the talker, the part that speaks, or, in "
+        "kaiser_sinc_filter1d, its token2wav, which zero.Init cannot even build.",
         remedy="dsfix.placement_report(engine) names it; DSFIX_PLACEMENT=move moves buffers. Qwen-Omni with ms-swift: "
         "ENABLE_AUDIO_OUTPUT=0. Otherwise move the inputs, or the module, to the rank's device.",
         pattern=rf"{_DEVICES}(?=[^\n]*cuda:\d)[^\n]*\bcpu\b",
