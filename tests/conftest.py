@@ -1,9 +1,13 @@
 """For all tests."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+# processes that tests start inherit that SIGINT is ignored, as it is where a shell runs the tests in the background
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
