@@ -136,7 +136,7 @@ def _is_stored(place: ast.expr) -> bool:
 
 
 def _instead(statement: ast.stmt) -> str:
-    """A statement that gives the same names None: what imports or reads them still can."""
+    """A statement that gives the same names None, or 0 where that is what they have: what imports them still can."""
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
         names = [(alias.asname or alias.name).partition(".")[0] for alias in statement.names]
     elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -144,4 +144,5 @@ def _instead(statement: ast.stmt) -> str:
     else:
         stored = [n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
         names = [node.id for node in stored]
-    return " = ".join([*dict.fromkeys(names), "None"]) if names else "pass"
+    gone = " = ".join([*dict.fromkeys(names), "None"]) if names else "pass"
+    return gone if gone != ast.unparse(statement) else gone.replace("None", "0")
