@@ -138,7 +138,8 @@ def runtime(tmp_path_factory):
     (here / "dsfix" / "patches").mkdir(parents=True)
     for file in Path(spec.origin).parent.glob("*.py"):
         shutil.copy(file, here / "dsfix")
-    shutil.copytree(Path(spec.origin).parent / "guards", here / "dsfix" / "guards")
+    for package in ("config", "guards"):
+        shutil.copytree(Path(spec.origin).parent / package, here / "dsfix" / package)
     (here / "dsfix" / "patches" / "__init__.py").write_text("import os\n__path__ = [os.environ['STANDIN_PATCHES']]\n")
     (here / "scenario.py").write_text(_SCENARIO)
     compileall.compile_dir(here, quiet=2)

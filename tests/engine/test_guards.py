@@ -198,7 +198,7 @@ def test_without_torch_the_placement_guard_is_left_out(world, placement, warning
     assert all("the guard placement failed and is left out: ImportError: no torch" in each for each in told.warnings)
 
 
-PUBLIC = ["DeviceMismatch", "Misplaced", "PlacementReport", "check_tensors_device", "placement_report"]
+PUBLIC = ["DeviceMismatch", "Misplaced", "PlacementReport", "check_config", "check_tensors_device", "placement_report"]
 
 
 def test_the_public_functions_load_nothing_before_they_are_asked_for(world):
