@@ -93,7 +93,7 @@ def _wrapper(names: tuple[str, ...], settings: Settings) -> Callable[..., Any]:
         guards = list(names)
         _ask(guards, "before", made)
         result = wrapped(*args, **kwargs)
-        _ask(guards, "after", made, result[0] if instance is None else instance)
+        _ask(guards, "after", made, result)
         return result
 
     return call

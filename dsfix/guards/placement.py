@@ -17,7 +17,7 @@ class PlacementError(GuardError):
     """Under DSFIX_PLACEMENT=error: a parameter or a buffer is not where the engine expects it."""
 
 
-def after(call: Call, engine: Any) -> None:
+def after(call: Call, result: tuple[Any, ...]) -> None:
     """Warns; or raises PlacementError on each rank that has a reason, or moves the buffers.
 
     Plain attributes alone stop no job: only the model knows whether its forward pass moves them.
@@ -25,6 +25,7 @@ def after(call: Call, engine: Any) -> None:
     mode = call.settings.placement
     if mode == "off":
         return
+    engine = result[0]
     report = placement_report(engine)
     if mode == "error" and any(each.kind != "attribute" for each in report):
         raise PlacementError(f"{report.text(SHOWN)}\nDSFIX_PLACEMENT=warn lets the job go on")

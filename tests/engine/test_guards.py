@@ -25,7 +25,7 @@ def guards(*texts):
 asked = []
 """
 ASKED = "def before(call): __main__.asked.append(('before', call.model, call.config))\n"
-ASKED += "def after(call, engine): __main__.asked.append(('after', call.model, engine))"
+ASKED += "def after(call, result): __main__.asked.append(('after', call.model, result[0]))"
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ tell([deepspeed.initialize(model="m"), list(inspect.signature(deepspeed.initiali
 @pytest.mark.parametrize(
     "text",
     [
-        "def before(call): 1 / 0\ndef after(call, engine): 1 / 0",
-        "def after(call, engine): 1 / 0",
+        "def before(call): 1 / 0\ndef after(call, result): 1 / 0",
+        "def after(call, result): 1 / 0",
         "def before(call): call.nothing",
     ],
 )
@@ -107,7 +107,7 @@ tell(deepspeed.initialize(model="m")[0])
     assert "the guard placement failed and is left out: ModuleNotFoundError" in warning
 
 
-@pytest.mark.parametrize(("question", "calls"), [("before(call)", []), ("after(call, engine)", ["m"])])
+@pytest.mark.parametrize(("question", "calls"), [("before(call)", []), ("after(call, result)", ["m"])])
 def test_a_guard_may_stop_the_job(around, question, calls):
     told = around(f"""
 guards("def {question}: raise GuardError('no')")
