@@ -114,7 +114,7 @@ def _aliases(value: Any, holder: ModuleType, name: str) -> list[tuple[ModuleType
     """(module, name) of what ``from … import`` left in modules imported earlier."""
     found = []
     for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and id(value) in map(id, list(vars(module).values())):  # most have none
+        if isinstance(module, ModuleType):
             for alias, bound in list(vars(module).items()):
                 if bound is value and not (module is holder and alias == name):
                     found.append((module, alias))

@@ -16,6 +16,8 @@ from typing import Any, Union
 from packaging.version import InvalidVersion, Version
 
 from .. import judge, registry, versions
+from ..doctor.memory import physical
+from ..doctor.platform import wsl
 from ..outcome import Outcome
 from ..rules import Finding, findings, fits, load
 from ..settings import Settings
@@ -212,11 +214,10 @@ def _versions(release: str) -> dict[str, str | None]:
 
 
 def _is_wsl() -> bool:
-    return "microsoft" in platform.uname().release.lower()
+    return wsl(platform.uname().release) > 0
 
 
 def _memory() -> float | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    except (AttributeError, OSError, ValueError):
-        return None
+    """The machine's memory in GB."""
+    total = physical()
+    return None if total is None else total / 1e9

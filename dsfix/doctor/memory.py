@@ -40,7 +40,7 @@ def look(root: Path) -> Memory:
     limit, used = control_group(root)
     shm, shm_free = shared(root / "dev/shm")
     return Memory(
-        total=facts.get("MemTotal", _physical()),
+        total=facts.get("MemTotal", physical()),
         available=facts.get("MemAvailable"),
         swap=facts.get("SwapTotal"),
         limit=limit,
@@ -107,7 +107,8 @@ def shared(path: Path) -> tuple[int | None, int | None]:
     return sizes.f_blocks * sizes.f_frsize, sizes.f_bavail * sizes.f_frsize
 
 
-def _physical() -> int | None:
+def physical() -> int | None:
+    """Bytes of this machine's memory, None where it does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):

@@ -41,14 +41,16 @@ def before(call: Call) -> None:
     except ValueError as error:
         _complain(call, [str(error)], stop=True)
         return
-    worst = [finding for finding in checked.findings if finding.level is not Level.NOTE and not _cured(finding)]
+    applied = {each.id for each in report() if each.outcome is Outcome.APPLIED}
+    worst = [
+        finding for finding in checked.findings if finding.level is not Level.NOTE and not _cured(finding, applied)
+    ]
     if worst:
         _complain(call, list(map(_line, worst)), stop=any(finding.level is Level.ERROR for finding in worst))
 
 
-def _cured(finding: Finding) -> bool:
+def _cured(finding: Finding, applied: set[str]) -> bool:
     """Whether what the warning is about does not happen in this process, for its patch is in force."""
-    applied = {each.id for each in report() if each.outcome is Outcome.APPLIED}
     return finding.level is Level.WARNING and bool(applied.intersection(finding.patches))
 
 
@@ -60,7 +62,7 @@ def _complain(call: Call, lines: list[str], stop: bool) -> None:
     message = "the DeepSpeed config: " + "\n  ".join(lines)
     if stop and call.settings.check == "error":
         raise ConfigError(f"{message}\nDSFIX_CHECK=error stopped this job; DSFIX_CHECK=warn lets it go on")
-    if os.environ.get("RANK", "0") == "0":
+    if log.rank() == 0:
         log.warn(message)
 
 
