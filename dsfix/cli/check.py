@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from ..config import arguments
-from ..config.checking import Checked, check
 from ..rules import Level
 from . import output
 from .status import OK, TROUBLE, Complaint
+
+if TYPE_CHECKING:
+    from ..config.checking import Checked
 
 NAME = "check"
 HELP = "what is wrong with a DeepSpeed config: mistakes, misspelled and removed keys, known bugs that it meets"
@@ -62,6 +65,8 @@ def _positive(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
+    from ..config.checking import check
+
     try:
         checked = check(
             options.file,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ..logs.ranking import ranked
-from ..logs.reading import Reading
-from . import findings, output
+from . import output
 from .status import BAD_USAGE, OK, UNSEEN
 
 NAME = "explain"
@@ -22,6 +20,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """What can be read is read; a file that cannot is named, and is the exit status."""
+    from ..logs.ranking import ranked
+    from ..logs.reading import Reading
+    from . import findings
+
     reading = Reading()
     for name in dict.fromkeys(options.files):
         if name == "-" and sys.stdin is not None and sys.stdin.isatty():
