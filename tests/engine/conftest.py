@@ -138,7 +138,7 @@ def runtime(tmp_path_factory):
     (here / "dsfix" / "patches").mkdir(parents=True)
     for file in Path(spec.origin).parent.glob("*.py"):
         shutil.copy(file, here / "dsfix")
-    for package in ("config", "guards"):
+    for package in ("config", "doctor", "guards"):
         shutil.copytree(Path(spec.origin).parent / package, here / "dsfix" / package)
     (here / "dsfix" / "patches" / "__init__.py").write_text("import os\n__path__ = [os.environ['STANDIN_PATCHES']]\n")
     (here / "scenario.py").write_text(_SCENARIO)
