@@ -1,0 +1,58 @@
+"""What one audit trains: everything that the ranks and the reference have to agree on, as plain JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: What is done at half of the steps, each against the run that is not interrupted.
+PHASES = ("resume", "universal", "zero_to_fp32", "16bit")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One training, whole: the same Plan gives the same numbers.
+
+    config: what deepspeed.initialize is given: the user's config with "auto" resolved and only sizes shrunk.
+    ranks: processes, all of them data-parallel. steps: optimizer steps; phases begin at half of them.
+    device: "cuda" (a GPU where there is one, else the emulated device) or "cpu" (DeepSpeed's CPU accelerator).
+    optimizer: name of a torch.optim class that the script builds itself and passes to deepspeed.initialize; "" takes
+    the config's. groups: parameter groups with their own lr and weight decay, or one.
+    freeze: "none", "part" (one block and one bias) or "base" (all but the adapters, which needs lora).
+    checkpointing: gradient checkpointing of the blocks: "none", "reentrant" or "non-reentrant".
+    zero_init: the model is built under deepspeed.zero.Init. lora, moe: the model has such layers.
+    backwards: what ends a forward: "loss" (engine.backward), "dict" (the model returns a dictionary with the loss), "two"
+    (two losses of one forward, each with its engine.backward) or "tensor" (loss.backward()).
+    skip_step: the step (from 0) whose gradients hold an inf on one rank, or None.
+    phases: which of PHASES are run. universal_ranks: ranks that load the universal checkpoint.
+    """
+
+    config: Mapping[str, Any]
+    ranks: int = 2
+    steps: int = 6
+    device: str = "cuda"
+    optimizer: str = ""
+    groups: bool = True
+    freeze: str = "part"
+    checkpointing: str = "none"
+    zero_init: bool = False
+    lora: bool = False
+    moe: bool = False
+    backwards: str = "loss"
+    skip_step: int | None = None
+    phases: tuple[str, ...] = field(default=PHASES)
+    universal_ranks: int = 1
+    seed: int = 0
+
+    def dump(self) -> str:
+        """As JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def load(cls, text: str) -> Plan:
+        """What `dump` wrote."""
+        content = json.loads(text)
+        return cls(**{**content, "phases": tuple(content["phases"])})

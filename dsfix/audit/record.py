@@ -1,0 +1,43 @@
+"""What a training leaves to be compared, step by step. Importing this imports torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass
+class Step:
+    """One optimizer step; tensors are on the CPU, whole (not this rank's partition), and in the model's names.
+
+    loss: mean over the global batch. norm: of the whole gradient before clipping, as DeepSpeed reports it; None where it
+    reports none. gradients: what the optimizer was given: unscaled, averaged and clipped. learning_rates: by parameter
+    group, those of this step. parameters: after the step: the fp32 weights that the optimizer keeps, where it keeps any.
+    state: of the optimizer, after the step: parameter -> "exp_avg" and the like. skipped: inf or nan, no step made.
+    """
+
+    loss: float
+    norm: float | None
+    gradients: dict[str, torch.Tensor]
+    learning_rates: list[float]
+    parameters: dict[str, torch.Tensor]
+    state: dict[str, dict[str, torch.Tensor]]
+    skipped: bool = False
+
+
+@dataclass
+class Record:
+    """One training and what followed from its checkpoints.
+
+    steps: the uninterrupted training. resumed: phase ("resume", "universal") -> the steps after the load.
+    exports: phase ("zero_to_fp32", "16bit") -> the parameters that it gave at half of the steps.
+    unseen: what this DeepSpeed gives no access to -> why, in a sentence. errors: phase, or "training" -> the traceback
+    of what ended it.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    resumed: dict[str, list[Step]] = field(default_factory=dict)
+    exports: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    unseen: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
