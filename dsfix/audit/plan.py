@@ -24,8 +24,8 @@ class Plan:
     freeze: "none", "part" (one block and one bias) or "base" (all but the adapters, which needs lora).
     checkpointing: gradient checkpointing of the blocks: "none", "reentrant" or "non-reentrant".
     zero_init: the model is built under deepspeed.zero.Init. lora, moe: the model has such layers.
-    backwards: what ends a forward: "loss" (engine.backward), "dict" (the model returns a dictionary with the loss), "two"
-    (two losses of one forward, each with its engine.backward) or "tensor" (loss.backward()).
+    backwards: what ends a forward: "loss" (engine.backward), "dict" (the model returns a dictionary with the loss),
+    "two" (two losses of one forward, each with its engine.backward) or "tensor" (loss.backward()).
     skip_step: the step (from 0) whose gradients hold an inf on one rank, or None.
     phases: which of PHASES are run. universal_ranks: ranks that load the universal checkpoint.
     """

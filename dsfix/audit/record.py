@@ -11,9 +11,9 @@ import torch
 class Step:
     """One optimizer step; tensors are on the CPU, whole (not this rank's partition), and in the model's names.
 
-    loss: mean over the global batch. norm: of the whole gradient before clipping, as DeepSpeed reports it; None where it
-    reports none. gradients: what the optimizer was given: unscaled, averaged and clipped. learning_rates: by parameter
-    group, those of this step. parameters: after the step: the fp32 weights that the optimizer keeps, where it keeps any.
+    loss: mean over the global batch. norm: of the whole gradient before clipping, as DeepSpeed reports it; None where
+    it reports none. gradients: what the optimizer was given: unscaled, averaged and clipped. learning_rates: by
+    parameter group, those of this step. parameters: after the step: the optimizer's fp32 weights, where it has any.
     state: of the optimizer, after the step: parameter -> "exp_avg" and the like. skipped: inf or nan, no step made.
     """
 
