@@ -32,12 +32,12 @@ _STUBS = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--whole", action="store_true", help="every check of every patch; without it each patch stands a third of them"
+        "--whole", action="store_true", help="every check of every patch; without it each patch stands a sixth of them"
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each check on every third patch, the next check on others: what is wrong with the engine shows on any of them."""
+    """Each check on every sixth patch, the next check on others: what is wrong with the engine shows on any of them."""
     if config.getoption("whole"):
         return
     kept, left = [], []
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if {"check", "patch_id"} <= chosen.keys()
             else 0
         )
-        (left if place % 3 else kept).append(item)
+        (left if place % 6 else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
 
