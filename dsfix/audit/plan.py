@@ -47,6 +47,35 @@ class Plan:
     universal_ranks: int = 1
     seed: int = 0
 
+    @property
+    def stage(self) -> int:
+        """The ZeRO stage."""
+        return int(self.config.get("zero_optimization", {}).get("stage", 0))
+
+    @property
+    def precision(self) -> str:
+        """What the model computes in: "fp32", "fp16" or "bf16"."""
+        for name, keys in (("fp16", ("fp16",)), ("bf16", ("bf16", "bfloat16"))):
+            if any(self.config.get(key, {}).get("enabled", False) for key in keys):
+                return name
+        return "fp32"
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples of one forward on one rank."""
+        micro = self.config.get("train_micro_batch_size_per_gpu")
+        if micro is None:
+            micro = self.config["train_batch_size"] // (self.ranks * self.config.get("gradient_accumulation_steps", 1))
+        return int(micro)
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches of one step on one rank."""
+        steps = self.config.get("gradient_accumulation_steps")
+        if steps is None and "train_batch_size" in self.config:
+            steps = self.config["train_batch_size"] // (self.ranks * self.micro_batch)
+        return int(steps or 1)
+
     def dump(self) -> str:
         """As JSON."""
         return json.dumps(dataclasses.asdict(self))

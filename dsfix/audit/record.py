@@ -15,6 +15,9 @@ class Step:
     it reports none. gradients: what the optimizer was given: unscaled, averaged and clipped. learning_rates: by
     parameter group, those of this step. parameters: after the step: the optimizer's fp32 weights, where it has any.
     state: of the optimizer, after the step: parameter -> "exp_avg" and the like. skipped: inf or nan, no step made.
+    weights: what the model computes with after the step, in its own dtype. scale: the loss scale after the step, None
+    where there is none. torn: "gradients", "norm" and the like of which the ranks hold different values -> the names.
+    An element that no rank holds is nan.
     """
 
     loss: float
@@ -24,18 +27,22 @@ class Step:
     parameters: dict[str, torch.Tensor]
     state: dict[str, dict[str, torch.Tensor]]
     skipped: bool = False
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    scale: float | None = None
+    torn: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass
 class Record:
     """One training and what followed from its checkpoints.
 
-    steps: the uninterrupted training. resumed: phase ("resume", "universal") -> the steps after the load.
+    start: what is held before the first step; its loss, norm and gradients say nothing. steps: the uninterrupted training. resumed: phase ("resume", "universal") -> the steps after the load.
     exports: phase ("zero_to_fp32", "16bit") -> the parameters that it gave at half of the steps.
     unseen: what this DeepSpeed gives no access to -> why, in a sentence. errors: phase, or "training" -> the traceback
     of what ended it.
     """
 
+    start: Step | None = None
     steps: list[Step] = field(default_factory=list)
     resumed: dict[str, list[Step]] = field(default_factory=dict)
     exports: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)

@@ -1,0 +1,183 @@
+"""Where DeepSpeed's record and plain PyTorch differ by more than rounding explains. Importing this imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from dsfix.audit import bounds
+from dsfix.audit.plan import Plan
+from dsfix.audit.record import Record, Step
+from dsfix.audit.reference import Reference
+from dsfix.audit.verdict import Difference
+
+
+@dataclass
+class Findings:
+    """differences: in the order in which they arise, each kind once per phase; comparisons: numbers and tensors."""
+
+    differences: list[Difference] = field(default_factory=list)
+    comparisons: int = 0
+    unseen: dict[str, str] = field(default_factory=dict)
+
+
+class Comparison:
+    """Of the steps of one phase, each from what DeepSpeed had before it."""
+
+    def __init__(self, reference: Reference, phase: str, findings: Findings) -> None:
+        self._reference, self._phase, self._found = reference, phase, findings
+        plan = reference.plan
+        self._eps = max(torch.finfo(reference.dtype).eps, bounds.EPS32)
+        self._sent = max(self._eps, _eps(plan.config.get("communication_data_type")))
+
+    def start(self, start: Step) -> None:
+        """What is held before the first step."""
+        wanted = self._reference.start
+        self._tensors("parameters", 0, start.parameters, wanted, dict.fromkeys(wanted, 0.0))
+        for kind, names in start.torn.items():
+            self._add(Difference(self._phase, kind, 0, tuple(names), 0.0, 0.0, 1.0, 0.0, "the ranks differ"))
+
+    def steps(self, before: Step, steps: Iterable[Step], first: int = 0) -> None:
+        """`before`: what was held before step number `first`."""
+        for number, step in enumerate(steps, first):
+            self.step(before, step, number)
+            before = step
+
+    def step(self, before: Step, step: Step, number: int) -> None:
+        """One step."""
+        reference = self._reference
+        if not self._whole(before, number):
+            return
+        truth = reference.gradients(before.parameters, number)
+        self._number("loss", number, step.loss, truth.loss, 2 * truth.loss_spread + 4 * bounds.EPS32 * abs(truth.loss))
+        limits = {
+            name: bounds.gradient(spread, self._sent, self._eps, truth.norm) for name, spread in truth.spread.items()
+        }
+        norm_limit = bounds.norm(list(limits.values()))
+        if step.norm is None:
+            self._found.unseen["norm"] = "engine.get_global_grad_norm() gives None"
+        else:
+            self._number("norm", number, step.norm, truth.norm, norm_limit)
+        self._numbers("learning rates", number, step.learning_rates, reference.rates[number])
+        self._number("skipped", number, float(step.skipped), 0.0, 0.0)
+        for kind, names in step.torn.items():
+            self._add(Difference(self._phase, kind, number, tuple(names), 0.0, 0.0, 1.0, 0.0, "the ranks differ"))
+        if step.skipped:
+            return
+        relative = norm_limit / truth.norm if truth.norm else 0.0
+        clip_error = relative if truth.factor < 1.0 else 0.0
+        self._tensors(
+            "gradients",
+            number,
+            step.gradients,
+            truth.clipped,
+            {
+                name: limits[name] * truth.factor + clip_error * float(truth.clipped[name].norm())
+                for name in truth.clipped
+            },
+        )
+        gradients = {n: g for n, g in step.gradients.items() if not g.isnan().any()}
+        given = {name: gradients.get(name, truth.clipped[name]) for name in reference.trained}
+        update = reference.update(before.parameters, before.state, given, step.learning_rates)
+        wanted = {name: before.parameters[name].double() for name in reference.start}
+        changed = {name: (new - wanted[name]).norm() for name, new in update.parameters.items()}
+        wanted.update(update.parameters)
+        self._tensors(
+            "parameters",
+            number,
+            step.parameters,
+            wanted,
+            {name: bounds.close(float(p.norm()), float(changed.get(name, 0.0))) for name, p in wanted.items()},
+        )
+        for key in sorted({key for state in update.state.values() for key in state}):
+            values = {name: state[key] for name, state in update.state.items()}
+            self._tensors(
+                f"state {key}",
+                number,
+                {name: state[key] for name, state in step.state.items() if key in state},
+                values,
+                {name: bounds.STEP * self._scale(key, name, value, given) for name, value in values.items()},
+            )
+        rounded = {name: p.to(reference.dtype) for name, p in step.parameters.items()}
+        self._tensors("weights", number, step.weights, rounded, dict.fromkeys(rounded, 0.0))
+
+    @staticmethod
+    def _scale(key: str, name: str, value: torch.Tensor, gradients: Mapping[str, torch.Tensor]) -> float:
+        if key == "step":
+            return 0.0
+        gradient = gradients[name].double()
+        return float(value.norm()) + float((gradient if key != "exp_avg_sq" else gradient.square()).norm())
+
+    def _whole(self, step: Step, number: int) -> bool:
+        missing = [name for name in self._reference.start if name not in step.parameters]
+        torn = [name for name, tensor in step.parameters.items() if tensor.isnan().any()]
+        if missing or torn:
+            detail = f"no rank holds all of {', '.join((missing or torn)[:3])} before this step"
+            self._add(Difference(self._phase, "parameters", number, tuple(missing or torn), 0, 0, 1, 0, detail))
+        return not (missing or torn)
+
+    def _number(self, what: str, number: int, got: float, wanted: float, limit: float) -> None:
+        self._found.comparisons += 1
+        off = abs(got - wanted)
+        if not off <= limit:
+            scale = abs(wanted) or 1.0
+            self._add(Difference(self._phase, what, number, (), got, wanted, off / scale, limit / scale))
+
+    def _numbers(self, what: str, number: int, got: list[float], wanted: list[float]) -> None:
+        if len(got) != len(wanted):
+            detail = f"{len(got)} groups, {len(wanted)} are given"
+            self._add(Difference(self._phase, what, number, (), len(got), len(wanted), 1.0, 0.0, detail))
+            return
+        for one, other in zip(got, wanted):
+            self._number(what, number, one, other, 1e-6 * abs(other))
+
+    def _tensors(
+        self,
+        what: str,
+        number: int,
+        got: Mapping[str, torch.Tensor],
+        wanted: Mapping[str, torch.Tensor],
+        limits: Mapping[str, float],
+    ) -> None:
+        if not got and wanted:
+            self._found.unseen[what] = f"this DeepSpeed gives no access to {what}"
+            return
+        off: list[tuple[float, str, float, float, float]] = []
+        for name, true in wanted.items():
+            self._found.comparisons += 1
+            if name not in got:
+                off.append((float("inf"), name, float("nan"), float(true.double().norm()), 0.0))
+                continue
+            distance = float((got[name].double() - true.double().view_as(got[name])).norm())
+            if not distance <= limits[name]:
+                size = float(true.double().norm())
+                ratio = distance / size if size else float("inf")
+                limit = limits[name] / size if size else 0.0
+                off.append((ratio, name, float(got[name].double().norm()), size, limit))
+        if off:
+            off.sort(key=lambda each: (-each[0] if each[0] == each[0] else float("-inf"), each[1]))
+            ratio, _, seen, size, limit = off[0]
+            names = tuple(each[1] for each in off)
+            self._add(Difference(self._phase, what, number, names, seen, size, ratio, limit))
+
+    def _add(self, difference: Difference) -> None:
+        if all((d.phase, d.what) != (difference.phase, difference.what) for d in self._found.differences):
+            self._found.differences.append(difference)
+
+
+def _eps(dtype: str | None) -> float:
+    known = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp16": torch.float16, "half": torch.float16}
+    return torch.finfo(known[dtype]).eps if dtype in known else 0.0
+
+
+def compare(plan: Plan, record: Record, clip: float) -> Findings:
+    """The record of DeepSpeed's training against plain PyTorch. clip: the largest gradient norm, 0 for none."""
+    findings = Findings(unseen=dict(record.unseen))
+    reference = Reference(plan, clip)
+    if record.start is not None:
+        comparison = Comparison(reference, "training", findings)
+        comparison.start(record.start)
+        comparison.steps(record.start, record.steps)
+    return findings

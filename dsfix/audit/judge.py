@@ -1,0 +1,60 @@
+"""Puts together what the ranks of a trial saw, and compares it with plain PyTorch. Importing this imports torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import torch
+
+from dsfix.audit.compare import compare
+from dsfix.audit.pieces import join
+from dsfix.audit.plan import Plan
+from dsfix.audit.rank import Seen
+from dsfix.audit.record import Record
+from dsfix.audit.verdict import Difference, Verdict
+
+
+def read(directory: Path) -> list[Seen]:
+    """What the ranks wrote, in the order of the ranks; one that ended without a word is left out."""
+    paths = sorted(directory.glob("rank-*.pt"), key=lambda path: int(path.stem.partition("-")[2]))
+    return [torch.load(path, weights_only=False) for path in paths]
+
+
+def record(seen: list[Seen]) -> Record:
+    """One record from what all ranks saw; a step counts that all have seen."""
+    found = Record()
+    for each in seen:
+        found.unseen.update(each.unseen)
+        for phase, error in each.errors.items():
+            found.errors.setdefault(phase, error)
+    if all(each.start is not None for each in seen):
+        found.start = join([each.start for each in seen])
+    found.steps = [join(parts) for parts in zip(*(each.steps for each in seen))]
+    return found
+
+
+def judge(plan: Plan, seen: list[Seen]) -> Verdict:
+    """The verdict on one trial."""
+    joined = record(seen)
+    found = compare(plan, joined, float(plan.config.get("gradient_clipping", 0.0)))
+    for phase, error in joined.errors.items():
+        last = error.strip().splitlines()[-1]
+        found.differences.append(Difference(phase, "error", len(joined.steps), (), 0, 0, 0, 0, last))
+    return Verdict(
+        tuple(found.differences),
+        found.comparisons,
+        found.unseen,
+        seen[0].patches,
+        seen[0].versions,
+        seen[0].device,
+    )
+
+
+def main(plan_file: str, directory: str) -> int:
+    """Write the verdict to DIRECTORY/verdict.json."""
+    plan = Plan.load(Path(plan_file).read_text(encoding="utf-8"))
+    verdict = judge(plan, read(Path(directory)))
+    Path(directory, "verdict.json").write_text(json.dumps(dataclasses.asdict(verdict)), encoding="utf-8")
+    return 0

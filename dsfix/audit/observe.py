@@ -1,0 +1,195 @@
+"""What one rank holds of parameters, gradients and optimizer state, read from the engine without changing anything.
+
+Nothing is gathered, for a collective more could change what is observed: each rank keeps its own pieces, and the pieces
+of all ranks are put together afterwards (pieces.py). Gradients are those that the inner optimizer has when its step
+begins: DeepSpeed unscales and clips them just before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from dsfix.audit.pieces import Part, Piece
+
+
+@dataclass(frozen=True)
+class Slice:
+    """`numel` elements from `start` of a tensor that the inner optimizer updates are those of `name` from `offset`."""
+
+    name: str
+    held: torch.Tensor
+    start: int
+    offset: int
+    numel: int
+    shape: torch.Size
+
+    def of(self, flat: torch.Tensor) -> Piece:
+        """The same elements of a tensor laid out as `held`, copied to the CPU."""
+        found = flat.detach().reshape(-1).narrow(0, self.start, self.numel)
+        return Piece(self.name, self.offset, self.shape, found.to("cpu", copy=True))
+
+
+class Observer:
+    """Follows the steps of one engine. `names`: parameter of the engine's module -> its name."""
+
+    def __init__(self, engine: Any, names: Mapping[Any, str]) -> None:
+        self._engine, self._names = engine, names
+        self.unseen: dict[str, str] = {}
+        self._slices = self._layout()
+        self._gradients: list[Piece] = []
+        self._rates: list[float] = []
+        self._stepped = False
+        self._hook = torch_optimizer.register_optimizer_step_pre_hook(self._before)
+
+    def close(self) -> None:
+        """Stop following."""
+        self._hook.remove()
+
+    def start(self) -> None:
+        """Before the micro-batches of a step."""
+        self._gradients, self._stepped = [], False
+        self._rates = [float(rate) for rate in self._engine.get_lr()]
+
+    def state(self) -> Part:
+        """What is held now, as after a step that was not made."""
+        return self._part(0.0)
+
+    def step(self, loss: float) -> Part:
+        """After the step; `loss` is the mean over this rank's micro-batches."""
+        return self._part(loss)
+
+    def _part(self, loss: float) -> Part:
+        norm = self._engine.get_global_grad_norm()
+        tensors = {"gradients": self._gradients, "parameters": list(self._parameters()), "weights": list(self._weights())}
+        for key, piece in self._states():
+            tensors.setdefault(f"state {key}", []).append(piece)
+        scale = getattr(self._engine.optimizer, "cur_scale", None)
+        return Part(
+            loss=loss,
+            norm=None if norm is None else float(norm),
+            learning_rates=self._rates,
+            skipped=not self._stepped,
+            scale=None if scale is None else float(scale),
+            tensors=tensors,
+        )
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        # an optimizer of somebody else's has none of these tensors
+        for group in optimizer.param_groups:
+            for held in group["params"]:
+                for found in self._slices.get(id(held), ()):
+                    self._stepped = True
+                    if held.grad is not None:
+                        self._gradients.append(found.of(held.grad.to(torch.float32)))
+
+    def _parameters(self) -> Iterator[Piece]:
+        seen = set()
+        for slices in self._slices.values():
+            for each in slices:
+                seen.add(each.name)
+                yield each.of(each.held)
+        for parameter, name in self._names.items():
+            if not parameter.requires_grad:
+                yield self._weight(parameter, name)
+
+    def _weights(self) -> Iterator[Piece]:
+        for parameter, name in self._names.items():
+            yield self._weight(parameter, name)
+
+    @staticmethod
+    def _weight(parameter: Any, name: str) -> Piece:
+        """What the model computes with: this rank's partition of it where it is partitioned."""
+        if not hasattr(parameter, "ds_tensor"):
+            return Piece(name, 0, parameter.shape, parameter.detach().reshape(-1).to("cpu", copy=True))
+        partition = parameter.ds_tensor.detach().reshape(-1)
+        rank = torch.distributed.get_rank(parameter.ds_process_group)
+        offset = min(rank * partition.numel(), parameter.ds_numel)
+        numel = min(partition.numel(), parameter.ds_numel - offset)
+        return Piece(name, offset, parameter.ds_shape, partition.narrow(0, 0, numel).to("cpu", copy=True))
+
+    def _states(self) -> Iterator[tuple[str, Piece]]:
+        for optimizer in self._optimizers():
+            steps = {id(held): group.get("step") for group in optimizer.param_groups for held in group["params"]}
+            for slices in self._slices.values():
+                held = slices[0].held
+                state = optimizer.state.get(held)
+                if not state:
+                    continue
+                if "step" not in state and steps.get(id(held)) is not None:
+                    state = {**state, "step": steps[id(held)]}
+                for key, value in state.items():
+                    for each in slices:
+                        if torch.is_tensor(value) and value.numel() == held.numel() and key != "step":
+                            yield key, each.of(value)
+                        elif torch.is_tensor(value) and value.numel() == 1 or isinstance(value, (int, float)):
+                            number = torch.as_tensor(float(value)).reshape(1)
+                            yield key, Piece(each.name, 0, torch.Size(()), number)
+
+    def _optimizers(self) -> list[Any]:
+        wrapper = self._engine.optimizer
+        inner = getattr(wrapper, "optimizer", wrapper)
+        return [each for each in (inner, getattr(wrapper, "backup_optimizer", None)) if each is not None]
+
+    def _layout(self) -> dict[int, list[Slice]]:
+        found: dict[int, list[Slice]] = {}
+        for each in self._find():
+            found.setdefault(id(each.held), []).append(each)
+        return found
+
+    def _find(self) -> Iterator[Slice]:
+        wrapper = self._engine.optimizer
+        if hasattr(wrapper, "fp32_partitioned_groups_flat"):
+            yield from self._stage3(wrapper)
+        elif hasattr(wrapper, "single_partition_of_fp32_groups"):
+            held = wrapper.single_partition_of_fp32_groups
+            offsets = getattr(wrapper, "round_robin_bit16_offsets", [None] * len(held))
+            yield from self._partitions(held, wrapper.round_robin_bit16_groups, offsets, wrapper.real_dp_process_group)
+        elif hasattr(wrapper, "fp32_groups_flat_partition"):
+            held = wrapper.fp32_groups_flat_partition
+            yield from self._partitions(held, wrapper.bf16_groups, [None] * len(held), wrapper.real_dp_process_group)
+        elif hasattr(wrapper, "fp32_groups_flat"):
+            held = wrapper.fp32_groups_flat
+            yield from self._partitions(held, wrapper.fp16_groups, [None] * len(held), [None] * len(held))
+        elif hasattr(wrapper, "fp32_groups"):
+            for masters, group in zip(wrapper.fp32_groups, wrapper.fp16_groups):
+                for held, parameter in zip(masters, group):
+                    yield self._whole(held, self._names[parameter])
+        else:
+            for group in wrapper.param_groups:
+                for parameter in group["params"]:
+                    if parameter.requires_grad:
+                        yield self._whole(parameter, self._names[parameter])
+
+    @staticmethod
+    def _whole(held: torch.Tensor, name: str) -> Slice:
+        return Slice(name, held, 0, 0, held.numel(), held.shape)
+
+    def _partitions(self, flats: Any, groups: Any, offsets: Any, processes: Any) -> Iterator[Slice]:
+        """ZeRO-1/2 and BF16_Optimizer: a rank holds one slice of all parameters of a group laid end to end."""
+        for flat, group, starts, process in zip(flats, groups, offsets, processes):
+            first = 0 if process is None else torch.distributed.get_rank(process) * flat.numel()
+            start = 0
+            for index, parameter in enumerate(group):
+                start = starts[index] if starts else start
+                low, high = max(start, first), min(start + parameter.numel(), first + flat.numel())
+                if low < high:
+                    name = self._names[parameter]
+                    yield Slice(name, flat, low - first, low - start, high - low, parameter.shape)
+                start += parameter.numel()
+
+    def _stage3(self, wrapper: Any) -> Iterator[Slice]:
+        """A rank holds, sub-group by sub-group, its partition of each parameter, the last one padded."""
+        for flat, group in zip(wrapper.fp32_partitioned_groups_flat, wrapper.fp16_groups):
+            start = 0
+            for parameter in group:
+                size = parameter.ds_tensor.ds_numel
+                offset = torch.distributed.get_rank(parameter.ds_process_group) * size
+                numel = min(size, parameter.ds_numel - offset)
+                if numel > 0:
+                    yield Slice(self._names[parameter], flat, start, offset, numel, parameter.ds_shape)
+                start += size

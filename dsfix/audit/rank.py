@@ -1,0 +1,163 @@
+"""One rank of an audit: trains with the real engine and writes what it saw. Importing this imports torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dsfix
+from dsfix.audit.plan import Plan
+from dsfix.lab.session import Lab
+from dsfix.outcome import Outcome
+from dsfix.versions import installed
+
+_DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "python")
+
+
+@dataclass
+class Trainer:
+    """Makes engines of the plan and trains them."""
+
+    plan: Plan
+    lab: Lab
+
+    def engine(self, seed: int = 0) -> Any:
+        """A fresh engine; its model has the plan's initial weights, or others with another seed."""
+        from dsfix.audit import model as models
+        from dsfix.audit.recipe import recipe
+
+        plan, deepspeed = self.plan, self.lab.deepspeed
+        wanted = models.build(plan, seed)
+        model = wanted
+        if plan.zero_init:
+            model = self._partitioned(wanted)
+        named = dict(model.named_parameters())
+        options = recipe(plan)
+        grouped = [
+            {**group, "params": [named[name] for name in group["params"]]}
+            for group in options.groups(plan, models.groups(wanted, plan))
+        ]
+        given: dict[str, Any] = {"model": model, "config": dict(plan.config)}
+        if plan.optimizer:
+            given["optimizer"] = getattr(self.lab.torch.optim, plan.optimizer)(grouped, **options.options)
+        elif plan.groups:
+            own = [{key: group[key] for key in ("params", "lr", "weight_decay")} for group in grouped]
+            given["model_parameters"] = own
+        else:
+            given["model_parameters"] = model.parameters()
+        return deepspeed.initialize(**given)[0]
+
+    def _partitioned(self, wanted: Any) -> Any:
+        from dsfix.audit import model as models
+
+        zero = self.lab.deepspeed.zero
+        with zero.Init(config_dict_or_path=dict(self.plan.config)):
+            model = models.freeze(models.Model(self.plan), self.plan)
+        weights = dict(wanted.named_parameters())
+        for name, parameter in model.named_parameters():
+            with zero.GatheredParameters(parameter, modifier_rank=0), self.lab.torch.no_grad():
+                if self.lab.rank == 0:
+                    parameter.copy_(weights[name])
+        return model
+
+    def observer(self, engine: Any) -> Any:
+        """Follows `engine`."""
+        from dsfix.audit.observe import Observer
+
+        return Observer(engine, {parameter: name for name, parameter in engine.module.named_parameters()})
+
+    def step(self, engine: Any, number: int) -> float:
+        """One optimizer step. Returns the mean loss over this rank's micro-batches."""
+        from dsfix.audit import model as models
+
+        total = 0.0
+        for micro in range(self.plan.accumulation):
+            batch = models.batch(self.plan, number, micro, self.lab.rank)
+            losses = models.losses(engine(batch.tokens.to(self.lab.device), batch.sometimes, batch.factor))
+            total += sum(float(loss.detach()) for loss in losses)
+            for index, loss in enumerate(losses):
+                if self.plan.backwards == "tensor":
+                    loss.backward()
+                elif index + 1 < len(losses):
+                    engine.backward(loss, retain_graph=True)
+                else:
+                    engine.backward(loss)
+            engine.step()
+        return total / self.plan.accumulation
+
+
+@dataclass
+class Seen:
+    """What one rank saw: Parts, and as in Record and Verdict."""
+
+    start: Any = None
+    steps: list[Any] = field(default_factory=list)
+    unseen: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    patches: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    device: str = ""
+
+
+def train(plan: Plan, lab: Lab, seen: Seen) -> None:
+    """The uninterrupted training; fills `seen` as far as it gets."""
+    trainer = Trainer(plan, lab)
+    engine = trainer.engine()
+    observer = trainer.observer(engine)
+    try:
+        seen.start = observer.state()
+        for number in range(plan.steps):
+            observer.start()
+            loss = trainer.step(engine, number)
+            seen.steps.append(observer.step(loss))
+    finally:
+        seen.unseen.update(observer.unseen)
+        observer.close()
+
+
+def main(plan_file: str, directory: str, plant: str = "") -> int:
+    """Write what this rank saw to DIRECTORY/rank-N.pt; the exit status is 1 where the training ended by an error.
+
+    plan_file: holds Plan.dump's text. plant: a module file that is imported before the training, for tests.
+    """
+    plan = Plan.load(Path(plan_file).read_text(encoding="utf-8"))
+    seen = Seen()
+    with Lab(plan.device) as lab:
+        try:
+            assert lab.deepspeed
+            _provide_kernels(lab)
+            if plant:
+                _import(plant)
+            train(plan, lab, seen)
+        except Exception:
+            seen.errors["training"] = traceback.format_exc()
+            traceback.print_exc()
+        seen.device = lab.device_name
+        seen.patches = tuple(each.id for each in dsfix.report() if each.outcome is Outcome.APPLIED)
+        seen.versions = {name: installed(name) or "" for name in _DISTRIBUTIONS}
+        path = Path(directory, f"rank-{lab.rank}.pt")
+        lab.torch.save(seen, path.with_suffix(".partial"))
+        os.replace(path.with_suffix(".partial"), path)
+    return 1 if seen.errors else 0
+
+
+def _provide_kernels(lab: Lab) -> None:
+    """DeepSpeed's FusedAdam needs a kernel that is compiled for a GPU: plain PyTorch does its step where there is none."""
+    if lab.device_name in ("CPU", "emulated CUDA device"):
+        from dsfix.lab.half import provide_fused_adam
+
+        provide_fused_adam(lab)
+
+
+def _import(path: str) -> None:
+    specification = importlib.util.spec_from_file_location("dsfix_planted", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["dsfix_planted"] = module
+    specification.loader.exec_module(module)

@@ -1,0 +1,67 @@
+"""The optimizer of a plan: its kind and its parameter groups, as the engine is given them and the reference needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dsfix.audit.model import Group
+from dsfix.audit.plan import Plan
+
+# what the script's own optimizer is built with, by torch.optim's name
+_CLIENT: Mapping[str, Mapping[str, Any]] = {
+    "AdamW": {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8},
+    "Adam": {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8},
+    "SGD": {"lr": 5e-2, "momentum": 0.9},
+    "Adagrad": {"lr": 1e-2},
+}
+
+
+class Unsupported(Exception):
+    """What the audit has no reference for; the message is the sentence that says so."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """kind: "adam" (L2 decay), "adamw" (decoupled), "sgd" or "adagrad"; options: of the first group."""
+
+    kind: str
+    options: Mapping[str, Any]
+
+    def groups(self, plan: Plan, groups: list[Group]) -> list[dict[str, Any]]:
+        """Each group's options, and its names as "params"."""
+        own = [
+            {"lr": self.options["lr"] * group.rate, "weight_decay": group.weight_decay} if plan.groups else {}
+            for group in groups
+        ]
+        return [{**self.options, **each, "params": list(group.names)} for each, group in zip(own, groups)]
+
+
+def recipe(plan: Plan) -> Recipe:
+    """Raises Unsupported for an optimizer whose step the reference does not know."""
+    if plan.optimizer:
+        if plan.optimizer not in _CLIENT:
+            raise Unsupported(f"the audit knows no torch.optim.{plan.optimizer}: it has {', '.join(_CLIENT)}")
+        return Recipe(plan.optimizer.lower(), client_options(plan))
+    section = plan.config.get("optimizer")
+    if not section:
+        raise Unsupported("the config has no optimizer and none is given: nothing would be trained")
+    name, options = str(section["type"]).lower(), dict(section.get("params") or {})
+    options.pop("torch_adam", None)
+    decoupled = options.pop("adam_w_mode", True)
+    if name in ("adam", "adamw"):
+        # DeepSpeed's Adam decouples weight decay unless adam_w_mode is false; its AdamW always does
+        return Recipe("adamw" if name == "adamw" or decoupled else "adam", _defaults(options, 1e-3))
+    if name in ("sgd", "adagrad"):
+        return Recipe(name, _defaults(options, 1e-2 if name == "adagrad" else 1e-3))
+    raise Unsupported(f"the audit knows no reference for the optimizer {section['type']}")
+
+
+def client_options(plan: Plan) -> dict[str, Any]:
+    """What the script's own optimizer is built with beyond its groups."""
+    return {**_CLIENT[plan.optimizer], "weight_decay": 0.1}
+
+
+def _defaults(options: dict[str, Any], rate: float) -> dict[str, Any]:
+    return {"lr": rate, "weight_decay": 0.0, **options}

@@ -1,0 +1,153 @@
+"""What a plan has to compute, by plain PyTorch in one process and in float64. Importing this imports torch.
+
+Every step can start from what DeepSpeed had before it instead of from the reference's own result (`Reference.gradients`
+and `Reference.update` take weights and state): rounding then never adds up over the steps, nor is it amplified by Adam,
+whose first update is the sign of the gradient. `train` runs freely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dsfix.audit import model as models
+from dsfix.audit.bounds import Spread
+from dsfix.audit.plan import Plan
+from dsfix.audit.recipe import recipe
+from dsfix.audit.record import Record, Step
+from dsfix.audit.schedule import rates
+
+Tensors = Mapping[str, torch.Tensor]
+States = Mapping[str, Mapping[str, torch.Tensor]]
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Of one global batch, in float64. clipped: by the norm of the whole. spread: what rounding does to each."""
+
+    loss: float
+    norm: float
+    clipped: dict[str, torch.Tensor]
+    factor: float
+    spread: dict[str, Spread]
+    loss_spread: float
+
+
+@dataclass
+class Update:
+    """parameters and optimizer state after a step, in float64."""
+
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+    state: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+
+
+class Reference:
+    """The plan by plain PyTorch. clip: the largest gradient norm, 0 for none."""
+
+    def __init__(self, plan: Plan, clip: float) -> None:
+        self.plan, self.clip = plan, clip
+        self.dtype = DTYPES[plan.precision]
+        built = models.build(plan)
+        self._exact = models.freeze(models.build(plan).to(self.dtype).double(), plan)
+        self._rounded = models.build(plan).to(self.dtype)
+        self.start = {name: p.detach().to(self.dtype).float() for name, p in built.named_parameters()}
+        self.trained = [name for name, p in built.named_parameters() if p.requires_grad]
+        self.recipe = recipe(plan)
+        self.groups = self.recipe.groups(plan, models.groups(built, plan))
+        self.rates = rates(plan, [group["lr"] for group in self.groups])
+
+    def gradients(self, weights: Tensors, step: int) -> Gradients:
+        """The gradients of the global batch of `step` where the model computes with `weights`, rounded to its dtype."""
+        exact, rounded = _load(self._exact, weights, self.dtype), _load(self._rounded, weights, self.dtype)
+        batches = list(models.batches(self.plan, step))
+        total = {name: torch.zeros_like(exact[name]) for name in self.trained}
+        spread = {name: Spread() for name in self.trained}
+        loss = loss_error = 0.0
+        for batch in batches:
+            true_loss, true = self._one(self._exact, exact, batch)
+            seen_loss, seen = self._one(self._rounded, rounded, batch)
+            loss += true_loss / len(batches)
+            loss_error += abs(seen_loss - true_loss) / len(batches)
+            for name in self.trained:
+                total[name] += true[name] / len(batches)
+                spread[name].add(true[name], seen[name], len(batches))
+        norm = float(torch.stack([gradient.norm() for gradient in total.values()]).norm())
+        factor = min(1.0, self.clip / (norm + 1e-6)) if self.clip > 0.0 else 1.0
+        clipped = {name: gradient * factor for name, gradient in total.items()}
+        return Gradients(loss, norm, clipped, factor, spread, loss_error)
+
+    def _one(self, model: Any, parameters: Tensors, batch: models.Batch) -> tuple[float, dict[str, torch.Tensor]]:
+        for name in self.trained:
+            parameters[name].grad = None
+        losses = models.losses(model(batch.tokens, batch.sometimes, batch.factor))
+        whole = torch.stack([loss.double() for loss in losses]).sum()
+        whole.backward()
+        gradients = {}
+        for name in self.trained:
+            gradient = parameters[name].grad
+            gradients[name] = torch.zeros_like(parameters[name], dtype=torch.float64) if gradient is None else gradient
+            gradients[name] = gradients[name].double()
+        return float(whole.detach()), gradients
+
+    def update(self, weights: Tensors, state: States, gradients: Tensors, rates: list[float]) -> Update:
+        """One step of the optimizer, in float64, from what it has before it; rates by group."""
+        result = Update()
+        for group, rate in zip(self.groups, rates):
+            names = [name for name in group["params"] if name in self.trained]
+            given = {name: weights[name].detach().double().clone().requires_grad_() for name in names}
+            options = {key: value for key, value in group.items() if key != "params"}
+            optimizer = _OPTIMIZERS[self.recipe.kind]([{**_own(options), "lr": rate, "params": list(given.values())}])
+            for name, parameter in given.items():
+                parameter.grad = gradients[name].detach().double()
+                if name in state and state[name]:
+                    optimizer.state[parameter] = {
+                        key: value.double().clone() if key != "step" else value.float().clone().reshape(())
+                        for key, value in state[name].items()
+                    }
+            optimizer.step()
+            for name, parameter in given.items():
+                result.parameters[name] = parameter.detach()
+                result.state[name] = {k: v for k, v in optimizer.state[parameter].items() if torch.is_tensor(v)}
+        return result
+
+
+_OPTIMIZERS: Mapping[str, Any] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+}
+
+
+def _own(options: Mapping[str, Any]) -> dict[str, Any]:
+    known = ("weight_decay", "betas", "eps", "momentum", "dampening", "nesterov", "amsgrad", "lr_decay")
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in options.items() if key in known}
+
+
+def _load(model: Any, weights: Tensors, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name].to(dtype))
+    return parameters
+
+
+def train(plan: Plan, clip: float = 0.0) -> Record:
+    """The whole training in float64 masters, on its own; clip: the largest gradient norm, 0 for none."""
+    reference = Reference(plan, clip)
+    weights: dict[str, torch.Tensor] = {name: tensor.double() for name, tensor in reference.start.items()}
+    state: dict[str, dict[str, torch.Tensor]] = {}
+    record = Record()
+    for number in range(plan.steps):
+        found = reference.gradients(weights, number)
+        update = reference.update(weights, state, found.clipped, reference.rates[number])
+        weights, state = {**weights, **update.parameters}, update.state
+        record.steps.append(
+            Step(found.loss, found.norm, found.clipped, reference.rates[number], dict(weights), dict(state))
+        )
+    return record

@@ -1,0 +1,102 @@
+"""One comparison of DeepSpeed with plain PyTorch, in fresh processes. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dsfix.audit.plan import Plan
+from dsfix.audit.verdict import Difference, Verdict
+from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.isolation import isolated
+from dsfix.lab.ranks import RankResult, launch
+
+# not `-m`, which would put the current directory, a checkout of dsfix perhaps, before what is installed
+_RUN = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from {} import main; sys.exit(main(*sys.argv[1:]))"
+_RANK, _JUDGE = _RUN.format("dsfix.audit.rank"), _RUN.format("dsfix.audit.judge")
+
+
+def trial(
+    plan: Plan,
+    *,
+    skip: Sequence[str] = (),
+    patched: bool = True,
+    path: Path | None = None,
+    timeout: float = 120.0,
+    plant: str = "",
+) -> Verdict:
+    """Train `plan` with DeepSpeed and compare it with plain PyTorch, step by step.
+
+    skip: patches of dsfix that are left out; patched: whether any is applied. path: comes first on the ranks' sys.path,
+    for a DeepSpeed that is installed there. plant: a module file with a planted fault, for tests.
+    """
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="dsfix-audit-") as name:
+        scratch = Path(name)
+        try:
+            verdict = _trial(plan, scratch, _choice(scratch, skip, patched, path), timeout, plant)
+        except LabUnavailable as error:
+            verdict = Verdict(failed=str(error))
+    return Verdict(**{**vars(verdict), "seconds": time.monotonic() - started})
+
+
+def _trial(plan: Plan, scratch: Path, environment: dict[str, str], timeout: float, plant: str) -> Verdict:
+    directory, work = scratch / "seen", scratch / "work"
+    directory.mkdir()
+    work.mkdir()
+    plan_file = scratch / "plan.json"
+    plan_file.write_text(plan.dump(), encoding="utf-8")
+    arguments = [str(plan_file), str(directory), *([plant] if plant else [])]
+    ranks = launch(
+        [sys.executable, "-c", _RANK, *arguments], ranks=plan.ranks, timeout=timeout, env=environment, cwd=work
+    )
+    silent = [result for result in ranks if not (directory / f"rank-{result.rank}.pt").exists()]
+    if len(silent) == len(ranks):
+        return Verdict(failed=_end(ranks, timeout))
+    [judge] = launch(
+        [sys.executable, "-c", _JUDGE, str(plan_file), str(directory)],
+        ranks=1,
+        timeout=timeout,
+        env=environment,
+        cwd=work,
+    )
+    try:
+        found = json.loads((directory / "verdict.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return Verdict(failed=f"the comparison failed: {_end([judge], timeout)}")
+    if silent and not found["differences"]:
+        found["failed"] = _end(silent, timeout)
+    return load(found)
+
+
+def load(found: dict[str, Any]) -> Verdict:
+    """The Verdict that dataclasses.asdict has made `found` of."""
+    differences = tuple(Difference(**{**each, "names": tuple(each["names"])}) for each in found["differences"])
+    return Verdict(**{**found, "differences": differences, "patches": tuple(found["patches"])})
+
+
+def _choice(scratch: Path, skip: Sequence[str], patched: bool, path: Path | None) -> dict[str, str]:
+    environment = isolated(scratch)
+    if not patched:
+        environment["DSFIX_DISABLE"] = "1"
+    if skip:
+        environment["DSFIX_SKIP"] = ",".join(filter(None, [environment.get("DSFIX_SKIP", ""), *skip]))
+    if path is not None:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(path), environment.get("PYTHONPATH")]))
+    return environment
+
+
+def _end(ranks: Sequence[RankResult], timeout: float) -> str:
+    """How the first of `ranks` that says anything ended, in a sentence."""
+    late = [result for result in ranks if result.timed_out]
+    if late:
+        return f"no end after {timeout:g} s"
+    result = min(ranks, key=lambda each: each.returncode == -9)
+    last = ([line for line in result.stderr.splitlines() if line.strip()] or ["without a word"])[-1]
+    return f"rank {result.rank} ended with exit status {result.returncode}: {last}"
