@@ -12,7 +12,8 @@ Changes: for models of which a step may leave parameters out, such a step's grad
     before. A checkpoint written without the patch loads; the weights that were left out, and their moments, hold
     repeated updates. ZenFlow, which has code of its own, and in 0.19.8 `managed_gradient_accumulation` off are not
     covered.
-Upstream: not fixed in 0.19.8, and not known to be reported. ZeRO-3's own: zero3_left_out_gradients.
+Upstream: not fixed in 0.19.8, and not known to be reported; as old as ZeRO-Offload,
+    https://github.com/deepspeedai/DeepSpeed/pull/391. ZeRO-3's own: zero3_left_out_gradients.
 Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it zeroes such gradients.
 """
 
@@ -92,7 +93,7 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=(),
+    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/391",),
     fixed_in=None,
 )
 

@@ -9,7 +9,8 @@ How: before the step, what the hooks have not reduced is reduced.
 Changes: only steps whose last micro-batch leaves out parameters that an earlier one uses, on all ranks alike; all
     others: bit for bit as before. A checkpoint written without the patch loads; such parameters were trained on the
     gradients of one rank.
-Upstream: not fixed in 0.19.8, and not known to be reported.
+Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/4887 (0.13.0: `overlap_comm` is no longer ignored
+    with ZeRO-1); not fixed in 0.19.8, and not known to be reported.
 Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it reduces such gradients.
 """
 
@@ -24,6 +25,25 @@ if TYPE_CHECKING:
 
 _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 
+
+def reduce_left_out(optimizer: Any) -> None:
+    """Reduce the gradients that the hooks of the last backward pass have not."""
+    hooked = optimizer.__dict__.pop("_dsfix_reduced", set())
+    if not optimizer.overlap_comm:
+        return
+    left_out = [
+        (param, group)
+        for group, params in enumerate(optimizer.bit16_groups)
+        for param in params
+        if id(param) not in hooked and optimizer.get_gradient_for_reduction(param) is not None
+    ]
+    if left_out and hooked:
+        # a bucket of their own: ranks that disagree on what is left out fail as they would have
+        optimizer.reduce_ipg_grads()
+    for param, group in left_out:
+        optimizer.reduce_ready_partitions_and_remove_grads(param, group)
+
+
 PATCH = Patch(
     title="ZeRO-1 + overlap_comm: a gradient that the last micro-batch adds nothing to is not averaged over the ranks",
     severity=Severity.WRONG_RESULT,
@@ -32,22 +52,16 @@ PATCH = Patch(
         Edit(
             f"{_OPTIMIZER}.reduce_ready_partitions_and_remove_grads",
             before="self.reduce_independent_p_g_buckets_and_remove_grads(param, i)",
-            code="if not self.partition_gradients:\n    self.__dict__.setdefault('_dsfix_reduced', set()).add(id(param))",
+            code="if not self.partition_gradients:\n    self.__dict__.setdefault('_dsfix_reduced', set()).add(id(param))",  # noqa: E501
         ),
         Edit(
             f"{_OPTIMIZER}.reduce_gradients",
             after="if not self.overlap_comm:\n    ...",
-            code="""if self.overlap_comm:
-    for i, group in enumerate(self.bit16_groups):
-        for param in group:
-            if id(param) not in self.__dict__.get('_dsfix_reduced', ()):
-                if self.get_gradient_for_reduction(param) is not None:
-                    self.reduce_ready_partitions_and_remove_grads(param, i)
-self._dsfix_reduced = set()""",
+            code=f"from {__name__} import reduce_left_out\nreduce_left_out(self)",
         ),
     ),
     symptom="",
-    upstream=(),
+    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/4887",),
     fixed_in=None,
     ranks=2,
 )
