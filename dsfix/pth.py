@@ -26,8 +26,8 @@ def text() -> str:
 
 def destination() -> Path:
     """The file for the running Python: where dsfix is among the user's own packages, it goes there, too."""
-    users = os.path.realpath(site.getusersitepackages())
-    if site.ENABLE_USER_SITE and os.path.realpath(DIRECTORY).startswith(users + os.sep):
+    users = os.path.abspath(site.getusersitepackages())
+    if site.ENABLE_USER_SITE and DIRECTORY.startswith(users + os.sep):
         return Path(users, NAME)
     return Path(sysconfig.get_path("purelib"), NAME)
 
