@@ -98,7 +98,7 @@ def _activate() -> None:
         if sys.stderr is not None:
             sys.stderr.write(
                 f"[dsfix] WARNING: no patch is applied: {sys.executable} cannot import dsfix "
-                f"({type(error).__name__}: {error}). Remedy: install dsfix for this Python\n"
+                f"({type(error).__name__}: {error}). Remedy: install dsfix for the Python of the job, 3.9 or newer\n"
             )
 
 
@@ -106,7 +106,7 @@ def _import_dsfix() -> None:
     from importlib import import_module
 
     if sys.version_info < (3, 9):  # noqa: UP036
-        raise RuntimeError("it needs Python 3.9 or newer")
+        raise RuntimeError("Python {}.{} is too old for it".format(*sys.version_info))
     try:
         # a directory of that name, as a clone's parent has one, can be imported and is nothing
         if getattr(import_module("dsfix"), "__file__", None) is not None:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 import venv
 from pathlib import Path
 
@@ -165,13 +164,12 @@ def test_a_path_with_odd_characters(tmp_path):
     assert odd.patched()
 
 
-def test_dsfix_among_the_users_own_packages(tmp_path):
-    python = sys._base_executable
-    where = [python, "-c", "import site; print(site.getusersitepackages())"]
+def test_dsfix_among_the_users_own_packages(tmp_path, base_python):
+    where = [base_python, "-c", "import site; print(site.getusersitepackages())"]
     told = subprocess.run(where, env={"PYTHONUSERBASE": str(tmp_path)}, capture_output=True, text=True, check=True)
     packages = Path(told.stdout.strip())
     install(packages)
-    users = Installation(python, packages, PYTHONUSERBASE=str(tmp_path))
+    users = Installation(base_python, packages, PYTHONUSERBASE=str(tmp_path))
     assert users.dsfix("enable").returncode == 0
     assert users.file.exists()
     assert users.patched()

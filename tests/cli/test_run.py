@@ -162,11 +162,11 @@ def test_what_python_sets_for_itself_stays_out(locale):
     assert {name: value for name, value in seen.items() if name.startswith("LC_")} == locale
 
 
-def test_other_customizations_are_loaded(job):
+def test_other_customizations_are_loaded(job, base_python):
     (job.directory / "sitecustomize.py").write_text("print('site'); mine = 1\n")
     user = Path(
         subprocess.run(
-            [sys.executable, "-c", "import site; print(site.getusersitepackages())"],
+            [base_python, "-c", "import site; print(site.getusersitepackages())"],
             env={**os.environ, "PYTHONUSERBASE": str(job.directory / "user")},
             capture_output=True,
             text=True,
@@ -176,8 +176,7 @@ def test_other_customizations_are_loaded(job):
     user.mkdir(parents=True)
     (user / "usercustomize.py").write_text("print('user')\n")
     code = "import sys, sitecustomize; print(sitecustomize.mine, sitecustomize.__file__, '_dsfix_start' in sys.modules)"
-    # a virtual environment has no packages of the user
-    done = run(job, sys._base_executable, "-c", code, PYTHONUSERBASE=str(job.directory / "user"))
+    done = run(job, base_python, "-c", code, PYTHONUSERBASE=str(job.directory / "user"))
     first, *seen = done.stdout.split()  # the first is the Python that runs `run`
     assert first == "site", done.stderr
     assert seen == ["site", "user", "1", str(job.directory / "sitecustomize.py"), "True"]
@@ -219,7 +218,7 @@ def test_a_python_without_what_dsfix_needs_starts_and_says_so_once(job, tmp_path
     assert outcomes(done) == [None]
     assert done.stderr.splitlines() == [
         f"[dsfix] WARNING: no patch is applied: {python} cannot import dsfix (ModuleNotFoundError: No module named "
-        "'packaging'). Remedy: install dsfix for this Python"
+        "'packaging'). Remedy: install dsfix for the Python of the job, 3.9 or newer"
     ]
     strict = run(job, python, "job.py", DSFIX_STRICT="1")
     assert strict.returncode == 1
