@@ -23,6 +23,10 @@ class Ended:
         """How many ranks compared their weights with PyTorch's, and came to this verdict."""
         return self.said.count(f", {verdict}: ")
 
+    def trained_wrong(self):
+        """At least one rank says so: a launcher ends the others with the first that fails."""
+        return self.ranks("WRONG") > 0 and self.ranks("right") == 0
+
 
 @pytest.fixture
 def start():

@@ -13,11 +13,11 @@ from dsfix import registry
 def test_two_ranks(start, script):
     as_it_is = start("sh", script, with_dsfix=False)
     assert as_it_is.status != 0
-    assert (as_it_is.ranks("WRONG"), as_it_is.ranks("right")) == (2, 0)
+    assert as_it_is.trained_wrong()
 
     below_run = start("sh", script, with_dsfix=True)
     assert below_run.status == 0
-    assert (below_run.ranks("WRONG"), below_run.ranks("right")) == (0, 2)
+    assert below_run.ranks("right") == 2
     assert below_run.said.count("[dsfix] INFO") == 1
 
 
@@ -40,7 +40,7 @@ def test_the_deepspeed_launcher(start):
 def test_a_worker_that_dies_and_is_started_again(start):
     as_it_is = start("sh", "elastic.sh", with_dsfix=False)
     assert as_it_is.status != 0
-    assert as_it_is.ranks("WRONG") == 2
+    assert as_it_is.trained_wrong()
 
     below_run = start("sh", "elastic.sh", with_dsfix=True)
     assert below_run.status == 0
@@ -52,7 +52,7 @@ def test_a_worker_that_dies_and_is_started_again(start):
 def test_spawned_processes_and_their_dataloader_workers(start):
     as_it_is = start("python", "processes.py", with_dsfix=False)
     assert as_it_is.status == 1
-    assert as_it_is.ranks("WRONG") == 1
+    assert as_it_is.trained_wrong()
     assert "patches in force: rank [0] fork [0] spawn [0]" in as_it_is.said
 
     below_run = start("python", "processes.py", with_dsfix=True)
