@@ -22,7 +22,8 @@ JSON = False  # what is printed is the command's
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("words", nargs=argparse.REMAINDER, metavar="CMD …", help="the command and its arguments")
+    command.usage = "python -m dsfix run CMD ..."
+    command.add_argument("words", nargs=argparse.REMAINDER, metavar="CMD ...", help="the command and its arguments")
     command.epilog = (
         "Each Python below CMD imports dsfix when it first imports DeepSpeed. It does not reach one that is started "
         "with -I, -E or -S, or with a PYTHONPATH that replaces the one it would inherit. exit status: CMD's; 126 CMD "

@@ -25,7 +25,7 @@ class Finder:
         if name != NAME:
             return None
         if "dsfix" in sys.modules:  # the script has imported it
-            sys.meta_path.remove(self)
+            _withdraw()
             return None
         spec: ModuleSpec | None = _find(self)
         if spec is not None and hasattr(spec.loader, "exec_module"):
@@ -86,8 +86,12 @@ def _find(without: "Any" = None) -> "Any":
     return None
 
 
-def _activate() -> None:
+def _withdraw() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]
+
+
+def _activate() -> None:
+    _withdraw()
     import os
 
     try:

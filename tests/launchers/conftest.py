@@ -36,7 +36,9 @@ def start():
     def start(*command, with_dsfix, **variables):
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
         binaries = os.path.dirname(sys.executable)
-        environment.update(PATH=f"{binaries}{os.pathsep}{environment['PATH']}", OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
+        environment.update(
+            PATH=f"{binaries}{os.pathsep}{environment['PATH']}", OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu"
+        )
         environment.update(variables)
         prefix = [sys.executable, "-m", "dsfix", "run"] if with_dsfix else []
         done = subprocess.run(
