@@ -84,3 +84,9 @@ class Environment:
 @pytest.fixture
 def environment(tmp_path):
     return Environment(tmp_path)
+
+
+@pytest.fixture
+def base_python():
+    """The Python that is no virtual environment, and so has packages of the user."""
+    return os.path.join(sys.base_prefix, "bin", "python{}.{}".format(*sys.version_info))

@@ -1,0 +1,103 @@
+"""What a start of Python pays that never imports DeepSpeed: ``python bench/start.py [--pairs N] [--write PAGE]``.
+
+CPU time (user + system) of `python -c pass` in a bare virtual environment, as it is, with the file that `enable` writes
+and below `run`, by turns, so that a change in the machine's speed meets all alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import timeit
+import venv
+from datetime import date
+from pathlib import Path
+
+import dsfix
+from dsfix import pth
+from dsfix.start import DIRECTORY
+
+IGNORED = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # a user's second start has its bytecode
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in IGNORED}
+
+
+class Starts:
+    """A Python, and the variables it is started with."""
+
+    def __init__(self, directory: Path, **variables: str) -> None:
+        venv.create(directory, symlinks=True)
+        self.python = str(directory / "bin" / "python")
+        self.environment = {**ENVIRONMENT, **variables}
+
+    def packages(self) -> Path:
+        command = [self.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        return Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+
+    def milliseconds(self) -> float:
+        process = subprocess.Popen([self.python, "-c", "pass"], env=self.environment)
+        _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            sys.exit("python -c pass failed")
+        return 1000 * (usage.ru_utime + usage.ru_stime)
+
+
+def table(pairs: int) -> str:
+    """Milliseconds and ratios as a Markdown table."""
+    with tempfile.TemporaryDirectory() as directory:
+        plain = Starts(Path(directory, "plain"))
+        enabled = Starts(Path(directory, "enabled"))
+        pth.write(enabled.packages() / pth.NAME)
+        below = Starts(Path(directory, "below"), PYTHONPATH=DIRECTORY)
+        kinds = {"`python -m dsfix enable`": enabled, "`python -m dsfix run`": below, "neither, once more": plain}
+        for each in kinds.values():
+            each.milliseconds()  # bytecode and file caches
+        bases, seen = [], {what: [] for what in kinds}
+        for _ in range(pairs):
+            bases.append(plain.milliseconds())
+            for what, each in kinds.items():
+                seen[what].append(each.milliseconds())
+    lines = ["| start with | ms more (median) | quartiles | ratio (median) |", "| --- | --- | --- | --- |"]
+    for what, times in seen.items():
+        more = [time - base for time, base in zip(times, bases)]
+        first, middle, third = statistics.quantiles(more, n=4)
+        ratio = statistics.median(time / base for time, base in zip(times, bases))
+        lines.append(f"| {what} | {middle:.2f} | {first:.2f} to {third:.2f} | {ratio:.3f} |")
+    return "\n".join(lines)
+
+
+def nanoseconds_per_import() -> float:
+    """What the hook adds to the import of any other module."""
+    sys.path.insert(0, DIRECTORY)
+    import _dsfix_start
+
+    finder = sys.meta_path.pop(0)
+    assert isinstance(finder, _dsfix_start.Finder)
+    return 1e9 * min(timeit.repeat(lambda: finder.find_spec("numpy", None, None), number=100_000, repeat=5)) / 100_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=200)
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    page = f"""# What a start of Python costs that never imports DeepSpeed
+
+`tox run -e bench-start` on {date.today()}: dsfix {dsfix.__version__}, Python {platform.python_version()}, \
+{os.cpu_count()} cores, {options.pairs} starts of each kind by turns, CPU time. Wanted: under 1 ms.
+
+{table(options.pairs)}
+
+Each module that such a process imports later: {nanoseconds_per_import():.0f} ns more.
+"""
+    print(page)
+    if options.write is not None:
+        options.write.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

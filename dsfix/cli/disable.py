@@ -1,0 +1,42 @@
+"""`disable`: takes back what `enable` did."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from .. import pth
+from . import output
+from .status import OK, TROUBLE, Complaint
+
+NAME = "disable"
+HELP = "take back what `enable` did"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.epilog = "exit status: 0 dsfix is not enabled any more; 1 another environment's file still enables it"
+
+
+def run(options: argparse.Namespace) -> int:
+    file = pth.destination()
+    try:
+        file.unlink()
+        removed = True
+    except FileNotFoundError:
+        removed = False
+    except OSError as error:
+        raise Complaint(f"{file} cannot be removed: {error.strerror or error}") from None
+    others = pth.found()
+    if options.json:
+        known = {
+            "enabled": bool(others),
+            "file": str(file),
+            "changed": removed,
+            "others": [str(each) for each in others],
+        }
+        output.print_json(known)
+    else:
+        print(f"{file} is {'removed' if removed else 'not there'}: it does not enable dsfix for {sys.executable}")
+        for other in others:
+            print(f"{other} still enables it: `python -m dsfix disable` with the Python that it belongs to")
+    return TROUBLE if others else OK

@@ -1,0 +1,33 @@
+"""`enable`: every process of this environment's Python that imports DeepSpeed has dsfix, without `import dsfix`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from .. import pth
+from . import output
+from .status import OK, Complaint
+
+NAME = "enable"
+HELP = "switch dsfix on for every process of this environment's Python, by a .pth file; no script is edited"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.epilog = "It does not reach a Python that is started with -S."
+
+
+def run(options: argparse.Namespace) -> int:
+    file = pth.destination()
+    try:
+        written = pth.write(file)
+    except OSError as error:
+        raise Complaint(
+            f"{file} cannot be written: {error.strerror or error}; enable dsfix in a virtual environment, "
+            "or start the job with `python -m dsfix run`"
+        ) from None
+    if options.json:
+        output.print_json({"enabled": True, "file": str(file), "changed": written})
+    else:
+        print(f"dsfix is {'now' if written else 'already'} enabled for {sys.executable}, by {file}")
+    return OK

@@ -1,0 +1,52 @@
+"""`status`: whether dsfix is switched on for this environment's Python from outside its scripts, and by what."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+
+from .. import __version__, pth
+from ..settings import Settings
+from ..start import DIRECTORY
+from . import output
+from .status import OK, TROUBLE
+
+NAME = "status"
+HELP = "whether dsfix is enabled for this environment's Python, by what, and which dsfix"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.epilog = "exit status: 0 enabled or not; 1 a file is there that should enable it, and does not"
+
+
+def run(options: argparse.Namespace) -> int:
+    files = pth.found()
+    below_run = DIRECTORY in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    enabled = "_dsfix_start" in sys.modules  # this process has been through it as any other
+    disabled = Settings.read().disable
+    if options.json:
+        output.print_json(
+            {
+                "enabled": enabled,
+                "files": [str(file) for file in files],
+                "run": below_run,
+                "disabled": disabled,
+                "dsfix": __version__,
+                "directory": os.path.dirname(DIRECTORY),
+                "python": sys.executable,
+            }
+        )
+    else:
+        where = f"{sys.executable} (Python {platform.python_version()})"
+        print(f"dsfix {__version__} in {os.path.dirname(DIRECTORY)}: {'' if enabled else 'not '}enabled for {where}")
+        for file in files:
+            print(f"by {file}" if enabled else f"{file} is there and has no effect: what it names is gone")
+        if below_run:
+            print("by PYTHONPATH, as `python -m dsfix run` sets it")
+        if not enabled:
+            print("`python -m dsfix enable` enables it")
+        if disabled:
+            print("DSFIX_DISABLE is set: no patch is applied")
+    return TROUBLE if files and not enabled else OK

@@ -1,0 +1,21 @@
+"""Loaded at the start of every Python below `python -m dsfix run`, which puts this directory on PYTHONPATH.
+
+It goes first on the path and must hide nothing: the sitecustomize that Python would have found is loaded as well, and
+this directory leaves sys.path. Any Python may get here, an old one, too.
+"""
+
+import os
+import sys
+
+if sys.version_info >= (3, 7):  # noqa: UP036
+    import _dsfix_start  # type: ignore[import-not-found]  # noqa: F401
+
+_directory = os.path.dirname(__file__)
+sys.path[:] = [entry for entry in sys.path if entry != _directory]
+_this = sys.modules.pop("sitecustomize")
+try:
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+except ImportError as error:
+    if getattr(error, "name", "sitecustomize") != "sitecustomize":
+        raise
+    sys.modules["sitecustomize"] = _this  # Python's import wants to find what it has loaded

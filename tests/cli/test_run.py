@@ -1,0 +1,284 @@
+"""`run`: a command and all Python processes below it have dsfix; nothing else about them is different."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from dsfix.start import DIRECTORY
+
+# a job: imports DeepSpeed and says what has become of the patch
+JOB = """\
+import json, sys
+import deepspeed.runtime.zero.stage3
+dsfix = sys.modules.get("dsfix")
+outcomes = {each.id: each.outcome.value for each in dsfix.report()} if dsfix else {}
+print(json.dumps(outcomes.get("zero3_offload_clip_device")))
+"""
+CHILDREN = """\
+import multiprocessing, os, subprocess, sys
+
+def job():
+    import job
+
+if __name__ == "__main__":
+    sys.stdout.flush()
+    subprocess.run([sys.executable, "job.py"], check=True)
+    for kind in ("spawn", "fork", "forkserver"):
+        process = multiprocessing.get_context(kind).Process(target=job)
+        process.start()
+        process.join()
+    os.execv(sys.executable, [sys.executable, "-m", "job"])
+"""
+
+
+@pytest.fixture
+def job(environment):
+    environment.install()
+    for package in environment.directory.glob("deepspeed/**/__init__.py"):
+        package.write_text("")
+    (environment.directory / "job.py").write_text(JOB)
+    (environment.directory / "children.py").write_text(CHILDREN)
+    return environment
+
+
+def run(job, *command, before=(sys.executable, "-m", "dsfix", "run"), **variables):
+    return subprocess.run(
+        [*before, *command],
+        env=job.variables(**variables),
+        cwd=job.directory,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def outcomes(done):
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def bare(directory):
+    """The Python of a virtual environment in which nothing is installed."""
+    venv.create(directory, symlinks=True)
+    return str(directory / "bin" / "python")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (sys.executable, "job.py"),
+        (sys.executable, "./job.py"),
+        (sys.executable, "-m", "job"),
+        (sys.executable, "-c", "import job"),
+        ("sh", "-c", f"{sys.executable} job.py"),
+        ("--", "env", "A=1", sys.executable, "job.py"),
+    ],
+    ids=lambda command: " ".join(command).replace(sys.executable, "python"),
+)
+def test_python_has_dsfix(job, command):
+    assert outcomes(run(job, *command)) == ["applied"]
+
+
+def test_without_run_it_has_not(job):
+    assert outcomes(run(job, sys.executable, "job.py", before=())) == [None]
+
+
+def test_children_have_dsfix(job):
+    done = run(job, sys.executable, "children.py")
+    assert outcomes(done) == ["applied"] * 5
+
+
+def test_nested_it_is_applied_once(job):
+    nested = run(job, sys.executable, "-m", "dsfix", "run", sys.executable, "job.py")
+    assert outcomes(nested) == ["applied"]
+    assert nested.stderr.count("[dsfix]") == 1
+
+
+def test_a_script_that_imports_dsfix_itself(job):
+    done = run(job, sys.executable, "-c", "import dsfix, job")
+    assert outcomes(done) == ["applied"]
+    assert done.stderr.count("[dsfix]") == 1
+
+
+def test_a_sys_path_that_is_changed_before_deepspeed_is_imported(job):
+    elsewhere = job.directory / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("deepspeed", "deepspeed-0.14.2.dist-info"):
+        (job.directory / name).rename(elsewhere / name)
+    assert outcomes(run(job, sys.executable, "-c", "import sys; sys.path.append('elsewhere'); import job")) == [
+        "applied"
+    ]
+
+
+def test_looking_for_deepspeed_does_not_import_dsfix(job):
+    look = (
+        "import importlib.util, sys\n"
+        "spec = importlib.util.find_spec('deepspeed')\n"
+        "print('dsfix' in sys.modules, spec.origin, spec.loader.is_package('deepspeed'))\n"
+    )
+    done = run(job, sys.executable, "-c", look)
+    assert done.stdout.split() == ["False", str(job.directory / "deepspeed" / "__init__.py"), "True"], done.stderr
+
+
+def test_the_module_knows_only_its_own_loader(job):
+    code = "import deepspeed; print(type(deepspeed.__loader__).__name__, type(deepspeed.__spec__.loader).__name__)"
+    assert run(job, sys.executable, "-c", code).stdout.split() == ["SourceFileLoader"] * 2
+
+
+SHOW = "import json, os, sys; print(json.dumps([sys.path, sorted(os.environ.items())]))"
+
+
+@pytest.mark.parametrize("path", ["", "first:second", ":second:"])
+def test_the_rest_of_the_environment_is_as_it_was(job, path):
+    def show(*before):
+        variables = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "ODD": "\udcff"}  # no locale: the C locale
+        done = subprocess.run(
+            [*before, sys.executable, "-c", SHOW], env=variables, cwd=job.directory, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    path_with, with_dsfix = show(sys.executable, "-m", "dsfix", "run")
+    path_without, without = show()
+    expected = {**dict(without), "PYTHONPATH": f"{DIRECTORY}:{path}" if path else DIRECTORY}
+    assert dict(with_dsfix) == expected
+    assert path_with == path_without
+
+
+@pytest.mark.parametrize("locale", [{}, {"LC_CTYPE": "C.UTF-8"}])
+def test_what_python_sets_for_itself_stays_out(locale):
+    """In the C locale Python sets LC_CTYPE in its own environment."""
+    variables = {"PATH": os.environ["PATH"], **locale}
+    command = [sys.executable, "-m", "dsfix", "run", "env"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    seen = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert {name: value for name, value in seen.items() if name.startswith("LC_")} == locale
+
+
+def test_other_customizations_are_loaded(job, base_python):
+    (job.directory / "sitecustomize.py").write_text("print('site'); mine = 1\n")
+    user = Path(
+        subprocess.run(
+            [base_python, "-c", "import site; print(site.getusersitepackages())"],
+            env={**os.environ, "PYTHONUSERBASE": str(job.directory / "user")},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    )
+    user.mkdir(parents=True)
+    (user / "usercustomize.py").write_text("print('user')\n")
+    code = "import sys, sitecustomize; print(sitecustomize.mine, sitecustomize.__file__, '_dsfix_start' in sys.modules)"
+    done = run(job, base_python, "-c", code, PYTHONUSERBASE=str(job.directory / "user"))
+    first, *seen = done.stdout.split()  # the first is the Python that runs `run`
+    assert first == "site", done.stderr
+    assert seen == ["site", "user", "1", str(job.directory / "sitecustomize.py"), "True"]
+
+
+@pytest.mark.parametrize("error", ["raise ValueError('broken')", "import not_there"])
+def test_a_customization_that_fails_is_told_as_ever(job, error):
+    (job.directory / "sitecustomize.py").write_text(f"{error}\n")
+    without = run(job, sys.executable, "-c", "pass", before=())
+    done = run(job, sys.executable, "job.py", before=(sys.executable, "-m", "dsfix", "run"))
+    assert "Error in sitecustomize" in without.stderr
+    told = [line for line in done.stderr.splitlines() if "[dsfix]" not in line]
+    assert told == without.stderr.splitlines() * 2  # of the Python that runs `run` as well
+    assert outcomes(done) == ["applied"]
+
+
+@pytest.mark.parametrize("option", ["-I", "-E", "-S"])
+def test_a_python_that_reads_no_pythonpath_starts_without_dsfix(job, option):
+    done = run(job, sys.executable, option, "-c", "import sys; print('_dsfix_start' in sys.modules)")
+    assert (done.stdout.strip(), done.stderr) == ("False", "")
+
+
+def test_a_python_without_dsfix_has_this_one(job, tmp_path_factory):
+    import packaging
+    import wrapt
+
+    for module in (packaging, wrapt):
+        (job.directory / module.__name__).symlink_to(Path(module.__file__).parent)
+    python = Path(bare(tmp_path_factory.mktemp("bare")))
+    (packages,) = python.parents[1].glob("lib/python*/site-packages")
+    (packages / "dsfix").mkdir()  # as a clone's parent directory has it: no package
+    done = run(job, python, "job.py")
+    assert outcomes(done) == ["applied"]
+
+
+def test_a_python_without_what_dsfix_needs_starts_and_says_so_once(job, tmp_path_factory):
+    python = bare(tmp_path_factory.mktemp("bare"))
+    done = run(job, python, "job.py")
+    assert outcomes(done) == [None]
+    assert done.stderr.splitlines() == [
+        f"[dsfix] WARNING: no patch is applied: {python} cannot import dsfix (ModuleNotFoundError: No module named "
+        "'packaging'). Remedy: install dsfix for the Python of the job, 3.9 or newer"
+    ]
+    strict = run(job, python, "job.py", DSFIX_STRICT="1")
+    assert strict.returncode == 1
+    assert "No module named 'packaging'" in strict.stderr.splitlines()[-1]
+
+
+def test_strict_trouble_stops_the_import(job):
+    job.stage3.write_text(job.stage3.read_text().replace("clip * self.loss_scale", "self.loss_scale * clip"))
+    assert "StrictError" in run(job, sys.executable, "job.py", DSFIX_STRICT="1").stderr.splitlines()[-1]
+    assert outcomes(run(job, sys.executable, "job.py")) == ["drifted"]
+
+
+def test_the_command_takes_the_place_of_run(job):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dsfix", "run", "sh", "-c", "echo $$; read answer"],
+        env=job.variables(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert int(process.stdout.readline()) == process.pid
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_the_exit_status_is_the_commands(job):
+    assert run(job, "sh", "-c", "exit 7").returncode == 7
+
+
+def test_a_broken_pipe_ends_the_command_quietly(job):
+    """Python ignores SIGPIPE, and what it starts would."""
+    done = run(job, "sh", "-c", "yes | head -1")
+    assert (done.stdout, done.stderr) == ("y\n", "")
+
+
+def test_commands_that_cannot_be_executed(job):
+    def answer(*command, **variables):
+        done = run(job, *command, **variables)
+        return done.returncode, done.stderr.strip(), done.stdout
+
+    (job.directory / "train.py").write_text("")
+    (job.directory / "no.sh").write_text("#!/nowhere/sh\n")
+    (job.directory / "plain.sh").write_text("echo $1\n")
+    for script in ("no.sh", "plain.sh"):
+        (job.directory / script).chmod(0o755)
+    assert answer("nosuch") == (127, "dsfix: nosuch: command not found", "")
+    assert answer("./nosuch")[0] == 127
+    assert answer("train.py") == (
+        127,
+        "dsfix: train.py: command not found; a script in this directory is run by `python train.py`",
+        "",
+    )
+    name = Path(sys.executable).name
+    beside = answer(name, PATH="/nowhere")
+    assert beside == (127, f"dsfix: {name}: command not found; {sys.executable} is not on PATH", "")
+    assert answer("./train.py") == (126, "dsfix: ./train.py: cannot be executed: Permission denied", "")
+    assert answer("./no.sh")[0] == 126
+    assert "interpreter" in answer("./no.sh")[1]
+    assert answer("./plain.sh", "hello") == (0, "", "hello\n")  # as a shell does
+    status, sentence, _ = answer()
+    assert status == 2
+    assert sentence.startswith("dsfix: run needs a command")

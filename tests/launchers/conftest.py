@@ -1,0 +1,57 @@
+"""The scripts under examples/, as they are and with `python -m dsfix run` in front."""
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SECONDS = 500  # of one job; on an idle machine it takes 10
+TRAINS_WRONG = "0.18.2"
+
+
+class Ended:
+    """What a job that has ended said on either stream, and its exit status."""
+
+    def __init__(self, done):
+        self.status, self.said = done.returncode, done.stdout
+
+    def ranks(self, verdict):
+        """How many ranks compared their weights with PyTorch's, and came to this verdict."""
+        return self.said.count(f", {verdict}: ")
+
+    def trained_wrong(self):
+        """At least one rank says so: a launcher ends the others with the first that fails."""
+        return self.ranks("WRONG") > 0 and self.ranks("right") == 0
+
+
+@pytest.fixture
+def start():
+    """Runs a command in examples/ to its end: `start(*command, with_dsfix=…, **variables)`."""
+    assert metadata.version("deepspeed") == TRAINS_WRONG
+
+    def start(*command, with_dsfix, **variables):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
+        binaries = os.path.dirname(sys.executable)
+        environment.update(
+            PATH=f"{binaries}{os.pathsep}{environment['PATH']}", OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu"
+        )
+        environment.update(variables)
+        prefix = [sys.executable, "-m", "dsfix", "run"] if with_dsfix else []
+        done = subprocess.run(
+            [*prefix, *command],
+            env=environment,
+            cwd=EXAMPLES,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        print(done.stdout[-8000:])
+        return Ended(done)
+
+    return start
