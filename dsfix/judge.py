@@ -25,7 +25,10 @@ class Verdict:
 
 def decide(entry: Entry, settings: Settings) -> Verdict:
     """The verdict before anything is imported: user's choice, version gate, source."""
-    return before_source(entry, settings) or by_source(entry.patch)
+    try:
+        return before_source(entry, settings) or by_source(entry.patch)
+    except Exception as error:  # a declaration that cannot be evaluated
+        return Verdict(Outcome.FAILED, f"{type(error).__name__}: {error}")
 
 
 def before_source(entry: Entry, settings: Settings) -> Verdict | None:

@@ -41,20 +41,20 @@ def _environment(as_json: bool) -> int:
                 "severity": catalogue[patch_id].patch.severity.value,
                 "outcome": verdict.outcome.value,
                 "reason": verdict.reason,
+                "distribution": catalogue[patch_id].distribution,
             }
             for patch_id, verdict in found.items()
         ]
         output.print_json({"distributions": environment.distributions(), "patches": patches})
     else:
         print(environment.heading())
-        rows = [
-            (
-                (patch_id, _word(verdict.outcome), _why(catalogue[patch_id].patch, verdict)),
-                output.style(verdict.outcome),
-            )
-            for patch_id, verdict in sorted(found.items(), key=_place)
-        ]
-        output.print_table(("patch", "here", "why"), rows)
+        plugins = bool(registry.plugin_distributions())  # without one there is nothing to tell apart
+        rows = []
+        for patch_id, verdict in sorted(found.items(), key=_place):
+            entry = catalogue[patch_id]
+            cells = (patch_id, _word(verdict.outcome), *[entry.distribution] * plugins, _why(entry.patch, verdict))
+            rows.append((cells, output.style(verdict.outcome)))
+        output.print_table(("patch", "here", *["from"] * plugins, "why"), rows)
         print(_advice([verdict.outcome for verdict in found.values()]))
     return TROUBLE if any(verdict.outcome.trouble for verdict in found.values()) else OK
 
