@@ -19,7 +19,7 @@ _OWN = "dsfix"
 
 @dataclass(frozen=True)
 class Entry:
-    """One patch of the catalogue: its id is the name of its module, behind "distribution:" where a plug-in brings it."""
+    """One patch of the catalogue: its id is the name of its module, that of a plug-in's "distribution:module"."""
 
     id: str
     patch: Patch
@@ -75,10 +75,12 @@ def _brought_by(plugin: plugins.Plugin) -> Iterator[Entry | Broken]:
     names = [f"{plugin.module}.{each}" for each in _modules(module)] if hasattr(module, "__path__") else [plugin.module]
     if not names:
         yield Broken(f"{plugin.distribution} ({plugin.module})", "it holds no patch", "plug-in")
+    from . import declared
+
     for name in names:
         patch_id = f"{plugin.distribution}:{name.rpartition('.')[2]}"
         entry = _entry(patch_id, name, plugin.distribution)
-        flaw = plugins.flaw(entry.patch) if isinstance(entry, Entry) else ""
+        flaw = declared.flaw(entry.patch) if isinstance(entry, Entry) else ""
         yield Broken(patch_id, flaw) if flaw else entry
 
 
