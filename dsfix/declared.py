@@ -1,4 +1,4 @@
-"""Whether a declaration is what the engine and the commands take it for: a plug-in's has not stood dsfix's own tests."""
+"""Whether a declaration is what the engine and the commands take it for; that of a plug-in need not be."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 
-
 GROUP = "dsfix.patches"
 _GROUP_HEADER = b"[dsfix.patches]"
 
