@@ -38,6 +38,11 @@ def declared() -> Iterator[Plugin]:
             yield Plugin(name, module, "" if is_module else "it is not the name of a module")
 
 
+def normalized(distribution: str) -> str:
+    """The one way of writing a distribution's name, as PEP 503 has it."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
 def _candidates() -> Iterator[str]:
     """The normalized names of the distributions that have the group.
 
@@ -54,6 +59,6 @@ def _candidates() -> Iterator[str]:
                 try:
                     with open(os.path.join(place, name, "entry_points.txt"), "rb") as file:
                         if _GROUP_HEADER in file.read():
-                            yield re.sub(r"[-_.]+", "-", stem.partition("-")[0]).lower()
+                            yield normalized(stem.partition("-")[0])
                 except OSError:
                     continue
