@@ -27,9 +27,9 @@ class Plugin:
 
 def declared() -> Iterator[Plugin]:
     """Every entry point of the group, by distribution; each distribution once, as importlib.metadata finds it."""
-    for name in sorted(set(_candidates())):
+    for name, written in sorted({normalized(each): each for each in _candidates()}.items()):
         try:
-            found = metadata.distribution(name).entry_points
+            found = metadata.distribution(written).entry_points  # as written: Python 3.9 finds no dot by another name
         except Exception as error:  # metadata that cannot be read
             yield Plugin(name, "entry_points.txt", f"{type(error).__name__}: {error}")
             continue
@@ -44,7 +44,7 @@ def normalized(distribution: str) -> str:
 
 
 def _candidates() -> Iterator[str]:
-    """The normalized names of the distributions that have the group.
+    """The names, as their directories have them, of the distributions that have the group.
 
     importlib.metadata.entry_points looks as well, and takes three times as long to find that there is none.
     """
@@ -59,6 +59,6 @@ def _candidates() -> Iterator[str]:
                 try:
                     with open(os.path.join(place, name, "entry_points.txt"), "rb") as file:
                         if _GROUP_HEADER in file.read():
-                            yield normalized(stem.partition("-")[0])
+                            yield stem.partition("-")[0]
                 except OSError:
                     continue

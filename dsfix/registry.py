@@ -8,6 +8,7 @@ import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Callable
 
 from . import plugins
 from .outcome import UnknownPatch
@@ -87,14 +88,27 @@ def _brought_by(plugin: plugins.Plugin) -> Iterator[Entry | Broken]:
 def _entry(patch_id: str, name: str, distribution: str = _OWN) -> Entry | Broken:
     module, reason = _load(name)
     patch = getattr(module, "PATCH", None)
+    if module is not None and _of_a_forgotten_dsfix(patch):
+        module, reason = _tried(functools.partial(importlib.reload, module))
+        patch = getattr(module, "PATCH", None)
     if module is None or not isinstance(patch, Patch):
         return Broken(patch_id, reason or "it declares no PATCH")
     return Entry(patch_id, patch, module, distribution)
 
 
+def _of_a_forgotten_dsfix(patch: object) -> bool:
+    """Whether a plug-in's module has outlived the dsfix that loaded it, which was removed from sys.modules."""
+    kind = type(patch)
+    return kind is not Patch and (kind.__module__, kind.__qualname__) == (Patch.__module__, Patch.__qualname__)
+
+
 def _load(name: str) -> tuple[ModuleType | None, str]:
+    return _tried(functools.partial(importlib.import_module, name))
+
+
+def _tried(load: Callable[[], ModuleType]) -> tuple[ModuleType | None, str]:
     try:
-        return importlib.import_module(name), ""
+        return load(), ""
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # one broken file must not cost the others, even if it calls sys.exit

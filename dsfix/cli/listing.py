@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import registry
+from .. import registry, versions
 from ..judge import Verdict
 from ..outcome import Outcome
 from ..patch import Patch, Severity
@@ -48,13 +48,14 @@ def _environment(as_json: bool) -> int:
         output.print_json({"distributions": environment.distributions(), "patches": patches})
     else:
         print(environment.heading())
-        plugins = bool(registry.plugin_distributions())  # without one there is nothing to tell apart
-        rows = []
-        for patch_id, verdict in sorted(found.items(), key=_place):
-            entry = catalogue[patch_id]
-            cells = (patch_id, _word(verdict.outcome), *[entry.distribution] * plugins, _why(entry.patch, verdict))
-            rows.append((cells, output.style(verdict.outcome)))
-        output.print_table(("patch", "here", *["from"] * plugins, "why"), rows)
+        rows = [
+            (
+                (patch_id, _word(verdict.outcome), _why(catalogue[patch_id].patch, verdict) + _origin(patch_id)),
+                output.style(verdict.outcome),
+            )
+            for patch_id, verdict in sorted(found.items(), key=_place)
+        ]
+        output.print_table(("patch", "here", "why"), rows)
         print(_advice([verdict.outcome for verdict in found.values()]))
     return TROUBLE if any(verdict.outcome.trouble for verdict in found.values()) else OK
 
@@ -78,6 +79,14 @@ def _why(patch: Patch, verdict: Verdict) -> str:
         claim = ", ".join(f"{name} {specifiers}" for name, specifiers in patch.affects.items())
         reason = f"{reason.partition(': ')[0]}; for {claim}"
     return f"{patch.severity.value}: {patch.title}\n{reason}"
+
+
+def _origin(patch_id: str) -> str:
+    """A line about a patch that is not dsfix's own, or ""."""
+    distribution = registry.catalogue()[patch_id].distribution
+    if distribution not in registry.plugin_distributions():
+        return ""
+    return f"\nfrom {versions.described(distribution) or distribution}"
 
 
 def _advice(outcomes: list[Outcome]) -> str:

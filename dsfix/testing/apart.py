@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -46,7 +47,11 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if rank.device or (mark is None and MARK not in getattr(item, "fixturenames", ())):
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in _reports(item, **(mark.kwargs if mark is not None else {})):
+    try:
+        reports = _reports(item, *(mark.args if mark is not None else ()), **(mark.kwargs if mark is not None else {}))
+    except (TypeError, ValueError) as error:  # of the mark's arguments
+        reports = [_report(item, "failed", f"{MARK}: {error}")]
+    for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     # pytest has left what was set up for the item before and would serve this one, too
     left = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
@@ -64,6 +69,7 @@ def _reports(item: pytest.Item, device: str = "cuda", ranks: int = 1, timeout: f
             ended = launch(_command(item), ranks=ranks, timeout=timeout, env=environment)
         except LabUnavailable as reason:
             return [_report(item, "skipped", (str(item.path), 0, f"Skipped: {reason}"))]
+        ended.sort(key=lambda each: each.returncode == -signal.SIGKILL)  # another's failure ends those
         told = [_told(item, Path(directory), each) for each in ended]
     return next((reports for reports in told if any(each.failed for each in reports)), told[0])
 

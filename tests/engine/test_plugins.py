@@ -170,6 +170,19 @@ def test_the_first_installation_on_the_path_counts_once(own, tmp_path):
     assert told.warnings == []
 
 
+def test_a_dsfix_that_is_imported_anew_has_the_plugins_too(own):
+    own.plugin("acme", "acme", one=EDIT.format("n", 3))
+    told = own.run("""
+        import sys, dsfix, deepspeed.n
+        for name in [name for name in sys.modules if name.partition(".")[0] == "dsfix"]:
+            del sys.modules[name]
+        import dsfix
+        tell([deepspeed.n.f(1), outcomes()])
+    """)
+    assert told.value == [4, {"cure": "pending", "acme:one": "applied"}]
+    assert told.warnings == []
+
+
 def test_the_report_names_the_plugin(own, tmp_path):
     own.plugin("acme", "acme", one=EDIT.format("n", 3))
     script = """
