@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,16 @@ class Verdict:
 
 def decide(entry: Entry, settings: Settings) -> Verdict:
     """The verdict before anything is imported: user's choice, version gate, source."""
-    return before_source(entry, settings) or by_source(entry.patch)
+    try:
+        return before_source(entry, settings) or by_source(entry.patch)
+    except Exception as error:  # a declaration that cannot be evaluated
+        return Verdict(Outcome.FAILED, f"{type(error).__name__}: {error}")
+
+
+def if_asked_for(entry: Entry, settings: Settings) -> Verdict:
+    """The same where somebody names the patch: one that is off by default is on then."""
+    on = dataclasses.replace(entry.patch, default=True)
+    return decide(dataclasses.replace(entry, patch=on), settings)
 
 
 def before_source(entry: Entry, settings: Settings) -> Verdict | None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import hooks, log, versions
+from . import hooks, log, registry, versions
 from .engine import Engine
 from .guards import initialize
 from .outcome import Outcome, StrictError
@@ -132,6 +132,7 @@ def as_json() -> dict[str, Any]:
     """The content of this process's file under DSFIX_REPORT."""
     from . import __version__
 
+    plugins = registry.plugin_distributions()
     return {
         "dsfix": __version__,
         "host": socket.gethostname(),
@@ -139,7 +140,7 @@ def as_json() -> dict[str, Any]:
         "rank": log.rank(),
         "argv": sys.argv[:1],
         "python": platform.python_version(),
-        "distributions": {name: versions.installed(name) for name in ("deepspeed", "torch", "numpy")},
+        "distributions": {name: versions.installed(name) for name in ("deepspeed", "torch", "numpy", *plugins)},
         "patches": [{**asdict(each), "outcome": each.outcome.value} for each in report()],
     }
 

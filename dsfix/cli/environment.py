@@ -15,12 +15,12 @@ SHOWN = ("deepspeed", "torch", "numpy", "python")
 
 def distributions() -> dict[str, str | None]:
     """Version, "" where there is one without metadata, None where it is absent."""
-    return {name: versions.installed(name) for name in SHOWN}
+    return {name: versions.installed(name) for name in (*SHOWN, *registry.plugin_distributions())}
 
 
 def heading() -> str:
     """The versions in one line."""
-    return versions.described(*SHOWN)
+    return versions.described(*SHOWN, *registry.plugin_distributions())
 
 
 def require_deepspeed() -> None:

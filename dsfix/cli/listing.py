@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import registry
+from .. import registry, versions
 from ..judge import Verdict
 from ..outcome import Outcome
 from ..patch import Patch, Severity
@@ -41,6 +41,7 @@ def _environment(as_json: bool) -> int:
                 "severity": catalogue[patch_id].patch.severity.value,
                 "outcome": verdict.outcome.value,
                 "reason": verdict.reason,
+                "distribution": catalogue[patch_id].distribution,
             }
             for patch_id, verdict in found.items()
         ]
@@ -49,7 +50,7 @@ def _environment(as_json: bool) -> int:
         print(environment.heading())
         rows = [
             (
-                (patch_id, _word(verdict.outcome), _why(catalogue[patch_id].patch, verdict)),
+                (patch_id, _word(verdict.outcome), _why(catalogue[patch_id].patch, verdict) + _origin(patch_id)),
                 output.style(verdict.outcome),
             )
             for patch_id, verdict in sorted(found.items(), key=_place)
@@ -78,6 +79,14 @@ def _why(patch: Patch, verdict: Verdict) -> str:
         claim = ", ".join(f"{name} {specifiers}" for name, specifiers in patch.affects.items())
         reason = f"{reason.partition(': ')[0]}; for {claim}"
     return f"{patch.severity.value}: {patch.title}\n{reason}"
+
+
+def _origin(patch_id: str) -> str:
+    """A line about a patch that is not dsfix's own, or ""."""
+    distribution = registry.catalogue()[patch_id].distribution
+    if distribution not in registry.plugin_distributions():
+        return ""
+    return f"\nfrom {versions.described(distribution) or distribution}"
 
 
 def _advice(outcomes: list[Outcome]) -> str:

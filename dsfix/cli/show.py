@@ -6,7 +6,7 @@ import argparse
 import inspect
 from collections.abc import Mapping
 
-from .. import judge
+from .. import judge, versions
 from ..settings import Settings
 from . import environment, output
 from .status import OK, TROUBLE
@@ -36,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
         "outcome": verdict.outcome.value,
         "reason": verdict.reason,
         "story": inspect.cleandoc(entry.docstring),
+        "distribution": entry.distribution,
         "file": entry.module.__file__,
     }
     if options.json:
@@ -58,6 +59,7 @@ def _print(story: Mapping[str, object]) -> None:
         "symptom": story["symptom"] or "none: no error and no log line shows it",
         "changes": story["changes"],
         "here": f"{story['outcome']}: {story['reason']}",
+        "from": versions.described(str(story["distribution"])) or story["distribution"],
         "file": story["file"],
     }
     for name, value in facts.items():

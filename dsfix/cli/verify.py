@@ -89,8 +89,7 @@ def _verdicts(named: Iterable[registry.Entry]) -> dict[str, Verdict]:
     """As `list` has them; a patch that is off by default counts as asked for where it is named."""
     verdicts = environment.verdicts()
     for entry in named:
-        on = dataclasses.replace(entry.patch, default=True)
-        verdicts[entry.id] = judge.decide(dataclasses.replace(entry, patch=on), Settings.read())
+        verdicts[entry.id] = judge.if_asked_for(entry, Settings.read())
     return verdicts
 
 

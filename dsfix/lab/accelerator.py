@@ -18,8 +18,8 @@ from dsfix.lab.environment import local_world_size
 from dsfix.lab.errors import LabUnavailable
 
 # DeepSpeed's CPU accelerator imports these two unconditionally up to this release
-_LAST_WITH_INTEL = Version("0.14.0")
-_INTEL = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
+LAST_WITH_INTEL = Version("0.14.0")
+INTEL = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
 _COLLECTIVES = (
     *("all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "broadcast"),
     *("gather", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter"),
@@ -44,8 +44,8 @@ def prepare() -> None:
         version = Version(deepspeed_version())
     except LabUnavailable:
         return
-    if version <= _LAST_WITH_INTEL:
-        for name in _INTEL:
+    if version <= LAST_WITH_INTEL:
+        for name in INTEL:
             stub = ModuleType(name)
             stub.__spec__ = importlib.machinery.ModuleSpec(name, None)
             sys.modules.setdefault(name, stub)
@@ -95,7 +95,7 @@ def _finish_collectives() -> None:
 
 def _remove_stubs() -> None:
     # other packages ask sys.modules whether these are installed
-    for name in _INTEL:
+    for name in INTEL:
         module = sys.modules.get(name)
         if module is not None and getattr(module.__spec__, "loader", None) is None:
             del sys.modules[name]

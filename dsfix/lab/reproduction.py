@@ -141,6 +141,8 @@ def _reproduce(patch_id: str) -> dict[str, Any]:
     entry = catalogue()[patch_id]
     with Lab(device=entry.patch.device) as lab:
         try:
+            if not hasattr(entry.module, "reproduce"):
+                raise CannotTell("its file has no reproduce(lab)")  # of a plug-in
             outcome, detail = "no-bug", entry.module.reproduce(lab)
         except BugPresent as seen:
             outcome, detail = "bug", str(seen)

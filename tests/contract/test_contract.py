@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+import choice
 import pytest
-from harness import checks, choice
 
 from dsfix import registry
 from dsfix.registry import Entry
+from dsfix.testing.contract import checks
 
 ENTRIES = registry.catalogue()
 RELEASES = choice.by_release(ENTRIES)

@@ -9,11 +9,11 @@ from types import ModuleType
 from typing import Any, Callable
 
 import pytest
-from harness import checks
-from harness.case import Broken, Case, Machine
-from harness.client import Server
 
 from dsfix.registry import Entry
+from dsfix.testing.contract import checks
+from dsfix.testing.contract.case import Broken, Case
+from dsfix.testing.contract.machine import Machine
 
 PACKAGES = {
     "torch/__init__.py": "",
@@ -112,7 +112,7 @@ GOOD = {
 
 
 @pytest.fixture
-def cases(cold: Server, tmp_path: Path, dsfix_in: Callable[[Path], Path]) -> Callable[..., dict[str, Case]]:
+def cases(machine: Machine, tmp_path: Path, dsfix_in: Callable[[Path], Path]) -> Callable[..., dict[str, Case]]:
     """Installs the stand-ins and a catalogue of these patches: id -> the patch's case."""
 
     def make(patches: Mapping[str, str]) -> dict[str, Case]:
@@ -136,7 +136,7 @@ def cases(cold: Server, tmp_path: Path, dsfix_in: Callable[[Path], Path]) -> Cal
                 catalogue=entries,
                 beside=tuple(entries.values()),
                 front=(front,),
-                machine=Machine((cold,), scratch),
+                machine=Machine(machine.servers[-1:], scratch),
             )
             for name, entry in entries.items()
         }

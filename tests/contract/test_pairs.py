@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+import choice
 import pytest
-from harness import choice
 
 import environments
 import table

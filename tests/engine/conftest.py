@@ -203,6 +203,15 @@ class World:
     def patch(self, id: str, text: str) -> None:
         (self.patches / f"{id}.py").write_text(_PATCH + textwrap.dedent(text))
 
+    def plugin(self, distribution: str, value: str, **patches: str) -> None:
+        """Installs a distribution whose one entry point has this value; `patches` are modules of the package there."""
+        info = self.site / f"{distribution.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[dsfix.patches]\npatches = {value}\n")
+        for name, text in {"__init__": "", **patches}.items():
+            self.module(f"{value}.{name}", text if name == "__init__" else _PATCH + textwrap.dedent(text))
+
     def run(self, script: str, code: int = 0, python: tuple = (), **environment: str) -> Told:
         """Runs a script in a fresh process that has to end with `code`."""
         mine = ("DSFIX", "_DSFIX", "PYTHON", "RANK", "LOCAL_RANK", "SLURM", "OMPI", "PMI", "COV_")

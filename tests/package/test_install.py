@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -80,4 +81,22 @@ def test_installing_never_changes_torch_or_deepspeed(built):
     metadata = zipfile.ZipFile(built[".whl"])
     name = next(each for each in metadata.namelist() if each.endswith(".dist-info/METADATA"))
     required = [line for line in metadata.read(name).decode().splitlines() if line.startswith("Requires-Dist:")]
-    assert sorted(line.split()[1].split(">")[0] for line in required) == ["packaging", "rich", "wrapt"]
+    always = [line for line in required if "extra ==" not in line]
+    assert sorted(line.split()[1].split(">")[0] for line in always) == ["packaging", "rich", "wrapt"]
+
+
+def test_a_plugin_is_installed_beside_it_and_removed_again(built, tmp_path):
+    patch_id = "dsfix-plugin-example:get_batch_info_methods"
+    source = tmp_path / "source"
+    shutil.copytree(CHECKOUT / "docs" / "plugin-example", source)  # a build leaves files there
+    succeed(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, source, cwd=tmp_path)
+    [wheel] = tmp_path.glob("*.whl")
+    python = environment(tmp_path)
+    succeed("uv", "pip", "install", "--python", python, built[".whl"], wheel, cwd=tmp_path)
+    report = "import dsfix; print(*[(r.id, r.outcome.value) for r in dsfix.report()], sep='\\n')"
+    assert f"('{patch_id}', 'not-affected')" in succeed(python, "-c", report, cwd=tmp_path).splitlines()
+    story = json.loads(succeed(python, "-m", "dsfix", "show", patch_id, "--json", cwd=tmp_path))
+    assert story["distribution"] == "dsfix-plugin-example"
+    assert "Why: the docstring promises" in story["story"]
+    succeed("uv", "pip", "uninstall", "--python", python, "dsfix-plugin-example", cwd=tmp_path)
+    assert patch_id not in succeed(python, "-c", report, cwd=tmp_path)

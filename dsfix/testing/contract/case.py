@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -17,32 +16,13 @@ from typing import Any
 
 from dsfix.patch import Edit, Patch, Provide, Severity
 from dsfix.registry import Entry
-from harness import copies, describe
-from harness.client import Server
-
-_numbers = itertools.count(1)
+from dsfix.testing.contract import copies
+from dsfix.testing.contract.contract_process import describe
+from dsfix.testing.contract.machine import Machine
 
 
 class Broken(AssertionError):
     """A patch does not keep the contract; the message names the patch, the release and what differs."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where processes come from: servers, the one that has imported most first, the last one nothing.
-
-    scratch: a directory for copies.
-    """
-
-    servers: tuple[Server, ...]
-    scratch: Path
-
-    def without(self, modules: Iterable[str]) -> Server:
-        """The first server that has imported none of these."""
-        return next((each for each in self.servers if each.loaded.isdisjoint(modules)), self.servers[-1])
-
-    def directory(self) -> Path:
-        return self.scratch / str(next(_numbers))
 
 
 @dataclass(frozen=True)
@@ -115,12 +95,12 @@ class Case:
         return self.patch.severity is Severity.IMPORT
 
     @property
-    def on(self) -> dict[str, str]:
+    def on(self) -> dict[str, Any]:
         """The environment in which this patch is on, and those that the import needs; or all of `together`."""
         return {"DSFIX_ONLY": ",".join(each.id for each in self.together or (self.entry, *self.companions))}
 
     @property
-    def off(self) -> dict[str, str]:
+    def off(self) -> dict[str, Any]:
         """The environment in which only those patches are on that the import needs."""
         needed = {each.id for each in self.companions}
         return {"DSFIX_SKIP": ",".join(each for each in self.catalogue if each not in needed)}

@@ -12,10 +12,9 @@ from pathlib import Path
 GIVEN = json.loads(os.environ["CONTRACT_JOB"])
 
 
-def tell(kind):
-    sys.path.append(GIVEN["harness"])
-    from harness import describe
-
+def tell(kind: str) -> None:
+    sys.path.append(GIVEN["packages"])
+    describe = importlib.import_module("contract_process.describe")
     errors = {}
     for name in GIVEN["modules"]:
         try:
@@ -32,7 +31,7 @@ def tell(kind):
     Path(GIVEN["told"], f"{kind}.json").write_text(json.dumps(told), encoding="utf-8")
 
 
-def fork(kind):
+def fork(kind: str) -> None:
     pid = os.fork()
     if pid == 0:
         try:
@@ -42,7 +41,7 @@ def fork(kind):
     os.waitpid(pid, 0)
 
 
-def main():
+def main() -> None:
     fork("forked before the import")
     tell("the job")
     fork("forked behind the import")

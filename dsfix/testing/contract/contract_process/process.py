@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from harness import describe
+from . import describe
 
 Step = Sequence[Any]
 _PROBE = "another_patch"

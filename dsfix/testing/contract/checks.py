@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Callable
 
 from dsfix.patch import Edit, Provide, Replace, Wrap
-from harness import describe, drift
-from harness.case import Broken, Case, compiled
+from dsfix.testing.contract import drift
+from dsfix.testing.contract.case import Broken, Case, compiled
+from dsfix.testing.contract.contract_process import describe
 
 Look = Mapping[str, Any]
-_HERE = Path(__file__).resolve()
+_PROCESS = Path(describe.__file__).resolve().parent
 _KINDS = ("the job", "forked before the import", "forked behind the import", "spawned", "a new program")
 
 
@@ -164,7 +165,7 @@ def every_import_order(case: Case) -> None:
 
 def disabled_by_the_environment(case: Case) -> None:
     """Named in DSFIX_SKIP, not named in DSFIX_ONLY, or with DSFIX_DISABLE: as shipped, and quietly."""
-    ways = {"DSFIX_SKIP": case.off["DSFIX_SKIP"], "DSFIX_DISABLE": "1"}
+    ways: dict[str, Any] = {"DSFIX_SKIP": case.off["DSFIX_SKIP"], "DSFIX_DISABLE": "1"}
     mine = set(case.patch.modules)
     others = [each.id for each in case.catalogue.values() if each.id != case.id and not mine & set(each.patch.modules)]
     if case.companions or others:
@@ -192,7 +193,7 @@ def a_hand_edit_is_left_alone(case: Case) -> None:
 def _check_untouched(case: Case, found: Look, texts: Mapping[str, str], when: str) -> None:
     """Each edited function, as far as it is in the file, is what the file says."""
     for edit in case.edits:
-        codes = _codes(texts.get(edit.module, None) or case.text(edit.module), edit.qualname)
+        codes = _codes(texts.get(edit.module) or case.text(edit.module), edit.qualname)
         seen = found["seen"][_target(edit)]
         case.expect(not codes or codes.get(seen["text"]) == seen["lines"], f"{when} {edit.target} is not as its file")
 
@@ -200,7 +201,7 @@ def _check_untouched(case: Case, found: Look, texts: Mapping[str, str], when: st
 def the_fixing_release_is_left_alone(case: Case) -> None:
     """With the files of the release that brought the fix, under the affected number, there is nothing to do."""
     if case.fixing is None:
-        raise DoesNotArise(f"no release of the table has fixed it (fixed_in={case.patch.fixed_in})")
+        raise DoesNotArise(f"no release with the fix is at hand (fixed_in={case.patch.fixed_in})")
     texts = {}
     for module in dict.fromkeys((*case.patch.modules, *case.evidence)):
         if module.partition(".")[0] == "deepspeed":
@@ -396,11 +397,11 @@ def _processes(case: Case, disabled: bool = False) -> _Processes:
     given = {
         "modules": [] if disabled else case.targets,
         "changes": [] if disabled else case.changes,
-        "harness": str(_HERE.parents[1]),
+        "packages": str(_PROCESS.parent),
         "told": str(directory / "told"),
     }
-    job, reports = _HERE.with_name("job.py"), directory / "reports"
-    variables = {"CONTRACT_JOB": json.dumps(given), "DSFIX_REPORT": str(reports)}
+    job, reports = _PROCESS / "job.py", directory / "reports"
+    variables: dict[str, Any] = {"CONTRACT_JOB": json.dumps(given), "DSFIX_REPORT": str(reports)}
     error = ""
     try:
         case.run(["job", str(job)], **variables, **({"DSFIX_DISABLE": "1"} if disabled else case.on))

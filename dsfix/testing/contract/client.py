@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_SERVER = Path(__file__).with_name("server.py")
+_SERVER = Path(__file__).with_name("contract_process") / "server.py"
 
 
 class Server:
@@ -42,7 +42,7 @@ class Server:
     def run(
         self, arguments: Mapping[str, Any], path: Sequence[Path], environment: Mapping[str, str], timeout: int = 180
     ) -> list[Any]:
-        """What harness.process.carry_out returned for `arguments`; fails the test where it did not get to its end."""
+        """What process.carry_out returned for `arguments`; fails the test where it did not get to its end."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         request = {

@@ -19,7 +19,7 @@ from typing import Any
 
 def main() -> None:
     sys.path[0] = str(Path(__file__).resolve().parents[1])  # for this package; not its own files by their bare names
-    from harness import process
+    process = importlib.import_module("contract_process.process")
 
     sys.path.pop(0)
     for name in sys.argv[1:]:

@@ -1,0 +1,1 @@
+"""A plug-in of dsfix; `patches` holds one module per bug."""

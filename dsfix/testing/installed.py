@@ -1,0 +1,86 @@
+"""The contract for the patches of this environment, on the DeepSpeed that is installed in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from dsfix import judge, registry
+from dsfix.cli import environment
+from dsfix.outcome import Outcome
+from dsfix.registry import Entry
+from dsfix.settings import Settings
+from dsfix.testing.contract import checks
+from dsfix.testing.contract.case import Case
+from dsfix.testing.contract.machine import Machine, started
+
+_CHECKS = {check.__name__: check for check in checks.CHECKS}
+CHECKS: tuple[str, ...] = tuple(_CHECKS)
+"""The names of the contract's checks, for `pytest.mark.parametrize`."""
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What every patch has to stand; `root` is a directory with the installed DeepSpeed and nothing else."""
+
+    machine: Machine
+    root: Path
+    release: str
+
+    def check(self, patch_id: str, check: str) -> None:
+        """Fails the test where the patch does not stand that check; skips it where the check has nothing to say.
+
+        check: one of CHECKS. Raises UnknownPatch, and KeyError for an unknown check.
+        """
+        chosen, named = _CHECKS[check], environment.entry(patch_id)
+        verdict = judge.if_asked_for(named, Settings())
+        if verdict.outcome is not Outcome.PENDING:
+            pytest.skip(f"{patch_id} does not apply here: {verdict.outcome.value}: {verdict.reason}")
+        try:
+            chosen(self._case(named))
+        except checks.DoesNotArise as reason:
+            pytest.skip(f"{patch_id}: {reason}")
+
+    def together(self) -> None:
+        """Fails the test unless all patches that apply here, dsfix's and those of plug-ins, are in force together."""
+        checks.all_at_once([self._case(each) for each in self._beside()])
+
+    def _case(self, entry: Entry) -> Case:
+        return Case(
+            entry=entry,
+            release=self.release,
+            root=self.root,
+            fixing=None,
+            catalogue=registry.catalogue(),
+            beside=self._beside(),
+            front=self.machine.front(self.release),
+            machine=self.machine,
+        )
+
+    def _beside(self) -> tuple[Entry, ...]:
+        entries, settings = registry.catalogue().values(), Settings()
+        return tuple(e for e in entries if judge.if_asked_for(e, settings).outcome is Outcome.PENDING)
+
+
+@pytest.fixture(scope="session")
+def dsfix_contract(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contract]:
+    """The contract on the installed DeepSpeed; skips where that cannot be had. See `Contract`."""
+    if not sys.platform.startswith("linux") or sys.version_info < (3, 11):
+        pytest.skip("the contract is looked at on Linux, with Python 3.11 or newer")
+    spec = find_spec("deepspeed")
+    if spec is None or spec.origin is None:
+        pytest.skip("DeepSpeed is not installed")
+    found = metadata.distribution("deepspeed")
+    root = tmp_path_factory.mktemp("installed")
+    (root / "deepspeed").symlink_to(Path(spec.origin).parent)
+    information = root / f"deepspeed-{found.version}.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(found.read_text("METADATA") or "", encoding="utf-8")
+    with started(tmp_path_factory.mktemp("contract")) as machine:
+        yield Contract(machine, root, found.version)

@@ -1,0 +1,53 @@
+"""The proof of a patch: its reproduction without it and with it, on the installed DeepSpeed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dsfix import judge, plugins, registry
+from dsfix.cli import environment
+from dsfix.cli.sightings import Row, State
+from dsfix.lab import reproduction
+from dsfix.outcome import Outcome
+from dsfix.settings import Settings
+
+_PROVEN = (State.CURED, State.NO_BUG)
+
+
+def patch_ids(distribution: str) -> list[str]:
+    """The ids of all patches that a distribution brings, for `pytest.mark.parametrize`.
+
+    Raises ValueError where it brings none, or one that cannot be loaded: tests of nothing would pass.
+    """
+    entries, broken = registry.load()
+    name = plugins.normalized(distribution)
+    found = [each.id for each in entries.values() if each.distribution == name]
+    lost = [f"{each.id}: {each.reason}" for each in broken if each.id.startswith((f"{name}:", f"{name} ("))]
+    if lost:
+        raise ValueError(f"{distribution} brings patches that cannot be loaded: {'; '.join(lost)}")
+    if not found:
+        raise ValueError(f"{distribution} is not installed, or names nothing in the entry-point group dsfix.patches")
+    return found
+
+
+def prove(patch_id: str, timeout: float = 300.0) -> None:
+    """Fails the test unless the bug is seen without the patch and gone with it, as `python -m dsfix verify ID` does.
+
+    Where the patch does not apply to the installed DeepSpeed the bug must not be seen at all. Skips the test where this
+    machine cannot tell. timeout: seconds, of each run. Raises UnknownPatch.
+    """
+    named = environment.entry(patch_id)
+    row = Row(named, judge.if_asked_for(named, Settings.read()))
+    if row.state not in (State.DISABLED, State.IN_TROUBLE):
+        without = reproduction.run(patch_id, False, timeout)
+        row = replace(row, without=without)
+        if row.verdict.outcome is Outcome.PENDING and without.outcome != "cannot-tell":
+            row = replace(row, patched=reproduction.run(patch_id, True, timeout))
+    seen = [f"{name} the patch: {run.outcome}: {run.detail}" for name, run in row.runs]
+    told = "\n".join([f"{patch_id}: {row.state.value}", f"{row.verdict.outcome.value}: {row.verdict.reason}", *seen])
+    if row.state is State.CANNOT_TELL:
+        pytest.skip(told)
+    if row.state not in _PROVEN:
+        pytest.fail(told, pytrace=False)

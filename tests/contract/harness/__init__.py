@@ -1,1 +1,0 @@
-"""What the contract tests share: cases, processes to look into, changed copies of a release, and the checks."""

@@ -1,0 +1,209 @@
+"""dsfix.testing: tests that run in processes of their own, without torch; what is reported of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from xml.etree import ElementTree
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the rank launcher runs on Linux")
+
+ON_CPU = '@pytest.mark.dsfix_lab(device="cpu")'
+MODULE = f"""
+import os, pytest
+
+MAIN = os.environ["MAIN"]
+
+@pytest.fixture(scope="module")
+def made():
+    yield os.getpid()
+    print("torn down", flush=True)
+
+def test_in_the_main_process(made):
+    assert made == os.getpid() == int(MAIN)
+
+{ON_CPU}
+def test_apart(made):
+    assert made == os.getpid() != int(MAIN)
+
+def test_with_the_fixture(dsfix_lab):
+    assert os.getpid() != int(MAIN)
+
+@pytest.mark.dsfix_lab("cpu", ranks=2)
+def test_on_two_ranks(dsfix_lab):
+    assert dsfix_lab.world_size == 2
+    assert dsfix_lab.rank == 0, "seen on rank 1"
+
+{ON_CPU}
+def test_dies():
+    os._exit(7)
+
+@pytest.mark.dsfix_lab(device="cpu", timeout=10.0)
+def test_hangs():
+    import signal
+    signal.pause()
+
+{ON_CPU}
+@pytest.mark.parametrize("what", ["two::colons", "[brackets]"])
+def test_cannot_tell(what):
+    from dsfix.patch import CannotTell
+    raise CannotTell("needs two GPUs")
+
+@pytest.mark.dsfix_lab(device="tpu")
+def test_another_device():
+    pass
+
+@pytest.mark.dsfix_lab(gpus=3)
+def test_another_argument():
+    pass
+
+{ON_CPU}
+@pytest.mark.xfail(strict=True, reason="known")
+def test_expected_to_fail():
+    assert False
+"""
+OTHER = "def test_after_the_others():\n    pass\n"
+START = "import os, sys, pytest; os.environ['MAIN'] = str(os.getpid()); sys.exit(pytest.main(sys.argv[1:]))"
+
+
+def run(directory, files, *options, **variables):
+    """name -> (outcome, message) of all tests, and the output."""
+    for name, text in files.items():
+        (directory / name).write_text(textwrap.dedent(text))
+    (directory / "conftest.py").write_text('pytest_plugins = ["dsfix.testing"]\n')
+    mine = ("DSFIX_", "_DSFIX_", "PYTEST_", "RANK", "WORLD_SIZE", "LOCAL_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
+    done = subprocess.run(
+        [sys.executable, "-c", START, "-p", "no:cacheprovider", "--junitxml=found.xml", *options],
+        cwd=directory,
+        env={**environment, "PYTHONDONTWRITEBYTECODE": "1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (directory / "found.xml").exists(), done.stdout + done.stderr
+    found = {}
+    for case in ElementTree.parse(directory / "found.xml").iter("testcase"):
+        [outcome, message] = next(((each.tag, each.get("message", "")) for each in case), ("passed", ""))
+        found[case.get("name")] = (outcome, message)
+    return found, done.stdout + done.stderr
+
+
+def test_each_test_is_reported_as_what_it_was(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
+    found, output = run(tmp_path, {"test_apart.py": MODULE, "test_then.py": OTHER})
+    outcomes = {name: outcome for name, (outcome, _) in found.items()}
+    assert outcomes == {
+        "test_in_the_main_process": "passed",
+        "test_apart": "passed",
+        "test_with_the_fixture": outcomes["test_with_the_fixture"],  # there may be no CUDA device here
+        "test_on_two_ranks": "failure",
+        "test_dies": "failure",
+        "test_hangs": "failure",
+        "test_cannot_tell[two::colons]": "skipped",
+        "test_cannot_tell[[brackets]]": "skipped",
+        "test_another_device": "failure",
+        "test_another_argument": "failure",
+        "test_expected_to_fail": "skipped",
+        "test_after_the_others": "passed",
+    }, output
+    assert outcomes["test_with_the_fixture"] in ("passed", "skipped")
+    messages = {name: message for name, (_, message) in found.items()}
+    assert "seen on rank 1" in messages["test_on_two_ranks"]
+    assert "rank 0 ended with exit status 7" in output
+    assert "rank 0 was killed at the time limit" in output
+    assert messages["test_cannot_tell[two::colons]"] == "needs two GPUs"
+    assert "a test's device is 'cuda' or 'cpu', not 'tpu'" in output
+    assert "unexpected keyword argument 'gpus'" in output
+    assert "known" in messages["test_expected_to_fail"]
+    assert "previous item was not torn down" not in output
+
+
+IN_WORKERS = f"""
+import os, pytest
+
+{ON_CPU}
+def test_apart():
+    assert "DSFIX_LAB_TMP" in os.environ
+
+def test_in_a_worker():
+    assert "DSFIX_LAB_TMP" not in os.environ
+
+def test_not_chosen():
+    pass
+"""
+
+
+def test_with_xdist_and_options_in_the_configuration(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -n2 -k 'not not_chosen'\n")
+    found, output = run(tmp_path, {"test_apart.py": IN_WORKERS})
+    assert found == {"test_apart": ("passed", ""), "test_in_a_worker": ("passed", "")}, output
+
+
+def test_a_distribution_without_patches_is_no_empty_list_of_tests(tmp_path):
+    test = 'from dsfix.testing import patch_ids\nIDS = patch_ids("packaging")\n'
+    _, output = run(tmp_path, {"test_none.py": test})
+    assert "packaging is not installed, or names nothing in the entry-point group dsfix.patches" in output
+
+
+REPRODUCED = """
+import json
+from dsfix.patch import BugPresent, CannotTell, Patch, Provide, Severity
+
+PATCH = Patch(
+    title="no name", severity=Severity.CRASH, affects={{"packaging": "{affects}"}}, symptom="x", upstream=(),
+    fixed_in=None, changes=(Provide("json", "{name}", lambda module: 1),), device="cpu",
+)
+
+def reproduce(lab):
+    {body}
+"""
+SEEN = """if not hasattr(json, __name__.rpartition('.')[2]):
+        raise BugPresent('the name is missing')
+    return 'the name is there'"""
+PROOFS = {
+    "cured": ("passed", "", {}),
+    "not_cured": ("failure", "acme:not_cured: not cured", {"name": "another_name"}),
+    "not_seen": ("failure", "acme:not_seen: not seen", {"body": "return 'nothing'"}),
+    "bug_outside": ("failure", "acme:bug_outside: bug", {"affects": "<1"}),
+    "no_bug_outside": ("passed", "", {"affects": "<1", "body": "return 'nothing'"}),
+    "cannot_tell": ("skipped", "needs two GPUs", {"body": "raise CannotTell('needs two GPUs')"}),
+    "another_fault": ("failure", "RuntimeError: another fault", {"body": "raise RuntimeError('another fault')"}),
+    "no_reproduction": ("skipped", "its file has no reproduce(lab)", {}),
+}
+
+
+def test_a_proof_is_the_bug_without_the_patch_and_none_with_it(tmp_path):
+    package, information = tmp_path / "acme_patches", tmp_path / "acme-1.0.dist-info"
+    for name, (_, _, given) in PROOFS.items():
+        package.mkdir(exist_ok=True)
+        text = REPRODUCED.format(**{"affects": ">=1", "name": name, "body": SEEN, **given})
+        if name == "no_reproduction":
+            text = text.partition("def reproduce")[0]
+        (package / f"{name}.py").write_text(text)
+    (package / "__init__.py").touch()
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[dsfix.patches]\npatches = acme_patches\n")
+    test = """
+        import pytest
+        from dsfix.testing import patch_ids, prove
+
+        @pytest.mark.parametrize("patch_id", patch_ids("ACME"))
+        def test_proof(patch_id):
+            prove(patch_id)
+    """
+    found, output = run(tmp_path, {"test_proofs.py": test}, PYTHONPATH=str(tmp_path))
+    wanted = {f"test_proof[acme:{name}]": outcome for name, (outcome, _, _) in PROOFS.items()}
+    assert {name: outcome for name, (outcome, _) in found.items()} == wanted, output
+    for name, (_, words, _) in PROOFS.items():
+        assert words in found[f"test_proof[acme:{name}]"][1]
+
+
+def test_import_dsfix_needs_no_pytest():
+    code = "import sys, dsfix, dsfix.lab; sys.exit('pytest' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,122 @@
+"""The worked example of a plug-in, as its user and as its author; and the tests of the page about plug-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PATCH_ID = "dsfix-plugin-example:get_batch_info_methods"
+APPLY = """
+import dsfix, json
+import deepspeed.runtime.engine as engine
+from types import SimpleNamespace
+info = engine.DeepSpeedEngine.get_batch_info
+numbers = SimpleNamespace(train_batch_size=lambda: 6, train_micro_batch_size_per_gpu=lambda: 2,
+                          gradient_accumulation_steps=lambda: 3)
+told = info(numbers)
+dsfix.revert(PATCH_ID)
+print(json.dumps([told, [callable(each) for each in info(numbers)]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, has_deepspeed: None) -> Path:
+    """A directory, for PYTHONPATH, in which the example's wheel is installed."""
+    directory = tmp_path_factory.mktemp("installed")
+    source = directory / "source"
+    shutil.copytree(DOCS / "plugin-example", source)  # a build leaves files there
+    command = ["uv", "pip", "install", "--python", sys.executable, "--no-deps", "--no-build-isolation"]
+    target = directory / "target"
+    subprocess.run([*command, "--target", str(target), str(source)], check=True, capture_output=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def run(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Runs Python beside the plug-in."""
+    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+
+    def start(*arguments: str, cwd: Path = elsewhere) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env={**os.environ, "PYTHONPATH": path, "DS_ACCELERATOR": "cpu", "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+
+    return start
+
+
+def test_the_commands_know_it_and_it_cures(run: Callable[..., Any]) -> None:
+    listed = json.loads(run("-m", "dsfix", "list", "--json").stdout)
+    [row] = [each for each in listed["patches"] if each["distribution"] == "dsfix-plugin-example"]
+    assert (row["id"], row["outcome"]) == (PATCH_ID, "pending")
+    assert "+            self.train_batch_size()," in run("-m", "dsfix", "diff", PATCH_ID).stdout.splitlines()
+    verified = run("-m", "dsfix", "verify", PATCH_ID, "--json")
+    assert verified.returncode == 0, verified.stderr
+    assert [each["state"] for each in json.loads(verified.stdout)["patches"]] == ["cured"]
+    applied = run("-c", f"PATCH_ID = {PATCH_ID!r}\n{APPLY}")
+    assert applied.returncode == 0, applied.stderr
+    assert json.loads(applied.stdout.splitlines()[-1]) == [[6, 2, 3], [True, True, True]]
+
+
+def _tested(run: Callable[..., Any], directory: Path, *options: str) -> dict[str, tuple[str, str]]:
+    """name -> (outcome, text) of all tests in the directory."""
+    done = run("-m", "pytest", "-p", "no:cacheprovider", "--junitxml=found.xml", *options, cwd=directory)
+    assert (directory / "found.xml").exists(), done.stdout + done.stderr
+    found = {}
+    for case in ElementTree.parse(directory / "found.xml").iter("testcase"):
+        told = next(iter(case), None)
+        text = "" if told is None else f"{told.get('message')}\n{told.text}"
+        found[str(case.get("name"))] = ("passed" if told is None else told.tag, text)
+    return found
+
+
+def _page(name: str, directory: Path) -> Path:
+    """Writes the files that docs/plugins.md shows below `name`; returns the directory that they are in."""
+    blocks = re.findall(rf"```python\n# {name}/(\S+)\n(.*?)```", (DOCS / "plugins.md").read_text("utf-8"), re.S)
+    for path, text in blocks:
+        (directory / path).write_text(text, encoding="utf-8")
+    return directory
+
+
+def test_the_authors_tests_on_the_page(run: Callable[..., Any], tmp_path: Path) -> None:
+    """A sample of them; `python -m tox run -e plugin-example` runs all that the example has."""
+    directory = _page("plugin", tmp_path)
+    found = _tested(run, directory, "-k", "bug_is_there or again or fixing")
+    outcomes = {name.partition("-")[0]: outcome for name, (outcome, _) in found.items()}
+    assert outcomes == {
+        "test_the_bug_is_there_without_the_patch_and_gone_with_it[dsfix": "passed",
+        "test_contract[the_fixing_release_is_left_alone": "skipped",  # there is none
+        "test_contract[importing_again_changes_nothing": "passed",
+    }, found
+
+
+def test_the_fine_tuning_tests_on_the_page(run: Callable[..., Any], emulated: None, tmp_path: Path) -> None:
+    directory = _page("repo", tmp_path)
+    found = _tested(run, directory)
+    assert {name: outcome for name, (outcome, _) in found.items()} == {
+        "test_the_loss_falls_with_zero3_and_offload": "passed",
+        "test_the_scale_moves_with_the_model": "passed",
+    }, found
+    module = directory / "finetune.py"
+    mistaken = module.read_text().replace('self.register_buffer("scale", ', "self.scale = (")
+    assert mistaken != module.read_text()
+    module.write_text(mistaken)
+    outcome, told = _tested(run, directory, "-k", "scale")["test_the_scale_moves_with_the_model"]
+    assert outcome == "failure"
+    assert "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu" in told
