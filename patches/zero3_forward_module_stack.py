@@ -34,16 +34,19 @@ PATCH = Patch(
         Edit(
             f"{_OFFLOAD}.pre_sub_module_forward_function",
             before="FWD_MODULE_STACK.append(sub_module)",
-            # here, because hooks may be taken off and put back, and their function has two names
+            # here, because hooks may be taken off and put back, and their function has two names; a wrapper may hand on
+            # what is set on it to the module inside (axolotl makes CheckpointWrapper do so), its `__dict__` does not
             code="""
-if vars(sub_module).get("ds_unwind_hook") not in sub_module._forward_hooks:
+own = vars(sub_module)
+if own.get("ds_unwind_hook") not in sub_module._forward_hooks:
     def unwind(module, args, output):
-        if module.ds_stack_lengths:
-            del FWD_MODULE_STACK[module.ds_stack_lengths.pop():]
+        lengths = vars(module)["ds_stack_lengths"]
+        if lengths:
+            del FWD_MODULE_STACK[lengths.pop():]
     self.forward_hooks.append(sub_module.register_forward_hook(unwind, always_call=True))
-    sub_module.ds_unwind_hook = self.forward_hooks[-1].id
-    sub_module.ds_stack_lengths = []
-sub_module.ds_stack_lengths.append(len(FWD_MODULE_STACK))
+    own["ds_unwind_hook"] = self.forward_hooks[-1].id
+    own["ds_stack_lengths"] = []
+own["ds_stack_lengths"].append(len(FWD_MODULE_STACK))
 """,
         ),
         Edit(

@@ -59,6 +59,20 @@ def use_emulated_cuda(deepspeed: Any) -> None:
     _remove_stubs()
 
 
+def answer_nccl_with_gloo() -> None:
+    """After the emulated device was loaded: a process group that is asked for with NCCL, as accelerate does, is gloo's."""
+    from torch.distributed import distributed_c10d
+
+    initialize = distributed_c10d.init_process_group
+
+    @functools.wraps(initialize)
+    def call(backend: str | None = None, *args: Any, **options: Any) -> None:
+        initialize("gloo" if backend == "nccl" else backend, *args, **options)
+
+    for module in (distributed_c10d, importlib.import_module("torch.distributed")):
+        module.init_process_group = call  # type: ignore[attr-defined]
+
+
 def use_cpu(deepspeed: Any) -> None:
     """After `import deepspeed`: its CPU accelerator without the shared-memory collectives, which it would compile.
 

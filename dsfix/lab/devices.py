@@ -16,15 +16,16 @@ EMULATED = "emulated CUDA device"
 def use_cuda() -> str:
     """Give this process CUDA devices; call it before torch is imported. Returns what they are, e.g. "NVIDIA H100".
 
-    On the emulated device a DeepSpeed that is imported later uses its CUDA accelerator, with gloo, and where no
-    launcher has set RANK and its like this becomes a job of one rank. On a GPU nothing is changed. Raises
-    LabUnavailable with one sentence where there is neither.
+    On the emulated device a DeepSpeed that is imported later uses its CUDA accelerator, process groups are gloo's even
+    where NCCL is asked for, and where no launcher has set RANK and its like this becomes a job of one rank. On a GPU
+    nothing is changed. Raises LabUnavailable with one sentence where there is neither.
     """
     if has_gpu():
         import torch
 
         return str(torch.cuda.get_device_name())
     load_emulated()
+    accelerator.answer_nccl_with_gloo()
     accelerator.prepare()
     wrapt.register_post_import_hook(accelerator.use_emulated_cuda, "deepspeed")
     return EMULATED

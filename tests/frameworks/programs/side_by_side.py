@@ -1,0 +1,196 @@
+"""What axolotl, ms-swift and trl do to DeepSpeed themselves, beside dsfix; writes what was seen to JSON.
+
+``side_by_side.py FILE first|last``: whether dsfix is imported before them or after them. trl's are trl's own; axolotl's
+and ms-swift's are made here where they are not installed.
+"""
+
+import sys
+
+ORDER = sys.argv[2]
+if ORDER == "first":
+    import dsfix
+
+import copy
+import functools
+import importlib
+import json
+from pathlib import Path
+from types import MethodType
+
+import deepspeed
+import torch
+from accelerate import Accelerator, DeepSpeedPlugin
+from peft import LoraConfig, get_peft_model
+from peft.utils.other import ModulesToSaveWrapper
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper, checkpoint_wrapper
+from transformers import LlamaConfig, LlamaForCausalLM
+from trl.models.utils import unwrap_model_for_generation
+
+STEPS = 3
+
+
+def axolotl():
+    """CheckpointWrapper: what DeepSpeed sets on it goes to the module inside."""
+    own = CheckpointWrapper.__setattr__
+
+    def hand_on(self, name, value):
+        if name.startswith("ds_") and "_checkpoint_wrapped_module" in self._modules:
+            setattr(self._modules["_checkpoint_wrapped_module"], name, value)
+        else:
+            own(self, name, value)
+
+    CheckpointWrapper.__setattr__ = hand_on
+
+
+def swift():
+    """ModulesToSaveWrapper: the counter that DeepSpeed sets on it is set on its copies, too."""
+    own = ModulesToSaveWrapper.__setattr__
+
+    def set_both(self, name, value):
+        own(self, name, value)
+        if name == "ds_grads_remaining":
+            for copied in self.modules_to_save.values():
+                copied.ds_grads_remaining = value
+
+    ModulesToSaveWrapper.__setattr__ = set_both
+
+
+def swift_initialize(hooks):
+    """deepspeed.initialize: afterwards these hooks (model, handle) come after DeepSpeed's own."""
+    before = deepspeed.initialize
+
+    @functools.wraps(before)
+    def initialize(*args, **options):
+        made = before(*args, **options)
+        for model, handle in hooks:
+            model._forward_pre_hooks.move_to_end(handle.id)
+        return made
+
+    deepspeed.initialize = initialize
+    return before
+
+
+def swift_consolidated(engine):
+    """Saving through the Trainer: frozen parameters are left out, whatever the caller says."""
+    before = engine._zero3_consolidated_16bit_state_dict
+
+    def consolidated(self, exclude_frozen_parameters=False):
+        return before(exclude_frozen_parameters=True)
+
+    engine._zero3_consolidated_16bit_state_dict = MethodType(consolidated, engine)
+
+
+def own_or_made(module, name, made):
+    """The package's own function where it is installed; whose it was."""
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except ImportError:
+        function = made
+    function()
+    return function.__module__
+
+
+seen = {
+    "axolotl": own_or_made("axolotl.monkeypatch.deepspeed_utils", "apply_deepspeed_patches", axolotl),
+    "swift": own_or_made("swift.pipelines.train.tuner", "_patch_modules_to_save_zero3", swift),
+}
+
+own_hooks = []
+initialize = swift_initialize(own_hooks)
+
+if ORDER == "last":
+    import dsfix
+
+
+def llama():
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+    ).to("cuda")
+
+
+def lora():
+    torch.manual_seed(1)
+    return get_peft_model(
+        llama(), LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"], init_lora_weights=False)
+    )
+
+
+def checkpointed():
+    model = llama()
+    for number, layer in enumerate(model.model.layers):
+        model.model.layers[number] = checkpoint_wrapper(layer)
+    return model
+
+
+generator = torch.Generator().manual_seed(2)
+BATCHES = [torch.randint(64, (2, 12), generator=generator).to("cuda") for _ in range(STEPS)]
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_clipping": 0.0,
+    "zero_allow_untested_optimizer": True,
+    "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": 1_000_000},
+}
+
+
+def sgd(model):
+    return torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+
+
+def reference(model):
+    optimizer = sgd(model)
+    losses = []
+    for batch in BATCHES:
+        loss = model(input_ids=batch, labels=batch).loss
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def train(engine, between):
+    """Losses; hooks and gathered parameters after each step."""
+    losses, hooks, gathered = [], [], []
+    for batch in BATCHES:
+        loss = engine(input_ids=batch, labels=batch).loss
+        losses.append(loss.item())
+        engine.backward(loss)
+        engine.step()
+        hooks.append(sum(len(each._forward_hooks) + len(each._forward_pre_hooks) for each in engine.module.modules()))
+        gathered.append(sum(each.ds_status.name == "AVAILABLE" for each in engine.module.parameters()))
+        between(engine)
+    return {"losses": losses, "hooks": hooks, "gathered": gathered}
+
+
+def compare(name, build, between=lambda engine: None):
+    expected = reference(build())
+    model = build()
+    own_hooks[:] = [(model, model.register_forward_pre_hook(lambda *_: None))]
+    engine, *_ = deepspeed.initialize(model=model, optimizer=sgd(model), config=CONFIG)
+    last = list(model._forward_pre_hooks)[-1] == own_hooks[0][1].id
+    seen[name] = {**train(engine, between), "expected": expected, "hook is last": last}
+    return engine
+
+
+compare("checkpoint wrapper", checkpointed).destroy()
+
+engine = compare("modules to save", lora)
+swift_consolidated(engine)
+seen["saved"] = sorted(engine._zero3_consolidated_16bit_state_dict())
+seen["trained"] = sorted(name for name, each in engine.module.named_parameters() if each.requires_grad)
+engine.destroy()
+
+accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=CONFIG))
+
+
+def generate(engine):
+    with unwrap_model_for_generation(engine, accelerator) as unwrapped:
+        unwrapped.generate(BATCHES[0][:, :4], max_new_tokens=3, min_new_tokens=3, do_sample=False)
+
+
+compare("generation", llama, generate)
+deepspeed.initialize = initialize
+seen["report"] = {each.id: each.outcome.value for each in dsfix.report()}
+Path(sys.argv[1]).write_text(json.dumps(seen), encoding="utf-8")
+torch.distributed.destroy_process_group()
