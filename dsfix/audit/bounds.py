@@ -1,7 +1,7 @@
 """How far rounding alone may take a result from the truth. Importing this imports torch.
 
-The yardstick is measured, micro-batch by micro-batch: plain PyTorch in the plan's precision against float64, at the very
-weights that DeepSpeed had. The mean of the micro-batches' gradients is then off by at most the mean of their own
+The yardstick is measured, micro-batch by micro-batch: plain PyTorch in the plan's precision against float64, at the
+very weights that DeepSpeed had. The mean of the micro-batches' gradients is then off by at most the mean of their own
 errors, however they are added up; what adding and sending them in a narrow dtype costs comes on top.
 """
 
@@ -38,7 +38,7 @@ class Spread:
 
 
 def gradient(spread: Spread, eps: float, model_eps: float, total: float) -> float:
-    """Of a whole tensor, as a norm. eps: of the dtype in which gradients are added up and sent; total: the whole norm."""
+    """Of a whole tensor, as a norm. eps: of the dtype that gradients are added and sent in; total: the whole norm."""
     return KERNELS * spread.error + ROUNDINGS * eps * spread.size + 1e-3 * model_eps * total
 
 

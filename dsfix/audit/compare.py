@@ -36,8 +36,11 @@ class Comparison:
         """What is held before the first step."""
         wanted = self._reference.start
         self._tensors("parameters", 0, start.parameters, wanted, dict.fromkeys(wanted, 0.0))
-        for kind, names in start.torn.items():
-            self._add(Difference(self._phase, kind, 0, tuple(names), 0.0, 0.0, 1.0, 0.0, "the ranks differ"))
+        counted = {name: state["step"] for name, state in start.state.items() if "step" in state}
+        self._tensors(
+            "state step", 0, counted, {name: torch.zeros(()) for name in counted}, dict.fromkeys(counted, 0.0)
+        )
+        self._torn(start, 0)
 
     def steps(self, before: Step, steps: Iterable[Step], first: int = 0) -> None:
         """`before`: what was held before step number `first`."""
@@ -62,8 +65,7 @@ class Comparison:
             self._number("norm", number, step.norm, truth.norm, norm_limit)
         self._numbers("learning rates", number, step.learning_rates, reference.rates[number])
         self._number("skipped", number, float(step.skipped), 0.0, 0.0)
-        for kind, names in step.torn.items():
-            self._add(Difference(self._phase, kind, number, tuple(names), 0.0, 0.0, 1.0, 0.0, "the ranks differ"))
+        self._torn(step, number)
         if step.skipped:
             return
         relative = norm_limit / truth.norm if truth.norm else 0.0
@@ -117,6 +119,10 @@ class Comparison:
             detail = f"no rank holds all of {', '.join((missing or torn)[:3])} before this step"
             self._add(Difference(self._phase, "parameters", number, tuple(missing or torn), 0, 0, 1, 0, detail))
         return not (missing or torn)
+
+    def _torn(self, step: Step, number: int) -> None:
+        for kind, names in step.torn.items():
+            self._add(Difference(self._phase, kind, number, tuple(names), 0.0, 0.0, 1.0, 0.0, "the ranks differ"))
 
     def _number(self, what: str, number: int, got: float, wanted: float, limit: float) -> None:
         self._found.comparisons += 1

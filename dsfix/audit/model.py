@@ -50,10 +50,14 @@ class _Block(nn.Module):  # type: ignore[misc,unused-ignore]
 class Model(nn.Module):  # type: ignore[misc,unused-ignore]
     """A tiny causal language model: int64 tokens [n, length + 1] -> its loss, in the form that plan.backwards says.
 
-    It has what bites: an embedding tied to the head, a module that is used twice in one forward, parameters of odd sizes
-    and of one element, one that is larger than the others (up), one that is used in every second step only (sometimes),
-    biases, LayerNorm, and buffers of three dtypes.
+    It has what bites: an embedding tied to the head, a module that is used twice in one forward, parameters of odd
+    sizes and of one element, one that is larger than the others (up), one that is used in every second step only
+    (sometimes), biases, LayerNorm, and buffers of three dtypes.
     """
+
+    causal: torch.Tensor
+    positions: torch.Tensor
+    counted: torch.Tensor
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()

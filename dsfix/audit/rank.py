@@ -82,7 +82,7 @@ class Trainer:
             total += sum(float(loss.detach()) for loss in losses)
             for index, loss in enumerate(losses):
                 if self.plan.backwards == "tensor":
-                    loss.backward()
+                    self.lab.torch.autograd.backward(loss)
                 elif index + 1 < len(losses):
                     engine.backward(loss, retain_graph=True)
                 else:
@@ -147,7 +147,7 @@ def main(plan_file: str, directory: str, plant: str = "") -> int:
 
 
 def _provide_kernels(lab: Lab) -> None:
-    """DeepSpeed's FusedAdam needs a kernel that is compiled for a GPU: plain PyTorch does its step where there is none."""
+    """DeepSpeed's FusedAdam needs a kernel for a GPU: plain PyTorch does its step where there is none."""
     if lab.device_name in ("CPU", "emulated CUDA device"):
         from dsfix.lab.half import provide_fused_adam
 

@@ -1,4 +1,4 @@
-"""The optimizer of a plan: its kind and its parameter groups, as the engine is given them and the reference needs them."""
+"""The optimizer of a plan: its kind and its parameter groups."""
 
 from __future__ import annotations
 

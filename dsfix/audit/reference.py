@@ -86,7 +86,7 @@ class Reference:
             parameters[name].grad = None
         losses = models.losses(model(batch.tokens, batch.sometimes, batch.factor))
         whole = torch.stack([loss.double() for loss in losses]).sum()
-        whole.backward()
+        torch.autograd.backward(whole)
         gradients = {}
         for name in self.trained:
             gradient = parameters[name].grad
@@ -104,7 +104,7 @@ class Reference:
             optimizer = _OPTIMIZERS[self.recipe.kind]([{**_own(options), "lr": rate, "params": list(given.values())}])
             for name, parameter in given.items():
                 parameter.grad = gradients[name].detach().double()
-                if name in state and state[name]:
+                if state.get(name):
                     optimizer.state[parameter] = {
                         key: value.double().clone() if key != "step" else value.float().clone().reshape(())
                         for key, value in state[name].items()

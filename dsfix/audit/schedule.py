@@ -1,4 +1,4 @@
-"""The learning rates of a plan, step by step, by the formulas that DeepSpeed's documentation gives for its schedulers."""
+"""The learning rates of a plan, step by step, by the formulas that DeepSpeed documents for its schedulers."""
 
 from __future__ import annotations
 
