@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from dsfix.audit.compare import compare
+from dsfix.audit.defaults import complete
 from dsfix.audit.pieces import join
 from dsfix.audit.plan import Plan
 from dsfix.audit.rank import Seen
@@ -38,7 +39,7 @@ def record(seen: list[Seen]) -> Record:
 def judge(plan: Plan, seen: list[Seen]) -> Verdict:
     """The verdict on one trial."""
     joined = record(seen)
-    found = compare(plan, joined, float(plan.config.get("gradient_clipping", 0.0)))
+    found = compare(complete(plan, seen[0].versions["deepspeed"]), joined)
     for phase, error in joined.errors.items():
         last = error.strip().splitlines()[-1]
         found.differences.append(Difference(phase, "error", len(joined.steps), (), 0, 0, 0, 0, last))

@@ -87,7 +87,7 @@ class Model(nn.Module):  # type: ignore[misc,unused-ignore]
         x = self.shared(x) + self.widen(torch.tanh(self.narrow(x)))
         if sometimes:
             x = x + self.sometimes(x)
-        logits = self.head(self.norm(x) * torch.sigmoid(self.gate(x)) * 4.0)
+        logits = self.head(self.norm(x) * torch.sigmoid(self.gate(x)))
         wide = logits if logits.dtype == torch.float64 else logits.float()
         each = functional.cross_entropy(wide.flatten(0, 1), targets.flatten(), reduction="none")
         loss = (each.view_as(targets) * self.counted).mean() * factor

@@ -83,11 +83,12 @@ class Observer:
         )
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        # an optimizer of somebody else's has none of these tensors
+        if not any(optimizer is own for own in self._optimizers()):
+            return
+        self._stepped = True
         for group in optimizer.param_groups:
             for held in group["params"]:
                 for found in self._slices.get(id(held), ()):
-                    self._stepped = True
                     if held.grad is not None:
                         self._gradients.append(found.of(held.grad.to(torch.float32)))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from dsfix.audit.model import Group
 from dsfix.audit.plan import Plan
+from dsfix.audit.unsupported import Unsupported
 
 # what the script's own optimizer is built with, by torch.optim's name
 _CLIENT: Mapping[str, Mapping[str, Any]] = {
@@ -16,10 +17,6 @@ _CLIENT: Mapping[str, Mapping[str, Any]] = {
     "SGD": {"lr": 5e-2, "momentum": 0.9},
     "Adagrad": {"lr": 1e-2},
 }
-
-
-class Unsupported(Exception):
-    """What the audit has no reference for; the message is the sentence that says so."""
 
 
 @dataclass(frozen=True)
