@@ -67,6 +67,9 @@ class Comparison:
         self._torn(step, number)
         if step.skipped:
             return
+        if not math.isfinite(truth.largest):
+            self._found.unseen[f"{self._phase} from step {number}"] = "its gradients are not finite, and it was made"
+            return
         self._made += 1
         if step.norm is None:
             self._found.unseen["norm"] = "engine.get_global_grad_norm() gives None"
@@ -158,6 +161,8 @@ class Comparison:
 
     def _number(self, what: str, number: int, got: float, wanted: float, limit: float) -> None:
         self._found.comparisons += 1
+        if not math.isfinite(wanted) and not math.isfinite(got):
+            return
         off = abs(got - wanted)
         if not off <= limit:
             scale = abs(wanted) or 1.0
