@@ -37,25 +37,26 @@ class Comparison:
     def start(self, start: Step) -> None:
         """What is held before the first step."""
         wanted = self._reference.start
-        self._tensors("parameters", 0, start.parameters, wanted, dict.fromkeys(wanted, 0.0))
-        self._tensors("weights", 0, start.weights, wanted, dict.fromkeys(wanted, 0.0))
+        self._tensors("initial parameters", 0, start.parameters, wanted, dict.fromkeys(wanted, 0.0))
+        self._tensors("initial weights", 0, start.weights, wanted, dict.fromkeys(wanted, 0.0))
         counted = {name: state["step"] for name, state in start.state.items() if "step" in state}
         self._tensors(
-            "state step", 0, counted, {name: torch.zeros(()) for name in counted}, dict.fromkeys(counted, 0.0)
+            "initial state step", 0, counted, {name: torch.zeros(()) for name in counted}, dict.fromkeys(counted, 0.0)
         )
         self._torn(start, 0)
 
     def steps(self, before: Step, steps: Iterable[Step], first: int = 0) -> None:
         """`before`: what was held before step number `first`."""
         for number, step in enumerate(steps, first):
-            self.step(before, step, number)
+            if not self._step(before, step, number):
+                return
             before = step
 
-    def step(self, before: Step, step: Step, number: int) -> None:
-        """One step."""
+    def _step(self, before: Step, step: Step, number: int) -> bool:
+        """Whether the steps after this one can be compared."""
         reference = self._reference
         if not self._whole(before, number):
-            return
+            return False
         truth = reference.gradients(before.weights, number, before.scale or 1.0)
         self._number("loss", number, step.loss, truth.loss, 2 * truth.loss_spread + 4 * bounds.EPS32 * abs(truth.loss))
         limits = {
@@ -66,10 +67,10 @@ class Comparison:
         self._skipped(before, step, truth, number)
         self._torn(step, number)
         if step.skipped:
-            return
+            return True
         if not math.isfinite(truth.largest):
             self._found.unseen[f"{self._phase} from step {number}"] = "its gradients are not finite, and it was made"
-            return
+            return False
         self._made += 1
         if step.norm is None:
             self._found.unseen["norm"] = "engine.get_global_grad_norm() gives None"
@@ -107,10 +108,11 @@ class Comparison:
                 number,
                 {name: state[key] for name, state in step.state.items() if key in state},
                 values,
-                {name: bounds.STEP * self._scale(key, name, value, given) for name, value in values.items()},
+                {name: bounds.STATE * self._scale(key, name, value, given) for name, value in values.items()},
             )
         rounded = {name: p.to(reference.dtype) for name, p in step.parameters.items()}
         self._tensors("weights", number, step.weights, rounded, dict.fromkeys(rounded, 0.0))
+        return True
 
     @staticmethod
     def _scale(key: str, name: str, value: torch.Tensor, gradients: Mapping[str, torch.Tensor]) -> float:

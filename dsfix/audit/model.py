@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from dsfix.audit.plan import Plan
+from dsfix.audit.unsupported import Unsupported
 
 VOCABULARY, WIDTH, HIDDEN, ODD, LENGTH = 37, 16, 64, 13, 6
 _BLOCKS = 2
@@ -114,7 +115,11 @@ def losses(output: Any) -> tuple[torch.Tensor, ...]:
 
 
 def build(plan: Plan, seed: int = 0) -> Model:
-    """The model on the CPU in fp32 with its initial weights; `seed` is added to the plan's."""
+    """The model on the CPU in fp32 with its initial weights; `seed` is added to the plan's. Raises Unsupported."""
+    if plan.moe:
+        raise Unsupported("the audit has no reference for mixture-of-experts layers")
+    if plan.freeze == "base" and not plan.lora:
+        raise Unsupported("freeze 'base' leaves nothing to train without LoRA layers")
     state = torch.get_rng_state()
     model = Model(plan)
     torch.set_rng_state(state)

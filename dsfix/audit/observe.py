@@ -99,7 +99,7 @@ class Observer:
                 seen.add(each.name)
                 yield each.of(each.held)
         for parameter, name in self._names.items():
-            if not parameter.requires_grad:
+            if name not in seen:
                 yield self._weight(parameter, name)
 
     def _weights(self) -> Iterator[Piece]:
