@@ -7,9 +7,9 @@ OK, TROUBLE, BAD_USAGE, NO_DEEPSPEED, UNSEEN, INTERRUPTED = 0, 1, 2, 3, 4, 130
 STATUSES = {
     OK: "done",
     TROUBLE: "a patch is in trouble (drifted, conflict, too-late, failed); verify: or not cured, or without an answer; "
-    "check, doctor: an error was found",
+    "check, doctor: an error was found; audit: DeepSpeed differs from PyTorch, or nothing could be compared",
     BAD_USAGE: "the command line or a file it names is wrong",
-    NO_DEEPSPEED: "DeepSpeed is not installed, or only half",
+    NO_DEEPSPEED: "DeepSpeed is not installed, or only half; audit: or no torch",
     UNSEEN: "verify: nothing is wrong, but not everything could be shown here; explain: nothing was recognised",
     INTERRUPTED: "interrupted",
 }
