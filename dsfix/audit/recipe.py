@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dsfix.audit.model import Group
 from dsfix.audit.plan import Plan
 from dsfix.audit.unsupported import Unsupported
+
+if TYPE_CHECKING:
+    from dsfix.audit.model import Group
 
 # what the script's own optimizer is built with, by torch.optim's name
 _CLIENT: Mapping[str, Mapping[str, Any]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,32 +141,33 @@ def sentence(difference: Difference) -> str:
     where = f"step {difference.step + 1}"
     if difference.what == "error":
         return f"{phase}{where} ends with {difference.detail}"
-    names = _names(difference.names)
+    more = len(difference.names) - _NAMES
+    names = ", ".join(difference.names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
     of = f" of {names}" if names else ""
-    detail = f" ({difference.detail})" if difference.detail else ""
-    return f"{phase}from {where} on {_subject(difference)}{of}: {_amount(difference)}{detail}"
+    return f"{phase}from {where} on {_subject(difference)}{of}: {difference.detail or _amount(difference)}"
 
 
 def _subject(difference: Difference) -> str:
+    if difference.what == "error":
+        return "an error"
     if difference.what.startswith("state "):
         return f"the optimizer's {difference.what.partition(' ')[2]}"
-    return _WHAT.get(difference.what, f"an {difference.what}" if difference.what == "error" else difference.what)
-
-
-def _names(names: Sequence[str]) -> str:
-    more = len(names) - _NAMES
-    return ", ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return _WHAT.get(difference.what, difference.what)
 
 
 def _amount(difference: Difference) -> str:
+    """How much; of a tensor, of its norm."""
+    got, wanted = difference.got, difference.wanted
     if difference.what == "skipped":
-        return "it is, and should not be" if difference.got else "it is not, and should be"
-    if not math.isfinite(difference.got) and math.isfinite(difference.wanted) and difference.names:
-        return f"{difference.got:g} where PyTorch has {difference.wanted:.6g}"
-    off = "" if not math.isfinite(difference.off) else f", off by {difference.off:.2g}"
-    of = "in size " * bool(difference.names)
+        return "it is, and should not be" if got else "it is not, and should be"
     explained = f", rounding explains {difference.bound:.1g}" if difference.bound else ""
-    return f"{of}{difference.got:.6g} where PyTorch has {difference.wanted:.6g}{off}{explained}"
+    if not difference.names:
+        off = f", off by {difference.off:.2g}" if math.isfinite(difference.off) else ""
+        return f"{got:.6g} where PyTorch has {wanted:.6g}{off}{explained}"
+    if not math.isfinite(got):
+        return "not a number, where PyTorch has one" if math.isfinite(wanted) else "not a number"
+    off = f"off by {difference.off:.2g} of its size{explained} " if math.isfinite(difference.off) else ""
+    return f"{off}(its size: {got:.4g}, PyTorch's: {wanted:.4g})"
 
 
 def _cures(audit: Audit) -> Iterator[str]:

@@ -17,6 +17,8 @@ from ..rules import Finding, Level
 from . import auto, shrink
 from .limits import DROPPED, REFUSED, Limit
 from .plan import Plan
+from .recipe import Unsupported, recipe
+from .schedule import rates
 
 MOST_RANKS = 8
 _CLIPPING_SINCE = Version("0.19.3")  # gradient_clipping is 1.0 where it is left out, 0 before
@@ -88,6 +90,10 @@ def resolve(file: str, options: Options) -> Resolved:
         notes.append("the model is built under zero.Init, as transformers does it (--no-zero-init)")
     if plan.precision == "fp16":
         plan = replace(plan, skip_step=plan.steps // 2)
+    try:
+        rates(plan, [recipe(plan).options["lr"]])
+    except Unsupported as error:
+        raise NotAudited(str(error)) from None
     suspects = [patch_id for finding in checked.findings for patch_id in finding.patches]
     return Resolved(plan, tuple(notes), shrink.defaults(facts), tuple(dict.fromkeys(suspects)))
 

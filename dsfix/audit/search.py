@@ -12,7 +12,6 @@ from .plan import Plan
 from .verdict import Verdict
 
 _Item = TypeVar("_Item")
-_MARGIN = 2  # steps beyond the one at which a difference is first seen
 
 
 class Trial(Protocol):
@@ -151,14 +150,12 @@ def _kinds(verdict: Verdict) -> set[tuple[str, str]]:
 
 
 def _narrowed(plan: Plan, verdict: Verdict) -> Plan:
-    """The least of the plan that shows the verdict's first differences."""
-    if verdict.failed or not verdict.differences:
+    """The plan with no more phases than show the verdict's differences: none where the training itself differs."""
+    if verdict.failed:
         return plan
     phases = tuple(phase for phase in plan.phases if any(each.phase == phase for each in verdict.differences))
-    steps = [each.step for each in verdict.differences if each.phase not in phases]
-    if steps:
-        return replace(plan, phases=(), steps=min(plan.steps, min(steps) + _MARGIN))
-    return replace(plan, phases=phases)
+    trained = all(each.phase in phases for each in verdict.differences)
+    return replace(plan, phases=phases if trained else ())
 
 
 def _minimal(
