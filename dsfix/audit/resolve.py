@@ -17,8 +17,9 @@ from ..rules import Finding, Level
 from . import auto, shrink
 from .limits import DROPPED, REFUSED, Limit
 from .plan import Plan
-from .recipe import Unsupported, recipe
+from .recipe import recipe
 from .schedule import rates
+from .unsupported import Unsupported
 
 MOST_RANKS = 8
 _CLIPPING_SINCE = Version("0.19.3")  # gradient_clipping is 1.0 where it is left out, 0 before

@@ -9,6 +9,7 @@ from typing import Callable, Protocol, TypeVar
 
 from .alternatives import Change, alternatives, changed
 from .plan import Plan
+from .relevance import pools
 from .verdict import Verdict
 
 _Item = TypeVar("_Item")
@@ -96,17 +97,15 @@ class Search:
         return not verdict.failed and _kinds(verdict) <= _kinds(self.with_dsfix)
 
     def _cures(self, without: Verdict, suspects: Iterable[str]) -> None:
-        applied = sorted(self.with_dsfix.patches)
-        likely = [patch for patch in suspects if patch in applied]
-        pool = [*likely, *(patch for patch in applied if patch not in likely)]
+        applied = self.with_dsfix.patches
+        *likely, pool = pools(self.plan, applied, suspects)
         self.found.among = tuple(pool)
 
         def enough(plan: Plan, kept: Sequence[str]) -> bool:
             return self._as_good(self._try(_with(kept, applied), plan, set(applied) - set(kept)))
 
         small = _narrowed(self.plan, without)
-        if likely and len(likely) < len(pool) and enough(small, likely):
-            pool = likely
+        pool = next((few for few in likely if enough(small, few)), pool)
         needed = _minimal([], pool, lambda kept: enough(small, kept))
         if small != self.plan and len(needed) < len(applied) and not enough(self.plan, needed):
             rest = [patch for patch in applied if patch not in needed]
