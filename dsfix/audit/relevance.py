@@ -25,8 +25,10 @@ _STAGES: dict[str, tuple[int, ...]] = {
 _NUMBERS = (Severity.WRONG_RESULT, Severity.CRASH, Severity.HANG)
 
 
-def pools(plan: Plan, applied: Iterable[str], suspects: Iterable[str]) -> list[list[str]]:
-    """Ever larger choices of `applied`: the suspects, what can matter in this stage, all. Without imports none runs."""
+def pools(plan: Plan, applied: Iterable[str], suspects: Iterable[str]) -> tuple[list[str], list[list[str]]]:
+    """Of `applied`: those for the import itself; and ever larger choices of the others: the suspects, what can matter in
+    this stage, all.
+    """
     applied = sorted(applied)
     known = registry.catalogue()
     patches = {name: known[name].patch for name in applied if name in known}
@@ -39,8 +41,8 @@ def pools(plan: Plan, applied: Iterable[str], suspects: Iterable[str]) -> list[l
     for more in (suspected, matter, rest):
         chosen = [*chosen, *more]
         if more:
-            found.append([*chosen, *imports])
-    return found or [imports]
+            found.append(chosen)
+    return imports, found or [[]]
 
 
 def _matters(patch: Patch, plan: Plan) -> bool:

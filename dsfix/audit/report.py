@@ -166,8 +166,8 @@ def _amount(difference: Difference) -> str:
         return f"{got:.6g} where PyTorch has {wanted:.6g}{off}{explained}"
     if not math.isfinite(got):
         return "not a number, where PyTorch has one" if math.isfinite(wanted) else "not a number"
-    off = f"off by {difference.off:.2g} of its size{explained} " if math.isfinite(difference.off) else ""
-    return f"{off}(its size: {got:.4g}, PyTorch's: {wanted:.4g})"
+    off = f"off by {difference.off:.2g} of its size{explained}; " if math.isfinite(difference.off) else ""
+    return f"{off}its size is {got:.4g}, PyTorch's {wanted:.4g}"
 
 
 def _cures(audit: Audit) -> Iterator[str]:

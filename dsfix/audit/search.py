@@ -98,18 +98,27 @@ class Search:
 
     def _cures(self, without: Verdict, suspects: Iterable[str]) -> None:
         applied = self.with_dsfix.patches
-        *likely, pool = pools(self.plan, applied, suspects)
-        self.found.among = tuple(pool)
+        imports, choices = pools(self.plan, applied, suspects)
+        self.found.among = applied
 
         def enough(plan: Plan, kept: Sequence[str]) -> bool:
-            return self._as_good(self._try(_with(kept, applied), plan, set(applied) - set(kept)))
+            good = self._as_good(self._try(_with(kept, applied), plan, set(applied) - set(kept)))
+            if good and len(kept) < len(self.found.among):
+                self.found.among = tuple(kept)
+            return good
+
+        def least(plan: Plan, base: Sequence[str], items: Sequence[str], fresh: bool) -> list[str]:
+            return _minimal(base, items, lambda kept: enough(plan, kept), fresh)
 
         small = _narrowed(self.plan, without)
-        pool = next((few for few in likely if enough(small, few)), pool)
-        needed = _minimal([], pool, lambda kept: enough(small, kept))
-        if small != self.plan and len(needed) < len(applied) and not enough(self.plan, needed):
-            rest = [patch for patch in applied if patch not in needed]
-            needed += _minimal(needed, rest, lambda kept: enough(self.plan, kept))
+        needed: list[str] = []
+        if not imports or not enough(small, imports):
+            *likely, pool = choices
+            pool = next((few for few in likely if enough(small, [*imports, *few])), pool)
+            needed = least(small, imports, pool, fresh=False)
+        needed += least(small, needed, imports, fresh=bool(needed)) if imports else []
+        if small != self.plan and len(needed) < len(applied):
+            needed += least(self.plan, needed, [patch for patch in applied if patch not in needed], fresh=True)
         self.found.among = ()
         self.found.cures = [Cure(patch, without if len(needed) == 1 else None) for patch in needed]
         for number, patch in enumerate(needed if len(needed) > 1 else ()):
@@ -135,12 +144,12 @@ class Search:
                 self.found.changes.append(change)
             self.found.tried += 1
         if not self.found.changes and len(candidates) > 1 and enough(candidates):
-            self.found.together = tuple(_minimal([], candidates, enough))
+            self.found.together = tuple(_minimal([], candidates, enough, fresh=False))
 
 
 def _with(kept: Sequence[str], applied: Sequence[str]) -> str:
-    if len(kept) == 1:
-        return f"with {kept[0]} only"
+    if len(kept) <= 1:
+        return f"with {kept[0]} only" if kept else "without dsfix"
     return f"with {len(kept)} of {len(applied)} patches"
 
 
@@ -158,7 +167,7 @@ def _narrowed(plan: Plan, verdict: Verdict) -> Plan:
 
 
 def _minimal(
-    base: Sequence[_Item], items: Sequence[_Item], enough: Callable[[Sequence[_Item]], bool], fresh: bool = False
+    base: Sequence[_Item], items: Sequence[_Item], enough: Callable[[Sequence[_Item]], bool], fresh: bool
 ) -> list[_Item]:
     """The least of `items` that is enough beside `base`, where all of them are: each of it is needed.
 
@@ -166,7 +175,7 @@ def _minimal(
     """
     if fresh and enough(base):
         return []
-    if len(items) == 1:
+    if len(items) <= 1:
         return list(items)
     half = len(items) // 2
     first, second = items[:half], items[half:]

@@ -348,6 +348,37 @@ def test_a_suspect_is_found_at_once():
     assert bench.search(["p07", "elsewhere"]).trials <= 2
 
 
+@pytest.mark.parametrize("wrong", [set(), {"p07"}, {"zero3_two_losses_one_forward", "p19"}])
+def test_what_the_import_needs_is_told_apart_from_what_the_training_needs(wrong):
+    imports = {"numpy_bufsize", "torch_elastic_log"}
+    applied = [*MANY, *imports, "op_probe_breaks_import", "zero2_accumulation_drops_microbatches", *wrong - {*MANY}]
+
+    def found(plan, patches):
+        if not imports <= patches:
+            return [Difference("training", "error", 0, (), 0, 0, 0, 0, "ImportError: x")]
+        return [WRONG] if not wrong <= patches else []
+
+    result = Bench(plan_of(), applied, found).search()
+    assert {cure.patch for cure in result.cures} == imports | wrong
+    assert {cure.seen.differences[0].what for cure in result.cures if cure.patch in imports} == {"error"}
+
+
+def test_a_stage_is_not_searched_for_another_stages_patches():
+    needed = "zero2_accumulation_drops_microbatches"
+    others = ["zero3_left_out_gradients", "zero3_inflight_params", "pipeline_stage0_backward", *MANY]
+    bench = Bench(plan_of(), [needed, *others], lambda plan, patches: [] if needed in patches else [WRONG])
+    assert bench.search().trials <= 2
+
+
+def test_where_time_is_up_the_fewest_that_were_enough_are_told(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    found = Bench(plan_of(), MANY, lambda plan, patches: [] if "p07" in patches else [WRONG]).search(seconds=4)
+    assert not found.complete
+    assert "p07" in found.among
+    assert len(found.among) < len(MANY)
+
+
 def test_a_patch_that_only_a_later_phase_needs():
     def found(plan, patches):
         lost = [LOST] if "resume" in plan.phases and "p02" not in patches else []
@@ -460,7 +491,7 @@ def test_text_of_a_cure():
     bench = Bench(plan_of(), AGREES.patches, lambda plan, patches: [] if patches else [WRONG])
     text = text_of(AGREES, wrong, bench.search())
     assert "from step 2 on the gradients that the optimizer is given of a.weight, b.bias" in text
-    assert "off by 0.64 of its size, rounding explains 0.004 (its size: 0.36, PyTorch's: 1)" in text
+    assert "off by 0.64 of its size, rounding explains 0.004; its size is 0.36, PyTorch's 1" in text
     assert "- zero2_accumulation_drops_microbatches: ZeRO-2" in text
     assert "`import dsfix` on the first line" in text
 
