@@ -26,7 +26,7 @@ _NUMBERS = (Severity.WRONG_RESULT, Severity.CRASH, Severity.HANG)
 
 
 def pools(plan: Plan, applied: Iterable[str], suspects: Iterable[str]) -> tuple[list[str], list[list[str]]]:
-    """Of `applied`: those for the import itself; and ever larger choices of the others: the suspects, what can matter in
+    """Of `applied`: those for the import itself; and ever larger choices of the others: suspects, what can matter in
     this stage, all.
     """
     applied = sorted(applied)

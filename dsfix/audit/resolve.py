@@ -78,7 +78,8 @@ def resolve(file: str, options: Options) -> Resolved:
         if limit.holds(facts.get(*limit.path)):
             raise NotAudited(f"{'.'.join(limit.path)} is not audited: {limit.why}")
     plan = _from_arguments(Plan(config), facts, options)
-    notes = [f"{plan.ranks} ranks for {facts.world_size}"] if (facts.world_size or 0) > plan.ranks else []
+    wanted = options.ranks or facts.world_size or Plan.ranks
+    notes = [f"{plan.ranks} of {wanted} ranks"] if plan.ranks < wanted else []
     notes += _drop(config, facts)
     notes += auto.fill(facts, config)
     notes += _zero(config, facts)

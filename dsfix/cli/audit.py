@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Callable
 from .. import versions
 from ..config import arguments
 from . import environment, output, processes, progress
-from .status import INTERRUPTED, NO_DEEPSPEED, OK, TROUBLE, Complaint
+from .status import INTERRUPTED, NO_DEEPSPEED, OK, TROUBLE, UNSEEN, Complaint
 
 if TYPE_CHECKING:
     from ..audit.report import Audit
@@ -102,6 +102,8 @@ def run(options: argparse.Namespace) -> int:
         processes.require_same_packages(NAME)
         resolved = _resolved(options)
     except Complaint as complaint:
+        if complaint.status == UNSEEN:  # of what starts processes
+            complaint.status = TROUBLE
         return environment.refused(complaint, options.json)
     from ..audit import report
 

@@ -265,7 +265,7 @@ def test_accelerates_own_file(resolved):
     result = resolved(textwrap.dedent(text), "accelerate.yaml")
     plan = result.plan
     assert (plan.stage, plan.precision, plan.accumulation, plan.ranks, plan.zero_init) == (3, "bf16", 4, 8, True)
-    assert said(result, "8 ranks for 16")
+    assert said(result, "8 of 16 ranks")
 
 
 # changes
