@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ import torch
 from dsfix.audit import bounds
 from dsfix.audit.plan import Plan
 from dsfix.audit.record import Record, Step
-from dsfix.audit.reference import Reference
+from dsfix.audit.reference import Gradients, Reference
 from dsfix.audit.verdict import Difference
 
 
@@ -26,8 +27,9 @@ class Findings:
 class Comparison:
     """Of the steps of one phase, each from what DeepSpeed had before it."""
 
-    def __init__(self, reference: Reference, phase: str, findings: Findings) -> None:
-        self._reference, self._phase, self._found = reference, phase, findings
+    def __init__(self, reference: Reference, phase: str, findings: Findings, made: int = 0) -> None:
+        """made: steps that were made, not skipped, before the first."""
+        self._reference, self._phase, self._found, self._made = reference, phase, findings, made
         plan = reference.plan
         self._eps = max(torch.finfo(reference.dtype).eps, bounds.EPS32)
         self._sent = max(self._eps, _eps(plan.config.get("communication_data_type")))
@@ -35,37 +37,45 @@ class Comparison:
     def start(self, start: Step) -> None:
         """What is held before the first step."""
         wanted = self._reference.start
-        self._tensors("parameters", 0, start.parameters, wanted, dict.fromkeys(wanted, 0.0))
-        for kind, names in start.torn.items():
-            self._add(Difference(self._phase, kind, 0, tuple(names), 0.0, 0.0, 1.0, 0.0, "the ranks differ"))
+        self._tensors("initial parameters", 0, start.parameters, wanted, dict.fromkeys(wanted, 0.0))
+        self._tensors("initial weights", 0, start.weights, wanted, dict.fromkeys(wanted, 0.0))
+        counted = {name: state["step"] for name, state in start.state.items() if "step" in state}
+        self._tensors(
+            "initial state step", 0, counted, {name: torch.zeros(()) for name in counted}, dict.fromkeys(counted, 0.0)
+        )
+        self._torn(start, 0)
 
     def steps(self, before: Step, steps: Iterable[Step], first: int = 0) -> None:
         """`before`: what was held before step number `first`."""
         for number, step in enumerate(steps, first):
-            self.step(before, step, number)
+            if not self._step(before, step, number):
+                return
             before = step
 
-    def step(self, before: Step, step: Step, number: int) -> None:
-        """One step."""
+    def _step(self, before: Step, step: Step, number: int) -> bool:
+        """Whether the steps after this one can be compared."""
         reference = self._reference
         if not self._whole(before, number):
-            return
-        truth = reference.gradients(before.parameters, number)
+            return False
+        truth = reference.gradients(before.weights, number, before.scale or 1.0)
         self._number("loss", number, step.loss, truth.loss, 2 * truth.loss_spread + 4 * bounds.EPS32 * abs(truth.loss))
         limits = {
             name: bounds.gradient(spread, self._sent, self._eps, truth.norm) for name, spread in truth.spread.items()
         }
         norm_limit = bounds.norm(list(limits.values()))
+        self._numbers("learning rates", number, step.learning_rates, reference.rates[self._made])
+        self._skipped(before, step, truth, number)
+        self._torn(step, number)
+        if step.skipped:
+            return True
+        if not math.isfinite(truth.largest):
+            self._found.unseen[f"{self._phase} from step {number}"] = "its gradients are not finite, and it was made"
+            return False
+        self._made += 1
         if step.norm is None:
             self._found.unseen["norm"] = "engine.get_global_grad_norm() gives None"
         else:
             self._number("norm", number, step.norm, truth.norm, norm_limit)
-        self._numbers("learning rates", number, step.learning_rates, reference.rates[number])
-        self._number("skipped", number, float(step.skipped), 0.0, 0.0)
-        for kind, names in step.torn.items():
-            self._add(Difference(self._phase, kind, number, tuple(names), 0.0, 0.0, 1.0, 0.0, "the ranks differ"))
-        if step.skipped:
-            return
         relative = norm_limit / truth.norm if truth.norm else 0.0
         clip_error = relative if truth.factor < 1.0 else 0.0
         self._tensors(
@@ -98,10 +108,11 @@ class Comparison:
                 number,
                 {name: state[key] for name, state in step.state.items() if key in state},
                 values,
-                {name: bounds.STEP * self._scale(key, name, value, given) for name, value in values.items()},
+                {name: bounds.STATE * self._scale(key, name, value, given) for name, value in values.items()},
             )
         rounded = {name: p.to(reference.dtype) for name, p in step.parameters.items()}
         self._tensors("weights", number, step.weights, rounded, dict.fromkeys(rounded, 0.0))
+        return True
 
     @staticmethod
     def _scale(key: str, name: str, value: torch.Tensor, gradients: Mapping[str, torch.Tensor]) -> float:
@@ -111,15 +122,49 @@ class Comparison:
         return float(value.norm()) + float((gradient if key != "exp_avg_sq" else gradient.square()).norm())
 
     def _whole(self, step: Step, number: int) -> bool:
-        missing = [name for name in self._reference.start if name not in step.parameters]
-        torn = [name for name, tensor in step.parameters.items() if tensor.isnan().any()]
+        held = {name: (step.parameters.get(name), step.weights.get(name)) for name in self._reference.start}
+        missing = [name for name, pair in held.items() if any(tensor is None for tensor in pair)]
+        torn = [name for name, pair in held.items() if any(t is not None and t.isnan().any() for t in pair)]
         if missing or torn:
             detail = f"no rank holds all of {', '.join((missing or torn)[:3])} before this step"
             self._add(Difference(self._phase, "parameters", number, tuple(missing or torn), 0, 0, 1, 0, detail))
         return not (missing or torn)
 
+    def _skipped(self, before: Step, step: Step, truth: Gradients, number: int) -> None:
+        """Whether the step is made where it has to be, and the loss scale follows."""
+        plan = self._reference.plan
+        finite = math.isfinite(truth.largest)
+        if plan.precision == "fp16":
+            # between the two it depends on the order in which the ranks' gradients are added
+            certain = not finite or truth.largest < torch.finfo(torch.float16).max / 2
+            wanted = not finite
+        else:
+            section = plan.config.get("bf16") or plan.config.get("bfloat16") or {}
+            certain = finite or plan.precision == "bf16"
+            wanted = not finite and bool(section.get("check_grad_overflow"))
+        if certain:
+            self._number("skipped", number, float(step.skipped), float(wanted), 0.0)
+        if before.scale is None or step.scale is None or plan.precision != "fp16":
+            return
+        options = plan.config["fp16"]
+        low = max(before.scale / 2, float(options.get("min_loss_scale", 1)))
+        allowed = (before.scale, low) if step.skipped else (before.scale, 2 * before.scale)
+        if options.get("loss_scale", 0):
+            allowed = (before.scale, before.scale)
+        self._found.comparisons += 1
+        if step.scale not in allowed:
+            wanted_scale = allowed[1]
+            off = abs(step.scale / wanted_scale - 1.0)
+            self._add(Difference(self._phase, "loss scale", number, (), step.scale, wanted_scale, off, 0.0))
+
+    def _torn(self, step: Step, number: int) -> None:
+        for kind, names in step.torn.items():
+            self._add(Difference(self._phase, kind, number, tuple(names), 0.0, 0.0, 1.0, 0.0, "the ranks differ"))
+
     def _number(self, what: str, number: int, got: float, wanted: float, limit: float) -> None:
         self._found.comparisons += 1
+        if not math.isfinite(wanted) and not math.isfinite(got):
+            return
         off = abs(got - wanted)
         if not off <= limit:
             scale = abs(wanted) or 1.0
@@ -172,10 +217,10 @@ def _eps(dtype: str | None) -> float:
     return torch.finfo(known[dtype]).eps if dtype in known else 0.0
 
 
-def compare(plan: Plan, record: Record, clip: float) -> Findings:
-    """The record of DeepSpeed's training against plain PyTorch. clip: the largest gradient norm, 0 for none."""
+def compare(plan: Plan, record: Record) -> Findings:
+    """The record of DeepSpeed's training against plain PyTorch. Raises Unsupported."""
     findings = Findings(unseen=dict(record.unseen))
-    reference = Reference(plan, clip)
+    reference = Reference(plan)
     if record.start is not None:
         comparison = Comparison(reference, "training", findings)
         comparison.start(record.start)

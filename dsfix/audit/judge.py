@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import torch
 
-from dsfix.audit.compare import compare
+from dsfix.audit.compare import Findings, compare
+from dsfix.audit.defaults import complete
 from dsfix.audit.pieces import join
 from dsfix.audit.plan import Plan
 from dsfix.audit.rank import Seen
 from dsfix.audit.record import Record
+from dsfix.audit.unsupported import Unsupported
 from dsfix.audit.verdict import Difference, Verdict
 
 
@@ -38,10 +41,14 @@ def record(seen: list[Seen]) -> Record:
 def judge(plan: Plan, seen: list[Seen]) -> Verdict:
     """The verdict on one trial."""
     joined = record(seen)
-    found = compare(plan, joined, float(plan.config.get("gradient_clipping", 0.0)))
+    found, failed = Findings(), next((each.failed for each in seen if each.failed), "")
+    try:
+        if not failed:
+            found = compare(complete(plan, seen[0].versions["deepspeed"]), joined)
+    except Unsupported as reason:
+        failed = str(reason)
     for phase, error in joined.errors.items():
-        last = error.strip().splitlines()[-1]
-        found.differences.append(Difference(phase, "error", len(joined.steps), (), 0, 0, 0, 0, last))
+        found.differences.append(Difference(phase, "error", len(joined.steps), (), 0, 0, 0, 0, _last(error)))
     return Verdict(
         tuple(found.differences),
         found.comparisons,
@@ -49,7 +56,18 @@ def judge(plan: Plan, seen: list[Seen]) -> Verdict:
         seen[0].patches,
         seen[0].versions,
         seen[0].device,
+        failed=failed,
     )
+
+
+def _last(error: str) -> str:
+    """The last line of a traceback, and where it was raised."""
+    lines = error.strip().splitlines()
+    places = re.findall(r'^  File "(.*)", line (\d+), in (.*)$', error, re.MULTILINE)
+    if not places:
+        return lines[-1]
+    file, line, function = places[-1]
+    return f"{lines[-1]} ({Path(file).name}:{line} in {function})"
 
 
 def main(plan_file: str, directory: str) -> int:

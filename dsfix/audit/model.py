@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from dsfix.audit.plan import Plan
+from dsfix.audit.unsupported import Unsupported
 
 VOCABULARY, WIDTH, HIDDEN, ODD, LENGTH = 37, 16, 64, 13, 6
 _BLOCKS = 2
@@ -50,10 +51,14 @@ class _Block(nn.Module):  # type: ignore[misc,unused-ignore]
 class Model(nn.Module):  # type: ignore[misc,unused-ignore]
     """A tiny causal language model: int64 tokens [n, length + 1] -> its loss, in the form that plan.backwards says.
 
-    It has what bites: an embedding tied to the head, a module that is used twice in one forward, parameters of odd sizes
-    and of one element, one that is larger than the others (up), one that is used in every second step only (sometimes),
-    biases, LayerNorm, and buffers of three dtypes.
+    It has what bites: an embedding tied to the head, a module that is used twice in one forward, parameters of odd
+    sizes and of one element, one that is larger than the others (up), one that is used in every second step only
+    (sometimes), biases, LayerNorm, and buffers of three dtypes.
     """
+
+    causal: torch.Tensor
+    positions: torch.Tensor
+    counted: torch.Tensor
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -83,7 +88,7 @@ class Model(nn.Module):  # type: ignore[misc,unused-ignore]
         x = self.shared(x) + self.widen(torch.tanh(self.narrow(x)))
         if sometimes:
             x = x + self.sometimes(x)
-        logits = self.head(self.norm(x) * torch.sigmoid(self.gate(x)) * 4.0)
+        logits = self.head(self.norm(x) * torch.sigmoid(self.gate(x)))
         wide = logits if logits.dtype == torch.float64 else logits.float()
         each = functional.cross_entropy(wide.flatten(0, 1), targets.flatten(), reduction="none")
         loss = (each.view_as(targets) * self.counted).mean() * factor
@@ -110,7 +115,11 @@ def losses(output: Any) -> tuple[torch.Tensor, ...]:
 
 
 def build(plan: Plan, seed: int = 0) -> Model:
-    """The model on the CPU in fp32 with its initial weights; `seed` is added to the plan's."""
+    """The model on the CPU in fp32 with its initial weights; `seed` is added to the plan's. Raises Unsupported."""
+    if plan.moe:
+        raise Unsupported("the audit has no reference for mixture-of-experts layers")
+    if plan.freeze == "base" and not plan.lora:
+        raise Unsupported("freeze 'base' leaves nothing to train without LoRA layers")
     state = torch.get_rng_state()
     model = Model(plan)
     torch.set_rng_state(state)

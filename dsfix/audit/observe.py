@@ -65,7 +65,11 @@ class Observer:
 
     def _part(self, loss: float) -> Part:
         norm = self._engine.get_global_grad_norm()
-        tensors = {"gradients": self._gradients, "parameters": list(self._parameters()), "weights": list(self._weights())}
+        tensors = {
+            "gradients": self._gradients,
+            "parameters": list(self._parameters()),
+            "weights": list(self._weights()),
+        }
         for key, piece in self._states():
             tensors.setdefault(f"state {key}", []).append(piece)
         scale = getattr(self._engine.optimizer, "cur_scale", None)
@@ -79,11 +83,12 @@ class Observer:
         )
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        # an optimizer of somebody else's has none of these tensors
+        if not any(optimizer is own for own in self._optimizers()):
+            return
+        self._stepped = True
         for group in optimizer.param_groups:
             for held in group["params"]:
                 for found in self._slices.get(id(held), ()):
-                    self._stepped = True
                     if held.grad is not None:
                         self._gradients.append(found.of(held.grad.to(torch.float32)))
 
@@ -94,7 +99,7 @@ class Observer:
                 seen.add(each.name)
                 yield each.of(each.held)
         for parameter, name in self._names.items():
-            if not parameter.requires_grad:
+            if name not in seen:
                 yield self._weight(parameter, name)
 
     def _weights(self) -> Iterator[Piece]:
@@ -114,19 +119,20 @@ class Observer:
 
     def _states(self) -> Iterator[tuple[str, Piece]]:
         for optimizer in self._optimizers():
-            steps = {id(held): group.get("step") for group in optimizer.param_groups for held in group["params"]}
+            fused = type(optimizer).__name__ == "FusedAdam"
+            steps = {id(held): _step(optimizer, group) for group in optimizer.param_groups for held in group["params"]}
             for slices in self._slices.values():
                 held = slices[0].held
                 state = optimizer.state.get(held)
                 if not state:
                     continue
-                if "step" not in state and steps.get(id(held)) is not None:
+                if (fused or "step" not in state) and steps.get(id(held)) is not None:
                     state = {**state, "step": steps[id(held)]}
                 for key, value in state.items():
                     for each in slices:
                         if torch.is_tensor(value) and value.numel() == held.numel() and key != "step":
                             yield key, each.of(value)
-                        elif torch.is_tensor(value) and value.numel() == 1 or isinstance(value, (int, float)):
+                        elif (torch.is_tensor(value) and value.numel() == 1) or isinstance(value, (int, float)):
                             number = torch.as_tensor(float(value)).reshape(1)
                             yield key, Piece(each.name, 0, torch.Size(()), number)
 
@@ -193,3 +199,9 @@ class Observer:
                 if numel > 0:
                     yield Slice(self._names[parameter], flat, start, offset, numel, parameter.ds_shape)
                 start += size
+
+
+def _step(optimizer: Any, group: Mapping[str, Any]) -> Any:
+    """What a group has counted: FusedAdam counts in the state of its last parameter only, or in the group."""
+    counted = [optimizer.state[held].get("step") for held in group["params"] if held in optimizer.state]
+    return max([each for each in counted if each is not None], default=group.get("step"))

@@ -10,10 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 import dsfix
 from dsfix.audit.plan import Plan
+from dsfix.audit.unsupported import Unsupported
+from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.session import Lab
 from dsfix.outcome import Outcome
+from dsfix.patch import CannotTell
 from dsfix.versions import installed
 
 _DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "python")
@@ -32,6 +37,8 @@ class Trainer:
         from dsfix.audit.recipe import recipe
 
         plan, deepspeed = self.plan, self.lab.deepspeed
+        if plan.backwards == "tensor" and Version(deepspeed_version()) < Version("0.18.3"):
+            raise Unsupported("loss.backward() in place of engine.backward(loss) is possible from DeepSpeed 0.18.3 on")
         wanted = models.build(plan, seed)
         model = wanted
         if plan.zero_init:
@@ -82,7 +89,7 @@ class Trainer:
             total += sum(float(loss.detach()) for loss in losses)
             for index, loss in enumerate(losses):
                 if self.plan.backwards == "tensor":
-                    loss.backward()
+                    self.lab.torch.autograd.backward(loss)
                 elif index + 1 < len(losses):
                     engine.backward(loss, retain_graph=True)
                 else:
@@ -102,6 +109,7 @@ class Seen:
     patches: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     device: str = ""
+    failed: str = ""
 
 
 def train(plan: Plan, lab: Lab, seen: Seen) -> None:
@@ -129,11 +137,16 @@ def main(plan_file: str, directory: str, plant: str = "") -> int:
     seen = Seen()
     with Lab(plan.device) as lab:
         try:
-            assert lab.deepspeed
             _provide_kernels(lab)
-            if plant:
-                _import(plant)
-            train(plan, lab, seen)
+        except (CannotTell, ImportError) as error:
+            seen.failed = f"DeepSpeed cannot be imported: {error}" if isinstance(error, ImportError) else str(error)
+        try:
+            if not seen.failed:
+                if plant:
+                    _import(plant)
+                train(plan, lab, seen)
+        except Unsupported as error:
+            seen.failed = str(error)
         except Exception:
             seen.errors["training"] = traceback.format_exc()
             traceback.print_exc()
@@ -143,11 +156,12 @@ def main(plan_file: str, directory: str, plant: str = "") -> int:
         path = Path(directory, f"rank-{lab.rank}.pt")
         lab.torch.save(seen, path.with_suffix(".partial"))
         os.replace(path.with_suffix(".partial"), path)
-    return 1 if seen.errors else 0
+    return 1 if seen.errors or seen.failed else 0
 
 
 def _provide_kernels(lab: Lab) -> None:
-    """DeepSpeed's FusedAdam needs a kernel that is compiled for a GPU: plain PyTorch does its step where there is none."""
+    """DeepSpeed's FusedAdam needs a kernel for a GPU: plain PyTorch does its step where there is none."""
+    assert lab.deepspeed
     if lab.device_name in ("CPU", "emulated CUDA device"):
         from dsfix.lab.half import provide_fused_adam
 

@@ -1,13 +1,16 @@
-"""The optimizer of a plan: its kind and its parameter groups, as the engine is given them and the reference needs them."""
+"""The optimizer of a plan: its kind and its parameter groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dsfix.audit.model import Group
 from dsfix.audit.plan import Plan
+from dsfix.audit.unsupported import Unsupported
+
+if TYPE_CHECKING:
+    from dsfix.audit.model import Group
 
 # what the script's own optimizer is built with, by torch.optim's name
 _CLIENT: Mapping[str, Mapping[str, Any]] = {
@@ -16,10 +19,6 @@ _CLIENT: Mapping[str, Mapping[str, Any]] = {
     "SGD": {"lr": 5e-2, "momentum": 0.9},
     "Adagrad": {"lr": 1e-2},
 }
-
-
-class Unsupported(Exception):
-    """What the audit has no reference for; the message is the sentence that says so."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ class Step:
 class Record:
     """One training and what followed from its checkpoints.
 
-    start: what is held before the first step; its loss, norm and gradients say nothing. steps: the uninterrupted training. resumed: phase ("resume", "universal") -> the steps after the load.
+    start: what is held before the first step; its loss, norm and gradients say nothing.
+    steps: the uninterrupted training. resumed: phase ("resume", "universal") -> the steps after the load.
     exports: phase ("zero_to_fp32", "16bit") -> the parameters that it gave at half of the steps.
     unseen: what this DeepSpeed gives no access to -> why, in a sentence. errors: phase, or "training" -> the traceback
     of what ended it.

@@ -28,7 +28,11 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Gradients:
-    """Of one global batch, in float64. clipped: by the norm of the whole. spread: what rounding does to each."""
+    """Of one global batch, in float64. clipped: by the norm of the whole, with `factor`. spread: what rounding does.
+
+    largest: the sum over all micro-batches of their largest scaled element in the plan's precision; inf or nan where
+    one of them overflows.
+    """
 
     loss: float
     norm: float
@@ -36,6 +40,7 @@ class Gradients:
     factor: float
     spread: dict[str, Spread]
     loss_spread: float
+    largest: float
 
 
 @dataclass
@@ -47,10 +52,10 @@ class Update:
 
 
 class Reference:
-    """The plan by plain PyTorch. clip: the largest gradient norm, 0 for none."""
+    """A plan that leaves nothing open (defaults.complete), by plain PyTorch. Raises Unsupported."""
 
-    def __init__(self, plan: Plan, clip: float) -> None:
-        self.plan, self.clip = plan, clip
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.clip = plan, float(plan.config.get("gradient_clipping", 0.0))
         self.dtype = DTYPES[plan.precision]
         built = models.build(plan)
         self._exact = models.freeze(models.build(plan).to(self.dtype).double(), plan)
@@ -61,16 +66,20 @@ class Reference:
         self.groups = self.recipe.groups(plan, models.groups(built, plan))
         self.rates = rates(plan, [group["lr"] for group in self.groups])
 
-    def gradients(self, weights: Tensors, step: int) -> Gradients:
-        """The gradients of the global batch of `step` where the model computes with `weights`, rounded to its dtype."""
+    def gradients(self, weights: Tensors, step: int, scale: float = 1.0) -> Gradients:
+        """The gradients of the global batch of `step` where the model computes with `weights`, rounded to its dtype.
+
+        scale: by which the loss is multiplied in fp16.
+        """
         exact, rounded = _load(self._exact, weights, self.dtype), _load(self._rounded, weights, self.dtype)
         batches = list(models.batches(self.plan, step))
         total = {name: torch.zeros_like(exact[name]) for name in self.trained}
         spread = {name: Spread() for name in self.trained}
-        loss = loss_error = 0.0
+        loss = loss_error = largest = 0.0
         for batch in batches:
             true_loss, true = self._one(self._exact, exact, batch)
-            seen_loss, seen = self._one(self._rounded, rounded, batch)
+            seen_loss, seen = self._one(self._rounded, rounded, batch, scale / self.plan.accumulation)
+            largest += max(float(gradient.abs().max()) for gradient in seen.values()) * scale / self.plan.accumulation
             loss += true_loss / len(batches)
             loss_error += abs(seen_loss - true_loss) / len(batches)
             for name in self.trained:
@@ -79,19 +88,21 @@ class Reference:
         norm = float(torch.stack([gradient.norm() for gradient in total.values()]).norm())
         factor = min(1.0, self.clip / (norm + 1e-6)) if self.clip > 0.0 else 1.0
         clipped = {name: gradient * factor for name, gradient in total.items()}
-        return Gradients(loss, norm, clipped, factor, spread, loss_error)
+        return Gradients(loss, norm, clipped, factor, spread, loss_error, largest)
 
-    def _one(self, model: Any, parameters: Tensors, batch: models.Batch) -> tuple[float, dict[str, torch.Tensor]]:
+    def _one(
+        self, model: Any, parameters: Tensors, batch: models.Batch, scale: float = 1.0
+    ) -> tuple[float, dict[str, torch.Tensor]]:
         for name in self.trained:
             parameters[name].grad = None
         losses = models.losses(model(batch.tokens, batch.sometimes, batch.factor))
         whole = torch.stack([loss.double() for loss in losses]).sum()
-        whole.backward()
+        torch.autograd.backward(whole * scale)
         gradients = {}
         for name in self.trained:
             gradient = parameters[name].grad
             gradients[name] = torch.zeros_like(parameters[name], dtype=torch.float64) if gradient is None else gradient
-            gradients[name] = gradients[name].double()
+            gradients[name] = gradients[name].double() / scale
         return float(whole.detach()), gradients
 
     def update(self, weights: Tensors, state: States, gradients: Tensors, rates: list[float]) -> Update:
@@ -104,7 +115,7 @@ class Reference:
             optimizer = _OPTIMIZERS[self.recipe.kind]([{**_own(options), "lr": rate, "params": list(given.values())}])
             for name, parameter in given.items():
                 parameter.grad = gradients[name].detach().double()
-                if name in state and state[name]:
+                if state.get(name):
                     optimizer.state[parameter] = {
                         key: value.double().clone() if key != "step" else value.float().clone().reshape(())
                         for key, value in state[name].items()
@@ -137,9 +148,9 @@ def _load(model: Any, weights: Tensors, dtype: torch.dtype) -> dict[str, torch.T
     return parameters
 
 
-def train(plan: Plan, clip: float = 0.0) -> Record:
-    """The whole training in float64 masters, on its own; clip: the largest gradient norm, 0 for none."""
-    reference = Reference(plan, clip)
+def train(plan: Plan) -> Record:
+    """The whole training with float64 masters, on its own. Raises Unsupported."""
+    reference = Reference(plan)
     weights: dict[str, torch.Tensor] = {name: tensor.double() for name, tensor in reference.start.items()}
     state: dict[str, dict[str, torch.Tensor]] = {}
     record = Record()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dsfix.audit import operators
 from dsfix.audit.plan import Plan
 from dsfix.audit.verdict import Difference, Verdict
 from dsfix.lab.errors import LabUnavailable
@@ -52,6 +53,7 @@ def _trial(plan: Plan, scratch: Path, environment: dict[str, str], timeout: floa
     work.mkdir()
     plan_file = scratch / "plan.json"
     plan_file.write_text(plan.dump(), encoding="utf-8")
+    operators.build(plan, environment, work)
     arguments = [str(plan_file), str(directory), *([plant] if plant else [])]
     ranks = launch(
         [sys.executable, "-c", _RANK, *arguments], ranks=plan.ranks, timeout=timeout, env=environment, cwd=work

@@ -11,8 +11,9 @@ class Difference:
     """Something that DeepSpeed computes otherwise, from the first step at which it does.
 
     phase: "training" or one of plan.PHASES. what: "loss", "norm", "gradients", "parameters", "learning rates", "state
-    exp_avg" and the like, "skipped" or "error". step: from 0. names: the parameters, most different first; empty for
-    what has none. got, wanted: the number, for tensors that of the element or norm that is told. off: relative
+    exp_avg" and the like, "weights" (what the model computes with, against the parameters), "loss scale", "skipped" or
+    "error"; with "initial " before it what is so before the first step. step: from 0. names: the parameters, most
+    different first; empty for what has none. got, wanted: the number, for tensors the norm of the first. off: relative
     difference; bound: what rounding explains. detail: a sentence more, or the error's last line.
     """
 

@@ -18,8 +18,8 @@ class Progress(Protocol):
 
 
 @contextlib.contextmanager
-def shown(steps: int) -> Iterator[Progress]:
-    """Progress over `steps` steps, for as long as the context lasts."""
+def shown(steps: int | None) -> Iterator[Progress]:
+    """Progress over `steps` steps, None where nobody knows how many, for as long as the context lasts."""
     if sys.stderr is None:  # closed by the caller
         yield _Silent()
     elif not sys.stderr.isatty() or os.environ.get("TERM") in (None, "", "dumb", "unknown"):
@@ -38,8 +38,8 @@ class _Silent:
 
 
 class _Lines:
-    def __init__(self, steps: int) -> None:
-        self._steps, self._behind, self._what = steps, 0, ""
+    def __init__(self, steps: int | None) -> None:
+        self._of, self._behind, self._what = "" if steps is None else f"/{steps}", 0, ""
 
     def start(self, what: str) -> None:
         self._what = what
@@ -47,11 +47,11 @@ class _Lines:
     def done(self, result: str, steps: int = 1) -> None:
         self._behind += steps
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-            print(f"[{self._behind}/{self._steps}] {self._what}: {result}", file=sys.stderr, flush=True)
+            print(f"[{self._behind}{self._of}] {self._what}: {result}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def _bar(steps: int) -> Iterator[Progress]:
+def _bar(steps: int | None) -> Iterator[Progress]:
     from rich import progress
     from rich.console import Console
 

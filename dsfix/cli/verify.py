@@ -6,21 +6,18 @@ import argparse
 import dataclasses
 import math
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Iterable
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from .. import judge, registry
 from ..judge import Verdict
 from ..outcome import STAYS_OUT, Outcome
 from ..settings import Settings
-from . import environment, output, progress
+from . import environment, output, processes, progress
 from .sightings import Row, State, as_json, print_rows
-from .status import BAD_USAGE, INTERRUPTED, OK, TROUBLE, UNSEEN, Complaint
+from .status import INTERRUPTED, OK, TROUBLE, UNSEEN, Complaint
 
 if TYPE_CHECKING:
     from ..lab.reproduction import Sighting
@@ -59,15 +56,15 @@ def run(options: argparse.Namespace) -> int:
     named = [environment.entry(patch_id) for patch_id in dict.fromkeys(options.ids)]
     try:
         environment.require_deepspeed()
-        _require_temporary_directory()
-        _require_same_packages()
+        processes.require_temporary_directory()
+        processes.require_same_packages(NAME)
     except Complaint as complaint:
         return environment.refused(complaint, options.json)
     verdicts = _verdicts(named)
     entries = named or [entry for entry in registry.catalogue().values() if verdicts[entry.id].outcome not in STAYS_OUT]
     rows: list[Row] = []
     interrupted = False
-    _be_kind()
+    processes.be_kind()
     try:
         _collect(entries, verdicts, bool(named), options.timeout, rows)
     except KeyboardInterrupt:
@@ -137,51 +134,3 @@ def _status(states: Iterable[State]) -> int:
     if any(state.wrong for state in found):
         return TROUBLE
     return UNSEEN if found & {State.CANNOT_TELL, State.NOT_SEEN} else OK
-
-
-def _require_temporary_directory() -> None:
-    """Complaint where tempfile finds no place, or only the current directory, which is the user's."""
-    named = [os.environ.get("TMPDIR"), os.environ.get("TEMP"), os.environ.get("TMP"), "/tmp", "/var/tmp", "/usr/tmp"]
-    try:
-        found = tempfile.gettempdir()
-    except OSError:
-        found = ""
-    if os.path.abspath(found) not in [os.path.abspath(name) for name in named if name]:
-        raise Complaint("no directory for temporary files can be written to: set TMPDIR to one", UNSEEN)
-
-
-def _require_same_packages() -> None:
-    """Complaint where the reproductions would import another DeepSpeed, torch or dsfix than this process reports on."""
-    from ..lab.errors import LabUnavailable
-    from ..lab.isolation import origins
-
-    packages = ("deepspeed", "torch", "dsfix")
-    try:
-        with tempfile.TemporaryDirectory(prefix="dsfix-") as scratch:
-            there = origins(Path(scratch), *packages)
-    except (LabUnavailable, OSError) as error:
-        raise Complaint(str(error), UNSEEN) from None
-    for package in packages:
-        spec = find_spec(package)
-        here = spec and spec.origin
-        if os.path.realpath(here or "") != os.path.realpath(there[package] or ""):
-            raise Complaint(
-                f"here {package} is {here or 'not there'}, in a process started elsewhere it is "
-                f"{there[package] or 'not there'}: run `python -m dsfix verify` in another directory, without options "
-                "of Python",
-                BAD_USAGE,
-            )
-
-
-def _be_kind() -> None:
-    """Lowest priority; a batch system that ends the command gets the same clean end as Ctrl-C."""
-    if hasattr(os, "nice"):
-        os.nice(19)
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _interrupt)
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt

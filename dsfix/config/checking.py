@@ -31,12 +31,13 @@ _DISTRIBUTIONS = ("torch", "transformers", "accelerate")
 
 @dataclass(frozen=True)
 class Checked:
-    """The findings, worst first; the release they are for, and what had to be assumed, in sentences."""
+    """The findings, worst first; the release they are for; what had to be assumed, in sentences; what was looked at."""
 
     findings: list[Finding]
     release: str
     assumed: list[str]
     installed: bool
+    facts: Facts
 
     def states(self) -> dict[str, tuple[str, str]]:
         """Of each patch that a finding names: its state here, and why."""
@@ -124,7 +125,7 @@ def check(
     if world_size is None and facts.get("train_batch_size") not in (None, AUTO):
         assumed.append("any number of processes (--world-size N)")
     found = findings(load(f"{__package__}.rules"), facts, facts.versions)
-    return Checked(found, release, assumed, installed)
+    return Checked(found, release, assumed, installed, facts)
 
 
 def _reading(config: Config) -> tuple[Reading, accelerate.Accelerate | None]:

@@ -1,0 +1,60 @@
+"""DeepSpeed's CPU optimizers are compiled when first used: done once, ahead of the ranks and outside their time limit.
+
+A process that is killed while it compiles leaves a lock file, for which all later ones would wait without end.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from dsfix.audit.plan import Plan
+from dsfix.lab.accelerator import deepspeed_version
+from dsfix.lab.cuda.build import cache_directory, locked
+from dsfix.lab.installed import torch_build
+from dsfix.lab.ranks import launch
+from dsfix.lab.session import Lab
+
+_SECONDS = 900.0  # a minute on two free cores
+# the config's optimizer -> the operator, the module and the class that uses it
+_OPERATORS = {
+    "adam": ("cpu_adam", "deepspeed.ops.adam", "DeepSpeedCPUAdam"),
+    "adamw": ("cpu_adam", "deepspeed.ops.adam", "DeepSpeedCPUAdam"),
+    "adagrad": ("cpu_adagrad", "deepspeed.ops.adagrad", "DeepSpeedCPUAdagrad"),
+}
+# not `-m`, which would put the current directory, a checkout of dsfix perhaps, before what is installed
+_RUN = (
+    f"import sys; sys.path[:1] == [''] and sys.path.pop(0); from {__name__} import main; sys.exit(main(*sys.argv[1:]))"
+)
+
+
+def build(plan: Plan, environment: Mapping[str, str], work: Path) -> None:
+    """Compiles what `plan` needs, where it is not there yet. What goes wrong, the ranks will meet and tell.
+
+    environment, work: those of the ranks.
+    """
+    section = plan.config.get("optimizer") or {}
+    offload = plan.config.get("zero_optimization", {}).get("offload_optimizer") or {}
+    name = str(section.get("type")).lower()
+    own = plan.optimizer or (section.get("params") or {}).get("torch_adam")
+    if not own and offload.get("device", "none") != "none" and name in _OPERATORS:
+        launch([sys.executable, "-c", _RUN, plan.device, name], 1, _SECONDS, environment, work)
+
+
+def main(device: str, optimizer: str) -> int:
+    """In a process of its own."""
+    operator, module, name = _OPERATORS[optimizer]
+    extensions = cache_directory() / f"extensions-deepspeed{deepspeed_version()}-torch{torch_build().version}"
+    directory = Path(os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(extensions))) / operator
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory / "dsfix.lock"):
+        left = directory / "lock"  # of a process that was killed: all of dsfix's wait at the other lock
+        if left.exists() or not (directory / f"{operator}.so").exists():
+            left.unlink(missing_ok=True)
+            with Lab(device) as lab:
+                assert lab.deepspeed
+                getattr(importlib.import_module(module), name)([lab.torch.nn.Parameter(lab.torch.zeros(1))])
+    return 0

@@ -1,0 +1,273 @@
+"""What an audit has found, as text and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import registry
+from .plan import Plan
+from .resolve import Resolved
+from .search import Cure, Found
+from .verdict import Difference, Verdict
+
+_WIDTH = 110
+_NAMES, _DIFFERENCES, _CHANGES = 3, 8, 4  # that are told in the text; JSON has all
+_PHASES = {
+    "training": "",
+    "resume": "after save_checkpoint and load_checkpoint: ",
+    "universal": "after loading the universal checkpoint: ",
+    "zero_to_fp32": "what zero_to_fp32 gives: ",
+    "16bit": "what save_16bit_model gives: ",
+}
+_WHAT = {
+    "loss": "the loss",
+    "norm": "the gradient norm that DeepSpeed reports",
+    "gradients": "the gradients that the optimizer is given",
+    "parameters": "the parameters",
+    "weights": "the weights that the model computes with",
+    "learning rates": "the learning rates",
+    "skipped": "whether the step is skipped",
+}
+
+
+@dataclass
+class Audit:
+    """One run of the command. without: the verdict without dsfix; None where no patch applies, or before it is there.
+
+    found: None where nothing was searched for. interrupted: by the user, before it was whole.
+    """
+
+    file: str
+    resolved: Resolved
+    with_dsfix: Verdict | None = None
+    without: Verdict | None = None
+    found: Found | None = None
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def agrees(self) -> bool:
+        return self.with_dsfix is not None and self.with_dsfix.agrees
+
+
+def text(audit: Audit) -> Iterator[str]:
+    """The lines."""
+    verdict = audit.with_dsfix
+    if verdict is None:
+        return
+    yield f"{audit.file}: {_versions(verdict)}"
+    yield f"{described(audit.resolved.plan)}; {verdict.device or 'no device'}, {audit.seconds:.0f} s"
+    yield ""
+    applied = len(verdict.patches)
+    heading = (
+        f"With dsfix ({applied} patch{'es' * (applied != 1)} of it applied)"
+        if applied
+        else "Here, where no patch applies"
+    )
+    yield from _verdict(heading, verdict)
+    if audit.without is not None:
+        yield from _verdict("Without dsfix", audit.without)
+    yield from _cures(audit)
+    yield from _changes(audit)
+    if audit.interrupted:
+        yield "Interrupted: this is what was found until then."
+    for heading, sentences in (
+        ("Assumed and shrunk", audit.resolved.notes),
+        ("Not compared", [f"{what}: {why}" for what, why in verdict.unseen.items()]),
+    ):
+        if sentences:
+            yield ""
+            yield f"{heading}:"
+            for sentence in sentences:
+                yield from _wrapped(f"- {sentence}", 2)
+
+
+def described(plan: Plan) -> str:
+    """What is trained, in one line."""
+    config = plan.config
+    zero: Mapping[str, Any] = config.get("zero_optimization", {})
+    parts = [f"ZeRO-{plan.stage}" if plan.stage else "no ZeRO", plan.precision]
+    parts += [
+        f"{part.replace('_', ' ')} {zero[part]['device']}"
+        for part in ("offload_optimizer", "offload_param")
+        if zero.get(part, {}).get("device", "none") != "none"
+    ]
+    parts.append(f"accumulation {plan.accumulation}")
+    parts.append(f"clipping {config['gradient_clipping']:g}" if config.get("gradient_clipping") else "no clipping")
+    parts.append(f"torch.optim.{plan.optimizer}" if plan.optimizer else str(config.get("optimizer", {}).get("type")))
+    parts += [config["scheduler"]["type"]] if config.get("scheduler", {}).get("type") else []
+    parts += ["zero.Init"] * plan.zero_init + ["LoRA"] * plan.lora + ["MoE"] * plan.moe
+    parts += [f"{plan.checkpointing} checkpointing"] if plan.checkpointing != "none" else []
+    ranks = f"{plan.ranks} rank{'s' * (plan.ranks > 1)}"
+    return f"{', '.join(parts)}; {plan.steps} steps on {ranks}"
+
+
+def in_short(verdict: Verdict) -> str:
+    """For a line of progress."""
+    if verdict.failed:
+        return verdict.failed
+    if not verdict.differences:
+        return f"agrees, {verdict.seconds:.1f} s"
+    first = verdict.differences[0]
+    return f"differs: {_PHASES.get(first.phase, first.phase + ': ')}{_subject(first)}, {verdict.seconds:.1f} s"
+
+
+def _versions(verdict: Verdict) -> str:
+    return ", ".join(f"{name} {version}" for name, version in verdict.versions.items()) or "no rank told its versions"
+
+
+def _verdict(heading: str, verdict: Verdict) -> Iterator[str]:
+    if verdict.failed:
+        yield from _wrapped(f"{heading}: no comparison: {verdict.failed}", 0)
+    elif not verdict.differences:
+        yield f"{heading}: agrees with PyTorch within rounding: {verdict.comparisons} comparisons."
+    else:
+        yield f"{heading}: differs from PyTorch ({verdict.comparisons} comparisons):"
+        for difference in verdict.differences[:_DIFFERENCES]:
+            yield from _wrapped(f"- {sentence(difference)}", 2)
+        more = len(verdict.differences) - _DIFFERENCES
+        if more > 0:
+            yield f"  and {more} more (--json)"
+
+
+def sentence(difference: Difference) -> str:
+    """A difference in plain words; steps are counted from 1."""
+    phase = _PHASES.get(difference.phase, f"{difference.phase}: ")
+    where = f"step {difference.step + 1}"
+    if difference.what == "error":
+        return f"{phase}{where} ends with {difference.detail}"
+    more = len(difference.names) - _NAMES
+    names = ", ".join(difference.names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+    of = f" of {names}" if names else ""
+    return f"{phase}from {where} on {_subject(difference)}{of}: {difference.detail or _amount(difference)}"
+
+
+def _subject(difference: Difference) -> str:
+    if difference.what == "error":
+        return "an error"
+    if difference.what.startswith("state "):
+        return f"the optimizer's {difference.what.partition(' ')[2]}"
+    return _WHAT.get(difference.what, difference.what)
+
+
+def _amount(difference: Difference) -> str:
+    """How much; of a tensor, of its norm."""
+    got, wanted = difference.got, difference.wanted
+    if difference.what == "skipped":
+        return "it is, and should not be" if got else "it is not, and should be"
+    explained = f", rounding explains {difference.bound:.1g}" if difference.bound else ""
+    if not difference.names:
+        off = f", off by {difference.off:.2g}" if math.isfinite(difference.off) else ""
+        return f"{got:.6g} where PyTorch has {wanted:.6g}{off}{explained}"
+    if not math.isfinite(got):
+        return "not a number, where PyTorch has one" if math.isfinite(wanted) else "not a number"
+    off = f"off by {difference.off:.2g} of its size{explained}; " if math.isfinite(difference.off) else ""
+    return f"{off}its size is {got:.4g}, PyTorch's {wanted:.4g}"
+
+
+def _cures(audit: Audit) -> Iterator[str]:
+    verdict, without, found = audit.with_dsfix, audit.without, audit.found
+    assert verdict is not None
+    if without is None or without.agrees:
+        if without is not None and verdict.differences:
+            yield from _wrapped("Only with dsfix: a patch is at fault. Report it; DSFIX_SKIP=ID leaves one out.", 0)
+        return
+    if found is not None and found.cures:
+        part = " in part" * bool(verdict.differences)
+        yield f"Cured by dsfix{part}, with `import dsfix` on the first line of the script:"
+        for cure in found.cures:
+            yield from _wrapped(f"- {_cure(cure)}", 2)
+    elif found is not None and found.among:
+        yield from _wrapped(f"Cured by dsfix; there was no time to tell by which of {', '.join(found.among)}.", 0)
+    elif verdict.agrees:
+        yield "Cured by dsfix: `import dsfix` on the first line of the script."
+    else:
+        yield "No patch of dsfix cures it."
+
+
+def _cure(cure: Cure) -> str:
+    entry = registry.catalogue().get(cure.patch)
+    title = f": {entry.patch.title}" if entry is not None else ""
+    return f"{cure.patch}{title}"
+
+
+def _changes(audit: Audit) -> Iterator[str]:
+    found, verdict = audit.found, audit.with_dsfix
+    if found is None or verdict is None or not verdict.differences:
+        return
+    if found.changes:
+        yield "The smallest change that avoids what is left:"
+        for number, change in enumerate(found.changes[:_CHANGES]):
+            yield from _wrapped(f"- {'or ' * bool(number)}{change.what}", 2)
+    elif found.together:
+        yield "The smallest change that avoids what is left, all of it at once:"
+        for change in found.together:
+            yield from _wrapped(f"- {change.what}", 2)
+    elif found.complete:
+        yield from _wrapped(f"None of {found.candidates} changes of the config avoids it, nor all of them at once.", 0)
+    if not found.complete:
+        tried = (
+            f"{found.tried} of {found.candidates} single changes were tried"
+            if found.candidates
+            else "no change was tried"
+        )
+        yield f"The search ended early: {tried}."
+
+
+def _wrapped(sentence: str, indent: int) -> Iterator[str]:
+    yield from textwrap.wrap(
+        sentence,
+        _WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2 * bool(indent)),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def as_json(audit: Audit) -> dict[str, Any]:
+    """docs/audit.md says what is in it."""
+    found = audit.found
+    return {
+        "file": audit.file,
+        "agrees": audit.agrees,
+        "interrupted": audit.interrupted,
+        "seconds": round(audit.seconds, 1),
+        "assumed": list(audit.resolved.notes),
+        "plan": dataclasses.asdict(audit.resolved.plan),
+        "with_dsfix": _verdict_json(audit.with_dsfix),
+        "without_dsfix": _verdict_json(audit.without),
+        "search": found
+        and {
+            "complete": found.complete,
+            "trials": found.trials,
+            "cures": [{"patch": cure.patch, "without_it": _verdict_json(cure.seen)} for cure in found.cures],
+            "cures_among": list(found.among),
+            "changes": [change.as_json() for change in found.changes],
+            "changes_together": [change.as_json() for change in found.together],
+            "candidates": found.candidates,
+            "tried": found.tried,
+        },
+    }
+
+
+def _verdict_json(verdict: Verdict | None) -> dict[str, Any] | None:
+    if verdict is None:
+        return None
+    return {**_finite(dataclasses.asdict(verdict)), "agrees": verdict.agrees}
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no nan and no inf: they are strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return value

@@ -1,0 +1,50 @@
+"""The command with the real DeepSpeed, inside a batch system's job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsfix import registry
+from dsfix.patch import Severity
+from dsfix.versions import installed
+
+pytestmark = pytest.mark.skipif(installed("deepspeed") is None, reason="DeepSpeed is not installed")
+
+# in all releases: what a step leaves out is updated with an older gradient; and a patch that is beside the point
+CURE, OTHER = "zero3_left_out_gradients", "zero3_scalar_output_hook"
+JOB = {"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.1", "SLURM_PROCID": "3"}
+
+
+def test_a_fault_is_found_and_the_patch_that_cures_it_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "ds.json"
+    text = '{"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 3},}'
+    config.write_text(text, encoding="utf-8")
+    imports = [name for name, each in registry.catalogue().items() if each.patch.severity is Severity.IMPORT]
+    variables = {**os.environ, **JOB, "DSFIX_ONLY": ",".join([CURE, OTHER, *imports])}
+    options = ["--ranks=1", "--steps=3", "--phases=none", "--timeout=600", "--time=1800", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dsfix", "audit", str(config), *options],
+        env=variables,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["with_dsfix"]["agrees"]
+    assert found["with_dsfix"]["comparisons"] > 300
+    assert not found["without_dsfix"]["agrees"]
+    cures = {cure["patch"]: cure["without_it"] for cure in found["search"]["cures"]}
+    assert CURE in cures
+    assert OTHER not in cures
+    (difference,) = cures[CURE]["differences"]
+    assert difference["what"] == "gradients"
+    assert {name.partition(".")[0] for name in difference["names"]} == {"sometimes"}
+    assert os.listdir(tmp_path) == [config.name]

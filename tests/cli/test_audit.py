@@ -1,0 +1,724 @@
+"""`audit` with a stand-in for the training: reading configs, the search, the text, the JSON, the exit status."""
+
+import importlib.util
+import json
+import math
+import select
+import signal
+import textwrap
+import time
+
+import pytest
+
+from dsfix.audit import report
+from dsfix.audit.alternatives import alternatives, changed
+from dsfix.audit.plan import Plan
+from dsfix.audit.resolve import NotAudited, Options, Resolved, resolve
+from dsfix.audit.search import Search
+from dsfix.audit.verdict import Difference, Verdict
+from dsfix.config import checking
+
+BATCH = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3}
+ADAMW = {"type": "AdamW", "params": {"lr": 1e-3}}
+PLAIN = {**BATCH, "gradient_clipping": 1.0, "optimizer": ADAMW}
+AUTO = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto")
+
+
+@pytest.fixture
+def release(monkeypatch):
+    """Puts a release of DeepSpeed in place of the installed one, as far as reading a config goes."""
+
+    def use(version):
+        monkeypatch.setattr(checking.versions, "installed", {"deepspeed": version}.get)
+
+    use("0.17.6")
+    return use
+
+
+@pytest.fixture
+def resolved(release, tmp_path):
+    """The config as a file, resolved."""
+
+    def run(config, name="ds.json", **options):
+        path = tmp_path / name
+        path.write_text(config if isinstance(config, str) else json.dumps(config))
+        return resolve(str(path), Options(**options))
+
+    return run
+
+
+def said(result, words):
+    return [note for note in result.notes if words in note]
+
+
+def zero(result):
+    return result.plan.config["zero_optimization"]
+
+
+# reading a config
+
+
+def test_what_is_asked_for_is_kept(resolved):
+    kept = {
+        "gradient_clipping": 0.5,
+        "communication_data_type": "fp32",
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "weight_decay": 0.1}},
+        "bf16": {"enabled": True},
+    }
+    block = {"stage": 2, "overlap_comm": True, "round_robin_gradients": True, "offload_optimizer": {"device": "cpu"}}
+    result = resolved({**BATCH, **kept, "zero_optimization": block})
+    assert {name: result.plan.config[name] for name in kept} == kept
+    assert {name: zero(result)[name] for name in block} == block
+    assert (result.plan.stage, result.plan.precision, result.plan.accumulation) == (2, "bf16", 3)
+
+
+@pytest.mark.parametrize(("steps", "kept"), [(1, 1), (2, 2), (8, 8), (9, 4), (64, 4)])
+def test_only_a_huge_accumulation_is_shrunk_and_stays_above_2(resolved, steps, kept):
+    result = resolved({**PLAIN, "gradient_accumulation_steps": steps})
+    assert result.plan.accumulation == kept
+    assert bool(said(result, f"accumulation {kept} for {steps}")) is (steps != kept)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_the_batch_size_is_that_of_the_ranks(resolved, ranks):
+    config = resolved({**PLAIN, "train_batch_size": 768}, ranks=ranks).plan.config
+    assert config["train_batch_size"] == ranks * 3 * config["train_micro_batch_size_per_gpu"]
+    assert config["train_micro_batch_size_per_gpu"] <= 2
+
+
+def test_accumulation_follows_from_the_batch_size(resolved):
+    result = resolved({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "optimizer": ADAMW}, ranks=4)
+    assert result.plan.accumulation == 2
+    assert said(result, "train_batch_size 32 on 4 processes")
+
+
+def test_sizes_shrink_in_proportion_and_keep_their_order(resolved):
+    sizes = {"reduce_bucket_size": 5e8, "stage3_prefetch_bucket_size": 5e7, "sub_group_size": 1e9}
+    result = resolved({**PLAIN, "zero_optimization": {"stage": 3, **sizes}})
+    block = zero(result)
+    assert block["stage3_prefetch_bucket_size"] * 9 < block["reduce_bucket_size"] < 6_500
+    assert block["sub_group_size"] == pytest.approx(2 * block["reduce_bucket_size"], rel=0.01)
+    assert 16 < block["stage3_param_persistence_threshold"] < 256  # vectors persist, matrices do not
+    assert said(result, "--model-args parameters")
+
+
+def test_a_smaller_model_has_larger_buckets(resolved):
+    config = {**PLAIN, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}}
+    small = resolved(config, arguments={"parameters": 5e8})
+    assert zero(small)["reduce_bucket_size"] == 6_500  # one bucket holds it all, as in the job
+    assert zero(resolved(config))["reduce_bucket_size"] < 1_000
+
+
+@pytest.mark.parametrize("value", [0, 1, 100])
+def test_what_is_small_stays_as_it_is(resolved, value):
+    block = {"stage": 3, "max_live_parameters": value}
+    assert zero(resolved({**PLAIN, "zero_optimization": block}))["stage3_max_live_parameters"] == min(value, 1)
+
+
+def test_sizes_that_transformers_takes_from_the_model(resolved):
+    names = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+    result = resolved({**AUTO, "optimizer": ADAMW, "zero_optimization": {"stage": 3, **dict.fromkeys(names, "auto")}})
+    assert [zero(result)[name] for name in names] == [256, 230, 160]
+
+
+def test_auto_is_what_transformers_puts_there(resolved):
+    optimizer = {"type": "AdamW", "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto")}
+    config = {**AUTO, "gradient_clipping": "auto", "bf16": {"enabled": "auto"}, "optimizer": optimizer}
+    given = {"learning_rate": 2e-4, "bf16": True, "gradient_accumulation_steps": 3}
+    result = resolved({**config, "zero_optimization": {"stage": 2}}, arguments=given)
+    parameters = result.plan.config["optimizer"]["params"]
+    assert parameters == {"lr": 2e-4, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
+    assert (result.plan.precision, result.plan.accumulation) == ("bf16", 3)
+    (assumed,) = said(result, "TrainingArguments")
+    assert "max_grad_norm=1.0" in assumed
+    assert "weight_decay=0.0" in assumed
+    assert "learning_rate" not in assumed
+
+
+def test_the_schedule_fits_the_steps(resolved):
+    parameters = dict.fromkeys(("warmup_min_lr", "warmup_max_lr", "total_num_steps"), "auto")
+    scheduler = {"type": "WarmupDecayLR", "params": {**parameters, "warmup_num_steps": 500}}
+    result = resolved({**PLAIN, "scheduler": scheduler}, steps=8)
+    scheduled = result.plan.config["scheduler"]["params"]
+    assert scheduled == {"warmup_min_lr": 0, "warmup_max_lr": 5e-5, "warmup_num_steps": 4, "total_num_steps": 10}
+
+
+@pytest.mark.parametrize(("version", "clipping"), [("0.19.2", 0.0), ("0.19.3", 1.0)])
+def test_clipping_that_is_left_out_is_the_releases_default(release, resolved, version, clipping):
+    release(version)
+    result = resolved({**BATCH, "optimizer": ADAMW})
+    assert result.plan.config["gradient_clipping"] == clipping
+    assert said(result, f"gradient_clipping {clipping}")
+
+
+def test_what_writes_logs_is_left_out_and_said(resolved):
+    monitors = {"wandb": {"enabled": True}, "tensorboard": {"enabled": False}, "wall_clock_breakdown": True}
+    result = resolved({**PLAIN, **monitors, "activation_checkpointing": {"partition_activations": True}})
+    assert not {"wandb", "wall_clock_breakdown", "activation_checkpointing"} & set(result.plan.config)
+    assert said(result, "wandb, wall_clock_breakdown")
+    assert said(result, "activation_checkpointing")
+    assert not said(result, "tensorboard")
+
+
+def test_nvme_becomes_cpu(resolved):
+    offload = {"device": "nvme", "nvme_path": "/nvme", "pin_memory": False, "buffer_count": 4}
+    block = {"stage": 3, "offload_param": offload, "offload_optimizer": {"device": "cpu"}}
+    result = resolved({**PLAIN, "zero_optimization": block, "aio": {"block_size": 1048576}})
+    assert zero(result)["offload_param"] == {"device": "cpu", "pin_memory": False}
+    assert "aio" not in result.plan.config
+    assert said(result, "offload_param to cpu")
+
+
+def test_quantized_communication_is_left_out_and_said(resolved):
+    block = {"stage": 3, "zero_quantized_weights": True, "zero_hpz_partition_size": 2}
+    result = resolved({**PLAIN, "zero_optimization": block})
+    assert "zero_quantized_weights" not in zero(result)
+    assert zero(result)["zero_hpz_partition_size"] == 2
+    assert said(result, "zero_optimization.zero_quantized_weights")
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"tensor_parallel": {"autotp_size": 2}}, "tensor_parallel"),
+        ({"sequence_parallel_size": 2}, "sequence_parallel_size"),
+        ({"amp": {"enabled": True}}, "amp"),
+        ({"progressive_layer_drop": {"enabled": True}}, "progressive_layer_drop"),
+        ({"compression_training": {"row_pruning": {"shared_parameters": {"enabled": True}}}}, "compression_training"),
+        ({"zero_optimization": {"stage": 3, "mics_shard_size": 2}}, "zero_optimization.mics_shard_size"),
+        ({"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}, "zero_optimization.zenflow"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(resolved, config, key):
+    with pytest.raises(NotAudited, match=f"^{key} is not audited: "):
+        resolved({**PLAIN, **config})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"sequence_parallel_size": 1},
+        {"amp": {"enabled": False}},
+        {"compression_training": {"row_pruning": {"shared_parameters": {"enabled": False}}}},
+        {"zero_optimization": {"stage": 3, "mics_shard_size": -1}},
+    ],
+)
+def test_what_is_switched_off_is_not_refused(resolved, config):
+    assert resolved({**PLAIN, **config}).plan.accumulation == 3
+
+
+def test_a_config_with_errors_is_refused_with_their_places(resolved):
+    with pytest.raises(NotAudited, match=r"dsfix check(.|\n)*reduce_bucket_size: \"5e8\" is a string"):
+        resolved({**PLAIN, "zero_optimization": {"stage": 2, "reduce_bucket_size": "5e8"}})
+
+
+def test_no_optimizer_in_the_config_is_transformers_own(resolved):
+    result = resolved({**BATCH, "zero_optimization": {"stage": 2}})
+    assert result.plan.optimizer == "AdamW"
+    assert result.plan.config["zero_allow_untested_optimizer"] is True
+
+
+def test_with_offload_it_is_deepspeeds(resolved):
+    result = resolved({**BATCH, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})
+    assert (result.plan.optimizer, result.plan.config["optimizer"]["type"]) == ("", "AdamW")
+    assert said(result, "DeepSpeedCPUAdam")
+
+
+def test_the_scripts_own_optimizer(resolved):
+    assert resolved(PLAIN, optimizer="SGD").plan.optimizer == "SGD"
+    assert resolved(PLAIN).plan.optimizer == ""
+
+
+def test_model_arguments_shape_the_model(resolved):
+    plan = resolved(PLAIN, arguments={"lora": "peft", "gradient_checkpointing": True}).plan
+    assert (plan.lora, plan.freeze, plan.checkpointing) == (True, "base", "non-reentrant")
+    plan = resolved(PLAIN, arguments={"gradient_checkpointing": True, "use_reentrant": True}).plan
+    assert (plan.lora, plan.freeze, plan.checkpointing) == (False, "part", "reentrant")
+
+
+@pytest.mark.parametrize(("stage", "auto", "init"), [(3, True, True), (3, False, False), (2, True, False)])
+def test_transformers_builds_a_zero_3_model_under_zero_init(resolved, stage, auto, init):
+    config = {**PLAIN, **(AUTO if auto else {}), "zero_optimization": {"stage": stage}}
+    assert resolved(config).plan.zero_init is init
+    assert resolved(config, zero_init=not init).plan.zero_init is not init
+
+
+def test_fp16_has_a_step_to_skip(resolved):
+    assert resolved({**PLAIN, "fp16": {"enabled": True}}).plan.skip_step == 3
+    assert resolved({**PLAIN, "bf16": {"enabled": True}}).plan.skip_step is None
+
+
+def test_accelerates_own_file(resolved):
+    pytest.importorskip("yaml")
+    text = """\
+        distributed_type: DEEPSPEED
+        mixed_precision: bf16
+        num_processes: 16
+        deepspeed_config:
+          zero_stage: 3
+          zero3_init_flag: true
+          gradient_accumulation_steps: 4
+          gradient_clipping: 1.0
+          offload_optimizer_device: cpu
+        """
+    result = resolved(textwrap.dedent(text), "accelerate.yaml")
+    plan = result.plan
+    assert (plan.stage, plan.precision, plan.accumulation, plan.ranks, plan.zero_init) == (3, "bf16", 4, 8, True)
+    assert said(result, "8 of 16 ranks")
+
+
+# changes
+
+
+def test_each_change_changes_the_plan_and_keeps_its_batch_size_whole(resolved):
+    block = {"stage": 3, "overlap_comm": False, "offload_optimizer": {"device": "cpu"}, "reduce_bucket_size": 1e6}
+    config = {**PLAIN, "fp16": {"enabled": True}, "communication_data_type": "fp32", "zero_optimization": block}
+    result = resolved(config, checkpointing="reentrant", backwards="two", zero_init=True)
+    changes = alternatives(result.plan, result.sizes)
+    assert len({change.what for change in changes}) == len(changes) > 12
+    for change in changes:
+        plan = changed(result.plan, [change])
+        assert plan != result.plan, change.what
+        total = plan.micro_batch * plan.accumulation * plan.ranks
+        assert plan.config["train_batch_size"] == total
+    assert json.loads(json.dumps([change.as_json() for change in changes]))
+
+
+def test_all_changes_at_once_are_plain(resolved):
+    block = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    result = resolved({**PLAIN, "bf16": {"enabled": True}, "zero_optimization": block}, zero_init=True)
+    plan = changed(result.plan, alternatives(result.plan, result.sizes))
+    assert (plan.stage, plan.precision, plan.accumulation, plan.zero_init) == (0, "fp32", 1, False)
+    assert "offload_optimizer" not in plan.config["zero_optimization"]
+
+
+# the search
+
+WRONG = Difference("training", "gradients", 1, ("a.weight", "b.bias"), 0.36, 1.0, 0.64, 0.004)
+LOST = Difference("resume", "parameters", 3, ("a.weight",), 0.5, 1.0, 0.5, 1e-6)
+
+
+class Bench:
+    """A trial that differs as `found(plan, patches)` says."""
+
+    def __init__(self, plan, applied, found):
+        self.applied, self.found, self.plans = tuple(applied), found, []
+        self.plan = plan
+
+    def trial(self, plan, *, skip=(), patched=True, timeout=120.0):
+        patches = tuple(patch for patch in self.applied if patched and patch not in skip)
+        self.plans.append(plan)
+        found = self.found(plan, set(patches))
+        return Verdict(tuple(found), 100, patches=patches, seconds=1.0)
+
+    def search(self, suspects=(), seconds=1000.0):
+        search = Search(self.trial, self.plan, self.trial(self.plan), time.monotonic() + seconds)
+        without = self.trial(self.plan, patched=False)
+        self.plans.clear()
+        search.run(without, suspects, {})
+        return search.found
+
+
+def plan_of(**options):
+    config = {
+        **{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "train_batch_size": 16},
+        **{"gradient_clipping": 1.0, "optimizer": ADAMW, "bf16": {"enabled": True}},
+        "zero_optimization": {"stage": 2, "overlap_comm": True, "round_robin_gradients": True},
+    }
+    return Plan(config, **options)
+
+
+MANY = [f"p{number:02}" for number in range(20)]
+
+
+@pytest.mark.parametrize("needed", [{"p07"}, {"p00", "p19"}, {"p03", "p04", "p11"}])
+@pytest.mark.parametrize("suspects", [(), ("p07", "p00"), ("p12",)])
+def test_the_patches_that_cure_are_named_and_no_other(needed, suspects):
+    bench = Bench(plan_of(), MANY, lambda plan, patches: [] if needed <= patches else [WRONG])
+    found = bench.search(suspects)
+    assert {cure.patch for cure in found.cures} == needed
+    assert all(cure.seen.differences == (WRONG,) for cure in found.cures)
+    assert (found.complete, found.changes, found.candidates) == (True, [], 0)
+    assert found.trials < 40
+
+
+def test_a_suspect_is_found_at_once():
+    bench = Bench(plan_of(), MANY, lambda plan, patches: [] if "p07" in patches else [WRONG])
+    assert bench.search(["p07", "elsewhere"]).trials <= 2
+
+
+@pytest.mark.parametrize("wrong", [set(), {"p07"}, {"zero3_two_losses_one_forward", "p19"}])
+def test_what_the_import_needs_is_told_apart_from_what_the_training_needs(wrong):
+    imports = {"numpy_bufsize", "torch_elastic_log"}
+    applied = [*MANY, *imports, "op_probe_breaks_import", "zero2_accumulation_drops_microbatches", *wrong - {*MANY}]
+
+    def found(plan, patches):
+        if not imports <= patches:
+            return [Difference("training", "error", 0, (), 0, 0, 0, 0, "ImportError: x")]
+        return [WRONG] if not wrong <= patches else []
+
+    result = Bench(plan_of(), applied, found).search()
+    assert {cure.patch for cure in result.cures} == imports | wrong
+    assert {cure.seen.differences[0].what for cure in result.cures if cure.patch in imports} == {"error"}
+
+
+def test_a_stage_is_not_searched_for_another_stages_patches():
+    needed = "zero2_accumulation_drops_microbatches"
+    others = ["zero3_left_out_gradients", "zero3_inflight_params", "pipeline_stage0_backward", *MANY]
+    bench = Bench(plan_of(), [needed, *others], lambda plan, patches: [] if needed in patches else [WRONG])
+    assert bench.search().trials <= 2
+
+
+def test_where_time_is_up_the_fewest_that_were_enough_are_told(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    found = Bench(plan_of(), MANY, lambda plan, patches: [] if "p07" in patches else [WRONG]).search(seconds=4)
+    assert not found.complete
+    assert "p07" in found.among
+    assert len(found.among) < len(MANY)
+
+
+def test_a_patch_that_only_a_later_phase_needs():
+    def found(plan, patches):
+        lost = [LOST] if "resume" in plan.phases and "p02" not in patches else []
+        return [WRONG] if "p01" not in patches else lost
+
+    assert {cure.patch for cure in Bench(plan_of(), MANY, found).search().cures} == {"p01", "p02"}
+
+
+def test_what_the_patches_leave_does_not_hide_what_they_cure():
+    bench = Bench(plan_of(), MANY, lambda plan, patches: [LOST] * (plan.stage > 0) + [WRONG] * ("p05" not in patches))
+    found = bench.search()
+    assert [cure.patch for cure in found.cures] == ["p05"]
+    assert [change.what for change in found.changes] == ["set zero_optimization.stage to 0"]
+
+
+def test_the_same_with_and_without_has_no_cure():
+    found = Bench(plan_of(), MANY, lambda plan, patches: [WRONG]).search()
+    assert (found.cures, found.changes, found.together) == ([], [], ())
+    assert found.tried == found.candidates > 5
+
+
+@pytest.mark.parametrize(
+    ("differs", "change"),
+    [
+        (lambda plan: plan.config["zero_optimization"].get("round_robin_gradients"), "round_robin_gradients"),
+        (lambda plan: plan.config["zero_optimization"].get("overlap_comm"), "overlap_comm"),
+        (lambda plan: plan.config.get("gradient_clipping"), "gradient_clipping"),
+        (lambda plan: plan.accumulation > 1, "gradient_accumulation_steps"),
+        (lambda plan: plan.precision == "bf16", "fp32"),
+        (lambda plan: plan.checkpointing == "reentrant", "use_reentrant=False"),
+        (lambda plan: not plan.optimizer, "torch.optim.AdamW"),
+    ],
+)
+def test_the_smallest_change_comes_first(differs, change):
+    bench = Bench(plan_of(checkpointing="reentrant"), [], lambda plan, patches: [WRONG] if differs(plan) else [])
+    assert change in bench.search().changes[0].what
+
+
+def test_a_stage_lower_still_is_no_other_change():
+    found = Bench(plan_of(), [], lambda plan, patches: [WRONG] if plan.stage == 2 else []).search()
+    assert [change.what for change in found.changes] == ["set zero_optimization.stage to 1"]
+
+
+def test_two_changes_where_one_is_not_enough():
+    def found(plan, patches):
+        return [WRONG] if plan.accumulation > 1 or plan.precision == "bf16" else []
+
+    bench = Bench(plan_of(), [], found)
+    result = bench.search()
+    assert result.changes == []
+    assert [change.what for change in result.together] == [
+        "set gradient_accumulation_steps to 1",
+        "compute in fp32 instead of bf16",
+    ]
+
+
+def test_a_change_counts_only_if_nothing_of_the_whole_audit_differs():
+    def found(plan, patches):
+        if plan.config["zero_optimization"].get("overlap_comm"):
+            return [WRONG]
+        return [LOST] if plan.stage == 2 and "resume" in plan.phases else []
+
+    changes = Bench(plan_of(), [], found).search().changes
+    assert [change.what for change in changes] == []
+
+
+@pytest.mark.parametrize(("differs", "phases"), [(WRONG, ()), (LOST, ("resume",))])
+def test_the_search_does_no_more_than_it_takes_to_see_the_difference(differs, phases):
+    bench = Bench(
+        plan_of(), [], lambda plan, patches: [differs] if {differs.phase} & {"training", *plan.phases} else []
+    )
+    bench.search()
+    assert {plan.phases for plan in bench.plans} == {phases}
+
+
+def test_the_time_limit_ends_the_search_and_is_told():
+    bench = Bench(plan_of(), MANY, lambda plan, patches: [] if "p07" in patches else [WRONG])
+    found = bench.search(seconds=-1.0)
+    assert (found.complete, found.trials) == (False, 0)
+    assert set(found.among) == set(MANY)
+
+
+# the text
+
+
+def audit_of(with_dsfix, without=None, found=None, notes=("micro-batches of 2",)):
+    resolved = Resolved(plan_of(), notes)
+    return report.Audit("ds.json", resolved, with_dsfix, without, found, seconds=12.3)
+
+
+def text_of(*arguments, **options):
+    return " ".join(" ".join(report.text(audit_of(*arguments, **options))).split())
+
+
+VERSIONS = {"deepspeed": "0.17.6", "torch": "2.13.0+cpu"}
+AGREES = Verdict(comparisons=412, patches=("zero2_accumulation_drops_microbatches",), versions=VERSIONS, device="CPU")
+
+
+def test_text_of_agreement():
+    text = text_of(AGREES, Verdict(comparisons=412, unseen={"norm": "there is none"}))
+    assert "deepspeed 0.17.6, torch 2.13.0+cpu" in text
+    assert "ZeRO-2, bf16, accumulation 4, clipping 1, AdamW; 6 steps on 2 ranks; CPU, 12 s" in text
+    assert text.count("agrees with PyTorch within rounding: 412 comparisons.") == 2
+    assert "- micro-batches of 2" in text
+    assert "ure" not in text.partition("Assumed")[0]
+
+
+def test_text_of_a_cure():
+    wrong = Verdict((WRONG,), 30)
+    bench = Bench(plan_of(), AGREES.patches, lambda plan, patches: [] if patches else [WRONG])
+    text = text_of(AGREES, wrong, bench.search())
+    assert "from step 2 on the gradients that the optimizer is given of a.weight, b.bias" in text
+    assert "off by 0.64 of its size, rounding explains 0.004; its size is 0.36, PyTorch's 1" in text
+    assert "- zero2_accumulation_drops_microbatches: ZeRO-2" in text
+    assert "`import dsfix` on the first line" in text
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        (
+            Difference("training", "loss", 0, (), 2.5, 2.0, 0.25, 1e-6),
+            "from step 1 on the loss: 2.5 where PyTorch has 2",
+        ),
+        (Difference("training", "skipped", 2, (), 0.0, 1.0, 1.0, 0.0), "it is not, and should be"),
+        (Difference("training", "skipped", 2, (), 1.0, 0.0, 1.0, 0.0), "it is, and should not be"),
+        (Difference("training", "error", 0, (), 0, 0, 0, 0, "RuntimeError: x"), "step 1 ends with RuntimeError: x"),
+        (Difference("resume", "state exp_avg", 3, ("w",), 1.0, 2.0, 0.5, 0.1), "the optimizer's exp_avg of w"),
+        (Difference("zero_to_fp32", "parameters", 3, tuple("abcde"), 1, 2, 0.5, 0.1), "of a, b, c and 2 more"),
+        (
+            Difference("training", "parameters", 1, ("w",), math.nan, 2.0, math.nan, 0.1),
+            "of w: not a number, where PyTorch has one",
+        ),
+        (
+            Difference("training", "gradients", 1, ("w",), 0.0, 0.0, 1.0, 0.0, "the ranks differ"),
+            "of w: the ranks differ",
+        ),
+    ],
+)
+def test_differences_in_plain_words(difference, words):
+    assert words in report.sentence(difference)
+
+
+def test_text_of_a_fault_that_is_left():
+    bench = Bench(plan_of(), MANY, lambda plan, patches: [WRONG] if plan.stage == 2 else [])
+    text = text_of(Verdict((WRONG,), 30, patches=tuple(MANY)), Verdict((WRONG,), 30), bench.search())
+    assert "No patch of dsfix cures it." in text
+    assert "- set zero_optimization.stage to 1" in text
+
+
+def test_text_where_a_patch_is_at_fault():
+    text = text_of(Verdict((WRONG,), 30, patches=("p",)), Verdict((), 30))
+    assert "a patch is at fault" in text
+
+
+def test_text_without_a_comparison():
+    text = text_of(Verdict(failed="no end after 120 s"))
+    assert "no comparison: no end after 120 s" in text
+
+
+def test_json_is_json():
+    bench = Bench(plan_of(), MANY, lambda plan, patches: [] if "p03" in patches and plan.stage < 2 else [WRONG])
+    nan = Difference("training", "loss", 0, (), math.nan, 1.0, math.inf, 0.0)
+    audit = audit_of(Verdict((WRONG, nan), 30), Verdict((WRONG,), 30), bench.search())
+    content = json.loads(json.dumps(report.as_json(audit), allow_nan=False))
+    assert content["agrees"] is content["with_dsfix"]["agrees"] is False
+    assert content["with_dsfix"]["differences"][1]["got"] == "nan"
+    assert content["search"]["changes"][0]["config"] == {"zero_optimization.stage": 1}
+    assert content["plan"]["ranks"] == 2
+
+
+# the command
+
+STAND_IN = """\
+import json, signal, sys, types
+
+def trial(plan, *, skip=(), patched=True, timeout=0.0):
+    from dsfix.audit.verdict import Difference, Verdict
+    patches = tuple(patch for patch in ("one", "two") if patched and patch not in skip)
+    wrong = (Difference("training", "loss", 0, (), 2.0, 1.0, 1.0, 0.0),)
+    {body}
+
+module = types.ModuleType("dsfix.audit.trial")
+module.trial = trial
+sys.modules["dsfix.audit.trial"] = module
+from dsfix.cli.main import main
+sys.exit(main({arguments!r}))
+"""
+CURED = "return Verdict(() if 'two' in patches else wrong, 10, patches=patches)"
+LEFT = "return Verdict(wrong if plan.stage else (), 10, patches=patches)"
+WAITS = "print('waiting', file=sys.stderr, flush=True); signal.pause()"
+
+
+@pytest.fixture
+def audit(environment):
+    environment.install("0.17.6")
+
+    def start(*arguments, body=CURED, config=None, **variables):
+        path = environment.directory / "ds.json"
+        path.write_text(json.dumps({**PLAIN, "zero_optimization": {"stage": 1}} if config is None else config))
+        arguments = ("audit", "ds.json", "--device", "cpu", *arguments)
+        return environment.start(code=STAND_IN.format(body=body, arguments=arguments), **variables)
+
+    def run(*arguments, **options):
+        process = start(*arguments, **options)
+        out, errors = process.communicate()
+        assert "Traceback" not in errors
+        return process.returncode, out, errors
+
+    run.start = start
+    return run
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ("return Verdict((), 10, patches=patches)", 0, "agrees with PyTorch within rounding: 10 comparisons"),
+        (CURED, 0, "Cured by dsfix"),
+        (LEFT, 1, "set zero_optimization.stage to 0"),
+        ("return Verdict(failed='no end after 120 s')", 1, "no comparison: no end after 120 s"),
+    ],
+)
+def test_exit_status(audit, body, status, words):
+    returned, out, _ = audit(body=body)
+    assert words in out
+    assert returned == status
+
+
+def test_progress_goes_to_standard_error_and_json_to_standard_output(audit):
+    status, out, errors = audit("--json")
+    content = json.loads(out)
+    assert status == 0
+    assert content["agrees"] is True
+    assert [cure["patch"] for cure in content["search"]["cures"]] == ["two"]
+    lines = errors.splitlines()
+    assert lines[0].startswith("[1/2] with dsfix: agrees")
+    assert lines[1].startswith("[2/2] without dsfix: differs: the loss")
+    assert lines[2].startswith("[1] with ")
+
+
+def test_no_search(audit):
+    status, out, _ = audit("--no-search", "--json")
+    assert (status, json.loads(out)["search"]) == (0, None)
+
+
+def test_one_run_where_no_patch_applies(audit):
+    _, out, errors = audit("--json", body="return Verdict((), 10)")
+    assert json.loads(out)["without_dsfix"] is None
+    assert "without dsfix" not in errors
+
+
+def test_options_reach_the_plan(audit):
+    _, out, _ = audit("--json", "--ranks=4", "--steps=8", "--freeze=none", "--phases=resume,16bit", "--backwards=two")
+    plan = json.loads(out)["plan"]
+    assert {name: plan[name] for name in ("ranks", "steps", "freeze", "phases", "backwards", "device")} == {
+        **{"ranks": 4, "steps": 8, "freeze": "none", "phases": ["resume", "16bit"]},
+        **{"backwards": "two", "device": "cpu"},
+    }
+    _, out, _ = audit("--json", "--phases=none")
+    assert json.loads(out)["plan"]["phases"] == []
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--ranks=0", "'0' is no number from 1 to 8"),
+        ("--ranks=9", "'9' is no number from 1 to 8"),
+        ("--steps=1", "'1' is no number from 2 to 50"),
+        ("--phases=load", "'load' is none of resume, universal, zero_to_fp32, 16bit, none"),
+        ("--model-args=learning_rat=1", "did you mean learning_rate"),
+    ],
+)
+def test_bad_options(audit, option, words):
+    status, _, errors = audit(option)
+    assert status == 2
+    assert words in errors
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read"),
+        ("", "is empty"),
+        ("{", "is neither JSON nor hjson"),
+        ("[1]", "holds no config"),
+        ("directory", "is a directory"),
+        ('{"zero_optimization": {"stage": 7}}', "zero_optimization.stage: 7 is none of"),
+        ('{"train_batch_size": 8, "sequence_parallel_size": 2}', "sequence_parallel_size is not audited"),
+    ],
+)
+def test_a_file_that_cannot_be_audited(environment, content, words):
+    pytest.importorskip("hjson")
+    environment.install("0.17.6")
+    path = environment.directory / "broken.json"
+    if content == "directory":
+        path.mkdir()
+    elif content is not None:
+        path.write_text(content)
+    done = environment.dsfix("audit", path, "--device=cpu")
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("left", ["nothing", "metadata", "no torch"])
+def test_without_deepspeed_or_torch(environment, left):
+    if left == "metadata":
+        environment.register("0.17.6")
+    elif left == "no torch":
+        if importlib.util.find_spec("torch"):
+            pytest.skip("torch is installed here")
+        environment.install("0.17.6")
+        (environment.directory / "torch.py").unlink()
+    path = environment.directory / "ds.json"
+    path.write_text(json.dumps(PLAIN))
+    done = environment.dsfix("audit", path, "--json")
+    assert done.returncode == 3
+    assert ("torch" if left == "no torch" else "eep") in json.loads(done.stdout)["error"]
+
+
+def test_without_a_device_it_is_the_cpu_and_said(environment):
+    environment.install("0.17.6")
+    (environment.directory / "ds.json").write_text(json.dumps(PLAIN))
+    code = STAND_IN.format(body="return Verdict((), 10)", arguments=["audit", "ds.json", "--json"])
+    out, _ = environment.start(code=code).communicate()
+    content = json.loads(out)
+    assert content["plan"]["device"] == "cpu"
+    assert "on DeepSpeed's CPU accelerator: torch" in content["assumed"][-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_tells_what_it_has(audit, number):
+    body = f"if not patched: {WAITS}\n    return Verdict((), 10, patches=patches)"
+    process = audit.start("--json", body=body)
+    while "waiting" not in process.stderr.readline():
+        assert select.select([process.stderr], [], [], 60)[0]
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=60)
+    content = json.loads(out)
+    assert process.returncode == 130
+    assert (content["interrupted"], content["without_dsfix"]) == (True, None)
+    assert content["with_dsfix"]["comparisons"] == 10
+    assert "Traceback" not in errors
