@@ -8,8 +8,8 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127  # of `run`, as a shell has them
 STATUSES = {
     OK: "done",
     TROUBLE: "a patch is in trouble (drifted, conflict, too-late, failed); verify: or not cured, or without an answer; "
-    "check, doctor: an error was found; audit: DeepSpeed differs from PyTorch, or nothing could be compared; status: the "
-    "file that should enable dsfix has no effect; disable: another one still enables it",
+    "check, doctor: an error was found; audit: DeepSpeed differs from PyTorch, or nothing could be compared; status: "
+    "the file that should enable dsfix has no effect; disable: another one still enables it",
     BAD_USAGE: "the command line or a file it names is wrong",
     NO_DEEPSPEED: "DeepSpeed is not installed, or only half; audit: or no torch",
     UNSEEN: "verify: nothing is wrong, but not everything could be shown here; explain: nothing was recognised",

@@ -60,7 +60,7 @@ def use_emulated_cuda(deepspeed: Any) -> None:
 
 
 def answer_nccl_with_gloo() -> None:
-    """After the emulated device was loaded: a process group that is asked for with NCCL, as accelerate does, is gloo's."""
+    """After the emulated device was loaded: a process group with NCCL, as accelerate asks for, is gloo's."""
     from torch.distributed import distributed_c10d
 
     initialize = distributed_c10d.init_process_group
