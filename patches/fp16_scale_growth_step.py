@@ -89,9 +89,8 @@ def reproduce(lab: Lab) -> str:
             inputs, targets = regression_batch(rank=0, step=number)
             before, scale = lab.parameters(engine), engine.optimizer.loss_scale
             plain.load_state_dict(before)
-            plain.zero_grad()
-            plain.loss(inputs, targets).backward()
-            gradient = torch.cat([p.grad.flatten() for p in plain.parameters()])
+            gradients = torch.autograd.grad(plain.loss(inputs, targets), list(plain.parameters()))
+            gradient = torch.cat([each.flatten() for each in gradients])
             engine.backward(half.loss(engine, inputs, targets, next(model.parameters())))
             engine.step()
             after = lab.parameters(engine)
