@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from dsfix.audit import bounds
+from dsfix.audit import model as models
 from dsfix.audit.plan import Plan
 from dsfix.audit.record import Record, Step
 from dsfix.audit.reference import Gradients, Reference
@@ -44,6 +45,31 @@ class Comparison:
             "initial state step", 0, counted, {name: torch.zeros(()) for name in counted}, dict.fromkeys(counted, 0.0)
         )
         self._torn(start, 0)
+
+    def loaded(self, saved: Step, start: Step, number: int) -> None:
+        """What is held after a load, before step number `number`: what was saved, bit for bit."""
+        for what in ("parameters", "weights"):
+            wanted = getattr(saved, what)
+            self._tensors(what, number, getattr(start, what), wanted, dict.fromkeys(wanted, 0.0))
+        for key in sorted({key for state in saved.state.values() for key in state}):
+            wanted = _of_key(saved, key)
+            self._tensors(f"state {key}", number, _of_key(start, key), wanted, dict.fromkeys(wanted, 0.0))
+        if saved.scale is not None:
+            self._number("loss scale", number, start.scale or 0.0, saved.scale, 0.0)
+        for name, count in saved.counters.items():
+            self._number(name, number, start.counters[name], count, 0.0)
+
+    def exported(self, weights: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], number: int) -> None:
+        """What was exported before step number `number`: all of `weights`, by the model's names, tied ones included.
+
+        weights: as DeepSpeed held them then. Buffers are what the model began with.
+        """
+        model = models.build(self._reference.plan).to(self._reference.dtype)
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        wanted = dict(model.state_dict())
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            wanted[name] = weights[names[id(parameter)]].to(tensors[name].dtype if name in tensors else torch.float32)
+        self._tensors("parameters", number, tensors, wanted, dict.fromkeys(wanted, 0.0))
 
     def steps(self, before: Step, steps: Iterable[Step], first: int = 0) -> None:
         """`before`: what was held before step number `first`."""
@@ -212,6 +238,10 @@ class Comparison:
             self._found.differences.append(difference)
 
 
+def _of_key(step: Step, key: str) -> dict[str, torch.Tensor]:
+    return {name: state[key] for name, state in step.state.items() if key in state}
+
+
 def _eps(dtype: str | None) -> float:
     known = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp16": torch.float16, "half": torch.float16}
     return torch.finfo(known[dtype]).eps if dtype in known else 0.0
@@ -225,4 +255,13 @@ def compare(plan: Plan, record: Record) -> Findings:
         comparison = Comparison(reference, "training", findings)
         comparison.start(record.start)
         comparison.steps(record.start, record.steps)
+    if len(record.steps) >= plan.half > 0:
+        saved = record.steps[plan.half - 1]
+        for phase, tensors in record.exports.items():
+            held = saved.weights if phase == "16bit" else {**saved.weights, **saved.parameters}
+            Comparison(reference, phase, findings).exported(held, tensors, plan.half)
+        for phase, start in record.loaded.items():
+            comparison = Comparison(reference, phase, findings)
+            comparison.loaded(saved, start, plan.half)
+            comparison.steps(start, record.resumed[phase], plan.half)
     return findings

@@ -49,18 +49,23 @@ def trial(
 
 def _trial(plan: Plan, scratch: Path, environment: dict[str, str], timeout: float, plant: str) -> Verdict:
     directory, work = scratch / "seen", scratch / "work"
-    directory.mkdir()
     work.mkdir()
     plan_file = scratch / "plan.json"
     plan_file.write_text(plan.dump(), encoding="utf-8")
     operators.build(plan, environment, work)
-    arguments = [str(plan_file), str(directory), *([plant] if plant else [])]
-    ranks = launch(
-        [sys.executable, "-c", _RANK, *arguments], ranks=plan.ranks, timeout=timeout, env=environment, cwd=work
-    )
-    silent = [result for result in ranks if not (directory / f"rank-{result.rank}.pt").exists()]
-    if len(silent) == len(ranks):
-        return Verdict(failed=_end(ranks, timeout))
+
+    def job(phase: str, ranks: int) -> list[RankResult]:
+        (directory / phase).mkdir(parents=True)
+        arguments = [str(plan_file), str(directory), phase, *([plant] if plant else [])]
+        command = [sys.executable, "-c", _RANK, *arguments]
+        ended = launch(command, ranks=ranks, timeout=timeout, env=environment, cwd=work)
+        return [result for result in ended if not (directory / phase / f"rank-{result.rank}.pt").exists()]
+
+    silent = job("training", plan.ranks)
+    if len(silent) == plan.ranks:
+        return Verdict(failed=_end(silent, timeout))
+    for phase in _loadable(directory):
+        silent += job(phase, plan.universal_ranks if phase == "universal" else plan.ranks)
     [judge] = launch(
         [sys.executable, "-c", _JUDGE, str(plan_file), str(directory)],
         ranks=1,
@@ -75,6 +80,15 @@ def _trial(plan: Plan, scratch: Path, environment: dict[str, str], timeout: floa
     if silent and not found["differences"]:
         found["failed"] = _end(silent, timeout)
     return load(found)
+
+
+def _loadable(directory: Path) -> list[str]:
+    """The phases that the training says can go on from what it has saved; none where it did not get that far."""
+    try:
+        found: list[str] = json.loads((directory / "checkpoint" / "phases.json").read_text(encoding="utf-8"))
+    except OSError:
+        return []
+    return found
 
 
 def load(found: dict[str, Any]) -> Verdict:
