@@ -53,7 +53,8 @@ class Comparison:
             self._tensors(what, number, getattr(start, what), wanted, dict.fromkeys(wanted, 0.0))
         for key in sorted({key for state in saved.state.values() for key in state}):
             wanted = _of_key(saved, key)
-            self._tensors(f"state {key}", number, _of_key(start, key), wanted, dict.fromkeys(wanted, 0.0))
+            got = _of_key(start, key)
+            self._tensors(f"state {key}", number, got, wanted, dict.fromkeys(wanted, 0.0), seen=True)
         if saved.scale is not None:
             self._number("loss scale", number, start.scale or 0.0, saved.scale, 0.0)
         for name, count in saved.counters.items():
@@ -211,8 +212,10 @@ class Comparison:
         got: Mapping[str, torch.Tensor],
         wanted: Mapping[str, torch.Tensor],
         limits: Mapping[str, float],
+        seen: bool = False,
     ) -> None:
-        if not got and wanted:
+        """seen: it has been before: that there is none is no lack of access."""
+        if not got and wanted and not seen:
             self._found.unseen[what] = f"this DeepSpeed gives no access to {what}"
             return
         off: list[tuple[float, str, float, float, float]] = []
