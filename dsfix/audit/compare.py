@@ -48,13 +48,14 @@ class Comparison:
 
     def loaded(self, saved: Step, start: Step, number: int) -> None:
         """What is held after a load, before step number `number`: what was saved, bit for bit."""
+        self._made = number - saved.counters["skipped_steps"]
         for what in ("parameters", "weights"):
             wanted = getattr(saved, what)
             self._tensors(what, number, getattr(start, what), wanted, dict.fromkeys(wanted, 0.0))
         for key in sorted({key for state in saved.state.values() for key in state}):
             wanted = _of_key(saved, key)
             got = _of_key(start, key)
-            self._tensors(f"state {key}", number, got, wanted, dict.fromkeys(wanted, 0.0), seen=True)
+            self._tensors(f"state {key}", number, got, wanted, dict.fromkeys(wanted, 0.0), known=True)
         if saved.scale is not None:
             self._number("loss scale", number, start.scale or 0.0, saved.scale, 0.0)
         for name, count in saved.counters.items():
@@ -212,10 +213,10 @@ class Comparison:
         got: Mapping[str, torch.Tensor],
         wanted: Mapping[str, torch.Tensor],
         limits: Mapping[str, float],
-        seen: bool = False,
+        known: bool = False,
     ) -> None:
-        """seen: it has been before: that there is none is no lack of access."""
-        if not got and wanted and not seen:
+        """known: there was some before: that there is none is no lack of access."""
+        if not got and wanted and not known:
             self._found.unseen[what] = f"this DeepSpeed gives no access to {what}"
             return
         off: list[tuple[float, str, float, float, float]] = []
