@@ -64,14 +64,21 @@ class Comparison:
     def exported(self, weights: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], number: int) -> None:
         """What was exported before step number `number`: all of `weights`, by the model's names, tied ones included.
 
-        weights: as DeepSpeed held them then. Buffers are what the model began with.
+        weights: as DeepSpeed held them then. Buffers are what the model began with, in its dtype or the engine's.
         """
-        model = models.build(self._reference.plan).to(self._reference.dtype)
+        model = models.build(self._reference.plan)
         names = {id(parameter): name for name, parameter in model.named_parameters()}
-        wanted = dict(model.state_dict())
+        wanted: dict[str, torch.Tensor] = dict(model.state_dict())
+        eps = torch.finfo(self._reference.dtype).eps
+        limits = {
+            name: eps * float(value.norm()) if value.is_floating_point() else 0.0 for name, value in wanted.items()
+        }
         for name, parameter in model.named_parameters(remove_duplicate=False):
-            wanted[name] = weights[names[id(parameter)]].to(tensors[name].dtype if name in tensors else torch.float32)
-        self._tensors("parameters", number, tensors, wanted, dict.fromkeys(wanted, 0.0))
+            wanted[name], limits[name] = weights[names[id(parameter)]], 0.0
+        self._tensors("parameters", number, tensors, wanted, limits)
+        if extra := tuple(sorted(tensors.keys() - wanted.keys())):
+            detail = "the model's state has no such tensor"
+            self._add(Difference(self._phase, "parameters", number, extra, 0.0, 0.0, 1.0, 0.0, detail))
 
     def steps(self, before: Step, steps: Iterable[Step], first: int = 0) -> None:
         """`before`: what was held before step number `first`."""
