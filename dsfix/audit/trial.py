@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -35,7 +36,8 @@ def trial(
     """Train `plan` with DeepSpeed and compare it with plain PyTorch, step by step.
 
     skip: patches of dsfix that are left out; patched: whether any is applied. path: comes first on the ranks' sys.path,
-    for a DeepSpeed that is installed there. plant: a module file with a planted fault, for tests.
+    for a DeepSpeed that is installed there. timeout: of each job; a phase that loads is a job of its own. plant: a
+    module file with a planted fault, for tests.
     """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dsfix-audit-") as name:
@@ -64,8 +66,11 @@ def _trial(plan: Plan, scratch: Path, environment: dict[str, str], timeout: floa
     silent = job("training", plan.ranks)
     if len(silent) == plan.ranks:
         return Verdict(failed=_end(silent, timeout))
+    ended = {}
     for phase in _loadable(directory):
-        silent += job(phase, plan.universal_ranks if phase == "universal" else plan.ranks)
+        ranks = plan.universal_ranks if phase == "universal" else plan.ranks
+        if len(without_word := job(phase, ranks)) == ranks:
+            ended[phase] = _end(without_word, timeout)
     [judge] = launch(
         [sys.executable, "-c", _JUDGE, str(plan_file), str(directory)],
         ranks=1,
@@ -79,7 +84,9 @@ def _trial(plan: Plan, scratch: Path, environment: dict[str, str], timeout: floa
         return Verdict(failed=f"the comparison failed: {_end([judge], timeout)}")
     if silent and not found["differences"]:
         found["failed"] = _end(silent, timeout)
-    return load(found)
+    verdict = load(found)
+    errors = (Difference(phase, "error", plan.half, (), 0, 0, 0, 0, how) for phase, how in ended.items())
+    return dataclasses.replace(verdict, differences=(*verdict.differences, *errors))
 
 
 def _loadable(directory: Path) -> list[str]:
