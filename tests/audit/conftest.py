@@ -28,7 +28,7 @@ _ZERO = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="each planted fault on each stage and in each precision")
+    parser.addoption("--product", action="store_true", help="each planted fault on each stage and in each precision")
 
 
 def _installed() -> Version | None:

@@ -45,7 +45,7 @@ class Difference:
 class Plant:
     """A module in plants/, where it shows, and what it has to be found as; also: what follows from it at once.
 
-    stages, precisions: where it is a fault; `--whole` runs all of them. options: of the plan.
+    stages, precisions: where it is a fault; `--product` runs all of them. options: of the plan.
     """
 
     name: str
@@ -150,7 +150,7 @@ _RUNS = [
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     runs = _RUNS
-    if metafunc.config.getoption("--whole"):
+    if metafunc.config.getoption("--product"):
         runs = [
             pytest.param((plant.name,), stage, precision, id=f"zero{stage}-{precision}-{plant.name}")
             for plant in _ALL.values()
