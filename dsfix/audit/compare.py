@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from dsfix.audit import bounds
+from dsfix.audit import model as models
 from dsfix.audit.plan import Plan
 from dsfix.audit.record import Record, Step
 from dsfix.audit.reference import Gradients, Reference
@@ -44,6 +45,40 @@ class Comparison:
             "initial state step", 0, counted, {name: torch.zeros(()) for name in counted}, dict.fromkeys(counted, 0.0)
         )
         self._torn(start, 0)
+
+    def loaded(self, saved: Step, start: Step, number: int) -> None:
+        """What is held after a load, before step number `number`: what was saved, bit for bit."""
+        self._made = number - saved.counters["skipped_steps"]
+        for what in ("parameters", "weights"):
+            wanted = getattr(saved, what)
+            self._tensors(what, number, getattr(start, what), wanted, dict.fromkeys(wanted, 0.0))
+        for key in sorted({key for state in saved.state.values() for key in state}):
+            wanted = _of_key(saved, key)
+            got = _of_key(start, key)
+            self._tensors(f"state {key}", number, got, wanted, dict.fromkeys(wanted, 0.0), known=True)
+        if saved.scale is not None:
+            self._number("loss scale", number, start.scale or 0.0, saved.scale, 0.0)
+        for name, count in saved.counters.items():
+            self._number(name, number, start.counters[name], count, 0.0)
+
+    def exported(self, weights: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], number: int) -> None:
+        """What was exported before step number `number`: all of `weights`, by the model's names, tied ones included.
+
+        weights: as DeepSpeed held them then. Buffers are what the model began with, in its dtype or the engine's.
+        """
+        model = models.build(self._reference.plan)
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        wanted: dict[str, torch.Tensor] = dict(model.state_dict())
+        eps = torch.finfo(self._reference.dtype).eps
+        limits = {
+            name: eps * float(value.norm()) if value.is_floating_point() else 0.0 for name, value in wanted.items()
+        }
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            wanted[name], limits[name] = weights[names[id(parameter)]], 0.0
+        self._tensors("parameters", number, tensors, wanted, limits)
+        if extra := tuple(sorted(tensors.keys() - wanted.keys())):
+            detail = "the model's state has no such tensor"
+            self._add(Difference(self._phase, "parameters", number, extra, 0.0, 0.0, 1.0, 0.0, detail))
 
     def steps(self, before: Step, steps: Iterable[Step], first: int = 0) -> None:
         """`before`: what was held before step number `first`."""
@@ -185,8 +220,10 @@ class Comparison:
         got: Mapping[str, torch.Tensor],
         wanted: Mapping[str, torch.Tensor],
         limits: Mapping[str, float],
+        known: bool = False,
     ) -> None:
-        if not got and wanted:
+        """known: there was some before: that there is none is no lack of access."""
+        if not got and wanted and not known:
             self._found.unseen[what] = f"this DeepSpeed gives no access to {what}"
             return
         off: list[tuple[float, str, float, float, float]] = []
@@ -212,6 +249,10 @@ class Comparison:
             self._found.differences.append(difference)
 
 
+def _of_key(step: Step, key: str) -> dict[str, torch.Tensor]:
+    return {name: state[key] for name, state in step.state.items() if key in state}
+
+
 def _eps(dtype: str | None) -> float:
     known = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp16": torch.float16, "half": torch.float16}
     return torch.finfo(known[dtype]).eps if dtype in known else 0.0
@@ -225,4 +266,13 @@ def compare(plan: Plan, record: Record) -> Findings:
         comparison = Comparison(reference, "training", findings)
         comparison.start(record.start)
         comparison.steps(record.start, record.steps)
+    if len(record.steps) >= plan.half > 0:
+        saved = record.steps[plan.half - 1]
+        for phase, tensors in record.exports.items():
+            held = saved.weights if phase == "16bit" else {**saved.weights, **saved.parameters}
+            Comparison(reference, phase, findings).exported(held, tensors, plan.half)
+        for phase, start in record.loaded.items():
+            comparison = Comparison(reference, phase, findings)
+            comparison.loaded(saved, start, plan.half)
+            comparison.steps(start, record.resumed[phase], plan.half)
     return findings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from dsfix.audit.compare import Findings, compare
 from dsfix.audit.defaults import complete
 from dsfix.audit.pieces import join
-from dsfix.audit.plan import Plan
+from dsfix.audit.plan import PHASES, Plan
 from dsfix.audit.rank import Seen
 from dsfix.audit.record import Record
 from dsfix.audit.unsupported import Unsupported
@@ -25,22 +26,27 @@ def read(directory: Path) -> list[Seen]:
     return [torch.load(path, weights_only=False) for path in paths]
 
 
-def record(seen: list[Seen]) -> Record:
-    """One record from what all ranks saw; a step counts that all have seen."""
+def record(jobs: Mapping[str, list[Seen]]) -> Record:
+    """One record from what all ranks of "training", and of the phases that load, saw; a step counts that all saw."""
     found = Record()
-    for each in seen:
-        found.unseen.update(each.unseen)
-        for phase, error in each.errors.items():
-            found.errors.setdefault(phase, error)
-    if all(each.start is not None for each in seen):
-        found.start = join([each.start for each in seen])
-    found.steps = [join(parts) for parts in zip(*(each.steps for each in seen))]
+    for job, seen in jobs.items():
+        for each in seen:
+            found.unseen.update(each.unseen)
+            found.exports.update(each.exports)
+            for phase, error in each.errors.items():
+                found.errors.setdefault(phase, error)
+        start = join([each.start for each in seen]) if all(each.start is not None for each in seen) else None
+        steps = [join(parts) for parts in zip(*(each.steps for each in seen))]
+        if job == "training":
+            found.start, found.steps = start, steps
+        elif start is not None:
+            found.loaded[job], found.resumed[job] = start, steps
     return found
 
 
-def judge(plan: Plan, seen: list[Seen]) -> Verdict:
-    """The verdict on one trial."""
-    joined = record(seen)
+def judge(plan: Plan, seen: list[Seen], resumed: Mapping[str, list[Seen]] | None = None) -> Verdict:
+    """The verdict on one trial. seen: by the ranks of the training; resumed: phase -> by those that went on from it."""
+    joined = record({"training": seen, **(resumed or {})})
     found, failed = Findings(), next((each.failed for each in seen if each.failed), "")
     try:
         if not failed:
@@ -48,7 +54,8 @@ def judge(plan: Plan, seen: list[Seen]) -> Verdict:
     except Unsupported as reason:
         failed = str(reason)
     for phase, error in joined.errors.items():
-        found.differences.append(Difference(phase, "error", len(joined.steps), (), 0, 0, 0, 0, _last(error)))
+        reached = _reached(joined, plan, phase)
+        found.differences.append(Difference(phase, "error", reached, (), 0, 0, 0, 0, _last(error)))
     return Verdict(
         tuple(found.differences),
         found.comparisons,
@@ -70,9 +77,16 @@ def _last(error: str) -> str:
     return f"{lines[-1]} ({Path(file).name}:{line} in {function})"
 
 
+def _reached(record: Record, plan: Plan, phase: str) -> int:
+    """The step that was not made."""
+    return len(record.steps) if phase == "training" else plan.half + len(record.resumed.get(phase, ()))
+
+
 def main(plan_file: str, directory: str) -> int:
     """Write the verdict to DIRECTORY/verdict.json."""
     plan = Plan.load(Path(plan_file).read_text(encoding="utf-8"))
-    verdict = judge(plan, read(Path(directory)))
+    jobs = {phase: read(path) for phase in PHASES if (path := Path(directory, phase)).is_dir()}
+    resumed = {phase: seen for phase, seen in jobs.items() if seen}
+    verdict = judge(plan, read(Path(directory, "training")), resumed)
     Path(directory, "verdict.json").write_text(json.dumps(dataclasses.asdict(verdict)), encoding="utf-8")
     return 0

@@ -79,6 +79,7 @@ class Observer:
             learning_rates=self._rates,
             skipped=not self._stepped,
             scale=None if scale is None else float(scale),
+            counters={name: int(getattr(self._engine, name)) for name in ("global_steps", "skipped_steps")},
             tensors=tensors,
         )
 

@@ -29,6 +29,7 @@ class Part:
     learning_rates: list[float]
     skipped: bool
     scale: float | None
+    counters: dict[str, int] = field(default_factory=dict)
     tensors: Mapping[str, list[Piece]] = field(default_factory=dict)
 
 
@@ -42,7 +43,7 @@ def join(parts: Sequence[Part]) -> Step:
         whole[kind], split = _assemble(pieces)
         if split:
             torn[kind] = split
-    for kind in ("norm", "skipped", "scale", "learning_rates"):
+    for kind in ("norm", "skipped", "scale", "counters", "learning_rates"):
         if any(repr(getattr(part, kind)) != repr(getattr(first, kind)) for part in parts):
             torn[kind] = []
     state: dict[str, dict[str, torch.Tensor]] = {}
@@ -60,6 +61,7 @@ def join(parts: Sequence[Part]) -> Step:
         skipped=first.skipped,
         weights=whole.get("weights", {}),
         scale=first.scale,
+        counters=first.counters,
         torn=torn,
     )
 

@@ -76,6 +76,11 @@ class Plan:
             steps = self.config["train_batch_size"] // (self.ranks * self.micro_batch)
         return int(steps or 1)
 
+    @property
+    def half(self) -> int:
+        """Steps before which the phases begin."""
+        return self.steps // 2
+
     def dump(self) -> str:
         """As JSON."""
         return json.dumps(dataclasses.asdict(self))

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,25 +32,29 @@ class Trainer:
     plan: Plan
     lab: Lab
 
-    def engine(self, seed: int = 0) -> Any:
-        """A fresh engine; its model has the plan's initial weights, or others with another seed."""
+    def engine(self, seed: int = 0, config: Mapping[str, Any] | None = None) -> Any:
+        """A fresh engine; its model has the plan's initial weights, or others with another seed.
+
+        config: in place of the plan's.
+        """
         from dsfix.audit import model as models
         from dsfix.audit.recipe import recipe
 
         plan, deepspeed = self.plan, self.lab.deepspeed
         if plan.backwards == "tensor" and Version(deepspeed_version()) < Version("0.18.3"):
             raise Unsupported("loss.backward() in place of engine.backward(loss) is possible from DeepSpeed 0.18.3 on")
+        config = dict(plan.config if config is None else config)
         wanted = models.build(plan, seed)
         model = wanted
         if plan.zero_init:
-            model = self._partitioned(wanted)
+            model = self._partitioned(wanted, config)
         named = dict(model.named_parameters())
         options = recipe(plan)
         grouped = [
             {**group, "params": [named[name] for name in group["params"]]}
             for group in options.groups(plan, models.groups(wanted, plan))
         ]
-        given: dict[str, Any] = {"model": model, "config": dict(plan.config)}
+        given: dict[str, Any] = {"model": model, "config": config}
         if plan.optimizer:
             given["optimizer"] = getattr(self.lab.torch.optim, plan.optimizer)(grouped, **options.options)
         elif plan.groups:
@@ -59,11 +64,11 @@ class Trainer:
             given["model_parameters"] = model.parameters()
         return deepspeed.initialize(**given)[0]
 
-    def _partitioned(self, wanted: Any) -> Any:
+    def _partitioned(self, wanted: Any, config: Mapping[str, Any]) -> Any:
         from dsfix.audit import model as models
 
         zero = self.lab.deepspeed.zero
-        with zero.Init(config_dict_or_path=dict(self.plan.config)):
+        with zero.Init(config_dict_or_path=dict(config)):
             model = models.freeze(models.Model(self.plan), self.plan)
         weights = dict(wanted.named_parameters())
         for name, parameter in model.named_parameters():
@@ -82,20 +87,22 @@ class Trainer:
         """One optimizer step. Returns the mean loss over this rank's micro-batches."""
         from dsfix.audit import model as models
 
-        total = 0.0
-        for micro in range(self.plan.accumulation):
-            batch = models.batch(self.plan, number, micro, self.lab.rank)
+        total, plan = 0.0, self.plan
+        accumulation = plan.accumulation * plan.ranks // self.lab.world_size
+        for micro in range(accumulation):
+            place = micro * self.lab.world_size + self.lab.rank  # a universal checkpoint is loaded by other ranks
+            batch = models.batch(plan, number, place // plan.ranks, place % plan.ranks)
             losses = models.losses(engine(batch.tokens.to(self.lab.device), batch.sometimes, batch.factor))
             total += sum(float(loss.detach()) for loss in losses)
             for index, loss in enumerate(losses):
-                if self.plan.backwards == "tensor":
+                if plan.backwards == "tensor":
                     self.lab.torch.autograd.backward(loss)
                 elif index + 1 < len(losses):
                     engine.backward(loss, retain_graph=True)
                 else:
                     engine.backward(loss)
             engine.step()
-        return total / self.plan.accumulation
+        return total / accumulation
 
 
 @dataclass
@@ -104,6 +111,7 @@ class Seen:
 
     start: Any = None
     steps: list[Any] = field(default_factory=list)
+    exports: dict[str, dict[str, Any]] = field(default_factory=dict)
     unseen: dict[str, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     patches: tuple[str, ...] = ()
@@ -112,14 +120,34 @@ class Seen:
     failed: str = ""
 
 
-def train(plan: Plan, lab: Lab, seen: Seen) -> None:
-    """The uninterrupted training; fills `seen` as far as it gets."""
+def train(plan: Plan, lab: Lab, seen: Seen, root: Path | None = None) -> None:
+    """The uninterrupted training, which saves below `root`, if any, at half of the steps; fills `seen` on its way."""
+    from dsfix.audit import saving
+
     trainer = Trainer(plan, lab)
     engine = trainer.engine()
+    _follow(trainer, engine, range(plan.half), seen)
+    if root is not None and plan.phases:
+        saving.save(lab, plan, engine, root, seen)
+    _follow(trainer, engine, range(plan.half, plan.steps), seen)
+
+
+def resume(plan: Plan, lab: Lab, seen: Seen, root: Path, phase: str) -> None:
+    """Another job that goes on from what `train` has saved; fills `seen` on its way."""
+    from dsfix.audit import saving
+
+    trainer = Trainer(plan, lab)
+    engine = trainer.engine(seed=1, config=saving.prepare(lab, plan, root, phase))
+    saving.load(engine, root)
+    _follow(trainer, engine, range(plan.half, plan.steps), seen)
+
+
+def _follow(trainer: Trainer, engine: Any, numbers: Iterable[int], seen: Seen) -> None:
     observer = trainer.observer(engine)
     try:
-        seen.start = observer.state()
-        for number in range(plan.steps):
+        if seen.start is None:
+            seen.start = observer.state()
+        for number in numbers:
             observer.start()
             loss = trainer.step(engine, number)
             seen.steps.append(observer.step(loss))
@@ -128,8 +156,8 @@ def train(plan: Plan, lab: Lab, seen: Seen) -> None:
         observer.close()
 
 
-def main(plan_file: str, directory: str, plant: str = "") -> int:
-    """Write what this rank saw to DIRECTORY/rank-N.pt; the exit status is 1 where the training ended by an error.
+def main(plan_file: str, directory: str, phase: str = "training", plant: str = "") -> int:
+    """Write what this rank saw to DIRECTORY/PHASE/rank-N.pt; the exit status is 1 where it ended by an error.
 
     plan_file: holds Plan.dump's text. plant: a module file that is imported before the training, for tests.
     """
@@ -141,17 +169,21 @@ def main(plan_file: str, directory: str, plant: str = "") -> int:
         except (CannotTell, ImportError) as error:
             seen.failed = f"DeepSpeed cannot be imported: {error}" if isinstance(error, ImportError) else str(error)
         try:
+            root = Path(directory, "checkpoint")
             if not seen.failed:
                 if plant:
                     _import(plant)
-                train(plan, lab, seen)
+                if phase == "training":
+                    train(plan, lab, seen, root)
+                else:
+                    resume(plan, lab, seen, root, phase)
         except Unsupported as error:
             seen.failed = str(error)
         except Exception:
-            seen.errors["training"] = traceback.format_exc()
+            seen.errors[phase] = traceback.format_exc()
             traceback.print_exc()
         describe(lab, seen)
-        path = Path(directory, f"rank-{lab.rank}.pt")
+        path = Path(directory, phase, f"rank-{lab.rank}.pt")
         lab.torch.save(seen, path.with_suffix(".partial"))
         os.replace(path.with_suffix(".partial"), path)
     return 1 if seen.errors or seen.failed else 0

@@ -16,8 +16,8 @@ class Step:
     parameter group, those of this step. parameters: after the step: the optimizer's fp32 weights, where it has any.
     state: of the optimizer, after the step: parameter -> "exp_avg" and the like. skipped: inf or nan, no step made.
     weights: what the model computes with after the step, in its own dtype. scale: the loss scale after the step, None
-    where there is none. torn: "gradients", "norm" and the like of which the ranks hold different values -> the names.
-    An element that no rank holds is nan.
+    where there is none. counters: the engine's global_steps and skipped_steps after the step. torn: "gradients", "norm"
+    and the like of which the ranks hold different values -> the names. An element that no rank holds is nan.
     """
 
     loss: float
@@ -29,6 +29,7 @@ class Step:
     skipped: bool = False
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     scale: float | None = None
+    counters: dict[str, int] = field(default_factory=dict)
     torn: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -36,8 +37,8 @@ class Step:
 class Record:
     """One training and what followed from its checkpoints.
 
-    start: what is held before the first step; its loss, norm and gradients say nothing.
-    steps: the uninterrupted training. resumed: phase ("resume", "universal") -> the steps after the load.
+    start: what is held before the first step; its loss, norm and gradients say nothing. steps: the uninterrupted
+    training. loaded: phase ("resume", "universal") -> what is held after the load; resumed: -> the steps after it.
     exports: phase ("zero_to_fp32", "16bit") -> the parameters that it gave at half of the steps.
     unseen: what this DeepSpeed gives no access to -> why, in a sentence. errors: phase, or "training" -> the traceback
     of what ended it.
@@ -45,6 +46,7 @@ class Record:
 
     start: Step | None = None
     steps: list[Step] = field(default_factory=list)
+    loaded: dict[str, Step] = field(default_factory=dict)
     resumed: dict[str, list[Step]] = field(default_factory=dict)
     exports: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     unseen: dict[str, str] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -35,7 +36,8 @@ def trial(
     """Train `plan` with DeepSpeed and compare it with plain PyTorch, step by step.
 
     skip: patches of dsfix that are left out; patched: whether any is applied. path: comes first on the ranks' sys.path,
-    for a DeepSpeed that is installed there. plant: a module file with a planted fault, for tests.
+    for a DeepSpeed that is installed there. timeout: of each job; a phase that loads is a job of its own. plant: a
+    module file with a planted fault, for tests.
     """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dsfix-audit-") as name:
@@ -49,18 +51,26 @@ def trial(
 
 def _trial(plan: Plan, scratch: Path, environment: dict[str, str], timeout: float, plant: str) -> Verdict:
     directory, work = scratch / "seen", scratch / "work"
-    directory.mkdir()
     work.mkdir()
     plan_file = scratch / "plan.json"
     plan_file.write_text(plan.dump(), encoding="utf-8")
     operators.build(plan, environment, work)
-    arguments = [str(plan_file), str(directory), *([plant] if plant else [])]
-    ranks = launch(
-        [sys.executable, "-c", _RANK, *arguments], ranks=plan.ranks, timeout=timeout, env=environment, cwd=work
-    )
-    silent = [result for result in ranks if not (directory / f"rank-{result.rank}.pt").exists()]
-    if len(silent) == len(ranks):
-        return Verdict(failed=_end(ranks, timeout))
+
+    def job(phase: str, ranks: int) -> list[RankResult]:
+        (directory / phase).mkdir(parents=True)
+        arguments = [str(plan_file), str(directory), phase, *([plant] if plant else [])]
+        command = [sys.executable, "-c", _RANK, *arguments]
+        ended = launch(command, ranks=ranks, timeout=timeout, env=environment, cwd=work)
+        return [result for result in ended if not (directory / phase / f"rank-{result.rank}.pt").exists()]
+
+    silent = job("training", plan.ranks)
+    if len(silent) == plan.ranks:
+        return Verdict(failed=_end(silent, timeout))
+    ended = {}
+    for phase in _loadable(directory):
+        ranks = plan.universal_ranks if phase == "universal" else plan.ranks
+        if len(without_word := job(phase, ranks)) == ranks:
+            ended[phase] = _end(without_word, timeout)
     [judge] = launch(
         [sys.executable, "-c", _JUDGE, str(plan_file), str(directory)],
         ranks=1,
@@ -74,7 +84,18 @@ def _trial(plan: Plan, scratch: Path, environment: dict[str, str], timeout: floa
         return Verdict(failed=f"the comparison failed: {_end([judge], timeout)}")
     if silent and not found["differences"]:
         found["failed"] = _end(silent, timeout)
-    return load(found)
+    verdict = load(found)
+    errors = (Difference(phase, "error", plan.half, (), 0, 0, 0, 0, how) for phase, how in ended.items())
+    return dataclasses.replace(verdict, differences=(*verdict.differences, *errors))
+
+
+def _loadable(directory: Path) -> list[str]:
+    """The phases that the training says can go on from what it has saved; none where it did not get that far."""
+    try:
+        found: list[str] = json.loads((directory / "checkpoint" / "phases.json").read_text(encoding="utf-8"))
+    except OSError:
+        return []
+    return found
 
 
 def load(found: dict[str, Any]) -> Verdict:

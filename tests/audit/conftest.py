@@ -1,17 +1,72 @@
+"""The audit with the real DeepSpeed that is installed: on a release for which none is, these tests are skipped."""
+
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
 
 import pytest
+from packaging.version import Version
+
+from dsfix.audit.plan import Plan
+
+_CONFIG = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 2,
+    "gradient_clipping": 0.5,
+    "zero_allow_untested_optimizer": True,
+    "zero_force_ds_cpu_optimizer": False,
+}
+_ZERO = {
+    "reduce_bucket_size": 700,
+    "allgather_bucket_size": 700,
+    "stage3_param_persistence_threshold": 20,
+    "stage3_gather_16bit_weights_on_model_save": True,
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--product", action="store_true", help="each planted fault on each stage and in each precision")
+
+
+def _installed() -> Version | None:
+    try:
+        return Version(metadata.version("deepspeed"))
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @pytest.fixture(scope="session")
 def has_deepspeed() -> None:
-    if importlib.util.find_spec("deepspeed") is None:
-        pytest.skip("deepspeed is not installed")
+    if _installed() is None:
+        pytest.skip("DeepSpeed is not installed")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def has_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
+
+
+@pytest.fixture(scope="session")
+def release(has_deepspeed: None) -> Version:
+    """The DeepSpeed that is installed."""
+    found = _installed()
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def plan() -> Callable[..., Plan]:
+    """A small plan: AdamW of the script's own, clipping, two micro-batches a step, several buckets; one rank."""
+
+    def make(stage: int, precision: str = "fp32", zero: Any = None, config: Any = None, **options: Any) -> Plan:
+        """zero, config: added to the config, and to its zero_optimization."""
+        section = {} if precision == "fp32" else {precision: {"enabled": True}}
+        whole = {**_CONFIG, **section, "zero_optimization": {**_ZERO, "stage": stage, **(zero or {})}, **(config or {})}
+        defaults = {"ranks": 1, "steps": 2, "device": "cpu", "optimizer": "AdamW", "phases": ()}
+        return Plan(whole, **{**defaults, **options})
+
+    return make

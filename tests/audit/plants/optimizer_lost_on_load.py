@@ -1,0 +1,15 @@
+"""load_checkpoint leaves the optimizer's state as it is."""
+
+import functools
+
+from deepspeed.runtime.engine import DeepSpeedEngine
+
+load_checkpoint = DeepSpeedEngine.load_checkpoint
+
+
+@functools.wraps(load_checkpoint)
+def without_optimizer(self, *args, **options):
+    return load_checkpoint(self, *args, **{**options, "load_optimizer_states": False})
+
+
+DeepSpeedEngine.load_checkpoint = without_optimizer

@@ -1,0 +1,52 @@
+"""Where DeepSpeed is right the audit agrees with it: nothing that rounding explains is told as a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from dsfix.audit.plan import PHASES, Plan
+from dsfix.audit.trial import trial
+
+_OFFLOAD = {"offload_optimizer": {"device": "cpu"}}
+_WARMUP = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 8}}}
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision", "options"),
+    [
+        pytest.param(0, "fp32", {"ranks": 2, "phases": ("resume", "16bit")}, id="zero0-fp32"),
+        pytest.param(1, "bf16", {"config": _WARMUP, "phases": ("resume",)}, id="zero1-bf16-scheduler"),
+        # frozen parameters do not come back from a universal checkpoint
+        pytest.param(2, "fp32", {"ranks": 2, "freeze": "none", "phases": PHASES}, id="zero2-fp32-every-phase"),
+        pytest.param(2, "fp16", {"device": "cuda", "skip_step": 1, "steps": 4, "phases": ("resume",)}, id="zero2-fp16"),
+        pytest.param(3, "bf16", {"ranks": 2, "zero": _OFFLOAD, "phases": ("zero_to_fp32",)}, id="zero3-bf16-offload"),
+    ],
+)
+def test_agrees(
+    stage: int, precision: str, options: dict[str, Any], plan: Callable[..., Plan], release: Version
+) -> None:
+    if release < Version("0.13.2"):
+        pytest.skip("ZeRO's optimizers make a step of their own before the first")
+    made = plan(stage, precision, **options)
+
+    verdict = trial(made, timeout=300.0)
+
+    assert verdict.failed == ""
+    assert verdict.differences == ()
+    assert verdict.comparisons > 100 * made.steps
+    seen = set(made.phases) - set(verdict.unseen)
+    # what a release lacks is said, and nothing else is left out
+    assert set(made.phases) - seen <= ({"universal", "zero_to_fp32"} if release < Version("0.16.0") else set())
+
+
+def test_agrees_without_dsfix(plan: Callable[..., Plan], release: Version) -> None:
+    if release < Version("0.14.4"):
+        pytest.skip("cannot be imported without dsfix")
+    verdict = trial(plan(2, ranks=2), patched=False, timeout=300.0)
+
+    assert verdict.agrees
+    assert verdict.patches == ()

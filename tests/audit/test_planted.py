@@ -1,0 +1,194 @@
+"""Each fault that is planted into the engine is found: where it arises, as what it is, in which parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from dsfix.audit.model import build
+from dsfix.audit.plan import Plan
+from dsfix.audit.trial import trial
+from dsfix.audit.verdict import Verdict
+
+PLANTS = Path(__file__).parent / "plants"
+
+
+def _frozen(name: str) -> bool:
+    return name.startswith("blocks.1.") or name == "narrow.bias"
+
+
+def _in_the_first_group(name: str) -> bool:
+    """Matrices; norms, biases, the gate and the embedding are in two others."""
+    return name.endswith("weight") and "norm" not in name and not name.startswith(("embed.", "gate."))
+
+
+def _in_other_groups(name: str) -> bool:
+    return not _frozen(name) and not _in_the_first_group(name)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One that has to be found. names: which parameters, all of them and no other; None where it does not matter."""
+
+    phase: str
+    what: str
+    step: int
+    names: Callable[[str], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A module in plants/, where it shows, and what it has to be found as; also: what follows from it at once.
+
+    stages, precisions: where it is a fault; `--product` runs all of them. options: of the plan.
+    """
+
+    name: str
+    found: tuple[Difference, ...]
+    also: tuple[tuple[str, str, int], ...] = ()
+    stages: tuple[int, ...] = (0, 1, 2, 3)
+    precisions: tuple[str, ...] = ("fp32", "bf16")
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+_RESUME = {"phases": ("resume",)}
+_STATE = ("state exp_avg", "state exp_avg_sq", "state step")
+_NORM, _GRADIENTS = ("training", "norm", 0), ("training", "gradients", 0)
+
+_ALL = {
+    plant.name: plant
+    for plant in (
+        Plant("dropped_micro_batch", (Difference(*_GRADIENTS),), also=(_NORM,)),
+        # where they are clipped the gradients are right again
+        Plant("double_scaling", (Difference(*_NORM),), (("training", "gradients", 1),), stages=(1, 2, 3)),
+        Plant("wrong_group_lr", (Difference("training", "parameters", 0, _in_other_groups),)),
+        Plant("wrong_group_decay", (Difference("training", "parameters", 0, _in_other_groups),)),
+        Plant("frozen_decayed", (Difference("training", "parameters", 0, _frozen),)),
+        Plant("clips_too_much", (Difference(*_GRADIENTS),)),
+        # 3 % of the norm, which rounding to bf16 may be
+        Plant(
+            "tied_weight_twice_in_norm", (Difference(*_NORM),), (_GRADIENTS,), stages=(1, 2, 3), precisions=("fp32",)
+        ),
+        Plant(
+            "unreduced_last_bucket",
+            (Difference(*_GRADIENTS, lambda name: name == "embed.weight"),),
+            also=(_NORM,),
+            stages=(1, 2, 3),
+            options={"ranks": 2, "config": {"gradient_clipping": 0.0}},
+        ),
+        Plant(
+            "one_rank_rounds",
+            (Difference("training", "weights", 0), Difference("training", "loss", 1)),
+            also=(("training", "parameters", 0), ("training", "norm", 1), ("training", "gradients", 1)),
+            stages=(1, 2),
+            precisions=("fp32",),
+            options={"ranks": 2},
+        ),
+        Plant(
+            "overflow_taken",
+            (Difference("training", "skipped", 0),),
+            stages=(1, 2, 3),
+            precisions=("fp16",),
+            options={"device": "cuda", "skip_step": 0},
+        ),
+        Plant(
+            "optimizer_lost_on_load",
+            tuple(Difference("resume", what, 1, lambda name: not _frozen(name)) for what in _STATE),
+            also=(("resume", "parameters", 1), ("resume", "weights", 1)),  # bf16: the weights come back rounded
+            options=_RESUME,
+        ),
+        Plant(
+            "scheduler_lost_on_load",
+            (Difference("resume", "learning rates", 3),),
+            options={
+                **_RESUME,
+                "steps": 4,
+                "config": {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 8}}},
+            },
+        ),
+        Plant(
+            "stale_shard_after_load",
+            (Difference("resume", "parameters", 1, lambda name: not _frozen(name) and _in_the_first_group(name)),),
+            also=tuple(("resume", what, 1) for what in ("weights", "loss", "norm", "gradients")),
+            stages=(1, 2, 3),
+            options=_RESUME,
+        ),
+        Plant("export_one_step_old", (Difference("16bit", "parameters", 1),), options={"phases": ("16bit",)}),
+        Plant(
+            "export_without_frozen",
+            (Difference("zero_to_fp32", "parameters", 1, _frozen),),
+            stages=(1, 2, 3),
+            options={"phases": ("zero_to_fp32",)},
+        ),
+    )
+}
+
+# as few runs as show each once; faults of different kinds are told apart when planted together
+_RUNS = [
+    pytest.param(names, stage, precision, id=f"zero{stage}-{precision}-{'+'.join(names)}")
+    for names, stage, precision in (
+        (("dropped_micro_batch", "frozen_decayed"), 2, "fp32"),
+        (("double_scaling", "wrong_group_lr"), 1, "fp32"),
+        (("clips_too_much", "wrong_group_decay"), 0, "fp32"),
+        (("clips_too_much", "wrong_group_lr"), 3, "bf16"),
+        (("dropped_micro_batch",), 2, "bf16"),
+        (("tied_weight_twice_in_norm",), 2, "fp32"),
+        (("unreduced_last_bucket",), 3, "fp32"),
+        (("one_rank_rounds",), 1, "fp32"),
+        (("overflow_taken",), 2, "fp16"),
+        (("optimizer_lost_on_load", "export_one_step_old", "export_without_frozen"), 2, "fp32"),
+        (("stale_shard_after_load",), 3, "fp32"),
+        (("scheduler_lost_on_load",), 1, "bf16"),
+    )
+]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    runs = _RUNS
+    if metafunc.config.getoption("--product"):
+        runs = [
+            pytest.param((plant.name,), stage, precision, id=f"zero{stage}-{precision}-{plant.name}")
+            for plant in _ALL.values()
+            for stage in plant.stages
+            for precision in plant.precisions
+            if stage or precision == "fp32"  # else the optimizer makes a step of its own before the first
+        ]
+    if "names" in metafunc.fixturenames:
+        metafunc.parametrize(("names", "stage", "precision"), runs)
+
+
+def test_a_planted_fault_is_found(
+    names: tuple[str, ...], stage: int, precision: str, plan: Callable[..., Plan], release: Version, tmp_path: Path
+) -> None:
+    if release < Version("0.13.2"):
+        pytest.skip("ZeRO's optimizers make a step of their own before the first")
+    options: dict[str, Any] = {}
+    for name in names:
+        phases = (*options.get("phases", ()), *_ALL[name].options.get("phases", ()))
+        options = {**options, **_ALL[name].options, "phases": phases}
+    together = tmp_path / "planted.py"
+    paths = [str(PLANTS / f"{name}.py") for name in names]
+    together.write_text(f"import runpy\nfor path in {paths}:\n    runpy.run_path(path)\n", encoding="utf-8")
+
+    made = plan(stage, precision, **options)
+    verdict = trial(made, plant=str(together), timeout=300.0)
+
+    assert verdict.failed == ""
+    check(names, verdict, [name for name, _ in build(made).named_parameters()])
+
+
+def check(names: tuple[str, ...], verdict: Verdict, parameters: list[str]) -> None:
+    """`verdict` has found the plants of these names and nothing else."""
+    found = {(each.phase, each.what, each.step): each for each in verdict.differences}
+    for name in names:
+        for expected in _ALL[name].found:
+            difference = found.pop((expected.phase, expected.what, expected.step))
+            assert difference.off > difference.bound
+            if expected.names is not None:
+                assert set(difference.names) == set(filter(expected.names, parameters)), name
+    assert found.keys() <= {each for name in names for each in _ALL[name].also}
