@@ -100,7 +100,8 @@ class Observer:
                 seen.add(each.name)
                 yield each.of(each.held)
         for parameter, name in self._names.items():
-            if name not in seen:
+            # a rank that holds no part of a trained one leaves it to the others
+            if name not in seen and not parameter.requires_grad:
                 yield self._weight(parameter, name)
 
     def _weights(self) -> Iterator[Piece]:

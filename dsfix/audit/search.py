@@ -99,6 +99,8 @@ class Search:
     def _cures(self, without: Verdict, suspects: Iterable[str]) -> None:
         applied = self.with_dsfix.patches
         imports, choices = pools(self.plan, applied, suspects)
+        if not without.failed and all(each.what != "error" for each in without.differences):
+            imports = []  # it was imported without
         self.found.among = applied
 
         def enough(plan: Plan, kept: Sequence[str]) -> bool:

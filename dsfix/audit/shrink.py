@@ -43,10 +43,11 @@ def batches(facts: Facts, config: dict[str, Any], known: Mapping[str, Any], rank
     shrunk = _ACCUMULATION if (accumulation or 1) > _LARGEST_ACCUMULATION else int(accumulation or 1)
     per_rank = min(int(micro), _LARGEST_MICRO_BATCH) if is_number(micro) else _LARGEST_MICRO_BATCH
     config.update({_MICRO: per_rank, _STEPS: shrunk, _TOTAL: per_rank * shrunk * ranks})
-    said = f"micro-batches of {per_rank}"
+    if per_rank != micro:
+        assumed.append(f"micro-batches of {per_rank}")
     if shrunk != (accumulation or 1):
-        said += f", accumulation {shrunk} for {accumulation}"
-    return [*assumed, said]
+        assumed.append(f"accumulation {shrunk} for {accumulation}")
+    return assumed
 
 
 def defaults(facts: Facts) -> dict[str, int]:
