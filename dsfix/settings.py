@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _YES = {"1", "true", "yes", "on"}
-_NO = {"", "0", "false", "no", "off"}
+_NO = {"0", "false", "no", "off"}
 _PLACEMENT = ("warn", "error", "move", "off")
 _DEVICE_MAP = ("error", "repair", "off")
 _CHECK = ("off", "warn", "error")
@@ -19,7 +19,7 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 @dataclass(frozen=True)
 class Settings:
     """DSFIX_DISABLE, DSFIX_ONLY, DSFIX_SKIP, DSFIX_STRICT, DSFIX_REPORT, DSFIX_LOG_LEVEL, and of the guards
-    DSFIX_PLACEMENT, DSFIX_DEVICE_MAP and DSFIX_CHECK.
+    DSFIX_PLACEMENT, DSFIX_DEVICE_MAP, DSFIX_CHECK and DSFIX_RANK_CHECK.
 
     `complaints` holds one sentence for each value that could not be used.
     """
@@ -33,6 +33,7 @@ class Settings:
     placement: str = _PLACEMENT[0]
     device_map: str = _DEVICE_MAP[0]
     check: str = _CHECK[0]
+    rank_check: bool = True
     complaints: tuple[str, ...] = ()
 
     @classmethod
@@ -40,11 +41,11 @@ class Settings:
         env = os.environ if env is None else env
         complaints: list[str] = []
 
-        def flag(name: str) -> bool:
+        def flag(name: str, default: bool = False) -> bool:
             value = env.get(name, "").strip().lower()
-            if value not in _YES | _NO:
+            if value not in _YES | _NO | {""}:
                 complaints.append(f"{name}={env[name]!r} is neither yes (1) nor no (0): ignored")
-            return value in _YES
+            return value in _YES or (default and value not in _NO)
 
         def choice(name: str, choices: tuple[str, ...]) -> str:
             value = env.get(name, "").strip().lower() or choices[0]
@@ -71,6 +72,7 @@ class Settings:
             placement=choice("DSFIX_PLACEMENT", _PLACEMENT),
             device_map=choice("DSFIX_DEVICE_MAP", _DEVICE_MAP),
             check=choice("DSFIX_CHECK", _CHECK),
+            rank_check=flag("DSFIX_RANK_CHECK", default=True),
             complaints=tuple(complaints),
         )
 

@@ -1,4 +1,4 @@
-"""The wrapper around `deepspeed.initialize`, and around DistributedDataParallel, that calls the guards."""
+"""The wrapper around `deepspeed.initialize`, DistributedDataParallel and `init_distributed` that calls the guards."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ GUARDS: tuple[str, ...] = ("config", "device_map", "placement")
 
 DDP_GUARDS: tuple[str, ...] = ("ddp_device_map",)
 """The same for DistributedDataParallel."""
+
+RANK_GUARDS: tuple[str, ...] = ("ranks",)
+"""The same for init_distributed, which deepspeed.initialize and zero.Init call before they do anything in common."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,13 @@ class Call:
 
 
 class Watch:
-    """Puts a wrapper around both functions whenever their modules have been executed."""
+    """Puts a wrapper around the three functions whenever their modules have been executed."""
 
     def __init__(self, settings: Settings) -> None:
         wraps = (
             Wrap("deepspeed:initialize", _wrapper(GUARDS, settings)),
             Wrap("torch.nn.parallel.distributed:DistributedDataParallel.__init__", _wrapper(DDP_GUARDS, settings)),
+            Wrap("deepspeed.comm.comm:init_distributed", _wrapper(RANK_GUARDS, settings)),
         )
         self.changes = {wrap.module: wrap for wrap in wraps}
         self.finder = hooks.Finder(self.imported, self.withdraw)

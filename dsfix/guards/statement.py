@@ -1,0 +1,112 @@
+"""What one rank says of itself, and in what the ranks of a job differ; needs neither torch nor a process group."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from .. import __version__, process, versions
+from ..outcome import Outcome
+
+_CURED = {Outcome.APPLIED.value, Outcome.PENDING.value}
+_ABSENT = "not in the catalogue"
+_LEFT_OUT = {Outcome.DISABLED.value, _ABSENT}  # wherever the module is imported later
+_NOT_CURED = _LEFT_OUT | {Outcome.DRIFTED.value, Outcome.CONFLICT.value, Outcome.FAILED.value}
+_SHOWN = 5  # patches of one sort that are named
+
+
+@dataclass(frozen=True)
+class Statement:
+    """versions: distribution -> version; outcomes: patch id -> outcome; reasons: of those that leave a bug there."""
+
+    versions: Mapping[str, str]
+    outcomes: Mapping[str, str]
+    reasons: Mapping[str, str]
+
+    @classmethod
+    def here(cls) -> Statement:
+        """This process's."""
+        reports = process.report()
+        return cls(
+            {"dsfix": __version__, **{name: versions.installed(name) or "" for name in ("deepspeed", "torch")}},
+            {each.id: each.outcome.value for each in reports},
+            {each.id: each.reason for each in reports if each.outcome.value in _NOT_CURED},
+        )
+
+    @property
+    def digest(self) -> str:
+        """The same on two ranks that do not differ; reasons may name paths, and are left out."""
+        return hashlib.sha256(json.dumps([self.versions, self.outcomes]).encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Statement:
+        return cls(**json.loads(text))
+
+
+Group = tuple[list[int], Statement]
+"""The ranks that say the same, in order, and what they say."""
+
+
+def differences(groups: list[Group]) -> dict[tuple[int, ...], list[str]]:
+    """Ranks -> in what they differ from most others; empty where all are alike.
+
+    Not a difference: a module that some ranks have not imported yet (`pending`), a bug that is not there on some
+    (`not-affected`, `already-fixed`), and `too-late`, of which the rank itself has warned.
+    """
+    found: dict[str, list[int]] = {}
+    for ranks, text in (*_versions(groups), *_patches(groups)):
+        found.setdefault(text, []).extend(ranks)
+    merged: dict[tuple[int, ...], list[str]] = {}
+    for text, where in found.items():
+        merged.setdefault(tuple(sorted(where)), []).append(text)
+    return merged
+
+
+def _versions(groups: list[Group]) -> Iterator[tuple[list[int], str]]:
+    for name in groups[0][1].versions:
+        by_version: dict[str, list[int]] = {}
+        for ranks, statement in groups:
+            by_version.setdefault(statement.versions[name] or "of unknown version", []).extend(ranks)
+        usual = max(by_version, key=lambda version: _weight(by_version[version]))
+        for version, ranks in by_version.items():
+            if version != usual:
+                yield ranks, f"{name} {version}, elsewhere {usual}"
+
+
+def _patches(groups: list[Group]) -> Iterator[tuple[list[int], str]]:
+    sorts: dict[tuple[int, str, str, str], list[str]] = {}  # of difference; group and texts -> patches
+    for patch_id in dict.fromkeys(each for _, statement in groups for each in statement.outcomes):
+        outcomes = [statement.outcomes.get(patch_id, _ABSENT) for _, statement in groups]
+        if not _unlike(set(outcomes)):
+            continue
+        cured = [number for number, outcome in enumerate(outcomes) if outcome in _CURED]
+        not_cured = [number for number, outcome in enumerate(outcomes) if outcome in _NOT_CURED]
+        few, most = sorted(
+            (cured, not_cured), key=lambda side: _weight([r for number in side for r in groups[number][0]])
+        )
+        for number in few:
+            why = groups[number][1].reasons.get(patch_id, "")
+            sorts.setdefault((number, outcomes[number], why, outcomes[most[0]]), []).append(patch_id)
+    for (number, outcome, why, usual), ids in sorts.items():
+        more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
+        yield (
+            groups[number][0],
+            f"{', '.join(ids[:_SHOWN])}{more}: {outcome}{f' ({why})' if why else ''}, elsewhere {usual}",
+        )
+
+
+def _unlike(outcomes: set[str]) -> bool:
+    """Whether some ranks have, or will have, a cure that others certainly lack."""
+    return (Outcome.APPLIED.value in outcomes and bool(outcomes & _NOT_CURED)) or (
+        Outcome.PENDING.value in outcomes and bool(outcomes & _LEFT_OUT)
+    )
+
+
+def _weight(ranks: list[int]) -> tuple[int, bool]:
+    """What most ranks say is usual; of two halves, what rank 0 says."""
+    return len(ranks), 0 in ranks
