@@ -6,6 +6,7 @@ as it was; under DSFIX_STRICT=1 it is a StrictError instead.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Iterable
@@ -83,6 +84,8 @@ class Engine:
                 syntax.forget()
             self.on_change()
         except StrictError:
+            with contextlib.suppress(StrictError):  # of the next patch
+                self.on_change()  # what stopped the job belongs into its report
             raise
         except Exception as error:
             log.warn(f"after the import of {module.__name__}: {_describe(error)}")
@@ -183,6 +186,11 @@ class Engine:
         for state in self.states.values():
             with state.lock:
                 self._undo(state)
+
+    def forked(self) -> None:
+        """In the child of a fork: another thread of the parent may have held a lock, and is not here to release it."""
+        for state in self.states.values():
+            state.lock = threading.RLock()
 
     def look_again(self) -> None:
         """Brings the outcomes up to date: an applied patch whose target somebody has replaced since is a conflict."""

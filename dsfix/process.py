@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -38,8 +39,13 @@ class _File:
             if number > self.written:
                 directory.mkdir(parents=True, exist_ok=True)
                 partial = directory / f".{self.name}.partial"
-                partial.write_text(text, encoding="utf-8")
-                os.replace(partial, directory / self.name)
+                try:
+                    partial.write_text(text, encoding="utf-8")
+                    os.replace(partial, directory / self.name)
+                except OSError:  # a full disk
+                    with contextlib.suppress(OSError):
+                        partial.unlink()
+                    raise
                 self.written = number
 
 
@@ -86,12 +92,16 @@ def activate() -> None:
     log.set_up(settings.log_level)
     engine = Engine(settings, on_change=_write)
     _engine = engine
+    if settings.report is not None and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forked)
     try:
         hooks.withdraw_forgotten()
         engine.activate()
         if not settings.disable:
             initialize.Watch(settings).start()
     except StrictError:
+        with contextlib.suppress(StrictError):  # of the next patch
+            _write()  # what stopped the job belongs into its report
         raise
     except Exception as error:  # a job is worth more than its patches
         log.warn(f"dsfix could not start, some patches may be missing: {type(error).__name__}: {error}")
@@ -132,6 +142,16 @@ def as_json() -> dict[str, Any]:
         "distributions": {name: versions.installed(name) for name in ("deepspeed", "torch", "numpy")},
         "patches": [{**asdict(each), "outcome": each.outcome.value} for each in report()],
     }
+
+
+def _forked() -> None:
+    """A forked child has a report of its own from the start: it may import nothing more, or end by os._exit."""
+    if _engine is not None:
+        _engine.forked()
+        try:
+            _write()
+        except Exception as error:  # the fork is worth more than its report
+            log.warn(f"DSFIX_REPORT: no report of a forked process: {type(error).__name__}: {error}")
 
 
 def _write() -> None:

@@ -86,38 +86,6 @@ def test_a_reader_that_stops_reading_is_no_error(environment):
     assert process.stderr.read() == ""
 
 
-def job(directory, *outcomes):
-    directory.mkdir()
-    for number, outcome in enumerate(outcomes):
-        patch = {"id": FLAGSHIP, "outcome": outcome, "reason": f"because {outcome}"}
-        report = {"distributions": {"deepspeed": "0.14.2"}, "patches": [patch]}
-        (directory / f"dsfix-host-{number}.json").write_text(json.dumps(report))
-    return directory
-
-
-def test_a_job_is_merged(environment, tmp_path):
-    done = environment.dsfix("list", "--job", job(tmp_path / "reports", "applied", "applied", "applied"), "--json")
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["patches"] == [
-        {"id": FLAGSHIP, "outcome": "applied", "reason": "because applied", "processes": 3}
-    ]
-
-
-def test_an_outlier_in_a_job_is_trouble(environment, tmp_path):
-    done = environment.dsfix("list", "--job", job(tmp_path / "reports", "applied", "drifted"))
-    assert done.returncode == 1
-    assert "because drifted" in done.stdout
-
-
-def test_no_reports(environment, tmp_path):
-    (tmp_path / "empty").mkdir()
-    for where in (tmp_path / "empty", tmp_path / "absent"):
-        done = environment.dsfix("list", "--job", where)
-        assert done.returncode == 2
-        assert done.stderr.count("\n") == 1
-        assert str(where) in done.stderr
-
-
 def test_a_real_process_leaves_a_report_that_list_reads(environment, tmp_path):
     environment.install()
     for package in environment.directory.rglob("__init__.py"):
@@ -127,27 +95,6 @@ def test_a_real_process_leaves_a_report_that_list_reads(environment, tmp_path):
     done = environment.dsfix("list", "--job", tmp_path / "reports", "--json")
     found = {patch["id"]: patch["outcome"] for patch in json.loads(done.stdout)["patches"]}
     assert found[FLAGSHIP] == "applied"
-
-
-DAMAGED = [
-    "{",
-    "[" * 100_000,
-    '{"distributions": {}, "patches": [{"id": "a", "outcome": "no such", "reason": "r"}]}',
-    '{"distributions": {}, "patches": [{"id": 1, "outcome": "applied", "reason": "r"}]}',
-    '{"distributions": {}, "patches": [{"id": "a", "outcome": "applied", "reason": null}]}',
-    '{"distributions": null, "patches": []}',
-    '{"patches": []}',
-]
-
-
-@pytest.mark.parametrize("text", DAMAGED)
-def test_a_damaged_report_costs_only_itself(environment, tmp_path, text):
-    directory = job(tmp_path / "reports", "applied")
-    (directory / "dsfix-damaged.json").write_text(text)
-    done = environment.dsfix("list", "--job", directory)
-    assert done.returncode == 0, done.stderr
-    assert "1 processes" in done.stdout
-    assert "dsfix-damaged.json is not a report of dsfix" in done.stdout
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])

@@ -1,0 +1,162 @@
+"""`list --job DIR`: the reports of many processes as one table."""
+
+import json
+import os
+
+import pytest
+
+FLAGSHIP = "zero3_offload_clip_device"
+
+
+def report(number=0, outcome="applied", reason="because", id=FLAGSHIP, **fields):
+    return {
+        "dsfix": "0.1.0",
+        "host": f"node{number // 8}",
+        "pid": 1000 + number,
+        "rank": number,
+        "distributions": {"deepspeed": "0.14.2", "torch": None},
+        "patches": [{"id": id, "outcome": outcome, "reason": reason}],
+        **fields,
+    }
+
+
+def job(directory, *reports):
+    directory.mkdir()
+    for number, each in enumerate(reports):
+        (directory / f"dsfix-{number}.json").write_text(json.dumps(each))
+    return directory
+
+
+@pytest.fixture
+def listed(environment, tmp_path):
+    """What `list --job --json` says of these reports, and its exit status."""
+
+    def run(*reports):
+        done = environment.dsfix("list", "--job", job(tmp_path / "reports", *reports), "--json")
+        assert done.stderr == ""
+        return json.loads(done.stdout), done.returncode
+
+    return run
+
+
+def test_a_job_is_merged(listed):
+    found, status = listed(*map(report, range(16)))
+    assert status == 0
+    assert (found["processes"], found["ranks"], found["hosts"], found["skipped"]) == (16, 16, 2, [])
+    assert found["versions"] == [
+        {"versions": "dsfix 0.1.0, deepspeed 0.14.2", "ranks": 16, "processes": 16, "outliers": []}
+    ]
+    assert found["patches"] == [
+        {
+            "id": FLAGSHIP,
+            "outcome": "applied",
+            "reasons": {"because": 16},
+            "ranks": 16,
+            "processes": 16,
+            "outliers": [],
+        }
+    ]
+
+
+def test_an_outlier_is_named_and_comes_first(environment, tmp_path):
+    reports = [{**report(n), "patches": report(n, id="a")["patches"] + report(n)["patches"]} for n in range(16)]
+    reports[11]["patches"][1].update(outcome="disabled", reason="named in DSFIX_SKIP")
+    done = environment.dsfix("list", "--job", job(tmp_path / "reports", *reports))
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert done.returncode == 0
+    assert lines[0] == "16 ranks, 16 processes, 2 hosts"
+    rows = [line for line in lines if line.startswith((FLAGSHIP, "a applied"))]
+    assert rows == [
+        f"{FLAGSHIP} applied 15 15 because",
+        f"{FLAGSHIP} disabled 1 1 named in DSFIX_SKIP",
+        "a applied 16 16 because",
+    ]
+    assert "rank 11 on node1 (pid 1011)" in lines
+
+
+def test_trouble_on_one_rank_is_the_exit_status(listed):
+    found, status = listed(report(0), report(1), report(2, "drifted", "the source differs"))
+    assert status == 1
+    assert [(each["outcome"], each["outliers"]) for each in found["patches"]] == [
+        ("applied", []),
+        ("drifted", [{"host": "node0", "rank": 2, "pid": 1002}]),
+    ]
+
+
+def test_children_of_a_rank_that_have_not_imported_the_module_are_no_outliers(listed):
+    found, _ = listed(report(0), report(1), *(report(number % 2, "pending", pid=number) for number in range(6)))
+    assert (found["ranks"], found["processes"]) == (2, 8)
+    assert {each["outcome"]: (each["ranks"], each["processes"]) for each in found["patches"]} == {
+        "applied": (2, 2),
+        "pending": (2, 6),
+    }
+    assert [each["outliers"] for each in found["patches"]] == [[], []]
+
+
+def test_another_version_is_named(environment, tmp_path):
+    reports = [report(0), report(1), report(2, dsfix="0.0.9"), report(3)]
+    done = environment.dsfix("list", "--job", job(tmp_path / "reports", *reports))
+    assert done.stdout.splitlines()[1:3] == [
+        "dsfix 0.1.0, deepspeed 0.14.2",
+        "but dsfix 0.0.9, deepspeed 0.14.2: rank 2 on node0 (pid 1002)",
+    ]
+
+
+def test_many_outliers_and_reasons_are_counted(environment, tmp_path):
+    reports = [report(number, "failed" if number < 9 else "applied", f"because {number}") for number in range(30)]
+    done = environment.dsfix("list", "--job", job(tmp_path / "reports", *reports))
+    text = " ".join(done.stdout.split())
+    assert "because 0 (and 8 other reasons)" in text
+    assert "rank 4 on node0 (pid 1004) and 4 more" in text
+
+
+def test_no_reports(environment, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for where in (tmp_path / "empty", tmp_path / "absent", tmp_path / "file"):
+        done = environment.dsfix("list", "--job", where)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert str(where) in done.stderr
+
+
+BROKEN = {
+    "half": "{",
+    "deep": "[" * 100_000,
+    "no object": "1",
+    "not UTF-8": b'{"host": "\xff"}',
+    "outcome": report(outcome="no such"),
+    "id": report(id=1),
+    "reason": report(reason=None),
+    "distributions": report(distributions=None),
+    "version": report(distributions={"deepspeed": 1}),
+    "patches": report(patches={"a": "applied"}),
+    "rank": report(rank="0"),
+    "nobody": {"patches": [], "distributions": {}},
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_report_is_named_and_costs_only_itself(environment, tmp_path, what):
+    directory = job(tmp_path / "reports", report())
+    content = BROKEN[what] if isinstance(BROKEN[what], (str, bytes)) else json.dumps(BROKEN[what])
+    (directory / "dsfix-broken.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = environment.dsfix("list", "--job", directory)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 rank, 1 process, 1 host\n")
+    assert done.stdout.endswith("dsfix-broken.json: no report of dsfix, skipped\n")
+
+
+def test_foreign_files_are_named_and_not_opened(environment, tmp_path):
+    directory = job(tmp_path / "reports", report())
+    (directory / "train.log").write_text("x")
+    (directory / "dsfix-directory").mkdir()
+    (directory / "dsfix-loop.json").symlink_to(directory / "dsfix-loop.json")
+    os.mkfifo(directory / "dsfix-pipe.json")  # whoever opens it waits for ever
+    (directory / "dsfix-sparse.json").touch()
+    os.truncate(directory / "dsfix-sparse.json", 1 << 40)
+    (directory / ".dsfix-node-1-abc.json.partial").write_text("{")  # a process is writing it
+    done = environment.dsfix("list", "--job", directory, "--json")
+    assert done.returncode == 0, done.stderr
+    names = ["dsfix-directory", "dsfix-loop.json", "dsfix-pipe.json", "dsfix-sparse.json", "train.log"]
+    assert json.loads(done.stdout)["skipped"] == names
