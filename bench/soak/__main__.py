@@ -1,0 +1,58 @@
+"""What holds in the long run and under faults: ``python bench/soak [--only PART] [--fixed DIR] [--write PAGE] …``.
+
+steps: a patched engine trains by turns with the unpatched one of the fixed release in DIR; neither memory nor time per
+step may grow.
+kills: processes that import DeepSpeed are killed (SIGKILL) at a random moment while patches are applied; after each, no
+file is half-written and the next start works.
+threads: 64 threads import DeepSpeed's modules at once; every patch is applied, nothing hangs, nothing is raised.
+The environment's DeepSpeed is the patched one. Exit status 1 where one of these does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import sys
+from datetime import date
+from pathlib import Path
+
+from children import Broken
+from kills import kills
+from steps import steps
+from threads import threads
+
+PARTS = {"steps": steps, "kills": kills, "threads": threads}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=PARTS, action="append", help="this part; may be given more than once")
+    parser.add_argument("--fixed", type=Path, metavar="DIR", help="holds the release that steps compares with")
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=100, help="of threads")
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments and orders")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write what was seen to this page, too")
+    options = parser.parse_args()
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("dsfix", "deepspeed", "torch"))
+    said = [
+        "# The long run, and faults\n",
+        f"`tox run -e soak` on {date.today()}: {versions}, Python {platform.python_version()}, {os.cpu_count()} cores.",
+    ]
+    status = 0
+    for part in options.only or PARTS:
+        try:
+            said.append(f"\n## {part.capitalize()}\n\n{PARTS[part](options)}")
+        except Broken as broken:
+            said.append(f"\n## {part.capitalize()}\n\nIt does not hold: {broken}")
+            status = 1
+        print(said[-1], flush=True)
+    if options.write:
+        options.write.write_text("\n".join(said) + "\n", encoding="utf-8")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""A patched engine beside the unpatched one of the fixed release, by turns."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from children import Broken
+
+WINDOWS = 20
+MEMORY = 8  # MiB by which memory may grow after the first window, beyond the growth of the other engine
+OBJECTS = 0.05  # for each step, as above
+TIME = 1.1  # time of a step at the end / at the beginning, by the same of the other engine
+COLUMNS = ("engine", "patches", "memory", "grows by", "Python objects", "CPU time of a step", "last / first quarter")
+
+
+class Growth(NamedTuple):
+    """After the first window: MiB, Python objects; CPU time of the last quarter by that of the first."""
+
+    memory: float
+    objects: int
+    time: float
+
+
+NONE = Growth(0, 0, 1)
+
+
+def steps(options: argparse.Namespace) -> str:
+    """So many steps of each engine."""
+    window = options.steps // WINDOWS
+    engines = [Engine("patched")]
+    if options.fixed:
+        engines.append(Engine("unpatched", PYTHONPATH=str(options.fixed.absolute()), DSFIX_DISABLE="1"))
+    try:
+        for _ in range(WINDOWS):
+            for engine in engines:
+                engine.train(window)
+    finally:
+        for engine in engines:
+            engine.process.kill()
+            engine.process.wait()
+    patched, other = engines[0].growth(), engines[1].growth() if options.fixed else NONE
+    if patched.memory - other.memory > MEMORY or patched.objects - other.objects > OBJECTS * options.steps:
+        raise Broken(f"memory grows by {patched.memory:.1f} MiB and {patched.objects} objects, without by {other}")
+    if options.fixed and patched.time / other.time > TIME:
+        raise Broken(f"a step becomes slower, to {patched.time:.2f} of its time; without: {other.time:.2f}")
+    rows = [COLUMNS, ["---"] * len(COLUMNS), *(engine.row(window) for engine in engines)]
+    about = f"{options.steps} steps of ZeRO-3 with offloaded optimizer and clipped gradients, {window} by turns:\n\n"
+    return about + "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+class Engine:
+    """A process that trains on demand."""
+
+    def __init__(self, name: str, **variables: str) -> None:
+        self.name = name
+        self.windows: list[dict[str, Any]] = []
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("trains.py"))],
+            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.about = self.answer()
+
+    def train(self, steps: int) -> None:
+        assert self.process.stdin is not None
+        print(steps, file=self.process.stdin, flush=True)
+        self.windows.append(self.answer())
+
+    def answer(self) -> dict[str, Any]:
+        """Raises Broken where the process has ended."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):  # DeepSpeed logs there, too
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        raise Broken(f"the {self.name} engine has ended")
+
+    def growth(self) -> Growth:
+        settled = self.windows[1:]
+        seconds, quarter = [window["seconds"] for window in settled], len(settled) // 4
+        return Growth(
+            (settled[-1]["memory"] - settled[0]["memory"]) / 2**20,
+            settled[-1]["objects"] - settled[0]["objects"],
+            statistics.median(seconds[-quarter:]) / statistics.median(seconds[:quarter]),
+        )
+
+    def row(self, steps: int) -> list[str]:
+        grown = self.growth()
+        return [
+            f"{self.name}, deepspeed {self.about['deepspeed']}, {self.about['device']}",
+            str(self.about["applied"]),
+            f"{self.windows[-1]['memory'] / 2**20:.0f} MiB",
+            f"{grown.memory:.1f} MiB",
+            f"{grown.objects:+d}",
+            f"{statistics.median(window['seconds'] for window in self.windows) / steps * 1e3:.2f} ms",
+            f"{grown.time:.2f}",
+        ]
