@@ -39,15 +39,17 @@ def main() -> int:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("dsfix", "deepspeed", "torch"))
     said = [
         "# The long run, and faults\n",
-        f"`tox run -e soak` on {date.today()}: {versions}, Python {platform.python_version()}, {os.cpu_count()} cores.",
+        f"{date.today()}: {versions}, Python {platform.python_version()}, {os.cpu_count()} cores.",
     ]
     status = 0
     for part in options.only or PARTS:
+        amount = "rounds" if part == "threads" else part
+        command = f"`python -m tox run -e soak -- --only {part} --{amount} {getattr(options, amount)}`"
         try:
-            said.append(f"\n## {part.capitalize()}\n\n{PARTS[part](options)}")
+            found = PARTS[part](options)
         except Broken as broken:
-            said.append(f"\n## {part.capitalize()}\n\nIt does not hold: {broken}")
-            status = 1
+            found, status = f"It does not hold: {broken}", 1
+        said.append(f"\n## {part.capitalize()}\n\n{command}\n\n{found}")
         print(said[-1], flush=True)
     if options.write:
         options.write.write_text("\n".join(said) + "\n", encoding="utf-8")

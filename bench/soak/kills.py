@@ -39,8 +39,9 @@ def kills(options: argparse.Namespace) -> str:
             os.kill(child, signal.SIGKILL)
             killed += os.waitpid(child, 0)[1] == signal.SIGKILL  # and not over before
             left.update(leftovers(scratch))
-            if start(scratch) != wanted:
-                raise Broken("the next start has applied other patches")
+            found = start(scratch)
+            if found != wanted:
+                raise Broken(f"the next start is another: {dict(found.items() ^ wanted.items())}")
     applied = sum(outcome == "applied" for outcome in wanted.values())
     remains = ", ".join(f"{count} {what}" for what, count in left.items()) or "nothing"
     return (

@@ -148,6 +148,7 @@ def test_a_patch_that_is_off_by_default_is_on_where_it_is_named(one):
         ({"DSFIX_SKIP": "crue"}, "DSFIX_SKIP: no patch is called 'crue'; did you mean cure?"),
         ({"DSFIX_ONLY": "cure, zzz"}, "DSFIX_ONLY: no patch is called 'zzz'; `python -m dsfix list` shows all ids"),
         ({"DSFIX_STRICT": "maybe"}, "DSFIX_STRICT='maybe' is neither yes (1) nor no (0): ignored"),
+        ({"DSFIX_RANK_CHECK": "maybe"}, "DSFIX_RANK_CHECK='maybe' is neither yes (1) nor no (0): ignored"),
         ({"DSFIX_DISABLE": "2"}, "DSFIX_DISABLE='2' is neither yes (1) nor no (0): ignored"),
         ({"DSFIX_LOG_LEVEL": "loud"}, "DSFIX_LOG_LEVEL='loud' is not one of DEBUG, INFO"),
     ],
