@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ CHECKS: tuple[str, ...] = tuple(_CHECKS)
 """The names of the contract's checks, for `pytest.mark.parametrize`."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Contract:
     """What every patch has to stand; `root` is a directory with the installed DeepSpeed and nothing else."""
 
@@ -49,7 +50,7 @@ class Contract:
 
     def together(self) -> None:
         """Fails the test unless all patches that apply here, dsfix's and those of plug-ins, are in force together."""
-        checks.all_at_once([self._case(each) for each in self._beside()])
+        checks.all_at_once([self._case(each) for each in self._beside])
 
     def _case(self, entry: Entry) -> Case:
         return Case(
@@ -58,12 +59,14 @@ class Contract:
             root=self.root,
             fixing=None,
             catalogue=registry.catalogue(),
-            beside=self._beside(),
+            beside=self._beside,
             front=self.machine.front(self.release),
             machine=self.machine,
         )
 
+    @functools.cached_property
     def _beside(self) -> tuple[Entry, ...]:
+        """All patches that apply here."""
         entries, settings = registry.catalogue().values(), Settings()
         return tuple(e for e in entries if judge.if_asked_for(e, settings).outcome is Outcome.PENDING)
 
