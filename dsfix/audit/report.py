@@ -32,6 +32,13 @@ _WHAT = {
     "weights": "the weights that the model computes with",
     "learning rates": "the learning rates",
     "skipped": "whether the step is skipped",
+    "loss scale": "the loss scale",
+    "initial parameters": "the parameters before the first step",
+    "initial weights": "the weights before the first step",
+    # what the ranks should have alike
+    "scale": "the loss scale",
+    "learning_rates": "the learning rates",
+    "counters": "the numbers of steps counted",
 }
 
 

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Callable
 
 from .. import versions
+from ..audit.plan import PHASES
 from ..config import arguments
 from . import environment, output, processes, progress
 from .status import INTERRUPTED, NO_DEEPSPEED, OK, TROUBLE, UNSEEN, Complaint
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 NAME = "audit"
 HELP = "trains a small model with this config and compares every step with plain PyTorch: does DeepSpeed compute right?"
-_PHASES = ("resume", "universal", "zero_to_fp32", "16bit")
 _WIDTH = 110  # columns of text
 _PATIENCE, _LEAST = 3, 30.0  # a trial of the search may take that many times the audited one, and that many seconds
 
@@ -67,7 +67,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     choose("--zero-init", action=argparse.BooleanOptionalAction, help="the model is built under deepspeed.zero.Init")
     choose("--lora", action="store_true", help="the model has adapters, and all else is frozen")
-    choose("--phases", type=_phases, metavar="NAME,…", help=f"of {', '.join(_PHASES)}, or none (default: all)")
+    choose("--phases", type=_phases, metavar="NAME,…", help=f"of {', '.join(PHASES)}, or none (default: all)")
     choose("--model-args", action="append", default=[], metavar="KEY=VALUE[,…]", help="see below; may be repeated")
     choose("--no-search", action="store_true", help="only say what differs, with dsfix and without")
     choose("--time", type=_number(1, 86400), default=300, metavar="SECONDS", help="limit of the search (default: 300)")
@@ -88,8 +88,8 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 def _phases(text: str) -> tuple[str, ...]:
     names = () if text == "none" else tuple(text.split(","))
     for name in names:
-        if name not in _PHASES:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(_PHASES)}, none")
+        if name not in PHASES:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(PHASES)}, none")
     return names
 
 
