@@ -93,7 +93,7 @@ class Comparison:
         if not self._whole(before, number):
             return False
         truth = reference.gradients(before.weights, number, before.scale or 1.0)
-        self._number("loss", number, step.loss, truth.loss, 2 * truth.loss_spread + 4 * bounds.EPS32 * abs(truth.loss))
+        self._number("loss", number, step.loss, truth.loss, bounds.loss(truth.loss, truth.loss_spread, self._eps))
         limits = {
             name: bounds.gradient(spread, self._sent, self._eps, truth.norm) for name, spread in truth.spread.items()
         }

@@ -165,7 +165,7 @@ def main(plan_file: str, directory: str, phase: str = "training", plant: str = "
     seen = Seen()
     with Lab(plan.device) as lab:
         try:
-            _provide_kernels(lab)
+            provide_kernels(lab)
         except (CannotTell, ImportError) as error:
             seen.failed = f"DeepSpeed cannot be imported: {error}" if isinstance(error, ImportError) else str(error)
         try:
@@ -182,16 +182,21 @@ def main(plan_file: str, directory: str, phase: str = "training", plant: str = "
         except Exception:
             seen.errors[phase] = traceback.format_exc()
             traceback.print_exc()
-        seen.device = lab.device_name
-        seen.patches = tuple(each.id for each in dsfix.report() if each.outcome is Outcome.APPLIED)
-        seen.versions = {name: installed(name) or "" for name in _DISTRIBUTIONS}
+        describe(lab, seen)
         path = Path(directory, phase, f"rank-{lab.rank}.pt")
         lab.torch.save(seen, path.with_suffix(".partial"))
         os.replace(path.with_suffix(".partial"), path)
     return 1 if seen.errors or seen.failed else 0
 
 
-def _provide_kernels(lab: Lab) -> None:
+def describe(lab: Lab, seen: Seen) -> None:
+    """Fill in where it ran."""
+    seen.device = lab.device_name
+    seen.patches = tuple(each.id for each in dsfix.report() if each.outcome is Outcome.APPLIED)
+    seen.versions = {name: installed(name) or "" for name in _DISTRIBUTIONS}
+
+
+def provide_kernels(lab: Lab) -> None:
     """DeepSpeed's FusedAdam needs a kernel for a GPU: plain PyTorch does its step where there is none."""
     assert lab.deepspeed
     if lab.device_name in ("CPU", "emulated CUDA device"):

@@ -1,10 +1,10 @@
-"""The audit with the real DeepSpeed that is installed: on a release for which none is, these tests are skipped."""
+"""What the tests of the audit share. Where the real DeepSpeed is needed, and none is installed, they are skipped."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,26 +31,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--product", action="store_true", help="each planted fault on each stage and in each precision")
 
 
-def _installed() -> Version | None:
-    try:
-        return Version(metadata.version("deepspeed"))
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if _installed() is None:
-        for item in items:
-            if Path(__file__).parent in item.path.parents:
-                item.add_marker(pytest.mark.skip(reason="DeepSpeed is not installed"))
+@pytest.fixture(scope="session", autouse=True)
+def has_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
 
 
 @pytest.fixture(scope="session")
-def release() -> Version:
+def has_deepspeed() -> None:
+    if importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed")
+
+
+@pytest.fixture(scope="session")
+def release(has_deepspeed: None) -> Version:
     """The DeepSpeed that is installed."""
-    found = _installed()
-    assert found is not None
-    return found
+    return Version(metadata.version("deepspeed"))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,38 @@
+"""Trains a plan with and without observing it, and prints whether both give the same bits. unobserved.py PLAN"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from dsfix.audit import rank
+from dsfix.audit.plan import Plan
+from dsfix.lab.session import Lab
+
+plan = Plan.load(sys.argv[1])
+with Lab("cuda") as lab:
+    assert lab.deepspeed
+    import torch
+
+    rank.provide_kernels(lab)
+    results = []
+    for observed in (True, False):
+        trainer = rank.Trainer(plan, lab)
+        engine = trainer.engine()
+        if observed:
+            observer = trainer.observer(engine)
+            observer.state()
+        losses = []
+        for number in range(plan.steps):
+            if observed:
+                observer.start()
+            losses.append(trainer.step(engine, number))
+            if observed:
+                observer.step(losses[-1])
+        if observed:
+            observer.close()
+        results.append((losses, lab.parameters(engine)))
+    (losses, parameters), (others, wanted) = results
+    same = losses == others and all(torch.equal(parameters[name], wanted[name]) for name in wanted)
+    moved = len(set(losses)) == plan.steps
+    print(json.dumps({"same": same, "moved": moved}))

@@ -1,0 +1,237 @@
+"""The reference, the bounds and the comparison by themselves: what plain PyTorch has recorded, right and wrong."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from dsfix.audit import model, reference, schedule  # noqa: E402
+from dsfix.audit.compare import Comparison, Findings, compare  # noqa: E402
+from dsfix.audit.pieces import Part, Piece, join  # noqa: E402
+from dsfix.audit.plan import Plan  # noqa: E402
+from dsfix.audit.record import Record, Step  # noqa: E402
+from dsfix.audit.unsupported import Unsupported  # noqa: E402
+
+
+def config(precision: str = "fp32", clip: float = 1.0, **more: Any) -> dict[str, Any]:
+    return {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 4,
+        "gradient_clipping": clip,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+        **({} if precision == "fp32" else {precision: {"enabled": True}}),
+        **more,
+    }
+
+
+def trained(plan: Plan, precision: Any = torch.float32) -> Record:
+    """Plain PyTorch as DeepSpeed does it: the model in `precision`, fp32 masters, its own Adam in fp32."""
+    built = model.build(plan).to(precision)
+    names = {name: p for name, p in built.named_parameters() if p.requires_grad}
+    masters = {name: p.detach().float().clone().requires_grad_() for name, p in names.items()}
+    groups = reference.Reference(plan).groups
+    optimizer = torch.optim.AdamW([{**g, "params": [masters[name] for name in g["params"]]} for g in groups])
+
+    def held(loss: float = 0.0, norm: float = 0.0) -> Step:
+        return Step(
+            loss=loss,
+            norm=norm,
+            gradients={name: p.grad.clone() for name, p in masters.items() if p.grad is not None},
+            learning_rates=[group["lr"] for group in groups],
+            parameters={n: masters.get(n, p).detach().float().clone() for n, p in built.named_parameters()},
+            state={
+                n: {k: v.clone() for k, v in optimizer.state[p].items()}
+                for n, p in masters.items()
+                if p in optimizer.state
+            },
+            weights={name: p.detach().clone() for name, p in built.named_parameters()},
+        )
+
+    record = Record(start=held())
+    for number in range(plan.steps):
+        batches = list(model.batches(plan, number))
+        losses = []
+        for master in masters.values():
+            master.grad = torch.zeros_like(master)
+        for batch in batches:
+            built.zero_grad()
+            [loss] = model.losses(built(batch.tokens, batch.sometimes, batch.factor))
+            (loss / len(batches)).backward()
+            losses.append(float(loss.detach()))
+            for name, parameter in names.items():
+                if parameter.grad is not None:
+                    masters[name].grad += parameter.grad.float()
+        norm = torch.nn.utils.clip_grad_norm_(list(masters.values()), plan.config["gradient_clipping"] or math.inf)
+        optimizer.step()
+        with torch.no_grad():
+            for name, parameter in names.items():
+                parameter.copy_(masters[name])
+        record.steps.append(held(sum(losses) / len(losses), float(norm)))
+    return record
+
+
+PLAN = Plan(config(), steps=3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("plan", [PLAN, Plan(config(clip=0.0), steps=3, groups=False, freeze="none", lora=True)])
+def test_plain_pytorch_agrees_with_itself(precision: str, plan: Plan) -> None:
+    plan = Plan(**{**vars(plan), "config": {**plan.config, precision: {"enabled": True}}})
+    found = compare(plan, trained(plan, reference.DTYPES[precision]))
+    assert not found.differences
+    assert found.comparisons > 300
+
+
+def test_the_free_reference_is_plain_pytorch() -> None:
+    free, seen = reference.train(PLAN), trained(PLAN)
+    for one, other in zip(free.steps, seen.steps):
+        assert one.loss == pytest.approx(other.loss, rel=1e-4)
+        assert one.norm == pytest.approx(other.norm, rel=1e-3)
+
+
+def scale(name: str, factor: float) -> Callable[[Step], None]:
+    def change(step: Step) -> None:
+        for each in step.gradients if name == "all" else [name]:
+            step.gradients[each] *= factor
+
+    return change
+
+
+def other_rate(step: Step) -> None:
+    step.parameters["gate.weight"] += 0.1 * step.parameters["gate.weight"]
+
+
+def lost(step: Step) -> None:
+    del step.parameters["norm.weight"]
+
+
+CHANGES: list[tuple[Callable[[Step], None], str, tuple[str, ...]]] = [
+    (scale("embed.weight", 1.25), "gradients", ("embed.weight",)),
+    (scale("all", 1 / 1.4), "gradients", ()),
+    (lambda step: setattr(step, "norm", 1.4 * (step.norm or 0.0)), "norm", ()),
+    (lambda step: setattr(step, "loss", 0.98 * step.loss), "loss", ()),
+    (lambda step: step.learning_rates.reverse(), "learning rates", ()),
+    (lambda step: setattr(step, "skipped", True), "skipped", ()),
+    (lambda step: step.state["norm.weight"]["exp_avg"].mul_(0.5), "state exp_avg", ("norm.weight",)),
+    (lambda step: step.state["norm.weight"]["step"].add_(1), "state step", ("norm.weight",)),
+    (
+        lambda step: step.weights["head.weight" if "head.weight" in step.weights else "embed.weight"].mul_(1.01),
+        "weights",
+        ("embed.weight",),
+    ),
+    (lost, "parameters", ("norm.weight",)),
+    (other_rate, "parameters", ("gate.weight",)),
+]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("change", "what", "names"), CHANGES)
+def test_a_wrong_step_is_told(
+    precision: str, change: Callable[[Step], None], what: str, names: tuple[str, ...]
+) -> None:
+    plan = Plan(config(precision), steps=2)
+    record = copy.deepcopy(RECORDS.setdefault(precision, trained(plan, reference.DTYPES[precision])))
+    change(record.steps[1])
+    first = compare(plan, record).differences[0]
+    assert (first.phase, first.what, first.step) == ("training", what, 1)
+    assert first.names[: len(names)] == names
+    assert first.off > first.bound
+
+
+RECORDS: dict[str, Record] = {}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_dropped_micro_batch_is_told(precision: str) -> None:
+    plan = Plan(config(precision), steps=1, ranks=2)
+    short = Plan({**plan.config, "gradient_accumulation_steps": 3}, steps=1, ranks=2)
+    record = trained(short, reference.DTYPES[precision])
+    assert "gradients" in {difference.what for difference in compare(plan, record).differences}
+
+
+def test_a_fault_is_told_once_and_not_its_consequences() -> None:
+    plan = Plan(config(), steps=3)
+    record = trained(plan)
+    record.steps[1].gradients["embed.weight"] *= 1.5
+    told = compare(plan, record).differences
+    # the optimizer's own step went on with the right gradient, so its state and result differ from the wrong one's
+    assert {difference.step for difference in told} == {1}
+    assert all(difference.names == ("embed.weight",) for difference in told)
+
+
+def test_steps_after_a_load_are_compared_with_what_was_before() -> None:
+    plan = Plan(config(), steps=4)
+    record = trained(plan)
+    assert record.start is not None
+    findings = Findings()
+    Comparison(reference.Reference(plan), "resume", findings, made=2).steps(record.steps[1], record.steps[2:], 2)
+    assert not findings.differences
+    Comparison(reference.Reference(plan), "resume", findings, made=2).steps(record.start, record.steps[2:], 2)
+    assert {difference.phase for difference in findings.differences} == {"resume"}
+
+
+def test_pieces_of_ranks_are_put_together() -> None:
+    whole = torch.arange(6.0).view(2, 3)
+
+    def part(offset: int, values: Any, norm: float = 1.0) -> Part:
+        piece = Piece("w", offset, whole.shape, values)
+        return Part(1.0 + offset, norm, [0.1], False, None, {"parameters": [piece], "state exp_avg": [piece]})
+
+    step = join([part(0, whole.view(-1)[:4]), part(4, whole.view(-1)[4:])])
+    assert torch.equal(step.parameters["w"], whole)
+    assert torch.equal(step.state["w"]["exp_avg"], whole)
+    assert step.loss == 3.0
+    assert step.torn == {}
+    torn = join([part(0, whole.view(-1)[:4]), part(3, torch.zeros(3), norm=2.0)]).torn
+    assert torn == {"norm": [], "parameters": ["w"], "state exp_avg": ["w"]}
+    assert join([part(0, whole.view(-1)[:4])]).parameters["w"].isnan().sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "wanted"),
+    [
+        (
+            "WarmupLR",
+            {"warmup_max_lr": 1.0, "warmup_num_steps": 4, "warmup_type": "linear"},
+            [0, 0, 0.25, 0.5, 0.75, 1],
+        ),
+        ("WarmupLR", {"warmup_max_lr": 1.0, "warmup_num_steps": 4}, [0, 0, 0.5, math.log(3) / math.log(4), 1, 1]),
+        ("WarmupDecayLR", {"warmup_max_lr": 1.0, "warmup_num_steps": 2, "total_num_steps": 4}, [0, 0, 1, 1, 0.5, 0]),
+        (
+            "WarmupCosineLR",
+            {"warmup_num_steps": 2, "total_num_steps": 6, "cos_min_ratio": 0.0},
+            [0, 0, 2, 2 * 0.8535533905932737, 1, 2 * 0.14644660940672627],
+        ),
+        ("LRRangeTest", {"lr_range_test_min_lr": 1.0, "lr_range_test_step_size": 2}, [1, 1.5, 2, 2.5, 3, 3.5]),
+        (
+            "OneCycle",
+            {"cycle_min_lr": 0.0, "cycle_max_lr": 1.0, "cycle_first_step_size": 2, "cycle_momentum": False},
+            [0, 0.5, 1, 0.5, 0, 0],
+        ),
+    ],
+)
+def test_schedules(name: str, options: dict[str, Any], wanted: list[float]) -> None:
+    plan = Plan(config(scheduler={"type": name, "params": options}), steps=6)
+    assert [rates[0] for rates in schedule.rates(plan, [2.0])] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(config(scheduler={"type": "Cyclic"})),
+        Plan(config(optimizer={"type": "OneBitAdam"})),
+        Plan(config(optimizer={})),
+        Plan(config(), optimizer="Rprop"),
+        Plan(config(), moe=True),
+        Plan(config(), freeze="base"),
+    ],
+)
+def test_what_has_no_reference_is_refused_in_a_sentence(plan: Plan) -> None:
+    with pytest.raises(Unsupported, match=r"^(the audit|the config|freeze) .+"):
+        compare(plan, Record())
