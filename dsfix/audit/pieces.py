@@ -29,8 +29,8 @@ class Part:
     learning_rates: list[float]
     skipped: bool
     scale: float | None
-    counters: dict[str, int] = field(default_factory=dict)
     tensors: Mapping[str, list[Piece]] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
 
 
 def join(parts: Sequence[Part]) -> Step:

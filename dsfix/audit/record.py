@@ -29,8 +29,8 @@ class Step:
     skipped: bool = False
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     scale: float | None = None
-    counters: dict[str, int] = field(default_factory=dict)
     torn: dict[str, list[str]] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass

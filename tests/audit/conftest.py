@@ -1,4 +1,4 @@
-"""The audit with the real DeepSpeed that is installed: on a release for which none is, these tests are skipped."""
+"""What the tests of the audit share. Where the real DeepSpeed is needed, and none is installed, they are skipped."""
 
 from __future__ import annotations
 
@@ -31,19 +31,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--product", action="store_true", help="each planted fault on each stage and in each precision")
 
 
-def _installed() -> Version | None:
-    try:
-        return Version(metadata.version("deepspeed"))
-    except metadata.PackageNotFoundError:
-        return None
-
-
-@pytest.fixture(scope="session")
-def has_deepspeed() -> None:
-    if _installed() is None:
-        pytest.skip("DeepSpeed is not installed")
-
-
 @pytest.fixture(scope="session", autouse=True)
 def has_torch() -> None:
     if importlib.util.find_spec("torch") is None:
@@ -51,11 +38,15 @@ def has_torch() -> None:
 
 
 @pytest.fixture(scope="session")
+def has_deepspeed() -> None:
+    if importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed")
+
+
+@pytest.fixture(scope="session")
 def release(has_deepspeed: None) -> Version:
     """The DeepSpeed that is installed."""
-    found = _installed()
-    assert found is not None
-    return found
+    return Version(metadata.version("deepspeed"))
 
 
 @pytest.fixture(scope="session")

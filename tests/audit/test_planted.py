@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from dsfix.audit.model import build
 from dsfix.audit.plan import Plan
 from dsfix.audit.trial import trial
 from dsfix.audit.verdict import Verdict
@@ -167,6 +166,8 @@ def test_a_planted_fault_is_found(
 ) -> None:
     if release < Version("0.13.2"):
         pytest.skip("ZeRO's optimizers make a step of their own before the first")
+    if release < Version("0.16.0") and "export_without_frozen" in names:
+        pytest.skip("torch >= 2.6 does not read for zero_to_fp32 what this release saves")
     options: dict[str, Any] = {}
     for name in names:
         phases = (*options.get("phases", ()), *_ALL[name].options.get("phases", ()))
@@ -177,6 +178,8 @@ def test_a_planted_fault_is_found(
 
     made = plan(stage, precision, **options)
     verdict = trial(made, plant=str(together), timeout=300.0)
+
+    from dsfix.audit.model import build  # imports torch
 
     assert verdict.failed == ""
     check(names, verdict, [name for name, _ in build(made).named_parameters()])
