@@ -24,9 +24,9 @@ _RANK = Path(__file__).with_name("preload_rank.py")
 
 
 class Preloaded:
-    """The process, for reproductions on "cuda" (emulated) or "cpu". A context manager; ends with this process, too.
+    """The process, for ranks on "cuda" (emulated) or "cpu". A context manager; ends with this process, too.
 
-    rank: the command that starts a rank in it, for `reproduction.run`. Raises LabUnavailable where there can be none.
+    Raises LabUnavailable where there can be none.
     """
 
     def __init__(self, device: str) -> None:
@@ -54,7 +54,11 @@ class Preloaded:
             self.close()
             raise LabUnavailable("the process that preloads torch has ended")
         self._modules = frozenset(json.loads(told))
-        self.rank = (sys.executable, "-I", "-S", str(_RANK), path)
+        self._path = path
+
+    def command(self, module: str) -> tuple[str, ...]:
+        """What starts a rank that imports `module` first and calls its `main` with the arguments that are added."""
+        return (sys.executable, "-I", "-S", str(_RANK), self._path, module)
 
     def takes(self, patch: Patch) -> bool:
         """Whether a rank here is for this patch what a fresh process is: none of its modules is there already."""

@@ -104,12 +104,12 @@ def main() -> int:
     if job is None:
         return 0
     _become(*job)
-    reproduction = importlib.import_module("dsfix.lab.reproduction")  # imports dsfix first
+    rank = importlib.import_module(sys.argv.pop(1))  # imports dsfix first
     if native is not None:
         importlib.import_module("dsfix.lab.cuda")
         sys.modules["dsfix.lab.cuda.load"]._loaded.append(native)
     try:
-        status: int = reproduction.main(*sys.argv[1:])
+        status: int = rank.main(*sys.argv[1:])
     except BaseException:
         traceback.print_exc()
         status = 1

@@ -1,0 +1,85 @@
+"""From runs that disagree to classes: the fewest levels that show a disagreement, and the patches that cure it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from sweep import space
+from sweep.records import Class, Found, Run
+from sweep.space import Row
+
+#: Runs a row in a variant, leaving out some patches, too.
+Try = Callable[[Row, str, Sequence[str]], Run]
+
+_VARIABLE = re.compile(r"0x[0-9a-f]+|\d+|'[^']*'")
+_LENGTH = 60
+
+
+def kind(found: Found) -> tuple[str, str, str]:
+    """What disagreements with one cause have in common: phase, what, and of an error how its text begins."""
+    text = _VARIABLE.sub("", found.detail)[:_LENGTH] if found.what in ("error", "failed") else ""
+    return found.phase, found.what, text
+
+
+def first(run: Run) -> list[Found]:
+    """What the run shows: where the training differs its first difference, else the first one of each phase.
+
+    What a wrong training leaves in its checkpoints is no finding of its own.
+    """
+    if run.failed:
+        return [Found("training", "failed", 0, (), 0.0, 0.0, 0.0, 0.0, run.failed)]
+    phases: dict[str, Found] = {}
+    for each in run.differences:
+        phases.setdefault(each.phase, each)
+    return [phases["training"]] if "training" in phases else list(phases.values())
+
+
+def shows(run: Run, wanted: Found) -> Found | None:
+    """The run's disagreement that is of the same kind."""
+    return next((each for each in first(run) if kind(each) == kind(wanted)), None)
+
+
+def holds(found: Class, variant: str, row: Row, wanted: Found) -> bool:
+    """Whether a class has this disagreement of this row."""
+    same = found.variant == variant and kind(found.shown) == kind(wanted)
+    return same and found.minimal.items() <= row.items()
+
+
+def reduce(row: Row, variant: str, shown: Found, run: Try) -> Class:
+    """Leave out level after level until none can be left out; `row` shows `shown`."""
+    left = dict(row)
+    shrunk = True
+    while shrunk:
+        shrunk = False
+        for name in reversed(space.differing(left)):  # an option before what it depends on
+            candidate = {**left, name: space.plain()[name]}
+            if next(space.broken(candidate), None) is None and (seen := shows(run(candidate, variant, ()), shown)):
+                left, shown, shrunk = candidate, seen, True
+    return Class(variant, space.differing(left), shown)
+
+
+def with_cures(found: Class, applied: Sequence[str], run: Try) -> Class:
+    """A class of the variant "without" with the patches that cure it: none where with dsfix it is there, too."""
+    row = space.complete(found.minimal)
+
+    def back(left_out: Sequence[str]) -> bool:
+        return shows(run(row, "with", left_out), found.shown) is not None
+
+    if back(()) or not back(applied):
+        return found
+    return dataclasses.replace(found, patches=tuple(_needed(list(applied), back)))
+
+
+def _needed(patches: list[str], back: Callable[[Sequence[str]], bool]) -> Iterator[str]:
+    """Those whose leaving out, alone or together, brings it back; leaving out all does."""
+    if len(patches) == 1:
+        yield patches[0]
+        return
+    middle = len(patches) // 2
+    halves = [half for half in (patches[:middle], patches[middle:]) if back(half)]
+    for half in halves:
+        yield from _needed(half, back)
+    if not halves:  # each cures it by itself
+        yield from patches
