@@ -23,27 +23,25 @@ def kind(found: Found) -> tuple[str, str, str]:
     return found.phase, found.what, text
 
 
-def first(run: Run) -> list[Found]:
-    """What the run shows: where the training differs its first difference, else the first one of each phase.
+def findings(run: Run) -> tuple[Found, ...]:
+    """What the run shows: what is wrong in the training, else in the other phases.
 
     What a wrong training leaves in its checkpoints is no finding of its own.
     """
     if run.failed:
-        return [Found("training", "failed", 0, (), 0.0, 0.0, 0.0, 0.0, run.failed)]
-    phases: dict[str, Found] = {}
-    for each in run.differences:
-        phases.setdefault(each.phase, each)
-    return [phases["training"]] if "training" in phases else list(phases.values())
+        return (Found("training", "failed", 0, (), 0.0, 0.0, 0.0, 0.0, run.failed),)
+    training = tuple(each for each in run.differences if each.phase == "training")
+    return training or run.differences
 
 
-def shows(run: Run, wanted: Found) -> Found | None:
-    """The run's disagreement that is of the same kind."""
-    return next((each for each in first(run) if kind(each) == kind(wanted)), None)
+def shows(run: Run, wanted: Found) -> bool:
+    """Whether the run has a disagreement of that kind."""
+    return any(kind(each) == kind(wanted) for each in findings(run))
 
 
 def holds(found: Class, variant: str, row: Row, wanted: Found) -> bool:
     """Whether a class has this disagreement of this row."""
-    same = found.variant == variant and kind(found.shown) == kind(wanted)
+    same = found.variant == variant and any(kind(each) == kind(wanted) for each in found.shown)
     return same and found.minimal.items() <= row.items()
 
 
@@ -55,9 +53,9 @@ def reduce(row: Row, variant: str, shown: Found, run: Try) -> Class:
         shrunk = False
         for name in reversed(space.differing(left)):  # an option before what it depends on
             candidate = {**left, name: space.plain()[name]}
-            if next(space.broken(candidate), None) is None and (seen := shows(run(candidate, variant, ()), shown)):
-                left, shown, shrunk = candidate, seen, True
-    return Class(variant, space.differing(left), shown)
+            if next(space.broken(candidate), None) is None and shows(run(candidate, variant, ()), shown):
+                left, shrunk = candidate, True
+    return Class(variant, space.differing(left), findings(run(left, variant, ())))
 
 
 def with_cures(found: Class, applied: Sequence[str], run: Try) -> Class:
@@ -65,7 +63,8 @@ def with_cures(found: Class, applied: Sequence[str], run: Try) -> Class:
     row = space.complete(found.minimal)
 
     def back(left_out: Sequence[str]) -> bool:
-        return shows(run(row, "with", left_out), found.shown) is not None
+        seen = run(row, "with", left_out)
+        return any(shows(seen, each) for each in found.shown)
 
     if back(()) or not back(applied):
         return found

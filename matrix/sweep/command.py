@@ -49,8 +49,8 @@ def _run(options: argparse.Namespace) -> int:
             raise Complaint(f"{name} is no config of the sweep")
     from sweep.trials import Trials
 
-    with Trials() as trials:
-        for name in options.releases:
+    for name in options.releases:
+        with Trials(name) as trials:
             running.classify(running.release(name, trials.run, options.jobs, options.again, options.config), trials.run)
     return _complain(name for name in docs.faults(docs.load()) if name.partition(":")[0] in options.releases)
 

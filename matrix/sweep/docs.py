@@ -49,9 +49,9 @@ def faults(found: Sequence[Record], explanations: Sequence[Explanation] = EXPLAN
                 if run is None:
                     yield f"{record.release}: config {config} was not run {variant} dsfix: `{COMMAND} -- run` runs it"
                     continue
-                for shown in classes.first(run):
+                for shown in classes.findings(run):
                     if not any(classes.holds(each, variant, row, shown) for each in record.classes):
-                        yield f"{record.release}: config {config} {variant} dsfix: no class: {_shown(shown)}"
+                        yield f"{record.release}: config {config} {variant} dsfix: no class: {_finding(shown)}"
         for each in record.classes:
             for patch in each.patches:
                 if patch not in patches:
@@ -59,7 +59,7 @@ def faults(found: Sequence[Record], explanations: Sequence[Explanation] = EXPLAN
             fitting = [one.id for one in explanations if one.explains(each, record.release)]
             used.update(fitting)
             if not each.patches and not fitting:
-                yield f"{record.release}: {_levels(each.minimal)}: {_shown(each.shown)}: not explained"
+                yield f"{record.release}: {_levels(each.minimal)}: {_shown(each)}: not explained"
     for one in explanations:
         if one.id not in used:
             yield f"explanation {one.id} explains nothing"
@@ -91,7 +91,7 @@ def _overview(found: Sequence[Record], known: Mapping[str, Row]) -> str:
     for record in found:
         runs = [record.runs[config] for config in known if config in record.runs]
         comparisons = sum(run.comparisons for each in runs for run in each.values())
-        disagreeing = [sum(bool(classes.first(each[variant])) for each in runs) for variant in records.VARIANTS]
+        disagreeing = [sum(bool(classes.findings(each[variant])) for each in runs) for variant in records.VARIANTS]
         lines.append(
             f"| [{record.release}](#{record.release.replace('.', '')}) | {len(runs)} | {comparisons} | "
             f"{disagreeing[0]} | {disagreeing[1]} | {record.date} |"
@@ -115,12 +115,12 @@ def _class(each: Class, record: Record, known: Mapping[str, Row], explanations: 
         for config, runs in record.runs.items()
         if config in known
         and each.variant in runs
-        and any(classes.holds(each, each.variant, known[config], one) for one in classes.first(runs[each.variant]))
+        and any(classes.holds(each, each.variant, known[config], one) for one in classes.findings(runs[each.variant]))
     ]
     fitting = [one for one in explanations if one.explains(each, record.release)]
     told = [f"cured by [{patch}](catalogue.md#{patch})" for patch in each.patches]
     told += [f"[{one.kind.value}: {one.id}](#{one.id})" for one in fitting] if not each.patches else []
-    return f"| {_levels(each.minimal)} | {_shown(each.shown)} | {len(configs)} | {', '.join(told)} |"
+    return f"| {_levels(each.minimal)} | {_shown(each)} | {len(configs)} | {', '.join(told)} |"
 
 
 def _explanation(one: Explanation) -> str:
@@ -131,7 +131,12 @@ def _levels(minimal: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {level}" for name, level in minimal.items()) or "none"
 
 
-def _shown(found: Found) -> str:
+def _shown(found: Class) -> str:
+    also = ", ".join(dict.fromkeys(each.what for each in found.shown[1:] if each.what != found.shown[0].what))
+    return _finding(found.shown[0]) + (f"; also {also}" if also else "")
+
+
+def _finding(found: Found) -> str:
     where = "" if found.phase == "training" else f" after {found.phase}"
     if found.what in ("error", "failed"):
         return f"{found.what}{where}: {_escaped(found.detail)}"

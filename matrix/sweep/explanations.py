@@ -22,10 +22,10 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explains the classes of `releases` that hold `levels` and are of these kinds; an empty condition holds for all.
+    """Explains the classes of `releases` that need one of each of `levels` and show nothing but what is said here.
 
-    levels: factor -> levels, one of which the class has. phase, what: as in a Difference. detail: a regular expression
-    that is found in the error. links: documentation, source or issues.
+    levels: factor -> levels. phase, what: as in a Difference, any where empty. detail: a regular expression that is
+    found in the error. links: documentation, source or issues.
     """
 
     id: str
@@ -39,13 +39,15 @@ class Explanation:
     links: tuple[str, ...] = ()
 
     def explains(self, found: Class, release: str) -> bool:
-        shown = found.shown
         return (
             SpecifierSet(self.releases).contains(release)
-            and self.phase in ("", shown.phase)
-            and (not self.what or shown.what in self.what)
             and all(found.minimal.get(name) in levels for name, levels in self.levels.items())
-            and re.search(self.detail, shown.detail) is not None
+            and all(
+                self.phase in ("", each.phase)
+                and (not self.what or each.what in self.what)
+                and re.search(self.detail, each.detail) is not None
+                for each in found.shown
+            )
         )
 
 

@@ -46,15 +46,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Class:
-    """Disagreements with one cause, as far as that shows: the same kind in all configs that hold these levels.
+    """Disagreements with one cause, as far as that shows: of the same kinds in all configs that hold these levels.
 
-    minimal: the levels that are not the plain ones, none of which can be left out. shown: the disagreement there.
-    patches: without dsfix, those whose leaving out brings it back; empty where with dsfix it is there, too.
+    minimal: the levels that are not the plain ones, none of which can be left out. shown: the disagreements there, at
+    least one. patches: without dsfix, those whose leaving out brings it back; empty where it is there with dsfix, too.
     """
 
     variant: str
     minimal: Mapping[str, str]
-    shown: Found
+    shown: tuple[Found, ...]
     patches: tuple[str, ...] = ()
 
 
@@ -114,7 +114,9 @@ def _read(data: Any) -> Record:
         config: {variant: _run(run) for variant, run in variants.items()} for config, variants in data["runs"].items()
     }
     classes = [
-        Class(each["variant"], each["minimal"], _difference(each["shown"]), tuple(each["patches"]))
+        Class(
+            each["variant"], each["minimal"], tuple(_difference(one) for one in each["shown"]), tuple(each["patches"])
+        )
         for each in data["classes"]
     ]
     head = {name: data[name] for name in ("release", "date", "device", "versions")}

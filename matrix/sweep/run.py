@@ -13,8 +13,8 @@ from sweep import classes, covering, records, space
 from sweep.records import VARIANTS, Record, Run
 from sweep.space import Row
 
-#: release, row, variant, patches to leave out
-Try = Callable[[str, Row, str, Sequence[str]], Verdict]
+#: row, variant, patches to leave out
+Try = Callable[[Row, str, Sequence[str]], Verdict]
 
 
 def release(name: str, run: Try, jobs: int, again: bool, configs: Sequence[str] = ()) -> Record:
@@ -31,7 +31,7 @@ def release(name: str, run: Try, jobs: int, again: bool, configs: Sequence[str] 
     ]
     print(f"deepspeed {name}: {len(tasks)} of {len(VARIANTS) * len(rows)} runs, {jobs} at a time", flush=True)
     with Meter(len(tasks)) as meter, ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(run, name, rows[config], variant, ()): (config, variant) for config, variant in tasks}
+        running = {pool.submit(run, rows[config], variant, ()): (config, variant) for config, variant in tasks}
         try:
             for ended in as_completed(running):
                 _store(record, *running[ended], ended.result())
@@ -59,7 +59,7 @@ def classify(record: Record, run: Try) -> None:
         (row, variant, each)
         for variant in VARIANTS
         for row, run_ in _disagreeing(record, rows, variant)
-        for each in classes.first(run_)
+        for each in classes.findings(run_)
     ]
     record.classes = [one for one in record.classes if any(classes.holds(one, v, row, each) for row, v, each in shown)]
     seen: dict[tuple[str, str, tuple[str, ...]], Run] = {}
@@ -68,7 +68,7 @@ def classify(record: Record, run: Try) -> None:
         key = space.identify(row), variant, tuple(left_out)
         if key not in seen:
             known = record.runs.get(key[0], {}).get(variant) if not left_out else None
-            seen[key] = known or records.run_of(run(record.release, row, variant, left_out))
+            seen[key] = known or records.run_of(run(row, variant, left_out))
         return seen[key]
 
     for row, variant, each in sorted(shown, key=lambda one: len(space.differing(one[0]))):
@@ -76,7 +76,7 @@ def classify(record: Record, run: Try) -> None:
             found = classes.reduce(row, variant, each, attempt)
             if variant == "without":
                 found = classes.with_cures(found, record.patches, attempt)
-            print(f"  {found.variant}: {found.minimal}: {found.shown} {found.patches}", file=sys.stderr, flush=True)
+            print(f"  {found.variant}: {found.minimal}: {found.shown[0]} {found.patches}", file=sys.stderr, flush=True)
             record.classes.append(found)
             records.save(record)
     records.save(record)
@@ -86,5 +86,5 @@ def _disagreeing(record: Record, rows: Mapping[str, Row], variant: str) -> list[
     return [
         (rows[config], runs[variant])
         for config, runs in record.runs.items()
-        if config in rows and variant in runs and classes.first(runs[variant])
+        if config in rows and variant in runs and classes.findings(runs[variant])
     ]

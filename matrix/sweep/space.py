@@ -81,9 +81,9 @@ FACTORS: Mapping[str, Mapping[str, Level]] = {
         "Adam with L2": _optimizer("Adam", torch_adam=True, adam_w_mode=False, **_ADAM),
         "DeepSpeed's Adam": _optimizer("AdamW", torch_adam=False, **_ADAM),
         "SGD": _optimizer("SGD", lr=0.05, momentum=0.9, weight_decay=0.1),
-        "Adagrad": _optimizer("Adagrad", lr=0.01, weight_decay=0.1),
         "client's AdamW": _plan(optimizer="AdamW"),
         "client's SGD": _plan(optimizer="SGD"),
+        "client's Adagrad": _plan(optimizer="Adagrad"),
     },
     "scheduler": {
         "none": _UNSET,
@@ -133,8 +133,10 @@ FACTORS: Mapping[str, Mapping[str, Level]] = {
         "part": _plan(freeze="part"),
         "LoRA": _plan(freeze="base", lora=True),
     },
+    "left out": {"nothing": _plan(left_out=False), "a module, in every second step": _plan(left_out=True)},
     "checkpointing": {each: _plan(checkpointing=each) for each in ("none", "reentrant", "non-reentrant")},
     "backwards": {each: _plan(backwards=each) for each in ("loss", "dict", "two", "tensor")},
+    "loss scale": {"constant": _UNSET, "grows": Level({"fp16": {"loss_scale_window": 2}})},
     "skipped step": {"none": _UNSET, "inf": _plan(skip_step=1)},
     "save": {
         "no": _plan(phases=()),
@@ -176,6 +178,9 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         ("precision", "skipped step"),
         lambda precision, level: level == "none" or precision != "fp32",
         "DeepSpeed looks for inf and nan in half precision only",
+    ),
+    Constraint(
+        ("precision", "loss scale"), lambda precision, level: level == "constant" or precision == "fp16", "fp16 only"
     ),
     Constraint(
         ("precision", "backwards"),

@@ -113,9 +113,9 @@ class TestClasses:
 
     def test_a_wrong_training_hides_what_its_checkpoints_show(self):
         later = dataclasses.replace(WRONG, phase="resume")
-        assert classes.first(Run(1, (WRONG, later))) == [WRONG]
-        assert classes.first(Run(1, (later,))) == [later]
-        assert [each.detail for each in classes.first(Run(0, failed="no end after 120 s"))] == ["no end after 120 s"]
+        assert classes.findings(Run(1, (WRONG, later))) == (WRONG,)
+        assert classes.findings(Run(1, (later,))) == (later,)
+        assert [each.detail for each in classes.findings(Run(0, failed="no end after 120 s"))] == ["no end after 120 s"]
 
     @pytest.mark.parametrize("needed", [{"b"}, {"b", "e"}])
     def test_the_patches_that_cure_are_found(self, needed):
@@ -123,18 +123,18 @@ class TestClasses:
             assert variant == "with"
             return disagreeing() if needed & set(left_out) else AGREES
 
-        found = classes.with_cures(Class("without", {"stage": "2"}, WRONG), ["a", "b", "c", "d", "e"], attempt)
+        found = classes.with_cures(Class("without", {"stage": "2"}, (WRONG,)), ["a", "b", "c", "d", "e"], attempt)
         assert set(found.patches) == needed
 
     def test_patches_that_cure_each_by_itself_are_both_named(self):
         def attempt(row, variant, left_out):
             return disagreeing() if {"b", "e"} <= set(left_out) else AGREES
 
-        found = classes.with_cures(Class("without", {}, WRONG), ["a", "b", "c", "d", "e"], attempt)
+        found = classes.with_cures(Class("without", {}, (WRONG,)), ["a", "b", "c", "d", "e"], attempt)
         assert {"b", "e"} <= set(found.patches)
 
     def test_what_is_there_with_dsfix_has_no_cure(self):
-        found = classes.with_cures(Class("without", {}, WRONG), ["a"], lambda *_: disagreeing())
+        found = classes.with_cures(Class("without", {}, (WRONG,)), ["a"], lambda *_: disagreeing())
         assert found.patches == ()
 
 
@@ -145,7 +145,7 @@ class Engine:
         self.tried: list[tuple[dict[str, str], str, tuple[str, ...]]] = []
         self.faulty = False
 
-    def __call__(self, release, row, variant, left_out=()):
+    def __call__(self, row, variant, left_out=()):
         self.tried.append((space.differing(row), variant, tuple(left_out)))
         patched = variant == "with" and "cures" not in left_out
         wrong = row["stage"] == "2" and row["accumulation"] == "4" and (self.faulty or not patched)
@@ -154,7 +154,7 @@ class Engine:
             differences=(Difference(**{**vars(WRONG), "names": ("up.weight",) * 5}),) if wrong else (),
             comparisons=10,
             patches=tuple(each for each in patches if each not in left_out),
-            versions={"deepspeed": release, "torch": "2.13.0"},
+            versions={"deepspeed": "0.17.6", "torch": "2.13.0"},
             device="emulated CUDA device",
         )
 
@@ -182,7 +182,7 @@ class TestRun:
             {"stage": "2", "accumulation": "4"},
             ("cures",),
         )
-        assert len(found.shown.names) == 3  # facts, and few of them
+        assert len(found.shown[0].names) == 3  # facts, and few of them
         assert records.load("0.17.6") == record
 
     def test_what_is_in_the_record_is_not_run_again(self, engine):
@@ -194,10 +194,10 @@ class TestRun:
         assert len(engine.tried) == 6
 
     def test_what_was_run_before_an_interruption_is_kept(self, engine, three):
-        def interrupted(release, row, variant, left_out):
+        def interrupted(row, variant, left_out):
             if row == three[-1]:
                 raise KeyboardInterrupt
-            return engine(release, row, variant, left_out)
+            return engine(row, variant, left_out)
 
         with pytest.raises(KeyboardInterrupt):
             run.release("0.17.6", interrupted, 1, again=False)
