@@ -183,6 +183,10 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         ("precision", "loss scale"), lambda precision, level: level == "constant" or precision == "fp16", "fp16 only"
     ),
     Constraint(
+        ("stage", "grad_accum_dtype"), lambda stage, level: level == "unset" or stage != "0", "refused without ZeRO"
+    ),
+    Constraint(("stage", "backwards"), lambda stage, level: level != "tensor" or stage != "0", "refused without ZeRO"),
+    Constraint(
         ("precision", "backwards"),
         lambda precision, level: level != "tensor" or precision != "fp16",
         "the loss has to be scaled first",
