@@ -41,8 +41,8 @@ def shows(run: Run, wanted: Found) -> bool:
 
 def holds(found: Class, variant: str, row: Row, wanted: Found) -> bool:
     """Whether a class has this disagreement of this row."""
-    same = found.variant == variant and any(kind(each) == kind(wanted) for each in found.shown)
-    return same and found.minimal.items() <= row.items()
+    same = any(kind(each) == kind(wanted) for each in found.shown)
+    return same and found.variant in (variant, "with") and found.minimal.items() <= row.items()
 
 
 def reduce(row: Row, variant: str, shown: Found, run: Try) -> Class:

@@ -10,7 +10,7 @@ from packaging.version import Version
 from dsfix import registry
 from sweep import classes, covering, records, space
 from sweep.explanations import EXPLANATIONS, Explanation
-from sweep.records import Class, Found, Record
+from sweep.records import Class, Found, Record, Run
 from sweep.space import Row
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sweep.md"
@@ -104,8 +104,7 @@ def _release(record: Record, known: Mapping[str, Row], explanations: Sequence[Ex
     lines = [f"## {record.release}", "", f"{record.device}; {beside}.", ""]
     lines += ["| fewest options | what | configs | it is |", "| --- | --- | --- | --- |"]
     for each in sorted(record.classes, key=lambda each: (each.variant, not each.patches, sorted(each.minimal.items()))):
-        if each.variant == "with" or each.patches:
-            lines.append(_class(each, record, known, explanations))
+        lines.append(_class(each, record, known, explanations))
     return "\n".join(lines) + "\n"
 
 
@@ -113,14 +112,16 @@ def _class(each: Class, record: Record, known: Mapping[str, Row], explanations: 
     configs = [
         config
         for config, runs in record.runs.items()
-        if config in known
-        and each.variant in runs
-        and any(classes.holds(each, each.variant, known[config], one) for one in classes.findings(runs[each.variant]))
+        if config in known and _shows(each, known[config], runs.get(each.variant))
     ]
     fitting = [one for one in explanations if one.explains(each, record.release)]
     told = [f"cured by [{patch}](catalogue.md#{patch})" for patch in each.patches]
     told += [f"[{one.kind.value}: {one.id}](#{one.id})" for one in fitting] if not each.patches else []
     return f"| {_levels(each.minimal)} | {_shown(each)} | {len(configs)} | {', '.join(told)} |"
+
+
+def _shows(found: Class, row: Row, run: Run | None) -> bool:
+    return run is not None and any(classes.holds(found, found.variant, row, one) for one in classes.findings(run))
 
 
 def _explanation(one: Explanation) -> str:

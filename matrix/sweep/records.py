@@ -48,8 +48,9 @@ class Run:
 class Class:
     """Disagreements with one cause, as far as that shows: of the same kinds in all configs that hold these levels.
 
-    minimal: the levels that are not the plain ones, none of which can be left out. shown: the disagreements there, at
-    least one. patches: without dsfix, those whose leaving out brings it back; empty where it is there with dsfix, too.
+    variant: "with" where it is there with dsfix (and without), "without" where that has to be. minimal: the levels that
+    are not the plain ones, none of which can be left out. shown: the disagreements there, at least one. patches: those
+    that cure it, for leaving them out brings it back.
     """
 
     variant: str

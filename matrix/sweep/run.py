@@ -71,7 +71,8 @@ def classify(record: Record, run: Try) -> None:
             seen[key] = known or records.run_of(run(row, variant, left_out))
         return seen[key]
 
-    for row, variant, each in sorted(shown, key=lambda one: len(space.differing(one[0]))):
+    # first what is there with dsfix, which explains what is there without it, and first in small configs
+    for row, variant, each in sorted(shown, key=lambda one: (one[1] != "with", len(space.differing(one[0])))):
         if not any(classes.holds(one, variant, row, each) for one in record.classes):
             found = classes.reduce(row, variant, each, attempt)
             if variant == "without":

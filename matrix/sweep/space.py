@@ -183,6 +183,11 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         ("precision", "loss scale"), lambda precision, level: level == "constant" or precision == "fp16", "fp16 only"
     ),
     Constraint(
+        ("optimizer", "offload"),
+        lambda optimizer, offload: optimizer != "DeepSpeed's Adam" or offload == "none",
+        "DeepSpeed's CPU Adam is compiled for minutes, once for each release",
+    ),
+    Constraint(
         ("stage", "grad_accum_dtype"), lambda stage, level: level == "unset" or stage != "0", "refused without ZeRO"
     ),
     Constraint(("stage", "backwards"), lambda stage, level: level != "tensor" or stage != "0", "refused without ZeRO"),

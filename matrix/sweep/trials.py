@@ -19,7 +19,6 @@ from sweep import space
 from sweep.space import Row
 
 _TIMEOUT = 120.0  # seconds, for one training with its phases
-_COMPILING = 1800.0  # the first one with optimizer offload may compile DeepSpeed's CPU Adam
 _SCRIPT = Path(__file__).with_name("preloading.py")
 
 Command = Callable[[str], Sequence[str]]
@@ -42,8 +41,6 @@ class Trials:
         for skipped in ((), tuple(not_importing())):
             environment = {"PYTHONPATH": str(self._path), "DSFIX_SKIP": ",".join(skipped)}
             self._commands[skipped] = self._preloaded(self._commands[None], _SCRIPT, environment)
-        row = space.complete({"stage": "2", "offload": "optimizer", "optimizer": "DeepSpeed's Adam"})
-        trial(space.plan(row), path=self._path, timeout=_COMPILING)
         return self
 
     def _preloaded(
