@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
+from dsfix.audit.relevance import pools
+from dsfix.audit.search import minimal
 from sweep import space
 from sweep.records import Class, Found, Run
 from sweep.space import Row
@@ -59,26 +61,15 @@ def reduce(row: Row, variant: str, shown: Found, run: Try) -> Class:
 
 
 def with_cures(found: Class, applied: Sequence[str], run: Try) -> Class:
-    """A class of the variant "without" with the patches that cure it: none where with dsfix it is there, too."""
+    """A class of the variant "without" with the patches that it takes to cure it: none where dsfix does not."""
     row = space.complete(found.minimal)
 
-    def back(left_out: Sequence[str]) -> bool:
-        seen = run(row, "with", left_out)
-        return any(shows(seen, each) for each in found.shown)
+    def enough(kept: Sequence[str]) -> bool:
+        seen = run(row, "with", [patch for patch in applied if patch not in kept])
+        return not any(shows(seen, each) for each in found.shown)
 
-    if back(()) or not back(applied):
+    if not enough(applied):
         return found
-    return dataclasses.replace(found, patches=tuple(_needed(list(applied), back)))
-
-
-def _needed(patches: list[str], back: Callable[[Sequence[str]], bool]) -> Iterator[str]:
-    """Those whose leaving out, alone or together, brings it back; leaving out all does."""
-    if len(patches) == 1:
-        yield patches[0]
-        return
-    middle = len(patches) // 2
-    halves = [half for half in (patches[:middle], patches[middle:]) if back(half)]
-    for half in halves:
-        yield from _needed(half, back)
-    if not halves:  # each cures it by itself
-        yield from patches
+    imports, (*likely, everything) = pools(space.plan(row), applied, ())
+    pool = next((few for few in likely if enough([*imports, *few])), everything)
+    return dataclasses.replace(found, patches=tuple(minimal(imports, pool, enough, fresh=False)))

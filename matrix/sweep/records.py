@@ -50,7 +50,7 @@ class Class:
 
     variant: "with" where it is there with dsfix (and without), "without" where that has to be. minimal: the levels that
     are not the plain ones, none of which can be left out. shown: the disagreements there, at least one. patches: those
-    that cure it, for leaving them out brings it back.
+    that it takes to cure it.
     """
 
     variant: str
