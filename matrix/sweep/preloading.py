@@ -4,6 +4,7 @@ import importlib
 
 import dsfix.audit.judge
 import dsfix.audit.observe
+import dsfix.audit.saving
 import dsfix.lab.half  # noqa: F401
 from dsfix.lab import accelerator
 
