@@ -16,9 +16,10 @@ import run
 import source
 import toxini
 from dsfix.cli.status import INTERRUPTED, TROUBLE, Complaint
+from sweep import command as sweep
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status, as the commands in dsfix/cli
-COMMANDS = (source, run, edges, docs, add, toxini, configkeys)
+COMMANDS = (source, run, edges, docs, add, toxini, configkeys, sweep)
 
 
 def main() -> int:

@@ -92,7 +92,7 @@ def _sighting(entry: Entry, release: str, patched: bool, path: Path, preloaded: 
     if preloaded is None:
         sighting = run(entry.id, patched, TIMEOUT, path)
     else:
-        sighting = run(entry.id, patched, TIMEOUT, path, preloaded.rank)
+        sighting = run(entry.id, patched, TIMEOUT, path, preloaded.command("dsfix.lab.reproduction"))
     if sighting.outcome == "cannot-tell" and not sighting.versions:  # no reproduction has said so
         raise environments.Unavailable(f"{entry.id} on deepspeed {release} could not be run: {sighting.detail}")
     return sighting

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -24,12 +25,13 @@ _RANK = Path(__file__).with_name("preload_rank.py")
 
 
 class Preloaded:
-    """The process, for reproductions on "cuda" (emulated) or "cpu". A context manager; ends with this process, too.
+    """The process, for ranks on "cuda" (emulated) or "cpu". A context manager; ends with this process, too.
 
-    rank: the command that starts a rank in it, for `reproduction.run`. Raises LabUnavailable where there can be none.
+    script: is run there once, with these variables of the environment, for more that ranks need not wait for; the dsfix
+    that it imports is theirs. Raises LabUnavailable where there can be none.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, script: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
         if torch_build().gpu is not None and gpu_visible():
             raise LabUnavailable("a process that has used a GPU cannot be forked")
         if device == "cuda":
@@ -39,9 +41,13 @@ class Preloaded:
         path = str(scratch / "socket")
         # -P: not this directory on sys.path
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_SERVER), path, device],
+            [sys.executable, "-P", str(_SERVER), path, device, *([str(script)] if script else [])],
             # torch 2.3's inductor starts a pool of threads otherwise, which a fork would lose
-            env={**isolated(scratch), "DSFIX_DISABLE": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+            env={
+                **isolated(scratch),
+                "TORCHINDUCTOR_COMPILE_THREADS": "1",
+                **({"DSFIX_DISABLE": "1"} if environment is None else environment),
+            },
             cwd=scratch,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -54,7 +60,11 @@ class Preloaded:
             self.close()
             raise LabUnavailable("the process that preloads torch has ended")
         self._modules = frozenset(json.loads(told))
-        self.rank = (sys.executable, "-I", "-S", str(_RANK), path)
+        self._path = path
+
+    def command(self, module: str) -> tuple[str, ...]:
+        """What starts a rank that imports `module` first and calls its `main` with the arguments that are added."""
+        return (sys.executable, "-I", "-S", str(_RANK), self._path, module)
 
     def takes(self, patch: Patch) -> bool:
         """Whether a rank here is for this patch what a fresh process is: none of its modules is there already."""

@@ -1,6 +1,7 @@
-"""``preload_rank.py SOCKET ARGUMENT...``: has a rank forked there, and ends as it ends. Standard library only.
+"""``preload_rank.py SOCKET MODULE ARGUMENT...``: forked there, a rank calls `main` of MODULE; this ends as it ends.
 
-The rank takes over this process's environment, directory, standard output and error, and dies with it.
+The rank takes over this process's environment, directory, standard output and error, and dies with it. Standard library
+only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``preload_server.py SOCKET DEVICE``: imports torch, then forks a rank for each preload_rank.py that connects.
+"""``preload_server.py SOCKET DEVICE [SCRIPT]``: imports torch, then forks a rank for each that preload_rank.py wants.
 
 Prints the names of the modules that it has, as JSON. Ends when its standard input closes.
 """
@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -31,6 +32,12 @@ def _emulated_device() -> Any:
     for name in [name for name in sys.modules if name.partition(".")[0] == "dsfix"]:
         del sys.modules[name]
     return native
+
+
+def _hand_over(native: Any) -> None:
+    """Let the dsfix that is imported from now on know of the device."""
+    importlib.import_module("dsfix.lab.cuda")
+    sys.modules["dsfix.lab.cuda.load"]._loaded.append(native)
 
 
 def _serve(listener: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -87,10 +94,14 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def main() -> int:
-    path, device = sys.argv[1:]
+    path, device, *scripts = sys.argv[1:]
     native = _emulated_device() if device == "cuda" else None
     for name in _PRELOADED:
         importlib.import_module(name)
+    for script in scripts:
+        if native is not None:
+            _hand_over(native)
+        runpy.run_path(script)
     if len(os.listdir("/proc/self/task")) > 1:
         print("torch has started threads, which a fork would lose", file=sys.stderr)
         return 1
@@ -104,12 +115,11 @@ def main() -> int:
     if job is None:
         return 0
     _become(*job)
-    reproduction = importlib.import_module("dsfix.lab.reproduction")  # imports dsfix first
-    if native is not None:
-        importlib.import_module("dsfix.lab.cuda")
-        sys.modules["dsfix.lab.cuda.load"]._loaded.append(native)
+    rank = importlib.import_module(sys.argv.pop(1))  # imports dsfix first
+    if native is not None and not scripts:
+        _hand_over(native)
     try:
-        status: int = reproduction.main(*sys.argv[1:])
+        status: int = rank.main(*sys.argv[1:])
     except BaseException:
         traceback.print_exc()
         status = 1

@@ -195,7 +195,7 @@ def batch(plan: Plan, step: int, micro: int, rank: int) -> Batch:
     generator = torch.Generator().manual_seed(1 + plan.seed + 1_000_003 * step + 1_009 * micro + 31 * rank)
     tokens = torch.randint(VOCABULARY, (plan.micro_batch, LENGTH + 1), generator=generator)
     broken = plan.skip_step == step and rank == plan.ranks - 1 and micro == plan.accumulation - 1
-    return Batch(tokens, step % 2 == 0, math.inf if broken else 1.0)
+    return Batch(tokens, step % 2 == 0 or not plan.left_out, math.inf if broken else 1.0)
 
 
 def batches(plan: Plan, step: int) -> Iterator[Batch]:

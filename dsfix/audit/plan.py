@@ -24,6 +24,7 @@ class Plan:
     freeze: "none", "part" (one block and one bias) or "base" (all but the adapters, which needs lora).
     checkpointing: gradient checkpointing of the blocks: "none", "reentrant" or "non-reentrant".
     zero_init: the model is built under deepspeed.zero.Init. lora, moe: the model has such layers.
+    left_out: every second step leaves a module of the model out.
     backwards: what ends a forward: "loss" (engine.backward), "dict" (the model returns a dictionary with the loss),
     "two" (two losses of one forward, each with its engine.backward) or "tensor" (loss.backward()).
     skip_step: the step (from 0) whose gradients hold an inf on one rank, or None.
@@ -41,6 +42,7 @@ class Plan:
     zero_init: bool = False
     lora: bool = False
     moe: bool = False
+    left_out: bool = True
     backwards: str = "loss"
     skip_step: int | None = None
     phases: tuple[str, ...] = field(default=PHASES)

@@ -110,7 +110,7 @@ class Search:
             return good
 
         def least(plan: Plan, base: Sequence[str], items: Sequence[str], fresh: bool) -> list[str]:
-            return _minimal(base, items, lambda kept: enough(plan, kept), fresh)
+            return minimal(base, items, lambda kept: enough(plan, kept), fresh)
 
         small = _narrowed(self.plan, without)
         needed: list[str] = []
@@ -146,7 +146,7 @@ class Search:
                 self.found.changes.append(change)
             self.found.tried += 1
         if not self.found.changes and len(candidates) > 1 and enough(candidates):
-            self.found.together = tuple(_minimal([], candidates, enough, fresh=False))
+            self.found.together = tuple(minimal([], candidates, enough, fresh=False))
 
 
 def _with(kept: Sequence[str], applied: Sequence[str]) -> str:
@@ -168,7 +168,7 @@ def _narrowed(plan: Plan, verdict: Verdict) -> Plan:
     return replace(plan, phases=phases if trained else ())
 
 
-def _minimal(
+def minimal(
     base: Sequence[_Item], items: Sequence[_Item], enough: Callable[[Sequence[_Item]], bool], fresh: bool
 ) -> list[_Item]:
     """The least of `items` that is enough beside `base`, where all of them are: each of it is needed.
@@ -181,6 +181,6 @@ def _minimal(
         return list(items)
     half = len(items) // 2
     first, second = items[:half], items[half:]
-    of_second = _minimal([*base, *first], second, enough, fresh=True)
-    of_first = _minimal([*base, *of_second], first, enough, fresh=bool(of_second))
+    of_second = minimal([*base, *first], second, enough, fresh=True)
+    of_first = minimal([*base, *of_second], first, enough, fresh=bool(of_second))
     return [*of_first, *of_second]

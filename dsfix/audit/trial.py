@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,11 @@ from dsfix.lab.ranks import RankResult, launch
 
 # not `-m`, which would put the current directory, a checkout of dsfix perhaps, before what is installed
 _RUN = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from {} import main; sys.exit(main(*sys.argv[1:]))"
-_RANK, _JUDGE = _RUN.format("dsfix.audit.rank"), _RUN.format("dsfix.audit.judge")
+
+
+def fresh(module: str) -> Sequence[str]:
+    """The command of a fresh process that calls `main` of a module with the arguments that are added."""
+    return (sys.executable, "-c", _RUN.format(module))
 
 
 def trial(
@@ -32,24 +36,32 @@ def trial(
     path: Path | None = None,
     timeout: float = 120.0,
     plant: str = "",
+    command: Callable[[str], Sequence[str]] = fresh,
 ) -> Verdict:
     """Train `plan` with DeepSpeed and compare it with plain PyTorch, step by step.
 
     skip: patches of dsfix that are left out; patched: whether any is applied. path: comes first on the ranks' sys.path,
     for a DeepSpeed that is installed there. timeout: of each job; a phase that loads is a job of its own. plant: a
-    module file with a planted fault, for tests.
+    module file with a planted fault, for tests. command: as `fresh`.
     """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dsfix-audit-") as name:
         scratch = Path(name)
         try:
-            verdict = _trial(plan, scratch, _choice(scratch, skip, patched, path), timeout, plant)
+            verdict = _trial(plan, scratch, _choice(scratch, skip, patched, path), timeout, plant, command)
         except LabUnavailable as error:
             verdict = Verdict(failed=str(error))
     return Verdict(**{**vars(verdict), "seconds": time.monotonic() - started})
 
 
-def _trial(plan: Plan, scratch: Path, environment: dict[str, str], timeout: float, plant: str) -> Verdict:
+def _trial(
+    plan: Plan,
+    scratch: Path,
+    environment: dict[str, str],
+    timeout: float,
+    plant: str,
+    command: Callable[[str], Sequence[str]],
+) -> Verdict:
     directory, work = scratch / "seen", scratch / "work"
     work.mkdir()
     plan_file = scratch / "plan.json"
@@ -59,8 +71,8 @@ def _trial(plan: Plan, scratch: Path, environment: dict[str, str], timeout: floa
     def job(phase: str, ranks: int) -> list[RankResult]:
         (directory / phase).mkdir(parents=True)
         arguments = [str(plan_file), str(directory), phase, *([plant] if plant else [])]
-        command = [sys.executable, "-c", _RANK, *arguments]
-        ended = launch(command, ranks=ranks, timeout=timeout, env=environment, cwd=work)
+        argv = [*command("dsfix.audit.rank"), *arguments]
+        ended = launch(argv, ranks=ranks, timeout=timeout, env=environment, cwd=work)
         return [result for result in ended if not (directory / phase / f"rank-{result.rank}.pt").exists()]
 
     silent = job("training", plan.ranks)
@@ -72,7 +84,7 @@ def _trial(plan: Plan, scratch: Path, environment: dict[str, str], timeout: floa
         if len(without_word := job(phase, ranks)) == ranks:
             ended[phase] = _end(without_word, timeout)
     [judge] = launch(
-        [sys.executable, "-c", _JUDGE, str(plan_file), str(directory)],
+        [*command("dsfix.audit.judge"), str(plan_file), str(directory)],
         ranks=1,
         timeout=timeout,
         env=environment,

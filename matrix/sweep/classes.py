@@ -1,0 +1,75 @@
+"""From runs that disagree to classes: the fewest levels that show a disagreement, and the patches that cure it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+
+from dsfix.audit.relevance import pools
+from dsfix.audit.search import minimal
+from sweep import space
+from sweep.records import Class, Found, Run
+from sweep.space import Row
+
+#: Runs a row in a variant, leaving out some patches, too.
+Try = Callable[[Row, str, Sequence[str]], Run]
+
+_VARIABLE = re.compile(r"0x[0-9a-f]+|\d+|'[^']*'")
+_LENGTH = 60
+
+
+def kind(found: Found) -> tuple[str, str, str]:
+    """What disagreements with one cause have in common: phase, what, and of an error how its text begins."""
+    text = _VARIABLE.sub("", found.detail)[:_LENGTH] if found.what in ("error", "failed") else ""
+    return found.phase, found.what, text
+
+
+def findings(run: Run) -> tuple[Found, ...]:
+    """What the run shows: what is wrong in the training, else in the other phases.
+
+    What a wrong training leaves in its checkpoints is no finding of its own.
+    """
+    if run.failed:
+        return (Found("training", "failed", 0, (), 0.0, 0.0, 0.0, 0.0, run.failed),)
+    training = tuple(each for each in run.differences if each.phase == "training")
+    return training or run.differences
+
+
+def shows(run: Run, wanted: Found) -> bool:
+    """Whether the run has a disagreement of that kind."""
+    return any(kind(each) == kind(wanted) for each in findings(run))
+
+
+def holds(found: Class, variant: str, row: Row, wanted: Found) -> bool:
+    """Whether a class has this disagreement of this row."""
+    same = any(kind(each) == kind(wanted) for each in found.shown)
+    return same and found.variant in (variant, "with") and found.minimal.items() <= row.items()
+
+
+def reduce(row: Row, variant: str, shown: Found, run: Try) -> Class:
+    """Leave out level after level until none can be left out; `row` shows `shown`."""
+    left = dict(row)
+    shrunk = True
+    while shrunk:
+        shrunk = False
+        for name in reversed(space.differing(left)):  # an option before what it depends on
+            candidate = {**left, name: space.plain()[name]}
+            if next(space.broken(candidate), None) is None and shows(run(candidate, variant, ()), shown):
+                left, shrunk = candidate, True
+    return Class(variant, space.differing(left), findings(run(left, variant, ())))
+
+
+def with_cures(found: Class, applied: Sequence[str], run: Try) -> Class:
+    """A class of the variant "without" with the patches that it takes to cure it: none where dsfix does not."""
+    row = space.complete(found.minimal)
+
+    def enough(kept: Sequence[str]) -> bool:
+        seen = run(row, "with", [patch for patch in applied if patch not in kept])
+        return not any(shows(seen, each) for each in found.shown)
+
+    if not enough(applied):
+        return found
+    imports, (*likely, everything) = pools(space.plan(row), applied, ())
+    pool = next((few for few in likely if enough([*imports, *few])), everything)
+    return dataclasses.replace(found, patches=tuple(minimal(imports, pool, enough, fresh=False)))

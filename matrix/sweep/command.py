@@ -1,0 +1,82 @@
+"""`sweep`: the audit over the space of configs, on a release without dsfix and with it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable
+
+import runner
+import table
+from dsfix.cli.status import OK, TROUBLE, Complaint
+from sweep import covering, docs, space
+from sweep import run as running
+
+NAME = "sweep"
+HELP = "the audit over the space of configs: run it, write its page"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    commands = command.add_subparsers(required=True, metavar="COMMAND")
+    runs = commands.add_parser("run", help="run the configs that are not in the record, and classify what disagrees")
+    runs.add_argument("releases", nargs="+", metavar="RELEASE")
+    runs.add_argument("--config", nargs="+", default=(), metavar="ID", help="these configs only")
+    runs.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="runs at a time")
+    runs.add_argument("--again", action="store_true", help="also those in the record")
+    runs.set_defaults(action=_run)
+    writing = commands.add_parser("docs", help="write docs/sweep.md")
+    writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 where it is stale")
+    writing.set_defaults(action=_docs)
+    covered = commands.add_parser("cover", help="write configs.json, from the factors and their constraints")
+    covered.set_defaults(action=_cover)
+
+
+def run(options: argparse.Namespace) -> int:
+    status: int = options.action(options)
+    return status
+
+
+def _run(options: argparse.Namespace) -> int:
+    """0: all is run and explained; 1: not so. Raises Complaint."""
+    known = [each.deepspeed for each in table.load().releases]
+    for name in options.releases:
+        if name not in known:
+            raise Complaint(f"deepspeed {name} is not in the table of releases")
+    ids = {space.identify(row) for row in covering.load()}
+    for name in options.config:
+        if name not in ids:
+            raise Complaint(f"{name} is no config of the sweep")
+    from sweep.trials import Trials
+
+    for name in options.releases:
+        with Trials(name) as trials:
+            running.classify(running.release(name, trials.run, options.jobs, options.again, options.config), trials.run)
+    return _complain(name for name in docs.faults(docs.load()) if name.partition(":")[0] in options.releases)
+
+
+def _docs(options: argparse.Namespace) -> int:
+    found = docs.load()
+    status = _complain(docs.faults(found))
+    text = docs.render(found)
+    stale = not docs.PAGE.is_file() or docs.PAGE.read_text(encoding="utf-8") != text
+    if options.check:
+        return _complain([f"docs/sweep.md is stale: `{docs.COMMAND} -- docs` writes it"]) if stale else status
+    docs.PAGE.write_text(text, encoding="utf-8")
+    print(f"docs/sweep.md {'written' if stale else 'is what it was'}")
+    return OK
+
+
+def _cover(options: argparse.Namespace) -> int:
+    rows = covering.make()
+    covering.save(rows)
+    print(f"{covering.PATH.name}: {len(rows)} configs")
+    return OK
+
+
+def _complain(sentences: Iterable[str]) -> int:
+    """1 where there are any; they go to standard error."""
+    told = list(sentences)
+    for sentence in told:
+        print(f"sweep: {sentence}", file=sys.stderr)
+    return TROUBLE if told else OK

@@ -1,0 +1,88 @@
+"""A covering array of the space: rows among which every combination of levels occurs that the constraints allow.
+
+Any two factors, and any three of the core, where most of DeepSpeed's known faults need three to meet.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from dsfix.cli.status import Complaint
+from sweep import space
+from sweep.space import CONSTRAINTS, FACTORS, Row
+
+#: The rows that are run, as the levels that are not the plain ones; `python matrix sweep cover` writes it.
+PATH = Path(__file__).with_name("configs.json")
+
+CORE = ("stage", "precision", "accumulation", "offload", "backwards")
+
+Combination = frozenset[tuple[str, str]]
+
+
+def make() -> list[dict[str, str]]:
+    """The same rows each time; the plain row is the first."""
+    import covertable  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    constraints = [
+        {
+            "operator": "fn",
+            "requires": list(each.factors),
+            "evaluate": lambda row, each=each: each.holds(*(row[name] for name in each.factors)),
+        }
+        for each in CONSTRAINTS
+    ]
+    rows = covertable.make(
+        {name: list(levels) for name, levels in FACTORS.items()},
+        constraints=constraints,
+        presets=[space.plain()],
+        sub_models=[{"fields": list(CORE), "strength": 3}],
+    )
+    found = [{name: row[name] for name in FACTORS} for row in rows]
+    return [space.plain(), *(row for row in found if row != space.plain())]
+
+
+def load(path: Path = PATH) -> list[dict[str, str]]:
+    """The committed rows. Raises Complaint where the file is not of this space."""
+    try:
+        return [space.complete(levels) for levels in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise Complaint(f"{path.name}: {error}: `python matrix sweep cover` writes it") from None
+
+
+def save(rows: Sequence[Row], path: Path = PATH) -> None:
+    """One row per line."""
+    lines = ",\n".join(f"  {json.dumps(space.differing(row))}" for row in rows)
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+def combinations(row: Row, strength: int = 2, factors: Collection[str] = FACTORS) -> Iterator[Combination]:
+    """The combinations of `strength` levels of a row."""
+    chosen = [(name, level) for name, level in row.items() if name in factors]
+    return (frozenset(each) for each in itertools.combinations(chosen, strength))
+
+
+def allowed(strength: int = 2, factors: Collection[str] = FACTORS) -> set[Combination]:
+    """Every combination of `strength` levels that some row has which breaks no constraint."""
+    found: set[Combination] = set()
+    for names in itertools.combinations(factors, strength):
+        for levels in itertools.product(*(FACTORS[name] for name in names)):
+            part = dict(zip(names, levels))
+            if frozenset(part.items()) not in found and (row := _completed(part)):
+                found.update(combinations(row, strength, factors))
+    return found
+
+
+def _completed(part: dict[str, str]) -> dict[str, str] | None:
+    """A row that has these levels and breaks no constraint, by going back."""
+    if next(space.broken(part), None):
+        return None
+    name = next((name for name in FACTORS if name not in part), None)
+    if name is None:
+        return part
+    for level in FACTORS[name]:
+        if row := _completed({**part, name: level}):
+            return row
+    return None

@@ -1,0 +1,149 @@
+"""docs/sweep.md, from the records and their explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from packaging.version import Version
+
+from dsfix import registry
+from sweep import classes, covering, records, space
+from sweep.explanations import EXPLANATIONS, Explanation
+from sweep.records import Class, Found, Record, Run
+from sweep.space import Row
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "sweep.md"
+COMMAND = "python -m tox run -e sweep"
+
+_HEAD = f"""# The sweep
+
+`python -m dsfix audit` compares one config with plain PyTorch; the sweep does it over the space of configs
+(`matrix/sweep/space.py`): {{factors}} factors, {{configs}} configs, in which any two levels meet that can, and any
+three of {{core}}. Each is run on a release without dsfix and with it, in processes of its own, on the emulated CUDA
+device.
+
+    {COMMAND} -- run 0.19.8
+
+runs what is not in the record yet, and `-- docs` writes this page. Without dsfix means without its patches, but for
+those without which the release cannot be imported beside this torch. What disagrees is reduced to the fewest options
+that show it; all others are then at their plain level: {{plain}}.
+"""
+
+
+def load(directory: Path = records.DIRECTORY) -> list[Record]:
+    """All records, the newest release first."""
+    releases = sorted((path.stem for path in directory.glob("*.json")), key=Version, reverse=True)
+    return [records.load(release, directory) for release in releases]
+
+
+def faults(found: Sequence[Record], explanations: Sequence[Explanation] = EXPLANATIONS) -> Iterator[str]:
+    """One sentence for each thing that is missing, or has no explanation."""
+    rows = {space.identify(row): row for row in covering.load()}
+    patches = registry.catalogue()
+    used = set()
+    for record in found:
+        for config, row in rows.items():
+            for variant in records.VARIANTS:
+                run = record.runs.get(config, {}).get(variant)
+                if run is None:
+                    yield f"{record.release}: config {config} was not run {variant} dsfix: `{COMMAND} -- run` runs it"
+                    continue
+                for shown in classes.findings(run):
+                    if not any(classes.holds(each, variant, row, shown) for each in record.classes):
+                        yield f"{record.release}: config {config} {variant} dsfix: no class: {_finding(shown)}"
+        for each in record.classes:
+            for patch in each.patches:
+                if patch not in patches:
+                    yield f"{record.release}: {patch} is no patch: `{COMMAND} -- run {record.release} --again`"
+            fitting = [one.id for one in explanations if one.explains(each, record.release)]
+            used.update(fitting)
+            if not each.patches and not fitting:
+                yield f"{record.release}: {_levels(each.minimal)}: {_shown(each)}: not explained"
+    for one in explanations:
+        if one.id not in used:
+            yield f"explanation {one.id} explains nothing"
+
+
+def render(found: Sequence[Record], explanations: Sequence[Explanation] = EXPLANATIONS) -> str:
+    rows = covering.load()
+    known = {space.identify(row): row for row in rows}
+    parts = [
+        _HEAD.format(
+            factors=len(space.FACTORS),
+            configs=len(rows),
+            core=", ".join(covering.CORE),
+            plain=", ".join(f"{name} {level}" for name, level in space.plain().items()),
+        ),
+        _overview(found, known),
+    ]
+    for record in found:
+        parts.append(_release(record, known, explanations))
+    parts.append("## What they are\n\n" + "\n\n".join(_explanation(one) for one in explanations))
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def _overview(found: Sequence[Record], known: Mapping[str, Row]) -> str:
+    lines = [
+        "| release | configs | comparisons | disagree without dsfix | with it | day |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for record in found:
+        runs = [record.runs[config] for config in known if config in record.runs]
+        comparisons = sum(run.comparisons for each in runs for run in each.values())
+        disagreeing = [sum(bool(classes.findings(each[variant])) for each in runs) for variant in records.VARIANTS]
+        lines.append(
+            f"| [{record.release}](#{record.release.replace('.', '')}) | {len(runs)} | {comparisons} | "
+            f"{disagreeing[0]} | {disagreeing[1]} | {record.date} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _release(record: Record, known: Mapping[str, Row], explanations: Sequence[Explanation]) -> str:
+    beside = ", ".join(f"{name} {version}" for name, version in record.versions.items() if name != "deepspeed")
+    lines = [f"## {record.release}", "", f"{record.device}; {beside}.", ""]
+    lines += ["| fewest options | what | configs | it is |", "| --- | --- | --- | --- |"]
+    for each in sorted(record.classes, key=lambda each: (each.variant, not each.patches, sorted(each.minimal.items()))):
+        lines.append(_class(each, record, known, explanations))
+    return "\n".join(lines) + "\n"
+
+
+def _class(each: Class, record: Record, known: Mapping[str, Row], explanations: Sequence[Explanation]) -> str:
+    configs = [
+        config
+        for config, runs in record.runs.items()
+        if config in known and _shows(each, known[config], runs.get(each.variant))
+    ]
+    fitting = [one for one in explanations if one.explains(each, record.release)]
+    told = [f"cured by [{patch}](catalogue.md#{patch})" for patch in each.patches]
+    told += [f"[{one.kind.value}: {one.id}](#{one.id})" for one in fitting] if not each.patches else []
+    return f"| {_levels(each.minimal)} | {_shown(each)} | {len(configs)} | {', '.join(told)} |"
+
+
+def _shows(found: Class, row: Row, run: Run | None) -> bool:
+    return run is not None and any(classes.holds(found, found.variant, row, one) for one in classes.findings(run))
+
+
+def _explanation(one: Explanation) -> str:
+    return " ".join([f"### {one.id}\n\n({one.kind.value})", one.text, *(f"<{link}>" for link in one.links)])
+
+
+def _levels(minimal: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {level}" for name, level in minimal.items()) or "none"
+
+
+def _shown(found: Class) -> str:
+    also = ", ".join(dict.fromkeys(each.what for each in found.shown[1:] if each.what != found.shown[0].what))
+    return _finding(found.shown[0]) + (f"; also {also}" if also else "")
+
+
+def _finding(found: Found) -> str:
+    where = "" if found.phase == "training" else f" after {found.phase}"
+    if found.what in ("error", "failed"):
+        return f"{found.what}{where}: {_escaped(found.detail)}"
+    names = f" of {found.names[0]}" if found.names else ""
+    return f"{found.what}{names}{where}, step {found.step}: {found.got:.4g} for {found.wanted:.4g}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("`", "'")

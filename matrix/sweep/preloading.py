@@ -1,0 +1,12 @@
+"""Run once in the process from which ranks are forked: imports what every rank of the audit imports, as a rank does."""
+
+import importlib
+
+import dsfix.audit.judge
+import dsfix.audit.observe
+import dsfix.audit.saving
+import dsfix.lab.half  # noqa: F401
+from dsfix.lab import accelerator
+
+accelerator.prepare()
+importlib.import_module("deepspeed")

@@ -1,0 +1,91 @@
+"""Runs what is not in the records, then reduces what disagrees."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from dsfix.audit.verdict import Verdict
+from progress import Meter
+from sweep import classes, covering, records, space
+from sweep.records import VARIANTS, Record, Run
+from sweep.space import Row
+
+#: row, variant, patches to leave out
+Try = Callable[[Row, str, Sequence[str]], Verdict]
+
+
+def release(name: str, run: Try, jobs: int, again: bool, configs: Sequence[str] = ()) -> Record:
+    """Run the configs of one release in both variants, `configs` only if given, and store each as it ends."""
+    record = records.load(name)
+    if again:
+        record.classes = []
+    rows = {space.identify(row): row for row in covering.load()}
+    tasks = [
+        (config, variant)
+        for config in rows
+        for variant in VARIANTS
+        if (not configs or config in configs) and (again or variant not in record.runs.get(config, {}))
+    ]
+    print(f"deepspeed {name}: {len(tasks)} of {len(VARIANTS) * len(rows)} runs, {jobs} at a time", flush=True)
+    with Meter(len(tasks)) as meter, ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(run, rows[config], variant, ()): (config, variant) for config, variant in tasks}
+        try:
+            for ended in as_completed(running):
+                _store(record, *running[ended], ended.result())
+                meter.advance()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return record
+
+
+def _store(record: Record, config: str, variant: str, verdict: Verdict) -> None:
+    record.runs.setdefault(config, {})[variant] = records.run_of(verdict)
+    record.date = datetime.date.today().isoformat()
+    if verdict.versions:
+        record.versions, record.device = dict(verdict.versions), verdict.device
+    if variant == "with":
+        record.patches = tuple(sorted({*record.patches, *verdict.patches}))
+    records.save(record)
+
+
+def classify(record: Record, run: Try) -> None:
+    """Find the class of every disagreement in the record; those that hold no config any more go."""
+    rows = {space.identify(row): row for row in covering.load()}
+    shown = [
+        (row, variant, each)
+        for variant in VARIANTS
+        for row, run_ in _disagreeing(record, rows, variant)
+        for each in classes.findings(run_)
+    ]
+    record.classes = [one for one in record.classes if any(classes.holds(one, v, row, each) for row, v, each in shown)]
+    seen: dict[tuple[str, str, tuple[str, ...]], Run] = {}
+
+    def attempt(row: Row, variant: str, left_out: Sequence[str]) -> Run:
+        key = space.identify(row), variant, tuple(left_out)
+        if key not in seen:
+            known = record.runs.get(key[0], {}).get(variant) if not left_out else None
+            seen[key] = known or records.run_of(run(row, variant, left_out))
+        return seen[key]
+
+    # first what is there with dsfix, which explains what is there without it, and first in small configs
+    for row, variant, each in sorted(shown, key=lambda one: (one[1] != "with", len(space.differing(one[0])))):
+        if not any(classes.holds(one, variant, row, each) for one in record.classes):
+            found = classes.reduce(row, variant, each, attempt)
+            if variant == "without":
+                found = classes.with_cures(found, record.patches, attempt)
+            print(f"  {found.variant}: {found.minimal}: {found.shown[0]} {found.patches}", file=sys.stderr, flush=True)
+            record.classes.append(found)
+            records.save(record)
+    records.save(record)
+
+
+def _disagreeing(record: Record, rows: Mapping[str, Row], variant: str) -> list[tuple[Row, Run]]:
+    return [
+        (rows[config], runs[variant])
+        for config, runs in record.runs.items()
+        if config in rows and variant in runs and classes.findings(runs[variant])
+    ]

@@ -1,0 +1,260 @@
+"""The space of configs: factors, their levels, and which levels go together. A row is factor -> level, all of them."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsfix.audit.plan import Plan
+
+Row = Mapping[str, str]
+
+#: What every config has; sizes fit the audit's model.
+BASE: Mapping[str, Any] = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_clipping": 0.0,
+    "zero_allow_untested_optimizer": True,
+    "zero_force_ds_cpu_optimizer": False,
+    "steps_per_print": 1_000_000,
+}
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a level puts into the config (merged key by key) and into the Plan's other fields."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    plan: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """Which levels go together: `holds` is given the levels of `factors` in their order."""
+
+    factors: tuple[str, ...]
+    holds: Callable[..., bool]
+    why: str
+
+
+def _zero(**options: Any) -> Level:
+    return Level({"zero_optimization": options})
+
+
+def _optimizer(kind: str, **params: Any) -> Level:
+    return Level({"optimizer": {"type": kind, "params": params}})
+
+
+def _scheduler(kind: str, **params: Any) -> Level:
+    return Level({"scheduler": {"type": kind, "params": params}})
+
+
+def _plan(**fields: Any) -> Level:
+    return Level(plan=fields)
+
+
+_STEPS = 4  # optimizer steps; one of them may be skipped, and the checkpoint is written after half
+_UNSET = Level()
+_ADAM = {"lr": 0.01, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
+_WARMUP = {"warmup_min_lr": 0.001, "warmup_max_lr": 0.01, "warmup_num_steps": 2}
+
+#: The first level is the plain one: what is left out of a minimal combination.
+FACTORS: Mapping[str, Mapping[str, Level]] = {
+    "stage": {"0": _UNSET, **{str(stage): _zero(stage=stage) for stage in (1, 2, 3)}},
+    "precision": {
+        "fp32": _UNSET,
+        "bf16": Level({"bf16": {"enabled": True}}),
+        "fp16": Level({"fp16": {"enabled": True, "initial_scale_power": 8, "hysteresis": 1}}),
+    },
+    "accumulation": {
+        "1": _UNSET,
+        "2": Level({"gradient_accumulation_steps": 2}),
+        "4": Level({"gradient_accumulation_steps": 4}),
+    },
+    "ranks": {"1": _plan(ranks=1), "2": _plan(ranks=2)},
+    "clipping": {"off": _UNSET, "on": Level({"gradient_clipping": 0.1})},
+    "optimizer": {
+        "AdamW": _optimizer("AdamW", torch_adam=True, **_ADAM),
+        "Adam with L2": _optimizer("Adam", torch_adam=True, adam_w_mode=False, **_ADAM),
+        "DeepSpeed's Adam": _optimizer("AdamW", torch_adam=False, **_ADAM),
+        "SGD": _optimizer("SGD", lr=0.05, momentum=0.9, weight_decay=0.1),
+        "client's AdamW": _plan(optimizer="AdamW"),
+        "client's SGD": _plan(optimizer="SGD"),
+        "client's Adagrad": _plan(optimizer="Adagrad"),
+    },
+    "scheduler": {
+        "none": _UNSET,
+        "WarmupLR": _scheduler("WarmupLR", **_WARMUP),
+        "WarmupDecayLR": _scheduler("WarmupDecayLR", total_num_steps=_STEPS, **_WARMUP),
+        "WarmupCosineLR": _scheduler("WarmupCosineLR", total_num_steps=_STEPS, warmup_num_steps=2),
+        "OneCycle": _scheduler(
+            "OneCycle", cycle_min_lr=0.001, cycle_max_lr=0.01, cycle_first_step_size=2, cycle_momentum=False
+        ),
+    },
+    "offload": {
+        "none": _UNSET,
+        "optimizer": _zero(offload_optimizer={"device": "cpu"}),
+        "optimizer, param": _zero(offload_optimizer={"device": "cpu"}, offload_param={"device": "cpu"}),
+    },
+    "buckets": {
+        "large": _zero(reduce_bucket_size=1_000_000, allgather_bucket_size=1_000_000),
+        "small": _zero(reduce_bucket_size=500, allgather_bucket_size=500),
+    },
+    "overlap_comm": {"unset": _UNSET, "true": _zero(overlap_comm=True), "false": _zero(overlap_comm=False)},
+    "contiguous_gradients": {"unset": _UNSET, "false": _zero(contiguous_gradients=False)},
+    "reduce_scatter": {"unset": _UNSET, "false": _zero(reduce_scatter=False)},
+    "round_robin_gradients": {"unset": _UNSET, "true": _zero(round_robin_gradients=True)},
+    "use_multi_rank_bucket_allreduce": {"unset": _UNSET, "false": _zero(use_multi_rank_bucket_allreduce=False)},
+    "prescaling": {
+        "unset": _UNSET,
+        "predivide": Level({"prescale_gradients": True, "gradient_predivide_factor": 2.0}),
+        "prescale": Level({"prescale_gradients": True}),
+    },
+    "communication_data_type": {"unset": _UNSET, "fp32": Level({"communication_data_type": "fp32"})},
+    "grad_accum_dtype": {"unset": _UNSET, "fp32": Level({"data_types": {"grad_accum_dtype": "fp32"}})},
+    "sub_groups": {"one": _UNSET, "several": _zero(sub_group_size=700)},
+    "partitioning": {
+        "parameters persist": _UNSET,
+        "all": _zero(
+            stage3_param_persistence_threshold=0,
+            stage3_prefetch_bucket_size=0,
+            stage3_max_live_parameters=0,
+            stage3_max_reuse_distance=0,
+        ),
+        "hpZ": _zero(stage3_param_persistence_threshold=0, zero_hpz_partition_size=2),
+    },
+    "zero_init": {"no": _UNSET, "yes": _plan(zero_init=True)},
+    "groups": {"one": _plan(groups=False), "several": _plan(groups=True)},
+    "trained": {
+        "all": _plan(freeze="none"),
+        "part": _plan(freeze="part"),
+        "LoRA": _plan(freeze="base", lora=True),
+    },
+    "left out": {"nothing": _plan(left_out=False), "a module, in every second step": _plan(left_out=True)},
+    "checkpointing": {each: _plan(checkpointing=each) for each in ("none", "reentrant", "non-reentrant")},
+    "backwards": {each: _plan(backwards=each) for each in ("loss", "dict", "two", "tensor")},
+    "loss scale": {"constant": _UNSET, "grows": Level({"fp16": {"loss_scale_window": 2}})},
+    "skipped step": {"none": _UNSET, "inf": _plan(skip_step=1)},
+    "save": {
+        "no": _plan(phases=()),
+        "resume": _plan(phases=("resume",)),
+        "universal": _plan(phases=("universal",), universal_ranks=1),
+        "export": _plan(phases=("zero_to_fp32", "16bit")),
+    },
+}
+
+
+def _stages(factor: str, plain: str, stages: str, why: str) -> Constraint:
+    """`factor` has another level than `plain` at these stages only."""
+    return Constraint(("stage", factor), lambda stage, level: level == plain or stage in stages, why)
+
+
+CONSTRAINTS: tuple[Constraint, ...] = (
+    _stages("offload", "none", "123", "offload is ZeRO's"),
+    Constraint(
+        ("stage", "offload"), lambda stage, level: "param" not in level or stage == "3", "parameters: ZeRO-3 only"
+    ),
+    _stages("buckets", "large", "123", "ZeRO's option"),
+    _stages("overlap_comm", "unset", "123", "ZeRO's option"),
+    _stages("contiguous_gradients", "unset", "23", "read by ZeRO-2 and 3"),
+    _stages("reduce_scatter", "unset", "123", "ZeRO's option"),
+    _stages("round_robin_gradients", "unset", "12", "read by ZeRO-1 and 2"),
+    _stages("use_multi_rank_bucket_allreduce", "unset", "12", "read by ZeRO-1 and 2"),
+    _stages("sub_groups", "one", "3", "ZeRO-3 only"),
+    _stages("partitioning", "parameters persist", "3", "ZeRO-3 only"),
+    _stages("zero_init", "no", "3", "ZeRO-3 only"),
+    Constraint(
+        ("partitioning", "ranks"), lambda level, ranks: level != "hpZ" or ranks == "2", "hpZ partitions over two ranks"
+    ),
+    Constraint(
+        ("stage", "reduce_scatter", "prescaling"),
+        lambda stage, scatter, level: level == "unset" or stage == "0" or scatter == "false",
+        "ZeRO refuses it with reduce_scatter",
+    ),
+    Constraint(
+        ("precision", "skipped step"),
+        lambda precision, level: level == "none" or precision != "fp32",
+        "DeepSpeed looks for inf and nan in half precision only",
+    ),
+    Constraint(
+        ("precision", "loss scale"), lambda precision, level: level == "constant" or precision == "fp16", "fp16 only"
+    ),
+    Constraint(
+        ("optimizer", "offload"),
+        lambda optimizer, offload: optimizer != "DeepSpeed's Adam" or offload == "none",
+        "DeepSpeed's CPU Adam is compiled for minutes, once for each release",
+    ),
+    Constraint(
+        ("stage", "grad_accum_dtype"), lambda stage, level: level == "unset" or stage != "0", "refused without ZeRO"
+    ),
+    Constraint(("stage", "backwards"), lambda stage, level: level != "tensor" or stage != "0", "refused without ZeRO"),
+    Constraint(
+        ("precision", "backwards"),
+        lambda precision, level: level != "tensor" or precision != "fp16",
+        "the loss has to be scaled first",
+    ),
+    Constraint(
+        ("precision", "communication_data_type"),
+        lambda precision, level: level == "unset" or precision != "fp32",
+        "fp32 already",
+    ),
+    Constraint(
+        ("precision", "grad_accum_dtype"),
+        lambda precision, level: level == "unset" or precision == "bf16",
+        "an option of bf16",
+    ),
+)
+
+
+def plain() -> dict[str, str]:
+    """The row of the first levels."""
+    return {name: next(iter(levels)) for name, levels in FACTORS.items()}
+
+
+def complete(levels: Row) -> dict[str, str]:
+    """The row of these levels, the plain ones for the rest. Raises ValueError for an unknown factor or level."""
+    for name, level in levels.items():
+        if level not in FACTORS.get(name, ()):
+            raise ValueError(f"{name} = {level} is not in the space of configs")
+    return {**plain(), **levels}
+
+
+def differing(row: Row) -> dict[str, str]:
+    """The levels of a row that are not the plain ones."""
+    return {name: row[name] for name, level in plain().items() if row[name] != level}
+
+
+def broken(row: Row) -> Iterator[Constraint]:
+    """The constraints that a row, or the part of one, breaks."""
+    for each in CONSTRAINTS:
+        if all(name in row for name in each.factors) and not each.holds(*(row[name] for name in each.factors)):
+            yield each
+
+
+def identify(row: Row) -> str:
+    """A row's name in the records: eight characters of a digest."""
+    return hashlib.sha256(json.dumps(differing(row), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def plan(row: Row) -> Plan:
+    """What the audit runs for a row."""
+    config: dict[str, Any] = copy.deepcopy(dict(BASE))
+    fields: dict[str, Any] = {}
+    for name, levels in FACTORS.items():
+        level = levels[row[name]]
+        _merge(config, level.config)
+        fields.update(level.plan)
+    if row["stage"] == "0":
+        config.pop("zero_optimization", None)
+    return Plan(config=config, steps=_STEPS, **fields)
+
+
+def _merge(config: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, Mapping):
+            _merge(config.setdefault(key, {}), value)
+        else:
+            config[key] = value

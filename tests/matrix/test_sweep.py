@@ -1,0 +1,267 @@
+"""The space of configs, its covering array, how disagreements become classes, and the page; nothing is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from dsfix.audit.verdict import Difference, Verdict
+from dsfix.cli.status import Complaint
+from sweep import classes, covering, docs, records, run, space
+from sweep.explanations import Explanation, Kind
+from sweep.records import Class, Found, Record, Run
+
+AGREES = Run(comparisons=10)
+WRONG = Found("training", "gradients", 1, ("up.weight",), 1.0, 2.0, 0.5, 1e-6)
+
+
+def disagreeing(found: Found = WRONG) -> Run:
+    return Run(comparisons=10, differences=(found,))
+
+
+@pytest.fixture
+def three(monkeypatch):
+    """The committed configs are the plain one and two others."""
+    rows = [space.complete(levels) for levels in ({}, {"stage": "2"}, {"stage": "2", "accumulation": "4"})]
+    monkeypatch.setattr(covering, "load", lambda: rows)
+    return rows
+
+
+class TestSpace:
+    def test_the_committed_configs_are_those_of_the_space(self):
+        pytest.importorskip("covertable")
+        assert covering.load() == covering.make()
+
+    def test_every_combination_that_is_allowed_occurs(self):
+        rows = covering.load()
+        assert not [row for row in rows if list(space.broken(row))]
+        for strength, factors in ((2, space.FACTORS), (3, covering.CORE)):
+            met = set().union(*(covering.combinations(row, strength, factors) for row in rows))
+            assert met == covering.allowed(strength, factors)
+
+    def test_allowed_is_what_a_search_over_all_rows_finds(self, monkeypatch):
+        """On a space that is small enough to be gone through."""
+        names = ("stage", "offload", "partitioning", "ranks")
+        monkeypatch.setattr(covering, "FACTORS", {name: space.FACTORS[name] for name in names})
+        rows = [dict(zip(names, levels)) for levels in itertools.product(*(space.FACTORS[name] for name in names))]
+        found = {pair for row in rows if not list(space.broken(row)) for pair in itertools.combinations(row.items(), 2)}
+        assert covering.allowed(2, names) == {frozenset(pair) for pair in found}
+        assert frozenset({("stage", "2"), ("offload", "optimizer, param")}) not in covering.allowed(2, names)
+
+    @pytest.mark.parametrize("each", space.CONSTRAINTS, ids=lambda each: "-".join(each.factors))
+    def test_a_constraint_forbids_something_and_not_the_plain_row(self, each):
+        held = {each.holds(*levels) for levels in itertools.product(*(space.FACTORS[name] for name in each.factors))}
+        assert held == {True, False}
+        assert each not in space.broken(space.plain())
+
+    def test_levels_reach_the_plan(self):
+        plan = space.plan(space.complete({"stage": "3", "partitioning": "hpZ", "buckets": "small", "trained": "LoRA"}))
+        zero = plan.config["zero_optimization"]
+        assert (zero["stage"], zero["zero_hpz_partition_size"], zero["reduce_bucket_size"]) == (3, 2, 500)
+        assert (plan.freeze, plan.lora) == ("base", True)
+        assert "zero_optimization" not in space.plan(space.plain()).config
+        assert space.BASE["gradient_clipping"] == 0.0  # what a plan changes is its own
+
+    def test_rows_of_different_plans_have_different_names(self):
+        rows = covering.load()
+        assert len({space.identify(row) for row in rows}) == len({space.plan(row).dump() for row in rows}) == len(rows)
+
+    def test_an_unknown_level_is_one_sentence(self, tmp_path):
+        path = tmp_path / "configs.json"
+        path.write_text('[{"stage": "4"}]')
+        with pytest.raises(Complaint, match="stage = 4 is not in the space of configs"):
+            covering.load(path)
+
+
+class TestClasses:
+    def test_only_what_is_needed_is_left(self):
+        """The fault needs ZeRO-2 and accumulation; the rest of the row has nothing to do with it."""
+        row = space.complete(
+            {
+                "stage": "2",
+                "accumulation": "4",
+                "offload": "optimizer",
+                "clipping": "on",
+                "round_robin_gradients": "true",
+            }
+        )
+        tried = []
+
+        def attempt(row, variant, left_out):
+            tried.append(row)
+            return disagreeing() if row["stage"] == "2" and row["accumulation"] == "4" else AGREES
+
+        found = classes.reduce(row, "without", WRONG, attempt)
+        assert found.minimal == {"stage": "2", "accumulation": "4"}
+        assert not [row for row in tried if list(space.broken(row))]
+
+    def test_another_disagreement_is_not_taken_for_it(self):
+        row = space.complete({"stage": "2", "accumulation": "4"})
+        other = dataclasses.replace(WRONG, what="loss")
+
+        def attempt(row, variant, left_out):
+            return disagreeing(WRONG if row["accumulation"] == "4" else other)
+
+        assert classes.reduce(row, "with", WRONG, attempt).minimal == {"accumulation": "4"}
+
+    def test_errors_are_alike_but_for_numbers_and_names(self):
+        error = Found("training", "error", 0, (), 0.0, 0.0, 0.0, 0.0, "KeyError: 'a' of 12")
+        assert classes.kind(error) == classes.kind(dataclasses.replace(error, detail="KeyError: 'b' of 3"))
+        assert classes.kind(error) != classes.kind(dataclasses.replace(error, detail="ValueError: 'a' of 12"))
+
+    def test_a_wrong_training_hides_what_its_checkpoints_show(self):
+        later = dataclasses.replace(WRONG, phase="resume")
+        assert classes.findings(Run(1, (WRONG, later))) == (WRONG,)
+        assert classes.findings(Run(1, (later,))) == (later,)
+        assert [each.detail for each in classes.findings(Run(0, failed="no end after 120 s"))] == ["no end after 120 s"]
+
+    @pytest.mark.parametrize("needed", [{"b"}, {"b", "e"}])
+    def test_the_patches_that_cure_are_found(self, needed):
+        def attempt(row, variant, left_out):
+            assert variant == "with"
+            return disagreeing() if needed & set(left_out) else AGREES
+
+        found = classes.with_cures(Class("without", {"stage": "2"}, (WRONG,)), ["a", "b", "c", "d", "e"], attempt)
+        assert set(found.patches) == needed
+
+    def test_of_patches_that_cure_each_by_itself_one_is_named(self):
+        def attempt(row, variant, left_out):
+            return disagreeing() if {"b", "e"} <= set(left_out) else AGREES
+
+        found = classes.with_cures(Class("without", {}, (WRONG,)), ["a", "b", "c", "d", "e"], attempt)
+        assert found.patches in (("b",), ("e",))
+
+    def test_what_is_there_with_dsfix_has_no_cure(self):
+        found = classes.with_cures(Class("without", {}, (WRONG,)), ["a"], lambda *_: disagreeing())
+        assert found.patches == ()
+
+
+class Engine:
+    """In place of the trials: without dsfix ZeRO-2 with accumulation is wrong, and what `faults` says with it, too."""
+
+    def __init__(self) -> None:
+        self.tried: list[tuple[dict[str, str], str, tuple[str, ...]]] = []
+        self.faulty = False
+
+    def __call__(self, row, variant, left_out=()):
+        self.tried.append((space.differing(row), variant, tuple(left_out)))
+        patched = variant == "with" and "cures" not in left_out
+        wrong = row["stage"] == "2" and row["accumulation"] == "4" and (self.faulty or not patched)
+        patches = ("cures", "other") if variant == "with" else ()
+        return Verdict(
+            differences=(Difference(**{**vars(WRONG), "names": ("up.weight",) * 5}),) if wrong else (),
+            comparisons=10,
+            patches=tuple(each for each in patches if each not in left_out),
+            versions={"deepspeed": "0.17.6", "torch": "2.13.0"},
+            device="emulated CUDA device",
+        )
+
+
+@pytest.fixture
+def engine(three, tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "DIRECTORY", tmp_path)
+    for function in (records.load, records.save, docs.load):
+        monkeypatch.setattr(function, "__defaults__", (tmp_path,))
+    return Engine()
+
+
+def swept(engine: Engine, **options) -> Record:
+    record = run.release("0.17.6", engine, 1, **{"again": False, **options})
+    run.classify(record, engine)
+    return record
+
+
+class TestRun:
+    def test_a_release_is_run_classified_and_recorded(self, engine):
+        record = swept(engine)
+        [found] = record.classes
+        assert (found.variant, found.minimal, found.patches) == (
+            "without",
+            {"stage": "2", "accumulation": "4"},
+            ("cures",),
+        )
+        assert len(found.shown[0].names) == 3  # facts, and few of them
+        assert records.load("0.17.6") == record
+
+    def test_what_is_in_the_record_is_not_run_again(self, engine):
+        swept(engine)
+        engine.tried.clear()
+        assert len(swept(engine).runs) == 3
+        assert not engine.tried
+        swept(engine, again=True)
+        assert sum(not left_out for *_, left_out in engine.tried) >= 6
+
+    def test_what_was_run_before_an_interruption_is_kept(self, engine, three):
+        def interrupted(row, variant, left_out):
+            if row == three[-1]:
+                raise KeyboardInterrupt
+            return engine(row, variant, left_out)
+
+        with pytest.raises(KeyboardInterrupt):
+            run.release("0.17.6", interrupted, 1, again=False)
+        assert len(records.load("0.17.6").runs) == 2
+
+    def test_a_class_goes_with_what_it_explained(self, engine):
+        engine.faulty = True
+        assert [(each.variant, each.patches) for each in swept(engine).classes] == [("with", ())]
+        engine.faulty = False
+        assert [each.patches for each in swept(engine, again=True).classes] == [("cures",)]
+
+    def test_a_damaged_record_is_one_sentence(self, engine, tmp_path):
+        (tmp_path / "0.17.6.json").write_text('{"runs": 1}')
+        with pytest.raises(Complaint, match="cannot be read as a record of the sweep"):
+            records.load("0.17.6")
+
+
+OPEN = Explanation("dropped", Kind.OPEN, "Micro-batches are lost.", levels={"stage": ("1", "2")}, what=("gradients",))
+
+
+class TestPage:
+    @pytest.fixture(autouse=True)
+    def catalogue(self, monkeypatch):
+        monkeypatch.setattr(docs, "registry", SimpleNamespace(catalogue=lambda: {"cures": None}))
+
+    def test_what_a_patch_cures_needs_no_explanation(self, engine):
+        swept(engine)
+        assert list(docs.faults(docs.load(), ())) == []
+        page = docs.render(docs.load(), ())
+        assert "| stage 2, accumulation 4 | gradients of up.weight, step 1: 1 for 2 | 1 | cured by [cures]" in page
+        assert "| [0.17.6](#0176) | 3 | 60 | 1 | 0 |" in page
+
+    def test_what_is_not_explained_is_complained_of(self, engine):
+        engine.faulty = True
+        swept(engine)
+        found = docs.load()
+        assert [each for each in docs.faults(found, ()) if "not explained" in each]
+        assert list(docs.faults(found, (OPEN,))) == []
+        assert "[open: dropped](#dropped)" in docs.render(found, (OPEN,))
+
+    @pytest.mark.parametrize(
+        "other",
+        [{"levels": {"stage": ("3",)}}, {"what": ("loss",)}, {"phase": "resume"}, {"releases": "<0.17"}],
+        ids=lambda other: next(iter(other)),
+    )
+    def test_an_explanation_of_something_else_explains_nothing(self, engine, other):
+        engine.faulty = True
+        swept(engine)
+        told = list(docs.faults(docs.load(), (dataclasses.replace(OPEN, **other),)))
+        assert any("not explained" in each for each in told)
+        assert any("dropped explains nothing" in each for each in told)
+
+    def test_a_patch_that_is_gone_and_a_config_that_was_not_run_are_complained_of(self, engine, three, monkeypatch):
+        swept(engine)
+        monkeypatch.setattr(docs, "registry", SimpleNamespace(catalogue=dict))
+        monkeypatch.setattr(covering, "load", lambda: [*three, space.complete({"clipping": "on"})])
+        told = list(docs.faults(docs.load(), ()))
+        assert any("cures is no patch" in each for each in told)
+        assert any("was not run without dsfix" in each for each in told)
+        assert any("was not run with dsfix" in each for each in told)
+
+
+def test_the_committed_page_is_what_the_committed_records_say():
+    found = docs.load()
+    assert docs.PAGE.read_text(encoding="utf-8") == docs.render(found)
+    assert list(docs.faults(found)) == []
