@@ -82,7 +82,7 @@ def nanoseconds_per_import() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=200)
+    parser.add_argument("--pairs", type=int, default=500)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     page = f"""# What a start of Python costs that never imports DeepSpeed
