@@ -368,9 +368,8 @@ def _check_processes(case: Case, found: _Processes, expected: Look) -> None:
         _check_errors(case, told, f"in the process {kind}", cured=True)
         _check_outcome(case, {**told, "warnings": []}, kind, "applied")
         _check_same(case, told["seen"], mine, f"in the process {kind}")
-        if kind != "forked behind the import":  # nothing is new there: its parent has told all
-            outcomes = {e["id"]: e["outcome"] for e in by_pid.get(told["pid"], {"patches": []})["patches"]}
-            case.expect(outcomes.get(case.id) == "applied", f"the report of the process {kind} says {outcomes}")
+        outcomes = {e["id"]: e["outcome"] for e in by_pid.get(told["pid"], {"patches": []})["patches"]}
+        case.expect(outcomes.get(case.id) == "applied", f"the report of the process {kind} says {outcomes}")
 
 
 @dataclasses.dataclass(frozen=True)
