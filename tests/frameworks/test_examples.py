@@ -1,4 +1,4 @@
-"""The scripts of examples/ that use a framework: wrong without dsfix, and with it as the same script without DeepSpeed."""
+"""The examples that use a framework: wrong without dsfix, and with it as the same script without DeepSpeed."""
 
 from __future__ import annotations
 
