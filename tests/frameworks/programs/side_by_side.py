@@ -6,11 +6,9 @@ and ms-swift's are made here where they are not installed.
 
 import sys
 
-ORDER = sys.argv[2]
-if ORDER == "first":
+if sys.argv[2] == "first":
     import dsfix
 
-import copy
 import functools
 import importlib
 import json
@@ -98,7 +96,7 @@ seen = {
 own_hooks = []
 initialize = swift_initialize(own_hooks)
 
-if ORDER == "last":
+if sys.argv[2] == "last":
     import dsfix
 
 
