@@ -53,7 +53,7 @@ def batches(facts: Facts, config: dict[str, Any], known: Mapping[str, Any], rank
 
 
 def loss_scale(config: dict[str, Any]) -> list[str]:
-    """A dynamic loss scale that a few steps can come down from; ZeRO begins with 2**32 where up to 0.16 none is given."""
+    """A dynamic loss scale that a few steps can come down from: ZeRO begins with 2**32 up to 0.16 if none is given."""
     fp16 = config.get("fp16") or {}
     if not fp16.get("enabled") or fp16.get("loss_scale") or fp16.get(_POWER, _LARGEST_POWER + 1) <= _LARGEST_POWER:
         return []

@@ -193,7 +193,8 @@ def test_pieces_of_ranks_are_put_together() -> None:
 
     def part(offset: int, values: Any, norm: float = 1.0) -> Part:
         piece = Piece("w", offset, whole.shape, values)
-        return Part(1.0 + offset, norm, [0.1], False, None, {"parameters": [piece], "state exp_avg": [piece]})
+        tensors = {"parameters": [piece], "state exp_avg": [piece]}
+        return Part(1.0 + offset, norm, [0.1], False, None, tensors=tensors)
 
     step = join([part(0, whole.view(-1)[:4]), part(4, whole.view(-1)[4:])])
     assert torch.equal(step.parameters["w"], whole)
