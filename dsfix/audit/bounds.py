@@ -1,8 +1,7 @@
 """How far rounding alone may take a result from the truth. Importing this imports torch.
 
 The yardstick is measured, micro-batch by micro-batch: plain PyTorch in the plan's precision against float64, at the
-very weights that DeepSpeed had. The mean of the micro-batches' gradients is then off by at most the mean of their own
-errors, however they are added up; what adding and sending them in a narrow dtype costs comes on top.
+very weights that DeepSpeed had. What adding the micro-batches' gradients up and sending them costs comes on top.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from dataclasses import dataclass
 import torch
 
 #: How many times the measured error: another run of the same arithmetic, in another order or by other kernels, errs as
-#: much in another direction. Three standard deviations; DeepSpeed on the CPU was seen at up to 0.9 of the error.
+#: much in another direction. DeepSpeed 0.19.8 on one rank was seen at up to 0.39 of the
+#: whole bound (stages 1 and 3, three precisions), which is 4 % of a gradient in bf16 (median) and at most 20 %.
 KERNELS = 3.0
 #: Errors of adding up and sending, in units of the dtype's eps: one rounding is off by 0.29 of it (root mean
 #: square), and ten independent ones, into the bucket, per accumulation, per rank and after division, by 0.9.

@@ -266,6 +266,8 @@ def compare(plan: Plan, record: Record) -> Findings:
         comparison = Comparison(reference, "training", findings)
         comparison.start(record.start)
         comparison.steps(record.start, record.steps)
+        if record.steps and all(step.skipped for step in record.steps):
+            findings.unseen["gradients"] = f"all {len(record.steps)} steps were skipped: the loss scale is too large"
     if len(record.steps) >= plan.half > 0:
         saved = record.steps[plan.half - 1]
         for phase, tensors in record.exports.items():

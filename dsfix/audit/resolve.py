@@ -88,6 +88,7 @@ def resolve(file: str, options: Options) -> Resolved:
     notes += said
     notes += shrink.batches(facts, config, auto.arguments(facts), plan.ranks)
     notes += shrink.schedule(config, plan.steps)
+    notes += shrink.loss_scale(config)
     if plan.zero_init and options.zero_init is None:
         notes.append("the model is built under zero.Init, as transformers does it (--no-zero-init)")
     if plan.precision == "fp16":

@@ -18,6 +18,8 @@ _LARGEST_MICRO_BATCH, _LARGEST_ACCUMULATION, _ACCUMULATION = 2, 8, 4
 _AHEAD = 2  # steps of a schedule beyond those that are made
 _MICRO, _STEPS, _TOTAL = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"
 
+_POWER, _LARGEST_POWER = "initial_scale_power", 16
+
 # elements -> DeepSpeed's default, all releases from 0.12.0 on: runtime/zero/config.py
 _BUCKETS: Mapping[str, float] = {"reduce_bucket_size": 5e8, "allgather_bucket_size": 5e8}
 _BUCKETS_3: Mapping[str, float] = {
@@ -48,6 +50,15 @@ def batches(facts: Facts, config: dict[str, Any], known: Mapping[str, Any], rank
     if shrunk != (accumulation or 1):
         assumed.append(f"accumulation {shrunk} for {accumulation}")
     return assumed
+
+
+def loss_scale(config: dict[str, Any]) -> list[str]:
+    """A dynamic loss scale that a few steps can come down from: ZeRO begins with 2**32 up to 0.16 if none is given."""
+    fp16 = config.get("fp16") or {}
+    if not fp16.get("enabled") or fp16.get("loss_scale") or fp16.get(_POWER, _LARGEST_POWER + 1) <= _LARGEST_POWER:
+        return []
+    config["fp16"] = {**fp16, _POWER: _LARGEST_POWER}
+    return [f"fp16.{_POWER} {_LARGEST_POWER}: more steps than are made would be skipped with a higher one"]
 
 
 def defaults(facts: Facts) -> dict[str, int]:

@@ -165,6 +165,18 @@ def test_a_fault_is_told_once_and_not_its_consequences() -> None:
     assert all(difference.names == ("embed.weight",) for difference in told)
 
 
+def test_steps_that_are_all_skipped_are_no_agreement_in_silence() -> None:
+    plan = Plan({**config("fp16"), "fp16": {"enabled": True, "initial_scale_power": 32}}, steps=1)
+    record = trained(plan, torch.float16)
+    for step in (record.start, *record.steps):
+        assert step is not None
+        step.scale = 2.0**32
+    record.steps[0].skipped = True
+    found = compare(plan, record)
+    assert not found.differences
+    assert found.unseen == {"gradients": "all 1 steps were skipped: the loss scale is too large"}
+
+
 def test_steps_after_a_load_are_compared_with_what_was_before() -> None:
     plan = Plan(config(), steps=4)
     record = trained(plan)
@@ -181,7 +193,8 @@ def test_pieces_of_ranks_are_put_together() -> None:
 
     def part(offset: int, values: Any, norm: float = 1.0) -> Part:
         piece = Piece("w", offset, whole.shape, values)
-        return Part(1.0 + offset, norm, [0.1], False, None, {"parameters": [piece], "state exp_avg": [piece]})
+        tensors = {"parameters": [piece], "state exp_avg": [piece]}
+        return Part(1.0 + offset, norm, [0.1], False, None, tensors=tensors)
 
     step = join([part(0, whole.view(-1)[:4]), part(4, whole.view(-1)[4:])])
     assert torch.equal(step.parameters["w"], whole)

@@ -720,3 +720,16 @@ def test_interrupted_it_tells_what_it_has(audit, number):
     assert (content["interrupted"], content["without_dsfix"]) == (True, None)
     assert content["with_dsfix"]["comparisons"] == 10
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"), [({}, 16), ({"initial_scale_power": 32}, 16), ({"initial_scale_power": 8}, 8)]
+)
+def test_a_loss_scale_is_one_that_few_steps_come_down_from(resolved, given, wanted):
+    plan = resolved({**PLAIN, "fp16": {"enabled": True, **given}}).plan
+    assert plan.config["fp16"]["initial_scale_power"] == wanted
+
+
+def test_a_static_loss_scale_is_kept(resolved):
+    block = {"enabled": True, "loss_scale": 128}
+    assert resolved({**PLAIN, "fp16": block}).plan.config["fp16"] == block
