@@ -79,7 +79,8 @@ def render(found: Sequence[Record], explanations: Sequence[Explanation] = EXPLAN
     ]
     for record in found:
         parts.append(_release(record, known, explanations))
-    parts.append("## What they are\n\n" + "\n\n".join(_explanation(one) for one in explanations))
+    if explanations:
+        parts.append("## What they are\n\n" + "\n\n".join(_explanation(one) for one in explanations))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 

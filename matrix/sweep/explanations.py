@@ -51,28 +51,4 @@ class Explanation:
         )
 
 
-_FP16 = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/fp16/unfused_optimizer.py"
-_OFFLOAD = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/parameter_offload.py"
-
-EXPLANATIONS: tuple[Explanation, ...] = (
-    Explanation(
-        "step-before-training",
-        Kind.OPEN,
-        "Half precision without ZeRO: `initialize_optimizer_states` makes a step with gradients of zero, to allocate "
-        "the optimizer's state. Weight decay has then moved the weights once, and Adam counts one step more.",
-        levels={"precision": ("fp16", "bf16")},
-        what=("initial parameters", "initial state step", "initial state sum"),
-        links=(_FP16,),
-    ),
-    Explanation(
-        "second-backward-released",
-        Kind.OPEN,
-        "ZeRO-3 with parameters that are partitioned, and two backward passes over one forward pass: the first one "
-        "releases the parameters, and the second does not gather them again, for a module's gathering is counted in "
-        "the forward pass. It ends in an error. Up to 0.19.2 only the last loss counted, in silence.",
-        levels={"stage": ("3",), "backwards": ("two",)},
-        what=("error",),
-        detail=r"size of tensor a \(0\)|weight of shape \[0\]",
-        links=(_OFFLOAD,),
-    ),
-)
+EXPLANATIONS: tuple[Explanation, ...] = ()
