@@ -15,9 +15,11 @@ Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Patch, Severity, Wrap
+from dsfix.patch import BugPresent, Patch, Replace, Severity
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -30,24 +32,32 @@ _OPTIMIZERS = (
 )
 
 
-def step(wrapped: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make the step, then the update of the loss scale that was put off."""
-    optimizer._dsfix_scale_due = False
-    try:
-        return wrapped(*args, **kwargs)
-    finally:
-        due = optimizer.__dict__.pop("_dsfix_scale_due")
-        if due:
-            optimizer._update_scale(False)
+def _step(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes the step, then the update of the loss scale that was put off."""
+
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self._dsfix_scale_due = False
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            if self.__dict__.pop("_dsfix_scale_due"):
+                self._update_scale(False)
+
+    return step
 
 
-def update_scale(wrapped: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Put the update off to the end of the step, unless there was an overflow."""
-    overflow = any(args) or any(kwargs.values())
-    if overflow or "_dsfix_scale_due" not in optimizer.__dict__:
-        return wrapped(*args, **kwargs)
-    optimizer._dsfix_scale_due = True
-    return None
+def _update_scale(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Puts the update off to the end of the step, unless there was an overflow."""
+
+    @functools.wraps(original)
+    def update_scale(self: Any, overflow: bool = False) -> None:
+        if overflow or "_dsfix_scale_due" not in self.__dict__:
+            original(self, overflow)
+        else:
+            self._dsfix_scale_due = True
+
+    return update_scale
 
 
 PATCH = Patch(
@@ -56,8 +66,8 @@ PATCH = Patch(
     # the fault is older, but nothing older than 0.12.0 has been run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
-        *(Wrap(f"{optimizer}.step", step) for optimizer in _OPTIMIZERS),
-        *(Wrap(f"{optimizer}._update_scale", update_scale) for optimizer in _OPTIMIZERS),
+        *(Replace(f"{optimizer}.step", _step) for optimizer in _OPTIMIZERS),
+        *(Replace(f"{optimizer}._update_scale", _update_scale) for optimizer in _OPTIMIZERS),
     ),
     symptom="",
     upstream=("https://github.com/deepspeedai/DeepSpeed/commit/ec79b2390101",),

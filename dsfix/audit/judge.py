@@ -68,13 +68,13 @@ def judge(plan: Plan, seen: list[Seen], resumed: Mapping[str, list[Seen]] | None
 
 
 def _last(error: str) -> str:
-    """The last line of a traceback, and where it was raised."""
-    lines = error.strip().splitlines()
+    """The first line of a traceback's exception, whose message may have many, and where it was raised."""
     places = re.findall(r'^  File "(.*)", line (\d+), in (.*)$', error, re.MULTILINE)
     if not places:
-        return lines[-1]
+        return error.strip().splitlines()[-1]
+    said = re.findall(r"^\S.*$", error.rpartition("Traceback (most recent call last):")[2], re.MULTILINE)
     file, line, function = places[-1]
-    return f"{lines[-1]} ({Path(file).name}:{line} in {function})"
+    return f"{said[0]} ({Path(file).name}:{line} in {function})"
 
 
 def _reached(record: Record, plan: Plan, phase: str) -> int:

@@ -90,6 +90,8 @@ class Search:
         verdict = self.trial(plan, skip=sorted(skip), timeout=min(self.timeout, left))
         self.found.trials += 1
         self.watched(None, verdict)
+        if verdict.failed and time.monotonic() >= self.deadline:  # it was cut short, and says nothing
+            raise _OutOfTime
         return verdict
 
     def _as_good(self, verdict: Verdict) -> bool:

@@ -40,7 +40,7 @@ class Contract:
         check: one of CHECKS. Raises UnknownPatch, and KeyError for an unknown check.
         """
         chosen, named = _CHECKS[check], environment.entry(patch_id)
-        verdict = judge.if_asked_for(named, Settings())
+        verdict = judge.if_asked_for(named, Settings.read())
         if verdict.outcome is not Outcome.PENDING:
             pytest.skip(f"{patch_id} does not apply here: {verdict.outcome.value}: {verdict.reason}")
         try:
@@ -49,7 +49,10 @@ class Contract:
             pytest.skip(f"{patch_id}: {reason}")
 
     def together(self) -> None:
-        """Fails the test unless all patches that apply here, dsfix's and those of plug-ins, are in force together."""
+        """Fails the test unless all patches that apply here, dsfix's and those of plug-ins, are in force together.
+
+        It takes minutes; DSFIX_ONLY and DSFIX_SKIP choose among them.
+        """
         checks.all_at_once([self._case(each) for each in self._beside])
 
     def _case(self, entry: Entry) -> Case:
@@ -59,7 +62,7 @@ class Contract:
             root=self.root,
             fixing=None,
             catalogue=registry.catalogue(),
-            beside=self._beside,
+            beside=self._beside if entry in self._beside else (*self._beside, entry),
             front=self.machine.front(self.release),
             machine=self.machine,
         )
@@ -67,8 +70,8 @@ class Contract:
     @functools.cached_property
     def _beside(self) -> tuple[Entry, ...]:
         """All patches that apply here."""
-        entries, settings = registry.catalogue().values(), Settings()
-        return tuple(e for e in entries if judge.if_asked_for(e, settings).outcome is Outcome.PENDING)
+        verdicts = environment.verdicts()
+        return tuple(e for e in registry.catalogue().values() if verdicts[e.id].outcome is Outcome.PENDING)
 
 
 @pytest.fixture(scope="session")

@@ -48,10 +48,16 @@ def run(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
     path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
     elsewhere = tmp_path_factory.mktemp("elsewhere")
 
-    def start(*arguments: str, cwd: Path = elsewhere) -> subprocess.CompletedProcess[str]:
+    def start(*arguments: str, cwd: Path = elsewhere, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, *arguments],
-            env={**os.environ, "PYTHONPATH": path, "DS_ACCELERATOR": "cpu", "PYTHONDONTWRITEBYTECODE": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": path,
+                "DS_ACCELERATOR": "cpu",
+                "PYTHONDONTWRITEBYTECODE": "1",
+                **variables,
+            },
             cwd=cwd,
             capture_output=True,
             text=True,
@@ -74,9 +80,9 @@ def test_the_commands_know_it_and_it_cures(run: Callable[..., Any]) -> None:
     assert json.loads(applied.stdout.splitlines()[-1]) == [[6, 2, 3], [True, True, True]]
 
 
-def _tested(run: Callable[..., Any], directory: Path, *options: str) -> dict[str, tuple[str, str]]:
+def _tested(run: Callable[..., Any], directory: Path, *options: str, **variables: str) -> dict[str, tuple[str, str]]:
     """name -> (outcome, text) of all tests in the directory."""
-    done = run("-m", "pytest", "-p", "no:cacheprovider", "--junitxml=found.xml", *options, cwd=directory)
+    done = run("-m", "pytest", "-p", "no:cacheprovider", "--junitxml=found.xml", *options, cwd=directory, **variables)
     assert (directory / "found.xml").exists(), done.stdout + done.stderr
     found = {}
     for case in ElementTree.parse(directory / "found.xml").iter("testcase"):
@@ -97,12 +103,13 @@ def _page(name: str, directory: Path) -> Path:
 def test_the_authors_tests_on_the_page(run: Callable[..., Any], tmp_path: Path) -> None:
     """A sample of them; `python -m tox run -e plugin-example` runs all that the example has."""
     directory = _page("plugin", tmp_path)
-    found = _tested(run, directory, "-k", "bug_is_there or again or fixing")
+    only = f"{PATCH_ID},no_sync_incompatible"
+    found = _tested(run, directory, "-k", "disabled_by or fixing or together", DSFIX_ONLY=only)
     outcomes = {name.partition("-")[0]: outcome for name, (outcome, _) in found.items()}
     assert outcomes == {
-        "test_the_bug_is_there_without_the_patch_and_gone_with_it[dsfix": "passed",
+        "test_contract[disabled_by_the_environment": "passed",
         "test_contract[the_fixing_release_is_left_alone": "skipped",  # there is none
-        "test_contract[importing_again_changes_nothing": "passed",
+        "test_all_that_applies_here_lives_together": "passed",
     }, found
 
 
