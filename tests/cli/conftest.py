@@ -47,7 +47,9 @@ class Environment:
         metadata.write_text(f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {version}\n")
 
     def variables(self, **variables):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("DSFIX_")}
+        # the width is that of no terminal
+        mine = ("DSFIX_", "COLUMNS")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
         # the stand-in has what this patch needs, and the environment may or may not have torch and numpy
         return {
             **environment,
