@@ -21,13 +21,15 @@ from source import chosen
 from table import Environment
 
 NAME = "edges"
-HELP = "run the first and the last affected release of each patch; records nothing"
+HELP = "run the last affected release of each patch; records nothing"
 _ANSWERS = (State.CURED, State.NOT_AFFECTED)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patch", nargs="+", metavar="ID", help="these patches only")
-    parser.add_argument("--whole", action="store_true", help="their unaffected neighbours and the newest release, too")
+    parser.add_argument(
+        "--whole", action="store_true", help="the first one, the unaffected neighbours and the newest release, too"
+    )
     parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells at a time")
 
 
@@ -65,12 +67,12 @@ def run(options: argparse.Namespace) -> int:
     gpu = environments.gpu()
     releases = [release.deepspeed for release in table.load().run_in(environment.name)]
     entries = chosen(options.patch)
-    tasks = [
-        Task(entry, release)
-        for entry in entries
-        for release in edges(entry.patch, environment, releases)
-        if options.whole or claimed(entry.patch, environment, release)
-    ]
+    tasks = []
+    for entry in entries:
+        wanted = edges(entry.patch, environment, releases)
+        if not options.whole:
+            wanted = [release for release in wanted if claimed(entry.patch, environment, release)][-1:]
+        tasks += [Task(entry, release) for release in wanted]
     bad = 0
     with Cells() as cells, closing(runner.results(tasks, cells, options.jobs)) as ended:
         for result in ended:

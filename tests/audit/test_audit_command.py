@@ -45,5 +45,6 @@ def test_a_fault_is_found_and_the_patch_that_cures_it_is_named(tmp_path: Path) -
     assert CURE in cures
     assert OTHER not in cures
     differences = {each["what"]: each for each in cures[CURE]["differences"]}
-    assert {name.partition(".")[0] for name in differences["gradients"]["names"]} == {"sometimes"}
+    # where clipping is on, all others are scaled by a norm that is wrong as well
+    assert differences["gradients"]["names"][0].startswith("sometimes.")
     assert os.listdir(tmp_path) == [config.name]

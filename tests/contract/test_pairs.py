@@ -66,7 +66,7 @@ def test_each_subset_cures_what_it_is_for(
     for patch_id in ids:
         preloaded = cells.preloaded_for(CATALOGUE[patch_id])
         path = environments.installed(release)
-        options = {} if preloaded is None else {"rank_command": preloaded.rank}
+        options = {} if preloaded is None else {"rank_command": preloaded.command("dsfix.lab.reproduction")}
         seen = reproduction.run(patch_id, True, TIMEOUT, path, **options)
         assert seen.patch == "applied", f"{patch_id} on {release} is {seen.patch}"
         # without the other patch its bug may come first, which is an error of this reproduction
