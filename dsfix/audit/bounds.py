@@ -18,6 +18,9 @@ KERNELS = 3.0
 #: Errors of adding up and sending, in units of the dtype's eps: one rounding is off by 0.29 of it (root mean
 #: square), and ten independent ones, into the bucket, per accumulation, per rank and after division, by 0.9.
 ROUNDINGS = 1.0
+#: The measured error of few elements may be small by luck: this many units of the model's eps, divided by the square
+#: root of their number, come on top. Seen in fp32, of one element: 3.2.
+LUCK = 4.0
 EPS32 = torch.finfo(torch.float32).eps
 #: Relative error of an optimizer's state in fp32: about twenty roundings.
 STATE = 64 * EPS32
@@ -32,12 +35,13 @@ class Spread:
 
     squares: of the norms of the errors of plain PyTorch's gradients in the plan's precision, summed and divided by the
     square of the number of micro-batches. bias: the sum of these errors, as a tensor, divided by it. size: the mean of
-    the gradients' norms.
+    the gradients' norms. numel: elements of the tensor.
     """
 
     squares: float = 0.0
     bias: torch.Tensor | float = 0.0
     size: float = 0.0
+    numel: int = 1
 
     def add(self, true: torch.Tensor, seen: torch.Tensor, count: int) -> None:
         """One of `count` micro-batches."""
@@ -45,6 +49,7 @@ class Spread:
         self.squares += float(error.square().sum())
         self.bias = self.bias + error
         self.size += float(true.norm()) / count
+        self.numel = true.numel()
 
     @property
     def error(self) -> float:
@@ -54,7 +59,8 @@ class Spread:
 
 def gradient(spread: Spread, eps: float, model_eps: float, total: float) -> float:
     """Of a whole tensor, as a norm. eps: of the dtype that gradients are added and sent in; total: the whole norm."""
-    return KERNELS * spread.error + ROUNDINGS * eps * spread.size + 1e-3 * model_eps * total
+    luck = LUCK * model_eps / math.sqrt(max(1, spread.numel))
+    return KERNELS * spread.error + (ROUNDINGS * eps + luck) * spread.size + 1e-3 * model_eps * total
 
 
 def loss(value: float, error: float, model_eps: float) -> float:

@@ -47,6 +47,13 @@ def holds(found: Class, variant: str, row: Row, wanted: Found) -> bool:
     return same and found.variant in (variant, "with") and found.minimal.items() <= row.items()
 
 
+def but(found: Class, others: Sequence[Class]) -> Class:
+    """The class without what the others have of it."""
+    row = space.complete(found.minimal)
+    shown = [each for each in found.shown if not any(holds(one, found.variant, row, each) for one in others)]
+    return dataclasses.replace(found, shown=tuple(shown))
+
+
 def reduce(row: Row, variant: str, shown: Found, run: Try) -> Class:
     """Leave out level after level until none can be left out; `row` shows `shown`."""
     left = dict(row)

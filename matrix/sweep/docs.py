@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -143,7 +144,8 @@ def _finding(found: Found) -> str:
     if found.what in ("error", "failed"):
         return f"{found.what}{where}: {_escaped(found.detail)}"
     names = f" of {found.names[0]}" if found.names else ""
-    return f"{found.what}{names}{where}, step {found.step}: {found.got:.4g} for {found.wanted:.4g}"
+    got = "absent" if math.isnan(found.got) else f"{found.got:.4g}"
+    return f"{found.what}{names}{where}, step {found.step}: {got} for {found.wanted:.4g}"
 
 
 def _escaped(text: str) -> str:

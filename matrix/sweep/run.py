@@ -74,7 +74,7 @@ def classify(record: Record, run: Try) -> None:
     # first what is there with dsfix, which explains what is there without it, and first in small configs
     for row, variant, each in sorted(shown, key=lambda one: (one[1] != "with", len(space.differing(one[0])))):
         if not any(classes.holds(one, variant, row, each) for one in record.classes):
-            found = classes.reduce(row, variant, each, attempt)
+            found = classes.but(classes.reduce(row, variant, each, attempt), record.classes)
             if variant == "without":
                 found = classes.with_cures(found, record.patches, attempt)
             print(f"  {found.variant}: {found.minimal}: {found.shown[0]} {found.patches}", file=sys.stderr, flush=True)
