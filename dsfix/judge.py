@@ -28,8 +28,9 @@ def decide(entry: Entry, settings: Settings) -> Verdict:
     """The verdict before anything is imported: user's choice, version gate, source."""
     try:
         return before_source(entry, settings) or by_source(entry.patch)
-    except Exception as error:  # a declaration that cannot be evaluated
-        return Verdict(Outcome.FAILED, f"{type(error).__name__}: {error}")
+    except Exception as error:  # one declaration that cannot be evaluated must not cost the others
+        code = f" in `{error.text.strip()}`" if isinstance(error, SyntaxError) and error.text else ""
+        return Verdict(Outcome.FAILED, f"{type(error).__name__}: {error}{code}")
 
 
 def if_asked_for(entry: Entry, settings: Settings) -> Verdict:

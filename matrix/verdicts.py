@@ -61,11 +61,7 @@ def told(entry: registry.Entry, hide: Callable[[bool], None]) -> dict[str, Any]:
 
 def verdict(entry: registry.Entry) -> judge.Verdict:
     """As a job would have it that asks for this patch alone."""
-    try:
-        return judge.decide(entry, Settings(only=frozenset({entry.id})))
-    except Exception as error:  # one patch that cannot be judged must not cost the others
-        code = f" in `{error.text.strip()}`" if isinstance(error, SyntaxError) and error.text else ""
-        return judge.Verdict(Outcome.FAILED, f"{type(error).__name__}: {error}{code}")
+    return judge.decide(entry, Settings(only=frozenset({entry.id})))
 
 
 @contextmanager
