@@ -1,4 +1,4 @@
-"""torch's elastic agent; not in CI: on a busy machine gloo does not always connect the workers that are started again."""
+"""torch's elastic agent; not in CI: on a busy machine gloo does not always connect restarted workers."""
 
 import re
 

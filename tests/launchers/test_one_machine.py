@@ -1,6 +1,7 @@
 """Launchers on one machine: the job dies or trains wrong as it is, and is right below `python -m dsfix run`."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
