@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from dsfix.audit.plan import Plan
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.cuda.build import cache_directory, locked
 from dsfix.lab.installed import torch_build
-from dsfix.lab.ranks import launch
+from dsfix.lab.ranks import fresh, launch
 from dsfix.lab.session import Lab
 
 _SECONDS = 900.0  # a minute on two free cores
@@ -25,10 +24,6 @@ _OPERATORS = {
     "adamw": ("cpu_adam", "deepspeed.ops.adam", "DeepSpeedCPUAdam"),
     "adagrad": ("cpu_adagrad", "deepspeed.ops.adagrad", "DeepSpeedCPUAdagrad"),
 }
-# not `-m`, which would put the current directory, a checkout of dsfix perhaps, before what is installed
-_RUN = (
-    f"import sys; sys.path[:1] == [''] and sys.path.pop(0); from {__name__} import main; sys.exit(main(*sys.argv[1:]))"
-)
 
 
 def build(plan: Plan, environment: Mapping[str, str], work: Path) -> None:
@@ -41,7 +36,7 @@ def build(plan: Plan, environment: Mapping[str, str], work: Path) -> None:
     name = str(section.get("type")).lower()
     own = plan.optimizer or (section.get("params") or {}).get("torch_adam")
     if not own and offload.get("device", "none") != "none" and name in _OPERATORS:
-        launch([sys.executable, "-c", _RUN, plan.device, name], 1, _SECONDS, environment, work)
+        launch([*fresh(__name__), plan.device, name], 1, _SECONDS, environment, work)
 
 
 def main(device: str, optimizer: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -17,15 +16,7 @@ from dsfix.audit.plan import Plan
 from dsfix.audit.verdict import Difference, Verdict
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
-from dsfix.lab.ranks import RankResult, launch
-
-# not `-m`, which would put the current directory, a checkout of dsfix perhaps, before what is installed
-_RUN = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from {} import main; sys.exit(main(*sys.argv[1:]))"
-
-
-def fresh(module: str) -> Sequence[str]:
-    """The command of a fresh process that calls `main` of a module with the arguments that are added."""
-    return (sys.executable, "-c", _RUN.format(module))
+from dsfix.lab.ranks import RankResult, fresh, launch
 
 
 def trial(

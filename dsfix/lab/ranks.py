@@ -15,6 +15,13 @@ from dsfix.lab.environment import SCRATCH, free_port, rank_environment
 from dsfix.lab.errors import LabUnavailable
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
+# not `-m`, which would put the current directory, a checkout of dsfix perhaps, before what is installed
+_MAIN = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from {} import main; sys.exit(main(*sys.argv[1:]))"
+
+
+def fresh(module: str) -> tuple[str, ...]:
+    """The command of a fresh process that calls `main` of a module with the arguments that are added."""
+    return (sys.executable, "-c", _MAIN.format(module))
 
 
 @dataclass(frozen=True)

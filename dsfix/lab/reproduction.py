@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -18,7 +17,7 @@ import dsfix
 from dsfix.lab.environment import rank
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
-from dsfix.lab.ranks import RankResult, launch
+from dsfix.lab.ranks import RankResult, fresh, launch
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent, CannotTell
 from dsfix.registry import Entry, catalogue
@@ -26,10 +25,6 @@ from dsfix.versions import installed
 
 _TAIL_LINES = 20
 _DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "pydantic", "python")
-# not `-m`, which would put the current directory, a checkout of dsfix perhaps, before what is installed
-_RANK = (
-    f"import sys; sys.path[:1] == [''] and sys.path.pop(0); from {__name__} import main; sys.exit(main(*sys.argv[1:]))"
-)
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ def run(
     patched: bool,
     timeout: float = 300.0,
     path: Path | None = None,
-    rank_command: Sequence[str] = (sys.executable, "-c", _RANK),
+    rank_command: Sequence[str] = fresh(__name__),
 ) -> Sighting:
     """Reproduce in `patch.ranks` fresh processes that import dsfix first, in an environment of their own.
 

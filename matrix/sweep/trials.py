@@ -9,9 +9,10 @@ from pathlib import Path
 from types import TracebackType
 
 import environments
-from dsfix.audit.trial import fresh, trial
+from dsfix.audit.trial import trial
 from dsfix.audit.verdict import Verdict
 from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.ranks import fresh
 from dsfix.patch import Severity
 from dsfix.registry import catalogue
 from preload import Preloaded
