@@ -6,7 +6,7 @@ Why: both set the learning rate when they are stepped, which the engine does aft
 How: a schedule that begins (`last_batch_iteration` -1) sets `warmup_min_lr` when it is made, as upstream does.
 Changes: jobs with WarmupLR or WarmupDecayLR: the first step has the learning rate `warmup_min_lr`, 0 by default, as the
     second has; all others have what they had. A checkpoint written without the patch goes on as it would have.
-    WarmupCosineLR is not covered.
+    WarmupCosineLR: warmup_cosine_first_step.
 Upstream: fixed by https://github.com/deepspeedai/DeepSpeed/pull/6597 (0.15.3).
 Retire: when DeepSpeed 0.15.2 is no longer supported here.
 """
