@@ -49,8 +49,8 @@ PATCH = Patch(
             ("stage3:DeepSpeedZeroOptimizer_Stage3", "fp32_partitioned_groups_flat"),
         )
     ),
-    symptom=r"in _optimizer_step\n.*(?:original_param_groups\[group_no\]|optimizer\.param_groups\[param_group_id\])"
-    r"(?:.*\n){1,3}IndexError: list index out of range",
+    symptom=r"(?:original_param_groups\[group_no\]|optimizer\.param_groups\[param_group_idx?\]\['params'\])"
+    r".*\n(?:.*\^.*\n)?.*IndexError: list index out of range",
     upstream=("https://github.com/deepspeedai/DeepSpeed/pull/3401",),
     fixed_in=None,
 )
