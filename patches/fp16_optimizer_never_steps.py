@@ -59,6 +59,10 @@ PATCH = Patch(
 )
 
 _LEARNING_RATE = 0.01
+_BETAS = (
+    0.0,
+    0.0,
+)  # without bias correction, in which a step before the first would count: fp16_step_at_initialization
 _STEPS = 3
 
 
@@ -74,15 +78,14 @@ def reproduce(lab: Lab) -> str:
         MLP(),
         torch.float16,
         [[batch] for batch in batches],
-        lambda p: torch.optim.AdamW(p, _LEARNING_RATE, weight_decay=0.0),
-        True,
+        lambda p: torch.optim.AdamW(p, _LEARNING_RATE, betas=_BETAS, weight_decay=0.0),
     )
 
     half.provide_fused_adam(lab)
     model = MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
-        "optimizer": {"type": "Adam", "params": {"lr": _LEARNING_RATE, "torch_adam": False}},
+        "optimizer": {"type": "Adam", "params": {"lr": _LEARNING_RATE, "betas": _BETAS, "torch_adam": False}},
         "fp16": {
             "enabled": True,
             "initial_scale_power": 0,

@@ -1,0 +1,98 @@
+"""WarmupCosineLR: the first step is made at the optimizer's full learning rate.
+
+Why: up to 0.15.2 WarmupCosineLR sets the learning rate when it is stepped, which the engine does after the optimizer's
+    step, and not when it is made: a training's first step has the optimizer's own `lr`, the largest step of all, at
+    fresh weights and moments, which a warm-up is there to avoid. Since 0.15.3 it begins with 0, but only the first
+    parameter group does; all others make their first step at their full rate. Nothing shows it.
+How: a schedule that begins (`last_batch_iteration` -1) sets 0 for every group when it is made, as upstream does.
+Changes: jobs with WarmupCosineLR, from 0.15.3 on those with several parameter groups: the first step has the learning
+    rate 0; all others have what they had. A checkpoint written without the patch goes on as it would have.
+Upstream: fixed by https://github.com/deepspeedai/DeepSpeed/pull/6597 (0.15.3) for the first group, by
+    https://github.com/deepspeedai/DeepSpeed/pull/7969 (0.19.0) for all. WarmupLR: warmup_first_step.
+Retire: when DeepSpeed 0.18.9 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupCosineLR"
+
+PATCH = Patch(
+    title="WarmupCosineLR: the first step is made at the optimizer's full learning rate",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.12.3,<0.19.0"},
+    changes=(
+        Edit(f"{_SCHEDULE}.get_lr", replace="[0.0]", code="[0.0] * len(self.org_lrs)"),
+        Edit(
+            f"{_SCHEDULE}.__init__",
+            after="self.org_lrs = [group['lr'] for group in self.optimizer.param_groups]",
+            code="if last_batch_iteration == -1:\n    self.step(-1)",
+        ),
+    ),
+    symptom="",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/pull/6597",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7969",
+    ),
+    fixed_in="0.19.0",
+    fixed=(Source(f"{_SCHEDULE}.get_lr", "[0.0 for _ in self.org_lrs]"),),
+)
+
+_RATES = (0.1, 0.02)
+_WARMUP = {"total_num_steps": 8, "warmup_min_ratio": 0.2, "warmup_num_steps": 2, "warmup_type": "linear"}
+# the schedule is stepped after the optimizer, and warms up from 0.2 to 1 in two steps
+_SHARES = (0.0, 0.2, 0.6)
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    schedules = lab.deepspeed.runtime.lr_schedules
+    if not hasattr(schedules, "WarmupCosineLR"):
+        raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no WarmupCosineLR")
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.reference import largest_difference
+
+    batches = [regression_batch(rank=0, step=step) for step in range(len(_SHARES))]
+
+    def groups(model: Any) -> list[dict[str, Any]]:
+        return [
+            {"params": list(part.parameters()), "lr": rate} for part, rate in zip((model.blocks, model.head), _RATES)
+        ]
+
+    def plain(first: Sequence[float]) -> dict[str, Any]:
+        """first: each group's share of its rate in the first step."""
+        model: Any = MLP()
+        optimizer = torch.optim.SGD(groups(model))
+        for number, (inputs, targets) in enumerate(batches):
+            for group, rate, share in zip(optimizer.param_groups, _RATES, first):
+                group["lr"] = rate * (_SHARES[number] if number else share)
+            optimizer.zero_grad()
+            model.loss(inputs, targets).backward()
+            optimizer.step()
+        return {name: p.detach() for name, p in model.named_parameters()}
+
+    model = MLP()
+    config = {
+        "train_micro_batch_size_per_gpu": len(batches[0][0]),
+        "scheduler": {"type": "WarmupCosineLR", "params": _WARMUP},
+    }
+    engine = lab.initialize(model, config, optimizer=torch.optim.SGD(groups(model)))
+    for inputs, targets in batches:
+        outputs = engine(inputs.to(lab.device))
+        engine.backward(torch.nn.functional.mse_loss(outputs, targets.to(lab.device)))
+        engine.step()
+
+    parameters = lab.parameters(engine)
+    difference = largest_difference(parameters, plain((0.0, 0.0)))
+    for which, first in (("both groups", (1.0, 1.0)), ("the second group", (0.0, 1.0))):
+        if largest_difference(parameters, plain(first)).relative < 1e-5 < difference.relative:
+            raise BugPresent(f"the first step of {which} at the full rate: {difference}")
+    assert difference.relative < 1e-5, str(difference)
+    return f"all steps at the rates of the warm-up: parameters are plain PyTorch's within {difference.relative:.1e}"

@@ -1,0 +1,100 @@
+"""WarmupLR and WarmupDecayLR: the first step is made at the optimizer's full learning rate.
+
+Why: both set the learning rate when they are stepped, which the engine does after the optimizer's step, and not when
+    they are made. A training's first step has the optimizer's own `lr` instead of `warmup_min_lr`: the largest step of
+    all, at fresh weights and moments, which a warm-up is there to avoid. Nothing shows it.
+How: a schedule that begins (`last_batch_iteration` -1) sets `warmup_min_lr` when it is made, as upstream does.
+Changes: jobs with WarmupLR or WarmupDecayLR: the first step has the learning rate `warmup_min_lr`, 0 by default, as the
+    second has; all others have what they had. A checkpoint written without the patch goes on as it would have.
+    WarmupCosineLR: warmup_cosine_first_step.
+Upstream: fixed by https://github.com/deepspeedai/DeepSpeed/pull/6597 (0.15.3).
+Retire: when DeepSpeed 0.15.2 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_INIT = "deepspeed.runtime.lr_schedules:WarmupLR.__init__"
+
+PATCH = Patch(
+    title="WarmupLR and WarmupDecayLR: the first step is made at the optimizer's full learning rate",
+    severity=Severity.WRONG_RESULT,
+    # the fault is older, but nothing older than 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.15.3"},
+    changes=(
+        Edit(
+            _INIT,
+            after="self.last_batch_iteration = last_batch_iteration",
+            code="if last_batch_iteration == -1:\n"
+            "    for group, rate in zip(self.optimizer.param_groups, self.min_lrs):\n"
+            "        group['lr'] = rate\n"
+            "    self._last_lr = list(self.min_lrs)",
+        ),
+    ),
+    symptom="",
+    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/6597",),
+    fixed_in="0.15.3",
+    fixed=(
+        Source(
+            _INIT,
+            "if last_batch_iteration == -1:\n    self._last_lr = update_lr(self.optimizer.param_groups, self.get_lr())",
+        ),
+    ),
+)
+
+_OPTIMIZERS_OWN = 0.2
+_WARMUP = {"warmup_min_lr": 0.02, "warmup_max_lr": 0.1, "warmup_num_steps": 2, "warmup_type": "linear"}
+# what the documentation says, the engine's order given: schedule.step() after optimizer.step()
+_RATES: dict[str, tuple[dict[str, int], tuple[float, ...]]] = {
+    "WarmupLR": ({}, (0.02, 0.02, 0.06, 0.1)),
+    "WarmupDecayLR": ({"total_num_steps": 4}, (0.02, 0.02, 0.06, 0.1)),
+}
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.reference import largest_difference
+
+    batches = [regression_batch(rank=0, step=step) for step in range(4)]
+
+    def plain(rates: Sequence[float]) -> dict[str, Any]:
+        model: Any = MLP()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for (inputs, targets), rate in zip(batches, rates):
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
+            model.loss(inputs, targets).backward()
+            optimizer.step()
+        return {name: p.detach() for name, p in model.named_parameters()}
+
+    full, largest = [], 0.0
+    for name, (options, rates) in _RATES.items():
+        model = MLP()
+        config = {
+            "train_micro_batch_size_per_gpu": len(batches[0][0]),
+            "optimizer": {"type": "SGD", "params": {"lr": _OPTIMIZERS_OWN}},
+            "scheduler": {"type": name, "params": {**_WARMUP, **options}},
+        }
+        engine = lab.initialize(model, config, model_parameters=model.parameters())
+        for inputs, targets in batches:
+            outputs = engine(inputs.to(lab.device))
+            engine.backward(torch.nn.functional.mse_loss(outputs, targets.to(lab.device)))
+            engine.step()
+        parameters = lab.parameters(engine)
+        difference = largest_difference(parameters, plain(rates))
+        if largest_difference(parameters, plain((_OPTIMIZERS_OWN, *rates[1:]))).relative < 1e-5 < difference.relative:
+            full.append(f"{name}: {difference}")
+            continue
+        assert difference.relative < 1e-5, f"{name}: {difference}"
+        largest = max(largest, difference.relative)
+    if full:
+        raise BugPresent(f"the first step at {_OPTIMIZERS_OWN:g} for {_WARMUP['warmup_min_lr']}; {'; '.join(full)}")
+    return f"all steps at the rates of the warm-up: parameters are plain PyTorch's within {largest:.1e}"

@@ -1,0 +1,88 @@
+"""ZeRO-3: a second backward pass through the same graph fails, "The size of tensor a (0) must match".
+
+Why: two losses of one forward pass, each with its own `engine.backward`, the first with `retain_graph=True`. The first
+    backward pass releases each module's parameters behind it, and the second does not fetch them: a module is fetched
+    for as many backward passes as its forward passes. It fails in the last module whose parameters are not persistent
+    (`stage3_param_persistence_threshold`); with reentrant checkpointing by "Expected weight to be of same shape as
+    normalized_shape, but got weight of shape [0]".
+How: a module is fetched for each backward pass. What the second one has fetched stays until the end of that pass from
+    0.19.3 on, up to there until the optimizer's step or the next forward pass: it needs memory for the whole
+    parameters. One `backward` of the sum of the losses does not.
+Upstream: not fixed in 0.19.8: https://github.com/deepspeedai/DeepSpeed/issues/3539; open pull requests:
+    https://github.com/deepspeedai/DeepSpeed/pull/8045, https://github.com/deepspeedai/DeepSpeed/pull/8135.
+Retire: when no release without a fix is supported here; see https://github.com/deepspeedai/DeepSpeed/pull/8045.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+PATCH = Patch(
+    title="ZeRO-3: a second backward pass through the same graph: The size of tensor a (0) must match",
+    severity=Severity.CRASH,
+    # the fault is older, but nothing older than 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0"},
+    changes=(
+        Edit(
+            "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload.pre_sub_module_backward_function",
+            before="param_coordinator.trace_prologue(sub_module)",
+            # the caller takes one off, and fetches nothing where none is left
+            code="sub_module.applied_pre_backward_ref_cnt = max(2, sub_module.applied_pre_backward_ref_cnt)",
+        ),
+    ),
+    symptom=r"The size of tensor a \(0\) must match the size of tensor b",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/issues/3539",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8045",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8135",
+    ),
+    fixed_in=None,
+)
+
+_LEARNING_RATE = 0.1
+_STEPS = 3
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.reference import largest_difference, train
+
+    losses = (torch.nn.functional.mse_loss, torch.nn.functional.l1_loss)
+    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    model = MLP()
+    expected = train(
+        model,
+        [[batch] for batch in batches],
+        lambda inputs, targets: sum(loss(model(inputs), targets) for loss in losses),
+        "SGD",
+        lr=_LEARNING_RATE,
+    ).parameters
+
+    model = MLP()
+    config = {
+        "train_micro_batch_size_per_gpu": len(batches[0][0]),
+        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
+        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    for inputs, targets in batches:
+        outputs = engine(inputs.to(lab.device))
+        engine.backward(losses[0](outputs, targets.to(lab.device)), retain_graph=True)
+        try:
+            engine.backward(losses[1](outputs, targets.to(lab.device)))
+        except RuntimeError as error:
+            if re.search(PATCH.symptom, str(error)):
+                raise BugPresent(f"in the second backward pass: {str(error).splitlines()[0][:110]}") from error
+            raise
+        engine.step()
+
+    difference = largest_difference(lab.parameters(engine), expected)
+    assert difference.relative < 1e-5, f"after {_STEPS} steps of two losses {difference}"
+    return f"after {_STEPS} steps of two losses the parameters are plain PyTorch's within {difference.relative:.1e}"

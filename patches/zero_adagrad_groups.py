@@ -1,0 +1,115 @@
+"""ZeRO-1 to 3 with torch's Adagrad and several parameter groups: IndexError, or the groups' options are gone.
+
+Why: torch's Adagrad makes its state when it is made, for the model's parameters and not for ZeRO's partitions of them.
+    ZeRO therefore makes another one, of all partitions as one group and with the options that the first was made with.
+    With several groups the first step fails, IndexError. With one group its own learning rate and weight decay count
+    no more; nor do those that the script, or a schedule that holds the optimizer, sets later.
+How: the optimizer stays the one that it is, with its groups, and gets the state of that other one.
+Changes: torch's Adagrad with one group that has options of its own: they count. Several groups train for the first
+    time. Others: bit for bit as before. A checkpoint written without the patch brings with it the options that it was
+    trained with: set the group's own again after `load_checkpoint`.
+Upstream: not fixed in 0.19.8, and not known to be reported; brought by
+    https://github.com/deepspeedai/DeepSpeed/pull/3401.
+Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it keeps the groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+
+def allocate(optimizer: Any, partitions: Iterable[Any]) -> None:
+    """The state of this Adagrad becomes that of the partitions."""
+    import torch
+
+    fresh = torch.optim.Adagrad(list(partitions), **optimizer.defaults)
+    optimizer.state.clear()
+    optimizer.state.update(fresh.state)
+
+
+PATCH = Patch(
+    title="ZeRO-1 to 3 + torch's Adagrad + several parameter groups: IndexError, or the groups' options are gone",
+    severity=Severity.CRASH,
+    # the fault is older, but nothing older than 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0"},
+    changes=tuple(
+        Edit(
+            f"deepspeed.runtime.zero.{optimizer}.initialize_optimizer_states",
+            replace=f"self.optimizer = torch.optim.Adagrad(self.{partitions}, **self.optimizer.defaults)",
+            code=f"from {__name__} import allocate\nallocate(self.optimizer, self.{partitions})",
+        )
+        for optimizer, partitions in (
+            ("stage_1_and_2:DeepSpeedZeroOptimizer", "single_partition_of_fp32_groups"),
+            ("stage3:DeepSpeedZeroOptimizer_Stage3", "fp32_partitioned_groups_flat"),
+        )
+    ),
+    symptom=r"(?:original_param_groups\[group_no\]|optimizer\.param_groups\[param_group_idx?\]\['params'\])"
+    r".*\n(?:.*\^.*\n)?.*IndexError: list index out of range",
+    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/3401",),
+    fixed_in=None,
+)
+
+_RATES = (0.1, 0.02)
+_DECAY = 0.1
+_DEFAULT_RATE = 0.05
+_STEPS = 3
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.reference import largest_difference
+
+    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+
+    def made(model: Any, several: bool) -> Any:
+        """Adagrad of two groups with rates of their own, or of one that has its own."""
+        parts = (model.blocks, model.head) if several else (model,)
+        groups = [{"params": list(part.parameters()), "lr": rate} for part, rate in zip(parts, _RATES)]
+        groups[0]["weight_decay"] = _DECAY
+        return torch.optim.Adagrad(groups, lr=_DEFAULT_RATE)
+
+    def plain(model: Any, optimizer: Any) -> dict[str, Any]:
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            model.loss(inputs, targets).backward()
+            optimizer.step()
+        return {name: p.detach() for name, p in model.named_parameters()}
+
+    faults, largest = [], 0.0
+    for stage in (1, 2, 3):
+        for several in (True, False):
+            case = f"ZeRO-{stage}, {'two groups' if several else 'one group'}"
+            model = MLP()
+            expected = plain(model, made(model, several))
+            model = MLP()
+            without_options = plain(model, torch.optim.Adagrad(model.parameters(), lr=_DEFAULT_RATE))
+            model = MLP()
+            config = {"train_micro_batch_size_per_gpu": len(batches[0][0]), "zero_optimization": {"stage": stage}}
+            engine = lab.initialize(model, config, optimizer=made(model, several))
+            try:
+                for inputs, targets in batches:
+                    outputs = engine(inputs.to(lab.device))
+                    engine.backward(torch.nn.functional.mse_loss(outputs, targets.to(lab.device)))
+                    engine.step()
+            except IndexError as error:
+                if not several:
+                    raise
+                faults.append(f"{case}: {error}")
+                continue
+            parameters = lab.parameters(engine)
+            difference = largest_difference(parameters, expected)
+            if not several and largest_difference(parameters, without_options).relative < 1e-5 < difference.relative:
+                faults.append(f"{case}: off {difference.relative:.2g}")
+                continue
+            assert difference.relative < 1e-5, f"{case}: {difference}"
+            largest = max(largest, difference.relative)
+    if faults:
+        raise BugPresent("; ".join(faults))
+    return f"ZeRO-1 to 3, one group and two: after {_STEPS} steps plain Adagrad's parameters within {largest:.1e}"
