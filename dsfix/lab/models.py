@@ -30,6 +30,22 @@ class MLP(nn.Module):  # type: ignore[misc,unused-ignore]
         return functional.mse_loss(self(inputs), targets)
 
 
+class Branches(nn.Module):  # type: ignore[misc,unused-ignore]
+    """Two MLPs, added; a batch may leave the second out: float [n, width] -> [n, 1]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = MLP(), MLP(seed=1)
+
+    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
+        result: torch.Tensor = self.first(x) + self.second(x) if both else self.first(x)
+        return result
+
+    def loss(self, inputs: torch.Tensor, targets: torch.Tensor, both: bool) -> torch.Tensor:
+        """Mean squared error."""
+        return functional.mse_loss(self(inputs, both), targets)
+
+
 class Block(nn.Module):  # type: ignore[misc,unused-ignore]
     """A pre-norm transformer block with causal attention: float [n, length, width] -> the same."""
 
