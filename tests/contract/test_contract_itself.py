@@ -171,6 +171,29 @@ def test_good_patches_pass_together(cases: Any) -> None:
     checks.all_at_once(list(cases(together).values()))
 
 
+@pytest.mark.parametrize("name", ["a_replacement", "replacement"])  # whose id is before the other's, and behind it
+def test_what_one_patch_replaces_and_another_edits(cases: Any, name: str) -> None:
+    together = {name: GOOD["replace"], "edit_under_a_decorator": GOOD["edit_under_a_decorator"]}
+    checks.all_at_once(list(cases(together).values()))
+
+
+@pytest.mark.parametrize("name", ["a_replacement", "replacement"])
+def test_what_a_replacement_leaves_behind_shows_where_another_patch_edits(cases: Any, name: str) -> None:
+    together = {
+        name: """
+            def factory(old):
+                del old.__wrapped__
+                def clip(norm, limit):
+                    return old(norm, limit)
+                return clip
+            PATCH = declare(Replace("deepspeed.m:clip", factory), fixed_in=None)
+        """,
+        "edit_under_a_decorator": GOOD["edit_under_a_decorator"],
+    }
+    with pytest.raises(Broken, match=rf"^{name} on .* everything reverted [\s\S]* deepspeed\.m:clip is another"):
+        checks.all_at_once(list(cases(together).values()))
+
+
 # what is wrong -> (the check that has to fail, what it has to say, the patch)
 BAD = {
     "an anchor that is not there": (

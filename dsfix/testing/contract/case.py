@@ -68,7 +68,7 @@ class Case:
     def changes(self) -> list[dict[str, str]]:
         entries = self.together or (self.entry,)
         found = [change for entry in entries for change in declared(entry.patch)]
-        return list({(each["module"], each["qualname"]): each for each in found}.values())
+        return list({describe.place(**each): each for each in found}.values())
 
     @property
     def edits(self) -> list[Edit]:
@@ -197,7 +197,7 @@ class Case:
 def declared(patch: Patch) -> list[dict[str, str]]:
     """The changes of a patch as a process knows them, which does not import dsfix for it."""
     changes = [{"verb": type(c).__name__, "module": c.module, "qualname": c.qualname} for c in patch.changes]
-    return list({(c["module"], c["qualname"]): c for c in changes}.values())
+    return list({describe.place(**each): each for each in changes}.values())
 
 
 def compiled(text: str, qualname: str) -> list[CodeType]:

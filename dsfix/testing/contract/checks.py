@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from dsfix.patch import Edit, Provide, Replace, Wrap
+from dsfix.patch import Change, Edit, Provide, Replace, Wrap
 from dsfix.testing.contract import drift
 from dsfix.testing.contract.case import Broken, Case, compiled
 from dsfix.testing.contract.contract_process import describe
@@ -29,8 +29,8 @@ class DoesNotArise(Exception):
     """The check has nothing to say of this patch, with the reason."""
 
 
-def _target(change: Any) -> str:
-    return f"{change.module}:{change.qualname}"
+def _place(change: Change) -> str:
+    return describe.place(type(change).__name__, change.module, change.qualname)
 
 
 def _codes(text: str, qualname: str) -> dict[str, list[int]]:
@@ -49,7 +49,7 @@ def shipped(case: Case) -> Look:
             raise DoesNotArise(f"without the patch {module} cannot be imported here: {error}")
     _check_errors(case, found, "without the patch", cured=False)
     for edit in case.edits:
-        seen, codes = found["seen"][_target(edit)], _codes(case.text(edit.module), edit.qualname)
+        seen, codes = found["seen"][_place(edit)], _codes(case.text(edit.module), edit.qualname)
         case.expect(codes.get(seen["text"]) == seen["lines"], f"{edit.target} in memory is not what its file says")
     return found
 
@@ -68,24 +68,24 @@ def in_force(case: Case) -> Look:
     _check_outcome(case, found, "with dsfix imported first", "applied")
     _check_errors(case, found, "with dsfix imported first", cured=True)
     for change in case.patch.changes:
-        target = _target(change)
-        now, then = found["seen"][target]["text"], before[target]["text"]
+        place = _place(change)
+        now, then = found["seen"][place]["text"], before[place]["text"]
         if isinstance(change, Edit):
             old, new = (_codes(text, change.qualname) for text in (case.text(change.module), _edited(case, change)))
-            case.expect(set(new) - set(old), f"the edits of {target} change nothing")
+            case.expect(set(new) - set(old), f"the edits of {change.target} change nothing")
             if now not in set(new) - set(old):
                 raise case.broken(
-                    f"{target} is not as with the edits written into the file: "
+                    f"{place} is not as with the edits written into the file: "
                     + describe.difference(now, next(iter(set(new) - set(old))))
                 )
         elif isinstance(change, Provide):
-            case.expect(then == describe.ABSENT, f"{target} is there without the patch: {then}")
-            case.expect(now != describe.ABSENT, f"{target} is not there with the patch")
+            case.expect(then == describe.ABSENT, f"{place} is there without the patch: {then}")
+            case.expect(now != describe.ABSENT, f"{place} is not there with the patch")
         elif isinstance(change, Wrap):
             inner = now.partition("\nby\n")[0].partition("\nwrapped\n")[2]
-            case.expect(_dedented(inner) == then, f"{target} is not one wrapper around what was shipped:\n{now}")
+            case.expect(_dedented(inner) == then, f"{place} is not one wrapper around what was shipped:\n{now}")
         elif isinstance(change, Replace):
-            case.expect(now != then, f"{target} is as without the patch")
+            case.expect(now != then, f"{place} is as without the patch")
     return found
 
 
@@ -194,7 +194,7 @@ def _check_untouched(case: Case, found: Look, texts: Mapping[str, str], when: st
     """Each edited function, as far as it is in the file, is what the file says."""
     for edit in case.edits:
         codes = _codes(texts.get(edit.module) or case.text(edit.module), edit.qualname)
-        seen = found["seen"][_target(edit)]
+        seen = found["seen"][_place(edit)]
         case.expect(not codes or codes.get(seen["text"]) == seen["lines"], f"{when} {edit.target} is not as its file")
 
 
@@ -309,10 +309,10 @@ def it_can_be_taken_back(case: Case) -> None:
     case.expect(not left_at_the_end, f"another patch has left its mark on {', '.join(left_at_the_end)}")
     _check_same(case, reverted["seen"], other["seen"], "reverted while another patch is in force,")
     for edit in case.edits:
-        target = _target(edit)
-        alone, beside = other["seen"][target]["text"], both["seen"][target]["text"]
+        place = _place(edit)
+        alone, beside = other["seen"][place]["text"], both["seen"][place]["text"]
         case.expect(
-            alone not in (beside, shipped(case)["seen"][target]["text"]), f"two patches of {target} are not both on"
+            alone not in (beside, shipped(case)["seen"][place]["text"]), f"two patches of {edit.target} are not both on"
         )
 
 
@@ -359,7 +359,7 @@ def every_process_has_it(case: Case) -> None:
 
 def _check_processes(case: Case, found: _Processes, expected: Look) -> None:
     """`expected`: what stands at the targets in a process that imports dsfix first."""
-    mine = {target: expected[target] for target in map(_target, case.patch.changes)}
+    mine = {place: expected[place] for place in map(_place, case.patch.changes)}
     by_pid = {report["pid"]: report for report in found.reports}
     case.expect(len(by_pid) == len(found.reports), "a process has written two reports")
     case.expect(not found.partial, f"a report was left half written: {found.partial}")
@@ -442,10 +442,9 @@ def all_at_once(cases: Sequence[Case]) -> None:
     together.expect(not found["warnings"], f"with all patches on there are warnings: {found['warnings']}")
     for case in cases:
         for edit in case.edits:
-            target = _target(edit)
-            code = found["seen"][target]["text"]
+            code = found["seen"][_place(edit)]["text"]
             expected = _codes(texts[edit.module], edit.qualname)
-            case.expect(code in expected, f"with all patches on {target} is not as with all edits in the file")
+            case.expect(code in expected, f"with all patches on {edit.target} is not as with all edits in the file")
     orders = [ids, ids[::-1], random.Random(together.release).sample(ids, len(ids))]
     (reverts,) = together.run(["load", "dsfix", *together.targets], ["reverts", orders], **together.on)
     for step in reverts:
@@ -455,7 +454,7 @@ def all_at_once(cases: Sequence[Case]) -> None:
             _check_outcome(case, step, when, "disabled" if case.id in gone else "applied")
         if len(gone) == len(ids):
             for case in cases:
-                before = {target: shipped(case)["seen"][target] for target in map(_target, case.patch.changes)}
+                before = {place: shipped(case)["seen"][place] for place in map(_place, case.patch.changes)}
                 _check_same(case, step["seen"], before, f"with everything reverted in the order {', '.join(gone)}")
     for case in cases:
         _check_processes(case, _processes(together), found["seen"])

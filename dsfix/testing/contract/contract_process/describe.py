@@ -175,6 +175,11 @@ def difference(found: str, expected: str) -> str:
     return f"its description has {len(found.splitlines())} lines, not {len(expected.splitlines())}"
 
 
+def place(verb: str, module: str, qualname: str) -> str:
+    """What a change is made to: a function's code, or what stands at its name; patches may do both to one function."""
+    return f"{'the code of ' * (verb == 'Edit')}{module}:{qualname}"
+
+
 def seen(changes: list[Mapping[str, str]]) -> dict[str, Any]:
-    """`change` of each, by target."""
-    return {f"{c['module']}:{c['qualname']}": change(c["verb"], c["module"], c["qualname"]) for c in changes}
+    """`change` of each, by `place`."""
+    return {place(**each): change(each["verb"], each["module"], each["qualname"]) for each in changes}

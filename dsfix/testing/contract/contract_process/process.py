@@ -70,16 +70,16 @@ class Process:
 
     def remember(self) -> None:
         """What stands at the targets now, the very objects."""
-        self.remembered = {f"{c['module']}:{c['qualname']}": self._objects(c) for c in self.changes}
+        self.remembered = {describe.place(**each): self._objects(each) for each in self.changes}
 
     def compare(self) -> None:
         """Tells the targets where what was remembered does not stand."""
         others = []
         for change in self.changes:
-            target = f"{change['module']}:{change['qualname']}"
-            now, before = self._objects(change), self.remembered[target]
+            place = describe.place(**change)
+            now, before = self._objects(change), self.remembered[place]
             if any(one is not other for one, other in zip(now, before)):
-                others.append(target)
+                others.append(place)
         self.done.append(others)
 
     def _objects(self, change: Mapping[str, str]) -> tuple[Any, Any]:
@@ -103,7 +103,7 @@ class Process:
             theirs = _their_function(name) if provided else _theirs(vars(holder).get(name), name)
             if theirs is not None:
                 setattr(holder, name, theirs)
-                told.append(f"{change['module']}:{change['qualname']}")
+                told.append(describe.place(**change))
         self.done.append(told)
 
     def revert(self, patch_id: str) -> None:
