@@ -79,21 +79,8 @@ _LEARNING_RATE = 0.1
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     lab.require_ranks(2)
-    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.models import Branches, regression_batch
     from dsfix.lab.reference import largest_difference, train
-
-    class Branches(torch.nn.Module):  # type: ignore[misc,name-defined]
-        """The second branch may be left out."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = MLP(), MLP(seed=1)
-
-        def forward(self, x: Any, both: bool) -> Any:
-            return self.first(x) + self.second(x) if both else self.first(x)
-
-        def loss(self, inputs: Any, targets: Any, both: bool) -> Any:
-            return torch.nn.functional.mse_loss(self(inputs, both), targets)
 
     # the last micro-batch leaves the branch out
     batches = [[(*regression_batch(rank, step=micro), micro == 0) for micro in range(2)] for rank in range(2)]
