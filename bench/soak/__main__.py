@@ -20,6 +20,7 @@ from pathlib import Path
 
 from children import Broken
 from kills import kills
+from page import section, update
 from steps import steps
 from threads import threads
 
@@ -34,14 +35,11 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=100, help="of threads")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments and orders")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="write what was seen to this page, too")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write this part of the page, too")
     options = parser.parse_args()
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("dsfix", "deepspeed", "torch"))
-    said = [
-        "# The long run, and faults\n",
-        f"{date.today()}: {versions}, Python {platform.python_version()}, {os.cpu_count()} cores.",
-    ]
-    status = 0
+    conditions = f"{date.today()}: {versions}, Python {platform.python_version()}, {os.cpu_count()} cores"
+    sections, status = {}, 0
     for part in options.only or PARTS:
         amount = "rounds" if part == "threads" else part
         command = f"`python -m tox run -e soak -- --only {part} --{amount} {getattr(options, amount)}`"
@@ -49,10 +47,10 @@ def main() -> int:
             found = PARTS[part](options)
         except Broken as broken:
             found, status = f"It does not hold: {broken}", 1
-        said.append(f"\n## {part.capitalize()}\n\n{command}\n\n{found}")
-        print(said[-1], flush=True)
-    if options.write:
-        options.write.write_text("\n".join(said) + "\n", encoding="utf-8")
+        sections[part] = section(part, command, conditions, found)
+        print(sections[part], flush=True)
+        if options.write:
+            update(options.write, PARTS, sections)
     return status
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -38,8 +37,9 @@ def trial(
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dsfix-audit-") as name:
         scratch = Path(name)
+        environment = {**isolated(scratch, path=path, skip=skip), **({} if patched else {"DSFIX_DISABLE": "1"})}
         try:
-            verdict = _trial(plan, scratch, _choice(scratch, skip, patched, path), timeout, plant, command)
+            verdict = _trial(plan, scratch, environment, timeout, plant, command)
         except LabUnavailable as error:
             verdict = Verdict(failed=str(error))
     return Verdict(**{**vars(verdict), "seconds": time.monotonic() - started})
@@ -105,17 +105,6 @@ def load(found: dict[str, Any]) -> Verdict:
     """The Verdict that dataclasses.asdict has made `found` of."""
     differences = tuple(Difference(**{**each, "names": tuple(each["names"])}) for each in found["differences"])
     return Verdict(**{**found, "differences": differences, "patches": tuple(found["patches"])})
-
-
-def _choice(scratch: Path, skip: Sequence[str], patched: bool, path: Path | None) -> dict[str, str]:
-    environment = isolated(scratch)
-    if not patched:
-        environment["DSFIX_DISABLE"] = "1"
-    if skip:
-        environment["DSFIX_SKIP"] = ",".join(filter(None, [environment.get("DSFIX_SKIP", ""), *skip]))
-    if path is not None:
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(path), environment.get("PYTHONPATH")]))
-    return environment
 
 
 def _end(ranks: Sequence[RankResult], timeout: float) -> str:

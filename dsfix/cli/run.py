@@ -84,13 +84,15 @@ def _instead(words: list[str], environment: dict[str, str]) -> NoReturn:
 
 def _beside(words: list[str], environment: dict[str, str]) -> int:
     """Windows has no exec: the exit status is handed on."""
+    file = shutil.which(words[0]) or words[0]  # Windows itself looks for .exe only, and not for deepspeed.bat
     try:
-        process = subprocess.Popen(words, env=environment)
+        process = subprocess.Popen([file, *words[1:]], env=environment)
     except OSError as error:
         raise _complaint(words[0], error) from None
     while True:
         try:
-            return process.wait()
+            status = process.wait()
+            return status - 2**32 if status >= 2**31 else status  # sys.exit takes no more than 31 bits there
         except KeyboardInterrupt:  # the command has got it, too
             continue
 

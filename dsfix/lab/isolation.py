@@ -7,6 +7,7 @@ import os
 import site
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from dsfix.lab.cuda.build import cache_directory
@@ -38,9 +39,10 @@ print(json.dumps({name: spec and spec.origin for name, spec in found.items()}))
 """
 
 
-def isolated(scratch: Path) -> dict[str, str]:
+def isolated(scratch: Path, *, path: Path | None = None, skip: Iterable[str] = ()) -> dict[str, str]:
     """A whole environment in which the home directory, the caches and the temporary files are below `scratch`.
 
+    path: comes first on sys.path, for a DeepSpeed that is installed there. skip: patches that are left out, too.
     dsfix's own cache stays what it is: the emulated device and DeepSpeed's compiled operators are built there once.
     """
     home, temporary = scratch / "home", scratch / "tmp"
@@ -61,10 +63,9 @@ def isolated(scratch: Path) -> dict[str, str]:
     )
     if cache.exists() and not os.access(cache, os.W_OK):  # one that is shared, with the emulated device in it
         kept["TORCH_EXTENSIONS_DIR"] = str(scratch / "extensions")
-    if "PYTHONPATH" in kept:  # the reproduction runs in a directory of its own
-        kept["PYTHONPATH"] = os.pathsep.join(
-            os.path.abspath(part) for part in kept["PYTHONPATH"].split(os.pathsep) if part
-        )
+    paths = [str(path or ""), *kept.get("PYTHONPATH", "").split(os.pathsep)]
+    kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(each) for each in paths if each)  # each has its own directory
+    kept["DSFIX_SKIP"] = ",".join(filter(None, [kept.get("DSFIX_SKIP", ""), *skip]))
     return kept
 
 

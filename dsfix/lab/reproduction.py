@@ -20,7 +20,7 @@ from dsfix.lab.isolation import isolated
 from dsfix.lab.ranks import RankResult, fresh, launch
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent, CannotTell
-from dsfix.registry import Entry, catalogue
+from dsfix.registry import catalogue
 from dsfix.versions import installed
 
 _TAIL_LINES = 20
@@ -61,10 +61,9 @@ def run(
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dsfix-") as directory:
         scratch = Path(directory)
-        environment = isolated(scratch)
-        environment.update(_choice(entry, patched))
-        if path is not None:
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(path), environment.get("PYTHONPATH")]))
+        environment = isolated(scratch, path=path, skip=() if patched else (patch_id,))
+        if patched and not entry.patch.default and not environment.get("DSFIX_ONLY", "").strip():
+            environment["DSFIX_ONLY"] = ",".join(_with_defaults(patch_id))  # off unless asked for by name
         work = scratch / "work"
         work.mkdir()
         command = [*rank_command, patch_id, directory]
@@ -85,12 +84,8 @@ def run(
     )
 
 
-def _choice(entry: Entry, patched: bool) -> Mapping[str, str]:
-    if not patched:
-        return {"DSFIX_SKIP": ",".join(filter(None, [os.environ.get("DSFIX_SKIP", ""), entry.id]))}
-    if not entry.patch.default and not os.environ.get("DSFIX_ONLY", "").strip():  # off unless asked for by name
-        return {"DSFIX_ONLY": ",".join([entry.id, *(e.id for e in catalogue().values() if e.patch.default)])}
-    return {}
+def _with_defaults(patch_id: str) -> list[str]:
+    return [patch_id, *(entry.id for entry in catalogue().values() if entry.patch.default)]
 
 
 def _read(result: RankResult, directory: Path) -> dict[str, Any] | None:

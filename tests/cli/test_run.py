@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dsfix.cli import run as command_run
+from dsfix.cli.status import Complaint
 from dsfix.start import DIRECTORY
 
 # a job: imports DeepSpeed and says what has become of the patch
@@ -282,3 +284,64 @@ def test_commands_that_cannot_be_executed(job):
     status, sentence, _ = answer()
     assert status == 2
     assert sentence.startswith("dsfix: run needs a command")
+
+
+def test_windows_hands_on_environment_and_exit_status():
+    words = ["sh", "-c", 'test "$PYTHONPATH" = first && exit 7']
+    assert command_run._beside(words, {**os.environ, "PYTHONPATH": "first"}) == 7
+
+
+def test_windows_finds_what_the_shell_finds(monkeypatch, tmp_path):
+    """`deepspeed` is deepspeed.bat there, which CreateProcess does not find."""
+    batch = tmp_path / "tool.bat"
+    batch.write_text("#!/bin/sh\nexit $1\n")
+    batch.chmod(0o755)
+    monkeypatch.setattr("shutil.which", lambda command, path=None: {"tool": str(batch)}.get(command))
+    assert command_run._beside(["tool", "7"], dict(os.environ)) == 7
+    with pytest.raises(Complaint, match=r"^nosuch: command not found"):
+        command_run._beside(["nosuch"], dict(os.environ))
+
+
+@pytest.mark.parametrize(("status", "handed_on"), [(2**31 - 1, 2**31 - 1), (0xC0000005, 0xC0000005 - 2**32)])
+def test_windows_statuses_beyond_31_bits(monkeypatch, status, handed_on):
+    """sys.exit of Pythons before 3.12.8 makes 0xFFFFFFFF of them; the negative number has the same 32 bits."""
+
+    class Ended:
+        def wait(self):
+            return status
+
+    monkeypatch.setattr("subprocess.Popen", lambda words, env: Ended())
+    assert command_run._beside(["train"], {}) == handed_on
+
+
+INTERRUPTED = """\
+import os, subprocess, sys
+from dsfix.cli.run import _beside
+
+class Popen(subprocess.Popen):
+    def wait(self, timeout=None):
+        try:
+            print("waits", flush=True)
+            return super().wait(timeout)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+            raise
+
+subprocess.Popen = Popen
+sys.exit(_beside(["sh", "-c", "trap 'status=5' INT; echo ready; read one; read two; exit $status"], os.environ))
+"""
+
+
+def test_windows_leaves_an_interrupt_to_the_command():
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    assert {process.stdout.readline(), process.stdout.readline()} == {"ready\n", "waits\n"}
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stdout.readline() == "interrupted\n"
+    process.communicate("1\n2\n", timeout=300)
+    assert process.returncode == 5

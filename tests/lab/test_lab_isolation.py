@@ -121,6 +121,21 @@ def test_relative_paths_and_user_packages_are_found(tmp_path: Path, monkeypatch:
         assert found["one_of_the_user"] == str(packages / "one_of_the_user.py")
 
 
+def test_a_directory_that_comes_first_and_patches_that_stay_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    first = isolated(tmp_path, path=Path("first"), skip=["c"])
+    assert (first["PYTHONPATH"], first["DSFIX_SKIP"]) == (str(tmp_path / "first"), "a,c")
+    monkeypatch.setenv("PYTHONPATH", "second")
+    monkeypatch.delenv("DSFIX_SKIP")
+    both = isolated(tmp_path, path=Path("first"), skip=["b", "c"])
+    assert both["PYTHONPATH"].split(os.pathsep) == [str(tmp_path / "first"), str(tmp_path / "second")]
+    assert both["DSFIX_SKIP"] == "b,c"
+    assert not isolated(tmp_path)["DSFIX_SKIP"]
+
+
 def test_origins_are_those_of_a_fresh_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -37,6 +37,19 @@ def test_the_deepspeed_launcher(start):
     assert below_run.said.count("deepspeed 0.14.2, right: ") == 2
 
 
+def test_a_worker_that_dies_and_is_started_again(start):
+    """torch's elastic agent."""
+    as_it_is = start("sh", "elastic.sh", with_dsfix=False)
+    assert as_it_is.status != 0
+    assert as_it_is.trained_wrong()
+
+    below_run = start("sh", "elastic.sh", with_dsfix=True)
+    assert below_run.status == 0
+    assert below_run.said.count("rank 1 dies") == 1
+    assert below_run.said.count("restarts: 1") == 2
+    assert below_run.ranks("right") == 2
+
+
 def test_spawned_processes_and_their_dataloader_workers(start):
     as_it_is = start("python", "processes.py", with_dsfix=False)
     assert as_it_is.status == 1
