@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Callable
 
+from .plan import EXPERTS, Plan
+
 Value = Any
 
 
@@ -59,6 +61,22 @@ REFUSED = (
         ("zero_optimization", "offload_optimizer", "super_offload"), _on, "it steps before it knows the norm, on a GPU"
     ),
 )
+
+
+def experts(plan: Plan) -> str:
+    """Why the plan's experts cannot be trained, in a sentence; "" where they can."""
+    if plan.ep_size > 1 and not plan.moe:
+        return "--ep-size says how many ranks share the experts of --moe, which is not given"
+    if not plan.moe:
+        return ""
+    if plan.stage == 3:
+        return "--moe is for ZeRO stages 0 to 2: DeepSpeed refuses its MoE layer with stage 3"
+    if plan.freeze == "base":
+        return "--moe needs experts that are trained: not with --freeze base or LoRA"
+    if plan.ranks % plan.ep_size or EXPERTS % plan.ep_size:
+        return f"{plan.ranks} ranks and {EXPERTS} experts cannot be shared by --ep-size {plan.ep_size}"
+    return ""
+
 
 _MONITOR = "it writes logs only"
 _OTHER_CODE = "it acts only through calls that the audit does not make"

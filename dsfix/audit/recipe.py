@@ -23,7 +23,7 @@ _CLIENT: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """kind: "adam" (L2 decay), "adamw" (decoupled), "sgd" or "adagrad"; options: of the first group."""
+    """kind: "adam" (L2 decay), "adamw" (decoupled), "sgd", "adagrad" or "lion"; options: of the first group."""
 
     kind: str
     options: Mapping[str, Any]
@@ -52,8 +52,12 @@ def recipe(plan: Plan) -> Recipe:
     if name in ("adam", "adamw"):
         # DeepSpeed's Adam decouples weight decay unless adam_w_mode is false; its AdamW always does
         return Recipe("adamw" if name == "adamw" or decoupled else "adam", _defaults(options, 1e-3))
-    if name in ("sgd", "adagrad"):
+    if name in ("sgd", "adagrad", "lion"):
         return Recipe(name, _defaults(options, 1e-2 if name == "adagrad" else 1e-3))
+    if name == "lamb":
+        raise Unsupported(
+            "Lamb is FusedLamb, a CUDA kernel that DeepSpeed has no code for the CPU for, and is not audited"
+        )
     raise Unsupported(f"the audit knows no reference for the optimizer {section['type']}")
 
 

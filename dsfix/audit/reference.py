@@ -15,6 +15,7 @@ import torch
 
 from dsfix.audit import model as models
 from dsfix.audit.bounds import Spread
+from dsfix.audit.lion import Lion
 from dsfix.audit.plan import Plan
 from dsfix.audit.recipe import recipe
 from dsfix.audit.record import Record, Step
@@ -31,7 +32,7 @@ class Gradients:
     """Of one global batch, in float64. clipped: by the norm of the whole, with `factor`. spread: what rounding does.
 
     largest: the sum over all micro-batches of their largest scaled element in the plan's precision; inf or nan where
-    one of them overflows.
+    one of them overflows. undecided: rounding may choose other experts for a token, and then all is different.
     """
 
     loss: float
@@ -41,6 +42,7 @@ class Gradients:
     spread: dict[str, Spread]
     loss_spread: float
     largest: float
+    undecided: bool = False
 
 
 @dataclass
@@ -76,10 +78,12 @@ class Reference:
         total = {name: torch.zeros_like(exact[name]) for name in self.trained}
         spread = {name: Spread() for name in self.trained}
         loss = loss_error = largest = 0.0
+        undecided = False
         for batch in batches:
             true_loss, true = self._one(self._exact, exact, batch)
             seen_loss, seen = self._one(self._rounded, rounded, batch, scale / self.plan.accumulation)
             largest += max(float(gradient.abs().max()) for gradient in seen.values()) * scale / self.plan.accumulation
+            undecided |= bool(self.plan.moe) and self._exact.moe.undecided(self._rounded.moe)
             loss += true_loss / len(batches)
             loss_error += abs(seen_loss - true_loss) / len(batches)
             for name in self.trained:
@@ -88,7 +92,7 @@ class Reference:
         norm = float(torch.stack([gradient.norm() for gradient in total.values()]).norm())
         factor = min(1.0, self.clip / (norm + 1e-6)) if self.clip > 0.0 else 1.0
         clipped = {name: gradient * factor for name, gradient in total.items()}
-        return Gradients(loss, norm, clipped, factor, spread, loss_error, largest)
+        return Gradients(loss, norm, clipped, factor, spread, loss_error, largest, undecided)
 
     def _one(
         self, model: Any, parameters: Tensors, batch: models.Batch, scale: float = 1.0
@@ -132,6 +136,7 @@ _OPTIMIZERS: Mapping[str, Any] = {
     "adam": torch.optim.Adam,
     "sgd": torch.optim.SGD,
     "adagrad": torch.optim.Adagrad,
+    "lion": Lion,
 }
 
 

@@ -8,21 +8,19 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from packaging.version import Version
-
 from ..config import arguments as model_arguments
 from ..config.checking import check
 from ..config.facts import Facts
 from ..rules import Finding, Level
 from . import auto, shrink
-from .limits import DROPPED, REFUSED, Limit
+from .defaults import clipping
+from .limits import DROPPED, REFUSED, Limit, experts
 from .plan import Plan
 from .recipe import recipe
 from .schedule import rates
 from .unsupported import Unsupported
 
 MOST_RANKS = 8
-_CLIPPING_SINCE = Version("0.19.3")  # gradient_clipping is 1.0 where it is left out, 0 before
 _ZERO = "zero_optimization"
 
 
@@ -43,6 +41,8 @@ class Options:
     backwards: str | None = None
     zero_init: bool | None = None
     lora: bool = False
+    moe: int | None = None
+    ep_size: int | None = None
     phases: tuple[str, ...] | None = None
     arguments: Mapping[str, model_arguments.Value] = field(default_factory=dict)
     most_ranks: int = MOST_RANKS
@@ -78,6 +78,8 @@ def resolve(file: str, options: Options) -> Resolved:
         if limit.holds(facts.get(*limit.path)):
             raise NotAudited(f"{'.'.join(limit.path)} is not audited: {limit.why}")
     plan = _from_arguments(Plan(config), facts, options)
+    if why := experts(plan):
+        raise NotAudited(why)
     wanted = options.ranks or facts.world_size or Plan.ranks
     notes = [f"{plan.ranks} of {wanted} ranks"] if plan.ranks < wanted else []
     notes += _drop(config, facts)
@@ -91,6 +93,8 @@ def resolve(file: str, options: Options) -> Resolved:
     notes += shrink.loss_scale(config)
     if plan.zero_init and options.zero_init is None:
         notes.append("the model is built under zero.Init, as transformers does it (--no-zero-init)")
+    if facts.arguments.get("moe") and not plan.moe:
+        notes.append("no experts: those of transformers' models are plain modules (--moe: DeepSpeed's own layer)")
     if plan.precision == "fp16":
         plan = replace(plan, skip_step=plan.steps // 2)
     try:
@@ -127,7 +131,8 @@ def _from_arguments(plan: Plan, facts: Facts, options: Options) -> Plan:
         "backwards": options.backwards,
         "zero_init": zero_init,
         "lora": lora,
-        "moe": bool(given.get("moe")),
+        "moe": options.moe,
+        "ep_size": options.ep_size,
         "phases": options.phases,
     }
     plan = replace(plan, **{name: value for name, value in chosen.items() if value is not None})
@@ -174,7 +179,7 @@ def _zero(config: dict[str, Any], facts: Facts) -> list[str]:
 def _clipping(config: dict[str, Any], facts: Facts) -> list[str]:
     if "gradient_clipping" in config:
         return []
-    config["gradient_clipping"] = 1.0 if facts.release >= _CLIPPING_SINCE else 0.0
+    config["gradient_clipping"] = clipping(facts.release)
     return [f"gradient_clipping {config['gradient_clipping']}, which is the default of deepspeed {facts.release}"]
 
 

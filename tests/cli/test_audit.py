@@ -195,6 +195,30 @@ def test_what_cannot_be_audited_is_refused(resolved, config, key):
 
 
 @pytest.mark.parametrize(
+    ("stage", "options", "words"),
+    [
+        (3, {"moe": 1}, "ZeRO stages 0 to 2"),
+        (2, {"moe": 1, "lora": True}, "experts that are trained"),
+        (2, {"moe": 1, "ep_size": 4}, "2 ranks and 8 experts cannot be shared by --ep-size 4"),
+        (2, {"moe": 1, "ep_size": 3, "ranks": 3}, "3 ranks and 8 experts cannot"),
+        (2, {"ep_size": 2}, "--moe, which is not given"),
+    ],
+)
+def test_experts_that_cannot_be_trained_are_refused(resolved, stage, options, words):
+    with pytest.raises(NotAudited, match=words):
+        resolved({**PLAIN, "zero_optimization": {"stage": stage}}, **options)
+
+
+def test_experts_are_deepspeeds_own_if_asked_for(resolved):
+    plan = resolved({**PLAIN, "zero_optimization": {"stage": 2}}, moe=2, ep_size=2).plan
+    assert (plan.moe, plan.ep_size) == (2, 2)
+    assert "set ep_size of the MoE layers to 1" in {change.what for change in alternatives(plan, {})}
+    plain = resolved(PLAIN, arguments={"moe": True})
+    assert plain.plan.moe == 0
+    assert said(plain, "no experts")
+
+
+@pytest.mark.parametrize(
     "config",
     [
         {"sequence_parallel_size": 1},
@@ -210,6 +234,12 @@ def test_what_is_switched_off_is_not_refused(resolved, config):
 def test_a_config_with_errors_is_refused_with_their_places(resolved):
     with pytest.raises(NotAudited, match=r"dsfix check(.|\n)*reduce_bucket_size: \"5e8\" is a string"):
         resolved({**PLAIN, "zero_optimization": {"stage": 2, "reduce_bucket_size": "5e8"}})
+
+
+def test_lamb_is_refused_as_what_it_is(resolved):
+    with pytest.raises(NotAudited, match="FusedLamb, a CUDA kernel"):
+        resolved({**PLAIN, "optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}})
+    assert resolved({**PLAIN, "optimizer": {"type": "Lion", "params": {"lr": 1e-3}}}).plan.config["optimizer"]
 
 
 def test_no_optimizer_in_the_config_is_transformers_own(resolved):
