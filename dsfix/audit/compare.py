@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dsfix.audit import bounds
+from dsfix.audit import bounds, lion
 from dsfix.audit import model as models
 from dsfix.audit.plan import Plan
 from dsfix.audit.record import Record, Step
@@ -139,10 +139,13 @@ class Comparison:
         wanted = {name: before.parameters[name].double() for name in reference.start}
         changed = {name: (new - wanted[name]).norm() for name, new in update.parameters.items()}
         wanted.update(update.parameters)
+        moved = step.parameters
+        if reference.recipe.kind == "lion":
+            moved = self._without_still(before, step, given, wanted, number)
         self._tensors(
             "parameters",
             number,
-            step.parameters,
+            moved,
             wanted,
             {name: bounds.close(float(p.norm()), float(changed.get(name, 0.0))) for name, p in wanted.items()},
         )
@@ -158,6 +161,26 @@ class Comparison:
         rounded = {name: p.to(reference.dtype) for name, p in step.parameters.items()}
         self._tensors("weights", number, step.weights, rounded, dict.fromkeys(rounded, 0.0))
         return True
+
+    def _without_still(
+        self,
+        before: Step,
+        step: Step,
+        given: Mapping[str, torch.Tensor],
+        wanted: Mapping[str, torch.Tensor],
+        number: int,
+    ) -> dict[str, torch.Tensor]:
+        """The parameters after a step of Lion: elements that it should not move as `wanted`, and told if they were."""
+        moved, names = dict(step.parameters), []
+        for name in given.keys() & moved.keys():
+            still = lion.still(given[name], before.state.get(name, {}))
+            moved[name] = torch.where(still, wanted[name], moved[name].double())
+            if not torch.allclose(moved[name], step.parameters[name].double(), rtol=1e-6, atol=0.0):
+                names.append(name)
+        if names:
+            detail = "the step moves them by the learning rate, where the sign of zero is zero"
+            self._add(Difference(self._phase, "still parameters", number, tuple(sorted(names)), 0, 0, 1, 0, detail))
+        return moved
 
     @staticmethod
     def _scale(key: str, name: str, value: torch.Tensor, gradients: Mapping[str, torch.Tensor]) -> float:

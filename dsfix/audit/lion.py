@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -33,3 +33,9 @@ class Lion(torch.optim.Optimizer):  # type: ignore[misc,unused-ignore]
                 direction = momentum.lerp(parameter.grad, 1 - first).sign()
                 parameter.sub_(group["lr"] * (direction + group["weight_decay"] * parameter))
                 momentum.lerp_(parameter.grad, 1 - second)
+                self.state[parameter] = {"exp_avg": momentum}  # what else DeepSpeed keeps says nothing
+
+
+def still(gradient: torch.Tensor, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Where a step moves nothing but by weight decay. state: before the step."""
+    return (gradient == 0.0) & (state.get("exp_avg", torch.zeros(())) == 0.0)

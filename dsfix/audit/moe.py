@@ -85,7 +85,8 @@ class Mixture(nn.Module):  # type: ignore[misc,unused-ignore]
         if self.capacity < len(columns):
             full = columns[self.capacity].isfinite()
             gaps.append((columns[self.capacity - 1] - columns[self.capacity])[full])
-        error = (self.seen - rounded.seen.double()).abs().max()
+        likely = self.seen.topk(self.k + 1, dim=1).indices
+        error = (self.seen - rounded.seen.double()).gather(1, likely).abs().max()
         return bool(torch.cat(gaps).min() <= 2 * KERNELS * error)
 
 

@@ -20,6 +20,12 @@ _CLIENT: Mapping[str, Mapping[str, Any]] = {
     "Adagrad": {"lr": 1e-2},
 }
 
+# DeepSpeed's optimizers that have no reference, and why
+_WITHOUT: Mapping[str, str] = {
+    "lamb": "DeepSpeed has it as a CUDA kernel only",
+    "muon": "it makes of what rounding does to a gradient in bf16 most of an update, and no fault would stand out",
+}
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -54,10 +60,8 @@ def recipe(plan: Plan) -> Recipe:
         return Recipe("adamw" if name == "adamw" or decoupled else "adam", _defaults(options, 1e-3))
     if name in ("sgd", "adagrad", "lion"):
         return Recipe(name, _defaults(options, 1e-2 if name == "adagrad" else 1e-3))
-    if name == "lamb":
-        raise Unsupported(
-            "Lamb is FusedLamb, a CUDA kernel that DeepSpeed has no code for the CPU for, and is not audited"
-        )
+    if name in _WITHOUT:
+        raise Unsupported(f"{section['type']} is not audited: {_WITHOUT[name]}")
     raise Unsupported(f"the audit knows no reference for the optimizer {section['type']}")
 
 

@@ -29,6 +29,7 @@ _WHAT = {
     "norm": "the gradient norm that DeepSpeed reports",
     "gradients": "the gradients that the optimizer is given",
     "parameters": "the parameters",
+    "still parameters": "elements whose gradient and momentum are zero",
     "weights": "the weights that the model computes with",
     "learning rates": "the learning rates",
     "skipped": "whether the step is skipped",

@@ -139,6 +139,30 @@ def test_a_token_between_two_experts_is_not_compared() -> None:
     assert apart.undecided(mixture)
 
 
+def lion_trained(moved: float) -> tuple[Plan, Record]:
+    """One step of Lion by hand; where a token's embedding has no gradient it moves by that many learning rates."""
+    plan = Plan(config(clip=0.0, optimizer={"type": "Lion", "params": {"lr": 1e-3}}), steps=1)
+    record = trained(plan)
+    assert record.start is not None
+    [step] = record.steps
+    step.gradients["embed.weight"][5] = 0.0
+    for group in reference.Reference(plan).groups:
+        for name in group["params"]:
+            gradient, before = step.gradients[name], record.start.parameters[name]
+            sign = gradient.sign() + moved * (gradient == 0.0)
+            step.parameters[name] = before - group["lr"] * (sign + group["weight_decay"] * before)
+            step.weights[name] = step.parameters[name]
+            step.state[name] = {"exp_avg": 0.001 * gradient, "step": torch.ones(())}
+    return plan, record
+
+
+@pytest.mark.parametrize(("moved", "told"), [(0.0, set()), (-1.0, {"still parameters"}), (1.0, {"still parameters"})])
+def test_lion_moves_nothing_that_has_no_gradient(moved: float, told: set[str]) -> None:
+    found = compare(*lion_trained(moved)).differences
+    assert {difference.what for difference in found} - {"gradients"} == told
+    assert all(difference.names == ("embed.weight",) for difference in found)
+
+
 def scale(name: str, factor: float) -> Callable[[Step], None]:
     def change(step: Step) -> None:
         for each in step.gradients if name == "all" else [name]:
@@ -325,5 +349,5 @@ def test_schedules(name: str, options: dict[str, Any], wanted: list[float]) -> N
     ],
 )
 def test_what_has_no_reference_is_refused_in_a_sentence(plan: Plan) -> None:
-    with pytest.raises(Unsupported, match=r"^(the audit|the config|freeze) .+"):
+    with pytest.raises(Unsupported, match=r"^(the audit|the config|freeze|Lamb is not) .+"):
         compare(plan, Record())

@@ -236,9 +236,13 @@ def test_a_config_with_errors_is_refused_with_their_places(resolved):
         resolved({**PLAIN, "zero_optimization": {"stage": 2, "reduce_bucket_size": "5e8"}})
 
 
-def test_lamb_is_refused_as_what_it_is(resolved):
-    with pytest.raises(NotAudited, match="FusedLamb, a CUDA kernel"):
-        resolved({**PLAIN, "optimizer": {"type": "Lamb", "params": {"lr": 1e-3}}})
+@pytest.mark.parametrize(("name", "why"), [("Lamb", "a CUDA kernel only"), ("Muon", "what rounding does")])
+def test_an_optimizer_without_a_reference_is_refused_with_the_reason(resolved, name, why):
+    with pytest.raises(NotAudited, match=f"^{name} is not audited: .*{why}"):
+        resolved({**PLAIN, "optimizer": {"type": name, "params": {"lr": 1e-3}}})
+
+
+def test_lion_has_a_reference(resolved):
     assert resolved({**PLAIN, "optimizer": {"type": "Lion", "params": {"lr": 1e-3}}}).plan.config["optimizer"]
 
 
