@@ -104,9 +104,11 @@ class Comparison:
             self._made += not step.skipped
             return True
         self._number("loss", number, step.loss, truth.loss, bounds.loss(truth.loss, truth.loss_spread, self._eps))
-        limits = {
-            name: bounds.gradient(spread, self._sent, self._eps, truth.norm) for name, spread in truth.spread.items()
-        }
+        truth, limits = reference.given(
+            truth,
+            {n: bounds.gradient(spread, self._sent, self._eps, truth.norm) for n, spread in truth.spread.items()},
+            number,
+        )
         norm_limit = bounds.norm(list(limits.values()))
         self._numbers("learning rates", number, step.learning_rates, reference.rates[self._made])
         self._skipped(before, step, truth, number)

@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from dsfix.audit import moe
+from dsfix.audit.muon import is_matrix
 from dsfix.audit.plan import Plan
 from dsfix.audit.unsupported import Unsupported
 
@@ -173,22 +174,39 @@ def _frozen(name: str, plan: Plan) -> bool:
 
 @dataclass(frozen=True)
 class Group:
-    """A parameter group: the names of its parameters, and its own lr (as a factor) and weight decay."""
+    """A parameter group: the names of its parameters, and its own lr (as a factor) and weight decay.
+
+    muon: Muon updates them.
+    """
 
     names: tuple[str, ...]
     rate: float
     weight_decay: float
+    muon: bool = False
 
 
 def groups(model: Model, plan: Plan) -> list[Group]:
     """The optimizer's parameter groups: those of `whole_groups`, and those of their experts after all of them.
 
-    So does DeepSpeed's split_params_into_different_moe_groups_for_optimizer.
+    So does DeepSpeed's split_params_into_different_moe_groups_for_optimizer. With Muon
+    each is one for it and one for Adam.
     """
     whole = whole_groups(model, plan)
+    if str((plan.config.get("optimizer") or {}).get("type")).lower() == "muon":
+        return _muon_groups(model, whole)
     dense = [replace(group, names=tuple(n for n in group.names if not _is_expert(n))) for group in whole]
     experts = [replace(group, names=tuple(filter(_is_expert, group.names))) for group in whole]
     return [group for group in (*dense, *experts) if group.names]
+
+
+def _muon_groups(model: Model, whole: list[Group]) -> list[Group]:
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters() if parameter.requires_grad}
+    found = []
+    for group in whole:
+        for which in (True, False):
+            names = (name for name in group.names if name in shapes and is_matrix(name, shapes[name]) is which)
+            found.append(replace(group, names=tuple(names), muon=which))
+    return [group for group in found if group.names]
 
 
 def _is_expert(name: str) -> bool:

@@ -44,6 +44,11 @@ class Trainer:
         plan, deepspeed = self.plan, self.lab.deepspeed
         if plan.backwards == "tensor" and Version(deepspeed_version()) < Version("0.18.3"):
             raise Unsupported("loss.backward() in place of engine.backward(loss) is possible from DeepSpeed 0.18.3 on")
+        options = recipe(plan)
+        if options.kind == "muon":
+            if Version(deepspeed_version()) < Version("0.18.3"):
+                raise Unsupported("Muon is audited from DeepSpeed 0.18.3 on, which leaves embeddings to Adam")
+            self.lab.torch.compiler.set_stance("force_eager")  # it is compiled on first use, by a compiler and for long
         config = dict(plan.config if config is None else config)
         wanted = models.build(plan, seed)
         groups = models.whole_groups(wanted, plan)
@@ -53,7 +58,6 @@ class Trainer:
         if plan.moe:
             model.moe = moe.deepspeed_layer(plan, model.moe, models.WIDTH, models.tokens(plan), self.lab)
         named = moe.global_names(dict(model.named_parameters()), plan, self.lab)
-        options = recipe(plan)
         grouped = [
             {**group, "params": [named[name] for name in group["params"] if name in named]}
             for group in options.groups(plan, groups)

@@ -7,6 +7,7 @@ whose first update is the sign of the gradient. `train` runs freely.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from dsfix.audit import model as models
+from dsfix.audit import muon
 from dsfix.audit.bounds import Spread
 from dsfix.audit.lion import Lion
 from dsfix.audit.plan import Plan
@@ -66,6 +68,7 @@ class Reference:
         self.trained = [name for name, p in built.named_parameters() if p.requires_grad]
         self.recipe = recipe(plan)
         self.groups = self.recipe.groups(plan, models.groups(built, plan))
+        self._momentum: dict[int, Tensors] = {0: {}}
         self.rates = rates(plan, [group["lr"] for group in self.groups])
 
     def gradients(self, weights: Tensors, step: int, scale: float = 1.0) -> Gradients:
@@ -94,6 +97,22 @@ class Reference:
         clipped = {name: gradient * factor for name, gradient in total.items()}
         return Gradients(loss, norm, clipped, factor, spread, loss_error, largest, undecided)
 
+    def given(
+        self, truth: Gradients, limits: Mapping[str, float], number: int
+    ) -> tuple[Gradients, Mapping[str, float]]:
+        """What the optimizer is given in step `number`, and the limits, which are of what is not clipped.
+
+        A momentum follows from the steps before: where those of one phase were followed, it is every phase's.
+        """
+        beta = {name: group["momentum"] for group in self.groups if group["muon"] for name in group["params"]}
+        if not beta:
+            return truth, limits
+        options = self.plan.config["optimizer"].get("params") or {}
+        dtype = torch.bfloat16 if options.get("ns_method") == "standard" else torch.float16
+        found, wide, moved = muon.given(truth, limits, self._momentum[number], beta, self.clip, dtype)
+        self._momentum.setdefault(number + 1, moved)
+        return found, wide
+
     def _one(
         self, model: Any, parameters: Tensors, batch: models.Batch, scale: float = 1.0
     ) -> tuple[float, dict[str, torch.Tensor]]:
@@ -114,9 +133,14 @@ class Reference:
         result = Update()
         for group, rate in zip(self.groups, rates):
             names = [name for name in group["params"] if name in self.trained]
+            if group["muon"]:
+                for name in names:
+                    decayed = weights[name].double() * (1 - rate * group["weight_decay"])
+                    result.parameters[name] = decayed - rate * gradients[name].double()
+                continue
             given = {name: weights[name].detach().double().clone().requires_grad_() for name in names}
-            options = {key: value for key, value in group.items() if key != "params"}
-            optimizer = _OPTIMIZERS[self.recipe.kind]([{**_own(options), "lr": rate, "params": list(given.values())}])
+            kind = _OPTIMIZERS[self.recipe.kind]
+            optimizer = kind([{**_own(kind, group), "lr": rate, "params": list(given.values())}])
             for name, parameter in given.items():
                 parameter.grad = gradients[name].detach().double()
                 if state.get(name):
@@ -137,11 +161,13 @@ _OPTIMIZERS: Mapping[str, Any] = {
     "sgd": torch.optim.SGD,
     "adagrad": torch.optim.Adagrad,
     "lion": Lion,
+    "muon": torch.optim.AdamW,  # of what is no matrix
 }
 
 
-def _own(options: Mapping[str, Any]) -> dict[str, Any]:
-    known = ("weight_decay", "betas", "eps", "momentum", "dampening", "nesterov", "amsgrad", "lr_decay")
+def _own(kind: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    known = {"weight_decay", "betas", "eps", "momentum", "dampening", "nesterov", "amsgrad", "lr_decay"}
+    known &= inspect.signature(kind).parameters.keys()
     return {key: tuple(v) if isinstance(v, list) else v for key, v in options.items() if key in known}
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
+from packaging.version import Version
+
 from ..config import arguments as model_arguments
 from ..config.checking import check
 from ..config.facts import Facts
@@ -21,6 +23,7 @@ from .schedule import rates
 from .unsupported import Unsupported
 
 MOST_RANKS = 8
+_MUON_GROUPS = Version("0.19.2")
 _ZERO = "zero_optimization"
 
 
@@ -186,6 +189,10 @@ def _clipping(config: dict[str, Any], facts: Facts) -> list[str]:
 def _optimizer(plan: Plan, config: dict[str, Any], facts: Facts, given: Mapping[str, Any]) -> tuple[Plan, list[str]]:
     """Where the config names none, the one that transformers passes; accelerate makes DeepSpeed's of it for offload."""
     own = given.get("optimizer")
+    written = facts.get("optimizer", "type")
+    if not own and str(written).lower() == "muon" and facts.release < _MUON_GROUPS:
+        why = f"one parameter group: deepspeed {facts.release} takes none of the script's own with Muon"
+        return replace(plan, optimizer="", groups=False), [why]
     if own or "optimizer" in config:
         return replace(plan, optimizer=str(own or "")), []
     offloaded = facts.stage and facts.device("offload_optimizer") != "none"
