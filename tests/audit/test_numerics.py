@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dsfix.audit import model, moe, reference, schedule  # noqa: E402
+from dsfix.audit import model, moe, muon, reference, schedule  # noqa: E402
 from dsfix.audit.compare import Comparison, Findings, compare  # noqa: E402
 from dsfix.audit.pieces import Part, Piece, join  # noqa: E402
 from dsfix.audit.plan import Plan  # noqa: E402
@@ -137,6 +137,20 @@ def test_a_token_between_two_experts_is_not_compared() -> None:
     mixture(token.bfloat16().float())
     apart(token.double())
     assert apart.undecided(mixture)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(16, 16), (16, 48), (48, 16), (1, 16)])
+def test_muon_makes_a_matrix_nearly_orthogonal(shape: tuple[int, int], dtype: Any) -> None:
+    """By its singular vectors: the iteration leaves them, and takes each singular value through its polynomial."""
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    values = values / values.norm()
+    for _ in range(5):
+        values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
+    wanted = (left * values) @ right * math.sqrt(max(1.0, shape[0] / shape[1]))
+    error = (muon.orthogonalized(matrix, dtype) - wanted).norm() / wanted.norm()
+    assert error < {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.3}[dtype]
 
 
 def lion_trained(moved: float) -> tuple[Plan, Record]:

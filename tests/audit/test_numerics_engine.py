@@ -45,6 +45,7 @@ PLANS = {
     "zero init": Plan(config(3, "bf16"), ranks=1, steps=3, zero_init=True, lora=True, freeze="base"),
     "experts": Plan(config(2), ranks=1, steps=2, moe=3),
     "lion": Plan(config(3, optimizer={"type": "Lion", "params": {"lr": 1e-3}}), ranks=1, steps=2),
+    "muon": Plan(config(2, optimizer={"type": "Muon", "params": {"lr": 1e-2}}), ranks=1, steps=2),
     "checkpointing": Plan(config(2), ranks=1, steps=2, checkpointing="non-reentrant", freeze="none"),
 }
 

@@ -236,10 +236,27 @@ def test_a_config_with_errors_is_refused_with_their_places(resolved):
         resolved({**PLAIN, "zero_optimization": {"stage": 2, "reduce_bucket_size": "5e8"}})
 
 
-@pytest.mark.parametrize(("name", "why"), [("Lamb", "a CUDA kernel only"), ("Muon", "what rounding does")])
-def test_an_optimizer_without_a_reference_is_refused_with_the_reason(resolved, name, why):
-    with pytest.raises(NotAudited, match=f"^{name} is not audited: .*{why}"):
-        resolved({**PLAIN, "optimizer": {"type": name, "params": {"lr": 1e-3}}})
+@pytest.mark.parametrize(
+    ("name", "config", "why"),
+    [
+        ("Lamb", {"zero_optimization": {"stage": 0}}, "Lamb is not audited: DeepSpeed has it as a CUDA kernel only"),
+        ("Muon", {"bf16": {"enabled": True}}, "Muon is not audited in bf16: .* what rounding does"),
+        ("Muon", {"zero_optimization": {"stage": 0}}, "Muon is not audited without ZeRO"),
+    ],
+)
+def test_an_optimizer_without_a_reference_is_refused_with_the_reason(resolved, release, name, config, why):
+    release("0.19.8")
+    written = {"optimizer": {"type": name, "params": {"lr": 1e-3}}, "zero_optimization": {"stage": 2}}
+    with pytest.raises(NotAudited, match=why):
+        resolved({**PLAIN, **written, **config})
+
+
+@pytest.mark.parametrize(("version", "groups"), [("0.19.1", False), ("0.19.2", True)])
+def test_muon_has_a_reference_and_groups_where_deepspeed_takes_them(resolved, release, version, groups):
+    release(version)
+    result = resolved({**PLAIN, "optimizer": {"type": "Muon"}, "zero_optimization": {"stage": 2}})
+    assert result.plan.groups is groups
+    assert bool(said(result, "one parameter group")) is not groups
 
 
 def test_lion_has_a_reference(resolved):
