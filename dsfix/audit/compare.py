@@ -94,7 +94,7 @@ class Comparison:
     def _step(self, before: Step, step: Step, number: int) -> bool:
         """Whether the steps after this one can be compared."""
         reference = self._reference
-        if not self._whole(before, number):
+        if not self._whole(before, number) or not reference.follows(number):
             return False
         truth = reference.gradients(before.weights, number, before.scale or 1.0)
         if truth.undecided:

@@ -188,11 +188,11 @@ class Group:
 def groups(model: Model, plan: Plan) -> list[Group]:
     """The optimizer's parameter groups: those of `whole_groups`, and those of their experts after all of them.
 
-    So does DeepSpeed's split_params_into_different_moe_groups_for_optimizer. With Muon
-    each is one for it and one for Adam.
+    So does DeepSpeed's split_params_into_different_moe_groups_for_optimizer. With Muon each is one for it, and one for
+    Adam.
     """
     whole = whole_groups(model, plan)
-    if str((plan.config.get("optimizer") or {}).get("type")).lower() == "muon":
+    if not plan.optimizer and str((plan.config.get("optimizer") or {}).get("type")).lower() == "muon":
         return _muon_groups(model, whole)
     dense = [replace(group, names=tuple(n for n in group.names if not _is_expert(n))) for group in whole]
     experts = [replace(group, names=tuple(filter(_is_expert, group.names))) for group in whole]

@@ -130,8 +130,9 @@ def deepspeed_layer(plan: Plan, mixture: Mixture, width: int, tokens: int, lab: 
     layer = layers.MoE(width, _Expert(width), EXPERTS, plan.ep_size, plan.moe, capacity_factor=factor, **options)
     weights = {f"moe.{name}": parameter for name, parameter in mixture.named_parameters()}
     with torch.no_grad():
-        for name, parameter in layer.named_parameters():
-            source = weights[global_name(f"moe.{name}", plan, place(plan, lab))]
+        own = {f"moe.{name}": parameter for name, parameter in layer.named_parameters()}
+        for name, parameter in global_names(own, plan, lab).items():
+            source = weights[name]
             parameter.copy_(source)
             parameter.requires_grad = source.requires_grad
     return layer
@@ -148,23 +149,24 @@ def apart(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return split
 
 
-def place(plan: Plan, lab: Lab) -> int:
+def _share(plan: Plan, lab: Lab) -> int:
     """Which of plan.ep_size shares of the experts this rank holds."""
     # ranks that hold different experts are neighbours, unless the config wants those with the same ones to be
-    apart = lab.world_size // plan.ep_size
-    return lab.rank // apart if plan.config.get("use_data_before_expert_parallelism") else lab.rank % plan.ep_size
+    alike = lab.world_size // plan.ep_size
+    return lab.rank // alike if plan.config.get("use_data_before_expert_parallelism") else lab.rank % plan.ep_size
 
 
-def global_name(name: str, plan: Plan, place: int) -> str:
+def _global_name(name: str, plan: Plan, share: int) -> str:
     """The reference's name of a parameter of DeepSpeed's layer."""
     if not name.startswith("moe.deepspeed_moe."):
         return name
     found = re.fullmatch(r"moe\.deepspeed_moe\.experts\.deepspeed_experts\.(\d+)\.(.*)", name)
     if found is None:
         return name.replace("moe.deepspeed_moe.gate.wg.", "moe.gate.")
-    return f"moe.experts.{place * EXPERTS // plan.ep_size + int(found[1])}.{found[2]}"
+    return f"moe.experts.{share * EXPERTS // plan.ep_size + int(found[1])}.{found[2]}"
 
 
 def global_names(tensors: Mapping[str, Any], plan: Plan, lab: Lab) -> dict[str, Any]:
     """This rank's `tensors` by the reference's names."""
-    return {global_name(name, plan, place(plan, lab)): tensor for name, tensor in tensors.items()}
+    share = _share(plan, lab)
+    return {_global_name(name, plan, share): tensor for name, tensor in tensors.items()}

@@ -23,13 +23,15 @@ _CLIENT: Mapping[str, Mapping[str, Any]] = {
 # DeepSpeed's optimizers that have no reference, and why
 _WITHOUT: Mapping[str, str] = {
     "lamb": "DeepSpeed has it as a CUDA kernel only",
+    "muon": "there is a reference for its AdamW only, not for adam_w_mode false",
 }
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """kind: "adam" (L2 decay), "adamw" (decoupled), "sgd", "adagrad", "lion" or "muon" (matrices; for all
-    else adamw); options: of the first group.
+    """kind: "adam" (L2 decay), "adamw" (decoupled), "sgd", "adagrad", "lion" or "muon".
+
+    "muon" is for matrices, and for all else as "adamw". options: of the first group.
     """
 
     kind: str
@@ -44,7 +46,7 @@ class Recipe:
             for group in groups
         ]
         return [
-            {**self.options, **each, "params": list(group.names), "muon": group.muon}
+            {**self.options, **each, "params": list(group.names), **({"muon": True} if group.muon else {})}
             for each, group in zip(own, groups)
         ]
 
@@ -66,7 +68,7 @@ def recipe(plan: Plan) -> Recipe:
         return Recipe("adamw" if name == "adamw" or decoupled else "adam", _defaults(options, 1e-3))
     if name in ("sgd", "adagrad", "lion"):
         return Recipe(name, _defaults(options, 1e-2 if name == "adagrad" else 1e-3))
-    if name == "muon":
+    if name == "muon" and decoupled:
         return _muon(plan, options)
     if name in _WITHOUT:
         raise Unsupported(f"{section['type']} is not audited: {_WITHOUT[name]}")

@@ -97,6 +97,10 @@ class Reference:
         clipped = {name: gradient * factor for name, gradient in total.items()}
         return Gradients(loss, norm, clipped, factor, spread, loss_error, largest, undecided)
 
+    def follows(self, number: int) -> bool:
+        """Whether what the steps before step `number` have left is known."""
+        return self.recipe.kind != "muon" or number in self._momentum
+
     def given(
         self, truth: Gradients, limits: Mapping[str, float], number: int
     ) -> tuple[Gradients, Mapping[str, float]]:
@@ -104,7 +108,7 @@ class Reference:
 
         A momentum follows from the steps before: where those of one phase were followed, it is every phase's.
         """
-        beta = {name: group["momentum"] for group in self.groups if group["muon"] for name in group["params"]}
+        beta = {name: group["momentum"] for group in self.groups if group.get("muon") for name in group["params"]}
         if not beta:
             return truth, limits
         options = self.plan.config["optimizer"].get("params") or {}
@@ -133,7 +137,7 @@ class Reference:
         result = Update()
         for group, rate in zip(self.groups, rates):
             names = [name for name in group["params"] if name in self.trained]
-            if group["muon"]:
+            if group.get("muon"):
                 for name in names:
                     decayed = weights[name].double() * (1 - rate * group["weight_decay"])
                     result.parameters[name] = decayed - rate * gradients[name].double()

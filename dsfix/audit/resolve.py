@@ -81,8 +81,6 @@ def resolve(file: str, options: Options) -> Resolved:
         if limit.holds(facts.get(*limit.path)):
             raise NotAudited(f"{'.'.join(limit.path)} is not audited: {limit.why}")
     plan = _from_arguments(Plan(config), facts, options)
-    if why := experts(plan):
-        raise NotAudited(why)
     wanted = options.ranks or facts.world_size or Plan.ranks
     notes = [f"{plan.ranks} of {wanted} ranks"] if plan.ranks < wanted else []
     notes += _drop(config, facts)
@@ -100,6 +98,8 @@ def resolve(file: str, options: Options) -> Resolved:
         notes.append("no experts: those of transformers' models are plain modules (--moe: DeepSpeed's own layer)")
     if plan.precision == "fp16":
         plan = replace(plan, skip_step=plan.steps // 2)
+    if why := experts(plan):
+        raise NotAudited(why)
     try:
         rates(plan, [recipe(plan).options["lr"]])
     except Unsupported as error:
