@@ -113,6 +113,8 @@ def _call(plan: Plan) -> Iterator[Change]:
         what = f"checkpoint with use_reentrant={other == 'reentrant'}"
         yield Change(what, fields={"checkpointing": other})
         yield Change("do without gradient checkpointing", fields={"checkpointing": "none"})
+    if plan.ep_size > 1:
+        yield Change("set ep_size of the MoE layers to 1", fields={"ep_size": 1})
     if plan.zero_init:
         yield Change("build the model outside zero.Init", fields={"zero_init": False})
     if plan.backwards != "loss":

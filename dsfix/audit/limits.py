@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Callable
 
+from .plan import EXPERTS, Plan
+
 Value = Any
 
 
@@ -46,7 +48,7 @@ class Limit:
 REFUSED = (
     Limit(("tensor_parallel",), _present, "all ranks of the audit are data-parallel, none splits a layer"),
     Limit(("sequence_parallel_size",), _several, "all ranks of the audit are data-parallel, none splits a sequence"),
-    Limit(("expert_parallel",), _any_enabled, "all ranks of the audit are data-parallel, none holds other experts"),
+    Limit(("expert_parallel",), _any_enabled, "AutoEP takes known models apart (--moe: DeepSpeed's own MoE layer)"),
     Limit(("amp",), _on, "Apex casts operations on a GPU only; bf16 and fp16 are audited"),
     Limit(("compression_training",), _any_enabled, "it trains other weights than PyTorch does, on purpose"),
     Limit(("quantize_training",), _on, "it trains other weights than PyTorch does, on purpose"),
@@ -60,8 +62,28 @@ REFUSED = (
     ),
 )
 
+
+def experts(plan: Plan) -> str:
+    """Why the plan's experts cannot be trained, in a sentence; "" where they can."""
+    if plan.ep_size > 1 and not plan.moe:
+        return "--ep-size says how many ranks share the experts of --moe, which is not given"
+    if not plan.moe:
+        return ""
+    if plan.stage == 3:
+        return "--moe is for ZeRO stages 0 to 2: DeepSpeed refuses its MoE layer with stage 3"
+    if plan.freeze == "base":
+        return "--moe needs experts that are trained: not with --freeze base or LoRA"
+    if plan.ranks % plan.ep_size or EXPERTS % plan.ep_size:
+        return f"{plan.ranks} ranks and {EXPERTS} experts cannot be shared by --ep-size {plan.ep_size}"
+    return ""
+
+
 _MONITOR = "it writes logs only"
 _OTHER_CODE = "it acts only through calls that the audit does not make"
+_EIGHT_BITS = (
+    "its CUDA kernel takes only parameters of a multiple of 8 elements, of which the audit's model has others, and its "
+    "rounding moves gradients as far as faults do"
+)
 _DATA = "it picks the data, and the audit's batches are fixed"
 
 #: These are left out, and the report says so.
@@ -86,7 +108,8 @@ DROPPED = (
     Limit(("checkpoint", "load_universal"), _on, "the audit says itself what is loaded"),
     Limit(("checkpoint", "writer"), _present, "the audit's checkpoints are written by the default writer"),
     *(
-        Limit(("zero_optimization", name), _on, "it quantizes on purpose, with kernels for a GPU")
-        for name in ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients")
+        Limit(("zero_optimization", name), _on, _EIGHT_BITS)
+        for name in ("zero_quantized_weights", "zero_quantized_nontrainable_weights")
     ),
+    Limit(("zero_optimization", "zero_quantized_gradients"), _on, "it quantizes on purpose, with kernels for a GPU"),
 )

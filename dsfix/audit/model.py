@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,12 +12,16 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from dsfix.audit import moe
+from dsfix.audit.muon import is_matrix
 from dsfix.audit.plan import Plan
 from dsfix.audit.unsupported import Unsupported
 
 VOCABULARY, WIDTH, HIDDEN, ODD, LENGTH = 37, 16, 64, 13, 6
 _BLOCKS = 2
 _RANK = 4
+_QUIET = 8.0  # by which the layer's input of experts is divided: what chooses them is louder
+_AUXILIARY = 0.05
 
 
 class _Lora(nn.Module):  # type: ignore[misc,unused-ignore]
@@ -48,17 +52,23 @@ class _Block(nn.Module):  # type: ignore[misc,unused-ignore]
         return result
 
 
+def tokens(plan: Plan) -> int:
+    """Of one forward on one rank."""
+    return plan.micro_batch * LENGTH
+
+
 class Model(nn.Module):  # type: ignore[misc,unused-ignore]
     """A tiny causal language model: int64 tokens [n, length + 1] -> its loss, in the form that plan.backwards says.
 
     It has what bites: an embedding tied to the head, a module that is used twice in one forward, parameters of odd
     sizes and of one element, one that is larger than the others (up), one that is used in every second step only
-    (sometimes), biases, LayerNorm, and buffers of three dtypes.
+    (sometimes), biases, LayerNorm, and buffers of three dtypes; and experts, if the plan says so.
     """
 
     causal: torch.Tensor
     positions: torch.Tensor
     counted: torch.Tensor
+    routes: torch.Tensor
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -76,6 +86,9 @@ class Model(nn.Module):  # type: ignore[misc,unused-ignore]
         self.register_buffer("causal", causal / causal.sum(1, keepdim=True))
         self.register_buffer("positions", torch.arange(LENGTH))
         self.register_buffer("counted", torch.ones(LENGTH, dtype=torch.bool), persistent=False)
+        if plan.moe:
+            self.moe = moe.Mixture(WIDTH, plan.moe, moe.capacity(plan, tokens(plan)))
+            self.register_buffer("routes", moe.routes(VOCABULARY, WIDTH))
 
     def forward(self, tokens: torch.Tensor, sometimes: bool, factor: float) -> Any:
         """factor: multiplies the loss; not finite where the plan wants gradients that are not."""
@@ -88,10 +101,16 @@ class Model(nn.Module):  # type: ignore[misc,unused-ignore]
         x = self.shared(x) + self.widen(torch.tanh(self.narrow(x)))
         if sometimes:
             x = x + self.sometimes(x)
+        auxiliary: Any = 0.0
+        if self.plan.moe:
+            mixed, auxiliary, *_ = self.moe(
+                functional.layer_norm(x, (WIDTH,)) / _QUIET + self.routes[inputs].to(x.dtype)
+            )
+            x = x + mixed
         logits = self.head(self.norm(x) * torch.sigmoid(self.gate(x)))
         wide = logits if logits.dtype == torch.float64 else logits.float()
         each = functional.cross_entropy(wide.flatten(0, 1), targets.flatten(), reduction="none")
-        loss = (each.view_as(targets) * self.counted).mean() * factor
+        loss = ((each.view_as(targets) * self.counted).mean() + _AUXILIARY * auxiliary) * factor
         if self.plan.backwards == "dict":
             return {"loss": loss, "logits": logits}
         if self.plan.backwards == "two":
@@ -116,8 +135,6 @@ def losses(output: Any) -> tuple[torch.Tensor, ...]:
 
 def build(plan: Plan, seed: int = 0) -> Model:
     """The model on the CPU in fp32 with its initial weights; `seed` is added to the plan's. Raises Unsupported."""
-    if plan.moe:
-        raise Unsupported("the audit has no reference for mixture-of-experts layers")
     if plan.freeze == "base" and not plan.lora:
         raise Unsupported("freeze 'base' leaves nothing to train without LoRA layers")
     state = torch.get_rng_state()
@@ -133,6 +150,8 @@ def build(plan: Plan, seed: int = 0) -> Model:
 def initial(name: str, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
     """The initial weights of a parameter: nothing is zero, so that every gradient counts."""
     noise = torch.randn(shape, generator=generator)
+    if name == "moe.gate.weight":
+        return moe.initial_gate(noise)
     if "norm" in name and name.endswith("weight"):
         return 1.0 + 0.1 * noise
     return noise * (0.3 if len(shape) < 2 else 0.8 / math.sqrt(shape[-1]))
@@ -155,15 +174,47 @@ def _frozen(name: str, plan: Plan) -> bool:
 
 @dataclass(frozen=True)
 class Group:
-    """A parameter group: the names of its parameters, and its own lr (as a factor) and weight decay."""
+    """A parameter group: the names of its parameters, and its own lr (as a factor) and weight decay.
+
+    muon: Muon updates them.
+    """
 
     names: tuple[str, ...]
     rate: float
     weight_decay: float
+    muon: bool = False
 
 
 def groups(model: Model, plan: Plan) -> list[Group]:
-    """The parameter groups: matrices, what is not decayed, and embedding and gate at a higher rate; or one of all.
+    """The optimizer's parameter groups: those of `whole_groups`, and those of their experts after all of them.
+
+    So does DeepSpeed's split_params_into_different_moe_groups_for_optimizer. With Muon each is one for it, and one for
+    Adam.
+    """
+    whole = whole_groups(model, plan)
+    if not plan.optimizer and str((plan.config.get("optimizer") or {}).get("type")).lower() == "muon":
+        return _muon_groups(model, whole)
+    dense = [replace(group, names=tuple(n for n in group.names if not _is_expert(n))) for group in whole]
+    experts = [replace(group, names=tuple(filter(_is_expert, group.names))) for group in whole]
+    return [group for group in (*dense, *experts) if group.names]
+
+
+def _muon_groups(model: Model, whole: list[Group]) -> list[Group]:
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters() if parameter.requires_grad}
+    found = []
+    for group in whole:
+        for which in (True, False):
+            names = (name for name in group.names if name in shapes and is_matrix(name, shapes[name]) is which)
+            found.append(replace(group, names=tuple(names), muon=which))
+    return [group for group in found if group.names]
+
+
+def _is_expert(name: str) -> bool:
+    return name.startswith("moe.experts.")
+
+
+def whole_groups(model: Model, plan: Plan) -> list[Group]:
+    """The script's groups: matrices, what is not decayed, and embedding and gate at a higher rate; or one of all.
 
     The one holds the frozen parameters, too, as `model.parameters()` in a script does.
     """

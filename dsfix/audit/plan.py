@@ -10,6 +10,8 @@ from typing import Any
 
 #: What is done at half of the steps, each against the run that is not interrupted.
 PHASES = ("resume", "universal", "zero_to_fp32", "16bit")
+#: Of a mixture-of-experts layer.
+EXPERTS = 8
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,9 @@ class Plan:
     the config's. groups: parameter groups with their own lr and weight decay, or one.
     freeze: "none", "part" (one block and one bias) or "base" (all but the adapters, which needs lora).
     checkpointing: gradient checkpointing of the blocks: "none", "reentrant" or "non-reentrant".
-    zero_init: the model is built under deepspeed.zero.Init. lora, moe: the model has such layers.
+    zero_init: the model is built under deepspeed.zero.Init. lora: the model has such layers.
+    moe: the model has DeepSpeed's mixture-of-experts layer, and that many of its experts take a token; 0: it has none.
+    ep_size: ranks that share the experts.
     left_out: every second step leaves a module of the model out.
     backwards: what ends a forward: "loss" (engine.backward), "dict" (the model returns a dictionary with the loss),
     "two" (two losses of one forward, each with its engine.backward) or "tensor" (loss.backward()).
@@ -41,7 +45,8 @@ class Plan:
     checkpointing: str = "none"
     zero_init: bool = False
     lora: bool = False
-    moe: bool = False
+    moe: int = 0
+    ep_size: int = 1
     left_out: bool = True
     backwards: str = "loss"
     skip_step: int | None = None

@@ -38,28 +38,38 @@ class Trainer:
         config: in place of the plan's.
         """
         from dsfix.audit import model as models
+        from dsfix.audit import moe
         from dsfix.audit.recipe import recipe
 
         plan, deepspeed = self.plan, self.lab.deepspeed
         if plan.backwards == "tensor" and Version(deepspeed_version()) < Version("0.18.3"):
             raise Unsupported("loss.backward() in place of engine.backward(loss) is possible from DeepSpeed 0.18.3 on")
+        options = recipe(plan)
+        if options.kind == "muon":
+            if Version(deepspeed_version()) < Version("0.18.3"):
+                raise Unsupported("Muon is audited from DeepSpeed 0.18.3 on, which leaves embeddings to Adam")
+            self.lab.torch.compiler.set_stance("force_eager")  # it is compiled on first use, by a compiler and for long
         config = dict(plan.config if config is None else config)
         wanted = models.build(plan, seed)
+        groups = models.whole_groups(wanted, plan)
         model = wanted
         if plan.zero_init:
             model = self._partitioned(wanted, config)
-        named = dict(model.named_parameters())
-        options = recipe(plan)
+        if plan.moe:
+            model.moe = moe.deepspeed_layer(plan, model.moe, models.WIDTH, models.tokens(plan), self.lab)
+        named = moe.global_names(dict(model.named_parameters()), plan, self.lab)
         grouped = [
-            {**group, "params": [named[name] for name in group["params"]]}
-            for group in options.groups(plan, models.groups(wanted, plan))
+            {**group, "params": [named[name] for name in group["params"] if name in named]}
+            for group in options.groups(plan, groups)
         ]
         given: dict[str, Any] = {"model": model, "config": config}
+        if plan.moe:
+            grouped = moe.apart(grouped)
         if plan.optimizer:
             given["optimizer"] = getattr(self.lab.torch.optim, plan.optimizer)(grouped, **options.options)
-        elif plan.groups:
-            own = [{key: group[key] for key in ("params", "lr", "weight_decay")} for group in grouped]
-            given["model_parameters"] = own
+        elif plan.groups or plan.moe:
+            kept = ("params", "lr", "weight_decay", "name", "moe") if plan.groups else ("params", "name", "moe")
+            given["model_parameters"] = [{key: group[key] for key in kept if key in group} for group in grouped]
         else:
             given["model_parameters"] = model.parameters()
         return deepspeed.initialize(**given)[0]
@@ -79,9 +89,11 @@ class Trainer:
 
     def observer(self, engine: Any) -> Any:
         """Follows `engine`."""
+        from dsfix.audit import moe
         from dsfix.audit.observe import Observer
 
-        return Observer(engine, {parameter: name for name, parameter in engine.module.named_parameters()})
+        named = moe.global_names(dict(engine.module.named_parameters()), self.plan, self.lab)
+        return Observer(engine, {parameter: name for name, parameter in named.items()})
 
     def step(self, engine: Any, number: int) -> float:
         """One optimizer step. Returns the mean loss over this rank's micro-batches."""
@@ -197,12 +209,13 @@ def describe(lab: Lab, seen: Seen) -> None:
 
 
 def provide_kernels(lab: Lab) -> None:
-    """DeepSpeed's FusedAdam needs a kernel for a GPU: plain PyTorch does its step where there is none."""
+    """DeepSpeed's FusedAdam and FusedLion are kernels for a GPU: plain PyTorch does their step where there is none."""
     assert lab.deepspeed
     if lab.device_name in ("CPU", "emulated CUDA device"):
-        from dsfix.lab.half import provide_fused_adam
+        from dsfix.lab.half import provide_fused_adam, provide_fused_lion
 
         provide_fused_adam(lab)
+        provide_fused_lion(lab)
 
 
 def _import(path: str) -> None:

@@ -20,10 +20,19 @@ _CLIENT: Mapping[str, Mapping[str, Any]] = {
     "Adagrad": {"lr": 1e-2},
 }
 
+# DeepSpeed's optimizers that have no reference, and why
+_WITHOUT: Mapping[str, str] = {
+    "lamb": "DeepSpeed has it as a CUDA kernel only",
+    "muon": "there is a reference for its AdamW only, not for adam_w_mode false",
+}
+
 
 @dataclass(frozen=True)
 class Recipe:
-    """kind: "adam" (L2 decay), "adamw" (decoupled), "sgd" or "adagrad"; options: of the first group."""
+    """kind: "adam" (L2 decay), "adamw" (decoupled), "sgd", "adagrad", "lion" or "muon".
+
+    "muon" is for matrices, and for all else as "adamw". options: of the first group.
+    """
 
     kind: str
     options: Mapping[str, Any]
@@ -31,10 +40,15 @@ class Recipe:
     def groups(self, plan: Plan, groups: list[Group]) -> list[dict[str, Any]]:
         """Each group's options, and its names as "params"."""
         own = [
-            {"lr": self.options["lr"] * group.rate, "weight_decay": group.weight_decay} if plan.groups else {}
+            {"lr": self.options["lr"] * group.rate, "weight_decay": group.weight_decay}
+            if plan.groups
+            else {"lr": self.options.get("muon_lr" if group.muon else "adam_lr", self.options["lr"])}
             for group in groups
         ]
-        return [{**self.options, **each, "params": list(group.names)} for each, group in zip(own, groups)]
+        return [
+            {**self.options, **each, "params": list(group.names), **({"muon": True} if group.muon else {})}
+            for each, group in zip(own, groups)
+        ]
 
 
 def recipe(plan: Plan) -> Recipe:
@@ -52,9 +66,27 @@ def recipe(plan: Plan) -> Recipe:
     if name in ("adam", "adamw"):
         # DeepSpeed's Adam decouples weight decay unless adam_w_mode is false; its AdamW always does
         return Recipe("adamw" if name == "adamw" or decoupled else "adam", _defaults(options, 1e-3))
-    if name in ("sgd", "adagrad"):
+    if name in ("sgd", "adagrad", "lion"):
         return Recipe(name, _defaults(options, 1e-2 if name == "adagrad" else 1e-3))
+    if name == "muon" and decoupled:
+        return _muon(plan, options)
+    if name in _WITHOUT:
+        raise Unsupported(f"{section['type']} is not audited: {_WITHOUT[name]}")
     raise Unsupported(f"the audit knows no reference for the optimizer {section['type']}")
+
+
+def _muon(plan: Plan, options: dict[str, Any]) -> Recipe:
+    if plan.precision != "fp32":
+        why = "it makes most of an update of what rounding does to a gradient, so that no fault would stand out"
+        raise Unsupported(f"Muon is not audited in {plan.precision}: {why}")
+    if not plan.stage:
+        raise Unsupported("Muon is not audited without ZeRO: its updates are made in the optimizer, and not seen")
+    if plan.moe:
+        raise Unsupported("Muon is not audited together with experts")
+    both = options.get("lr")
+    rates = {name: options.get(name, both or usual) for name, usual in (("muon_lr", 0.02), ("adam_lr", 3e-4))}
+    defaults = {"lr": 0.02, "weight_decay": 0.0, "momentum": 0.95, "betas": (0.9, 0.95), "eps": 1e-10}
+    return Recipe("muon", {**defaults, **options, **rates})
 
 
 def client_options(plan: Plan) -> dict[str, Any]:

@@ -7,6 +7,7 @@ whose first update is the sign of the gradient. `train` runs freely.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 import torch
 
 from dsfix.audit import model as models
+from dsfix.audit import muon
 from dsfix.audit.bounds import Spread
+from dsfix.audit.lion import Lion
 from dsfix.audit.plan import Plan
 from dsfix.audit.recipe import recipe
 from dsfix.audit.record import Record, Step
@@ -31,7 +34,7 @@ class Gradients:
     """Of one global batch, in float64. clipped: by the norm of the whole, with `factor`. spread: what rounding does.
 
     largest: the sum over all micro-batches of their largest scaled element in the plan's precision; inf or nan where
-    one of them overflows.
+    one of them overflows. undecided: rounding may choose other experts for a token, and then all is different.
     """
 
     loss: float
@@ -41,6 +44,7 @@ class Gradients:
     spread: dict[str, Spread]
     loss_spread: float
     largest: float
+    undecided: bool = False
 
 
 @dataclass
@@ -64,6 +68,7 @@ class Reference:
         self.trained = [name for name, p in built.named_parameters() if p.requires_grad]
         self.recipe = recipe(plan)
         self.groups = self.recipe.groups(plan, models.groups(built, plan))
+        self._momentum: dict[int, Tensors] = {0: {}}
         self.rates = rates(plan, [group["lr"] for group in self.groups])
 
     def gradients(self, weights: Tensors, step: int, scale: float = 1.0) -> Gradients:
@@ -76,10 +81,12 @@ class Reference:
         total = {name: torch.zeros_like(exact[name]) for name in self.trained}
         spread = {name: Spread() for name in self.trained}
         loss = loss_error = largest = 0.0
+        undecided = False
         for batch in batches:
             true_loss, true = self._one(self._exact, exact, batch)
             seen_loss, seen = self._one(self._rounded, rounded, batch, scale / self.plan.accumulation)
             largest += max(float(gradient.abs().max()) for gradient in seen.values()) * scale / self.plan.accumulation
+            undecided |= bool(self.plan.moe) and self._exact.moe.undecided(self._rounded.moe)
             loss += true_loss / len(batches)
             loss_error += abs(seen_loss - true_loss) / len(batches)
             for name in self.trained:
@@ -88,7 +95,27 @@ class Reference:
         norm = float(torch.stack([gradient.norm() for gradient in total.values()]).norm())
         factor = min(1.0, self.clip / (norm + 1e-6)) if self.clip > 0.0 else 1.0
         clipped = {name: gradient * factor for name, gradient in total.items()}
-        return Gradients(loss, norm, clipped, factor, spread, loss_error, largest)
+        return Gradients(loss, norm, clipped, factor, spread, loss_error, largest, undecided)
+
+    def follows(self, number: int) -> bool:
+        """Whether what the steps before step `number` have left is known."""
+        return self.recipe.kind != "muon" or number in self._momentum
+
+    def given(
+        self, truth: Gradients, limits: Mapping[str, float], number: int
+    ) -> tuple[Gradients, Mapping[str, float]]:
+        """What the optimizer is given in step `number`, and the limits, which are of what is not clipped.
+
+        A momentum follows from the steps before: where those of one phase were followed, it is every phase's.
+        """
+        beta = {name: group["momentum"] for group in self.groups if group.get("muon") for name in group["params"]}
+        if not beta:
+            return truth, limits
+        options = self.plan.config["optimizer"].get("params") or {}
+        dtype = torch.bfloat16 if options.get("ns_method") == "standard" else torch.float16
+        found, wide, moved = muon.given(truth, limits, self._momentum[number], beta, self.clip, dtype)
+        self._momentum.setdefault(number + 1, moved)
+        return found, wide
 
     def _one(
         self, model: Any, parameters: Tensors, batch: models.Batch, scale: float = 1.0
@@ -110,9 +137,14 @@ class Reference:
         result = Update()
         for group, rate in zip(self.groups, rates):
             names = [name for name in group["params"] if name in self.trained]
+            if group.get("muon"):
+                for name in names:
+                    decayed = weights[name].double() * (1 - rate * group["weight_decay"])
+                    result.parameters[name] = decayed - rate * gradients[name].double()
+                continue
             given = {name: weights[name].detach().double().clone().requires_grad_() for name in names}
-            options = {key: value for key, value in group.items() if key != "params"}
-            optimizer = _OPTIMIZERS[self.recipe.kind]([{**_own(options), "lr": rate, "params": list(given.values())}])
+            kind = _OPTIMIZERS[self.recipe.kind]
+            optimizer = kind([{**_own(kind, group), "lr": rate, "params": list(given.values())}])
             for name, parameter in given.items():
                 parameter.grad = gradients[name].detach().double()
                 if state.get(name):
@@ -132,11 +164,14 @@ _OPTIMIZERS: Mapping[str, Any] = {
     "adam": torch.optim.Adam,
     "sgd": torch.optim.SGD,
     "adagrad": torch.optim.Adagrad,
+    "lion": Lion,
+    "muon": torch.optim.AdamW,  # of what is no matrix
 }
 
 
-def _own(options: Mapping[str, Any]) -> dict[str, Any]:
-    known = ("weight_decay", "betas", "eps", "momentum", "dampening", "nesterov", "amsgrad", "lr_decay")
+def _own(kind: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    known = {"weight_decay", "betas", "eps", "momentum", "dampening", "nesterov", "amsgrad", "lr_decay"}
+    known &= inspect.signature(kind).parameters.keys()
     return {key: tuple(v) if isinstance(v, list) else v for key, v in options.items() if key in known}
 
 

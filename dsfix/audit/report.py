@@ -29,6 +29,7 @@ _WHAT = {
     "norm": "the gradient norm that DeepSpeed reports",
     "gradients": "the gradients that the optimizer is given",
     "parameters": "the parameters",
+    "still parameters": "elements whose gradient and momentum are zero",
     "weights": "the weights that the model computes with",
     "learning rates": "the learning rates",
     "skipped": "whether the step is skipped",
@@ -108,7 +109,9 @@ def described(plan: Plan) -> str:
     parts.append(f"clipping {config['gradient_clipping']:g}" if config.get("gradient_clipping") else "no clipping")
     parts.append(f"torch.optim.{plan.optimizer}" if plan.optimizer else str(config.get("optimizer", {}).get("type")))
     parts += [config["scheduler"]["type"]] if config.get("scheduler", {}).get("type") else []
-    parts += ["zero.Init"] * plan.zero_init + ["LoRA"] * plan.lora + ["MoE"] * plan.moe
+    parts += ["zero.Init"] * plan.zero_init + ["LoRA"] * plan.lora
+    if plan.moe:
+        parts.append(f"top-{plan.moe} MoE, ep_size {plan.ep_size}")
     parts += [f"{plan.checkpointing} checkpointing"] if plan.checkpointing != "none" else []
     ranks = f"{plan.ranks} rank{'s' * (plan.ranks > 1)}"
     return f"{', '.join(parts)}; {plan.steps} steps on {ranks}"

@@ -15,14 +15,15 @@ from ..config.checking import check
 from ..config.facts import Facts
 from ..rules import Finding, Level
 from . import auto, shrink
-from .limits import DROPPED, REFUSED, Limit
+from .defaults import clipping
+from .limits import DROPPED, REFUSED, Limit, experts
 from .plan import Plan
 from .recipe import recipe
 from .schedule import rates
 from .unsupported import Unsupported
 
 MOST_RANKS = 8
-_CLIPPING_SINCE = Version("0.19.3")  # gradient_clipping is 1.0 where it is left out, 0 before
+_MUON_GROUPS = Version("0.19.2")
 _ZERO = "zero_optimization"
 
 
@@ -43,6 +44,8 @@ class Options:
     backwards: str | None = None
     zero_init: bool | None = None
     lora: bool = False
+    moe: int | None = None
+    ep_size: int | None = None
     phases: tuple[str, ...] | None = None
     arguments: Mapping[str, model_arguments.Value] = field(default_factory=dict)
     most_ranks: int = MOST_RANKS
@@ -91,8 +94,12 @@ def resolve(file: str, options: Options) -> Resolved:
     notes += shrink.loss_scale(config)
     if plan.zero_init and options.zero_init is None:
         notes.append("the model is built under zero.Init, as transformers does it (--no-zero-init)")
+    if facts.arguments.get("moe") and not plan.moe:
+        notes.append("no experts: those of transformers' models are plain modules (--moe: DeepSpeed's own layer)")
     if plan.precision == "fp16":
         plan = replace(plan, skip_step=plan.steps // 2)
+    if why := experts(plan):
+        raise NotAudited(why)
     try:
         rates(plan, [recipe(plan).options["lr"]])
     except Unsupported as error:
@@ -127,7 +134,8 @@ def _from_arguments(plan: Plan, facts: Facts, options: Options) -> Plan:
         "backwards": options.backwards,
         "zero_init": zero_init,
         "lora": lora,
-        "moe": bool(given.get("moe")),
+        "moe": options.moe,
+        "ep_size": options.ep_size,
         "phases": options.phases,
     }
     plan = replace(plan, **{name: value for name, value in chosen.items() if value is not None})
@@ -174,13 +182,17 @@ def _zero(config: dict[str, Any], facts: Facts) -> list[str]:
 def _clipping(config: dict[str, Any], facts: Facts) -> list[str]:
     if "gradient_clipping" in config:
         return []
-    config["gradient_clipping"] = 1.0 if facts.release >= _CLIPPING_SINCE else 0.0
+    config["gradient_clipping"] = clipping(facts.release)
     return [f"gradient_clipping {config['gradient_clipping']}, which is the default of deepspeed {facts.release}"]
 
 
 def _optimizer(plan: Plan, config: dict[str, Any], facts: Facts, given: Mapping[str, Any]) -> tuple[Plan, list[str]]:
     """Where the config names none, the one that transformers passes; accelerate makes DeepSpeed's of it for offload."""
     own = given.get("optimizer")
+    written = facts.get("optimizer", "type")
+    if not own and str(written).lower() == "muon" and facts.release < _MUON_GROUPS:
+        why = f"one parameter group: deepspeed {facts.release} takes none of the script's own with Muon"
+        return replace(plan, optimizer="", groups=False), [why]
     if own or "optimizer" in config:
         return replace(plan, optimizer=str(own or "")), []
     offloaded = facts.stage and facts.device("offload_optimizer") != "none"

@@ -11,10 +11,11 @@ class Difference:
     """Something that DeepSpeed computes otherwise, from the first step at which it does.
 
     phase: "training" or one of plan.PHASES. what: "loss", "norm", "gradients", "parameters", "learning rates", "state
-    exp_avg" and the like, "weights" (what the model computes with, against the parameters), "loss scale", "skipped" or
-    "error"; with "initial " before it what is so before the first step. step: from 0. names: the parameters, most
-    different first; empty for what has none. got, wanted: the number, for tensors the norm of the first. off: relative
-    difference; bound: what rounding explains. detail: a sentence more, or the error's last line.
+    exp_avg" and the like, "weights" (what the model computes with, against the parameters), "still parameters"
+    (elements that Lion should not move), "loss scale", "skipped" or "error"; with "initial " before it what is so
+    before the first step. step: from 0. names: the parameters, most different first; empty for what has none. got,
+    wanted: the number, for tensors the norm of the first. off: relative difference; bound: what rounding explains.
+    detail: a sentence more, or the error's last line.
     """
 
     phase: str

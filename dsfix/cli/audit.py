@@ -67,6 +67,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     choose("--zero-init", action=argparse.BooleanOptionalAction, help="the model is built under deepspeed.zero.Init")
     choose("--lora", action="store_true", help="the model has adapters, and all else is frozen")
+    number(
+        "--moe", type=_number(1, 4), metavar="K", help="the model has DeepSpeed's MoE layer: K of 8 experts per token"
+    )
+    number("--ep-size", type=_number(1, 8), metavar="N", help="ranks that share the experts of --moe (default: 1)")
     choose("--phases", type=_phases, metavar="NAME,…", help=f"of {', '.join(PHASES)}, or none (default: all)")
     choose("--model-args", action="append", default=[], metavar="KEY=VALUE[,…]", help="see below; may be repeated")
     choose("--no-search", action="store_true", help="only say what differs, with dsfix and without")

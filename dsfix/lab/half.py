@@ -1,4 +1,4 @@
-"""fp16 and bf16 training: DeepSpeed's FusedAdam without its kernel, and the reference by plain PyTorch."""
+"""fp16 and bf16 training: DeepSpeed's fused optimizers without their kernels, and the reference by plain PyTorch."""
 
 from __future__ import annotations
 
@@ -44,6 +44,35 @@ class _Kernel:
             square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
             update = (average / correction1) / ((square / correction2).sqrt() + eps)
             parameter.add_(update + weight_decay * parameter if decoupled else update, alpha=-lr)
+
+
+class _LionKernel:
+    """In place of FusedLionBuilder: the same step in plain PyTorch, which adds lr where there is no sign."""
+
+    def load(self) -> _LionKernel:
+        return self
+
+    @staticmethod
+    def multi_tensor_lion(
+        chunk_size: int,
+        overflow: torch.Tensor,
+        tensors: Sequence[Sequence[torch.Tensor]],
+        lr: float,
+        beta1: float,
+        beta2: float,
+        step: int,
+        weight_decay: float,
+    ) -> None:
+        for gradient, parameter, average in zip(*tensors):
+            up = average.lerp(gradient, 1 - beta1) > 0
+            parameter.mul_(1 - lr * weight_decay).add_(torch.where(up, -lr, lr))
+            average.lerp_(gradient, 1 - beta2)
+
+
+def provide_fused_lion(lab: Lab) -> None:
+    """DeepSpeed's FusedLion, which "Lion" in a config is on a GPU without offload, needs no kernel."""
+    assert lab.deepspeed
+    importlib.import_module("deepspeed.ops.lion.fused_lion").FusedLionBuilder = _LionKernel  # type: ignore[attr-defined]
 
 
 def provide_fused_adam(lab: Lab) -> None:

@@ -92,6 +92,8 @@ class Lab:
         elif self.emulated:
             accelerator.use_emulated_cuda(deepspeed)
         deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
+        if self.emulated:  # else torch splits it for a group of some of the ranks, which gloo cannot
+            torch.distributed.distributed_c10d._get_default_group().bound_device_id = None
         gc.freeze()  # an engine collects a dozen times, and would look through all of torch each time
         return deepspeed
 

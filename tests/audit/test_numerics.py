@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dsfix.audit import model, reference, schedule  # noqa: E402
+from dsfix.audit import model, moe, muon, reference, schedule  # noqa: E402
 from dsfix.audit.compare import Comparison, Findings, compare  # noqa: E402
 from dsfix.audit.pieces import Part, Piece, join  # noqa: E402
 from dsfix.audit.plan import Plan  # noqa: E402
@@ -51,6 +51,7 @@ def trained(plan: Plan, precision: Any = torch.float32) -> Record:
                 if p in optimizer.state
             },
             weights={name: p.detach().clone() for name, p in built.named_parameters()},
+            counters={"global_steps": 0, "skipped_steps": 0},
         )
 
     record = Record(start=held())
@@ -79,8 +80,12 @@ def trained(plan: Plan, precision: Any = torch.float32) -> Record:
 PLAN = Plan(config(), steps=3)
 
 
+LORA = Plan(config(clip=0.0), steps=3, groups=False, freeze="none", lora=True)
+EXPERTS = Plan(config(), steps=3, moe=3, ranks=2)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("plan", [PLAN, Plan(config(clip=0.0), steps=3, groups=False, freeze="none", lora=True)])
+@pytest.mark.parametrize("plan", [PLAN, LORA, EXPERTS])
 def test_plain_pytorch_agrees_with_itself(precision: str, plan: Plan) -> None:
     plan = Plan(**{**vars(plan), "config": {**plan.config, precision: {"enabled": True}}})
     found = compare(plan, trained(plan, reference.DTYPES[precision]))
@@ -93,6 +98,83 @@ def test_the_free_reference_is_plain_pytorch() -> None:
     for one, other in zip(free.steps, seen.steps):
         assert one.loss == pytest.approx(other.loss, rel=1e-4)
         assert one.norm == pytest.approx(other.norm, rel=1e-3)
+
+
+@pytest.mark.parametrize(("k", "capacity"), [(1, 3), (2, 3), (3, 2)])
+def test_experts_are_weighted_as_published(k: int, capacity: int) -> None:
+    """Three equal tokens, and as many experts' outputs as are 1, 10, 100, …"""
+    probabilities = torch.tensor([0.5, 0.2, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01]).double()
+    mixture = moe.Mixture(16, k, capacity).double()
+    with torch.no_grad():
+        mixture.gate.weight.zero_()
+        mixture.gate.weight[:, 0] = probabilities.log()
+        for number, expert in enumerate(mixture.experts):
+            for parameter in expert.parameters():
+                parameter.zero_()
+            expert.down.bias.fill_(10.0**number)
+    token = torch.zeros(3, 16).double()
+    token[:, 0] = 1.0
+    output, auxiliary = mixture(token)
+    first = list(probabilities[:k])
+    weights = first if k == 1 else [each / sum(first) for each in first]
+    wanted = sum(float(weight) * 10.0**number for number, weight in enumerate(weights))
+    assert sorted(output[:, 5].tolist()) == pytest.approx([0.0] * (3 - capacity) + [wanted] * capacity)
+    shares = sum(first) / k if k > 2 else first[0]
+    assert float(auxiliary.detach()) == pytest.approx(8 * float(shares))
+
+
+def test_a_token_between_two_experts_is_not_compared() -> None:
+    mixture = moe.Mixture(16, 1, 2)
+    with torch.no_grad():
+        mixture.gate.weight.copy_(torch.eye(8, 16))
+    token = torch.zeros(2, 16)
+    token[:, 0], token[:, 1] = 2.0, 1.0
+    mixture(token)
+    apart = copy.deepcopy(mixture).double()
+    apart(token.double())
+    assert not apart.undecided(mixture)
+    token[1, 1] = 1.999
+    mixture(token.bfloat16().float())
+    apart(token.double())
+    assert apart.undecided(mixture)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(16, 16), (16, 48), (48, 16), (1, 16)])
+def test_muon_makes_a_matrix_nearly_orthogonal(shape: tuple[int, int], dtype: Any) -> None:
+    """By its singular vectors: the iteration leaves them, and takes each singular value through its polynomial."""
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    values = values / values.norm()
+    for _ in range(5):
+        values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
+    wanted = (left * values) @ right * math.sqrt(max(1.0, shape[0] / shape[1]))
+    error = (muon.orthogonalized(matrix, dtype) - wanted).norm() / wanted.norm()
+    assert error < {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.3}[dtype]
+
+
+def lion_trained(moved: float) -> tuple[Plan, Record]:
+    """One step of Lion by hand; where a token's embedding has no gradient it moves by that many learning rates."""
+    plan = Plan(config(clip=0.0, optimizer={"type": "Lion", "params": {"lr": 1e-3}}), steps=1)
+    record = trained(plan)
+    assert record.start is not None
+    [step] = record.steps
+    step.gradients["embed.weight"][5] = 0.0
+    for group in reference.Reference(plan).groups:
+        for name in group["params"]:
+            gradient, before = step.gradients[name], record.start.parameters[name]
+            sign = gradient.sign() + moved * (gradient == 0.0)
+            step.parameters[name] = before - group["lr"] * (sign + group["weight_decay"] * before)
+            step.weights[name] = step.parameters[name]
+            step.state[name] = {"exp_avg": 0.001 * gradient, "step": torch.ones(())}
+    return plan, record
+
+
+@pytest.mark.parametrize(("moved", "told"), [(0.0, set()), (-1.0, {"still parameters"}), (1.0, {"still parameters"})])
+def test_lion_moves_nothing_that_has_no_gradient(moved: float, told: set[str]) -> None:
+    found = compare(*lion_trained(moved)).differences
+    assert {difference.what for difference in found} - {"gradients"} == told
+    assert all(difference.names == ("embed.weight",) for difference in found)
 
 
 def scale(name: str, factor: float) -> Callable[[Step], None]:
@@ -188,6 +270,41 @@ def test_steps_after_a_load_are_compared_with_what_was_before() -> None:
     assert {difference.phase for difference in findings.differences} == {"resume"}
 
 
+def not_finite(record: Record, plan: Plan) -> Record:
+    """As where the first step was made with gradients that were not finite, and a job has loaded what it has left."""
+    for step in record.steps:
+        for tensors in (step.parameters, step.weights, *step.state.values()):
+            for tensor in tensors.values():
+                tensor.fill_(math.nan)
+    record.loaded["resume"] = copy.deepcopy(record.steps[plan.half - 1])
+    record.resumed["resume"] = copy.deepcopy(record.steps[plan.half :])
+    record.exports["16bit"] = dict(record.steps[plan.half - 1].weights)
+    return record
+
+
+def test_nan_that_was_saved_is_no_difference_and_no_agreement() -> None:
+    plan = Plan({**config("bf16"), "bf16": {"enabled": True, "check_grad_overflow": False}}, steps=2, skip_step=0)
+    record = not_finite(trained(plan, torch.bfloat16), plan)
+    record.exports["16bit"] = {
+        **{name: tensor.bfloat16() for name, tensor in model.build(plan).state_dict().items()},
+        **record.exports["16bit"],
+        "head.weight": record.exports["16bit"]["embed.weight"],
+    }
+    found = compare(plan, record)
+    assert not found.differences
+    assert {"training from step 0", "resume: parameters", "resume: state exp_avg", "16bit: parameters"} <= set(
+        found.unseen
+    )
+
+
+def test_nan_on_one_side_only_is_a_difference() -> None:
+    plan = Plan(config(), steps=2)
+    record = trained(plan)
+    record.loaded["resume"] = not_finite(copy.deepcopy(record), plan).steps[0]
+    record.resumed["resume"] = []
+    assert {difference.phase for difference in compare(plan, record).differences} == {"resume"}
+
+
 def test_pieces_of_ranks_are_put_together() -> None:
     whole = torch.arange(6.0).view(2, 3)
 
@@ -241,10 +358,10 @@ def test_schedules(name: str, options: dict[str, Any], wanted: list[float]) -> N
         Plan(config(optimizer={"type": "OneBitAdam"})),
         Plan(config(optimizer={})),
         Plan(config(), optimizer="Rprop"),
-        Plan(config(), moe=True),
+        Plan(config(optimizer={"type": "Lamb"})),
         Plan(config(), freeze="base"),
     ],
 )
 def test_what_has_no_reference_is_refused_in_a_sentence(plan: Plan) -> None:
-    with pytest.raises(Unsupported, match=r"^(the audit|the config|freeze) .+"):
+    with pytest.raises(Unsupported, match=r"^(the audit|the config|freeze|Lamb is not) .+"):
         compare(plan, Record())

@@ -195,6 +195,30 @@ def test_what_cannot_be_audited_is_refused(resolved, config, key):
 
 
 @pytest.mark.parametrize(
+    ("stage", "options", "words"),
+    [
+        (3, {"moe": 1}, "ZeRO stages 0 to 2"),
+        (2, {"moe": 1, "lora": True}, "experts that are trained"),
+        (2, {"moe": 1, "ep_size": 4}, "2 ranks and 8 experts cannot be shared by --ep-size 4"),
+        (2, {"moe": 1, "ep_size": 3, "ranks": 3}, "3 ranks and 8 experts cannot"),
+        (2, {"ep_size": 2}, "--moe, which is not given"),
+    ],
+)
+def test_experts_that_cannot_be_trained_are_refused(resolved, stage, options, words):
+    with pytest.raises(NotAudited, match=words):
+        resolved({**PLAIN, "zero_optimization": {"stage": stage}}, **options)
+
+
+def test_experts_are_deepspeeds_own_if_asked_for(resolved):
+    plan = resolved({**PLAIN, "zero_optimization": {"stage": 2}}, moe=2, ep_size=2).plan
+    assert (plan.moe, plan.ep_size) == (2, 2)
+    assert "set ep_size of the MoE layers to 1" in {change.what for change in alternatives(plan, {})}
+    plain = resolved(PLAIN, arguments={"moe": True})
+    assert plain.plan.moe == 0
+    assert said(plain, "no experts")
+
+
+@pytest.mark.parametrize(
     "config",
     [
         {"sequence_parallel_size": 1},
@@ -210,6 +234,33 @@ def test_what_is_switched_off_is_not_refused(resolved, config):
 def test_a_config_with_errors_is_refused_with_their_places(resolved):
     with pytest.raises(NotAudited, match=r"dsfix check(.|\n)*reduce_bucket_size: \"5e8\" is a string"):
         resolved({**PLAIN, "zero_optimization": {"stage": 2, "reduce_bucket_size": "5e8"}})
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "why"),
+    [
+        ("Lamb", {"zero_optimization": {"stage": 0}}, "Lamb is not audited: DeepSpeed has it as a CUDA kernel only"),
+        ("Muon", {"bf16": {"enabled": True}}, "Muon is not audited in bf16: .* what rounding does"),
+        ("Muon", {"zero_optimization": {"stage": 0}}, "Muon is not audited without ZeRO"),
+    ],
+)
+def test_an_optimizer_without_a_reference_is_refused_with_the_reason(resolved, release, name, config, why):
+    release("0.19.8")
+    written = {"optimizer": {"type": name, "params": {"lr": 1e-3}}, "zero_optimization": {"stage": 2}}
+    with pytest.raises(NotAudited, match=why):
+        resolved({**PLAIN, **written, **config})
+
+
+@pytest.mark.parametrize(("version", "groups"), [("0.19.1", False), ("0.19.2", True)])
+def test_muon_has_a_reference_and_groups_where_deepspeed_takes_them(resolved, release, version, groups):
+    release(version)
+    result = resolved({**PLAIN, "optimizer": {"type": "Muon"}, "zero_optimization": {"stage": 2}})
+    assert result.plan.groups is groups
+    assert bool(said(result, "one parameter group")) is not groups
+
+
+def test_lion_has_a_reference(resolved):
+    assert resolved({**PLAIN, "optimizer": {"type": "Lion", "params": {"lr": 1e-3}}}).plan.config["optimizer"]
 
 
 def test_no_optimizer_in_the_config_is_transformers_own(resolved):

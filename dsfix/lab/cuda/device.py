@@ -37,6 +37,9 @@ def install(native: types.ModuleType) -> None:
         native.set_device(index)
         return before
 
+    def maybe_exchange_device(index: int) -> int:  # torch.compile wants another function for each name
+        return exchange_device(index)
+
     def properties(device: Device = None) -> types.SimpleNamespace:
         return types.SimpleNamespace(
             name=NAME,
@@ -66,7 +69,7 @@ def install(native: types.ModuleType) -> None:
         "current_device": lambda: int(native.current_device()),
         "set_device": set_device,
         "_exchange_device": exchange_device,
-        "_maybe_exchange_device": exchange_device,
+        "_maybe_exchange_device": maybe_exchange_device,
         "get_device_properties": properties,
         "get_device_name": lambda device=None: NAME,
         "get_device_capability": lambda device=None: _CAPABILITY,
