@@ -87,5 +87,9 @@ def reproduce(lab: Lab) -> str:
         for stage in (1, 2, 3)
     }
     bf16 = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
-    cases["bf16"] = initial_step.compare(lab, torch.bfloat16, bf16)
+    try:
+        cases["bf16"] = initial_step.compare(lab, torch.bfloat16, bf16)
+    except NotImplementedError as error:  # what newer releases say to this config
+        if "unsupported mix" not in str(error):
+            raise
     return initial_step.report(cases)
