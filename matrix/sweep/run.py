@@ -62,6 +62,7 @@ def classify(record: Record, run: Try) -> None:
         for each in classes.findings(run_)
     ]
     record.classes = [one for one in record.classes if any(classes.holds(one, v, row, each) for row, v, each in shown)]
+    others = [one for other in records.load_all() if other.release != record.release for one in other.classes]
     seen: dict[tuple[str, str, tuple[str, ...]], Run] = {}
 
     def attempt(row: Row, variant: str, left_out: Sequence[str]) -> Run:
@@ -74,9 +75,10 @@ def classify(record: Record, run: Try) -> None:
     # first what is there with dsfix, which explains what is there without it, and first in small configs
     for row, variant, each in sorted(shown, key=lambda one: (one[1] != "with", len(space.differing(one[0])))):
         if not any(classes.holds(one, variant, row, each) for one in record.classes):
-            found = classes.but(classes.reduce(row, variant, each, attempt), record.classes)
+            known = [*record.classes, *others]
+            found = classes.but(classes.reduce(row, variant, each, attempt, known), record.classes)
             if variant == "without":
-                found = classes.with_cures(found, record.patches, attempt)
+                found = classes.with_cures(found, record.patches, attempt, known)
             print(f"  {found.variant}: {found.minimal}: {found.shown[0]} {found.patches}", file=sys.stderr, flush=True)
             record.classes.append(found)
             records.save(record)
