@@ -51,7 +51,8 @@ def _run(options: argparse.Namespace) -> int:
 
     for name in options.releases:
         with Trials(name) as trials:
-            running.classify(running.release(name, trials.run, options.jobs, options.again, options.config), trials.run)
+            record = running.release(name, trials.run, options.jobs, options.again, options.config)
+            running.classify(record, trials.run, options.jobs)
     return _complain(name for name in docs.faults(records.load_all()) if name.partition(":")[0] in options.releases)
 
 

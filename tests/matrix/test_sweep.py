@@ -194,7 +194,7 @@ def engine(three, tmp_path, monkeypatch):
 
 def swept(engine: Engine, **options) -> Record:
     record = run.release("0.17.6", engine, 1, **{"again": False, **options})
-    run.classify(record, engine)
+    run.classify(record, engine, 2)
     return record
 
 
