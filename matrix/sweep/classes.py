@@ -81,13 +81,18 @@ def reduce(row: Row, variant: str, shown: Found, run: Try, known: Iterable[Class
     return Class(variant, space.differing(left), findings(run(left, variant, ())))
 
 
+def _within(one: Class, other: Class) -> bool:
+    return one.minimal.items() <= other.minimal.items()
+
+
 def with_cures(found: Class, applied: Sequence[str], run: Try, known: Iterable[Class] = ()) -> Class:
     """A class of the variant "without" with the patches that it takes to cure it: none where dsfix does not.
 
     known: classes, of other releases too, whose patches are tried first.
     """
     row = space.complete(found.minimal)
-    suspects = {patch for each in alike(known, found.shown[0]) for patch in each.patches}
+    near = [each for each in alike(known, found.shown[0]) if _within(each, found) or _within(found, each)]
+    suspects = {patch for each in near for patch in each.patches}
 
     def enough(kept: Sequence[str]) -> bool:
         seen = run(row, "with", [patch for patch in applied if patch not in kept])

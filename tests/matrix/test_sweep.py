@@ -147,7 +147,7 @@ class TestClasses:
             return disagreeing() if "b" in left_out else AGREES
 
         applied = [chr(code) for code in range(ord("a"), ord("z"))]
-        known = [Class("without", {"stage": "3"}, (WRONG,), ("b", "z"))]
+        known = [Class("without", {"stage": "2", "groups": "several"}, (WRONG,), ("b", "z"))]
         assert classes.with_cures(Class("without", {"stage": "2"}, (WRONG,)), applied, attempt, known).patches == ("b",)
         assert len(tried) <= 3
 
