@@ -61,7 +61,11 @@ def classify(record: Record, run: Try, jobs: int) -> None:
         for row, run_ in _disagreeing(record, rows, variant)
         for each in classes.findings(run_)
     ]
-    record.classes = [one for one in record.classes if any(classes.holds(one, v, row, each) for row, v, each in shown)]
+    record.classes = [
+        one
+        for one in record.classes
+        if any(variant == one.variant and classes.holds(one, variant, row, each) for row, variant, each in shown)
+    ]
     others = [one for other in records.load_all() if other.release != record.release for one in other.classes]
     seen: dict[tuple[str, str, tuple[str, ...]], Run] = {}
 
