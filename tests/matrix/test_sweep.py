@@ -234,6 +234,15 @@ class TestRun:
         engine.faulty = False
         assert [each.patches for each in swept(engine, again=True).classes] == [("cures",)]
 
+    def test_what_is_gone_with_dsfix_is_found_anew_without_it(self, engine):
+        engine.faulty = True
+        record = swept(engine)
+        engine.faulty = False
+        for runs in record.runs.values():
+            del runs["with"]
+        records.save(record)
+        assert [(each.variant, each.patches) for each in swept(engine).classes] == [("without", ("cures",))]
+
     def test_a_damaged_record_is_one_sentence(self, engine, tmp_path):
         (tmp_path / "0.17.6.json").write_text('{"runs": 1}')
         with pytest.raises(Complaint, match="cannot be read as a record of the sweep"):
