@@ -9,8 +9,9 @@ How: with ZeRO on, "bf16" means BF16_Optimizer. On 0.18.3 and 0.18.4 it gets the
     releases reduces before it would add the last micro-batch's. Without ZeRO, and for pipelines without it, all stays.
 Changes: fp32 weights and optimizer states are split among the ranks, gradients are accumulated in fp32: numbers change
     by bf16's rounding. A step whose gradients are all zero, or not finite, is an AssertionError of BF16_Optimizer, as
-    before 0.17.6 and since 0.18.5. A checkpoint written without the patch has no optimizer state: load it with
-    `load_optimizer_states=False`, and the job goes on from its bf16 weights, with an optimizer that starts anew.
+    before 0.17.6 and since 0.18.5: bf16_nonfinite_step_ends_job. A checkpoint written without the patch has no
+    optimizer state: load it with `load_optimizer_states=False`, and the job goes on from its bf16 weights, with an
+    optimizer that starts anew.
 Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/7515 (0.17.6), fixed by
     https://github.com/deepspeedai/DeepSpeed/pull/7788 (0.18.5). The order of reducing and adding:
     https://github.com/deepspeedai/DeepSpeed/pull/7985 (0.19.0).

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable
 
-LIMIT = 300  # seconds that a child may take
+LIMIT = 600  # seconds that a child may take on a busy machine
 
 
 class Broken(Exception):

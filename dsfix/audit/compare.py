@@ -139,6 +139,7 @@ class Comparison:
         given = {name: gradients.get(name, truth.clipped[name]) for name in reference.trained}
         update = reference.update(before.parameters, before.state, given, step.learning_rates)
         wanted = {name: before.parameters[name].double() for name in reference.start}
+        margins = reference.margins(before.parameters, before.state, given, step.learning_rates)
         changed = {name: (new - wanted[name]).norm() for name, new in update.parameters.items()}
         wanted.update(update.parameters)
         moved = step.parameters
@@ -149,7 +150,10 @@ class Comparison:
             number,
             moved,
             wanted,
-            {name: bounds.close(float(p.norm()), float(changed.get(name, 0.0))) for name, p in wanted.items()},
+            {
+                name: bounds.close(float(p.norm()), float(changed.get(name, 0.0))) + margins.get(name, 0.0)
+                for name, p in wanted.items()
+            },
         )
         for key in sorted({key for state in update.state.values() for key in state}):
             values = {name: state[key] for name, state in update.state.items()}
@@ -210,8 +214,8 @@ class Comparison:
             wanted = not finite
         else:
             section = plan.config.get("bf16") or plan.config.get("bfloat16") or {}
-            certain = finite or plan.precision == "bf16"
             wanted = not finite and bool(section.get("check_grad_overflow"))
+            certain = finite or wanted  # some optimizers skip the step without being told to
         if certain:
             self._number("skipped", number, float(step.skipped), float(wanted), 0.0)
         if before.scale is None or step.scale is None or plan.precision != "fp16":

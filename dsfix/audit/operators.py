@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -40,6 +41,16 @@ def build(plan: Plan, environment: Mapping[str, str], work: Path) -> None:
         launch([*fresh(__name__), plan.device, name], 1, _SECONDS, environment, work)
 
 
+def _current(directory: Path) -> bool:
+    """Whether nothing is to be compiled: a build that was killed, or one for another torch, leaves a library, too."""
+    try:
+        plan = (directory / "build.ninja").read_text(encoding="utf-8")
+        told = subprocess.run(["ninja", "-C", str(directory), "-n"], capture_output=True, text=True)
+    except OSError:
+        return False
+    return f"{torch_build().directory}{os.sep}" in plan and "no work to do" in told.stdout
+
+
 def main(device: str, optimizer: str) -> int:
     """In a process of its own."""
     operator, module, name = _OPERATORS[optimizer]
@@ -48,7 +59,7 @@ def main(device: str, optimizer: str) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory / "dsfix.lock"):
         left = directory / "lock"  # of a process that was killed: all of dsfix's wait at the other lock
-        if left.exists() or not (directory / f"{operator}.so").exists():
+        if left.exists() or not _current(directory):
             left.unlink(missing_ok=True)
             with Lab(device) as lab:
                 assert lab.deepspeed

@@ -16,7 +16,7 @@ import torch
 
 from dsfix.audit import model as models
 from dsfix.audit import muon
-from dsfix.audit.bounds import Spread
+from dsfix.audit.bounds import EPS32, Spread
 from dsfix.audit.lion import Lion
 from dsfix.audit.plan import Plan
 from dsfix.audit.recipe import recipe
@@ -157,6 +157,26 @@ class Reference:
                 result.parameters[name] = parameter.detach()
                 result.state[name] = {k: v for k, v in optimizer.state[parameter].items() if torch.is_tensor(v)}
         return result
+
+    def margins(self, weights: Tensors, state: States, gradients: Tensors, rates: list[float]) -> dict[str, float]:
+        """How far rounding may take the update of a tensor, as a norm, where weight decay is added to the gradient.
+
+        Adam and Adagrad divide the sum by its own size: where the two all but cancel, it is rounding that they divide.
+        """
+        coupled = self.recipe.kind in ("adam", "adagrad") and any(group.get("weight_decay") for group in self.groups)
+        if not coupled:
+            return {}
+        decay = {name: group.get("weight_decay", 0.0) for group in self.groups for name in group["params"]}
+        true = self.update(weights, state, gradients, rates).parameters
+        found = {name: torch.zeros(()) for name in true}
+        for sign in (-1.0, 1.0):
+            nudged = {
+                name: gradients[name].double() + sign * EPS32 * decay[name] * weights[name].double().abs()
+                for name in true
+            }
+            for name, moved in self.update(weights, state, nudged, rates).parameters.items():
+                found[name] = torch.maximum(found[name], (moved - true[name]).abs())
+        return {name: float(off.norm()) for name, off in found.items()}
 
 
 _OPTIMIZERS: Mapping[str, Any] = {

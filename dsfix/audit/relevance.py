@@ -33,7 +33,8 @@ def pools(plan: Plan, applied: Iterable[str], suspects: Iterable[str]) -> tuple[
     known = registry.catalogue()
     patches = {name: known[name].patch for name in applied if name in known}
     imports = [name for name, patch in patches.items() if patch.severity is Severity.IMPORT]
-    suspected = [name for name in suspects if name in applied and name not in imports]
+    experts = [name for name, patch in patches.items() if plan.moe and _of_experts(patch)]
+    suspected = [name for name in dict.fromkeys([*suspects, *experts]) if name in applied and name not in imports]
     matter = [name for name, patch in patches.items() if _matters(patch, plan) and name not in (*imports, *suspected)]
     rest = [name for name in applied if name not in (*suspected, *matter, *imports)]
     found: list[list[str]] = []
@@ -43,6 +44,10 @@ def pools(plan: Plan, applied: Iterable[str], suspects: Iterable[str]) -> tuple[
         if more:
             found.append(chosen)
     return imports, found or [[]]
+
+
+def _of_experts(patch: Patch) -> bool:
+    return any(change.module.startswith("deepspeed.moe.") for change in patch.changes)
 
 
 def _matters(patch: Patch, plan: Plan) -> bool:

@@ -7,12 +7,18 @@ The ranks compare through the store of the process group's rendezvous, and not b
 takes part in neither; but for a key that nobody has set one can wait with a time limit, and name its rank, whereas a
 collective would be answered by the first one of DeepSpeed. The store is the same for every backend and device. Each
 rank sets one digest; rank 0 reads them all and sets the verdict, for which the others wait.
+
+torch's elastic agent may keep one store for all tries of a job (https://github.com/pytorch/pytorch/issues/135712), so
+what a rank finds there may be of ranks that have died. Only the first word of rank 0 stands under a key that is the
+same in all tries; whoever answers it tells a token of its own, and takes a verdict that is addressed to it.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import socket
+import time
 import weakref
 from collections.abc import Iterable
 from datetime import timedelta
@@ -28,7 +34,8 @@ if TYPE_CHECKING:
 PATIENCE = timedelta(seconds=60)
 """After so long the log says which ranks are missing."""
 
-_VERDICT = "verdict"
+_AGAIN = timedelta(seconds=1)  # after so long a rank looks whether it has answered a rank 0 that has died
+_FIRST = "0"  # the key under which rank 0 speaks first
 _HOSTS = 3  # that an error names
 _ADVICE = (
     "Remedy: the same packages and DSFIX_ variables on all hosts; DSFIX_RANK_CHECK=0 on all ranks lets the job go on"
@@ -67,54 +74,66 @@ class Meeting:
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self.store, self.rank, self.size = store, rank, size
         self.limit: timedelta = store.timeout
+        self.token = os.urandom(8).hex()
 
     def verdict(self, mine: Statement) -> str:
         """In what the ranks differ, in words, "" where they do not; the same on all ranks."""
-        self.store.set(str(self.rank), f"{mine.digest} {socket.gethostname()}")
         return self._ask(mine) if self.rank else self._decide(mine)
 
     def _ask(self, mine: Statement) -> str:
-        if self._missing([0]):
+        if self._missing({_FIRST: 0}):
             return self._absent([0])
-        if self._get("0").split()[0] != mine.digest:
-            self.store.set(mine.digest, mine.to_json())
-        self.store.wait([_VERDICT], self.limit + 2 * PATIENCE)  # rank 0 may wait as long for another rank
-        verdict = self._get(_VERDICT)
-        self.store.set(f"read by {self.rank}", "")
-        return verdict
+        until = time.monotonic() + (self.limit + 2 * PATIENCE).total_seconds()  # rank 0 may wait as long for another
+        answered = ""
+        while time.monotonic() < until:
+            token, digest = self._get(_FIRST).split()
+            if token != answered:
+                if digest != mine.digest:
+                    self.store.set(f"{token}/{mine.digest}", mine.to_json())
+                self.store.set(f"{token}/{self.rank}", f"{self.token} {mine.digest} {socket.gethostname()}")
+                answered = token
+            if not self._wait([self.token], _AGAIN):
+                verdict = self._get(self.token)
+                self.store.set(f"{self.token}/read", "")
+                return verdict
+        return self._absent([0])
 
     def _decide(self, mine: Statement) -> str:
+        self.store.set(_FIRST, f"{self.token} {mine.digest}")
+        missing = self._missing({f"{self.token}/{rank}": rank for rank in range(1, self.size)})
+        present = [rank for rank in range(1, self.size) if rank not in missing]
+        said = {rank: self._get(f"{self.token}/{rank}").split() for rank in present}
         verdict = ""  # where this fails, the others need not wait
         try:
-            missing = self._missing(list(range(self.size)))
-            verdict = self._judge(mine, missing)
+            verdict = self._judge(mine, said, missing)
         finally:
-            self.store.set(_VERDICT, verdict)
+            for token, *_ in said.values():
+                self.store.set(token, verdict)
         if verdict:  # the end of rank 0 may be that of the store
-            self._wait([f"read by {rank}" for rank in range(1, self.size) if rank not in missing], PATIENCE)
+            self._wait([f"{token}/read" for token, *_ in said.values()], PATIENCE)
         return verdict
 
-    def _judge(self, mine: Statement, missing: list[int]) -> str:
-        said = {rank: self._get(str(rank)).split() for rank in range(self.size) if rank not in missing}
-        ranks: dict[str, list[int]] = {}
-        for rank, (digest, _) in said.items():
+    def _judge(self, mine: Statement, said: dict[int, list[str]], missing: list[int]) -> str:
+        hosts = {0: socket.gethostname()}
+        ranks = {mine.digest: [0]}
+        for rank, (_, digest, host) in said.items():
+            hosts[rank] = host
             ranks.setdefault(digest, []).append(rank)
-        others = [digest for digest in ranks if digest != mine.digest]
-        self.store.wait(others, self.limit)
-        groups: list[Group] = [(ranks[mine.digest], mine)]
-        groups += [(ranks[digest], Statement.from_json(self._get(digest))) for digest in others]
-        lines = [f"  {_named(where, said)}: {'; '.join(what)}" for where, what in differences(groups).items()]
+        groups: list[Group] = [(ranks.pop(mine.digest), mine)]
+        groups += [(where, Statement.from_json(self._get(f"{self.token}/{each}"))) for each, where in ranks.items()]
+        lines = [f"  {_named(where, hosts)}: {'; '.join(what)}" for where, what in differences(groups).items()]
         found = ["the ranks of this job are not alike, which ends in a hang or in weights that differ:", *lines]
         return "\n".join([*(found if lines else []), *([self._absent(missing)] if missing else [])])
 
-    def _missing(self, ranks: list[int]) -> list[int]:
-        """Waits for these ranks as long as a collective would; returns those that have not taken part."""
-        missing = self._wait(list(map(str, ranks)), min(PATIENCE, self.limit))
+    def _missing(self, keys: dict[str, int]) -> list[int]:
+        """Waits for the keys of these ranks as long as a collective would; returns those that have not taken part."""
+        missing = self._wait(list(keys), min(PATIENCE, self.limit))
         if missing and self.limit > PATIENCE:
             if self.rank <= 1:  # one voice in the log; rank 1 speaks where rank 0 is missing
-                log.warn(f"no sign of {_ranks(map(int, missing))}: late, or without dsfix; waiting for {self._time}")
+                late = _ranks(keys[key] for key in missing)
+                log.warn(f"no sign of {late}: late, or without dsfix; waiting for {self._time}")
             missing = self._wait(missing, self.limit - PATIENCE)
-        return list(map(int, missing))
+        return [keys[key] for key in missing]
 
     def _wait(self, keys: list[str], limit: timedelta) -> list[str]:
         try:
@@ -138,8 +157,8 @@ class Meeting:
         return text
 
 
-def _named(ranks: tuple[int, ...], said: dict[int, list[str]]) -> str:
-    hosts = list(dict.fromkeys(said[rank][1] for rank in ranks))
+def _named(ranks: tuple[int, ...], of: dict[int, str]) -> str:
+    hosts = list(dict.fromkeys(of[rank] for rank in ranks))
     more = f" and {len(hosts) - _HOSTS} more" if len(hosts) > _HOSTS else ""
     return f"{_ranks(ranks)} ({', '.join(hosts[:_HOSTS])}{more})"
 

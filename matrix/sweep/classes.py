@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dsfix.audit.relevance import pools
 from dsfix.audit.search import minimal
@@ -54,9 +54,23 @@ def but(found: Class, others: Sequence[Class]) -> Class:
     return dataclasses.replace(found, shown=tuple(shown))
 
 
-def reduce(row: Row, variant: str, shown: Found, run: Try) -> Class:
-    """Leave out level after level until none can be left out; `row` shows `shown`."""
+def alike(known: Iterable[Class], wanted: Found) -> list[Class]:
+    """Those that show a disagreement of that kind, the smallest first."""
+    found = [each for each in known if any(kind(one) == kind(wanted) for one in each.shown)]
+    return sorted(found, key=lambda each: len(each.minimal))
+
+
+def reduce(row: Row, variant: str, shown: Found, run: Try, known: Iterable[Class] = ()) -> Class:
+    """Leave out level after level until none can be left out; `row` shows `shown`.
+
+    known: classes, of other releases too, whose levels are tried first.
+    """
     left = dict(row)
+    for each in alike(known, shown):
+        candidate = space.complete(each.minimal)
+        if each.minimal.items() < row.items() and shows(run(candidate, variant, ()), shown):
+            left = candidate
+            break
     shrunk = True
     while shrunk:
         shrunk = False
@@ -67,9 +81,18 @@ def reduce(row: Row, variant: str, shown: Found, run: Try) -> Class:
     return Class(variant, space.differing(left), findings(run(left, variant, ())))
 
 
-def with_cures(found: Class, applied: Sequence[str], run: Try) -> Class:
-    """A class of the variant "without" with the patches that it takes to cure it: none where dsfix does not."""
+def _within(one: Class, other: Class) -> bool:
+    return one.minimal.items() <= other.minimal.items()
+
+
+def with_cures(found: Class, applied: Sequence[str], run: Try, known: Iterable[Class] = ()) -> Class:
+    """A class of the variant "without" with the patches that it takes to cure it: none where dsfix does not.
+
+    known: classes, of other releases too, whose patches are tried first.
+    """
     row = space.complete(found.minimal)
+    near = [each for each in alike(known, found.shown[0]) if _within(each, found) or _within(found, each)]
+    suspects = {patch for each in near for patch in each.patches}
 
     def enough(kept: Sequence[str]) -> bool:
         seen = run(row, "with", [patch for patch in applied if patch not in kept])
@@ -77,6 +100,6 @@ def with_cures(found: Class, applied: Sequence[str], run: Try) -> Class:
 
     if not enough(applied):
         return found
-    imports, (*likely, everything) = pools(space.plan(row), applied, ())
+    imports, (*likely, everything) = pools(space.plan(row), applied, sorted(suspects))
     pool = next((few for few in likely if enough([*imports, *few])), everything)
     return dataclasses.replace(found, patches=tuple(minimal(imports, pool, enough, fresh=False)))

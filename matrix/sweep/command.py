@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import runner
 import table
 from dsfix.cli.status import OK, TROUBLE, Complaint
-from sweep import covering, docs, space
+from sweep import covering, docs, records, space
 from sweep import run as running
 
 NAME = "sweep"
@@ -51,12 +51,13 @@ def _run(options: argparse.Namespace) -> int:
 
     for name in options.releases:
         with Trials(name) as trials:
-            running.classify(running.release(name, trials.run, options.jobs, options.again, options.config), trials.run)
-    return _complain(name for name in docs.faults(docs.load()) if name.partition(":")[0] in options.releases)
+            record = running.release(name, trials.run, options.jobs, options.again, options.config)
+            running.classify(record, trials.run, options.jobs)
+    return _complain(name for name in docs.faults(records.load_all()) if name.partition(":")[0] in options.releases)
 
 
 def _docs(options: argparse.Namespace) -> int:
-    found = docs.load()
+    found = records.load_all()
     status = _complain(docs.faults(found))
     text = docs.render(found)
     stale = not docs.PAGE.is_file() or docs.PAGE.read_text(encoding="utf-8") != text

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from packaging.version import Version
-
 from dsfix import registry
 from sweep import classes, covering, records, space
 from sweep.explanations import EXPLANATIONS, Explanation
@@ -28,14 +26,9 @@ device.
 
 runs what is not in the record yet, and `-- docs` writes this page. Without dsfix means without its patches, but for
 those without which the release cannot be imported beside this torch. What disagrees is reduced to the fewest options
-that show it; all others are then at their plain level: {{plain}}.
+that show it; all others are then at their plain level: {{plain}}. So is a level that a release does not have yet:
+{{later}}.
 """
-
-
-def load(directory: Path = records.DIRECTORY) -> list[Record]:
-    """All records, the newest release first."""
-    releases = sorted((path.stem for path in directory.glob("*.json")), key=Version, reverse=True)
-    return [records.load(release, directory) for release in releases]
 
 
 def faults(found: Sequence[Record], explanations: Sequence[Explanation] = EXPLANATIONS) -> Iterator[str]:
@@ -75,6 +68,12 @@ def render(found: Sequence[Record], explanations: Sequence[Explanation] = EXPLAN
             configs=len(rows),
             core=", ".join(covering.CORE),
             plain=", ".join(f"{name} {level}" for name, level in space.plain().items()),
+            later=", ".join(
+                f"{name} {level} ({each.releases})"
+                for name, levels in space.FACTORS.items()
+                for level, each in levels.items()
+                if each.releases
+            ),
         ),
         _overview(found, known),
     ]

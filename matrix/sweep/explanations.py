@@ -51,4 +51,30 @@ class Explanation:
         )
 
 
-EXPLANATIONS: tuple[Explanation, ...] = ()
+_SOURCE = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed"
+
+EXPLANATIONS: tuple[Explanation, ...] = (
+    Explanation(
+        "universal-of-adam",
+        Kind.DIAGNOSIS,
+        "`ds_to_universal` reads the two moments of Adam; of an optimizer that has none it ends in a KeyError, and "
+        "nothing is written that could be loaded. `dsfix explain`: universal_checkpoint_not_of_adam.",
+        levels={
+            "optimizer": ("SGD", "client's SGD", "client's Adagrad"),
+            "save": ("universal",),
+        },
+        what=("error",),
+        detail=r"KeyError: 'exp_avg'",
+        links=(f"{_SOURCE}/checkpoint/ds_to_universal.py",),
+    ),
+    Explanation(
+        "export-of-bf16-optimizer",
+        Kind.DIAGNOSIS,
+        "`zero_to_fp32` refuses the checkpoints of BF16_Optimizer, which bf16 has with ZeRO-1 and fp32 "
+        "accumulation. `dsfix explain`: zero_to_fp32_of_bf16_optimizer.",
+        levels={"precision": ("bf16",), "save": ("export",)},
+        what=("error",),
+        detail=r"bf16_zero_pp_rank_\d+_mp_rank_\d+_optim_states\.pt is not a zero checkpoint",
+        links=(f"{_SOURCE}/utils/zero_to_fp32.py", f"{_SOURCE}/runtime/bf16_optimizer.py"),
+    ),
+)

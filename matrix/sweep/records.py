@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 import proofs
 from dsfix.audit.verdict import Difference, Verdict
 from dsfix.cli.status import Complaint
@@ -108,6 +110,12 @@ def load(release: str, directory: Path = DIRECTORY) -> Record:
         return Record(release)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise Complaint(f"{path} cannot be read as a record of the sweep: mend or remove it") from None
+
+
+def load_all(directory: Path = DIRECTORY) -> list[Record]:
+    """The newest release first."""
+    releases = sorted((path.stem for path in directory.glob("*.json")), key=Version, reverse=True)
+    return [load(release, directory) for release in releases]
 
 
 def _read(data: Any) -> Record:

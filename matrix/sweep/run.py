@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dsfix.audit.verdict import Verdict
 from progress import Meter
 from sweep import classes, covering, records, space
-from sweep.records import VARIANTS, Record, Run
+from sweep.records import VARIANTS, Class, Found, Record, Run
 from sweep.space import Row
 
 #: row, variant, patches to leave out
@@ -52,7 +52,7 @@ def _store(record: Record, config: str, variant: str, verdict: Verdict) -> None:
     records.save(record)
 
 
-def classify(record: Record, run: Try) -> None:
+def classify(record: Record, run: Try, jobs: int) -> None:
     """Find the class of every disagreement in the record; those that hold no config any more go."""
     rows = {space.identify(row): row for row in covering.load()}
     shown = [
@@ -61,7 +61,12 @@ def classify(record: Record, run: Try) -> None:
         for row, run_ in _disagreeing(record, rows, variant)
         for each in classes.findings(run_)
     ]
-    record.classes = [one for one in record.classes if any(classes.holds(one, v, row, each) for row, v, each in shown)]
+    record.classes = [
+        one
+        for one in record.classes
+        if any(variant == one.variant and classes.holds(one, variant, row, each) for row, variant, each in shown)
+    ]
+    others = [one for other in records.load_all() if other.release != record.release for one in other.classes]
     seen: dict[tuple[str, str, tuple[str, ...]], Run] = {}
 
     def attempt(row: Row, variant: str, left_out: Sequence[str]) -> Run:
@@ -71,16 +76,31 @@ def classify(record: Record, run: Try) -> None:
             seen[key] = known or records.run_of(run(row, variant, left_out))
         return seen[key]
 
+    def reduced(row: Row, variant: str, each: Found) -> Class:
+        known = [*record.classes, *others]
+        found = classes.but(classes.reduce(row, variant, each, attempt, known), record.classes)
+        return classes.with_cures(found, record.patches, attempt, known) if variant == "without" else found
+
     # first what is there with dsfix, which explains what is there without it, and first in small configs
-    for row, variant, each in sorted(shown, key=lambda one: (one[1] != "with", len(space.differing(one[0])))):
-        if not any(classes.holds(one, variant, row, each) for one in record.classes):
-            found = classes.but(classes.reduce(row, variant, each, attempt), record.classes)
-            if variant == "without":
-                found = classes.with_cures(found, record.patches, attempt)
-            print(f"  {found.variant}: {found.minimal}: {found.shown[0]} {found.patches}", file=sys.stderr, flush=True)
-            record.classes.append(found)
-            records.save(record)
+    shown.sort(key=lambda one: (one[1] != "with", len(space.differing(one[0]))))
+    with ThreadPoolExecutor(jobs) as pool:
+        while shown := [one for one in shown if not any(_held(each, one) for each in record.classes)]:
+            # of several kinds: those of one kind often have one cause
+            several = {(one[1], classes.kind(one[2])): one for one in reversed(shown) if one[1] == shown[0][1]}
+            chosen = [one for one in shown if one in several.values()][:jobs]
+            for one, found in zip(chosen, pool.map(lambda one: reduced(*one), chosen)):
+                if not any(_held(each, one) for each in record.classes):
+                    found = classes.but(found, record.classes)
+                    told = f"{found.variant}: {found.minimal}: {found.shown[0]} {found.patches}"
+                    print(f"  {told}", file=sys.stderr, flush=True)
+                    record.classes.append(found)
+                    records.save(record)
     records.save(record)
+
+
+def _held(found: Class, one: tuple[Row, str, Found]) -> bool:
+    row, variant, each = one
+    return classes.holds(found, variant, row, each)
 
 
 def _disagreeing(record: Record, rows: Mapping[str, Row], variant: str) -> list[tuple[Row, Run]]:

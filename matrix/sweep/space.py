@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from dsfix.audit.plan import Plan
 
 Row = Mapping[str, str]
@@ -25,10 +27,14 @@ BASE: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Level:
-    """What a level puts into the config (merged key by key) and into the Plan's other fields."""
+    """What a level puts into the config (merged key by key) and into the Plan's other fields.
+
+    releases: that have it; on others the factor's plain level is in its place.
+    """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     plan: Mapping[str, Any] = field(default_factory=dict)
+    releases: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,10 @@ FACTORS: Mapping[str, Mapping[str, Level]] = {
     },
     "left out": {"nothing": _plan(left_out=False), "a module, in every second step": _plan(left_out=True)},
     "checkpointing": {each: _plan(checkpointing=each) for each in ("none", "reentrant", "non-reentrant")},
-    "backwards": {each: _plan(backwards=each) for each in ("loss", "dict", "two", "tensor")},
+    "backwards": {
+        **{each: _plan(backwards=each) for each in ("loss", "dict", "two")},
+        "tensor": Level(plan={"backwards": "tensor"}, releases=">=0.18.3"),  # its own backward
+    },
     "loss scale": {"constant": _UNSET, "grows": Level({"fp16": {"loss_scale_window": 2}})},
     "skipped step": {"none": _UNSET, "inf": _plan(skip_step=1)},
     "save": {
@@ -181,11 +190,6 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         ("precision", "loss scale"), lambda precision, level: level == "constant" or precision == "fp16", "fp16 only"
-    ),
-    Constraint(
-        ("optimizer", "offload"),
-        lambda optimizer, offload: optimizer != "DeepSpeed's Adam" or offload == "none",
-        "DeepSpeed's CPU Adam is compiled for minutes, once for each release",
     ),
     Constraint(
         ("stage", "grad_accum_dtype"), lambda stage, level: level == "unset" or stage != "0", "refused without ZeRO"
@@ -239,12 +243,14 @@ def identify(row: Row) -> str:
     return hashlib.sha256(json.dumps(differing(row), sort_keys=True).encode()).hexdigest()[:8]
 
 
-def plan(row: Row) -> Plan:
-    """What the audit runs for a row."""
+def plan(row: Row, release: str = "") -> Plan:
+    """What the audit runs for a row; `release`: with what this one has of it only."""
     config: dict[str, Any] = copy.deepcopy(dict(BASE))
     fields: dict[str, Any] = {}
     for name, levels in FACTORS.items():
         level = levels[row[name]]
+        if release and not SpecifierSet(level.releases).contains(release):
+            level = levels[plain()[name]]
         _merge(config, level.config)
         fields.update(level.plan)
     if row["stage"] == "0":

@@ -32,6 +32,7 @@ class Trials:
     """
 
     def __init__(self, release: str) -> None:
+        self._release = release
         self._path = environments.installed(release)
         self._stack = ExitStack()
         self._commands: dict[tuple[str, ...] | None, Command] = {}
@@ -65,7 +66,7 @@ class Trials:
         """
         skip = tuple(left_out if variant == "with" else not_importing())
         command = self._commands.get(skip, self._commands[None])
-        return trial(space.plan(row), skip=skip, path=self._path, timeout=_TIMEOUT, command=command)
+        return trial(space.plan(row, self._release), skip=skip, path=self._path, timeout=_TIMEOUT, command=command)
 
 
 def not_importing() -> list[str]:

@@ -55,7 +55,9 @@ def plan() -> Callable[..., Plan]:
 
     def make(stage: int, precision: str = "fp32", zero: Any = None, config: Any = None, **options: Any) -> Plan:
         """zero, config: added to the config, and to its zero_optimization."""
-        section = {} if precision == "fp32" else {precision: {"enabled": True}}
+        section: dict[str, Any] = {} if precision == "fp32" else {precision: {"enabled": True}}
+        if precision == "fp16":
+            section["fp16"]["initial_scale_power"] = 16  # up to 0.16 ZeRO begins with 2**32 where none is given
         whole = {**_CONFIG, **section, "zero_optimization": {**_ZERO, "stage": stage, **(zero or {})}, **(config or {})}
         defaults = {"ranks": 1, "steps": 2, "device": "cpu", "optimizer": "AdamW", "phases": ()}
         return Plan(whole, **{**defaults, **options})

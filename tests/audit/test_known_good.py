@@ -30,8 +30,10 @@ _WARMUP = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 8}}}
 def test_agrees(
     stage: int, precision: str, options: dict[str, Any], plan: Callable[..., Plan], release: Version
 ) -> None:
-    if release < Version("0.13.2"):
-        pytest.skip("ZeRO's optimizers make a step of their own before the first")
+    if release < Version("0.13.0") and precision == "fp32" and stage < 3:
+        pytest.skip(
+            "it does not train on CPU ranks: unsupported grad type without ZeRO, ZeRO-1/2 change a view in place"
+        )
     if options.get("moe") == 2 and release < Version("0.14.0"):
         pytest.skip("the second of two experts is drawn at random")
     if release < Version("0.16.0"):  # torch >= 2.6 does not read for these what older releases save

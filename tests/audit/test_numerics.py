@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -365,3 +366,28 @@ def test_schedules(name: str, options: dict[str, Any], wanted: list[float]) -> N
 def test_what_has_no_reference_is_refused_in_a_sentence(plan: Plan) -> None:
     with pytest.raises(Unsupported, match=r"^(the audit|the config|freeze|Lamb is not) .+"):
         compare(plan, Record())
+
+
+@pytest.mark.parametrize(("kind", "coupled"), [("AdamW", False), ("Adam", True)])
+def test_where_weight_decay_all_but_cancels_a_gradient_rounding_has_a_margin(kind: str, coupled: bool) -> None:
+    options = {"lr": 0.01, "weight_decay": 0.1, "adam_w_mode": kind == "AdamW"}
+    found = reference.Reference(Plan(config(optimizer={"type": kind, "params": options}), groups=False))
+    weights = found.start
+    gradients = {name: weight.double() for name, weight in weights.items()}
+    gradients["gate.weight"][0, 0] *= -0.1  # of which a decay of 0.1 leaves rounding
+    margins = found.margins(weights, {}, gradients, [0.01])
+    assert (max(margins.values(), default=0.0) > 1e-4) == coupled
+    assert all(margin < 1e-8 for name, margin in margins.items() if name != "gate.weight")
+
+
+@pytest.mark.parametrize(("check", "skipped", "right"), [(1, 1, True), (1, 0, False), (0, 1, True), (0, 0, True)])
+def test_a_bf16_step_that_is_not_finite_is_skipped_where_that_is_asked_for(
+    check: int, skipped: int, right: bool
+) -> None:
+    findings = Findings()
+    plan = Plan(config(bf16={"enabled": True, "check_grad_overflow": bool(check)}))
+    step = SimpleNamespace(skipped=bool(skipped), scale=None)
+    Comparison(reference.Reference(plan), "training", findings)._skipped(
+        step, step, SimpleNamespace(largest=math.inf), 0
+    )
+    assert (not findings.differences) == right

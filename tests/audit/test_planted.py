@@ -163,7 +163,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for plant in _ALL.values()
             for stage in plant.stages
             for precision in plant.precisions
-            if stage or precision == "fp32"  # else the optimizer makes a step of its own before the first
+            if stage or precision == "fp32"  # half precision without ZeRO has optimizers that not every plant reaches
         ]
     if "names" in metafunc.fixturenames:
         metafunc.parametrize(("names", "stage", "precision"), runs)
@@ -172,8 +172,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_a_planted_fault_is_found(
     names: tuple[str, ...], stage: int, precision: str, plan: Callable[..., Plan], release: Version, tmp_path: Path
 ) -> None:
-    if release < Version("0.13.2"):
-        pytest.skip("ZeRO's optimizers make a step of their own before the first")
+    if release < Version("0.13.0") and precision == "fp32" and stage < 3:
+        pytest.skip(
+            "it does not train on CPU ranks: unsupported grad type without ZeRO, ZeRO-1/2 change a view in place"
+        )
     if release < Version("0.16.0") and "export_without_frozen" in names:
         pytest.skip("torch >= 2.6 does not read for zero_to_fp32 what this release saves")
     options: dict[str, Any] = {}
@@ -185,6 +187,8 @@ def test_a_planted_fault_is_found(
     together.write_text(f"import runpy\nfor path in {paths}:\n    runpy.run_path(path)\n", encoding="utf-8")
 
     made = plan(stage, precision, **options)
+    if release < Version("0.14.1") and stage == 3 and made.device == "cpu" and made.ranks == 1:
+        pytest.skip("it does not train on one CPU rank: ZeRO-3 waits for a stream, which a CPU does not have")
     verdict = trial(made, plant=str(together), timeout=300.0)
 
     from dsfix.audit.model import build  # imports torch

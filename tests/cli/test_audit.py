@@ -12,6 +12,7 @@ import pytest
 from dsfix.audit import report
 from dsfix.audit.alternatives import alternatives, changed
 from dsfix.audit.plan import Plan
+from dsfix.audit.relevance import pools
 from dsfix.audit.resolve import NotAudited, Options, Resolved, resolve
 from dsfix.audit.search import Search
 from dsfix.audit.verdict import Difference, Verdict
@@ -509,6 +510,12 @@ def test_the_time_limit_ends_the_search_and_is_told():
     found = bench.search(seconds=-1.0)
     assert (found.complete, found.trials) == (False, 0)
     assert set(found.among) == set(MANY)
+
+
+def test_with_experts_the_search_begins_with_the_patches_of_their_code():
+    applied = ["moe_topk_probs_drops_routes", "zero12_empty_parameter"]
+    assert pools(plan_of(moe=1), applied, [])[1][0] == applied[:1]
+    assert pools(plan_of(), applied, [])[1][0] == applied
 
 
 # the text

@@ -103,11 +103,12 @@ def statement(version: str = "0.1.0", **outcomes: str) -> Statement:
 
 @pytest.fixture
 def meet(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """The verdict on each rank, which are threads here; None is a rank that does not come."""
+    """The verdict on each rank, which are threads here, of one store; None is a rank that does not come."""
     monkeypatch.setattr(ranks, "PATIENCE", timedelta(seconds=1))
 
+    store = torch.distributed.HashStore()
+
     def run(*statements: Statement | None, limit: float = 60) -> list[str]:
-        store = torch.distributed.HashStore()
         store.set_timeout(timedelta(seconds=limit))
         verdicts: dict[int, str] = {}
 
@@ -147,3 +148,36 @@ def test_the_log_says_early_who_is_missing_and_the_error_says_what_else(
     assert "no sign of ranks 2-4, 6 for 2 s" in verdict
     (verdict,) = set(meet(None, statement(), statement(), limit=2))
     assert verdict.startswith("no sign of rank 0 for 2 s")
+
+
+def test_a_store_that_an_earlier_try_has_used(meet: Any) -> None:
+    """torch's elastic agent keeps one for all tries."""
+    alike, other = statement(a="applied"), statement(a="failed")
+    for _ in range(2):
+        assert meet(alike, alike) == ["", ""]
+        (verdict,) = set(meet(alike, other))
+        assert "rank 1 " in verdict
+
+
+def test_a_rank_that_meets_an_earlier_try_before_rank_0_comes() -> None:
+    store = torch.distributed.HashStore()
+    alike, other = statement(a="applied"), statement(a="failed")
+    verdicts: dict[int, str] = {}
+
+    def one(rank: int, mine: Statement) -> None:
+        verdicts[rank] = ranks.Meeting(store, rank, 2).verdict(mine)
+
+    first = [threading.Thread(target=one, args=(rank, alike)) for rank in (0, 1)]
+    for thread in first:
+        thread.start()
+    for thread in first:
+        thread.join()
+    token = store.get("0").decode().split()[0]
+    again = [threading.Thread(target=one, args=(rank, mine)) for rank, mine in ((1, other), (0, alike))]
+    again[0].start()
+    store.wait([f"{token}/{other.digest}"], timedelta(seconds=60))  # rank 1 has answered the rank 0 of the first try
+    again[1].start()
+    for thread in again:
+        thread.join()
+    assert verdicts[0] == verdicts[1]
+    assert "rank 1 " in verdicts[0]

@@ -233,6 +233,18 @@ CASES = {
         ["ValueError: Expected 8 of '*_optim_states.pt' under 'out/global_step100' but found 12 files. Possibly\n"],
         ["FileNotFoundError: can't find *_optim_states.pt files in directory 'out'\n"],
     ),
+    "universal_checkpoint_not_of_adam": (
+        [
+            '  File "ds_to_universal.py", line 133, in extract_zero_shards\n'
+            '    exp_avg=state_groups[param_group_id]["exp_avg"],\n'
+            "KeyError: 'exp_avg'\n",
+        ],
+        ["  File \"train.py\", line 3, in moments\nKeyError: 'exp_avg'\n"],
+    ),
+    "zero_to_fp32_of_bf16_optimizer": (
+        ["ValueError: out/step/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt is not a zero checkpoint\n"],
+        ["ValueError: out/step/zero_pp_rank_0_mp_rank_00_optim_states.pt is not a zero checkpoint\n"],
+    ),
     "removed_config_key": (
         [
             "DeepSpeedConfigError: Nebula checkpointing has been removed. A leftover 'nebula' block would be ignored "

@@ -59,6 +59,8 @@ class TestSpace:
         assert (zero["stage"], zero["zero_hpz_partition_size"], zero["reduce_bucket_size"]) == (3, 2, 500)
         assert (plan.freeze, plan.lora) == ("base", True)
         assert "zero_optimization" not in space.plan(space.plain()).config
+        row = space.complete({"stage": "2", "backwards": "tensor"})
+        assert [space.plan(row, release).backwards for release in ("0.18.2", "0.18.3")] == ["loss", "tensor"]
         assert space.BASE["gradient_clipping"] == 0.0  # what a plan changes is its own
 
     def test_rows_of_different_plans_have_different_names(self):
@@ -94,6 +96,20 @@ class TestClasses:
         assert found.minimal == {"stage": "2", "accumulation": "4"}
         assert not [row for row in tried if list(space.broken(row))]
 
+    @pytest.mark.parametrize("levels", [{"stage": "2", "accumulation": "4"}, {"stage": "2"}, {"stage": "3"}])
+    def test_what_is_known_of_another_release_is_tried_first_and_not_believed(self, levels):
+        row = space.complete({"stage": "2", "accumulation": "4", "clipping": "on", "trained": "part"})
+        tried = []
+
+        def attempt(row, variant, left_out):
+            tried.append(space.differing(row))
+            return disagreeing() if row["stage"] == "2" and row["accumulation"] == "4" else AGREES
+
+        known = [Class("without", {}, (dataclasses.replace(WRONG, what="loss"),)), Class("without", levels, (WRONG,))]
+        assert classes.reduce(row, "without", WRONG, attempt, known).minimal == {"stage": "2", "accumulation": "4"}
+        assert (tried[0] == levels) == (levels["stage"] == "2")  # the other is not of this row
+        assert len(tried) == 4 or len(levels) == 1
+
     def test_another_disagreement_is_not_taken_for_it(self):
         row = space.complete({"stage": "2", "accumulation": "4"})
         other = dataclasses.replace(WRONG, what="loss")
@@ -122,6 +138,18 @@ class TestClasses:
 
         found = classes.with_cures(Class("without", {"stage": "2"}, (WRONG,)), ["a", "b", "c", "d", "e"], attempt)
         assert set(found.patches) == needed
+
+    def test_the_patches_of_another_release_are_tried_first(self):
+        tried = []
+
+        def attempt(row, variant, left_out):
+            tried.append(left_out)
+            return disagreeing() if "b" in left_out else AGREES
+
+        applied = [chr(code) for code in range(ord("a"), ord("z"))]
+        known = [Class("without", {"stage": "2", "groups": "several"}, (WRONG,), ("b", "z"))]
+        assert classes.with_cures(Class("without", {"stage": "2"}, (WRONG,)), applied, attempt, known).patches == ("b",)
+        assert len(tried) <= 3
 
     def test_of_patches_that_cure_each_by_itself_one_is_named(self):
         def attempt(row, variant, left_out):
@@ -159,14 +187,14 @@ class Engine:
 @pytest.fixture
 def engine(three, tmp_path, monkeypatch):
     monkeypatch.setattr(records, "DIRECTORY", tmp_path)
-    for function in (records.load, records.save, docs.load):
+    for function in (records.load, records.save, records.load_all):
         monkeypatch.setattr(function, "__defaults__", (tmp_path,))
     return Engine()
 
 
 def swept(engine: Engine, **options) -> Record:
     record = run.release("0.17.6", engine, 1, **{"again": False, **options})
-    run.classify(record, engine)
+    run.classify(record, engine, 2)
     return record
 
 
@@ -206,6 +234,15 @@ class TestRun:
         engine.faulty = False
         assert [each.patches for each in swept(engine, again=True).classes] == [("cures",)]
 
+    def test_what_is_gone_with_dsfix_is_found_anew_without_it(self, engine):
+        engine.faulty = True
+        record = swept(engine)
+        engine.faulty = False
+        for runs in record.runs.values():
+            del runs["with"]
+        records.save(record)
+        assert [(each.variant, each.patches) for each in swept(engine).classes] == [("without", ("cures",))]
+
     def test_a_damaged_record_is_one_sentence(self, engine, tmp_path):
         (tmp_path / "0.17.6.json").write_text('{"runs": 1}')
         with pytest.raises(Complaint, match="cannot be read as a record of the sweep"):
@@ -222,15 +259,15 @@ class TestPage:
 
     def test_what_a_patch_cures_needs_no_explanation(self, engine):
         swept(engine)
-        assert list(docs.faults(docs.load(), ())) == []
-        page = docs.render(docs.load(), ())
+        assert list(docs.faults(records.load_all(), ())) == []
+        page = docs.render(records.load_all(), ())
         assert "| stage 2, accumulation 4 | gradients of up.weight, step 1: 1 for 2 | 1 | cured by [cures]" in page
         assert "| [0.17.6](#0176) | 3 | 60 | 1 | 0 |" in page
 
     def test_what_is_not_explained_is_complained_of(self, engine):
         engine.faulty = True
         swept(engine)
-        found = docs.load()
+        found = records.load_all()
         assert [each for each in docs.faults(found, ()) if "not explained" in each]
         assert list(docs.faults(found, (OPEN,))) == []
         assert "[open: dropped](#dropped)" in docs.render(found, (OPEN,))
@@ -243,7 +280,7 @@ class TestPage:
     def test_an_explanation_of_something_else_explains_nothing(self, engine, other):
         engine.faulty = True
         swept(engine)
-        told = list(docs.faults(docs.load(), (dataclasses.replace(OPEN, **other),)))
+        told = list(docs.faults(records.load_all(), (dataclasses.replace(OPEN, **other),)))
         assert any("not explained" in each for each in told)
         assert any("dropped explains nothing" in each for each in told)
 
@@ -251,13 +288,13 @@ class TestPage:
         swept(engine)
         monkeypatch.setattr(docs, "registry", SimpleNamespace(catalogue=dict))
         monkeypatch.setattr(covering, "load", lambda: [*three, space.complete({"clipping": "on"})])
-        told = list(docs.faults(docs.load(), ()))
+        told = list(docs.faults(records.load_all(), ()))
         assert any("cures is no patch" in each for each in told)
         assert any("was not run without dsfix" in each for each in told)
         assert any("was not run with dsfix" in each for each in told)
 
 
 def test_the_committed_page_is_what_the_committed_records_say():
-    found = docs.load()
+    found = records.load_all()
     assert docs.PAGE.read_text(encoding="utf-8") == docs.render(found)
     assert list(docs.faults(found)) == []

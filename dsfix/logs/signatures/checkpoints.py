@@ -43,4 +43,24 @@ SIGNATURES = (
         pattern=r"_optim_states\.pt' under .* but found \d+ files",
         affects={"deepspeed": ">=0.12.0"},
     ),
+    Signature(
+        id="universal_checkpoint_not_of_adam",
+        title="a universal checkpoint is made of the optimizers that have Adam's two moments only",
+        what="ds_to_universal reads exp_avg and exp_avg_sq of every parameter. SGD, Adagrad and the like have others: "
+        "it ends in a KeyError, and has written nothing that could be loaded.",
+        remedy="Resume with as many ranks, without load_universal; or take the weights alone to another number of "
+        "ranks: zero_to_fp32, and an optimizer that starts anew.",
+        pattern=r"in extract_zero_shards[\s\S]*KeyError: 'exp_avg'",
+        affects={"deepspeed": ">=0.12.0"},
+    ),
+    Signature(
+        id="zero_to_fp32_of_bf16_optimizer",
+        title="zero_to_fp32 does not know the checkpoints of BF16_Optimizer",
+        what='bf16 with ZeRO-1 and data_types.grad_accum_dtype "fp32", up to 0.17.5 also without ZeRO, saves the '
+        "partitions of another optimizer than ZeRO's, which zero_to_fp32 does not put together.",
+        remedy="engine.save_16bit_model; for fp32 weights load the checkpoint into an engine, and ask "
+        "deepspeed.utils.safe_get_full_fp32_param of each parameter.",
+        pattern=r"bf16_zero_pp_rank_\d+_mp_rank_\d+_optim_states\.pt is not a zero checkpoint",
+        affects={"deepspeed": ">=0.12.0"},
+    ),
 )

@@ -1,0 +1,106 @@
+"""fp16 or bf16 without ZeRO, and BF16_Optimizer, with torch's Adagrad: save_checkpoint fails, KeyError.
+
+Why: torch's Adagrad makes its state when it is made, for the model's parameters. FP16_UnfusedOptimizer and
+    BF16_Optimizer then put their fp32 copies into its groups, which get a state of their own in the first step; that of
+    the parameters stays, and `state_dict` finds them in no group. A training runs until its first checkpoint.
+How: what belongs to no parameter of the groups is dropped before the state is saved. It was never used.
+Changes: none for a job that did not end.
+Upstream: not fixed in 0.19.8, and not known to be reported; as old as DeepSpeed,
+    https://github.com/deepspeedai/DeepSpeed/pull/380. ZeRO gives Adagrad another state: zero_adagrad_groups.
+Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it drops that state.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+
+def forget(optimizer: Any) -> None:
+    """Drop the state of tensors that are in none of the optimizer's groups."""
+    import torch
+
+    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for each in [each for each in optimizer.state if torch.is_tensor(each) and id(each) not in own]:
+        del optimizer.state[each]
+
+
+PATCH = Patch(
+    title="fp16 or bf16 without ZeRO, or BF16_Optimizer, + torch's Adagrad: save_checkpoint fails, KeyError",
+    severity=Severity.CRASH,
+    # the fault is older, but nothing older than 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0"},
+    changes=tuple(
+        Edit(
+            f"deepspeed.runtime.{optimizer}.state_dict",
+            before=f"state_dict[{key}] = self.optimizer.state_dict()",
+            code=f"from {__name__} import forget\nforget(self.optimizer)",
+        )
+        for optimizer, key in (
+            ("fp16.unfused_optimizer:FP16_UnfusedOptimizer", "OPTIMIZER_STATE_DICT"),
+            ("bf16_optimizer:BF16_Optimizer", "BASE_OPTIMIZER_STATE"),
+        )
+    ),
+    symptom="",
+    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/380",),
+    fixed_in=None,
+)
+
+_STEPS = 4
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    from dsfix.lab import half
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.reference import largest_difference
+
+    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    configs: dict[str, dict[str, Any]] = {
+        "fp16 without ZeRO": {"fp16": {"enabled": True, "loss_scale": 1}},
+        "bf16 with ZeRO-1": {
+            "bf16": {"enabled": True},
+            "data_types": {"grad_accum_dtype": "fp32"},
+            "zero_optimization": {"stage": 1},
+            "zero_allow_untested_optimizer": True,
+        },
+    }
+
+    def made(config: dict[str, Any], seed: int) -> Any:
+        model = MLP(seed=seed)
+        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+        return lab.initialize(
+            model, {"train_micro_batch_size_per_gpu": len(batches[0][0]), **config}, optimizer=optimizer
+        )
+
+    def train(engine: Any, some: Any) -> dict[str, Any]:
+        for inputs, targets in some:
+            engine.backward(half.loss(engine, inputs, targets, next(engine.module.parameters())))
+            engine.step()
+        return lab.parameters(engine)
+
+    failed = []
+    for name, config in configs.items():
+        where = str(lab.tmp / name.partition(" ")[0])
+        engine = made(config, seed=0)
+        train(engine, batches[: _STEPS // 2])
+        try:
+            engine.save_checkpoint(where)
+        except KeyError as error:
+            if "optimizer.state_dict()" not in "".join(traceback.format_tb(error.__traceback__)):
+                raise
+            failed.append(name)
+            continue
+        expected = train(engine, batches[_STEPS // 2 :])
+        resumed = made(config, seed=1)
+        resumed.load_checkpoint(where)
+        difference = largest_difference(train(resumed, batches[_STEPS // 2 :]), expected)
+        assert difference.absolute == 0, f"{name}, after resuming {difference}"
+    if failed:
+        raise BugPresent(f"{' and '.join(failed)}: save_checkpoint ends in a KeyError of state_dict")
+    return "a job that resumes from its checkpoint goes on, bit for bit, as one that was not interrupted"

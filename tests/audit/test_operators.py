@@ -1,0 +1,47 @@
+"""When DeepSpeed's CPU optimizers are compiled anew, with a stand-in for them that takes no time."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dsfix.audit import operators
+from dsfix.lab.installed import torch_build
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.skipif(shutil.which("ninja") is None, reason="ninja is not installed")
+
+
+def built(directory: Path, torch: Path) -> Path:
+    """A library of one source, as torch leaves it."""
+    (directory / "cpu_adam.cpp").write_text("first")
+    plan = (
+        f"cflags = -isystem {torch}/include\nrule copy\n  command = cp $in $out\nbuild cpu_adam.so: copy cpu_adam.cpp\n"
+    )
+    (directory / "build.ninja").write_text(plan)
+    subprocess.run(["ninja", "-C", str(directory)], check=True, capture_output=True)
+    return directory
+
+
+def test_what_is_built_is_not_built_again(tmp_path: Path) -> None:
+    assert operators._current(built(tmp_path, torch_build().directory))
+
+
+def test_what_was_built_for_a_torch_elsewhere_is(tmp_path: Path) -> None:
+    assert not operators._current(built(tmp_path, tmp_path / "other"))
+
+
+@pytest.mark.parametrize("what", ["cpu_adam.so", "build.ninja"])
+def test_what_is_not_whole_is(tmp_path: Path, what: str) -> None:
+    (built(tmp_path, torch_build().directory) / what).unlink()
+    assert not operators._current(tmp_path)
+
+
+def test_what_was_built_of_other_flags_is(tmp_path: Path) -> None:
+    plan = built(tmp_path, torch_build().directory) / "build.ninja"
+    plan.write_text(plan.read_text().replace("cp $in", "cp -f $in"))
+    assert not operators._current(tmp_path)
