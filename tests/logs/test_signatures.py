@@ -270,6 +270,13 @@ CASES = {
         ["RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:19616.\n"],
         ["Connection closed by the user\n"],
     ),
+    "gloo_ranks_not_connected": (
+        [
+            "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:150] "
+            "timed out connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:20163\n"
+        ],
+        ["Gloo connectFullMesh done\n"],
+    ),
     "launcher_child_failed": (
         [
             "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n",
