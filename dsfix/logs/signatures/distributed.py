@@ -30,11 +30,11 @@ SIGNATURES = (
     Signature(
         id="gloo_ranks_not_connected",
         title="gloo cannot connect the ranks",
-        what="At a first start: the address that a rank gives itself, that of its host's name, cannot be reached. After "
-        "an elastic restart (seen with torch 2.13): ranks are connected to those that have died, whose addresses are "
-        "still in the store that torch's agent keeps.",
-        remedy="At a first start: GLOO_SOCKET_IFNAME=the interface on which the hosts reach each other (lo on one host). "
-        "After a restart: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before the launcher.",
+        what="At a first start: the address that a rank gives itself, that of its host's name, cannot be reached. "
+        "After an elastic restart (seen with torch 2.13): ranks are connected to those that have died, whose addresses "
+        "are still in the store that torch's agent keeps.",
+        remedy="At a first start: GLOO_SOCKET_IFNAME=the interface on which the hosts reach each other (lo on one "
+        "host). After a restart: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before the launcher.",
         pattern=r"Gloo connectFullMesh failed",
         evidence=("https://github.com/pytorch/pytorch/issues/135712",),
     ),
