@@ -13,7 +13,6 @@ Retire: when DeepSpeed 0.19.7 is no longer supported here.
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -76,7 +75,7 @@ def reproduce(lab: Lab) -> str:
 
     expected, _ = trained([(0, 1.0), (1, 1.0), (2, 1.0)])
     try:
-        parameters, skipped = trained([(0, 1.0), (1, math.inf), (2, 0.0), (1, 1.0), (2, 1.0)])
+        parameters, skipped = trained([(0, 1.0), (1, float("inf")), (2, 0.0), (1, 1.0), (2, 1.0)])
     except AssertionError as error:
         if traceback.extract_tb(error.__traceback__)[-1].line == _ASSERTION:
             raise BugPresent("a gradient that is not finite ends the job: AssertionError in step") from error

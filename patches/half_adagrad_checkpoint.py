@@ -46,7 +46,7 @@ PATCH = Patch(
             ("bf16_optimizer:BF16_Optimizer", "BASE_OPTIMIZER_STATE"),
         )
     ),
-    symptom="",
+    symptom=r"in save_checkpoint[\s\S]*self\.optimizer\.state_dict\(\)[\s\S]*KeyError: \d+",
     upstream=("https://github.com/deepspeedai/DeepSpeed/pull/380",),
     fixed_in=None,
 )
@@ -84,7 +84,7 @@ def reproduce(lab: Lab) -> str:
             engine.step()
         return lab.parameters(engine)
 
-    failed = []
+    failed: dict[str, KeyError] = {}
     for name, config in configs.items():
         where = str(lab.tmp / name.partition(" ")[0])
         engine = made(config, seed=0)
@@ -94,7 +94,7 @@ def reproduce(lab: Lab) -> str:
         except KeyError as error:
             if "optimizer.state_dict()" not in "".join(traceback.format_tb(error.__traceback__)):
                 raise
-            failed.append(name)
+            failed[name] = error
             continue
         expected = train(engine, batches[_STEPS // 2 :])
         resumed = made(config, seed=1)
@@ -102,5 +102,7 @@ def reproduce(lab: Lab) -> str:
         difference = largest_difference(train(resumed, batches[_STEPS // 2 :]), expected)
         assert difference.absolute == 0, f"{name}, after resuming {difference}"
     if failed:
-        raise BugPresent(f"{' and '.join(failed)}: save_checkpoint ends in a KeyError of state_dict")
+        raise BugPresent(f"{' and '.join(failed)}: save_checkpoint ends in a KeyError of state_dict") from next(
+            iter(failed.values())
+        )
     return "a job that resumes from its checkpoint goes on, bit for bit, as one that was not interrupted"

@@ -17,7 +17,6 @@ Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it
 
 from __future__ import annotations
 
-import inspect
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +68,8 @@ _FROZEN = "blocks.0.0."
 def reproduce(lab: Lab) -> str:
     os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # to 0.15.4 with torch >= 2.6; the files are our own
     torch = lab.torch
+    import inspect
+
     from dsfix.lab.checkpoints import train
     from dsfix.lab.models import MLP, regression_batch
     from dsfix.lab.reference import largest_difference
