@@ -669,6 +669,12 @@ BUGS = [  # patch, release, config in which it shows, one in which it does not
         {"fp16": {"enabled": True}, **zero(1)},
         {"fp16": {"enabled": True}, **zero(2)},
     ),
+    (
+        "zero12_offload_overflow_repeats",
+        "0.19.8",
+        {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, **zero(1, offload_optimizer=OFFLOAD)},
+        {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, **zero(1)},
+    ),
     ("hpz_stale_secondary", "0.18.0", zero(3, zero_hpz_partition_size=8), zero(3)),
     (
         "zero3_bf16_nonfinite_step",
