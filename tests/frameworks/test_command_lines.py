@@ -47,7 +47,7 @@ class Case:
 CASES = [
     Case("llamafactory", ("llamafactory-cli", "train"), "llama_factory.yaml", "zero3_checkpoint_recompute"),
     Case("swift", ("swift", "sft"), "ms_swift_lora.yaml", "zero3_checkpoint_recompute"),
-    Case("swift", ("swift", "sft"), "ms_swift.yaml", "zero2_accumulation_drops_microbatches", ratio=0.5),
+    Case("swift", ("swift", "sft"), "ms_swift.yaml", "zero2_accumulation_drops_microbatches", ratio=0.455),
 ]
 
 
