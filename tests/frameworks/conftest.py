@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Callable
 
 import pytest
+
+from dsfix.registry import catalogue
+from dsfix.versions import Fit, gate
 
 ROOT = Path(__file__).parents[2]
 MACHINE = ROOT / "demo" / "machine"  # a GPU, or the emulated device: the frameworks use DeepSpeed on such only
@@ -34,5 +38,15 @@ def run(tmp_path: Path) -> Run:
             timeout=600,
             check=False,
         )
+
+    return call
+
+
+@pytest.fixture
+def applies() -> Callable[[str], bool]:
+    """Whether a patch is for the installed DeepSpeed."""
+
+    def call(patch_id: str) -> bool:
+        return find_spec("deepspeed") is not None and gate(catalogue()[patch_id].patch).fit is not Fit.OUTSIDE
 
     return call

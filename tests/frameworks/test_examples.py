@@ -6,12 +6,11 @@ import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
 from dsfix.registry import catalogue
-from dsfix.versions import Fit, gate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FIRST_LINE = re.compile(r"^import dsfix\b.*\n", re.MULTILINE)
@@ -40,10 +39,6 @@ CASES = [
 ]
 
 
-def applies(patch_id: str) -> bool:
-    return find_spec("deepspeed") is not None and gate(catalogue()[patch_id].patch).fit is not Fit.OUTSIDE
-
-
 def norms_and_losses(done: Any) -> list[tuple[float, float]]:
     """(gradient norm, loss) of each step."""
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
@@ -53,7 +48,9 @@ def norms_and_losses(done: Any) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_trains_as_without_deepspeed_and_needs_the_patch_for_it(case: Case, run: Any, tmp_path: Path) -> None:
+def test_it_trains_as_without_deepspeed_and_needs_the_patch_for_it(
+    case: Case, run: Any, applies: Callable[[str], bool], tmp_path: Path
+) -> None:
     if not applies(case.patch) or any(find_spec(name) is None for name in case.needs):
         pytest.skip(f"{case.patch} is for another release, or one of {', '.join(case.needs)} is not installed")
     script = EXAMPLES / f"{case.script}.py"

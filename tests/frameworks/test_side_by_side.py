@@ -34,6 +34,7 @@ def test_training_is_right_and_the_report_true(order: str, run: Any, tmp_path: P
         assert seen[case]["gathered"] == [0, 0, 0]
         assert seen[case]["hook is last"]
     assert seen["saved"] == seen["trained"]
+    assert seen["swift"] == (["swift"] if find_spec("swift") else ["__main__"])
     report = seen["report"]
     assert report["zero3_delegating_wrapper"] == report["zero3_forward_module_stack"] == "applied"
     assert [patch_id for patch_id, outcome in report.items() if outcome in TROUBLE] == []

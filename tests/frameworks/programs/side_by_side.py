@@ -13,7 +13,7 @@ import functools
 import importlib
 import json
 from pathlib import Path
-from types import MethodType
+from types import MethodType, SimpleNamespace
 
 import deepspeed
 import torch
@@ -22,6 +22,7 @@ from peft import LoraConfig, get_peft_model
 from peft.utils.other import ModulesToSaveWrapper
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper, checkpoint_wrapper
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.integrations import HfDeepSpeedConfig
 from trl.models.utils import unwrap_model_for_generation
 
 STEPS = 3
@@ -53,48 +54,62 @@ def swift():
     ModulesToSaveWrapper.__setattr__ = set_both
 
 
-def swift_initialize(hooks):
-    """deepspeed.initialize: afterwards these hooks (model, handle) come after DeepSpeed's own."""
-    before = deepspeed.initialize
+class MadeTemplate:
+    """deepspeed.initialize: afterwards the template's hooks come after DeepSpeed's own."""
 
-    @functools.wraps(before)
-    def initialize(*args, **options):
-        made = before(*args, **options)
-        for model, handle in hooks:
-            model._forward_pre_hooks.move_to_end(handle.id)
-        return made
+    def register_post_encode_hook(self, models):
+        before = self._deepspeed_initialize = deepspeed.initialize
 
-    deepspeed.initialize = initialize
-    return before
+        @functools.wraps(before)
+        def initialize(*args, **options):
+            made = before(*args, **options)
+            for model, handle in self._handles:
+                model._forward_pre_hooks.move_to_end(handle.id)
+            return made
+
+        deepspeed.initialize = initialize
+
+    def remove_post_encode_hook(self):
+        deepspeed.initialize = self._deepspeed_initialize
 
 
-def swift_consolidated(engine):
-    """Saving through the Trainer: frozen parameters are left out, whatever the caller says."""
-    before = engine._zero3_consolidated_16bit_state_dict
+class MadeTrainer:
+    """Saving: what DeepSpeed consolidates of a LoRA is without the frozen parameters, whatever the caller says."""
 
-    def consolidated(self, exclude_frozen_parameters=False):
-        return before(exclude_frozen_parameters=True)
+    def _fix_zero3_gather_all_parameters(self):
+        before = self.deepspeed._zero3_consolidated_16bit_state_dict
 
-    engine._zero3_consolidated_16bit_state_dict = MethodType(consolidated, engine)
+        def consolidated(self, exclude_frozen_parameters=False):
+            return before(exclude_frozen_parameters=True)
+
+        self.deepspeed._zero3_consolidated_16bit_state_dict = MethodType(consolidated, self.deepspeed)
 
 
 def own_or_made(module, name, made):
-    """The package's own function where it is installed; whose it was."""
+    """The package's own function or class where it is installed."""
     try:
-        function = getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(module), name)
     except ImportError:
-        function = made
-    function()
-    return function.__module__
+        return made
 
 
-seen = {
-    "axolotl": own_or_made("axolotl.monkeypatch.deepspeed_utils", "apply_deepspeed_patches", axolotl),
-    "swift": own_or_made("swift.pipelines.train.tuner", "_patch_modules_to_save_zero3", swift),
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_clipping": 0.0,
+    "zero_allow_untested_optimizer": True,
+    "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": 1_000_000},
 }
+told = HfDeepSpeedConfig(CONFIG)  # ms-swift asks transformers whether it is ZeRO-3
 
-own_hooks = []
-initialize = swift_initialize(own_hooks)
+own_or_made("axolotl.monkeypatch.deepspeed_utils", "apply_deepspeed_patches", axolotl)()
+wrapper = own_or_made("swift.pipelines.train.tuner", "_patch_modules_to_save_zero3", swift)
+wrapper()
+Template = own_or_made("swift.template.base", "Template", MadeTemplate)
+template = Template.__new__(Template)  # without the tokenizer that a whole one needs
+template._handles, template._deepspeed_initialize = [], None
+template.register_post_encode_hook([])
+Trainer = own_or_made("swift.trainers.mixin", "SwiftMixin", MadeTrainer)
+seen = {"swift": sorted({each.__module__.partition(".")[0] for each in (wrapper, Template, Trainer)})}
 
 if sys.argv[2] == "last":
     import dsfix
@@ -123,12 +138,6 @@ def checkpointed():
 
 generator = torch.Generator().manual_seed(2)
 BATCHES = [torch.randint(64, (2, 12), generator=generator).to("cuda") for _ in range(STEPS)]
-CONFIG = {
-    "train_micro_batch_size_per_gpu": 2,
-    "gradient_clipping": 0.0,
-    "zero_allow_untested_optimizer": True,
-    "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": 1_000_000},
-}
 
 
 def sgd(model):
@@ -164,9 +173,10 @@ def train(engine, between):
 def compare(name, build, between=lambda engine: None):
     expected = reference(build())
     model = build()
-    own_hooks[:] = [(model, model.register_forward_pre_hook(lambda *_: None))]
+    hook = model.register_forward_pre_hook(lambda *_: None)
+    template._handles[:] = [(model, hook)]
     engine, *_ = deepspeed.initialize(model=model, optimizer=sgd(model), config=CONFIG)
-    last = list(model._forward_pre_hooks)[-1] == own_hooks[0][1].id
+    last = list(model._forward_pre_hooks)[-1] == hook.id
     seen[name] = {**train(engine, between), "expected": expected, "hook is last": last}
     return engine
 
@@ -174,7 +184,7 @@ def compare(name, build, between=lambda engine: None):
 compare("checkpoint wrapper", checkpointed).destroy()
 
 engine = compare("modules to save", lora)
-swift_consolidated(engine)
+Trainer._fix_zero3_gather_all_parameters(SimpleNamespace(deepspeed=engine))
 seen["saved"] = sorted(engine._zero3_consolidated_16bit_state_dict())
 seen["trained"] = sorted(name for name, each in engine.module.named_parameters() if each.requires_grad)
 engine.destroy()
@@ -188,7 +198,7 @@ def generate(engine):
 
 
 compare("generation", llama, generate)
-deepspeed.initialize = initialize
+template.remove_post_encode_hook()
 seen["report"] = {each.id: each.outcome.value for each in dsfix.report()}
 Path(sys.argv[1]).write_text(json.dumps(seen), encoding="utf-8")
 torch.distributed.destroy_process_group()

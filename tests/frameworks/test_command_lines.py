@@ -1,0 +1,165 @@
+"""LLaMA-Factory and ms-swift by their own commands: wrong as they are, with `python -m dsfix run` in front as without
+DeepSpeed.
+
+Each is installed in an environment of its own: `python -m tox run -e frameworks-llamafactory,frameworks-ms-swift`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from dsfix.registry import catalogue
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "command_lines"
+DEEPSPEED = re.compile(r"^deepspeed: .*\n", re.MULTILINE)
+TROUBLE = ("conflict", "drifted", "failed", "too-late")
+STEPS = 3
+SECONDS = 1200  # of one job; on an idle machine it takes half a minute
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command and its file, the patch that it needs, and what becomes of it without: the patch's symptom, or by how
+    much the norm of the first step's gradient is wrong (the seeds are fixed)."""
+
+    needs: str
+    command: tuple[str, ...]
+    file: str
+    patch: str
+    ratio: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}-{self.patch}"
+
+
+CASES = [
+    Case("llamafactory", ("llamafactory-cli", "train"), "llama_factory.yaml", "zero3_checkpoint_recompute"),
+    Case("swift", ("swift", "sft"), "ms_swift_lora.yaml", "zero3_checkpoint_recompute"),
+    Case("swift", ("swift", "sft"), "ms_swift.yaml", "zero2_accumulation_drops_microbatches", ratio=0.455),
+]
+
+
+class Job:
+    """One run of a case's command in a directory of its own."""
+
+    def __init__(self, case: Case, directory: Path, deepspeed: bool = True, dsfix: bool = False) -> None:
+        self.saved, self.reports = directory / "out" / f"checkpoint-{STEPS}", directory / "reports"
+        if not deepspeed:
+            file = directory / case.file
+            text, lines = DEEPSPEED.subn("", file.read_text(encoding="utf-8"))
+            assert lines == 1
+            file.write_text(text, encoding="utf-8")
+        variables = {"DSFIX_REPORT": str(self.reports)} if dsfix else {}
+        prefix = [sys.executable, "-m", "dsfix", "run"] if dsfix else []
+        done = run(directory, *prefix, *case.command, case.file, **variables)
+        self.status, self.said = done.returncode, done.stdout
+
+    def trained(self) -> list[tuple[float, float]]:
+        """(gradient norm, loss) of each step."""
+        assert self.status == 0, self.said[-8000:]
+        state = json.loads(self.saved.joinpath("trainer_state.json").read_text(encoding="utf-8"))
+        found = [(each["grad_norm"], each["loss"]) for each in state["log_history"]]
+        assert len(found) == STEPS
+        return found
+
+    def weights(self) -> dict[str, Any]:
+        """What the framework saved after the last step."""
+        from safetensors.torch import load_file
+
+        (file,) = self.saved.glob("*.safetensors")
+        return load_file(file)
+
+    def outcomes(self) -> set[tuple[str, str]]:
+        """(patch, outcome) in any process of the job."""
+        reports = [json.loads(each.read_text(encoding="utf-8")) for each in self.reports.glob("*.json")]
+        return {(patch["id"], patch["outcome"]) for report in reports for patch in report["patches"]}
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def run(directory: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command on the CPU of one machine, as one rank below torchrun: both frameworks use DeepSpeed only there."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
+    env.update(
+        PATH=os.pathsep.join([os.path.dirname(sys.executable), env["PATH"]]),
+        CUDA_VISIBLE_DEVICES="",
+        DS_ACCELERATOR="cpu",
+        FORCE_TORCHRUN="1",
+        GLOO_SOCKET_IFNAME="lo",
+        HF_HUB_OFFLINE="1",
+        LOCAL_SIZE="1",
+        MASTER_PORT=str(free_port()),
+        NPROC_PER_NODE="1",
+        OMP_NUM_THREADS="1",
+    )
+    env.update(variables)
+    return subprocess.run(
+        command,
+        cwd=directory,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The examples, with the model and the data that they read."""
+    directory = tmp_path_factory.mktemp("command_lines") / "files"
+    shutil.copytree(EXAMPLES, directory)
+    done = run(directory, sys.executable, "tiny_qwen2.py")
+    assert done.returncode == 0, done.stdout
+    return directory
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_it_trains_as_without_deepspeed_and_needs_the_patch_for_it(
+    case: Case, applies: Callable[[str], bool], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if find_spec(case.needs) is None or not applies(case.patch):
+        pytest.skip(f"{case.needs} is not installed, or {case.patch} is for another release")
+    files = request.getfixturevalue("files")
+
+    def job(name: str, **how: bool) -> Job:
+        return Job(case, Path(shutil.copytree(files, tmp_path / name)), **how)
+
+    plain = job("plain", deepspeed=False)
+    reference, expected_weights = plain.trained(), plain.weights()
+
+    below_run = job("below-run", dsfix=True)
+    for seen, expected in zip(below_run.trained(), reference):
+        assert seen == pytest.approx(expected, rel=1e-4)
+    weights = below_run.weights()
+    assert sorted(weights) == sorted(expected_weights)
+    for name, weight in weights.items():
+        assert (weight - expected_weights[name]).norm() <= 1e-3 * expected_weights[name].norm(), name
+    outcomes = below_run.outcomes()
+    assert (case.patch, "applied") in outcomes
+    assert [each for each in outcomes if each[1] in TROUBLE] == []  # whatever the framework itself has replaced
+
+    alone = job("alone")
+    if case.ratio is None:
+        assert alone.status != 0
+        assert re.search(catalogue()[case.patch].patch.symptom, alone.said)
+    else:
+        (norm, _), *_ = alone.trained()
+        assert norm == pytest.approx(case.ratio * reference[0][0], rel=0.01)
