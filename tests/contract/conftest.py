@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,23 +26,28 @@ from dsfix.testing.contract.machine import Machine, started
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--whole", action="store_true", help="every check of every patch; without it each patch stands a sixth of them"
+        "--whole", action="store_true", help="every check of every patch; without it about a sixth of them"
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each check on every sixth patch, the next check on others: what is wrong with the engine shows on any of them."""
+    """Each check on every sixth patch, the next check on others: what is wrong with the engine shows on any of them.
+
+    All patches at once: on every sixth release. Pairs: together only, each alone is what `matrix edges` runs.
+    """
     if config.getoption("whole"):
         return
     kept, left = [], []
-    ids = list(registry.catalogue())
+    ids, releases = list(registry.catalogue()), itertools.count()
     for item in items:
         chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        place = (
-            ids.index(chosen["patch_id"]) + checks.CHECKS.index(chosen["check"])
-            if {"check", "patch_id"} <= chosen.keys()
-            else 0
-        )
+        place = 0
+        if {"check", "patch_id"} <= chosen.keys():
+            place = ids.index(chosen["patch_id"]) + checks.CHECKS.index(chosen["check"])
+        elif {"release", "entries"} <= chosen.keys():
+            place = next(releases)
+        elif chosen.get("subset", "both") != "both":
+            place = 1
         (left if place % 6 else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
