@@ -95,6 +95,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
 
 def main() -> int:
     path, device, *scripts = sys.argv[1:]
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # DeepSpeed 0.17 and earlier log to standard output while they are imported
     native = _emulated_device() if device == "cuda" else None
     for name in _PRELOADED:
         importlib.import_module(name)
@@ -110,7 +112,8 @@ def main() -> int:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        print(json.dumps(sorted(sys.modules)), flush=True)
+        with answer:
+            print(json.dumps(sorted(sys.modules)), file=answer)
         job = _serve(listener)
     if job is None:
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from sweep.space import Row
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sweep.md"
 COMMAND = "python -m tox run -e sweep"
+_ADDRESS = re.compile(r"\b\d{12,}\b")  # an object's id, another one in each run
 
 _HEAD = f"""# The sweep
 
@@ -148,4 +150,4 @@ def _finding(found: Found) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+    return _ADDRESS.sub("…", text).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
