@@ -14,6 +14,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from datetime import date
 from pathlib import Path
@@ -48,10 +49,14 @@ print(statistics.median(seconds(edited) / seconds(original) for _ in range(51)))
 """
 
 
-def cpu_seconds(*arguments: str) -> float:
+def cpu_seconds(*arguments: str, **environment: str) -> float:
     """CPU time of one Python process, start to end."""
     process = subprocess.Popen(
-        [sys.executable, *arguments], cwd=ELSEWHERE, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [sys.executable, *arguments],
+        cwd=ELSEWHERE,
+        env={**ENVIRONMENT, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
     assert process.stderr is not None
     complaint = process.stderr.read()
@@ -73,16 +78,19 @@ def hot_ratio(deepspeed: Path) -> float:
 
 
 def table(pairs: int, hot: Path) -> str:
-    """The three figures as a Markdown table."""
+    """The figures as a Markdown table."""
     for arguments in (("-c", PLAIN), ("-c", WITH), ("-m", "dsfix", "list")):
-        cpu_seconds(*arguments)  # bytecode and file caches
-    imports, lists = [], []
+        cpu_seconds(*arguments)  # bytecode, file caches and what dsfix learns
+    imports, first, lists = [], [], []
     for _ in range(pairs):
         plain = cpu_seconds("-c", PLAIN)
         imports.append(cpu_seconds("-c", WITH) / plain)
+        with tempfile.TemporaryDirectory() as nothing:
+            first.append(cpu_seconds("-c", WITH, DSFIX_CACHE=nothing) / plain)
         lists.append(cpu_seconds("-m", "dsfix", "list") / plain)
     rows = [
         ("`import dsfix; import deepspeed` / `import deepspeed`, CPU time", imports, "1.03"),
+        ("the same in the first process, which finds nothing in the cache directory", first, ""),
         (
             "a call of an edited function that does not reach the added code / the same unpatched",
             [hot_ratio(hot)],

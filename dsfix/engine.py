@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, Callable, Union
 
 from . import attributes, edit, hooks, judge, log, registry, syntax, versions
+from .memory import Memory
 from .outcome import REMEDY, Outcome, Refused, StrictError, UnknownPatch
 from .patch import Edit, Patch, Provide
 from .registry import Entry
@@ -45,6 +46,7 @@ class Engine:
         self.on_change = on_change
         self.finder = hooks.Finder(self.imported, self.withdraw)
         self.states: dict[str, State] = {}
+        self.memory = Memory()
 
     def activate(self) -> None:
         """Gates every patch by version and watches the modules of those that may apply."""
@@ -82,6 +84,8 @@ class Engine:
             if module.__name__ == "deepspeed":
                 log.announce(self.summary())
                 syntax.forget()
+            if module.__name__ == "deepspeed" or hooks.executed("deepspeed"):
+                self.memory.save()
             self.on_change()
         except StrictError:
             with contextlib.suppress(StrictError):  # of the next patch
@@ -110,7 +114,7 @@ class Engine:
                 return  # executed again, and the change has outlived it
             try:
                 self._judge_once(state)
-                handles = apply(state.entry, module)
+                handles = apply(state.entry, module, self.memory)
                 if name in state.done:
                     state.past.append((name, state.done[name]))
                 state.done[name] = handles
@@ -130,7 +134,7 @@ class Engine:
         patch = state.entry.patch
         if patch.before is not None and hooks.executed(patch.before) is not None:
             raise Refused(Outcome.TOO_LATE, f"{patch.before} was imported before dsfix")
-        verdict = judge.by_source(patch)
+        verdict = judge.by_source(patch, self.memory)
         if verdict.outcome is not Outcome.PENDING:
             raise Refused(verdict.outcome, verdict.reason)
         state.judged = True
@@ -217,7 +221,7 @@ class Engine:
         return f"{about}: {', '.join(counts) or 'no patches'}"
 
 
-def apply(entry: Entry, module: ModuleType) -> list[Handle]:
+def apply(entry: Entry, module: ModuleType, memory: Memory) -> list[Handle]:
     """Makes the patch's changes in one module that has been executed; none of them where one does not fit.
 
     Raises:
@@ -228,7 +232,7 @@ def apply(entry: Entry, module: ModuleType) -> list[Handle]:
     try:
         edits = [c for c in changes if isinstance(c, Edit)]
         if edits:
-            handles.append(edit.make(entry.id, module, edits))
+            handles.append(edit.make(entry.id, module, edits, memory))
         for change in changes:
             if isinstance(change, Provide):
                 provided = attributes.provide(module, change)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import syntax
+from .memory import Memory
 from .outcome import Outcome, Refused
 from .patch import Change, Edit, Patch, Provide, Source
 from .registry import Entry
@@ -48,24 +49,32 @@ def before_source(entry: Entry, settings: Settings) -> Verdict | None:
     return Verdict(Outcome.NOT_AFFECTED, gated.reason) if gated.fit is Fit.OUTSIDE else None
 
 
-def by_source(patch: Patch) -> Verdict:
+def by_source(patch: Patch, memory: Memory | None = None) -> Verdict:
     """What the installed source says of a patch whose version gate is not closed."""
     gated = gate(patch)
-    try:
-        for evidence in patch.fixed:
-            if _stands(evidence):
-                return Verdict(Outcome.ALREADY_FIXED, f"{_where(evidence)} has `{syntax.first_line(evidence.code)}`")
-        _check_all(patch.changes)
-        for evidence in patch.present:
-            if not _stands(evidence):
-                raise Refused(Outcome.DRIFTED, f"{_where(evidence)} has no `{syntax.first_line(evidence.code)}`")
-    except Refused as refused:
+    refused = _refusal(patch) if memory is None else memory.refusal(patch, _refusal)
+    if refused is not None:
         return _verdict_of(refused, gated)
     if gated.fit is Fit.UNSURE and not (patch.present or any(isinstance(c, Edit) for c in patch.changes)):
         return _verdict_of(Refused(Outcome.DRIFTED, "there is no source to judge it by"), gated)
     verbs = dict.fromkeys(f"{type(change).__name__} of {change.qualname}" for change in patch.changes)
     where = ", ".join(patch.modules)
     return Verdict(Outcome.PENDING, f"{gated.reason}{_by_source(gated)}: {', '.join(verbs)} when {where} is imported")
+
+
+def _refusal(patch: Patch) -> Refused | None:
+    """Why the source is not one to apply the patch to."""
+    try:
+        for evidence in patch.fixed:
+            if _stands(evidence):
+                raise Refused(Outcome.ALREADY_FIXED, f"{_where(evidence)} has `{syntax.first_line(evidence.code)}`")
+        _check_all(patch.changes)
+        for evidence in patch.present:
+            if not _stands(evidence):
+                raise Refused(Outcome.DRIFTED, f"{_where(evidence)} has no `{syntax.first_line(evidence.code)}`")
+    except Refused as refused:
+        return refused
+    return None
 
 
 def _by_source(gated: Gate) -> str:

@@ -14,8 +14,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import table
+from dsfix.cache import cache_directory
 from dsfix.cli.status import Complaint
-from dsfix.lab.cuda.build import cache_directory, locked
+from dsfix.lab.cuda.build import locked
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.installed import gpu_visible, torch_build
 

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dsfix.audit.plan import Plan
+from dsfix.cache import cache_directory
 from dsfix.lab.accelerator import deepspeed_version
-from dsfix.lab.cuda.build import cache_directory, locked
+from dsfix.lab.cuda.build import locked
 from dsfix.lab.installed import torch_build
 from dsfix.lab.ranks import fresh, launch
 from dsfix.lab.session import Lab

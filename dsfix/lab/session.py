@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dsfix.cache import cache_directory
 from dsfix.lab import accelerator, cuda, devices, environment
-from dsfix.lab.cuda.build import cache_directory
 from dsfix.lab.errors import LabUnavailable
 from dsfix.patch import BugPresent, CannotTell
 

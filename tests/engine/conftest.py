@@ -89,6 +89,13 @@ class Bench:
             del sys.modules[name]
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    """What is learned in a test is not known to the next."""
+    monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -222,6 +229,7 @@ class World:
                 **inherited,
                 "PYTHONPATH": os.pathsep.join(map(str, (self.site, self.runtime))),
                 "PYTHONDONTWRITEBYTECODE": "1",
+                "DSFIX_CACHE": str(self.path / "cache"),
                 "STANDIN_PATCHES": str(self.patches),
                 **environment,
             },

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dsfix.cache import cache_directory
 from dsfix.lab import cuda
 from dsfix.lab.cuda import build
 from dsfix.lab.errors import LabUnavailable
@@ -133,10 +134,10 @@ def test_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("HOME", "/home/someone")
     monkeypatch.delenv("DSFIX_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert build.cache_directory() == Path("/home/someone/.cache/dsfix")
+    assert cache_directory() == Path("/home/someone/.cache/dsfix")
     monkeypatch.setenv("DSFIX_CACHE", "")
-    assert build.cache_directory() == Path("/home/someone/.cache/dsfix")
+    assert cache_directory() == Path("/home/someone/.cache/dsfix")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert build.cache_directory() == Path("/cache/dsfix")
+    assert cache_directory() == Path("/cache/dsfix")
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path))
-    assert build.cache_directory() == tmp_path
+    assert cache_directory() == tmp_path

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from dsfix.cache import cache_directory
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.installed import TorchBuild, torch_build
 
@@ -59,13 +60,6 @@ def supported_torch() -> TorchBuild:
     if torch.release != TORCH_RELEASE:
         raise LabUnavailable(f"the emulated CUDA device supports torch {TORCH_RELEASE}; here is {torch.version}")
     return torch
-
-
-def cache_directory() -> Path:
-    """$DSFIX_CACHE, or dsfix in the user's cache directory."""
-    if os.environ.get("DSFIX_CACHE"):
-        return Path(os.environ["DSFIX_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsfix"
 
 
 def _key(torch: TorchBuild) -> str:

@@ -15,6 +15,7 @@ import deepspeed  # noqa: F401
 import torch
 
 from dsfix import code, engine, judge, source, syntax
+from dsfix.memory import Memory
 from dsfix.outcome import Refused
 from dsfix.patch import Edit, Patch, Severity
 from dsfix.registry import Entry
@@ -189,7 +190,7 @@ def examine(target, call, text):
     _, _, line = anchor_of(target)
     entry = entry_of(target, text)
     result = {"target": target, "judged": judge.by_source(entry.patch).outcome.value, "before": calls_of(call)}
-    (handle,) = engine.apply(entry, module)
+    (handle,) = engine.apply(entry, module, Memory())
     result["edited"] = calls_of(call)
     result["code_swapped"] = function.__code__ is not original
     result["source_as_shown"] = inspect.getsource(function) == shown
@@ -197,7 +198,7 @@ def examine(target, call, text):
     handle.undo()
     result["original_code_back"] = function.__code__ is original
     result["reverted"] = calls_of(call)
-    (handle,) = engine.apply(entry_of(target, "raise RuntimeError('probe')"), module)
+    (handle,) = engine.apply(entry_of(target, "raise RuntimeError('probe')"), module, Memory())
     result["trace"] = traced(call)
     handle.undo()
     path = os.path.realpath(module.__file__)
@@ -219,7 +220,7 @@ class Model(torch.nn.Module):
 
 
 def compiled(target, call, text):
-    (handle,) = engine.apply(entry_of(target, text), sys.modules[target.partition(":")[0]])
+    (handle,) = engine.apply(entry_of(target, text), sys.modules[target.partition(":")[0]], Memory())
     SEEN.clear()
     x = torch.ones(3)
     value = torch.compile(Model(call), backend="eager")(x).tolist()

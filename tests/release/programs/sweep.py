@@ -62,7 +62,7 @@ for name in sys.argv[2:]:
             if firsts != right:
                 result["wrong"].append(f"{name}:{target} is at {right}, found at {firsts}")
             try:
-                edit.Site(module, qualname, accessor)
+                _ = edit.Site(module, qualname, accessor).source
             except Refused as refused:
                 if set(right) & live_lines(module, qualname):
                     result["wrong"].append(f"{name}:{target} {refused.outcome.value}: {refused.reason}")

@@ -161,6 +161,7 @@ class Process:
 
     def _edited(self, edit: Any) -> bool:
         from dsfix import engine
+        from dsfix.memory import Memory
         from dsfix.outcome import Refused
         from dsfix.patch import Patch, Severity
         from dsfix.registry import Entry
@@ -168,7 +169,7 @@ class Process:
         module = sys.modules[edit.module]
         try:
             patch = Patch("t", Severity.CRASH, {}, (edit,), "", (), None)
-            self.probes += engine.apply(Entry(_PROBE, patch, module), module)
+            self.probes += engine.apply(Entry(_PROBE, patch, module), module, Memory())
         except Refused:  # the patch itself changes that statement
             return False
         self.probed[edit.target] = edit

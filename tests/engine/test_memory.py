@@ -1,0 +1,167 @@
+"""What a process learns of the source, and what the next one takes over of it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+USE = """
+    import dsfix, deepspeed.m as m
+    tell([m.f(1), outcomes()["cure"]])
+"""
+# whatever is looked at anew cannot be read then
+BLIND = """
+    import ast
+    def parse(*arguments, **options):
+        raise RuntimeError("is read again")
+    ast.parse = parse
+""" + USE  # fmt: skip
+CURED = [3, "applied"]
+
+
+def learned(world):
+    return sorted((world.path / "cache").glob("learned-*"))
+
+
+@pytest.fixture
+def known(simple):
+    """The stand-in with one flaw, of which a process has learned what there is to learn."""
+    assert simple.run(USE).value == CURED
+    assert simple.run(BLIND).value == CURED
+    return simple
+
+
+def test_without_memory_the_source_is_read(simple):
+    told = simple.run(BLIND)
+    assert told.value == [2, "failed"]
+
+
+def test_several_patches_of_one_function_are_known_one_by_one(world):
+    world.package(m="def f(x):\n    y = x + 1\n    y = y * 2\n    return y\n")
+    world.patch("cure", """PATCH = declare(Edit("deepspeed.m:f", replace="y = x + 1", code="y = x + 2"))""")
+    world.patch("other", """PATCH = declare(Edit("deepspeed.m:f", replace="y = y * 2", code="y = y * 5"))""")
+    assert world.run(USE).value == [15, "applied"]
+    assert world.run(BLIND).value == [15, "applied"]
+    reverted = """
+    import ast
+    ast.parse = None
+    import dsfix, deepspeed.m as m
+    dsfix.revert("other")
+    tell([m.f(1), outcomes()["cure"]])
+    """
+    assert world.run(reverted).value == [6, "applied"]
+    assert world.run(BLIND, DSFIX_SKIP="cure").value[1] == "disabled"
+
+
+def test_a_verdict_that_keeps_a_patch_out_is_known(world):
+    world.package(m="def f(x):\n    y = x + 7\n    return y\n")
+    world.patch("cure", """PATCH = declare(Edit("deepspeed.m:f", replace="y = x + 1", code="y = x + 2"))""")
+    first, second = world.run(USE), world.run(BLIND)
+    assert first.value == second.value == [8, "drifted"]
+    assert first.warnings == second.warnings != []
+
+
+def test_a_source_that_has_changed_is_read_again(known):
+    known.module("deepspeed.m", "def f(x):\n    y = x + 1\n    return y * 10\n")
+    assert known.run(BLIND).value == [20, "failed"]
+    assert known.run(USE).value == [30, "applied"]
+    known.module("deepspeed.m", "def f(x):\n    y = x - 1\n    return y\n")
+    assert known.run(USE).value == [0, "drifted"]
+
+
+def test_a_source_that_has_changed_unnoticed_is_compared_with_what_is_in_memory(known):
+    """As where a file is replaced by one of the same size and time: the code tells them apart."""
+    file = known.site / "deepspeed" / "m.py"
+    before = file.stat()
+    file.write_text(file.read_text().replace("return y", "return 0"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert known.run(USE).value == [0, "applied"]
+    file.write_text(file.read_text().replace("x + 1", "x + 7"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert known.run(USE).value == [0, "drifted"]
+
+
+def test_what_another_tool_has_changed_in_memory_is_a_conflict_all_the_same(known):
+    told = known.run("""
+        import sys
+        class Tool:
+            def find_spec(self, name, path=None, target=None):
+                if name == "deepspeed.m":
+                    sys.meta_path.remove(self)
+                    from importlib.util import find_spec
+                    spec = find_spec(name)
+                    execute = spec.loader.exec_module
+                    def then(module):
+                        execute(module)
+                        module.f.__code__ = module.f.__code__.replace(co_consts=(None, 41))
+                    spec.loader.exec_module = then
+                    return spec
+        import dsfix
+        sys.meta_path.append(Tool())
+        sys.meta_path.insert(1, sys.meta_path.pop())
+        import deepspeed.m as m
+        tell([m.f(1), outcomes()["cure"]])
+        """)
+    assert told.value == [42, "conflict"]
+
+
+def test_a_patch_that_has_changed_is_judged_again(known):
+    known.patch("cure", """PATCH = declare(Edit("deepspeed.m:f", replace="y = x + 1", code="y = x + 5"))""")
+    assert known.run(USE).value == [6, "applied"]
+
+
+def test_another_optimization_level_learns_for_itself(simple):
+    simple.module("deepspeed.m", "def f(x):\n    y = x + 1\n    assert y < 0\n    return y\n")
+    assert simple.run(USE, python=("-O",)).value == CURED
+    assert simple.run(BLIND, python=("-O",)).value == CURED
+    assert "AssertionError" in simple.run(USE, code=1).err
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:100], lambda text: b"", lambda text: text[:-1] + b"!"])
+def test_a_damaged_file_is_learned_anew(known, damage):
+    (file,) = learned(known)
+    file.write_bytes(damage(file.read_bytes()))
+    assert known.run(USE).value == CURED
+    assert known.run(BLIND).value == CURED
+
+
+@pytest.mark.skipif(os.name != "posix", reason="access rights are POSIX's")
+def test_a_file_that_others_can_write_is_not_run(known):
+    (file,) = learned(known)
+    file.chmod(0o666)
+    assert known.run(BLIND).value == [2, "failed"]
+    assert known.run(USE).value == CURED
+    (file,) = learned(known)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_without_a_directory_to_write_to_nothing_is_kept_and_nothing_said(simple):
+    (simple.path / "file").touch()
+    for _ in range(2):
+        told = simple.run(USE, DSFIX_CACHE=str(simple.path / "file" / "below"))
+        assert (told.value, told.warnings) == (CURED, [])
+
+
+def test_what_a_killed_process_has_left_is_removed(known):
+    (file,) = learned(known)
+    file.unlink()
+    partial = file.with_suffix(".partial")
+    partial.write_text("half")
+    assert known.run(USE).value == CURED
+    assert learned(known) == [partial]  # of a process that may still be writing
+    os.utime(partial, (time.time() - 3600,) * 2)
+    assert known.run(USE).value == CURED
+    assert learned(known) == [file]
+
+
+def test_sixteen_installations_are_kept(known):
+    (file,) = learned(known)
+    old = [file.with_name(f"learned-{number:02}.bin") for number in range(20)]
+    for number, each in enumerate(old):
+        each.touch()
+        os.utime(each, (number, number))
+    file.unlink()
+    assert known.run(USE).value == CURED
+    assert learned(known) == sorted([file, *old[5:]])
