@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import marshal
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from children import Broken, forked, wait
 
-WRITTEN_ANEW = 0.1  # of the bytecode files, by each process
+WRITTEN_ANEW = {"*.pyc": 0.1, "learned-*.bin": 0.5}  # of these files, by each process
 
 
 def kills(options: argparse.Namespace) -> str:
@@ -31,9 +32,10 @@ def kills(options: argparse.Namespace) -> str:
         duration = time.monotonic() - began
         killed, left = 0, Counter[str]()
         while killed < options.kills:
-            for file in list(scratch.rglob("*.pyc")):
-                if chance.random() < WRITTEN_ANEW:
-                    file.unlink()
+            for pattern, share in WRITTEN_ANEW.items():
+                for file in list(scratch.rglob(pattern)):
+                    if chance.random() < share:
+                        file.unlink()
             child = forked(imports, scratch)
             time.sleep(chance.random() * duration)
             os.kill(child, signal.SIGKILL)
@@ -73,12 +75,16 @@ def leftovers(scratch: Path) -> Iterator[str]:
     for file in filter(Path.is_file, scratch.rglob("*")):
         try:
             if file.name.endswith(".partial"):
-                yield "unfinished report under another name"
+                yield "unfinished file under another name"
                 file.unlink()
             elif file.suffix == ".json":
                 json.loads(file.read_bytes())
             elif file.suffix == ".pyc":
                 marshal.loads(file.read_bytes()[16:])
+            elif file.suffix == ".bin":
+                digest, content = file.read_bytes()[:16], file.read_bytes()[16:]
+                if hashlib.blake2b(content, digest_size=16).digest() != digest:
+                    raise ValueError("the digest is another")
             elif ".pyc." in file.name:
                 yield "unfinished bytecode under another name (of Python's import)"
                 file.unlink()
