@@ -14,6 +14,7 @@ import sys
 import time
 from importlib.machinery import PathFinder
 from importlib.util import MAGIC_NUMBER
+from operator import itemgetter
 from pathlib import Path
 from types import CodeType
 from typing import Callable
@@ -58,7 +59,8 @@ class Memory:
     def code(self, original: CodeType, edits: list[tuple[str, Edit]], make: Callable[[], CodeType]) -> CodeType:
         """What `make` makes of `original` with these edits (patch id, edit), or made of an equal one."""
         self._load()
-        key = _digest(original.co_filename, original.co_name, original.co_firstlineno, sorted(map(_named, edits)))
+        named = [(patch_id, _declared(edit)) for patch_id, edit in sorted(edits, key=itemgetter(0))]
+        key = _digest(original.co_filename, original.co_name, original.co_firstlineno, named)
         kept = self._codes.get(key)
         if kept is not None and kept[0] == original:
             return kept[1]
@@ -130,10 +132,6 @@ def _judged(patch: Patch) -> bytes | None:
 
 def _declared(each: Change | Source) -> tuple[object, ...]:
     return type(each).__name__, *(value for value in vars(each).values() if not callable(value))
-
-
-def _named(pair: tuple[str, Edit]) -> str:
-    return repr((pair[0], _declared(pair[1])))
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int]:
