@@ -34,6 +34,7 @@ class Case:
 CASES = [
     Case("trainer_lora_zero3", "zero3_checkpoint_recompute", ("transformers", "peft")),
     Case("accelerate_loop", "dict_output_double_scaling", ("transformers", "accelerate"), ratio=1 / 4),
+    Case("accelerate_lora", "empty_group_scheduler", ("transformers", "accelerate", "peft")),
     Case("trl_sft", "zero2_offload_accumulation_drops", ("trl", "datasets"), ratio=0.713),
     Case("trl_sft", "zero2_accumulation_drops_microbatches", ("trl", "datasets"), ("--no-offload",), ratio=0.515),
 ]

@@ -1,0 +1,187 @@
+"""An empty parameter group, as LoRA leaves one: the learning rate scheduler fails, or hands out other groups' rates.
+
+Why: DeepSpeed takes parameter groups without parameters out of the optimizer that it is given. A scheduler made before
+    that still has a rate for each of them. From torch 2.10 on its step fails: ValueError, zip() argument 2 is longer
+    than argument 1. Up to torch 2.9, and with a scheduler of DeepSpeed's own in any, rates are handed out by position,
+    in silence: every group behind an empty one trains at the rate of another. transformers and what follows it make
+    one group with weight decay and one without (biases, norms), and with LoRA the second is empty: the Trainer before
+    transformers 5.1, and with it LLaMA-Factory, unless the config has an "optimizer"; ms-swift and OpenRLHF; loops with
+    accelerate. DeepSpeed-Chat makes three, of which with LoRA alone only the second has parameters.
+How: schedulers go on seeing all groups: in the optimizer's place they get a stand-in whose `param_groups` has the empty
+    ones where they were; all else is the optimizer's own. Few are handed to DeepSpeed (of torch's, accelerate hands on
+    none), so they are looked for among what refers to the optimizer: once, and only where a group is taken out. Where
+    none is empty, because a framework leaves such groups out itself, say, nothing changes.
+    Not cured: a scheduler that DeepSpeed is not given, where gc.freeze() was called between it and the engine.
+Changes: the learning rates are those of plain PyTorch, also where a job resumes from a checkpoint written without the
+    patch: the scheduler's state has the same form. The scheduler's `get_last_lr()` has the empty groups' rates, too, as
+    in plain PyTorch; the engine's `get_lr()` has not. `scheduler.optimizer == optimizer` holds, `is` does not.
+Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/827 (0.3.13); in all releases since.
+    Worked around by https://github.com/huggingface/transformers/pull/43711 (5.1.0).
+Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it keeps schedulers in step.
+"""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+PATCH = Patch(
+    title="LoRA, or any empty parameter group: the scheduler fails in zip(), or hands out other groups' learning rates",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.12.0"},
+    changes=(
+        Edit(
+            "deepspeed.runtime.engine:DeepSpeedEngine._configure_optimizer",
+            before="basic_optimizer.param_groups[:] = "
+            "[pg for pg in basic_optimizer.param_groups if len(pg['params']) != 0]",
+            code="from dsfix.patches.empty_group_scheduler import show_all_groups\n"
+            "show_all_groups(basic_optimizer, self.client_lr_scheduler)",
+        ),
+    ),
+    symptom=r"lr_scheduler\.py\D+\d+, in _update_lr\n[\s\S]*zip\(\) argument 2 is longer than argument 1",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/pull/827",
+        "https://github.com/deepspeedai/DeepSpeedExamples/pull/756",
+        "https://github.com/huggingface/transformers/pull/43692",
+        "https://github.com/huggingface/transformers/pull/43711",
+        "https://github.com/hiyouga/LlamaFactory/issues/10144",
+        "https://github.com/modelscope/ms-swift/issues/8299",
+        "https://github.com/OpenRLHF/OpenRLHF/issues/1225",
+    ),
+    fixed_in=None,
+)
+
+
+class _AllGroups:
+    """An optimizer, whose `param_groups` has the empty groups that DeepSpeed took out."""
+
+    def __init__(self, optimizer: Any, empty: list[tuple[int, Any]]) -> None:
+        self.__dict__.update(_dsfix_optimizer=optimizer, _dsfix_empty=empty)
+
+    @property
+    def param_groups(self) -> list[Any]:
+        groups = list(self._dsfix_optimizer.param_groups)
+        for index, group in self._dsfix_empty:
+            groups.insert(index, group)
+        return groups
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # for isinstance
+        return type(self._dsfix_optimizer)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_dsfix_optimizer"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._dsfix_optimizer, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._dsfix_optimizer
+
+    def __hash__(self) -> int:
+        return hash(self._dsfix_optimizer)
+
+    def __repr__(self) -> str:
+        return repr(self._dsfix_optimizer)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # copies and pickles
+        return _AllGroups, (self._dsfix_optimizer, self._dsfix_empty)
+
+
+def show_all_groups(optimizer: Any, scheduler: Any) -> None:
+    """The schedulers of `optimizer`, `scheduler` or not, see its groups as they are now."""
+    empty = [(index, group) for index, group in enumerate(optimizer.param_groups) if len(group["params"]) == 0]
+    if not empty:
+        return
+    holders = gc.get_referrers(optimizer)  # objects, or their dictionaries
+    holders += gc.get_referrers(*(holder for holder in holders if type(holder) is dict))
+    shown = _AllGroups(optimizer, empty)
+    for holder in [scheduler, *holders]:
+        attributes = getattr(holder, "__dict__", {})
+        if attributes.get("optimizer") is optimizer and (holder is scheduler or _is_scheduler(holder)):
+            holder.optimizer = shown
+
+
+def _is_scheduler(holder: Any) -> bool:
+    """Whether it steps and has a rate for each group, unlike a trainer, a wrapper of the optimizer, or the script."""
+    return hasattr(type(holder), "step") and any(
+        hasattr(holder, name) for name in ("get_last_lr", "base_lrs", "min_lrs")
+    )
+
+
+_RATES = (0.05, 0.2, 0.1)
+_STEPS = 4
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    from dsfix.lab.models import MLP, regression_batch
+    from dsfix.lab.reference import largest_difference
+
+    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+
+    def groups(model: Any, empty: int) -> list[dict[str, Any]]:
+        parts = [list(model.blocks.parameters()), list(model.head.parameters())]
+        parts.insert(empty, [])
+        return [{"params": part, "lr": rate} for part, rate in zip(parts, _RATES)]
+
+    def made(model: Any, empty: int) -> tuple[Any, Any]:
+        optimizer = torch.optim.SGD(groups(model, empty), lr=1.0)
+        decays = [lambda step, base=base: base**step for base in (0.9, 0.8, 0.7)]
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, decays)
+
+    def plain(empty: int, by_position: bool = False) -> tuple[list[list[float]], dict[str, Any]]:
+        model: Any = MLP()
+        optimizer, scheduler = made(model, empty)
+        rates = []
+        for step, (inputs, targets) in enumerate(batches):
+            live = [group for group in optimizer.param_groups if group["params"]]
+            if by_position and step > 0:  # the first step is at the rates that the optimizer was made with
+                for group, rate in zip(live, scheduler.get_last_lr()):
+                    group["lr"] = rate
+            rates.append([group["lr"] for group in live])
+            optimizer.zero_grad()
+            model.loss(inputs, targets).backward()
+            optimizer.step()
+            scheduler.step()
+        return rates, {name: p.detach() for name, p in model.named_parameters()}
+
+    largest = 0.0
+    # the last is empty: transformers; the first: DeepSpeed-Chat
+    for empty, handed_over in ((2, True), (2, False), (0, True), (0, False)):
+        model = MLP()
+        optimizer, scheduler = made(model, empty)
+        options = {"lr_scheduler": scheduler} if handed_over else {}
+        config = {"train_micro_batch_size_per_gpu": len(batches[0][0])}
+        engine = lab.initialize(model, config, optimizer=optimizer, **options)
+        rates = []
+        for inputs, targets in batches:
+            rates.append(list(engine.get_lr()))
+            outputs = engine(inputs.to(lab.device))
+            engine.backward(torch.nn.functional.mse_loss(outputs, targets.to(lab.device)))
+            try:
+                engine.step()
+                if not handed_over:
+                    scheduler.step()
+            except ValueError as error:
+                passed = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+                if "zip() argument 2 is longer" in str(error) and "_update_lr" in passed:
+                    raise BugPresent(f"two groups and an empty one: in the scheduler's step {error}") from error
+                raise
+        expected, parameters = plain(empty)
+        trained = lab.parameters(engine)
+        if rates != expected:
+            by_position, wrong = plain(empty, by_position=True)
+            if rates == by_position and largest_difference(trained, wrong).relative < 1e-5:
+                pairs = ", ".join(f"{rate:.3g} instead of {right:.3g}" for rate, right in zip(rates[1], expected[1]))
+                raise BugPresent(f"behind an empty group step 2 is at the rates {pairs}")
+        assert rates == expected, f"rates {rates} instead of {expected}"
+        largest = max(largest, largest_difference(trained, parameters).relative)
+        assert largest < 1e-5, largest_difference(trained, parameters)
+    return f"with an empty group rates are plain PyTorch's in {_STEPS} steps, parameters within {largest:.1e}"
