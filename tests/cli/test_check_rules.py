@@ -301,6 +301,16 @@ CASES = [
     ),
     Case("needs_stage_3", zero(1, zero_quantized_gradients=True), "zero_optimization.zero_quantized_gradients", []),
     Case(
+        "hpz_backward_on_old_weights",
+        zero(3, zero_hpz_partition_size=2),
+        "zero_optimization.zero_hpz_partition_size",
+        [
+            Near(zero(3, zero_hpz_partition_size=1), release="0.13.1"),
+            Near(zero(3, zero_hpz_partition_size=2), "0.13.2"),
+        ],
+        release="0.13.1",
+    ),
+    Case(
         "offload_without_zero",
         zero(0, offload_optimizer=OFFLOAD),
         "zero_optimization.offload_optimizer",

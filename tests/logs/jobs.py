@@ -48,6 +48,14 @@ def several_backwards(lab):
         engine.backward(engine(torch.ones(1, 8, device=lab.device)).sum())
 
 
+def hpz_group_rank(lab):
+    model = lab.torch.nn.Linear(8, 8)
+    _train(lab, model, [lab.torch.ones(1, 8, device=lab.device)], 3, zero={"zero_hpz_partition_size": 2})
+
+
+hpz_group_rank.ranks = 2
+
+
 def empty_parameter(lab):
     torch = lab.torch
     model = torch.nn.Linear(8, 1)

@@ -270,6 +270,10 @@ CASES = {
         ["RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:19616.\n"],
         ["Connection closed by the user\n"],
     ),
+    "hpz_group_rank": (
+        [],
+        ["ValueError: Group rank 2 is not part of group <ProcessGroup object at 0x7f2351ad8cb0>\n"],
+    ),
     "gloo_ranks_not_connected": (
         [
             "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:150] "

@@ -34,6 +34,16 @@ def _without_zero(facts: Facts) -> Iterator[Found]:
         yield Found("zero_optimization.offload_optimizer", "stage 0: ZeRO is off, and only ZeRO offloads")
 
 
+def _partitioned_twice(facts: Facts) -> Iterator[Found]:
+    size = facts.get("zero_optimization", "zero_hpz_partition_size", default=1)
+    if facts.stage == 3 and isinstance(size, int) and size > 1:
+        yield Found(
+            "zero_optimization.zero_hpz_partition_size",
+            "up to 0.13.1 the backward pass runs on the weights of a step before; 0.12 also ends in ValueError, "
+            "Group rank is not part of group, beside a torch of 2024 or later",
+        )
+
+
 RULES = (
     Rule(
         id="needs_stage_3",
@@ -41,6 +51,19 @@ RULES = (
         find=_below_3,
         remedy="set stage 3, or delete the key",
         evidence=("run: 0.14.2 to 0.19.8 with stages 1 and 2: accepted, the same optimizer is built",),
+    ),
+    Rule(
+        id="hpz_backward_on_old_weights",
+        level=Level.ERROR,
+        find=_partitioned_twice,
+        remedy="DeepSpeed 0.13.2 or newer, or delete the key",
+        affects={"deepspeed": "<0.13.2"},
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/4851",
+            "https://github.com/deepspeedai/DeepSpeed/pull/4906",
+            "https://github.com/deepspeedai/DeepSpeed/pull/4862",
+            "run: the audit on two ranks: from step 2 on 0.13.1 has other gradients than PyTorch, 0.13.2 has not",
+        ),
     ),
     Rule(
         id="offload_without_zero",

@@ -14,6 +14,20 @@ SIGNATURES = (
         patches=("zero3_inflight_params",),
     ),
     Signature(
+        id="hpz_group_rank",
+        title="ZeRO++ hpZ: ValueError, Group rank is not part of group",
+        what="DeepSpeed 0.12 counts a group's ranks until torch raises a RuntimeError; torch raises a ValueError since "
+        "the end of 2023. No patch lets hpZ train there: up to 0.13.1 its backward pass runs on old weights.",
+        remedy="DeepSpeed 0.13.2 or newer, or no zero_hpz_partition_size.",
+        pattern=r"get_all_ranks_from_group[\s\S]*Group rank \d+ is not part of group",
+        affects={"deepspeed": "<0.13.0"},
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/4853",
+            "https://github.com/deepspeedai/DeepSpeed/pull/4862",
+            "https://github.com/deepspeedai/DeepSpeed/issues/4851",
+        ),
+    ),
+    Signature(
         id="fetch_trace_out_of_step",
         title="ZeRO-3: IndexError, pop from an empty deque, in the order of modules that it remembers",
         what="Hooks were removed and registered anew between two passes (generation during training, as in TRL's GRPO, "
