@@ -680,6 +680,12 @@ BUGS = [  # patch, release, config in which it shows, one in which it does not
         {"fp16": {"enabled": True}, **zero(2)},
     ),
     (
+        "zero12_offload_nonfinite_norm_long",
+        "0.16.9",
+        {"bf16": {"enabled": True}, **zero(2, offload_optimizer=OFFLOAD)},
+        {"fp16": {"enabled": True}, **zero(2, offload_optimizer=OFFLOAD)},
+    ),
+    (
         "zero12_offload_overflow_repeats",
         "0.19.8",
         {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, **zero(1, offload_optimizer=OFFLOAD)},

@@ -69,6 +69,9 @@ _CONDITIONS: dict[str, Callable[[Facts], bool]] = {
     "universal_checkpoint_load_subgroups": _flag("checkpoint", "load_universal"),
     "universal_checkpoint_local_rank": _flag("checkpoint", "load_universal"),
     "universal_checkpoint_param_groups": _flag("checkpoint", "load_universal"),
+    "zero12_offload_nonfinite_norm_long": lambda facts: (
+        facts.stage in (1, 2) and _offloaded(facts) and facts.on("fp16") is not True
+    ),
     "zero12_offload_overflow_repeats": lambda facts: (
         facts.stage in (1, 2) and _offloaded(facts) and _fp32_gradients(facts) and _either(facts)
     ),

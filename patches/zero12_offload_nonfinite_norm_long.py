@@ -1,0 +1,125 @@
+"""bf16 or fp32 + ZeRO-1/2 + optimizer offload: a gradient that is inf or nan: RuntimeError, norm of int64.
+
+Why: DeepSpeed's norm of a parameter group with a gradient that is inf or nan is -1. With optimizer offload that is an
+    int, of which 0.13.2 and later make a tensor, and torch has no norm of int64: "Expected a floating point or complex
+    tensor as input. Got Long". fp16 finds inf and nan before; bf16 and fp32 do not look. The job ends where every
+    parameter group has such a gradient, and mostly there is one group. Beside a group that has none the -1 becomes
+    floating point, and the step is made.
+How: the -1 is a float, as in 0.17.1. The step is then made, as in 0.13.1 and 0.17.1, as without offload and in plain
+    PyTorch: weights whose gradient is inf or nan are inf or nan from then on, all others are trained on. What made the
+    gradient inf or nan is not cured. In the norm that is reported and that clips such a group counts as 1, as in 0.13.1
+    and 0.17.1. (Without offload the norm is nan from 0.13.2 to 0.16.5, and from 0.14.3 on clips all weights to nan.)
+Changes: none for a job that did not end.
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/5241, brought by
+    https://github.com/deepspeedai/DeepSpeed/pull/4974 (0.13.2), ended by
+    https://github.com/deepspeedai/DeepSpeed/pull/6976 (0.17.1). ZeRO-3 is not affected: up to 0.12.6 its -1 is an int
+    that no tensor is made of, and from 0.13.0 on it is floating point.
+Retire: when DeepSpeed 0.17.0 is no longer supported here.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
+_NORM = f"{_OPTIMIZER}.complete_grad_norm_calculation_for_cpu_offload"
+
+PATCH = Patch(
+    title="bf16 or fp32 + ZeRO-1/2 + optimizer offload: a gradient that is inf or nan: RuntimeError, norm of int64",
+    severity=Severity.CRASH,
+    affects={"deepspeed": ">=0.13.2,<0.17.1"},
+    changes=(Edit(_NORM, replace="total_norm = -1", code="total_norm = -1.0"),),
+    symptom=r"in scaled_global_norm[\s\S]*floating point or complex[\s\S]*Got Long",
+    upstream=(
+        "https://github.com/deepspeedai/DeepSpeed/issues/5241",
+        "https://github.com/huggingface/transformers/issues/34573",
+        "https://github.com/deepspeedai/DeepSpeed/pull/4974",
+        "https://github.com/deepspeedai/DeepSpeed/pull/6976",
+    ),
+    fixed_in="0.17.1",
+    present=(
+        Source(
+            f"{_OPTIMIZER}.scaled_global_norm",
+            "torch.tensor(self.complete_grad_norm_calculation_for_cpu_offload(self.params_in_partition[i]),"
+            " device=self.device)",
+        ),
+    ),
+    fixed=(Source(_NORM, "total_norm = -1.0"),),
+)
+
+_LEARNING_RATE = 0.1
+_FACTORS = (0.0, float("inf"), 0.0)  # in each step, the gradient of the weight that is apart
+
+
+def reproduce(lab: Lab) -> str:
+    return "; ".join(_after_step(lab, stage, bf16) for stage, bf16 in ((2, True), (1, False)))
+
+
+def _after_step(lab: Lab, stage: int, bf16: bool) -> str:
+    torch = lab.torch
+    from dsfix.lab.models import regression_batch
+    from dsfix.lab.reference import largest_difference, train
+
+    steps = [(*regression_batch(rank=0, step=step), factor) for step, factor in enumerate(_FACTORS)]
+    parameters, skipped = _trained(lab, steps, stage, bf16, offload=True)
+    if skipped:  # by newer releases
+        steps = [step for step in steps if step[2] == 0.0]
+    if bf16:
+        reference, bound = "without offload", 5e-3
+        expected, _ = _trained(lab, steps, stage, bf16, offload=False)
+    else:
+        reference, bound = "by plain PyTorch", 1e-4
+        model = _model(lab)
+
+        def loss(inputs: Any, targets: Any, factor: float) -> Any:
+            return model.loss(inputs, targets) + factor * model.apart.sum()
+
+        expected = train(model, [[step] for step in steps], loss, "SGD", lr=_LEARNING_RATE).parameters
+
+    what = f"ZeRO-{stage}, {'bf16' if bf16 else 'fp32'}: the step with inf is {'skipped' if skipped else 'made'}"
+    apart, expected_apart = parameters.pop("apart"), expected.pop("apart")
+    assert torch.equal(apart, expected_apart), f"{what}; {apart.item()} is {expected_apart.item()} {reference}"
+    difference = largest_difference(parameters, expected)
+    assert difference.relative < bound, f"{what}; {difference} {reference}"
+    return f"{what}, all other weights are as {reference} within {difference.relative:.1e}"
+
+
+def _model(lab: Lab) -> Any:
+    """An MLP and a weight that it does not use."""
+    from dsfix.lab.models import MLP
+
+    model = MLP()
+    model.apart = lab.torch.nn.Parameter(lab.torch.zeros(1))
+    return model
+
+
+def _trained(lab: Lab, steps: Sequence[Any], stage: int, bf16: bool, offload: bool) -> tuple[dict[str, Any], int]:
+    """The parameters, and how many steps were skipped."""
+    torch = lab.torch
+    model = _model(lab)
+    config = {
+        "train_micro_batch_size_per_gpu": len(steps[0][0]),
+        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
+        "bf16": {"enabled": bf16},
+        "zero_optimization": {"stage": stage, "offload_optimizer": {"device": "cpu" if offload else "none"}},
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    for inputs, targets, factor in steps:
+        outputs = engine(inputs.to(model.apart)).float()
+        loss = torch.nn.functional.mse_loss(outputs, targets.to(lab.device))
+        engine.backward(loss + factor * model.apart.float().sum())
+        try:
+            engine.step()
+        except RuntimeError as error:
+            passed = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+            if "Got Long" in str(error) and "scaled_global_norm" in passed:
+                raise BugPresent(f"in scaled_global_norm: {str(error).splitlines()[0]}") from error
+            raise
+    return lab.parameters(engine), engine.skipped_steps
