@@ -20,7 +20,7 @@ Try = Callable[[Row, str, Sequence[str]], Verdict]
 def release(name: str, run: Try, jobs: int, again: bool, configs: Sequence[str] = ()) -> Record:
     """Run the configs of one release in both variants, `configs` only if given, and store each as it ends."""
     record = records.load(name)
-    if again:
+    if again and not configs:
         record.classes = []
     rows = {space.identify(row): row for row in covering.load()}
     tasks = [

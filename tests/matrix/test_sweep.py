@@ -234,6 +234,13 @@ class TestRun:
         engine.faulty = False
         assert [each.patches for each in swept(engine, again=True).classes] == [("cures",)]
 
+    def test_one_config_run_again_leaves_the_classes_of_the_others(self, engine, three):
+        [found] = swept(engine).classes
+        engine.tried.clear()
+        sound = next(row for row in three if not found.minimal.items() <= row.items())
+        assert swept(engine, again=True, configs=[space.identify(sound)]).classes == [found]
+        assert len(engine.tried) == 2
+
     def test_what_is_gone_with_dsfix_is_found_anew_without_it(self, engine):
         engine.faulty = True
         record = swept(engine)
