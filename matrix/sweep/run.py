@@ -79,7 +79,9 @@ def classify(record: Record, run: Try, jobs: int) -> None:
     def reduced(row: Row, variant: str, each: Found) -> Class:
         known = [*record.classes, *others]
         found = classes.but(classes.reduce(row, variant, each, attempt, known), record.classes)
-        return classes.with_cures(found, record.patches, attempt, known) if variant == "without" else found
+        if variant == "with" or not found.shown:  # its findings are those of a class that was found meanwhile
+            return found
+        return classes.with_cures(found, record.patches, attempt, known)
 
     # first what is there with dsfix, which explains what is there without it, and first in small configs
     shown.sort(key=lambda one: (one[1] != "with", len(space.differing(one[0]))))
