@@ -47,11 +47,11 @@ def threads(options: argparse.Namespace) -> str:
                 raised, missing = json.loads(told.read_text())
                 refused[disable] += raised
                 broken[disable] += bool(missing)
-    applied = sum(outcome == "applied" for outcome in wanted.values())
+    applied, other = sum(outcome == "applied" for outcome in wanted.values()), options.rounds // 2
     return (
         f"{options.rounds} processes in which {THREADS} threads import DeepSpeed and {len(modules)} modules of it at\n"
-        f"once; nothing hung. In the {(options.rounds + 1) // 2} that begin with `import deepspeed` nothing was raised and all {applied}\n"
-        f"patches were applied. In the {options.rounds // 2} that begin with the modules Python refused {refused['']} imports\n"
+        f"once; nothing hung. In the {options.rounds - other} that begin with `import deepspeed` nothing was raised and all\n"
+        f"{applied} patches were applied. In the {other} that begin with the modules Python refused {refused['']} imports\n"
         f"({refused['1']} without dsfix), and DeepSpeed could not be imported whole any more in {broken['']} of them\n"
         f"({broken['1']} without dsfix); all patches of what was imported were applied."
     )
@@ -101,7 +101,8 @@ def import_at_once(modules: list[str], wanted: dict[str, str], seed: int, whole:
     found = outcomes()
     wrong = {patch_id: found[patch_id] for patch_id, outcome in wanted.items() if found[patch_id] != outcome}
     waits = [patch_id for patch_id in wrong if not set(missing).isdisjoint(catalogue()[patch_id].patch.modules)]
-    assert all(wrong.pop(patch_id) == "pending" for patch_id in waits) and not wrong, wrong
+    assert {*map(wrong.pop, waits)} <= {"pending"}
+    assert not wrong
     assert not (whole and missing), missing
     return len(raised), missing
 
