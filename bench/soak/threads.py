@@ -50,10 +50,10 @@ def threads(options: argparse.Namespace) -> str:
     applied, other = sum(outcome == "applied" for outcome in wanted.values()), options.rounds // 2
     return (
         f"{options.rounds} processes in which {THREADS} threads import DeepSpeed and {len(modules)} modules of it at\n"
-        f"once; nothing hung. In the {options.rounds - other} that begin with `import deepspeed` nothing was raised and all\n"
-        f"{applied} patches were applied. In the {other} that begin with the modules Python refused {refused['']} imports\n"
-        f"({refused['1']} without dsfix), and DeepSpeed could not be imported whole any more in {broken['']} of them\n"
-        f"({broken['1']} without dsfix); all patches of what was imported were applied."
+        f"once; nothing hung. In the {options.rounds - other} that begin with `import deepspeed` nothing was raised\n"
+        f"and all {applied} patches were applied. In the {other} that begin with the modules Python refused\n"
+        f"{refused['']} imports ({refused['1']} without dsfix), and DeepSpeed could not be imported whole any more\n"
+        f"in {broken['']} of them ({broken['1']} without dsfix); all patches of what was imported were applied."
     )
 
 

@@ -672,6 +672,7 @@ BUGS = [  # patch, release, config in which it shows, one in which it does not
         {**zero(2, offload_optimizer=OFFLOAD), "gradient_accumulation_steps": 3},
         zero(2, offload_optimizer=OFFLOAD),
     ),
+    ("bf16_gradients_unreduced", "0.13.2", {"bf16": {"enabled": True}}, {"bf16": {"enabled": True}, **zero(1)}),
     ("bf16_stage0_no_update", "0.18.0", {"bf16": {"enabled": True}}, {"bf16": {"enabled": True}, **zero(1)}),
     (
         "fp16_zero1_overflow_deadlock",

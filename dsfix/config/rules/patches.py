@@ -54,6 +54,9 @@ def _fetches_by_all_reduce(facts: Facts) -> bool:
 
 
 _CONDITIONS: dict[str, Callable[[Facts], bool]] = {
+    "bf16_gradients_unreduced": lambda facts: (
+        facts.may_be("bf16") and (facts.stage == 0 or (facts.stage == 1 and _fp32_gradients(facts)))
+    ),
     "bf16_stage0_load_checkpoint": lambda facts: facts.stage == 0 and facts.may_be("bf16"),
     "bf16_stage0_no_update": lambda facts: facts.stage == 0 and facts.may_be("bf16"),
     "bf16_zero1_last_microbatch_local": lambda facts: facts.stage == 1 and _fp32_gradients(facts),
