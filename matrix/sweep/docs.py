@@ -9,12 +9,13 @@ from pathlib import Path
 
 from dsfix import registry
 from sweep import classes, covering, records, space
-from sweep.explanations import EXPLANATIONS, Explanation
+from sweep.explanations import EXPLANATIONS, Explanation, fitting
 from sweep.records import Class, Found, Record, Run
 from sweep.space import Row
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sweep.md"
 COMMAND = "python -m tox run -e sweep"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _ADDRESS = re.compile(r"\b\d{12,}\b")  # an object's id, another one in each run
 
 _HEAD = f"""# The sweep
@@ -37,7 +38,7 @@ def faults(found: Sequence[Record], explanations: Sequence[Explanation] = EXPLAN
     """One sentence for each thing that is missing, or has no explanation."""
     rows = {space.identify(row): row for row in covering.load()}
     patches = registry.catalogue()
-    used = set()
+    used: set[str] = set()
     for record in found:
         for config, row in rows.items():
             for variant in records.VARIANTS:
@@ -52,9 +53,9 @@ def faults(found: Sequence[Record], explanations: Sequence[Explanation] = EXPLAN
             for patch in each.patches:
                 if patch not in patches:
                     yield f"{record.release}: {patch} is no patch: `{COMMAND} -- run {record.release} --again`"
-            fitting = [one.id for one in explanations if one.explains(each, record.release)]
-            used.update(fitting)
-            if not each.patches and not fitting:
+            explained = fitting(each, record.release, explanations)
+            used.update(one.id for one in explained)
+            if not each.patches and not explained:
                 yield f"{record.release}: {_levels(each.minimal)}: {_shown(each)}: not explained"
     for one in explanations:
         if one.id not in used:
@@ -117,9 +118,9 @@ def _class(each: Class, record: Record, known: Mapping[str, Row], explanations: 
         for config, runs in record.runs.items()
         if config in known and _shows(each, known[config], runs.get(each.variant))
     ]
-    fitting = [one for one in explanations if one.explains(each, record.release)]
+    explained = fitting(each, record.release, explanations)
     told = [f"cured by [{patch}](catalogue.md#{patch})" for patch in each.patches]
-    told += [f"[{one.kind.value}: {one.id}](#{one.id})" for one in fitting] if not each.patches else []
+    told += [f"[{one.kind.value}: {one.id}](#{one.id})" for one in explained] if not each.patches else []
     return f"| {_levels(each.minimal)} | {_shown(each)} | {len(configs)} | {', '.join(told)} |"
 
 
@@ -150,4 +151,4 @@ def _finding(found: Found) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _ADDRESS.sub("…", text).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+    return _ADDRESS.sub("…", _COLOUR.sub("", text)).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from packaging.specifiers import SpecifierSet
 
-from sweep.records import Class
+from sweep.records import Class, Found
 
 
 class Kind(enum.Enum):
@@ -22,7 +22,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explains the classes of `releases` that need one of each of `levels` and show nothing but what is said here.
+    """Explains what classes of `releases` show that need one of each of `levels`.
 
     levels: factor -> levels. phase, what: as in a Difference, any where empty. detail: a regular expression that is
     found in the error. links: documentation, source or issues.
@@ -38,17 +38,21 @@ class Explanation:
     detail: str = ""
     links: tuple[str, ...] = ()
 
-    def explains(self, found: Class, release: str) -> bool:
+    def explains(self, found: Class, shown: Found, release: str) -> bool:
+        """Whether `shown`, one of the findings of the class, is this."""
         return (
             SpecifierSet(self.releases).contains(release)
             and all(found.minimal.get(name) in levels for name, levels in self.levels.items())
-            and all(
-                self.phase in ("", each.phase)
-                and (not self.what or each.what in self.what)
-                and re.search(self.detail, each.detail) is not None
-                for each in found.shown
-            )
+            and self.phase in ("", shown.phase)
+            and (not self.what or shown.what in self.what)
+            and re.search(self.detail, shown.detail) is not None
         )
+
+
+def fitting(found: Class, release: str, explanations: Sequence[Explanation]) -> list[Explanation]:
+    """Those that explain the class together; none unless each of its findings is explained."""
+    of_each = [[one for one in explanations if one.explains(found, shown, release)] for shown in found.shown]
+    return [one for one in explanations if any(one in each for each in of_each)] if all(of_each) else []
 
 
 _SOURCE = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed"

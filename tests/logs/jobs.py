@@ -111,6 +111,17 @@ def mixed_checkpoint_directory(lab):
     get_fp32_state_dict_from_zero_checkpoint(str(lab.tmp))
 
 
+def zero_to_fp32_copy_weights_only(lab):
+    """The script that save_checkpoint leaves in the checkpoint, run as it says: without dsfix."""
+    import subprocess
+    import sys
+
+    torch = lab.torch
+    engine = _train(lab, torch.nn.Linear(8, 1), [torch.ones(1, 8, device=lab.device)], 2)
+    engine.save_checkpoint(str(lab.tmp))
+    subprocess.run([sys.executable, str(lab.tmp / "zero_to_fp32.py"), str(lab.tmp), str(lab.tmp / "fp32")])
+
+
 def loss_scale_at_minimum(lab):
     torch = lab.torch
     model = torch.nn.Linear(8, 1)

@@ -29,6 +29,7 @@ from dsfix.registry import catalogue
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "tracebacks"
 SITE = "/opt/conda/lib/python3.11/site-packages"
+_KEPT_FRAMES = ("/deepspeed/", "/patches/", "jobs.py", "/zero_to_fp32.py")
 _FRAME = re.compile(r'^(?P<rank>\[rank0\]: |)  File "(?P<path>[^"]+)", line .*\n(?:(?P=rank)    .*\n)*', re.M)
 
 
@@ -79,12 +80,12 @@ def shortened(text, directory):
     for place, frame in reversed(list(enumerate(frames))):
         behind = frames[place + 1] if place + 1 < len(frames) else None
         last = behind is None or behind.start() != frame.end()
-        if not last and not any(part in frame["path"] for part in ("/deepspeed/", "/patches/", "jobs.py")):
+        if not last and not any(part in frame["path"] for part in _KEPT_FRAMES):
             text = text[: frame.start()] + text[frame.end() :]
     text = text.replace(str(directory), SITE).replace(sys.base_prefix, "/opt/conda")
     text = re.sub(rf"{re.escape(str(HERE))}/jobs\.py|/[^\"]*/patches/\w+\.py", "/home/user/train.py", text)
     text = re.sub(r"(/[^\"\s]*)?/site-packages", SITE, text)
-    return re.sub(r"/tmp/dsfix-[^\s'\"]*", "/scratch", text)
+    return re.sub(r"/tmp/dsfix-[^\s'\"]*?(/\w+\.py|)(?=[\s'\"]|$)", r"/scratch\1", text)
 
 
 def main(name, release, directory):

@@ -27,6 +27,7 @@ IN_REDUCE = (
     "__reduce_and_partition_ipg_grads",
     "assert len(set(p.ds_id for p in q))",
 )
+WEIGHTS_ONLY = "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded"
 
 CASES = {
     "device_map_several_devices": (
@@ -217,6 +218,23 @@ CASES = {
             "global\n",
         ],
         ["FutureWarning: You are using `torch.load` with `weights_only=False`\n"],
+    ),
+    "zero_to_fp32_copy_weights_only": (
+        [
+            traceback(
+                WEIGHTS_ONLY,
+                (f"{place}/zero_to_fp32.py", "<module>", "convert_zero_checkpoint_to_fp32_state_dict("),
+                (f"{place}/zero_to_fp32.py", "parse_optim_states", "state_dict = torch.load(f, map_location=device)"),
+            )
+            for place in ("out", "deepspeed/utils")  # by itself, and by python -m
+        ],
+        [
+            traceback(
+                WEIGHTS_ONLY,
+                ("train.py", "<module>", "weights = get_fp32_state_dict_from_zero_checkpoint(out)"),
+                ("deepspeed/utils/zero_to_fp32.py", "parse_optim_states", "state_dict = torch.load(f)"),
+            )
+        ],
     ),
     "another_world_size": (
         [

@@ -279,6 +279,31 @@ class TestPage:
         assert list(docs.faults(found, (OPEN,))) == []
         assert "[open: dropped](#dropped)" in docs.render(found, (OPEN,))
 
+    def test_a_class_is_explained_when_each_of_its_findings_is(self, engine):
+        record = swept(engine)
+        refused, damaged = (
+            Found(phase, "error", 2, (), 0.0, 0.0, 0.0, 0.0, f"ValueError: {phase}") for phase in ("export", "script")
+        )
+        [found] = record.classes
+        two = dataclasses.replace(found, variant="with", shown=(refused, damaged), patches=())
+        records.save(dataclasses.replace(record, classes=(found, two)))
+        both = [Explanation(each.phase, Kind.DIAGNOSIS, "", phase=each.phase) for each in two.shown]
+        told = list(docs.faults(records.load_all(), both))
+        assert not told
+        page = docs.render(records.load_all(), both)
+        assert "[diagnosis: export](#export), [diagnosis: script](#script) |" in page
+        for one in both:
+            told = list(docs.faults(records.load_all(), [one]))
+            assert [each for each in told if "not explained" in each]
+            assert f"explanation {one.id} explains nothing" in told
+
+    def test_an_error_stands_there_without_the_colours_of_a_terminal(self, engine):
+        record = swept(engine)
+        [found] = record.classes
+        error = dataclasses.replace(WRONG, what="error", detail="UnpicklingError: \x1b[1mtrust\x1b[0m <it>")
+        records.save(dataclasses.replace(record, classes=(dataclasses.replace(found, shown=(error,)),)))
+        assert "| error: UnpicklingError: trust &lt;it> |" in docs.render(records.load_all(), ())
+
     @pytest.mark.parametrize(
         "other",
         [{"levels": {"stage": ("3",)}}, {"what": ("loss",)}, {"phase": "resume"}, {"releases": "<0.17"}],

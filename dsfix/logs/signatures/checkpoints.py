@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
+from ..signature import Role, Signature
 
 SIGNATURES = (
     Signature(
@@ -13,8 +13,24 @@ SIGNATURES = (
         remedy="DeepSpeed 0.16.0 or newer for its checkpoints. For files that you trust: "
         "torch.load(…, weights_only=False), or TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1.",
         pattern=r"Unsupported global: GLOBAL deepspeed\.|Weights only load failed",
-        patches=("checkpoint_weights_only",),
+        patches=("checkpoint_weights_only", "zero_to_fp32_weights_only"),
         affects={"torch": ">=2.6"},
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="zero_to_fp32_copy_weights_only",
+        title="zero_to_fp32.py, run as a program: torch 2.6 loads weights only, and the checkpoint holds more",
+        what="Up to 0.15.4 zero_to_fp32 reads with torch.load's default, which torch 2.6 turned to weights_only=True. "
+        "dsfix changes what is imported from deepspeed: neither the copy that save_checkpoint leaves in the "
+        "checkpoint's directory, which stays what it is when DeepSpeed is upgraded, nor what python -m runs.",
+        remedy="For a checkpoint that is your own: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 python zero_to_fp32.py . OUTPUT. "
+        'Or with dsfix the installed module: python -c "import dsfix; from deepspeed.utils.zero_to_fp32 import '
+        "convert_zero_checkpoint_to_fp32_state_dict as convert; convert('.', 'OUTPUT')\". In 0.15.3 and 0.15.4 "
+        "OUTPUT is a directory, and has to exist. Or that of DeepSpeed 0.16.1 or newer: "
+        "python -m deepspeed.utils.zero_to_fp32 . OUTPUT.",
+        pattern=r'zero_to_fp32\.py", line \d+, in <module>[\s\S]*Weights only load failed',
+        affects={"deepspeed": "<0.16.0", "torch": ">=2.6"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6751",),
     ),
     Signature(
         id="another_world_size",
