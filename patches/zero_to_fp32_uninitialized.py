@@ -16,11 +16,7 @@ Retire: when DeepSpeed 0.16.0 is no longer supported here.
 
 from __future__ import annotations
 
-import inspect
-import sys
-from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
@@ -75,6 +71,10 @@ def reproduce(lab: Lab) -> str:
 
 def _converted(torch: Any, root: Any) -> dict[str, Any]:
     """What is written of the checkpoint; memory that is not initialized is nan."""
+    import inspect
+    import sys
+    from unittest import mock
+
     try:
         from deepspeed.utils import zero_to_fp32  # type: ignore[import-not-found,unused-ignore]
     except ModuleNotFoundError as error:
@@ -94,10 +94,11 @@ def _converted(torch: Any, root: Any) -> dict[str, Any]:
     return weights
 
 
-def _hub() -> ModuleType:
+def _hub() -> Any:
     """In place of huggingface_hub, of which zero_to_fp32 asks how the weights go into files: all into one."""
+    from types import ModuleType, SimpleNamespace
 
-    def split(state_dict: dict[str, Any], filename_pattern: str, **_: Any) -> SimpleNamespace:
+    def split(state_dict: dict[str, Any], filename_pattern: str, **_: Any) -> Any:
         return SimpleNamespace(
             is_sharded=False, filename_to_tensors={filename_pattern.format(suffix=""): list(state_dict)}
         )

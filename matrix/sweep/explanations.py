@@ -81,4 +81,17 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         detail=r"bf16_zero_pp_rank_\d+_mp_rank_\d+_optim_states\.pt is not a zero checkpoint",
         links=(f"{_SOURCE}/utils/zero_to_fp32.py", f"{_SOURCE}/runtime/bf16_optimizer.py"),
     ),
+    Explanation(
+        "zero-to-fp32-copy-weights-only",
+        Kind.DIAGNOSIS,
+        "The copy of `zero_to_fp32.py` that a checkpoint has reads with `torch.load`'s default, which torch 2.6 turned "
+        "to `weights_only=True`. It is run by itself; dsfix changes the installed module, which gives the weights that "
+        "it would. `dsfix explain`: zero_to_fp32_copy_weights_only.",
+        releases="<0.16.0",
+        levels={"save": ("export",)},
+        phase="zero_to_fp32.py",
+        what=("error",),
+        detail=r"Weights only load failed",
+        links=("https://github.com/deepspeedai/DeepSpeed/pull/6751",),
+    ),
 )
