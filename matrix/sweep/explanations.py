@@ -59,6 +59,21 @@ _SOURCE = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed"
 
 EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
+        "hpz-of-old",
+        Kind.DIAGNOSIS,
+        "0.12 counts a group's ranks until torch raises a RuntimeError, and torch raises a ValueError by now. No patch "
+        "makes hpZ right there: up to 0.13.1 its backward pass runs on old weights. `dsfix check`: "
+        "hpz_backward_on_old_weights; `dsfix explain`: hpz_group_rank.",
+        releases="<0.13.0",
+        levels={"partitioning": ("hpZ",)},
+        what=("error",),
+        detail=r"Group rank \d+ is not part of group",
+        links=(
+            "https://github.com/deepspeedai/DeepSpeed/pull/4862",
+            "https://github.com/deepspeedai/DeepSpeed/issues/4851",
+        ),
+    ),
+    Explanation(
         "universal-of-adam",
         Kind.DIAGNOSIS,
         "`ds_to_universal` reads the two moments of Adam; of an optimizer that has none it ends in a KeyError, and "
