@@ -3,9 +3,10 @@
 In every second process they begin with `import deepspeed`, and nothing may be raised. In the others they begin with the
 modules below it, each thread in an order of its own. Python itself refuses some of these imports, with or without
 dsfix: a thread that imports a.b holds its lock and waits for a, another that executes a waits for a.b. So what is
-raised there is counted, and once more in a process without dsfix; one thread imports everything again. A package that
-has copied the names of a half-executed module stays without the others, and what needs them cannot be imported any
-more: that is counted, too. All patches of what has been imported have to be applied.
+raised there is counted, and once more in a process with those patches only without which DeepSpeed cannot be imported
+beside this torch and numpy; one thread imports everything again. A package that has copied the names of a half-executed
+module stays without the others, and what needs them cannot be imported any more: that is counted, too. All patches of
+what has been imported have to be applied.
 """
 
 from __future__ import annotations
@@ -34,35 +35,39 @@ def threads(options: argparse.Namespace) -> str:
         scratch = Path(name)
         told = scratch / "told"
         wait(forked(lambda: told.write_text(json.dumps(import_alone())), scratch), "an import by one thread")
-        modules, wanted = json.loads(told.read_text())
+        modules, wanted, needed = json.loads(told.read_text())
         for number in range(options.rounds):
-            for disable in ("", "1") if number % 2 else ("",):
+            for only in ("", needed) if number % 2 else ("",):
 
-                def work(number: int = number, disable: str = disable) -> None:
-                    os.environ["DSFIX_DISABLE"] = disable
+                def work(number: int = number, only: str = only) -> None:
+                    os.environ["DSFIX_ONLY"] = only
                     seed, whole = options.seed + number, number % 2 == 0
-                    told.write_text(json.dumps(import_at_once(modules, {} if disable else wanted, seed, whole)))
+                    told.write_text(json.dumps(import_at_once(modules, {} if only else wanted, seed, whole)))
 
                 wait(forked(work, scratch), f"round {number} of the threads")
                 raised, missing = json.loads(told.read_text())
-                refused[disable] += raised
-                broken[disable] += bool(missing)
+                refused[only] += raised
+                broken[only] += bool(missing)
     applied, other = sum(outcome == "applied" for outcome in wanted.values()), options.rounds // 2
     return (
         f"{options.rounds} processes in which {THREADS} threads import DeepSpeed and {len(modules)} modules of it at\n"
         f"once; nothing hung. In the {options.rounds - other} that begin with `import deepspeed` nothing was raised\n"
         f"and all {applied} patches were applied. In the {other} that begin with the modules Python refused\n"
-        f"{refused['']} imports ({refused['1']} without dsfix), and DeepSpeed could not be imported whole any more\n"
-        f"in {broken['']} of them ({broken['1']} without dsfix); all patches of what was imported were applied."
+        f"{refused['']} imports ({refused[needed]} without dsfix), and DeepSpeed could not be imported whole any more\n"
+        f"in {broken['']} of them ({broken[needed]} without dsfix); all patches of what was imported were applied."
     )
 
 
-def import_alone() -> tuple[list[str], dict[str, str]]:
-    """The modules that `import deepspeed` brings; what became of the patches then."""
+def import_alone() -> tuple[list[str], dict[str, str], str]:
+    """The modules that `import deepspeed` brings; what became of the patches then; those of the import itself."""
     import dsfix  # noqa: F401 isort: skip
     import deepspeed  # noqa: F401
+    from dsfix.patch import Severity
+    from dsfix.registry import catalogue
 
-    return sorted(name for name in sys.modules if name.startswith("deepspeed.")), outcomes()
+    modules = sorted(name for name in sys.modules if name.startswith("deepspeed."))
+    needed = [each.id for each in catalogue().values() if each.patch.severity is Severity.IMPORT]
+    return modules, outcomes(), ",".join(needed)
 
 
 def import_at_once(modules: list[str], wanted: dict[str, str], seed: int, whole: bool) -> tuple[int, list[str]]:
