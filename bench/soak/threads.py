@@ -62,6 +62,7 @@ def import_alone() -> tuple[list[str], dict[str, str], str]:
     """The modules that `import deepspeed` brings; what became of the patches then; those of the import itself."""
     import dsfix  # noqa: F401 isort: skip
     import deepspeed  # noqa: F401
+
     from dsfix.patch import Severity
     from dsfix.registry import catalogue
 
