@@ -16,7 +16,7 @@ from sweep.space import Row
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sweep.md"
 COMMAND = "python -m tox run -e sweep"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_ADDRESS = re.compile(r"\b\d{12,}\b")  # an object's id, another one in each run
+_ADDRESS = re.compile(r"\b(?:\d{12,}|0x[0-9a-f]+)\b")  # an object's id, another one in each run
 
 _HEAD = f"""# The sweep
 
@@ -146,6 +146,8 @@ def _finding(found: Found) -> str:
     if found.what in ("error", "failed"):
         return f"{found.what}{where}: {_escaped(found.detail)}"
     names = f" of {found.names[0]}" if found.names else ""
+    if found.detail:
+        return f"{found.what}{names}{where}, step {found.step}: {_escaped(found.detail)}"
     got = "absent" if math.isnan(found.got) else f"{found.got:.4g}"
     return f"{found.what}{names}{where}, step {found.step}: {got} for {found.wanted:.4g}"
 
