@@ -100,7 +100,12 @@ class Search:
 
     def _cures(self, without: Verdict, suspects: Iterable[str]) -> None:
         applied = self.with_dsfix.patches
-        imports, choices = pools(self.plan, applied, suspects)
+        # a patch's id says of which phase it is: universal_checkpoint_…, zero_to_fp32_…
+        phases = {each.phase for each in without.differences}
+        named = (
+            [patch for patch in applied if any(phase in patch for phase in phases)] if "training" not in phases else []
+        )
+        imports, choices = pools(self.plan, applied, [*suspects, *named])
         if not without.failed and all(each.what != "error" for each in without.differences):
             imports = []  # it was imported without
         self.found.among = applied
