@@ -48,8 +48,8 @@ def steps(options: argparse.Namespace) -> str:
     patched, other = engines[0].growth(), engines[1].growth() if options.fixed else NONE
     if patched.memory - other.memory > MEMORY or patched.objects - other.objects > OBJECTS * options.steps:
         raise Broken(f"memory grows by {patched.memory:.1f} MiB and {patched.objects} objects, without by {other}")
-    seconds = [[window["seconds"] for window in engine.windows] for engine in engines]
-    slower = last_by_first([one / another for one, another in zip(*seconds)]) if options.fixed else 1
+    turns = zip(*(engine.seconds() for engine in engines))
+    slower = last_by_first([one / another for one, another in turns]) if options.fixed else 1
     if slower > TIME:
         raise Broken(f"a step becomes slower, to {slower:.2f} of its time, beside the other engine's")
     rows = [COLUMNS, ["---"] * len(COLUMNS), *(engine.row(window) for engine in engines)]
@@ -96,6 +96,10 @@ class Engine:
                 return answer
         raise Broken(f"the {self.name} engine has ended")
 
+    def seconds(self) -> list[float]:
+        """CPU time of each window."""
+        return [window["seconds"] for window in self.windows]
+
     def growth(self) -> Growth:
         first, last = self.windows[1], self.windows[-1]
         return Growth((last["memory"] - first["memory"]) / 2**20, last["objects"] - first["objects"])
@@ -108,6 +112,6 @@ class Engine:
             f"{self.windows[-1]['memory'] / 2**20:.0f} MiB",
             f"{grown.memory:.1f} MiB",
             f"{grown.objects:+d}",
-            f"{statistics.median(window['seconds'] for window in self.windows) / steps * 1e3:.2f} ms",
-            f"{last_by_first([window['seconds'] for window in self.windows]):.2f}",
+            f"{statistics.median(self.seconds()) / steps * 1e3:.2f} ms",
+            f"{last_by_first(self.seconds()):.2f}",
         ]
