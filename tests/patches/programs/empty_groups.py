@@ -95,15 +95,19 @@ def plain(kind):
     return rates, {name: p.detach() for name, p in model.named_parameters()}, scheduler
 
 
-def trained(kind, stage, handed_over):
-    model = MLP()
-    optimizer = parts(model)
+def started(kind, stage, handed_over):
+    optimizer = parts(model := MLP())
     scheduler = SCHEDULERS[kind](optimizer)
     config = {
         "train_micro_batch_size_per_gpu": len(regression_batch(rank=0, step=0)[0]),
         "zero_optimization": {"stage": stage},
     }
     engine = lab.initialize(model, config, optimizer=optimizer, **({"lr_scheduler": scheduler} if handed_over else {}))
+    return engine, scheduler, optimizer
+
+
+def trained(kind, stage, handed_over):
+    engine, scheduler, optimizer = started(kind, stage, handed_over)
     rates = []
     for step in range(STEPS):
         rates.append([float(rate) for rate in engine.get_lr()])
@@ -137,14 +141,7 @@ def compared(kind, stage, handed_over):
 def resumed(kind, stage, checkpoint):
     """The rates after a checkpoint: of the engine, or a scheduler's state alone as it is without the patch."""
     expected, _, _ = plain(kind)
-    model = MLP()
-    optimizer = parts(model)
-    scheduler = SCHEDULERS[kind](optimizer)
-    config = {
-        "train_micro_batch_size_per_gpu": len(regression_batch(rank=0, step=0)[0]),
-        "zero_optimization": {"stage": stage},
-    }
-    engine = lab.initialize(model, config, optimizer=optimizer, lr_scheduler=scheduler)
+    engine, scheduler, _ = started(kind, stage, handed_over=True)
     if checkpoint:
         engine.load_checkpoint(str(lab.tmp / f"{kind}-{stage}"))
     else:
