@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import os
@@ -11,6 +12,7 @@ logger = logging.getLogger("dsfix")
 
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
 _ANNOUNCED = "_DSFIX_ANNOUNCED"
+_occurrences: collections.Counter[str] = collections.Counter()
 
 
 class _WhereNobodyListens(logging.Handler):
@@ -56,6 +58,17 @@ def inform(message: str) -> None:
 def warn(message: str) -> None:
     """One WARNING."""
     _enabled().warning(message)
+
+
+def warn_repeatedly(kind: str, message: str) -> None:
+    """One WARNING on rank 0 at the 1st, 10th, 100th … time of its kind: for what may happen in every step.
+
+    Patches call it from the code that they edit. It reads no tensor, and each rank may call it or not.
+    """
+    _occurrences[kind] += 1
+    times = _occurrences[kind]
+    if rank() == 0 and str(times).strip("0") == "1":
+        warn(message if times == 1 else f"{message} ({times} times by now)")
 
 
 def _enabled() -> logging.Logger:
