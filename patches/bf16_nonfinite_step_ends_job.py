@@ -5,7 +5,12 @@ Why: BF16_Optimizer, which bf16 gets with ZeRO-1 and `data_types.grad_accum_dtyp
     gradient, of one micro-batch, and all ranks end in an AssertionError without a message. So does a step whose
     gradients are all 0, which is a step like any other.
 How: a step whose norm is not finite is skipped, as 0.19.8 does: its gradients are dropped, it is counted in
-    `skipped_steps`, and the learning rate's schedule waits. One whose norm is 0 is made.
+    `skipped_steps`, and the learning rate's schedule waits. One whose norm is 0 is made. A rank's norm leaves out the
+    parameters that it did not use itself, though it has their gradients from the others: the ranks would not agree, and
+    one wait for ever for the weights of one that skips. So these gradients' norm goes into the sum, too, times 0: that
+    is nan where one of them is not finite, and else changes nothing. The 1st, 10th, 100th … skipped step is a warning,
+    and so is such a step of zeros. With graph_harvesting, whose graphs keep the first step's tensors, the job ends as
+    before.
 Changes: none for a job that did not end; the norm that is reported of a skipped step is inf.
 Upstream: as old as BF16_Optimizer, https://github.com/deepspeedai/DeepSpeed/pull/1801; 0.19.8 skips such a step.
 Retire: when DeepSpeed 0.19.7 is no longer supported here.
@@ -25,20 +30,51 @@ if TYPE_CHECKING:
 _STEP = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer.step"
 _ASSERTION = "assert all_groups_norm > 0."
 
+
+def with_unused(optimizer: Any, gradients: Any) -> Any:
+    """`gradients`, of which the norm is made, with a number for those that this rank left out: 0, or nan."""
+    import torch
+
+    plain, experts = gradients if isinstance(gradients, tuple) else (gradients, {})  # a tuple from 0.14.1 on
+    if getattr(optimizer, "graph_harvesting", False) or not plain:
+        return gradients  # without any gradient most releases end here: no backward pass by the engine, say
+    for i, group in enumerate(optimizer.optimizer.param_groups):
+        pairs = zip(optimizer.fp32_groups_gradients[i], optimizer.fp32_groups_has_gradients[i])
+        unused = [gradient for gradient, used in pairs if gradient.numel() and not used]
+        if unused:
+            number = 0.0 * torch.stack(list(torch._foreach_norm(unused))).sum()
+            experts.get(group.get("name"), plain).append(number)
+    return gradients
+
+
+def warn(skipped: bool) -> None:
+    from dsfix.log import warn_repeatedly
+
+    what = "a gradient is inf or nan, the step is skipped" if skipped else "this rank's gradients are 0"
+    warn_repeatedly(what, f"BF16_Optimizer: {what}; if that goes on, nothing is trained any more")
+
+
 PATCH = Patch(
     title="bf16 + ZeRO-1 + fp32 accumulation: a step with inf, nan or all zero gradients: AssertionError",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=(
+        Edit(_STEP, after="if closure is not None:\n    ...", code=f"from {__name__} import warn, with_unused"),
+        Edit(_STEP, replace="self.get_grads_for_norm()", code="with_unused(self, self.get_grads_for_norm())"),
         Edit(
             _STEP,
             replace=_ASSERTION,
-            code="self.overflow = not 0.0 <= float(all_groups_norm) < float('inf')\n"
+            code="number = float(all_groups_norm)\n"
+            "self.overflow = not 0.0 <= number < float('inf')\n"
             "if self.overflow:\n"
+            "    assert not getattr(self, 'graph_harvesting', False)\n"
+            "    warn(skipped=True)\n"
             "    self._global_grad_norm = float('inf')\n"
             "    self.clear_hp_grads()\n"
             "    self.clear_lp_grads()\n"
-            "    return",
+            "    return\n"
+            "if number == 0.0:\n"
+            "    warn(skipped=False)",
         ),
     ),
     symptom=r"bf16_optimizer\.py[\s\S]*assert all_groups_norm > 0\.",

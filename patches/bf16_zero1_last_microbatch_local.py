@@ -5,7 +5,9 @@ Why: BF16_Optimizer adds a micro-batch's gradients to the fp32 ones in its `back
     weights from its own; without accumulation nothing is reduced at all. Since 0.17.6 this optimizer is the one for
     `data_types.grad_accum_dtype: "fp32"` with bf16 and ZeRO-1 only (0.17.6 to 0.18.4: patch bf16_zero1_silently_off).
     With `bf16.immediate_grad_update` all is well.
-How: for BF16_Optimizer the epilogue comes before the reduction, for all others it stays where it is.
+How: for BF16_Optimizer the epilogue comes before the reduction. For all others, and where one rank has nobody to
+    average with, it stays where it is: there a reduction only rounds to its data type, by default bf16, and what comes
+    after it is not rounded.
 Changes: with several ranks each step's gradient, and its norm, is that of all ranks' micro-batches. A checkpoint
     written without the patch resumes; its momentum comes from gradients with more noise.
 Upstream: https://github.com/deepspeedai/DeepSpeed/pull/7985 (0.19.0), brought by
@@ -32,13 +34,14 @@ PATCH = Patch(
         Edit(
             _EPILOGUE,
             before="if self.enable_backward_allreduce and not self.inside_no_sync_ctxt:\n    ...",
-            code="if isinstance(self.optimizer, BF16_Optimizer):\n    self.optimizer.backward_epilogue()",
+            code="averaged = isinstance(self.optimizer, BF16_Optimizer)"
+            " and dist.get_world_size(group=self.optimizer.dp_process_group) > 1\n"
+            "if averaged:\n    self.optimizer.backward_epilogue()",
         ),
         Edit(
             _EPILOGUE,
             replace="self.optimizer.backward_epilogue()\nself.optimizer.exit_backward()",
-            code="if not isinstance(self.optimizer, BF16_Optimizer):\n    self.optimizer.backward_epilogue()\n"
-            "self.optimizer.exit_backward()",
+            code="if not averaged:\n    self.optimizer.backward_epilogue()\nself.optimizer.exit_backward()",
         ),
     ),
     symptom="",

@@ -4,14 +4,20 @@ Why: `data_types.grad_accum_dtype: "fp32"` with bf16 and ZeRO-1 asks for BF16_Op
     two bf16 wrappers, "with fp32 accumulation" and "without ZeRO", are the same string, "bf16", and the second is tried
     first: the engine takes FP16_Optimizer or FP16_UnfusedOptimizer. Each rank holds all fp32 weights and optimizer
     states, gradients are accumulated in bf16; checkpoints of it cannot be loaded.
-How: with ZeRO on, "bf16" means BF16_Optimizer. On 0.18.3 and 0.18.4 it gets the attributes by which the engine
-    scales a loss, and adds each gradient to the fp32 ones at once (`bf16.immediate_grad_update`): the engine of these
-    releases reduces before it would add the last micro-batch's. Without ZeRO, and for pipelines without it, all stays.
+How: with ZeRO on, "bf16" means BF16_Optimizer; on 0.18.3 and 0.18.4 it gets the attributes by which the engine scales
+    a loss. Nothing else uses it in these releases, and it is made to compute what the others do: a gradient is added to
+    the fp32 ones as soon as there is one (`bf16.immediate_grad_update`), and then taken out of `.grad`, so that none
+    counts twice, however many backward passes make it; what a script discards by setting `.grad` to None leaves the
+    fp32 gradients, too; a parameter that only other ranks used counts in the norm; `loss.backward()` without the engine
+    is refused, as by the optimizers whose place it takes. Without ZeRO, and for pipelines without it, all stays; so it
+    does with sparse gradients, and where the optimizer is given frozen parameters, of which BF16_Optimizer has none,
+    not even when they are unfrozen later: to have ZeRO-1 with a frozen base give it the trainable ones only. What is
+    frozen later has gradients of 0, as with ZeRO in general.
 Changes: fp32 weights and optimizer states are split among the ranks, gradients are accumulated in fp32: numbers change
-    by bf16's rounding. A step whose gradients are all zero, or not finite, is an AssertionError of BF16_Optimizer, as
-    before 0.17.6 and since 0.18.5: bf16_nonfinite_step_ends_job. A checkpoint written without the patch has no
-    optimizer state: load it with `load_optimizer_states=False`, and the job goes on from its bf16 weights, with an
-    optimizer that starts anew.
+    by bf16's rounding; after a backward pass `.grad` is 0. A step whose gradients are all zero, or not finite, is an
+    AssertionError of BF16_Optimizer, as before 0.17.6 and since 0.18.5, where bf16_nonfinite_step_ends_job is left out.
+    A checkpoint written without the patch has no optimizer state: load it with `load_optimizer_states=False`, and the
+    job goes on from its bf16 weights, with an optimizer that starts anew.
 Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/7515 (0.17.6), fixed by
     https://github.com/deepspeedai/DeepSpeed/pull/7788 (0.18.5). The order of reducing and adding:
     https://github.com/deepspeedai/DeepSpeed/pull/7985 (0.19.0).
@@ -20,7 +26,7 @@ Retire: when DeepSpeed 0.18.4 is no longer supported here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
@@ -28,7 +34,34 @@ if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
-_INIT = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer.__init__"
+_BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
+_INIT = f"{_BF16}.__init__"
+
+
+def is_for(engine: Any, optimizer: Any) -> bool:
+    """Whether BF16_Optimizer is to have this optimizer: what is frozen now would never train in it, sparse ends it."""
+    return engine.zero_optimization() and (
+        engine.pipeline_parallelism  # its ranks hold different parameters, and all have to decide alike
+        or (
+            not any(getattr(module, "sparse", False) for module in engine.module.modules())
+            and all(p.requires_grad for group in optimizer.param_groups for p in group["params"])
+        )
+    )
+
+
+def discard(optimizer: Any) -> None:
+    """What a script has discarded since the last backward pass: DeepSpeed itself sets no gradient to None there."""
+    for i, group in enumerate(optimizer.bf16_groups):
+        for j, parameter in enumerate(group):
+            if optimizer.fp32_groups_has_gradients[i][j] and parameter.grad is None:
+                optimizer.fp32_groups_gradients[i][j].zero_()
+
+
+def begin_step(optimizer: Any) -> None:
+    discard(optimizer)
+    for has_gradients in optimizer.fp32_groups_has_gradients:
+        has_gradients[:] = [True] * len(has_gradients)  # what this rank did not use has the others' gradient, or zeros
+
 
 PATCH = Patch(
     title="bf16 + ZeRO-1 + gradient accumulation in fp32: nothing is partitioned, gradients accumulate in bf16",
@@ -37,18 +70,42 @@ PATCH = Patch(
     changes=(
         Edit(
             f"{_ENGINE}._configure_optimizer",
+            after="optimizer_wrapper = self._do_optimizer_sanity_check(basic_optimizer)",
+            code=f"from {__name__} import is_for\npartitioned = is_for(self, basic_optimizer)",
+        ),
+        Edit(
+            f"{_ENGINE}._configure_optimizer",
             replace="[FP16, DDP_BFLOAT16]",
             # with ZeRO on, the only wrapper of this name is BFLOAT16
-            code="([FP16] if self.zero_optimization() else [FP16, DDP_BFLOAT16])",
+            code="([FP16] if partitioned else [FP16, DDP_BFLOAT16])",
         ),
         Edit(
             _INIT,
             after="self.immediate_grad_update = bfloat16_config.immediate_grad_update",
-            code="if hasattr(self, 'scale_if_loss'):\n"
+            code="self.immediate_grad_update = True\n"
+            "if hasattr(self, 'scale_if_loss'):\n"
             "    from deepspeed.runtime.fp16.loss_scaler import LossScaler\n"
-            "    self.immediate_grad_update = True\n"
             "    self.custom_loss_scaler, self.external_loss_scale = False, None\n"
             "    self.torch_autocast_gradscaler, self.loss_scaler = None, LossScaler(scale=1.0)",
+        ),
+        Edit(f"{_BF16}._update_hp_grad", replace="if clear_lp_grads:\n    ...", code="lp.grad.zero_()"),
+        Edit(
+            f"{_BF16}.clear_lp_grads",
+            before="zero_grads_list = []",
+            code=f"from {__name__} import discard\ndiscard(self)",
+        ),
+        Edit(
+            f"{_BF16}.step",
+            after="if closure is not None:\n    ...",
+            code=f"from {__name__} import begin_step\nbegin_step(self)",
+        ),
+        Edit(
+            f"{_ENGINE}._backward_prologue",
+            before="see_memory_usage('Engine before backward', force=self.memory_breakdown())",
+            # up to 0.18.2 only engine.backward() calls it, and a pipeline calls it itself
+            code="if isinstance(self.optimizer, BF16_Optimizer) and not (\n"
+            "        self.pipeline_parallelism or getattr(self, '_running_engine_backward', True)):\n"
+            "    raise RuntimeError('call engine.backward(loss): BF16_Optimizer takes no part in loss.backward()')",
         ),
     ),
     symptom="",

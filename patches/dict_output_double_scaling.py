@@ -5,15 +5,17 @@ Why: since 0.18.3 the loss is not divided by the gradient accumulation steps (GA
     the gradient passes two hooks and is divided by GAS². A part of the loss that comes from no returned tensor, as a
     penalty on parameters, is not divided at all. Nothing fails.
 How: `engine.backward(loss)` divides the loss itself, as up to 0.18.2 and from 0.19.6 on, and the hooks leave the
-    gradients of that backward pass alone, those of other engines too. `scale_wrt_gas=False` and `loss.backward()`
+    gradients of that backward pass alone, those of other engines too, and those of the backward passes that are called
+    in it: by reentrant checkpoints, by hooks as cached losses have them. `scale_wrt_gas=False` and `loss.backward()`
     without the engine stay as they are; for the latter see dict_output_double_scaling_direct.
 Changes: with GAS > 1 and an output that has loss and logits, as Hugging Face's models have it, gradients become GAS
     times larger: SGD's learning rate, gradient clipping, the logged norm and Adam's epsilon act on other numbers than
     before. Where the loss is the only tensor returned, or is computed outside, gradients stay the same but for rounding
-    (none where GAS is a power of two). A checkpoint written without the patch holds right parameters of a job with too
-    small gradients; Adam's moments in it are GAS and GAS² times too small. As the second catches up slowly (β₂), steps
-    after resuming are up to GAS times too large for a while: warm the learning rate up anew, or resume without the
-    optimizer's state.
+    (none where GAS is a power of two). So do those of a backward pass that a hook calls with what it was given as a
+    factor; without that factor they become GAS times larger, as they are up to 0.18.2 and from 0.19.6 on.
+    A checkpoint written without the patch holds right parameters of a job with too small gradients; Adam's moments in
+    it are GAS and GAS² times too small. As the second catches up slowly (β₂), steps after resuming are up to GAS times
+    too large for a while: warm the learning rate up anew, or resume without the optimizer's state.
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/8224, brought by
     https://github.com/deepspeedai/DeepSpeed/pull/7665 (0.18.3), fixed by
     https://github.com/deepspeedai/DeepSpeed/pull/8245 (0.19.6).
@@ -22,7 +24,8 @@ Retire: when DeepSpeed 0.19.5 is no longer supported here.
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
@@ -32,42 +35,52 @@ if TYPE_CHECKING:
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _HOOK = f"{_ENGINE}._backward_prologue_per_tensor"
-
-# by the thread that called engine.backward: its backward pass; the hooks may run on threads of autograd
-_graphs: dict[int, int] = {}
+_CONTEXT = "compiled_autograd(self._is_compiled_autograd_enabled, self._compile_kwargs)"
 
 
-def scaled(loss: Any) -> Any:
-    """`loss` for a backward pass in which no hook is to divide."""
+@contextmanager
+def of_loss(backward: AbstractContextManager[Any], engine: Any, divided: bool) -> Iterator[None]:
+    """`backward`, in which `engine` calls a backward pass; divided: whether its loss is, so that no hook is to."""
     import torch
 
-    thread = threading.get_ident()
-    loss = loss.clone()  # its hook comes first, also where `loss` was returned by an engine and has a hook already
-    loss.register_hook(lambda grad: _graphs.update({thread: torch._C._current_graph_task_id()}))
-    return loss
+    before = dividers()
+    # autograd takes this along to its threads, and to the backward passes that are called in one
+    torch._C._stash_obj_in_tls(__name__, (*before, id(engine)) if divided else before)
+    try:
+        with backward:
+            yield
+    finally:
+        torch._C._stash_obj_in_tls(__name__, before)
 
 
-def is_scaled() -> bool:
-    """Whether the backward pass that calls this has a loss that is divided already."""
+def dividers() -> tuple[int, ...]:
+    """The engines that have divided the loss of the backward pass that calls this, or of one around it."""
     import torch
 
-    return torch._C._current_graph_task_id() in list(_graphs.values())
+    return torch._C._get_obj_in_tls(__name__) if torch._C._is_key_in_tls(__name__) else ()
 
 
 PATCH = Patch(
     title="engine.backward() + gradient accumulation, output with loss and logits: gradients divided twice",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.18.3,<0.19.6", "torch": ">=2.1.0.dev0"},  # older ones do not number backward passes
+    affects={"deepspeed": ">=0.18.3,<0.19.6", "torch": ">=2.1.0.dev0"},  # older ones have not been looked at
     changes=(
         Edit(
             f"{_ENGINE}.backward",
             after="gas_scaled_loss = loss / self.gradient_accumulation_steps() if scale_wrt_gas else loss",
-            code=f"if scale_wrt_gas:\n    from {__name__} import scaled\n    loss = scaled(gas_scaled_loss)",
+            code=f"from {__name__} import dividers, of_loss\n"
+            # else a hook has called this, with a loss that is multiplied by a gradient that is divided already
+            "if id(self) not in dividers():\n    loss = gas_scaled_loss",
+        ),
+        Edit(
+            f"{_ENGINE}.backward",
+            replace=_CONTEXT,
+            code=f"of_loss({_CONTEXT}, self, scale_wrt_gas)",
         ),
         Edit(
             _HOOK,
             before="return grad / self.gradient_accumulation_steps()",
-            code=f"from {__name__} import is_scaled\nif is_scaled():\n    return grad",
+            code=f"from {__name__} import dividers\nif dividers():\n    return grad",
         ),
     ),
     symptom="",

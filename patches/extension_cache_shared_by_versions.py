@@ -5,11 +5,13 @@ Why: torch keeps them below ~/.cache/torch_extensions in a directory per Python 
     upgrade that keeps old times (conda, uv) leaves the old one in use: "undefined symbol", a missing attribute, or old
     code in silence. Two environments in turn compile each over the other's, under a job that runs, and one that is
     killed meanwhile leaves a lock on which all others wait.
-How: a directory of its own for each (DeepSpeed, torch, Python), beside torch's, as `build_directory` of the one call
-    that compiles. The environment is not changed, so child processes and other packages keep theirs. Nothing changes
-    where TORCH_EXTENSIONS_DIR is set, or without a C++ compiler or, with CUDA, nvcc: a cache that came with an image
-    stays in use. The first run compiles each operator that it needs once more; old directories stay, and may be
-    deleted.
+How: a directory of its own for each (Python, CUDA or ROCm, torch, DeepSpeed), beside torch's, as `build_directory` of
+    the one call that compiles. The environment is not changed, so child processes and other packages keep theirs.
+    Torch's directory stays in use where TORCH_EXTENSIONS_DIR is set; for an operator that was compiled there from this
+    very torch's and DeepSpeed's files after both were installed, as in an image that brings its operators; and without
+    a C++ compiler or, with CUDA, nvcc, unless the operator is in the own directory. Where compiling or loading in the
+    own directory fails, torch's is taken after one warning. What is not found there is compiled once more at the first
+    run; old directories stay, and may be deleted.
 Upstream: not fixed; https://github.com/deepspeedai/DeepSpeed/issues/730,
     https://github.com/deepspeedai/DeepSpeed/issues/3410.
 Retire: when https://github.com/deepspeedai/DeepSpeed/issues/730 is fixed in DeepSpeed or torch.
@@ -50,13 +52,33 @@ PATCH = Patch(
 
 
 def load_in_own_directory(load: Any) -> Any:
-    """torch's `load` with a directory for these versions, or `load` itself where there is another or no compiler."""
-    if "TORCH_EXTENSIONS_DIR" in os.environ or not _has_compiler():
+    """torch's `load` with a directory for these versions, or `load` itself where the user has chosen one."""
+    if "TORCH_EXTENSIONS_DIR" in os.environ:
         return load
 
     def load_there(*args: Any, **options: Any) -> Any:
-        if "name" in options and options.get("build_directory") is None:
-            options["build_directory"] = _directory(options["name"])
+        name = options.get("name")
+        if name is None or options.get("build_directory") is not None:
+            return load(*args, **options)
+        own, torchs = _directories(name)
+        if not os.path.exists(_library(own)) and (not _has_compiler() or _is_of_these(torchs)):
+            return load(*args, **options)
+        from torch.utils.cpp_extension import JIT_EXTENSION_VERSIONER
+
+        entries = JIT_EXTENSION_VERSIONER.entries
+        known = entries.get(name)
+        try:
+            os.makedirs(own, exist_ok=True)
+            return load(*args, **{**options, "build_directory": own})
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+        from dsfix.log import warn
+
+        warn(f"the operator {name} cannot be compiled or loaded in {own} ({reason}): torch's directory is taken")
+        # torch would take the second call for a second version, and compile it under another name
+        entries.pop(name, None)
+        if known is not None:
+            entries[name] = known
         return load(*args, **options)
 
     return load_there
@@ -70,18 +92,61 @@ def _has_compiler() -> bool:
     return shutil.which(os.environ.get("CXX", "c++")) is not None
 
 
-def _directory(name: str) -> str:
+def _directories(name: str) -> tuple[str, str]:
+    """The operator's directory for these versions, and the one that torch would take."""
     import deepspeed  # type: ignore[import-not-found,unused-ignore]
     import torch
     from torch.utils.cpp_extension import get_default_build_root
 
-    python = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
+    from dsfix.versions import installed
+
+    device = f"cu{torch.version.cuda}" if torch.version.cuda else "cpu"
+    if torch.version.hip:
+        device = f"rocm{torch.version.hip}"
+    python = f"py{sys.version_info.major}{sys.version_info.minor}{getattr(sys, 'abiflags', '')}"
+    torchs = f"{python}_{device.replace('.', '')}"
     # during DeepSpeed's own import it has no version yet
-    release = getattr(deepspeed, "__version__", "")
-    versions = f"{python}_torch{torch.__version__}_deepspeed{release}"
-    directory = os.path.join(get_default_build_root(), versions, name)
-    os.makedirs(directory, exist_ok=True)
-    return str(directory)
+    release = getattr(deepspeed, "__version__", None) or installed("deepspeed")
+    root = str(get_default_build_root())
+    return (
+        os.path.join(root, f"{torchs}_torch{torch.__version__}_deepspeed{release}", name),
+        os.path.join(root, torchs, name),
+    )
+
+
+def _library(directory: str) -> str:
+    return os.path.join(directory, f"{os.path.basename(directory)}.so")
+
+
+def _is_of_these(directory: str) -> bool:
+    """Whether the operator there was compiled from this torch and this DeepSpeed after they were installed."""
+    import deepspeed
+    import torch
+
+    try:
+        compiled = os.stat(_library(directory)).st_mtime
+        with open(os.path.join(directory, "build.ninja"), encoding="utf-8") as file:
+            commands = file.read()
+    except (OSError, UnicodeDecodeError):
+        return False
+    for package in (torch, deepspeed):
+        installed = _installed_at(package.__name__)
+        if installed is None or installed > compiled:
+            return False
+        if os.path.dirname(str(package.__file__)) + os.sep not in commands:
+            return False
+    return True
+
+
+def _installed_at(distribution: str) -> float | None:
+    """The newest time of its metadata: those of the files are often the packager's, the directory's is not."""
+    from importlib import metadata
+
+    try:
+        directory = str(metadata.distribution(distribution)._path)  # type: ignore[attr-defined]
+        return max(os.stat(each).st_mtime for each in (directory, *(e.path for e in os.scandir(directory))))
+    except (metadata.PackageNotFoundError, AttributeError, OSError):
+        return None
 
 
 _SOURCE = """

@@ -4,7 +4,8 @@ Why: the optimizers of fp16 training, of all ZeRO stages, update the loss scale 
     At each step at which it grows (`loss_scale_window` steps without an overflow, 1000 by default) gradients that were
     scaled by the old value are divided by the new one, which is twice as large. Clipping compares half the norm.
     Nothing fails; the reported norm of ZeRO-3 and of training without ZeRO is half the right one at that step.
-How: where there was no overflow, the loss scale is updated when the step has been made.
+How: where there was no overflow, the loss scale is updated when the step has been made, and with it the errors that
+    ZeRO++ LoCo keeps (0.16.2 to 0.19.7), which are scaled by it.
 Changes: fp16 with a dynamic loss scale (`loss_scale` 0): one step in `loss_scale_window` has its whole gradient. The
     scale itself grows and shrinks at the same steps as before. A checkpoint written without the patch holds nothing
     wrong but that step. ZenFlow and SuperOffload, which have a `step` of their own, are not covered.
@@ -44,7 +45,10 @@ def _step(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         finally:
             if self.__dict__.pop("_dsfix_scale_due"):
+                before = self.loss_scale
                 self._update_scale(False)
+                if hasattr(self, "_loco_err_buf_update"):  # told of no growth where the step first asked for one
+                    self._loco_err_buf_update(False, self.loss_scale / before)
 
     return step
 

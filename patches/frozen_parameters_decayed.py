@@ -5,10 +5,15 @@ Why: FP16_Optimizer and FP16_UnfusedOptimizer make an fp32 copy of every paramet
     gradient is zero is decayed, and moved by the momentum from before it was frozen. After each step the copy is
     written back: with LoRA and AdamW the base model shrinks. fp16: all releases up to 0.19.0; bf16: from 0.17.6 on, up
     to there it had a wrapper that leaves frozen parameters out. ZeRO-1 to 3 are not concerned.
-How: after a step a frozen parameter is written to its fp32 copy instead of the other way round. The copies stay, and
-    with them their memory: upstream leaves them out, but then a parameter that is unfrozen later never trains again,
-    and checkpoints have another form. To save the memory give the optimizer the trainable parameters only.
-    Not cured: apex's legacy fused Adam and DeepSpeed's FusedLamb, which write the parameters themselves.
+How: what is frozen and has no gradient keeps its value. For torch's optimizers and DeepSpeed's own kernels its fp32
+    copy has no gradient either. The flat copies of FP16_Optimizer, and optimizers that need a gradient of each
+    parameter (1-bit LAMB, Muon) or may do so, get zeros as before, and the copy is put back after the step: of a
+    parameter that has been frozen all along the parameter is what is put back, of others a copy that lives for the
+    optimizer's step. The fp32 copies stay, and with them their memory: upstream leaves them out, but then a parameter
+    that is unfrozen later never trains again, and checkpoints have another form. To save the memory give the optimizer
+    the trainable parameters only.
+    Not cured: apex's legacy fused Adam and DeepSpeed's FusedLamb, which write the parameters themselves; and in
+    FP16_Optimizer the momentum of a parameter that is frozen for some steps decays meanwhile.
 Changes: frozen parameters keep their values. A checkpoint written without the patch has them as they had become: take
     them from the base model.
 Upstream: bf16 brought by https://github.com/deepspeedai/DeepSpeed/pull/7515 (0.17.6), both fixed by
@@ -18,31 +23,100 @@ Retire: when DeepSpeed 0.19.0 is no longer supported here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
+# their optimizers leave alone what has no gradient; what others do with None is not known
+_SKIP_WITHOUT_GRADIENT = ("torch.optim.", "deepspeed.ops.")
+
+
+class Frozen:
+    """The frozen parameters without a gradient at the beginning of a step, and what their fp32 copies are after it."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self.ids = {id(p) for group in optimizer.fp16_groups for p in group if not p.requires_grad and p.grad is None}
+        stepper = type(optimizer.optimizer).__module__
+        self.skipped = hasattr(optimizer, "fp32_groups") and stepper.startswith(_SKIP_WITHOUT_GRADIENT)
+        self._aside: dict[int, Any] = {}
+
+    def put_aside(self) -> None:
+        """Just before the optimizer's step."""
+        import torch
+
+        # those frozen all along, whose copies the parameters are; None after a checkpoint, whose copies may say more
+        known = getattr(self._optimizer, "_dsfix_frozen", self.ids)
+        if self.ids and not (self.skipped and known is not None):
+            pairs = [(p, copy) for p, copy in _copies(self._optimizer) if id(p) in self.ids]
+            if known is None:  # once: it waits for the device
+                equal = torch.stack([(copy == p).all() for p, copy in pairs]).tolist()
+                known = {id(p) for (p, _), same in zip(pairs, equal) if same}
+            if not self.skipped:
+                self._aside = {id(p): copy.detach().clone() for p, copy in pairs if id(p) not in known}
+        self._optimizer._dsfix_frozen = self._known = (known or set()) & self.ids
+
+    def put_back(self, parameter: Any, copy: Any) -> None:
+        """After it, for those of `ids`. They themselves are not written: a script may have, a moving average say."""
+        if id(parameter) in self._known:
+            copy.data.copy_(parameter.data)
+        elif id(parameter) in self._aside:
+            copy.data.copy_(self._aside[id(parameter)])
+
+
+def _copies(optimizer: Any) -> Iterator[tuple[Any, Any]]:
+    """The parameters, each with its fp32 copy, which in FP16_Optimizer is a view of a flat tensor."""
+    from torch._utils import _unflatten_dense_tensors
+
+    groups = optimizer.fp16_groups
+    flat = getattr(optimizer, "fp32_groups_flat", ())
+    for group, copies in zip(groups, map(_unflatten_dense_tensors, flat, groups) if flat else optimizer.fp32_groups):
+        yield from zip(group, copies)
+
+
 _FUSED = "deepspeed.runtime.fp16.fused_optimizer:FP16_Optimizer"
 _UNFUSED = "deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer"
+_BEGIN = f"from {__name__} import Frozen\nfrozen = Frozen(self)"
+_LOADED = "self._dsfix_frozen = None"
 
 PATCH = Patch(
     title="fp16 or bf16 without ZeRO: weight decay moves frozen parameters",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.1"},
     changes=(
+        Edit(f"{_FUSED}.step", before="grads_groups_flat = []", code=_BEGIN),
+        Edit(f"{_FUSED}.step", before="self.optimizer.step()", code="frozen.put_aside()"),
         Edit(
             f"{_FUSED}.step",
             replace="p.data.copy_(q.data)",
-            code="if p.requires_grad:\n    p.data.copy_(q.data)\nelse:\n    q.data.copy_(p.data)",
+            code="if id(p) in frozen.ids:\n    frozen.put_back(p, q)\nelse:\n    p.data.copy_(q.data)",
         ),
+        Edit(
+            f"{_FUSED}.load_state_dict",
+            before="for current, saved in zip(self.fp32_groups_flat, state_dict['fp32_groups_flat']):\n    ...",
+            code=_LOADED,
+        ),
+        Edit(f"{_UNFUSED}.step", before="norm_groups = []", code=_BEGIN),
+        Edit(
+            f"{_UNFUSED}.step",
+            after="fp32_param.grad = torch.zeros(fp16_param.size(), dtype=fp32_param.dtype, device=fp32_param.device)",
+            code="if frozen.skipped and id(fp16_param) in frozen.ids:\n    fp32_param.grad = None",
+        ),
+        Edit(f"{_UNFUSED}.step", before="self.optimizer.step()", code="frozen.put_aside()"),
         Edit(
             f"{_UNFUSED}.step",
             replace="fp16_param.data.copy_(fp32_param.data)",
-            code="if fp16_param.requires_grad:\n    fp16_param.data.copy_(fp32_param.data)\n"
-            "else:\n    fp32_param.data.copy_(fp16_param.data)",
+            code="if id(fp16_param) in frozen.ids:\n    frozen.put_back(fp16_param, fp32_param)\n"
+            "else:\n    fp16_param.data.copy_(fp32_param.data)",
+        ),
+        Edit(
+            f"{_UNFUSED}.load_state_dict",
+            before="for current_group, saved_group in zip(self.fp32_groups, state_dict['fp32_groups']):\n    ...",
+            code=_LOADED,
         ),
     ),
     symptom="",

@@ -3,7 +3,8 @@
 Why: torch's Adagrad makes its state when it is made, for the model's parameters. FP16_UnfusedOptimizer and
     BF16_Optimizer then put their fp32 copies into its groups, which get a state of their own in the first step; that of
     the parameters stays, and `state_dict` finds them in no group. A training runs until its first checkpoint.
-How: what belongs to no parameter of the groups is dropped before the state is saved. It was never used.
+How: where `state_dict` of an Adagrad fails so, what belongs to no parameter of the groups is dropped, and it is called
+    again. What is dropped was never used. All other optimizers, with a `state` or without, are left alone.
 Changes: none for a job that did not end.
 Upstream: not fixed in 0.19.8, and not known to be reported; as old as DeepSpeed,
     https://github.com/deepspeedai/DeepSpeed/pull/380. ZeRO gives Adagrad another state: zero_adagrad_groups.
@@ -21,13 +22,19 @@ if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 
-def forget(optimizer: Any) -> None:
-    """Drop the state of tensors that are in none of the optimizer's groups."""
+def state_dict(optimizer: Any) -> Any:
+    """The optimizer's state, of Adagrad without that of tensors that are in none of its groups."""
     import torch
 
+    try:
+        return optimizer.state_dict()
+    except KeyError:
+        if not isinstance(optimizer, torch.optim.Adagrad):
+            raise
     own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for each in [each for each in optimizer.state if torch.is_tensor(each) and id(each) not in own]:
         del optimizer.state[each]
+    return optimizer.state_dict()
 
 
 PATCH = Patch(
@@ -38,8 +45,8 @@ PATCH = Patch(
     changes=tuple(
         Edit(
             f"deepspeed.runtime.{optimizer}.state_dict",
-            before=f"state_dict[{key}] = self.optimizer.state_dict()",
-            code=f"from {__name__} import forget\nforget(self.optimizer)",
+            replace=f"state_dict[{key}] = self.optimizer.state_dict()",
+            code=f"import {__name__} as adagrad\nstate_dict[{key}] = adagrad.state_dict(self.optimizer)",
         )
         for optimizer, key in (
             ("fp16.unfused_optimizer:FP16_UnfusedOptimizer", "OPTIMIZER_STATE_DICT"),

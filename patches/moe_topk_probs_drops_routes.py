@@ -4,13 +4,19 @@ Why: from 0.15.0 to 0.18.9, where an expert is chosen by more tokens than it has
     logits stay. They are looked for among the logits of the chosen and zeros for the tokens that have not chosen it: a
     negative logit loses against all of those zeros. Its route is dropped though the expert has room, and the weights of
     the token's other experts are scaled up for it; a token with negative logits only passes no expert at all.
-How: the routes are compared by their probabilities, which are never below zero. Which experts a token chooses stays as
-    it is.
-Changes: layers with k > 2 that drop tokens (the default): more routes are kept, up to the capacity, so losses change
-    and more is computed. A model that was trained without the patch has adapted to the dropped routes, its router most
-    of all: its checkpoint can be resumed with the patch, with a step in the loss.
+    With positive logits only, nothing is dropped that has room. But where there is too little, other routes stay than
+    those of the largest probabilities, which the policy ("probs") is named after: a softmax compares a logit with the
+    token's other logits, not with another token's.
+How: the routes are compared by their probabilities, which are never below zero, as from 0.19.0 on. Which experts a
+    token chooses stays as it is.
+Changes: layers with k > 2 that drop tokens (the default). With negative logits more routes are kept, up to the
+    capacity, and more is computed. With positive ones as many are kept as before, but others where an expert is chosen
+    by more tokens than it has room for. Losses change with both. A model that was trained without the patch has adapted
+    to the dropped routes, its router most of all: its checkpoint can be resumed with the patch, with a step in the
+    loss. DeepSpeed's own TestTopkGate asserts the order by logits up to 0.19.0, and fails with the patch.
 Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/5881 (0.15.0), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7986 (0.19.0).
+    https://github.com/deepspeedai/DeepSpeed/pull/7986 (0.19.0); its test followed with
+    https://github.com/deepspeedai/DeepSpeed/pull/8007 (0.19.1).
 Retire: when DeepSpeed 0.18.9 is no longer supported here.
 """
 

@@ -4,12 +4,14 @@ Why: DeepSpeed sorts the parameters into two groups of its own, for Muon and for
     0.19.2 to 0.19.6 it takes groups apart for that and forgets what they say, in silence: biases and norms that are
     in a group without weight decay, as transformers makes it, are decayed, and all have one learning rate. (Up to
     0.19.1 Muon and groups do not go together: AttributeError, 'dict' object has no attribute 'use_muon'.)
-How: after the sorting, parameters whose group says something else than the config get a group of their own, with the
-    group's lr, weight_decay, momentum, ns_method, betas and eps; what a group says outdoes `muon_lr` and `adam_lr`.
-    Where no group says anything else, nothing changes.
+How: where a group says something else than the config (by value: a tuple is as good as a list, and Muon's defaults as
+    what is not said), each group is sorted on its own, as upstream does, and keeps its lr, weight_decay, momentum,
+    ns_method, betas and eps; what a group says outdoes `muon_lr` and `adam_lr`. Else nothing changes.
 Changes: jobs with such groups: the update of their parameters, and the number of the optimizer's groups. So the
-    optimizer state of a checkpoint that was written without the patch does not fit: load its weights alone, or go on
-    under `DSFIX_SKIP=muon_param_groups`.
+    optimizer state of a checkpoint that was written without the patch does not fit: loading it ends in a ValueError
+    that says so. Load the weights alone, or go on as before under `DSFIX_SKIP=muon_param_groups`. Where the number is
+    the same it fits, and the groups' settings are, as always, the checkpoint's: those of the config. All other jobs
+    load it as before.
 Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/7938 (0.19.2), fixed by
     https://github.com/deepspeedai/DeepSpeed/pull/8440 (0.19.7).
 Retire: when DeepSpeed 0.19.6 is no longer supported here.
@@ -37,6 +39,12 @@ PATCH = Patch(
             code="from dsfix.patches.muon_param_groups import split\n"
             "param_groups = split(param_groups, model_parameters)",
         ),
+        Edit(
+            _CONFIGURE,
+            before="return optimizer",
+            code="from dsfix.patches.muon_param_groups import refuse_others_checkpoints\n"
+            "refuse_others_checkpoints(optimizer)",
+        ),
     ),
     symptom="",
     upstream=(
@@ -49,29 +57,66 @@ PATCH = Patch(
 )
 
 _KEYS = {True: ("lr", "momentum", "weight_decay", "ns_method"), False: ("lr", "betas", "eps", "weight_decay")}
+_NAMES = ("muon-params", "adam-params")  # of DeepSpeed's groups
 
 
 def split(halves: list[dict[str, Any]], incoming: list[Any]) -> list[dict[str, Any]]:
-    """DeepSpeed's groups for Muon and for Adam without the parameters whose group differs, and those groups."""
+    """DeepSpeed's groups for Muon and for Adam, or both halves of each incoming group where one says anything else."""
+    groups = [item for item in incoming if isinstance(item, dict)]
+    if len(groups) < len(incoming):
+        groups.append({"params": [item for item in incoming if not isinstance(item, dict)]})
     result = []
-    for half in halves:
-        own: list[dict[str, Any]] = []
-        for index, group in enumerate(incoming):
-            if not isinstance(group, dict):
+    differs = False
+    for index, group in enumerate(groups):
+        for half in halves:
+            own = {id(parameter) for parameter in half["params"]}
+            parameters = [parameter for parameter in group["params"] if id(parameter) in own]
+            if not parameters:
                 continue
-            says = {key: group[key] for key in _KEYS[half["use_muon"]] if key in group}
-            if all(key in half and half[key] == value for key, value in says.items()):
-                continue
-            members = {id(parameter) for parameter in group["params"]}
-            parameters = [parameter for parameter in half["params"] if id(parameter) in members]
-            if parameters:
-                name = f"{group.get('name', f'group{index}')}-{half['name']}"
-                own.append({**half, **says, "params": parameters, "name": name})
-        taken = {id(parameter) for group in own for parameter in group["params"]}
-        rest = [parameter for parameter in half["params"] if id(parameter) not in taken]
-        result += [{**half, "params": rest}] if rest else []
-        result += own
-    return result
+            defaults = _defaults(half["use_muon"])
+            says = {key: group[key] for key in _KEYS[half["use_muon"]] if group.get(key) is not None}
+            differs = differs or any(not _same(value, half.get(key, defaults[key])) for key, value in says.items())
+            prefix = group.get("name") or f"group{index}"
+            name = f"{prefix}-{half['name']}" if len(groups) > 1 else half["name"]
+            result.append({**half, **says, "params": parameters, "name": name})
+    return result if differs else halves
+
+
+def _same(value: Any, other: Any) -> bool:
+    if isinstance(value, (list, tuple)) and isinstance(other, (list, tuple)):
+        return list(value) == list(other)
+    return bool(value == other)
+
+
+def _defaults(use_muon: bool) -> dict[str, Any]:
+    """What Muon takes for a setting that is not given."""
+    import torch
+    from deepspeed.runtime.zero.muon.original_muon import (  # type: ignore[import-not-found,unused-ignore]
+        SingleDeviceMuonWithAuxAdam,
+    )
+
+    group = {"params": [torch.nn.Parameter(torch.empty(1, device="cpu"))], "use_muon": use_muon}
+    defaults: dict[str, Any] = SingleDeviceMuonWithAuxAdam([group]).param_groups[0]
+    return defaults
+
+
+def refuse_others_checkpoints(optimizer: Any) -> None:
+    """Have a sentence said where the state of DeepSpeed's two groups is loaded into more."""
+    groups = getattr(optimizer, "param_groups", [])
+    if not all("use_muon" in group for group in groups) or not hasattr(optimizer, "register_load_state_dict_pre_hook"):
+        return
+
+    def refuse(optimizer: Any, state: Any) -> None:
+        saved, groups = state["param_groups"], optimizer.param_groups
+        if len(saved) != len(groups) and all(group.get("name") in _NAMES for group in saved):
+            raise ValueError(
+                f"the checkpoint's optimizer has {len(saved)} parameter groups and this job's {len(groups)}: it was "
+                "written without dsfix's muon_param_groups, which keeps groups with an lr or weight_decay of their own "
+                "apart. Load it with load_optimizer_states=False, or go on as before, without these settings, under "
+                "DSFIX_SKIP=muon_param_groups"
+            )
+
+    optimizer.register_load_state_dict_pre_hook(refuse)
 
 
 def reproduce(lab: Lab) -> str:

@@ -4,11 +4,13 @@ Why: 0.16.0 gave the engine a `no_sync`, which refuses ZeRO-2 and ZeRO-3: with p
     without a reduction. accelerate, and with it transformers up to 4.47.0, enters the `no_sync` of any model that has
     one, for each micro-batch but the last, and calls `engine.step()` in it. Up to 0.15.4 there was none to enter, and
     the same scripts ran.
-How: with ZeRO-2 and ZeRO-3 and a `gradient_accumulation_steps` above 1, `no_sync` changes nothing: each micro-batch is
-    reduced to its partition and added there, which gives the gradient that adding first and reducing once would give.
-    Micro-batches are counted right only where `engine.step()` follows each of them. So a block in which it was not
-    called ends with the AssertionError that upstream raises at its beginning. ZeRO-0 and ZeRO-1 stay as they are: there
-    `no_sync` skips the reduction, and `engine.step()` in it is refused.
+How: with ZeRO-2 and ZeRO-3 and a `gradient_accumulation_steps` above 1, the `no_sync` that accelerate enters changes
+    nothing: each micro-batch is reduced to its partition and added there, which gives the gradient that adding first
+    and reducing once would give. Micro-batches are counted right where `engine.step()` follows each of them, as in
+    accelerate up to 1.7, or the boundary is set by hand, as in 1.8 and 1.9. A block with neither ends with the
+    AssertionError that upstream raises at its beginning. A script that enters the engine's `no_sync` itself gets it at
+    the beginning as ever, for it may catch it and go on without. ZeRO-0 and ZeRO-1 stay as they are: there `no_sync`
+    skips the reduction, and `engine.step()` in it is refused.
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/6793, https://github.com/huggingface/accelerate/issues/3481,
     brought by https://github.com/deepspeedai/DeepSpeed/pull/6675 (0.16.0), on purpose, and not changed since.
     transformers has ended its part with https://github.com/huggingface/transformers/pull/35157.
@@ -17,8 +19,9 @@ Retire: when https://github.com/huggingface/accelerate/issues/3481 is closed and
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+import sys
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity
 
@@ -27,13 +30,24 @@ if TYPE_CHECKING:
 
 _MESSAGE = "no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage"
 
-_NOTHING = """
+_NOTHING = f"""
 if self.zero_optimization_partition_gradients() and self.gradient_accumulation_steps() > 1:
-    micro_steps = self.micro_steps
-    yield
-    if self.micro_steps != micro_steps:
-        return
+    from {__name__} import is_entered_by_accelerate
+    if is_entered_by_accelerate():
+        micro_steps = self.micro_steps
+        yield
+        if self.micro_steps != micro_steps or self._is_gradient_accumulation_boundary is False:
+            return
 """
+
+
+def is_entered_by_accelerate() -> bool:
+    """Whether the context manager whose generator calls this is entered by a function of accelerate's."""
+    frame = sys._getframe(1).f_back
+    while frame is not None and frame.f_globals.get("__name__") == "contextlib":
+        frame = frame.f_back
+    return frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "accelerate"
+
 
 PATCH = Patch(
     title="accelerate's accumulate with ZeRO-2/3: AssertionError, no_sync is incompatible with gradient partitioning",
@@ -61,11 +75,27 @@ _LEARNING_RATE = 0.1
 _MICRO_BATCHES = 3
 _STEPS = 2
 
+# of Accelerator, up to 1.9
+_ACCELERATE = """
+@contextmanager
+def no_sync(model):
+    with getattr(model, "no_sync", nullcontext)():
+        yield
+"""
+
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     from dsfix.lab.models import MLP, regression_batch
     from dsfix.lab.reference import largest_difference, train
+
+    accelerate: dict[str, Any] = {
+        "__name__": "accelerate",
+        "contextmanager": contextmanager,
+        "nullcontext": nullcontext,
+    }
+    exec(_ACCELERATE, accelerate)
+    no_sync = accelerate["no_sync"]
 
     batches = [regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
     steps = [batches[first : first + _MICRO_BATCHES] for first in range(0, len(batches), _MICRO_BATCHES)]
@@ -86,7 +116,7 @@ def reproduce(lab: Lab) -> str:
         for number, (inputs, targets) in enumerate(batches, 1):
             last = number % _MICRO_BATCHES == 0
             try:
-                with nullcontext() if last else getattr(engine, "no_sync", nullcontext)():  # as accelerate does
+                with nullcontext() if last else no_sync(engine):
                     loss = torch.nn.functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device))
                     engine.backward(loss)
                     engine.step()

@@ -4,9 +4,10 @@ Why: since 0.17.6 a bf16 engine without ZeRO has no ZeRO optimizer any more, but
     optimizer is left to ZeRO's files, which are not written, and not looked for in the file that is. A resumed job has
     the checkpoint's weights in the model, and the initial ones in the optimizer's fp32 copies. The first step writes
     these to the model: what was trained is gone.
-How: bf16 alone counts as ZeRO no longer, neither when a checkpoint is saved nor when it is loaded. Where a checkpoint
+How: bf16 alone counts as ZeRO no longer, neither when the optimizer is saved nor when it is loaded. Where a checkpoint
     has no optimizer, as those written without the patch, the fp32 copies are taken from its weights, with a warning.
-    An engine without an optimizer, which has a BF16_Optimizer, looks for none in a checkpoint.
+    Where the optimizer's state cannot be told, the weights are saved without it, as before, with a warning. An engine
+    without an optimizer, which has a BF16_Optimizer, saves what it did, and looks for no optimizer in a checkpoint.
 Changes: a resumed job goes on where it was. From a checkpoint written without the patch it has the weights, rounded to
     bf16, and an optimizer without moments. What a job has trained that was resumed without the patch started from the
     weights that the script initialized or loaded, not from the checkpoint's.
@@ -33,13 +34,22 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.6,<0.18.5"},
     changes=(
-        Edit(f"{_ENGINE}._save_checkpoint", replace=_TAKEN_FOR_ZERO, code="self.zero_optimization()"),
+        Edit(
+            f"{_ENGINE}._save_checkpoint",
+            after=f"zero_optimizer_state = {_TAKEN_FOR_ZERO}",
+            code="from dsfix.patches.stage0_checkpoint_loses_optimizer import state_dict_of_optimizer",
+        ),
+        Edit(
+            f"{_ENGINE}._save_checkpoint",
+            replace="self.optimizer.state_dict() if self.optimizer and not zero_optimizer_state else None",
+            code="state_dict_of_optimizer(self, zero_optimizer_state)",
+        ),
         Edit(
             f"{_ENGINE}._load_checkpoint",
             replace=f"has_zero_optimizer_state = {_TAKEN_FOR_ZERO}",
             code="""has_zero_optimizer_state = self.zero_optimization() or isinstance(self.optimizer, BF16_Optimizer)
 if (load_optimizer_states and self.optimizer is not None and self.bfloat16_enabled()
-        and not has_zero_optimizer_state and not self.has_moe_layers and checkpoint['optimizer'] is None):
+        and not has_zero_optimizer_state and not self.has_moe_layers and checkpoint.get('optimizer') is None):
     logger.warning(f"{load_path} has no optimizer state (written by DeepSpeed 0.17.6 to 0.18.4 with bf16 and without "
                    "ZeRO): the optimizer starts anew from the checkpoint's weights")
     self.optimizer.refresh_fp32_params()
@@ -58,6 +68,25 @@ if (load_optimizer_states and self.optimizer is not None and self.bfloat16_enabl
         Source(f"{_ENGINE}._load_checkpoint", "has_zero_optimizer_state = self.zero_optimization()"),
     ),
 )
+
+
+def state_dict_of_optimizer(engine: Any, left_to_zero: bool) -> Any:
+    """What the file with the weights has of the optimizer."""
+    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer  # type: ignore[import-not-found,unused-ignore]
+
+    if not engine.optimizer or engine.zero_optimization() or isinstance(engine.optimizer, BF16_Optimizer):
+        return None  # its state is in ZeRO's files
+    if not left_to_zero:
+        return engine.optimizer.state_dict()
+    try:
+        return engine.optimizer.state_dict()
+    except Exception as error:  # the weights are saved without the patch, and have to be with it
+        if engine.save_non_zero_checkpoint:
+            from dsfix.log import warn
+
+            warn(f"a checkpoint is saved without the optimizer's state: {type(error).__name__}: {error}")
+        return None
+
 
 _LEARNING_RATE = 0.1
 _MOMENTUM = 0.9

@@ -4,9 +4,12 @@ Why: up to 0.15.2 WarmupCosineLR sets the learning rate when it is stepped, whic
     step, and not when it is made: a training's first step has the optimizer's own `lr`, the largest step of all, at
     fresh weights and moments, which a warm-up is there to avoid. Since 0.15.3 it begins with 0, but only the first
     parameter group does; all others make their first step at their full rate. Nothing shows it.
-How: a schedule that begins (`last_batch_iteration` -1) sets 0 for every group when it is made, as upstream does.
+How: a schedule that begins (`last_batch_iteration` -1) sets 0 for every group when it is made, as upstream does. Where
+    that still stands when the schedule's state is loaded, its rates there are set.
 Changes: jobs with WarmupCosineLR, from 0.15.3 on those with several parameter groups: the first step has the learning
-    rate 0; all others have what they had. A checkpoint written without the patch goes on as it would have.
+    rate 0; all others have what they had. A checkpoint written without the patch goes on as it would have; where the
+    optimizer's learning rates are not loaded (`elastic_checkpoint`, `load_optimizer_states=False`), the first step has
+    the schedule's rates, as without an interruption, and not the optimizer's own or 0.
 Upstream: fixed by https://github.com/deepspeedai/DeepSpeed/pull/6597 (0.15.3) for the first group, by
     https://github.com/deepspeedai/DeepSpeed/pull/7969 (0.19.0) for all. WarmupLR: warmup_first_step.
 Retire: when DeepSpeed 0.18.9 is no longer supported here.
@@ -33,7 +36,19 @@ PATCH = Patch(
         Edit(
             f"{_SCHEDULE}.__init__",
             after="self.org_lrs = [group['lr'] for group in self.optimizer.param_groups]",
-            code="if last_batch_iteration == -1:\n    self.step(-1)",
+            code="if last_batch_iteration == -1:\n"
+            "    self._last_lr = [0.0] * len(self.org_lrs)\n"
+            "    for group in self.optimizer.param_groups:\n"
+            "        group['lr'] = 0.0",
+        ),
+        Edit(
+            f"{_SCHEDULE}.load_state_dict",
+            after="self.last_batch_iteration = sd['last_batch_iteration']",
+            code="rates = [group['lr'] for group in self.optimizer.param_groups]\n"
+            "if self.last_batch_iteration >= 0 and not any(rates):\n"
+            "    self._last_lr = list(self.get_lr())\n"
+            "    for group, rate in zip(self.optimizer.param_groups, self._last_lr):\n"
+            "        group['lr'] = rate",
         ),
     ),
     symptom="",

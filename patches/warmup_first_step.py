@@ -3,9 +3,12 @@
 Why: both set the learning rate when they are stepped, which the engine does after the optimizer's step, and not when
     they are made. A training's first step has the optimizer's own `lr` instead of `warmup_min_lr`: the largest step of
     all, at fresh weights and moments, which a warm-up is there to avoid. Nothing shows it.
-How: a schedule that begins (`last_batch_iteration` -1) sets `warmup_min_lr` when it is made, as upstream does.
+How: a schedule that begins (`last_batch_iteration` -1) sets `warmup_min_lr` when it is made, as upstream does. Where
+    that still stands when the schedule's state is loaded, its rate there is set.
 Changes: jobs with WarmupLR or WarmupDecayLR: the first step has the learning rate `warmup_min_lr`, 0 by default, as the
-    second has; all others have what they had. A checkpoint written without the patch goes on as it would have.
+    second has; all others have what they had. A checkpoint written without the patch goes on as it would have; where
+    the optimizer's learning rates are not loaded (`elastic_checkpoint`, `load_optimizer_states=False`), the first step
+    has the schedule's rate, as without an interruption, and not the optimizer's own.
     WarmupCosineLR: warmup_cosine_first_step.
 Upstream: fixed by https://github.com/deepspeedai/DeepSpeed/pull/6597 (0.15.3).
 Retire: when DeepSpeed 0.15.2 is no longer supported here.
@@ -21,7 +24,8 @@ from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
-_INIT = "deepspeed.runtime.lr_schedules:WarmupLR.__init__"
+_SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupLR"
+_INIT = f"{_SCHEDULE}.__init__"
 
 PATCH = Patch(
     title="WarmupLR and WarmupDecayLR: the first step is made at the optimizer's full learning rate",
@@ -36,6 +40,15 @@ PATCH = Patch(
             "    for group, rate in zip(self.optimizer.param_groups, self.min_lrs):\n"
             "        group['lr'] = rate\n"
             "    self._last_lr = list(self.min_lrs)",
+        ),
+        Edit(
+            f"{_SCHEDULE}.load_state_dict",
+            after="self.last_batch_iteration = sd['last_batch_iteration']",
+            code="if self.last_batch_iteration >= 0 and all(\n"
+            "        group['lr'] == rate for group, rate in zip(self.optimizer.param_groups, self.min_lrs)):\n"
+            "    self._last_lr = list(self.get_lr())\n"
+            "    for group, rate in zip(self.optimizer.param_groups, self._last_lr):\n"
+            "        group['lr'] = rate",
         ),
     ),
     symptom="",

@@ -2,11 +2,12 @@
 
 Why: a parameter without elements ends where it begins. Inside a partition it is taken for a part of it, of length 0,
     and that is refused: "fragment start … should be < fragment_end …". At the end of a parameter group it is in no
-    partition, and its gradient has nobody to go to: KeyError in `average_tensor`. Such parameters come from layers of
-    width 0 and from placeholders; plain PyTorch trains them.
+    partition, and its gradient has nobody to go to: KeyError in `average_tensor`. Where it is the first of a partition,
+    or these two are mended, fp16 and any optimizer offload ask for its largest element when they look for overflow
+    (0.13.3 and later). Such parameters come from layers of width 0 and from placeholders; plain PyTorch trains them.
 How: no fragment is made for a parameter without elements, and one that is in no partition is not reduced. Where it is
     the first of a partition it now counts in the numbering of the partition's gradients, as it does in their list:
-    `safe_get_full_grad` of the others gave the neighbour's gradient.
+    `safe_get_full_grad` of the others gave the neighbour's gradient. Without elements nothing overflows.
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/8279 and 8297, fixed by
     https://github.com/deepspeedai/DeepSpeed/pull/8280 and https://github.com/deepspeedai/DeepSpeed/pull/8298 (0.19.6).
     Upstream reduces no empty parameter; those that are in a partition go on to be reduced here, as they were, for
@@ -24,7 +25,7 @@ from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
-_ADD = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.reduce_independent_p_g_buckets_and_remove_grads"
+_OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 _LINK = "deepspeed.utils.mixed_precision_linkage:_init_lp_to_hp_mapping"
 _OVERLAP = "partition_start <= current_offset < partition_end or current_offset < partition_start < lp_param_end"
 _APPEND = "param_and_offset_list.append((lp_param, current_offset))"
@@ -35,14 +36,18 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.12.0,<0.19.6"},  # the fault is older, but nothing older than 0.12.0 has been run
     changes=(
         Edit(
-            _ADD,
+            f"{_OPTIMIZER}.reduce_independent_p_g_buckets_and_remove_grads",
             before="grad_reduc = self.get_gradient_for_reduction(param)",
             code="if not param.numel() and self.get_param_id(param) not in self.param_to_partition_ids[i]:\n    return",
         ),
         Edit(_LINK, replace="current_offset < partition_end and lp_param_end > partition_start", code=_OVERLAP),
         Edit(_LINK, replace=_APPEND, code=f"if lp_param.numel() > 0:\n    {_APPEND}"),
+        Edit(f"{_OPTIMIZER}._has_inf_or_nan", replace="x.float()", code="(x if x.numel() else x.new_zeros(1)).float()"),
     ),
-    symptom=r"fragment start (\d+) should be < fragment_end \1\b|in average_tensor[\s\S]*KeyError: \d+",
+    symptom=(
+        r"fragment start (\d+) should be < fragment_end \1\b|in average_tensor[\s\S]*KeyError: \d+"
+        r"|in _has_inf_or_nan[\s\S]*max\(\): Expected reduction dim"
+    ),
     upstream=(
         "https://github.com/deepspeedai/DeepSpeed/issues/8279",
         "https://github.com/deepspeedai/DeepSpeed/issues/8297",
@@ -55,19 +60,31 @@ PATCH = Patch(
 
 _LEARNING_RATE = 0.1
 _STEPS = 2
-_PLACES = {"inside": 1, "at the end": 2}
+_PLACES = {"first": 0, "inside": 1, "at the end": 2}
+_OFFLOAD = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+_CONFIGS: dict[str, dict[str, Any]] = {
+    "fp32": {"zero_optimization": {"stage": 2}},
+    "fp16": {"zero_optimization": {"stage": 2}, "fp16": {"enabled": True, "loss_scale": 1}},
+    "offload": {"zero_optimization": _OFFLOAD},
+}
+# the place where each of the faults shows
+_FAULTS = {AssertionError: "get_hp_fragment_mapping", KeyError: "average_tensor", RuntimeError: "_has_inf_or_nan"}
 
 
 def reproduce(lab: Lab) -> str:
-    seen = {place: _train(lab, index) for place, index in _PLACES.items()}
-    faults = [f"{place}: {fault}" for place, fault in seen.items() if isinstance(fault, str)]
+    cases = [(name, place) for name in _CONFIGS for place in _PLACES]
+    seen = {(name, place): _train(lab, _CONFIGS[name], _PLACES[place]) for name, place in cases}
+    faults = [f"{', '.join(case)}: {fault}" for case, fault in seen.items() if isinstance(fault, str)]
     if faults:
         raise BugPresent("an empty parameter " + "; ".join(faults))
     relative = max(difference for difference in seen.values() if isinstance(difference, float))
-    return f"with an empty parameter inside or at the end, plain PyTorch's parameters within {relative:.1e}"
+    return (
+        f"with an empty parameter {', '.join(_PLACES)}, plain PyTorch's parameters within {relative:.1e}"
+        f" ({', '.join(_CONFIGS)})"
+    )
 
 
-def _train(lab: Lab, index: int) -> float | str:
+def _train(lab: Lab, config: dict[str, Any], index: int) -> float | str:
     """How far the parameters are from plain PyTorch's with the empty one at that place, or the fault that was seen."""
     torch = lab.torch
     from dsfix.lab.reference import largest_difference, train
@@ -76,22 +93,19 @@ def _train(lab: Lab, index: int) -> float | str:
     model = _model(torch, index)
     expected = train(model, [[(each,)] for each in batches], model, "SGD", lr=_LEARNING_RATE)
     model = _model(torch, index)
-    config = {
-        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
-        "zero_optimization": {"stage": 2},
-    }
+    config = {"optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}}, **config}
     try:
         engine = lab.initialize(model, config, model_parameters=model.parameters())
         for each in batches:
-            engine.backward(engine(each.to(lab.device)))
+            engine.backward(engine(each.to(lab.device, next(model.parameters()).dtype)).float())
             engine.step()
-    except (AssertionError, KeyError) as error:
+    except tuple(_FAULTS) as error:
         place = traceback.extract_tb(error.__traceback__)[-1].name
-        if (type(error), place) in ((AssertionError, "get_hp_fragment_mapping"), (KeyError, "average_tensor")):
+        if _FAULTS.get(type(error)) == place:
             return f"{type(error).__name__} in {place}, {error}"
         raise
     difference = largest_difference(lab.parameters(engine), expected.parameters)
-    assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
+    assert difference.relative < (1e-2 if "fp16" in config else 1e-4), f"after {_STEPS} steps {difference}"
     return difference.relative
 
 
@@ -104,6 +118,8 @@ def _model(torch: Any, index: int) -> Any:
             self.weights = torch.nn.ParameterList(tensors)
 
         def forward(self, x: Any) -> Any:
-            return (self.weights[0] * x).square().sum() + sum(weight.square().sum() for weight in self.weights[1:])
+            first, *others = (weight for weight in self.weights if weight.numel())
+            empty = self.weights[index].square().sum()
+            return (first * x).square().sum() + sum(weight.square().sum() for weight in others) + empty
 
     return Model()

@@ -19,6 +19,7 @@ Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity
@@ -33,7 +34,13 @@ def reach(optimizer: Any, param_id: int) -> None:
     """A micro-batch reaches this parameter: what is kept of it is of this step."""
     reached = optimizer.__dict__.setdefault("_dsfix_reached", set())
     if param_id not in reached and optimizer.micro_step_id > 0:
-        optimizer.accumulated_grads_in_cpu[param_id].zero_()
+        kept = optimizer.accumulated_grads_in_cpu[param_id]
+        # with master weights of 16 bits it is what an earlier pass of this step gave the optimizer
+        if (
+            param_id not in optimizer.norm_for_param_grads
+            or kept.data_ptr() != _gradient(optimizer, param_id).data_ptr()
+        ):
+            kept.zero_()
     reached.add(param_id)
 
 
@@ -43,31 +50,46 @@ def complete(optimizer: Any) -> None:
     at_boundary = at_boundary() if callable(at_boundary) else at_boundary
     if not (optimizer.cpu_offload and at_boundary) or getattr(optimizer, "zenflow", False):
         return
-    for group, params in enumerate(optimizer.params_in_partition):
-        for param in params:
-            param_id = optimizer.get_param_id(param)
-            if param_id in optimizer.norm_for_param_grads:
-                continue
-            _, source_offset, dest_offset, numel = optimizer.grad_position[param_id]
-            gradient = optimizer.single_partition_of_fp32_groups[group].grad.view(-1).narrow(0, dest_offset, numel)
-            earlier = _earlier(optimizer, group, param_id, source_offset, numel)
-            if earlier is None:
-                gradient.zero_()
-                continue
-            gradient.copy_(earlier)
-            optimizer.norm_for_param_grads[param_id] = gradient.double().norm(2)
-            if optimizer._has_inf_or_nan(earlier):
-                optimizer.local_overflow = True
+    waited = False
+    for param_id in map(optimizer.get_param_id, itertools.chain.from_iterable(optimizer.params_in_partition)):
+        if param_id in optimizer.norm_for_param_grads:
+            continue
+        gradient = _gradient(optimizer, param_id)
+        earlier = _earlier(optimizer, param_id)
+        if earlier is None:
+            gradient.zero_()
+            continue
+        if not waited:
+            _wait()
+            waited = True
+        gradient.copy_(earlier)
+        optimizer.norm_for_param_grads[param_id] = gradient.double().norm(2)
+        if optimizer._has_inf_or_nan(earlier):
+            optimizer.local_overflow = True
 
 
-def _earlier(optimizer: Any, group: int, param_id: int, source_offset: int, numel: int) -> Any:
+def _gradient(optimizer: Any, param_id: int) -> Any:
+    """What the optimizer on the CPU works with, this rank's part of the parameter."""
+    group, _, dest_offset, numel = optimizer.grad_position[param_id]
+    return optimizer.single_partition_of_fp32_groups[group].grad.view(-1).narrow(0, dest_offset, numel)
+
+
+def _earlier(optimizer: Any, param_id: int) -> Any:
     """This rank's part of what earlier micro-batches of this step gave, or None."""
+    group, source_offset, dest_offset, numel = optimizer.grad_position[param_id]
     if param_id in optimizer.__dict__.get("_dsfix_reached", ()):
         kept = optimizer.accumulated_grads_in_cpu[param_id].view(-1)
         return kept if kept.numel() == numel else kept.narrow(0, source_offset, numel)
     if param_id in optimizer.__dict__.get("_offload_accumulated_param_ids", ()):  # in fp32 for a model of 16 bits
-        return optimizer.averaged_gradients[group].flat_partition.narrow(0, optimizer.grad_position[param_id][2], numel)
+        return optimizer.averaged_gradients[group].flat_partition.narrow(0, dest_offset, numel)
     return None
+
+
+def _wait() -> None:
+    """For the copies to the CPU, on whatever stream: from here on the CPU reads them."""
+    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
+
+    get_accelerator().synchronize()
 
 
 PATCH = Patch(

@@ -7,7 +7,8 @@ Why: DeepSpeed's norm of a parameter group with a gradient that is inf or nan is
     floating point, and the step is made.
 How: the -1 is a float, as in 0.17.1. The step is then made, as in 0.13.1 and 0.17.1, as without offload and in plain
     PyTorch: weights whose gradient is inf or nan are inf or nan from then on, all others are trained on. What made the
-    gradient inf or nan is not cured. In the norm that is reported and that clips such a group counts as 1, as in 0.13.1
+    gradient inf or nan is not cured: where the job ended it now goes on, so that the 1st, 10th, 100th … such norm is a
+    warning. In the norm that is reported and that clips such a group counts as 1, as in 0.13.1
     and 0.17.1. (Without offload the norm is nan from 0.13.2 to 0.16.5, and from 0.14.3 on clips all weights to nan.)
 Changes: none for a job that did not end.
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/5241, brought by
@@ -31,11 +32,22 @@ if TYPE_CHECKING:
 _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 _NORM = f"{_OPTIMIZER}.complete_grad_norm_calculation_for_cpu_offload"
 
+
+def warn() -> None:
+    from dsfix.log import warn_repeatedly
+
+    warn_repeatedly(
+        __name__,
+        "ZeRO-1/2 with optimizer offload: a gradient is inf or nan, the step is made, as it is without offload:"
+        " weights are not finite from here on. Stop the job, or go back to a checkpoint from before",
+    )
+
+
 PATCH = Patch(
     title="bf16 or fp32 + ZeRO-1/2 + optimizer offload: a gradient that is inf or nan: RuntimeError, norm of int64",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.13.2,<0.17.1"},
-    changes=(Edit(_NORM, replace="total_norm = -1", code="total_norm = -1.0"),),
+    changes=(Edit(_NORM, replace="total_norm = -1", code=f"total_norm = -1.0\nfrom {__name__} import warn\nwarn()"),),
     symptom=r"in scaled_global_norm[\s\S]*floating point or complex[\s\S]*Got Long",
     upstream=(
         "https://github.com/deepspeedai/DeepSpeed/issues/5241",

@@ -3,12 +3,16 @@
 Why: a backward pass at the accumulation boundary (with `gradient_accumulation_steps` 1: every pass) copies its gradient
     to the CPU, for `step`. The next pass before the same step, be it of a second forward or of a second loss of the
     same one, copies its own over it: a step is made of the last pass alone. From 0.19.0 on that pass also adds what is
-    kept of the steps before, the last pass of each of them; nothing clears it. Nothing fails. Without offload see
-    zero12_several_backwards_drop.
-How: a pass at the boundary adds what an earlier pass of the same step has copied, and nothing else. With one pass per
-    step, bit for bit as before.
+    kept of the steps before, the last pass of each of them; nothing clears it (zero12_offload_left_out_gradients ends
+    that part). Nothing fails. Without offload see zero12_several_backwards_drop.
+How: a pass at the boundary adds what an earlier pass of the same step has copied, and nothing else, unless the
+    optimizer's or the engine's `zero_grad` was called between them. With one pass per step, bit for bit as before. Off
+    unless asked for by name: a script that discards a batch by `module.zero_grad()`, or by setting each `.grad` to
+    None, trains as in PyTorch because of the fault, and cannot be told from one that adds its passes up: DeepSpeed has
+    set each `.grad` to None by then itself.
 Changes: a step is longer by the passes that were lost, and from 0.19.0 on free of old gradients. A pass after which
-    `step` is not called, a batch to be skipped say, now counts, also after `zero_grad`. In a checkpoint written without
+    neither `step` nor the optimizer's or the engine's `zero_grad` is called, a batch to be skipped or a warm-up say,
+    now counts: call `engine.zero_grad()` where the script calls `module.zero_grad()`. In a checkpoint written without
     the patch all is intact, but trained on those gradients; Adam's moments are made of them and follow within some
     1 / (1 - beta2) steps. ZenFlow, and in 0.19.8 gradients accumulated in float32 for a model of 16 bits, have code of
     their own and are left alone.
@@ -19,7 +23,7 @@ Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity
 
@@ -27,35 +31,66 @@ if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
-# whether an earlier pass of this step has been at the boundary
-_EARLIER = "self.get_param_id(param) in self.__dict__.get('_dsfix_copied', ())"
+
+
+def add_copied(optimizer: Any, param: Any) -> None:
+    """Add to this pass's gradient what an earlier one has copied; this pass will copy the sum."""
+    if getattr(optimizer, "zenflow", False):
+        return
+    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
+
+    stream, param_id = get_accelerator().current_stream(), optimizer.get_param_id(param)
+    streams = optimizer.__dict__.setdefault("_dsfix_copied", {})  # on which each was copied
+    if param_id in streams:
+        group, source_offset, dest_offset, numel = optimizer.grad_position[param_id]
+        earlier = optimizer.single_partition_of_fp32_groups[group].grad.view(-1).narrow(0, dest_offset, numel)
+        gradient = optimizer.get_param_gradient_attribute(param).view(-1).narrow(0, source_offset, numel)
+        if streams[param_id] != stream:
+            stream.wait_stream(streams[param_id])
+        if not optimizer.cpu_offload_pin_memory and stream is not None:
+            stream.synchronize()  # what is not pinned is read at once
+        # copied on the stream, and converted there: the host would read before the earlier copy is done
+        gradient.add_(earlier.to(gradient.device, non_blocking=True))
+    streams[param_id] = stream
+
 
 PATCH = Patch(
     title="ZeRO-1/2 + optimizer offload: of several backward passes before a step only the last counts",
     severity=Severity.WRONG_RESULT,
+    default=False,
     # the fault is older, but nothing older than 0.12.0 has been run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
             f"{_OPTIMIZER}.async_accumulate_grad_in_cpu_via_gpu",
             before="param_id = self.get_param_id(param)",
-            code=f"if {_EARLIER}:\n    return",
+            code="if self.get_param_id(param) in self.__dict__.get('_dsfix_copied', ()):\n    return",
         ),
         Edit(
             f"{_OPTIMIZER}.copy_grads_in_partition",
             before="self.set_norm_for_param_grad_in_gpu(param)",
-            code=f"""if {_EARLIER}:
-    group, source_offset, dest_offset, numel = self.grad_position[self.get_param_id(param)]
-    earlier = self.single_partition_of_fp32_groups[group].grad.view(-1).narrow(0, dest_offset, numel)
-    gradient = self.get_param_gradient_attribute(param).view(-1).narrow(0, source_offset, numel)
-    gradient.add_(earlier.to(gradient.device, gradient.dtype))
-if not getattr(self, 'zenflow', False):
-    self.__dict__.setdefault('_dsfix_copied', set()).add(self.get_param_id(param))""",
+            code=f"from {__name__} import add_copied\nadd_copied(self, param)",
+        ),
+        Edit(
+            f"{_OPTIMIZER}.independent_gradient_partition_epilogue",
+            after="self._release_ipg_buffers()",
+            # up to 0.18.4 it goes on with a zero_grad of its own, which discards nothing
+            code="self._dsfix_zeroes_copied = not hasattr(self, '_clear_param_grad_only')",
+        ),
+        Edit(
+            f"{_OPTIMIZER}.zero_grad",
+            before="for group in self.bit16_groups:\n    ...",
+            code="if not self.__dict__.pop('_dsfix_zeroes_copied', False):\n    self._dsfix_copied = {}",
+        ),
+        Edit(
+            "deepspeed.runtime.engine:DeepSpeedEngine.zero_grad",
+            before="for param_name, param in self.module.named_parameters():\n    ...",
+            code="if hasattr(self.optimizer, 'reset_cpu_buffers'):\n    self.optimizer._dsfix_copied = {}",
         ),
         Edit(
             f"{_OPTIMIZER}.reset_cpu_buffers",
             after="self.norm_for_param_grads = {}",
-            code="self._dsfix_copied = set()",
+            code="self._dsfix_copied = {}",
         ),
     ),
     symptom="",

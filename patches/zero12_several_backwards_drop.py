@@ -10,11 +10,13 @@ How: the sum is kept until `step` has used it, so that the next pass is added to
     gets. From 0.18.5 on `grad_accum` (gradients accumulated in another dtype than the model's) also outlives the pass
     and would be added twice: it is cleared with it, as before 0.18.5. `zero_grad`, the optimizer's or the engine's,
     goes on discarding what was meant for `step`. Optimizer offload goes another way, and Muon makes its update of the
-    sum in place: both are left alone.
-Changes: a step is longer by the passes that were lost. A pass after which neither `step` nor `zero_grad` is called, a
-    batch to be skipped say, now counts, as in PyTorch: call `engine.zero_grad()`. In a checkpoint written without the
-    patch all is intact, but trained on the last pass of each step; Adam's moments are those of its gradients and follow
-    within some 1 / (1 - beta2) steps.
+    sum in place: both are left alone. Off unless asked for by name: a script that discards a batch by
+    `module.zero_grad()`, or by setting each `.grad` to None, trains as in PyTorch because of the fault, and cannot be
+    told from one that adds its passes up: DeepSpeed has set each `.grad` to None by then itself.
+Changes: a step is longer by the passes that were lost. A pass after which neither `step` nor the optimizer's or the
+    engine's `zero_grad` is called, a batch to be skipped or a warm-up say, now counts: call `engine.zero_grad()` where
+    the script calls `module.zero_grad()`. In a checkpoint written without the patch all is intact, but trained on the
+    last pass of each step; Adam's moments are those of its gradients and follow within some 1 / (1 - beta2) steps.
 Upstream: not fixed in 0.19.8; https://github.com/allenai/open-instruct/pull/1498 goes round it. Brought by
     https://github.com/deepspeedai/DeepSpeed/pull/7509 (0.17.6), silent since
     https://github.com/deepspeedai/DeepSpeed/pull/7665 (0.18.3).
@@ -38,6 +40,7 @@ _MESSAGE = "'NoneType' object is not iterable"
 PATCH = Patch(
     title="ZeRO-1 and ZeRO-2: of several backward passes before a step only the last counts",
     severity=Severity.WRONG_RESULT,
+    default=False,
     affects={"deepspeed": ">=0.17.6"},
     changes=(
         Edit(

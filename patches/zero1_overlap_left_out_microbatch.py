@@ -5,10 +5,16 @@ Why: with gradient accumulation, `overlap_comm` reduces each parameter when the 
     reduced: each rank steps its partition with its own gradient, or, where the parameter's partition is another rank's,
     its gradient is lost. With optimizer offload it is not even given to the optimizer, but added to the next step's.
     Nothing fails. Without `overlap_comm` all gradients there are get reduced.
-How: before the step, what the hooks have not reduced is reduced.
-Changes: only steps whose last micro-batch leaves out parameters that an earlier one uses, on all ranks alike; all
-    others: bit for bit as before. A checkpoint written without the patch loads; such parameters were trained on the
-    gradients of one rank.
+How: before the step, what the hooks have not reduced is reduced. Which parameters those are all ranks know, for the
+    last micro-batch's reductions would not match otherwise; which of them an earlier micro-batch has used they tell
+    each other, as numbers that the last bucket takes along. A rank that has not used such a parameter gives zeros.
+Changes: only steps whose last micro-batch leaves out parameters that an earlier one uses, on any rank. All others: the
+    same numbers, and as many collectives, but where parameters are left out: one more, of a number per parameter, with
+    `reduce_scatter: false`, `use_multi_rank_bucket_allreduce: false` or experts; the host waits for the last bucket
+    before it waits for all; with more than two ranks the last bucket's sums may be rounded otherwise. A checkpoint
+    written without the patch loads; such parameters were trained on the gradients of one rank. Not cured: accumulation
+    by `no_sync`, or by several backward passes, where the config says 1 and the script sets no boundary; ZenFlow, which
+    reduces each micro-batch.
 Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/4887 (0.13.0: `overlap_comm` is no longer ignored
     with ZeRO-1); not fixed in 0.19.8, and not known to be reported.
 Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it reduces such gradients.
@@ -23,27 +29,97 @@ from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
-_OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_STAGE_1 = (
+    "self.zero_optimization_stage() == ZeroStageEnum.optimizer_states and hasattr(self.optimizer, 'reduce_gradients')"
+)
 
 
-def reduce_left_out(optimizer: Any) -> None:
-    """Reduce the gradients that the hooks of the last backward pass have not."""
-    hooked = optimizer.__dict__.pop("_dsfix_reduced", set())
-    if not optimizer.overlap_comm:
+def reduce_left_out(engine: Any) -> None:
+    """At the boundary: reduce the gradients that the hooks of the last backward pass have not."""
+    optimizer = engine.optimizer
+    # what is asked here all ranks answer alike
+    accumulates = engine.gradient_accumulation_steps() > 1 or engine._is_gradient_accumulation_boundary is not None
+    if not accumulates or not getattr(optimizer, "overlap_comm", False) or getattr(optimizer, "zenflow", False):
         return
-    left_out = [
-        (param, group)
-        for group, params in enumerate(optimizer.bit16_groups)
-        for param in params
-        if id(param) not in hooked and optimizer.get_gradient_for_reduction(param) is not None
-    ]
-    if left_out and hooked:
-        # a bucket of their own: ranks that disagree on what is left out fail as they would have
-        optimizer.reduce_ipg_grads()
-    for param, group in left_out:
+    hooked = _hooked(optimizer)
+    left_out: dict[Any, list[tuple[int, Any]]] = {}
+    number = 0
+    for group, params in enumerate(optimizer.bit16_groups):
+        for param in params:
+            if number not in hooked and param.numel():
+                left_out.setdefault(optimizer.real_dp_process_group[group], []).append((group, param))
+            number += 1
+    # experts last: their ranks need not have left out the same as other experts'
+    for process_group in sorted(left_out, key=lambda each: each is not optimizer.dp_process_group):
+        _reduce(optimizer, process_group, left_out[process_group])
+
+
+def _hooked(optimizer: Any) -> set[int]:
+    """The numbers of the parameters that the last backward pass has reduced, or put into a bucket."""
+    buckets = optimizer.ipg_buckets.values() if hasattr(optimizer, "ipg_buckets") else ()
+    waiting = [entry for bucket in buckets for entry in bucket.params] if buckets else optimizer.params_in_ipg_bucket
+    reduced = {number for number, done in enumerate(optimizer.params_already_reduced) if done}
+    return reduced.union(entry[-1] for entry in waiting)
+
+
+def _reduce(optimizer: Any, process_group: Any, left_out: list[tuple[int, Any]]) -> None:
+    import torch
+    from deepspeed import comm as dist  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
+
+    mine = [float(optimizer.get_gradient_for_reduction(param) is not None) for _, param in left_out]
+    if dist.get_world_size(group=optimizer.dp_process_group) == 1 and not optimizer.cpu_offload:
+        return  # it is the average already
+    used = mine if dist.get_world_size(group=process_group) == 1 else _of_all(optimizer, process_group, mine)
+    for (group, param), anywhere in zip(left_out, used):
+        if not anywhere:
+            continue
+        if optimizer.get_gradient_for_reduction(param) is None:
+            if optimizer.use_grad_accum_attribute:
+                param.grad_accum = torch.zeros_like(param.data, dtype=optimizer.gradient_accumulation_dtype)
+            else:
+                param.grad = torch.zeros_like(param.data)
+        if optimizer.reduction_stream is not None:  # the bucket may be the one that is being reduced
+            get_accelerator().current_stream().wait_stream(optimizer.reduction_stream)
         optimizer.reduce_ready_partitions_and_remove_grads(param, group)
-    # of this loop: the next step may leave out the same
-    optimizer.__dict__.pop("_dsfix_reduced", None)
+    if process_group is not optimizer.dp_process_group:
+        optimizer.reduce_ipg_grads()  # the next experts' ranks are others
+
+
+def _of_all(optimizer: Any, process_group: Any, mine: list[float]) -> list[float]:
+    """The sums over the ranks, or a multiple."""
+    import torch
+    from deepspeed import comm as dist
+    from deepspeed.accelerator import get_accelerator
+
+    sums: Any = None
+    whole = not optimizer.contiguous_gradients or (
+        optimizer.reduce_scatter and optimizer.use_multi_rank_bucket_allreduce
+    )
+    if whole and process_group is optimizer.dp_process_group and not optimizer.has_moe_layers:
+        allreduce = optimizer.allreduce_bucket
+
+        def take_along(bucket: list[Any], *args: Any, **options: Any) -> Any:
+            nonlocal sums
+            if sums is not None:
+                return allreduce(bucket, *args, **options)
+            reduced = allreduce([*bucket, bucket[0].new_tensor(mine)], *args, **options)
+            sums = reduced[-len(mine) :]
+            return reduced[: -len(mine)]
+
+        optimizer.allreduce_bucket = take_along
+        try:
+            optimizer.reduce_ipg_grads()  # the epilogue's
+        finally:
+            del optimizer.allreduce_bucket
+        if optimizer.reduction_stream is not None:
+            get_accelerator().current_stream().wait_stream(optimizer.reduction_stream)
+    if sums is None:
+        sums = torch.tensor(mine, device=get_accelerator().current_device_name())
+        dist.all_reduce(sums, group=process_group)
+    result: list[float] = sums.tolist()
+    return result
 
 
 PATCH = Patch(
@@ -52,23 +128,24 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.13.0"},
     changes=(
         Edit(
-            f"{_OPTIMIZER}.reduce_ready_partitions_and_remove_grads",
-            before="self.reduce_independent_p_g_buckets_and_remove_grads(param, i)",
-            code="if not self.partition_gradients:\n    self.__dict__.setdefault('_dsfix_reduced', set()).add(id(param))",  # noqa: E501
-        ),
-        Edit(
-            f"{_OPTIMIZER}.reduce_gradients",
-            after="if not self.overlap_comm:\n    ...",
+            f"{_ENGINE}.allreduce_gradients",
+            before=f"if {_STAGE_1}:\n    ...\nelse:\n    ...",
             code=f"from {__name__} import reduce_left_out\nreduce_left_out(self)",
         ),
     ),
     symptom="",
     upstream=("https://github.com/deepspeedai/DeepSpeed/pull/4887",),
     fixed_in=None,
+    present=(
+        Source(
+            "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.reduce_gradients",
+            "if not self.overlap_comm:\n    ...",
+        ),
+    ),
     # ZeRO-1 ignores overlap_comm
     fixed=(
         Source(
-            "deepspeed.runtime.engine:DeepSpeedEngine._configure_zero_optimizer",
+            f"{_ENGINE}._configure_zero_optimizer",
             "overlap_comm = False\nround_robin_gradients = False",
         ),
     ),

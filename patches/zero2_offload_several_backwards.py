@@ -7,12 +7,15 @@ Why: with `gradient_accumulation_steps` 1 nothing is kept of a backward pass tha
 How: a pass that is not at the boundary is kept on the CPU, and the next ones of the step are added, by the functions
     that do so with more `gradient_accumulation_steps`. Which parameters have something kept in this step is written
     down, so that a lone pass copies nothing and a parameter that is used in the last pass only gets nothing of the step
-    before. With more than one `gradient_accumulation_steps` nothing changes. Between 0.15.2 and 0.18.9 three passes and
-    more need the patch zero2_offload_accumulation_drops as well.
+    before; the optimizer's and the engine's `zero_grad` strike it out. With more than one `gradient_accumulation_steps`
+    nothing changes. Between 0.15.2 and 0.18.9 three passes and more need the patch zero2_offload_accumulation_drops as
+    well. Off unless asked for by name: a script that discards each such pass, a warm-up say, by `module.zero_grad()` or
+    by setting each `.grad` to None trains as in PyTorch because of the fault, and cannot be told from one that adds its
+    passes up: DeepSpeed has set each `.grad` to None by then itself.
 Changes: a step is longer by the passes that were lost, and takes a copy of the partition's gradients on the CPU.
-    `zero_grad` does not discard what is kept, as in 0.19.0. In a checkpoint written without the patch all is intact,
-    but trained on the last pass of each step; Adam's moments are those of its gradients and follow within some
-    1 / (1 - beta2) steps.
+    What `module.zero_grad()` is to discard now counts, as with ZeRO-2 in 0.19.0: call `engine.zero_grad()`. In a
+    checkpoint written without the patch all is intact, but trained on the last pass of each step; Adam's moments are
+    those of its gradients and follow within some 1 / (1 - beta2) steps.
 Upstream: fixed by https://github.com/deepspeedai/DeepSpeed/pull/7981 (0.19.0).
 Retire: when DeepSpeed 0.18.9 is no longer supported here.
 """
@@ -32,6 +35,7 @@ _COPY = f"{_OPTIMIZER}.copy_grads_in_partition"
 PATCH = Patch(
     title="ZeRO-2 + optimizer offload + set_gradient_accumulation_boundary: only the last backward pass counts",
     severity=Severity.WRONG_RESULT,
+    default=False,
     affects={"deepspeed": ">=0.12.0,<0.19.0"},
     changes=(
         Edit(
@@ -59,6 +63,22 @@ if not (self.is_gradient_accumulation_boundary or getattr(self, "zenflow", False
     self.micro_step_id > 0
     and (self.gradient_accumulation_steps > 1 or param_id in self.__dict__.get("_dsfix_kept", ()))
 )""",
+        ),
+        Edit(
+            f"{_OPTIMIZER}.independent_gradient_partition_epilogue",
+            after="self._release_ipg_buffers()",
+            # up to 0.18.4 it goes on with a zero_grad of its own, which discards nothing
+            code="self._dsfix_zeroes_kept = not hasattr(self, '_clear_param_grad_only')",
+        ),
+        Edit(
+            f"{_OPTIMIZER}.zero_grad",
+            before="for group in self.bit16_groups:\n    ...",
+            code="if not self.__dict__.pop('_dsfix_zeroes_kept', False):\n    self._dsfix_kept = set()",
+        ),
+        Edit(
+            "deepspeed.runtime.engine:DeepSpeedEngine.zero_grad",
+            before="for param_name, param in self.module.named_parameters():\n    ...",
+            code="if hasattr(self.optimizer, 'reset_cpu_buffers'):\n    self.optimizer._dsfix_kept = set()",
         ),
         Edit(
             f"{_OPTIMIZER}.reset_cpu_buffers",

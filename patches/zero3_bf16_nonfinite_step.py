@@ -3,13 +3,14 @@
 Why: `bf16.check_grad_overflow` (0.17.1; on by default from 0.19.3) promises that a step whose gradients are not
     finite is skipped. ZeRO-1 and ZeRO-2 do so; ZeRO-3 looks at its gradients with fp16 only. One such gradient, of
     one micro-batch, and parameters and optimizer state are nan from then on. Nothing fails.
-How: ZeRO-3 looks in bf16 too where the setting is on, the way it does in fp16: the step is skipped on all ranks,
-    counted in `skipped_steps`, the gradients are dropped and the learning rate's schedule waits. ZenFlow and
+How: where the setting is on, the norm of the gradients, which each step makes anyway and is -1 where one is not finite,
+    is made first and read by the host: the step is skipped on all ranks, as in fp16, counted in `skipped_steps`, the
+    gradients are dropped and the learning rate's schedule waits. The 1st, 10th, 100th … is a warning. ZenFlow and
     SuperOffload, which step in other ways, stay as they are.
 Changes: for bf16 + ZeRO-3 jobs from 0.19.3 on, before that where the setting is on: a step with an inf or nan
-    gradient is skipped where it destroyed the parameters; all other steps are bit for bit as before, and read the
-    gradients once more. A checkpoint from without the patch is either sound or has nan in it, and then it cannot be
-    mended.
+    gradient is skipped where it destroyed the parameters; all other steps are bit for bit as before. Without optimizer
+    offload the host waits for the norm, as ZeRO-1 and ZeRO-2 do with the setting, and 0.19.8. A checkpoint from without
+    the patch is either sound or has nan in it, and then it cannot be mended.
 Upstream: brought, for ZeRO-1 and ZeRO-2 only, by https://github.com/deepspeedai/DeepSpeed/pull/6976 (0.17.1), the
     default by https://github.com/deepspeedai/DeepSpeed/pull/8035 (0.19.3). 0.19.8 skips the steps whose gradient norm
     is invalid.
@@ -19,6 +20,7 @@ Retire: when DeepSpeed 0.19.7 is no longer supported here.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
@@ -29,6 +31,20 @@ if TYPE_CHECKING:
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _OPTIMIZER = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
 
+
+def is_finite(norms: Sequence[Any]) -> bool:
+    """Of the parameter groups' norms, the same on all ranks; it waits for the device."""
+    import torch
+
+    from dsfix.log import warn_repeatedly
+
+    finite = not bool((torch.stack(list(norms)) < 0).any())
+    if not finite:
+        what = "bf16 + ZeRO-3: a gradient is inf or nan, the step is skipped"
+        warn_repeatedly(what, f"{what}; if that goes on, nothing is trained any more")
+    return finite
+
+
 PATCH = Patch(
     title="bf16 + ZeRO-3: steps on inf or nan gradients, bf16.check_grad_overflow is ignored",
     severity=Severity.WRONG_RESULT,
@@ -36,8 +52,16 @@ PATCH = Patch(
     changes=(
         Edit(
             f"{_OPTIMIZER}._overflow_check_and_loss_scale_update",
-            replace="self.dtype == torch.float16",
-            code="self.dtype == torch.float16 or getattr(self, '_dsfix_check_bf16', False)",
+            after="if self.dtype == torch.float16:\n    self.check_overflow()",
+            code="if getattr(self, '_dsfix_check_bf16', False):\n"
+            f"    from {__name__} import is_finite\n"
+            "    self._dsfix_norms = self._get_norm_groups()\n"
+            "    self.overflow = not is_finite(self._dsfix_norms)",
+        ),
+        Edit(
+            f"{_OPTIMIZER}.step",
+            replace="norm_groups = self._get_norm_groups()",
+            code="norm_groups = vars(self).pop('_dsfix_norms', None) or self._get_norm_groups()",
         ),
         Edit(
             f"{_ENGINE}._configure_optimizer",

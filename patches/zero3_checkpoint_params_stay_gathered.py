@@ -30,7 +30,7 @@ _COORDINATOR = "deepspeed.runtime.zero.partitioned_param_coordinator:Partitioned
 PATCH = Patch(
     title="ZeRO-3 + gradient checkpointing: parameters stay gathered up to the optimizer step, out of memory",
     severity=Severity.LEAK,
-    affects={"deepspeed": ">=0.16.0,<0.16.8"},
+    affects={"deepspeed": ">=0.16.0,<0.16.8", "torch": ">=2.0.0"},  # older ones do not number backward passes
     changes=(
         Edit(
             f"{_OFFLOAD}.pre_sub_module_forward_function",

@@ -4,9 +4,10 @@ Why: the optimizers of ZeRO and of bf16 training allocate the optimizer's state 
     counts: AdamW and SGD with weight decay decay each weight once more, Adam with L2 regularization moves it by about
     the learning rate, and Adam is one step ahead in its bias correction: the first real update is 0.74 of what it
     should be (betas 0.9 and 0.999). Nothing shows it.
-How: during that step learning rate and weight decay are zero; then steps are counted from zero again. Upstream leaves
-    the step out, and for that links the state to the parameters later. Not cured: SGD with `dampening`, which damps
-    its first real step as well.
+How: during that step learning rate and weight decay are zero; then steps are counted from zero again. Of torch's
+    optimizers ASGD and Rprop begin from the learning rate and keep it, without ASGD's decay; what NAdam multiplies and
+    ASGD averages begins anew. Upstream leaves the step out, and for that links the state to the parameters later. Not
+    cured: SGD with `dampening`, which damps its first real step as well.
 Changes: all jobs with ZeRO or bf16 and an optimizer with weight decay, or Adam of any kind: the training begins with
     the model's own weights, and with Adam its first updates are larger. A job that resumes from a checkpoint written
     without the patch goes on as it would have: its weights were decayed once too often, and Adam's steps count one
@@ -37,14 +38,22 @@ def allocate(zero: Any, step: Callable[..., Any], *args: Any) -> None:
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     options = [{name: value for name, value in group.items() if name != "params"} for group in groups]
     for group in groups:
-        group.update({name: 0.0 for name in ("lr", "weight_decay") if group.get(name) is not None})
+        # ASGD, Rprop: their state begins from the learning rate, and a gradient of zero moves nothing
+        begins_from_lr = "lambd" in group or "step_sizes" in group
+        idle = ("lambd", "weight_decay") if begins_from_lr else ("lr", "weight_decay")
+        group.update({name: 0.0 for name in idle if group.get(name) is not None})
     try:
         step(*args)
     finally:
         for group, before in zip(groups, options):
             group.update(before)
+    states = [state for each in optimizers for state in getattr(each, "state", {}).values() if isinstance(state, dict)]
+    for state in states:
+        for name, value in (("mu_product", 1.0), ("ax", 0.0)):  # NAdam, ASGD
+            if hasattr(state.get(name), "fill_"):
+                state[name].fill_(value)
     # DeepSpeed's and torch's optimizers count with the state, apex's with the group
-    for counter in (*(state for each in optimizers for state in each.state.values()), *groups):
+    for counter in (*states, *groups):
         if hasattr(counter.get("step"), "zero_"):
             counter["step"].zero_()
         elif "step" in counter:
