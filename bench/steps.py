@@ -1,0 +1,91 @@
+"""What all patches together add to a step of jobs that have none of their bugs: a ratio of CPU time, per setting.
+
+    python bench/steps.py [--release X] [--rounds N] [--write FILE]
+
+A round trains each setting without the patches and with them, by turns, in processes of their own. Measured is a step
+of rank 0 (median of a training), told is the median of the rounds' ratios and their quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "matrix"))
+
+from bystanders import space, trials
+from bystanders.trials import ALL, NONE
+from dsfix.lab.isolation import isolated
+from dsfix.lab.ranks import launch
+
+_HERE = Path(__file__).resolve().parent
+_STEPS = 40
+_TIMEOUT = 300.0  # seconds
+_SETTINGS = (
+    {},
+    {"precision": "bf16"},
+    {"precision": "fp16"},
+    {"stage": "1", "precision": "bf16", "accumulation": "2"},
+    {"stage": "1", "precision": "bf16, fp32 accumulation"},
+    {"stage": "2", "precision": "fp16", "overlap_comm": "true"},
+    {"stage": "2", "offload": "optimizer", "precision": "bf16", "clipping": "on"},
+    {"stage": "3", "precision": "bf16", "partitioning": "all"},
+    {"stage": "3", "offload": "optimizer", "precision": "bf16", "clipping": "on"},
+)
+
+
+def seconds(every: trials.Trials, variant: str, setting: space.Setting) -> float:
+    """The median CPU time of a step of rank 0."""
+    with tempfile.TemporaryDirectory(prefix="dsfix-steps-") as name:
+        path = os.pathsep.join((every.python_path(), str(_HERE)))
+        argv = [*every.server(variant).command("steps_rank"), json.dumps(setting), str(_STEPS), name]
+        environment = {**isolated(Path(name)), "PYTHONPATH": path}
+        ended = launch(argv, ranks=int(setting["ranks"]), timeout=_TIMEOUT, env=environment, cwd=name)
+        try:
+            return statistics.median(json.loads(Path(name, "0.json").read_text(encoding="utf-8")))
+        except OSError:
+            sys.exit(f"steps: {variant}, {space.differing(setting)}: {ended[0].stderr.strip().splitlines()[-1:]}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--release", default="0.18.9")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    settings = [{**space.plain(), **each} for each in _SETTINGS]
+    ratios: list[list[float]] = [[] for _ in settings]
+    with trials.Trials(options.release, marks=False) as every:
+        for number in range(options.rounds):
+            for setting, found in zip(settings, ratios):
+                turns = (NONE, ALL) if number % 2 else (ALL, NONE)
+                taken = {variant: seconds(every, variant, setting) for variant in turns}
+                found.append(taken[ALL] / taken[NONE])
+    lines = [
+        "# What a step costs with dsfix\n",
+        f"CPU time of a step of DeepSpeed {options.release} on rank 0, with all patches that apply by without them, on",
+        "settings without any of their bugs: the median of the rounds and their quartiles, by",
+        f"`python -m tox run -e bench-steps -- --rounds {options.rounds}`.\n",
+        "| setting | ratio | quartiles |",
+        "| --- | --- | --- |",
+    ]
+    for setting, found in zip(settings, ratios):
+        told = (
+            ", ".join(f"{name} {level}" for name, level in space.differing(setting).items()) or "stage 0, fp32, 2 ranks"
+        )
+        low, middle, high = statistics.quantiles(found, n=4)
+        lines.append(f"| {told} | {middle:.3f} | {low:.3f} to {high:.3f} |")
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if options.write:
+        options.write.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
