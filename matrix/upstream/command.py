@@ -1,0 +1,108 @@
+"""`upstream`: DeepSpeed's own tests, on a release without dsfix and with it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import table
+from dsfix.cli.status import OK, TROUBLE, Complaint
+from upstream import docs, fixes, records, selection
+from upstream import run as running
+
+NAME = "upstream"
+HELP = "DeepSpeed's own tests, from a clone of it: run a selection, write their page"
+_SECONDS = 120.0
+_RANKS = 4
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    commands = command.add_subparsers(required=True, metavar="COMMAND")
+    runs = commands.add_parser("run", help="run the tests that are not in the record, without dsfix and with it")
+    runs.add_argument("--tests", type=Path, required=True, metavar="DIR", help="a clone of DeepSpeed, or its `tests`")
+    runs.add_argument("--release", required=True, metavar="X", help="the release that is tested")
+    runs.add_argument(
+        "--of",
+        metavar="TAG",
+        help="the tag, or commit, of the tests where it is not the release's: the fixes' tests of that one are run",
+    )
+    runs.add_argument("--limit", type=int, metavar="N", help="at most N parameters of each test function")
+    runs.add_argument("--test", nargs="+", default=(), metavar="ID", help="only tests whose ids begin so")
+    runs.add_argument("--again", action="store_true", help="also those in the record")
+    runs.add_argument("--worse", action="store_true", help="only what is worse in the record, anew")
+    runs.add_argument("--seconds", type=float, default=_SECONDS, metavar="S", help="for one test")
+    runs.add_argument("--ranks", type=int, default=_RANKS, metavar="N", help="tests that need more are skipped")
+    runs.set_defaults(action=_run)
+    writing = commands.add_parser("docs", help="write docs/upstream-tests.md")
+    writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 where it is stale")
+    writing.set_defaults(action=_docs)
+
+
+def run(options: argparse.Namespace) -> int:
+    status: int = options.action(options)
+    return status
+
+
+def _run(options: argparse.Namespace) -> int:
+    """0: no test is worse without an explanation; 1: not so. Raises Complaint."""
+    if options.release not in [each.deepspeed for each in table.load().releases]:
+        raise Complaint(f"deepspeed {options.release} is not in the table of releases")
+    from upstream.session import Session
+
+    record = records.load(options.release, options.of or f"v{options.release}")
+    with _interruptible(), Session(options.tests, options.release, options.seconds, options.ranks) as session:
+        files = _files(options, record, session.tests)
+        found, uncollected = session.collect(files)
+        record.ranks, record.seconds = options.ranks, options.seconds
+        if not options.test:
+            record.uncollected = uncollected
+            record.collected = len([test for test in found if not selection.left_out(test)]) if record.own else 0
+        tests = running.chosen(found, record, options.test, options.limit)
+        if options.worse:
+            tests = [test for test in tests if test in record.runs and record.runs[test].worse]
+        running.run(record, session, tests, options.again or options.worse)
+        running.find_patches(record, session)
+    begin = f"{record.release}, tests of {record.tests}: "
+    return _complain(each for each in docs.faults(records.load_all()) if each.startswith(begin))
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """In the background SIGINT is ignored, and SIGTERM would leave the ranks behind."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _files(options: argparse.Namespace, record: records.Record, tests: Path) -> list[str]:
+    if options.test:
+        named = dict.fromkeys(each.partition("::")[0] for each in options.test)
+        return [each for each in named if (tests / each).exists()]
+    return selection.files(tests) if record.own else [each for each in fixes.files() if (tests / each).is_file()]
+
+
+def _docs(options: argparse.Namespace) -> int:
+    found = records.load_all()
+    status = _complain(docs.faults(found))
+    text = docs.render(found)
+    stale = not docs.PAGE.is_file() or docs.PAGE.read_text(encoding="utf-8") != text
+    if options.check:
+        return _complain([f"docs/{docs.PAGE.name} is stale: `{docs.COMMAND} -- docs` writes it"]) if stale else status
+    docs.PAGE.write_text(text, encoding="utf-8")
+    print(f"docs/{docs.PAGE.name} {'written' if stale else 'is what it was'}")
+    return OK
+
+
+def _complain(sentences: Iterable[str]) -> int:
+    """1 where there are any; they go to standard error."""
+    told = list(sentences)
+    for sentence in told:
+        print(f"upstream: {sentence}", file=sys.stderr)
+    return TROUBLE if told else OK

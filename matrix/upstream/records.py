@@ -1,0 +1,134 @@
+"""What was run of DeepSpeed's tests on a release, as a file per release and origin of the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+DIRECTORY = Path(__file__).with_name("records")
+VARIANTS = ("without", "with")
+#: from good to bad; the last two are a process that hung, or that has ended
+_RANKS = {"passed": 0, "xpassed": 0, "skipped": 1, "xfailed": 1, "failed": 2, "error": 2, "timeout": 3, "died": 3}
+
+
+@dataclass
+class Run:
+    """One test: its outcomes without dsfix and with it, in the order in which they were seen.
+
+    why: variant -> what the worst of them said. left_out: patch -> the outcome with all patches but this one.
+    """
+
+    without: list[str] = field(default_factory=list)
+    patched: list[str] = field(default_factory=list)
+    why: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def outcomes(self, variant: str) -> list[str]:
+        return self.patched if variant == "with" else self.without
+
+    def add(self, variant: str, outcome: str, detail: str) -> None:
+        seen = self.outcomes(variant)
+        if detail and (not seen or badness(outcome) >= max(map(badness, seen))):
+            self.why[variant] = detail
+        seen.append(outcome)
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.without and self.patched)
+
+    @property
+    def worse(self) -> bool:
+        """Whether the worst with dsfix is worse than the worst without it."""
+        return self.complete and worst(self.patched) > worst(self.without)
+
+    @property
+    def better(self) -> bool:
+        """Whether it fails without dsfix, and always passes with it."""
+        return self.complete and min(map(badness, self.without)) > 1 and worst(self.patched) == 0
+
+
+@dataclass
+class Record:
+    """What was run on `release` of the tests of `tests`, a tag or commit of DeepSpeed.
+
+    collected: how many there are in the selected files. uncollected: file -> why it has none here. ranks: how many
+    devices the tests see.
+    """
+
+    release: str
+    tests: str
+    ranks: int = 0
+    seconds: float = 0.0
+    date: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    collected: int = 0
+    uncollected: dict[str, str] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)
+
+    @property
+    def own(self) -> bool:
+        """Whether the tests are those of the release."""
+        return self.tests == f"v{self.release}"
+
+
+def badness(outcome: str) -> int:
+    return _RANKS[outcome]
+
+
+def worst(outcomes: list[str]) -> int:
+    return max(map(badness, outcomes))
+
+
+def path(release: str, tests: str, directory: Path = DIRECTORY) -> Path:
+    return directory / (f"{release}.json" if tests == f"v{release}" else f"{release}-{tests}.json")
+
+
+def load(release: str, tests: str, directory: Path = DIRECTORY) -> Record:
+    """The record; an empty one where there is none."""
+    file = path(release, tests, directory)
+    return _read(file) if file.is_file() else Record(release, tests)
+
+
+def load_all(directory: Path = DIRECTORY) -> list[Record]:
+    """Those that there are, the newest release first."""
+    found = [_read(file) for file in directory.glob("*.json")]
+    return sorted(found, key=lambda each: (Version(each.release), each.tests), reverse=True)
+
+
+def _read(file: Path) -> Record:
+    data = json.loads(file.read_text(encoding="utf-8"))
+    runs = {test: _run(told) for test, told in data.pop("runs").items()}
+    return Record(**data, runs=runs)
+
+
+def _run(told: Mapping[str, Any]) -> Run:
+    return Run(
+        told.get("without", []).copy(),
+        told.get("with", []).copy(),
+        dict(told.get("why", {})),
+        dict(told.get("left_out", {})),
+    )
+
+
+def save(record: Record, directory: Path = DIRECTORY) -> None:
+    """One test is one line; those that are still to come have none."""
+    seen = {test: run for test, run in record.runs.items() if run.without or run.patched}
+    head = {name: value for name, value in asdict(record).items() if name != "runs"}
+    lines = ",\n".join(f"  {json.dumps(test)}: {json.dumps(_told(run))}" for test, run in sorted(seen.items()))
+    text = json.dumps(head, indent=1).removesuffix("\n}") + ',\n "runs": {\n' + lines + "\n }\n}\n"
+    directory.mkdir(exist_ok=True)
+    file = path(record.release, record.tests, directory)
+    partial = file.with_name(f".{file.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, file)
+
+
+def _told(run: Run) -> dict[str, Any]:
+    told = {"without": run.without, "with": run.patched, "why": run.why, "left_out": run.left_out}
+    return {name: value for name, value in told.items() if value}

@@ -1,0 +1,74 @@
+"""Which of DeepSpeed's tests are run, and which of those are not, and why."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+#: what is tested -> files below `tests/`; releases have some of them elsewhere than others
+FILES: Mapping[str, tuple[str, ...]] = {
+    "ZeRO": ("unit/runtime/zero/test_*.py", "unit/v1/zero/test_*.py"),
+    "half precision": ("unit/runtime/half_precision/test_*.py", "unit/v1/half_precision/test_*.py"),
+    "checkpoint": ("unit/checkpoint/test_*.py",),
+    "MoE": ("unit/moe/test_moe.py", "unit/v1/moe/test_moe.py"),
+    "pipeline": ("unit/runtime/pipe/test_*.py", "unit/pipe/test_*.py"),
+    "Ulysses": ("unit/sequence_parallelism/test_*.py", "unit/ulysses_alst/test_tiled_compute.py"),
+    "engine": (
+        "unit/runtime/test_ds_initialize.py",
+        "unit/runtime/test_no_sync_ctxt.py",
+        "unit/runtime/test_lr_schedulers.py",
+        "unit/runtime/test_multi_output_model.py",
+        "unit/runtime/test_multiple_models.py",
+        "unit/runtime/test_ds_config_dict.py",
+        "unit/runtime/test_ds_config_model.py",
+        "unit/runtime/test_data.py",
+        "unit/runtime/test_runtime_utils.py",
+        "unit/runtime/test_pld.py",
+        "unit/runtime/test_autocast.py",
+        "unit/runtime/sparse_tensor/test_*.py",
+        "unit/runtime/comm/test_*.py",
+        "unit/runtime/utils/test_*.py",
+        "unit/runtime/activation_checkpointing/test_*.py",
+        "unit/elasticity/test_*.py",
+        "unit/utils/test_*.py",
+    ),
+}
+
+#: pattern of ids -> why they are left out
+LEFT_OUT: Mapping[str, str] = {
+    "*test_nvme_checkpointing.py*": "asynchronous I/O with an NVMe device",
+    "*half_precision/test_fp8.py*": "transformer_engine, on a GPU",
+}
+
+
+def files(tests: Path) -> list[str]:
+    """The selected files that this release has, relative to `tests`."""
+    found = (path for patterns in FILES.values() for pattern in patterns for path in sorted(tests.glob(pattern)))
+    return list(dict.fromkeys(path.relative_to(tests).as_posix() for path in found if not left_out(path.as_posix())))
+
+
+def left_out(test: str) -> str:
+    """Why the test (or file) is left out; empty where it is not."""
+    return next((why for pattern, why in LEFT_OUT.items() if fnmatch.fnmatchcase(test, pattern)), "")
+
+
+def family(test: str) -> str:
+    """What the test is about."""
+    path = test.partition("::")[0]
+    for name, patterns in FILES.items():
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns):
+            return name
+    return "other"
+
+
+def sampled(tests: Iterable[str], limit: int | None) -> list[str]:
+    """At most `limit` of the parameters of each test function, spread evenly over them."""
+    functions: dict[str, list[str]] = {}
+    for test in tests:
+        functions.setdefault(test.partition("[")[0], []).append(test)
+    chosen: set[str] = set()
+    for each in functions.values():
+        count = min(limit or len(each), len(each))
+        chosen.update(each[number * len(each) // count] for number in range(count))
+    return [test for each in functions.values() for test in each if test in chosen]

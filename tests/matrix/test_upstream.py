@@ -1,0 +1,281 @@
+"""DeepSpeed's own tests as an oracle: running, recording and judging them; both are stand-ins here."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+import environments
+from dsfix.cli.status import Complaint
+from dsfix.registry import catalogue
+from upstream import command, docs, fixes, records, run, selection, session
+from upstream.explanations import EXPLANATIONS, Explanation, Kind
+from upstream.fixes import FIXES, Fix
+from upstream.records import Record, Run
+
+ENGINE = "unit/runtime/test_ds_initialize.py"
+OUTCOMES = """
+import os, signal, sys, time
+import deepspeed, pytest
+
+def test_passes(): pass
+def test_with(): assert "dsfix" in sys.modules
+def test_without(): assert "dsfix" not in sys.modules
+def test_skips(): pytest.skip("no device")
+def test_raises(): raise ValueError("in /a/path/file.py at 0x7f0012345678")
+def test_dies(): os.kill(os.getpid(), signal.SIGKILL)
+def test_hangs(): signal.pause()
+@pytest.mark.xfail
+def test_expected(): assert False
+@pytest.fixture
+def broken(): raise KeyError("absent")
+def test_broken(broken): pass
+@pytest.mark.parametrize("number", range(10))
+def test_numbers(number): pass
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone of DeepSpeed, which is not what is tested."""
+    file = tmp_path / "clone" / "tests" / ENGINE
+    file.parent.mkdir(parents=True)
+    file.write_text(OUTCOMES)
+    (tmp_path / "clone" / "deepspeed").mkdir()
+    (tmp_path / "clone" / "deepspeed" / "__init__.py").write_text("raise ImportError('the clone')")
+    return tmp_path / "clone"
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch, clone):
+    """A session on a DeepSpeed that has nothing to compile; its records are kept below `tmp_path`."""
+    installed = tmp_path / "installed"
+    (installed / "deepspeed").mkdir(parents=True)
+    (installed / "deepspeed" / "__init__.py").touch()
+    (installed / "deepspeed-0.18.9.dist-info").mkdir()
+    (installed / "deepspeed-0.18.9.dist-info" / "METADATA").write_text("Name: deepspeed\nVersion: 0.18.9\n")
+    monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(environments, "installed", lambda release: installed)
+    monkeypatch.setattr(session.Session, "build", lambda self: None)
+    kept(monkeypatch, tmp_path)
+    with session.Session(clone, "0.18.9", 3.0, 2) as opened:
+        yield opened
+
+
+def kept(monkeypatch, directory):
+    monkeypatch.setattr(records, "DIRECTORY", directory / "records")
+    for function in (records.path, records.load, records.load_all, records.save):
+        monkeypatch.setattr(function, "__defaults__", (directory / "records",))
+
+
+def ids(*names: str) -> list[str]:
+    return [f"{ENGINE}::test_{name}" for name in names]
+
+
+class TestSession:
+    def test_each_outcome_is_told_and_the_rest_goes_on(self, stand_in):
+        """Of the two that end the process, one hangs for ever."""
+        names = ("dies", "hangs", "with", "without", "skips", "raises", "expected", "broken", "passes")
+        told = {each.test.rpartition("_")[2]: each for each in stand_in.run("with", ids(*names))}
+        assert {name: each.outcome for name, each in told.items()} == {
+            "dies": "died",
+            "hangs": "timeout",
+            "with": "passed",
+            "without": "failed",
+            "skips": "skipped",
+            "raises": "failed",
+            "expected": "xfailed",
+            "broken": "error",
+            "passes": "passed",
+        }
+        assert told["without"].detail == "AssertionError"
+        assert told["skips"].detail == "no device"
+        assert told["raises"].detail == "ValueError: in file.py at …"
+
+    def test_without_dsfix_means_without_it(self, stand_in):
+        assert [each.outcome for each in stand_in.run("without", ids("with", "without"))] == ["failed", "passed"]
+        assert stand_in.versions["deepspeed"] == "0.18.9"
+
+    def test_what_cannot_be_imported_is_told(self, stand_in):
+        other = stand_in.tests / "unit" / "runtime" / "test_data.py"
+        other.write_text("import no_such_module\n")
+        found, failed = stand_in.collect(["unit/runtime/test_data.py", ENGINE])
+        assert len(found) == 19
+        [(file, why)] = failed.items()
+        assert (file, why) == ("unit/runtime/test_data.py", "ModuleNotFoundError: No module named 'no_such_module'")
+        [ended] = stand_in.run("without", ["unit/runtime/test_data.py::test_one"])
+        assert (ended.outcome, ended.detail) == ("error", why)
+
+    def test_a_directory_without_tests_is_one_sentence(self, tmp_path):
+        with pytest.raises(Complaint, match="a clone of DeepSpeed at the release's tag is needed"):
+            session.Session(tmp_path, "0.18.9", 1.0, 2)
+
+
+class TestSelection:
+    @pytest.mark.parametrize(("limit", "count"), [(1, 1), (3, 3), (10, 10), (None, 10)])
+    def test_parameters_are_sampled_evenly(self, limit, count):
+        tests = [f"a::test[{number}]" for number in range(10)] + ["a::other"]
+        chosen = selection.sampled(tests, limit)
+        assert len(chosen) == count + 1
+        assert chosen == [test for test in tests if test in chosen]
+
+    def test_a_file_is_found_where_the_release_has_it(self, tmp_path):
+        for name in ("unit/v1/zero/test_zero.py", "unit/runtime/test_pld.py", "unit/inference/test_inference.py"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+        assert selection.files(tmp_path) == ["unit/v1/zero/test_zero.py", "unit/runtime/test_pld.py"]
+        assert selection.family("unit/v1/zero/test_zero.py::Test::test[1]") == "ZeRO"
+
+    def test_what_is_left_out_has_a_reason(self, tmp_path):
+        name = "unit/runtime/half_precision/test_fp8.py"
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+        assert selection.files(tmp_path) == []
+        assert selection.left_out(f"{name}::test")
+
+
+class Engine:
+    """In place of a session: what becomes of a test, the next time and from then on."""
+
+    def __init__(self, **outcomes: tuple[str, str]) -> None:
+        self.versions = {"deepspeed": "0.18.9"}
+        self.outcomes = outcomes
+        self.ran: list[tuple[str, tuple[str, ...]]] = []
+        self.cures = ""
+        self.stops_at = ""
+
+    def build(self) -> None:
+        pass
+
+    def run(self, variant, tests, left_out=()):
+        self.ran.append((variant, tuple(tests)))
+        for test in tests:
+            if variant == "with" and test == self.stops_at:
+                raise KeyboardInterrupt
+            without, patched = self.outcomes[test]
+            seen = patched if variant == "with" and self.cures not in left_out else without
+            yield session.Ended(test, seen, "" if seen == "passed" else "ValueError")
+
+
+@pytest.fixture
+def record(tmp_path, monkeypatch):
+    kept(monkeypatch, tmp_path)
+    return Record("0.18.9", "v0.18.9")
+
+
+class TestRun:
+    def test_what_is_in_the_record_is_not_run_again(self, record):
+        engine = Engine(a=("passed", "passed"), b=("failed", "passed"))
+        run.run(record, engine, ["a"])
+        read = records.load("0.18.9", "v0.18.9")
+        assert read.runs == {"a": Run(["passed"], ["passed"])}
+        run.run(read, engine, ["a", "b"])
+        assert engine.ran[2:] == [("without", ("b",)), ("with", ("b",))]
+        run.run(read, engine, ["a", "b"], again=True)
+        assert engine.ran[-1] == ("with", ("a", "b"))
+        assert [each.better for each in read.runs.values()] == [False, True]
+
+    def test_interrupted_it_goes_on(self, record):
+        engine = Engine(a=("passed", "passed"), b=("passed", "passed"), c=("passed", "passed"))
+        engine.stops_at = "b"
+        with pytest.raises(KeyboardInterrupt):
+            run.run(record, engine, ["a", "b", "c"])
+        engine.ran.clear()
+        engine.stops_at = ""
+        run.run(records.load("0.18.9", "v0.18.9"), engine, ["a", "b", "c"])
+        assert [(variant, tests) for variant, tests in engine.ran if tests] == [("with", ("b", "c"))]
+
+    def test_what_is_worse_is_repeated_on_both_sides(self, record):
+        run.run(record, Engine(a=("passed", "failed"), b=("passed", "passed")), ["a", "b"])
+        assert record.runs["a"] == Run(["passed"] * 3, ["failed"] * 3, {"with": "ValueError"})
+        assert record.runs["b"].without == ["passed"]
+
+    @pytest.mark.parametrize(
+        ("without", "patched", "worse"),
+        [
+            ("passed", "failed", True),
+            ("passed", "skipped", True),
+            ("failed", "timeout", True),
+            ("failed", "error", False),
+            ("skipped", "passed", False),
+        ],
+    )
+    def test_worse(self, without, patched, worse):
+        assert Run([without], [patched]).worse is worse
+        assert not Run([without, patched], [patched]).worse
+
+    def test_the_patch_of_a_fix_is_found_by_leaving_it_out(self, record, monkeypatch):
+        monkeypatch.setattr(fixes, "FIXES", (Fix(1, "0.19.0", ("a",), ("other", "cure")),))
+        engine = Engine(a=("failed", "passed"))
+        engine.cures = "cure"
+        run.run(record, engine, ["a"])
+        run.find_patches(record, engine)
+        assert record.runs["a"].left_out == {"other": "passed", "cure": "failed"}
+        assert records.load("0.18.9", "v0.18.9").runs == record.runs
+
+    def test_of_another_release_the_tests_of_fixes_are_run(self, monkeypatch):
+        monkeypatch.setattr(fixes, "FIXES", (Fix(1, "0.19.0", ("file::of_fix",)),))
+        tests = ["file::of_fix[1]", "file::of_fix[2]", "file::other"]
+        assert run.chosen(tests, Record("0.18.9", "v0.19.8"), (), None) == tests[:2]
+        assert run.chosen(tests, Record("0.18.9", "v0.18.9"), (), 1) == ["file::of_fix[1]", "file::other"]
+        assert run.chosen(tests, Record("0.18.9", "v0.19.8"), ["file::o"], None) == tests
+
+    def test_from_the_command_to_the_page(self, stand_in, clone, monkeypatch, tmp_path, capsys):
+        monkeypatch.setattr(docs, "PAGE", tmp_path / "upstream-tests.md")
+        monkeypatch.setattr(session.Session, "__enter__", lambda self: stand_in)
+        monkeypatch.setattr(session.Session, "__exit__", lambda *_: None)
+        parser = argparse.ArgumentParser()
+        command.add_arguments(parser)
+        words = ["run", "--tests", str(clone), "--release", "0.18.9", "--limit", "1", "--test", *ids("with", "numbers")]
+        assert command.run(parser.parse_args(words)) == 1, "test_without is worse, and not explained"
+        assert "test_without: passed without dsfix, failed with it: not explained" in capsys.readouterr().err
+        assert command.run(parser.parse_args(["docs"])) == 0
+        page = docs.PAGE.read_text()
+        assert "| `test_ds_initialize.py::test_without` | passed | failed | not explained |" in page
+        assert command.run(parser.parse_args(["docs", "--check"])) == 1
+
+
+WORSE = Record("0.18.9", "v0.18.9", collected=5, runs={"unit/a.py::b[1]": Run(["passed"] * 3, ["failed"] * 3)})
+ASSERTS = Explanation("unit/a.py::b", "<0.19", Kind.ASSERTS_BUG, "because")
+
+
+class TestPage:
+    def test_what_is_worse_needs_an_explanation(self):
+        assert len(list(docs.faults([WORSE], (), ()))) == 1
+        assert list(docs.faults([WORSE], (ASSERTS,), ())) == []
+        assert "| 1 of 5 | 0 | 0 | 0 | 0 | 1, 1 explained |" in docs.render([WORSE], (ASSERTS,), ())
+        assert "| `a.py::b[1]` | passed | failed | asserts the bug: because |" in docs.render([WORSE], (ASSERTS,), ())
+
+    def test_an_explanation_that_explains_nothing_is_named(self):
+        good = Record("0.18.9", "v0.18.9", runs={"unit/a.py::b[1]": Run(["passed"], ["passed"])})
+        assert list(docs.faults([good], (ASSERTS,), ())) == ["the explanation of unit/a.py::b explains nothing"]
+
+    def test_a_fix_is_a_row_with_the_patch_that_was_needed(self):
+        patch = next(iter(catalogue()))
+        fix = Fix(7, "0.18.0", ("unit/a.py",), (patch,))
+        link = "[#7](https://github.com/deepspeedai/DeepSpeed/pull/7)"
+        row = f"| `a.py::b[1]` | {link}, 0.18.0 | 0.16.9 | failed | passed |"
+        for left_out, cell, faults in (
+            ({}, "not run", 0),
+            ({patch: "failed"}, "failed", 0),
+            ({patch: "passed"}, "", 1),
+        ):
+            record = Record("0.16.9", "v0.18.9", runs={"unit/a.py::b[1]": Run(["failed"], ["passed"], {}, left_out)})
+            told = f" [{patch}](catalogue.md#{patch}): {cell}" if cell else " "
+            assert f"{row}{told} |" in docs.render([record], (), (fix,))
+            assert len(list(docs.faults([record], (), (fix,)))) == faults
+
+
+class TestCommitted:
+    def test_every_record_is_of_a_known_release(self):
+        for record in records.load_all():
+            assert records.path(record.release, record.tests).is_file()
+            assert not record.collected or record.collected >= len(record.runs)
+
+    def test_nothing_is_worse_without_an_explanation(self):
+        assert list(docs.faults(records.load_all(), EXPLANATIONS, FIXES)) == []
+
+    def test_the_page_is_what_the_records_say(self):
+        assert docs.PAGE.read_text(encoding="utf-8") == docs.render(records.load_all())
