@@ -1,0 +1,102 @@
+"""``python matrix bystanders``: runs jobs that have no patch's bug, and writes docs/bystanders.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable
+
+import runner
+import table
+from bystanders import docs, records, scenario, space
+from bystanders.records import Record
+from dsfix.cli.status import OK, TROUBLE, Complaint
+from dsfix.registry import catalogue
+
+NAME = "bystanders"
+HELP = "jobs that run the lines of the patches: the same without dsfix and with it, or what PyTorch computes"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run on these releases what is not in the record")
+    run.add_argument("releases", nargs="+", metavar="RELEASE")
+    run.add_argument("--scenario", nargs="+", default=[], metavar="NAME", help="these scenarios only")
+    run.add_argument("--patch", nargs="+", default=[], metavar="ID", help="and leave these patches out one by one")
+    run.add_argument("--each-patch", action="store_true", help="and leave each patch out that applies")
+    run.add_argument(
+        "--pinned", action="store_true", help="the first pinned setting of each scenario; nothing is recorded"
+    )
+    run.add_argument("--again", action="store_true", help="also those in the record")
+    run.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="jobs at a time")
+    run.set_defaults(bystanders=_run)
+    write = commands.add_parser("docs", help="write docs/bystanders.md; with --check only say whether it is up to date")
+    write.add_argument("--check", action="store_true")
+    write.set_defaults(bystanders=_docs)
+
+
+def run(options: argparse.Namespace) -> int:
+    status: int = options.bystanders(options)
+    return status
+
+
+def _run(options: argparse.Namespace) -> int:
+    """0: nothing is worse; 1: something is. Raises Complaint."""
+    known = [each.deepspeed for each in table.load().releases]
+    _must_be(options.releases, known, "in the table of releases")
+    _must_be(options.scenario, scenario.load(), "a scenario")
+    _must_be(options.patch, catalogue(), "a patch")
+    every = [job for job in space.jobs() if not options.scenario or job.scenario.name in options.scenario]
+    if options.pinned:
+        every = list({job.scenario.name: job for job in reversed(every) if job.pinned}.values())
+    from bystanders import running
+    from bystanders.trials import Trials
+
+    worse: list[str] = []
+    for name in options.releases:
+        record = Record(name) if options.pinned else records.load(name)
+        ids = {job.id for job in space.jobs()}
+        record.jobs = {each: run for each, run in record.jobs.items() if each in ids}
+        chosen = [job for job in every if options.again or options.pinned or record.current(job) is None]
+        print(f"deepspeed {name}: {len(chosen)} of {len(every)} jobs, {options.jobs} at a time", flush=True)
+        with Trials(name) as trials:
+            running.jobs(record, trials, chosen, options.jobs, keep=not options.pinned)
+            for patch_id in _chosen(record, options):
+                print(f"deepspeed {name}: {patch_id}", flush=True)
+                running.patch(record, trials, patch_id, every, options.jobs)
+        worse += docs.worse(record)
+    return _complain(worse)
+
+
+def _chosen(record: Record, options: argparse.Namespace) -> list[str]:
+    """The patches to be left out one by one."""
+    if not options.each_patch:
+        return list(options.patch)
+    return [each for each in record.statements if each in catalogue() and (options.again or not record.is_proved(each))]
+
+
+def _must_be(names: Iterable[str], known: Iterable[str], what: str) -> None:
+    for name in names:
+        if name not in known:
+            raise Complaint(f"{name} is not {what}")
+
+
+def _docs(options: argparse.Namespace) -> int:
+    found = records.load_all()
+    status = _complain(docs.faults(found))
+    text = docs.render(found)
+    stale = not docs.PAGE.is_file() or docs.PAGE.read_text(encoding="utf-8") != text
+    if options.check:
+        return _complain([f"docs/bystanders.md is stale: `{docs.COMMAND} -- docs` writes it"]) if stale else status
+    docs.PAGE.write_text(text, encoding="utf-8")
+    print(f"docs/bystanders.md {'written' if stale else 'is what it was'}")
+    return OK
+
+
+def _complain(sentences: Iterable[str]) -> int:
+    """1 where there are any; they go to standard error."""
+    told = list(sentences)
+    for sentence in told:
+        print(f"bystanders: {sentence}", file=sys.stderr)
+    return TROUBLE if told else OK

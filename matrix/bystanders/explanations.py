@@ -1,0 +1,38 @@
+"""What is worse, or not what plain PyTorch computes, for a reason that somebody has found. By hand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from packaging.specifiers import SpecifierSet
+
+from bystanders.records import Found
+from bystanders.space import Job
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """scenarios, states, levels (factor -> those it needs) and releases say what it is for; all have to hold."""
+
+    id: str
+    text: str
+    scenarios: Collection[str]
+    states: Collection[str] = ("other",)
+    levels: Mapping[str, Collection[str]] = field(default_factory=dict)
+    releases: str = ""
+
+    def fits(self, job: Job, release: str, found: Found) -> bool:
+        return (
+            job.scenario.name in self.scenarios
+            and found.state in self.states
+            and all(job.setting[factor] in levels for factor, levels in self.levels.items())
+            and SpecifierSet(self.releases).contains(release)
+        )
+
+
+EXPLANATIONS: tuple[Explanation, ...] = ()
+
+
+def of(job: Job, release: str, found: Found) -> list[Explanation]:
+    return [each for each in EXPLANATIONS if each.fits(job, release, found)]

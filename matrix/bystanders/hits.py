@@ -1,0 +1,155 @@
+"""Which statements of the patches a process runs: a finder that puts a mark into each, as a patch is loaded.
+
+Marked are the code of every Edit, and the functions of a patch's file that its changes use; not `reproduce` and what
+only that uses. Install it before dsfix is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dataclasses
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
+from typing import Any
+
+_PACKAGE = "dsfix.patches."
+_MARK = "_dsfix_mark"  # a builtin: edited code runs in DeepSpeed's modules
+
+#: patch id -> the numbers of its statements that were run.
+run: dict[str, set[int]] = {}
+#: patch id -> how many statements it has.
+statements: dict[str, int] = {}
+
+
+def install() -> None:
+    """Watch the patches that are loaded from now on, and start with none run."""
+    setattr(builtins, _MARK, _mark)
+    sys.meta_path.insert(0, _Finder())
+
+
+def _mark(patch_id: str, number: int) -> None:
+    run[patch_id].add(number)
+
+
+class _Finder:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        patch_id = name.removeprefix(_PACKAGE)
+        if patch_id == name or "." in patch_id or patch_id.startswith("_"):
+            return None
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Loader(name, spec.origin)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    def get_code(self, fullname: str) -> Any:  # not from a cache of bytecode
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+    def source_to_code(  # type: ignore[override,unused-ignore]
+        self, data: Any, path: Any, *, _optimize: int = -1
+    ) -> Any:
+        tree = ast.parse(data)
+        marks = _Marks(self.name.removeprefix(_PACKAGE))
+        for function in _used_by_changes(tree):
+            marks.put_into(function.body)
+        return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        patch = getattr(module, "PATCH", None)
+        if patch is not None:
+            marks = _Marks(self.name.removeprefix(_PACKAGE))
+            changes = tuple(
+                dataclasses.replace(each, code=marks.of(each.code, replaces=each.replace is not None))
+                if hasattr(each, "code")
+                else each
+                for each in patch.changes
+            )
+            module.PATCH = dataclasses.replace(patch, changes=changes)  # type: ignore[attr-defined]
+
+
+class _Marks:
+    """Puts marks with numbers that go on from the patch's last one."""
+
+    def __init__(self, patch_id: str) -> None:
+        self._patch_id = patch_id
+        run.setdefault(patch_id, set())
+        statements.setdefault(patch_id, 0)
+
+    def of(self, code: str, replaces: bool) -> str:
+        """The code of an Edit with its marks."""
+        tree = ast.parse(textwrap.dedent(code))
+        if replaces and len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr):
+            marked = ast.Tuple([self._call(), tree.body[0].value], ast.Load())  # where an expression may stand
+            return ast.unparse(ast.fix_missing_locations(ast.Subscript(marked, ast.Constant(1), ast.Load())))
+        self.put_into(tree.body)
+        return ast.unparse(ast.fix_missing_locations(tree))
+
+    def put_into(self, body: list[ast.stmt]) -> None:
+        """A mark before each statement, of inner blocks, too, and of no nested function's docstring."""
+        marked: list[ast.stmt] = []
+        for statement in body:
+            if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+                marked.append(ast.Expr(self._call()))
+            for block in _blocks(statement):
+                self.put_into(block)
+            marked.append(statement)
+        body[:] = marked
+
+    def _call(self) -> ast.Call:
+        number = statements[self._patch_id]
+        statements[self._patch_id] += 1
+        arguments: list[ast.expr] = [ast.Constant(self._patch_id), ast.Constant(number)]
+        return ast.Call(ast.Name(_MARK, ast.Load()), arguments, [])
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    if isinstance(statement, ast.ClassDef):
+        for each in statement.body:
+            yield from _blocks(each)
+        return
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(statement, name, None)
+        if block:
+            yield block
+    for handler in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+        yield handler.body
+
+
+def _used_by_changes(tree: ast.Module) -> list[ast.FunctionDef]:
+    """The functions at the file's top level, or in its classes, that PATCH leads to."""
+    defined: dict[str, ast.stmt] = {}
+    for each in tree.body:
+        if isinstance(each, (ast.FunctionDef, ast.ClassDef)):
+            defined[each.name] = each
+        elif isinstance(each, ast.Assign):
+            defined.update({target.id: each for target in each.targets if isinstance(target, ast.Name)})
+    reached: dict[str, ast.stmt] = {}
+    waiting = ["PATCH"]
+    while waiting:
+        name = waiting.pop()
+        if name in reached or name not in defined or name == "reproduce":
+            continue
+        reached[name] = defined[name]
+        waiting += _names(defined[name])
+    return [
+        function
+        for each in tree.body
+        if each in reached.values()
+        for function in ([each] if isinstance(each, ast.FunctionDef) else getattr(each, "body", []))
+        if isinstance(function, ast.FunctionDef)
+    ]
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """The names that a statement uses, also those that the text of an Edit imports."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            yield each.id
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield from each.value.replace(",", " ").replace("(", " ").split()

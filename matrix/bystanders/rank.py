@@ -1,0 +1,66 @@
+"""One rank of a job: runs the scenario and writes what came out. `rank.main` is called in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import dsfix
+from bystanders import scenario
+from dsfix.lab import Lab
+from dsfix.patch import CannotTell
+from dsfix.versions import installed
+
+
+def main(name: str, setting: str, how: str, directory: str) -> int:
+    """how: "plain" for PyTorch, else DeepSpeed. The exit status is 1 where the scenario ends in an exception."""
+    with Lab("cuda") as lab:
+        seen = _run(lab, name, json.loads(setting), how == "plain")
+        path = Path(directory, f"{lab.rank}.pickle")
+        path.with_suffix(".partial").write_bytes(pickle.dumps(seen))
+        os.replace(path.with_suffix(".partial"), path)
+        return 1 if seen["ended"] else 0
+
+
+def _run(lab: Lab, name: str, setting: dict[str, str], plain: bool) -> dict[str, Any]:
+    torch = lab.torch
+    from bystanders.job import Job
+    from bystanders.watch import Watch
+
+    watch = Watch()
+    watch.install()
+    job = Job(lab, setting, plain)
+    job._lab_unseen = watch.unseen
+    torch.manual_seed(0)
+    started, ended = time.process_time(), ""
+    try:
+        if plain:
+            torch.distributed.init_process_group("gloo")
+        else:
+            with watch.unseen():
+                assert lab.deepspeed
+        scenario.load()[name].run(job)
+    except CannotTell:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        ended = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+    hits: Any = sys.modules.get("bystanders.hits")
+    return {
+        "notes": job.notes,
+        "ended": ended,
+        "collectives": watch.collectives,
+        "syncs": watch.syncs,
+        "peak": torch.cuda.max_memory_allocated(),
+        "seconds": time.process_time() - started,
+        "run": {each: sorted(numbers) for each, numbers in hits.run.items() if numbers} if hits else {},
+        "statements": dict(hits.statements) if hits else {},
+        "versions": {each: installed(each) for each in ("deepspeed", "torch", "numpy", "python")},
+        "patches": {each.id: each.outcome.value for each in dsfix.report()},
+    }

@@ -1,0 +1,109 @@
+"""Runs the jobs that are not in the record of a release, then looks at single patches."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TypeVar
+
+import proofs
+from bystanders import records
+from bystanders.records import Found, Record, Run
+from bystanders.space import Job
+from bystanders.trials import ALL, NONE, PLAIN, Seen, Trials, with_also, without
+from bystanders.verdict import State, judge
+from dsfix.registry import catalogue
+from progress import Meter
+
+_JOBS_OF_A_PATCH = 24  # at the most, in which it is left out by itself
+_APPLIED = "applied"
+
+Told = TypeVar("Told")
+
+
+def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, keep: bool = True) -> None:
+    """All patches against none, and each job stored as it ends if `keep`."""
+    for job, (found, seen) in _each(chosen, lambda job: _all(job, trials), at_a_time):
+        run = {name: records.bits(numbers) for name, numbers in sorted(seen.run.items())}
+        before = record.current(job)
+        record.jobs[job.id] = Run(job.scenario.fingerprint(), found, run, before.one if before else {})
+        told = next(rank for rank in seen.ranks if rank)
+        applied = [name for name, outcome in told["patches"].items() if outcome == _APPLIED]
+        record.statements = {name: told["statements"][name] for name in applied}
+        record.date = datetime.date.today().isoformat()
+        record.versions = told["versions"]
+        if keep:
+            records.save(record)
+
+
+def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], at_a_time: int) -> None:
+    """One patch against all others, in jobs that run its lines; all are asked if none is known to."""
+    proofs_of_now = proofs.fingerprint(catalogue()[patch_id])
+    chosen = list(_through(record, patch_id, every)) or every
+    fresh: dict[str, tuple[Found, Seen]] = {}
+    for job, seen in _each(chosen, lambda job: _one(job, trials, patch_id), at_a_time):
+        fresh[job.id] = seen
+    for name, run in record.jobs.items():  # what an earlier version of the patch did, and which lines it had, goes
+        run.one.pop(patch_id, None)
+        bits = records.bits(fresh[name][1].run.get(patch_id, ())) if name in fresh else "0"
+        run.run = {
+            **{each: run.run[each] for each in run.run if each != patch_id},
+            **({patch_id: bits} if bits != "0" else {}),
+        }
+        if bits != "0":
+            run.one[patch_id] = fresh[name][0]
+    record.proved[patch_id] = proofs_of_now
+    told = next((rank for _, seen in fresh.values() for rank in seen.ranks if rank), None)
+    if told is not None:
+        record.statements[patch_id] = told["statements"][patch_id]
+    records.save(record)
+
+
+def _all(job: Job, trials: Trials) -> tuple[Found, Seen]:
+    seen = trials.run(job, ALL)
+    return _judged(job, trials, trials.run(job, NONE), seen, lambda: trials.run(job, ALL)), seen
+
+
+def _one(job: Job, trials: Trials, patch_id: str) -> tuple[Found, Seen]:
+    default = catalogue()[patch_id].patch.default
+    before, after = (without(patch_id), ALL) if default else (ALL, with_also(patch_id))
+    seen = trials.run(job, after)
+    if patch_id not in seen.run:
+        return Found(State.SAME.value), seen
+    return _judged(job, trials, trials.run(job, before), seen, lambda: trials.run(job, after)), seen
+
+
+def _judged(job: Job, trials: Trials, before: Seen, after: Seen, again: Callable[[], Seen]) -> Found:
+    plain = trials.run(job, PLAIN) if job.scenario.reference else None
+    verdict = judge(job.setting["precision"], before, after, plain)
+    if verdict.state is State.WORSE:  # a busy machine has hung or killed more than one job that was right
+        verdict = judge(job.setting["precision"], before, again(), plain)
+    return records.found(verdict)
+
+
+def _through(record: Record, patch_id: str, every: Sequence[Job]) -> Iterator[Job]:
+    """Jobs that run the patch's lines: first those that run most of what no earlier one ran."""
+    masks = {job.id: int(record.jobs[job.id].run.get(patch_id, "0"), 16) for job in every if job.id in record.jobs}
+    waiting = [job for job in every if masks.get(job.id)]
+    covered = 0
+    for _ in range(min(_JOBS_OF_A_PATCH, len(waiting))):
+        best = max(waiting, key=lambda job: (masks[job.id] & ~covered).bit_count())
+        if not masks[best.id] & ~covered:  # then others, spread over the scenarios
+            yield from waiting[:: max(1, len(waiting) // (_JOBS_OF_A_PATCH // 2))]
+            return
+        covered |= masks[best.id]
+        waiting.remove(best)
+        yield best
+
+
+def _each(chosen: Sequence[Job], work: Callable[[Job], Told], at_a_time: int) -> Iterable[tuple[Job, Told]]:
+    with Meter(len(chosen)) as meter, ThreadPoolExecutor(at_a_time) as pool:
+        running = {pool.submit(work, job): job for job in chosen}
+        try:
+            for ended in as_completed(running):
+                yield running[ended], ended.result()
+                meter.advance()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise

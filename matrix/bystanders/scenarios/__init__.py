@@ -1,0 +1,1 @@
+"""The scenarios: a module per family, found by themselves."""

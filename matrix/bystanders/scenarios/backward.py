@@ -1,0 +1,341 @@
+"""What leads to a step's gradients: more than a forward and engine.backward() of its loss."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from bystanders.scenario import scenario
+
+if TYPE_CHECKING:
+    from bystanders.job import Job
+
+_ACCUMULATING = [{"stage": stage, "accumulation": "3", "ranks": "1"} for stage in "012"]
+_MANY = [{"stage": stage, "offload": "optimizer", "ranks": "2"} for stage in "12"]
+_FP32_SUMS = [
+    {"stage": "1", "precision": "bf16, fp32 accumulation", "accumulation": "3", "ranks": ranks} for ranks in "12"
+]
+
+
+def _checkpoint(function: Any, *args: Any, reentrant: bool) -> Any:
+    return importlib.import_module("torch.utils.checkpoint").checkpoint(function, *args, use_reentrant=reentrant)
+
+
+def _mse(job: Job, output: Any, targets: Any) -> Any:
+    return job.torch.nn.functional.mse_loss(output.float(), targets)
+
+
+@scenario("the engine is called inside a reentrant checkpoint", pinned=_ACCUMULATING)
+def engine_inside_checkpoint(job: Job) -> None:
+    engine = job.engine(job.MLP())
+
+    def loss(batch: Any) -> Any:
+        inputs, targets = batch
+        return _mse(job, _checkpoint(engine, inputs.requires_grad_(), reentrant=True), targets)
+
+    for step in range(4):
+        job.train(engine, step, loss)
+
+
+@scenario("the engine is called inside a checkpoint that is not reentrant", pinned=_ACCUMULATING)
+def engine_inside_new_checkpoint(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(4):
+        job.train(engine, step, lambda batch: _mse(job, _checkpoint(engine, batch[0], reentrant=False), batch[1]))
+
+
+def _transformer(job: Job, checkpointing: str) -> None:
+    from dsfix.lab.models import Transformer, token_batch
+
+    engine = job.engine(Transformer(checkpointing=checkpointing))
+
+    def loss(number: int) -> Any:
+        tokens, following = (each.to(job.device) for each in token_batch(job.rank, number))
+        return job.torch.nn.functional.cross_entropy(engine(tokens).float().flatten(0, 1), following.flatten())
+
+    numbers = iter(range(100))
+    for step in range(4):
+        job.train(engine, step, lambda _: loss(next(numbers)))
+
+
+@scenario("gradient checkpointing of each block, reentrant", pinned=_FP32_SUMS)
+def reentrant_checkpointing(job: Job) -> None:
+    _transformer(job, "reentrant")
+
+
+@scenario("gradient checkpointing of each block, not reentrant", pinned=_FP32_SUMS)
+def checkpointing(job: Job) -> None:
+    _transformer(job, "non-reentrant")
+
+
+@scenario("the loss's hook goes through the model again and calls backward, as cached losses do", pinned=_ACCUMULATING)
+def cached_loss(job: Job) -> None:
+    torch = job.torch
+    engine = job.engine(job.MLP())
+
+    def loss(batch: Any) -> Any:
+        parts = batch[0].chunk(2)
+        with torch.no_grad():
+            outputs = [engine(part) for part in parts]
+        outputs = [each.detach().float().requires_grad_() for each in outputs]
+        value = _mse(job, torch.cat(outputs), batch[1])
+        value.backward()
+
+        def through_the_model(gradient: Any) -> None:
+            with torch.enable_grad():
+                for part, output in zip(parts, outputs):
+                    (engine(part).float() * output.grad * gradient).sum().backward()
+
+        result = value.detach().requires_grad_()
+        result.register_hook(through_the_model)
+        return result * 1.0  # engine.backward() takes no leaf
+
+    for step in range(4):
+        job.train(engine, step, loss)
+
+
+@scenario("gradients by the outputs are cached, then each part goes through the model with engine.backward()")
+def cached_gradients(job: Job) -> None:
+    torch = job.torch
+    engine = job.engine(job.MLP())
+    for step in range(4):
+        for inputs, targets in job.batches(step):
+            with torch.no_grad():
+                output = engine(inputs)
+            output = output.detach().float().requires_grad_()
+            _mse(job, output, targets).backward()
+            for part, gradient in zip(inputs.chunk(2), output.grad.chunk(2)):
+                engine.backward((engine(part).float() * gradient).sum())
+            engine.step()
+        job.look(engine, f"step {step}")
+
+
+@scenario("two backward passes of one loss, with retain_graph", pinned=_MANY)
+def loss_twice(job: Job) -> None:
+    engine = job.engine(job.MLP())
+
+    def backward(loss: Any) -> None:
+        engine.backward(loss, retain_graph=True)
+        engine.backward(loss)
+
+    for step in range(4):
+        job.train(engine, step, backward=backward)
+
+
+def _two_losses(job: Job, model: Any, losses: Any) -> None:
+    engine = job.engine(model)
+    for step in range(4):
+        for micro, batch in enumerate(job.batches(step)):
+            first, second = losses(engine, batch)
+            engine.backward(first, retain_graph=True)
+            engine.backward(second)
+            engine.step()
+            job.note(f"step {step}: losses of micro-batch {micro}", job.torch.stack([first, second]))
+        job.look(engine, f"step {step}")
+
+
+@scenario("two losses of one output, each with its engine.backward()", pinned=_MANY)
+def two_losses(job: Job) -> None:
+    def losses(engine: Any, batch: Any) -> Any:
+        output = engine(batch[0])
+        return _mse(job, output, batch[1]), output.float().abs().mean()
+
+    _two_losses(job, job.MLP(), losses)
+
+
+@scenario("two heads on one body, each loss with its engine.backward()", pinned=_MANY)
+def two_heads(job: Job) -> None:
+    nn = job.torch.nn
+    body = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Tanh())
+
+    def forward(self: Any, x: Any) -> Any:
+        x = self.body(x)
+        return self.left(x), self.right(x)
+
+    def losses(engine: Any, batch: Any) -> Any:
+        left, right = engine(batch[0])
+        return _mse(job, left, batch[1]), _mse(job, right, -batch[1])
+
+    _two_losses(job, job.model(forward, body=body, left=nn.Linear(16, 1), right=nn.Linear(16, 1)), losses)
+
+
+@scenario("several forwards, each with its engine.backward(), before one step", pinned=_MANY)
+def several_backwards(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(4):
+        for micro in range(job.accumulation):
+            for part in range(3):
+                value = job.loss(engine, job.batch(100 * step + 10 * micro + part))
+                engine.backward(value)
+                job.note(f"step {step}: loss of part {part} of micro-batch {micro}", value)
+            engine.step()
+        job.look(engine, f"step {step}")
+
+
+@scenario("two forwards, then both backward passes", pinned=_MANY)
+def forwards_first(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(4):
+        for micro in range(job.accumulation):
+            losses = [job.loss(engine, job.batch(100 * step + 10 * micro + part)) for part in range(2)]
+            for each in losses:
+                engine.backward(each)
+            engine.step()
+            job.note(f"step {step}: losses of micro-batch {micro}", job.torch.stack(losses))
+        job.look(engine, f"step {step}")
+
+
+@scenario("inputs are moved along their gradient, by torch.autograd.grad, before each step", precision=["fp32", "bf16"])
+def adversarial_inputs(job: Job) -> None:
+    engine = job.engine(job.MLP())
+
+    def loss(batch: Any) -> Any:
+        inputs, targets = batch[0].clone().requires_grad_(), batch[1]
+        (gradient,) = job.torch.autograd.grad(job.loss(engine, (inputs, targets)), inputs)
+        moved = inputs.detach() + 0.3 * gradient / gradient.norm()
+        return job.loss(engine, (moved, targets))
+
+    for step in range(4):
+        job.train(engine, step, loss)
+
+
+@scenario(
+    "a penalty on the gradient by the inputs, as WGAN-GP has it",
+    stage="012",
+    precision=["fp32", "bf16"],
+    accumulation="1",  # since 0.18.3 DeepSpeed divides that gradient by it
+)
+def gradient_penalty(job: Job) -> None:
+    engine = job.engine(job.MLP())
+
+    def loss(batch: Any) -> Any:
+        inputs = batch[0].clone().requires_grad_()
+        output = engine(inputs)
+        (gradient,) = job.torch.autograd.grad(output.float().sum(), inputs, create_graph=True)
+        return _mse(job, output, batch[1]) + 0.1 * (gradient.float().norm(dim=1) - 1).square().mean()
+
+    for step in range(4):
+        job.train(engine, step, loss)
+
+
+@scenario(
+    "the gradients' norm of a held-out batch is looked at by torch.autograd.grad",
+    stage="012",
+    precision=["fp32", "bf16"],
+)
+def norm_of_another_batch(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(4):
+        value = job.loss(engine, job.batch(1000))
+        gradients = job.torch.autograd.grad(value, list(engine.module.parameters()))
+        norms = job.torch.stack([each.float().norm() for each in gradients])
+        job.note(f"step {step}: norms of a held-out batch", norms / norms.norm())
+        job.train(engine, step)
+
+
+def _by_hand(job: Job, engine: Any, loss: Any) -> None:
+    """loss.backward(), where the release has it."""
+    if job.plain or job.stage == 0 or not hasattr(engine, "scale"):
+        engine.backward(loss)
+    else:
+        engine.scale(loss).backward()
+
+
+@scenario("loss.backward() in place of engine.backward()", stage="123")
+def by_hand(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(4):
+        job.train(engine, step, backward=lambda loss: _by_hand(job, engine, loss))
+
+
+@scenario("loss.backward() and engine.backward() by turns", stage="123")
+def by_hand_by_turns(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(4):
+        job.train(engine, step, backward=(lambda loss: _by_hand(job, engine, loss)) if step % 2 else engine.backward)
+
+
+def _with_loss(job: Job, kind: str) -> Any:
+    def forward(self: Any, inputs: Any, targets: Any) -> Any:
+        logits = self.inner(inputs)
+        loss = _mse(job, logits, targets)
+        return {"dict": {"loss": loss, "logits": logits}, "tuple": (loss, logits), "loss": loss}[kind]
+
+    return job.model(forward, inner=job.MLP())
+
+
+@scenario("the model returns a dictionary of its loss and logits", pinned=_ACCUMULATING)
+def dictionary(job: Job) -> None:
+    engine = job.engine(_with_loss(job, "dict"))
+    for step in range(4):
+        job.train(engine, step, lambda batch: engine(*batch)["loss"])
+
+
+@scenario("the model returns a tuple of its loss and logits", pinned=_ACCUMULATING)
+def loss_and_logits(job: Job) -> None:
+    engine = job.engine(_with_loss(job, "tuple"))
+    for step in range(4):
+        job.train(engine, step, lambda batch: engine(*batch)[0])
+
+
+@scenario("the model returns its loss", pinned=_ACCUMULATING)
+def loss_alone(job: Job) -> None:
+    engine = job.engine(_with_loss(job, "loss"))
+    for step in range(4):
+        job.train(engine, step, lambda batch: engine(*batch))
+
+
+@scenario("the loss in the model's dictionary gets a term of its logits from the script", pinned=_ACCUMULATING)
+def loss_with_a_term(job: Job) -> None:
+    engine = job.engine(_with_loss(job, "dict"))
+
+    def loss(batch: Any) -> Any:
+        result = engine(*batch)
+        return result["loss"] + 0.1 * result["logits"].float().square().mean()
+
+    for step in range(4):
+        job.train(engine, step, loss)
+
+
+@scenario("the loss in the model's dictionary by loss.backward()", stage="123")
+def dictionary_by_hand(job: Job) -> None:
+    engine = job.engine(_with_loss(job, "dict"))
+    for step in range(4):
+        job.train(engine, step, lambda batch: engine(*batch)["loss"], backward=lambda loss: _by_hand(job, engine, loss))
+
+
+@scenario("the dictionary's loss, from inside a reentrant checkpoint", pinned=_ACCUMULATING)
+def dictionary_inside_checkpoint(job: Job) -> None:
+    engine = job.engine(_with_loss(job, "tuple"))
+    for step in range(4):
+        job.train(
+            engine,
+            step,
+            lambda batch: _checkpoint(engine, batch[0].requires_grad_(), batch[1], reentrant=True)[0],
+        )
+
+
+@scenario("the loss has a penalty on parameters, which no output holds", pinned=_ACCUMULATING, stage="012")
+def penalty_on_parameters(job: Job) -> None:
+    engine = job.engine(job.MLP())
+
+    def loss(batch: Any) -> Any:
+        penalty = sum(each.float().square().sum() for each in engine.module.head.parameters())
+        return job.loss(engine, batch) + 0.1 * penalty
+
+    for step in range(4):
+        job.train(engine, step, loss)
+
+
+@scenario("the script divides by the accumulation itself, with scale_wrt_gas=False", pinned=_ACCUMULATING)
+def divided_by_the_script(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(4):
+        job.train(engine, step, backward=lambda loss: engine.backward(loss / job.accumulation, scale_wrt_gas=False))
+
+
+@scenario("gradients are accumulated in fp32", pinned=_FP32_SUMS, stage="1", precision=["bf16, fp32 accumulation"])
+def fp32_sums(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(6):
+        job.train(engine, step)

@@ -1,0 +1,133 @@
+"""Checkpoints that are written and loaded in the process that goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bystanders.scenario import scenario
+
+if TYPE_CHECKING:
+    from bystanders.job import Job
+
+_SEVERAL = ("2", "3")
+
+
+@scenario("a checkpoint is written after each step, and nothing loaded")
+def saved(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(3):
+        job.train(engine, step)
+        job.save(engine, f"step{step}")
+
+
+@scenario("a checkpoint is written within a round", accumulation=_SEVERAL)
+def saved_within_a_round(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(3):
+        for micro, batch in enumerate(job.batches(step)):
+            engine.backward(job.loss(engine, batch))
+            engine.step()
+            if micro == 0:
+                job.save(engine, f"step{step}")
+        job.look(engine, f"step {step}")
+
+
+@scenario("a checkpoint that was written within a round is loaded by a new engine", accumulation=_SEVERAL)
+def resumed_from_within_a_round(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    job.train(engine, 0)
+    engine.backward(job.loss(engine, job.batch(100)))
+    engine.step()
+    job.save(engine, "within")
+    engine = job.engine(job.MLP())
+    job.load(engine, "within")
+    for step in range(1, 4):
+        job.train(engine, step)
+
+
+@scenario("training goes on from a checkpoint in a new engine of the same process")
+def resumed(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(2):
+        job.train(engine, step)
+    job.save(engine, "two")
+    engine = job.engine(job.MLP())
+    job.load(engine, "two")
+    for step in range(2, 5):
+        job.train(engine, step)
+
+
+@scenario("the engine goes back to an earlier checkpoint, not the last")
+def back_to_another_tag(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(3):
+        job.train(engine, step)
+        job.save(engine, f"step{step}")
+    job.load(engine, "step1")
+    job.look(engine, "back")
+    for step in range(3, 5):
+        job.train(engine, step)
+
+
+@scenario("after a round that was not ended the engine goes back to a checkpoint", accumulation=_SEVERAL)
+def back_from_within_a_round(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(2):
+        job.train(engine, step)
+    job.save(engine, "two")
+    engine.set_gradient_accumulation_boundary(False)
+    engine.backward(job.loss(engine, job.batch(100)))
+    engine.zero_grad()
+    job.load(engine, "two")
+    for step in range(2, 4):
+        for micro, batch in enumerate(job.batches(step)):
+            engine.set_gradient_accumulation_boundary(micro + 1 == job.accumulation)
+            engine.backward(job.loss(engine, batch))
+            engine.step()
+        job.look(engine, f"step {step}")
+
+
+@scenario("a new engine starts from the weights of a checkpoint: load_module_only")
+def warm_start(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(2):
+        job.train(engine, step)
+    job.save(engine, "two")
+    engine = job.engine(job.MLP(seed=1))
+    job.load(engine, "two", module_only=True)
+    for step in range(2, 5):
+        job.train(engine, step)
+
+
+@scenario("a new engine starts without the optimizer's states of a checkpoint")
+def resumed_without_optimizer(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(2):
+        job.train(engine, step)
+    job.save(engine, "two")
+    engine = job.engine(job.MLP(seed=1))
+    job.load(engine, "two", optimizer=False)
+    for step in range(2, 5):
+        job.train(engine, step)
+
+
+@scenario("the engine goes back to a checkpoint's weights and keeps its optimizer's states")
+def back_to_weights(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    job.train(engine, 0)
+    job.save(engine, "one")
+    job.train(engine, 1)
+    job.load(engine, "one", optimizer=False)
+    for step in range(2, 4):
+        job.train(engine, step)
+
+
+@scenario("a resumed engine writes a checkpoint, from which a third one goes on")
+def resumed_twice(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(3):
+        job.train(engine, step)
+        job.save(engine, f"step{step}")
+        engine = job.engine(job.MLP())
+        job.load(engine, f"step{step}")
+    job.train(engine, 3)

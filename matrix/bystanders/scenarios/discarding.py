@@ -1,0 +1,164 @@
+"""Gradients of a bad batch that the script discards before the step, in each of the ways there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bystanders.scenario import scenario
+
+if TYPE_CHECKING:
+    from bystanders.job import Job
+
+_OFFLOAD = [{"stage": stage, "offload": "optimizer"} for stage in "12"]
+_ZERO12 = [*_OFFLOAD, *({"stage": stage} for stage in "12")]
+#: Elsewhere ZeRO adds the next micro-batch to what it has reduced, and keeps that where only ZeRO-3's own zero_grad()
+#: reaches it; so does accumulation in fp32.
+_GRADIENTS: dict[str, Any] = {"stage": "012", "accumulation": ("1",), "precision": ("fp32", "bf16", "fp16")}
+_GRADIENTS_INSIDE: dict[str, Any] = {**_GRADIENTS, "stage": "01", "accumulation": ("2", "3")}
+_BY_ZERO: dict[str, Any] = {"accumulation": ("1",)}
+_BY_ZERO_INSIDE: dict[str, Any] = {"stage": "013", "accumulation": ("2", "3"), "offload": ("none",)}
+
+
+def _bad(job: Job, engine: Any, number: int) -> None:
+    """The backward pass of a batch whose targets are far off."""
+    inputs, targets = job.batch(100 + number)
+    engine.backward(job.loss(engine, (inputs, targets * 4)))
+
+
+def _whole(job: Job, discard: Callable[[Any], None]) -> None:
+    """Before each step but the first a bad batch is discarded, by itself."""
+    engine = job.engine(job.MLP())
+    for step in range(4):
+        if step:
+            _bad(job, engine, step)
+            discard(engine)
+        job.train(engine, step)
+
+
+def _inside(job: Job, discard: Callable[[Any], None]) -> None:
+    """The second of a step's micro-batches is bad, and with it all that was added up is discarded."""
+    engine = job.engine(job.MLP())
+    for step in range(3):
+        if step == 1:
+            engine.backward(job.loss(engine, job.batch(99)))
+            engine.step()
+            _bad(job, engine, step)
+            discard(engine)
+            for micro in range(1, job.accumulation):
+                engine.backward(job.loss(engine, job.batch(200 + micro)))
+                engine.step()
+            job.look(engine, "what is left of step 1")
+        else:
+            job.train(engine, step)
+
+
+def _by_engine(engine: Any) -> None:
+    engine.zero_grad()
+
+
+def _by_optimizer(engine: Any) -> None:
+    engine.optimizer.zero_grad()
+
+
+def _by_optimizer_to_none(engine: Any) -> None:
+    engine.optimizer.zero_grad(set_to_none=True)
+
+
+def _by_optimizer_to_zero(engine: Any) -> None:
+    engine.optimizer.zero_grad(set_to_none=False)
+
+
+def _by_module(engine: Any) -> None:
+    engine.module.zero_grad()
+
+
+def _by_hand(engine: Any) -> None:
+    for parameter in engine.module.parameters():
+        parameter.grad = None
+
+
+def _some_by_hand(engine: Any) -> None:
+    for parameter in engine.module.blocks.parameters():
+        parameter.grad = None
+
+
+@scenario("a bad batch is discarded by engine.zero_grad()", pinned=_OFFLOAD, **_GRADIENTS)
+def discarded_by_engine(job: Job) -> None:
+    _whole(job, _by_engine)
+
+
+@scenario("a bad batch is discarded by the optimizer's zero_grad()", pinned=_OFFLOAD, **_BY_ZERO)
+def discarded_by_optimizer(job: Job) -> None:
+    _whole(job, _by_optimizer)
+
+
+@scenario("a bad batch is discarded by the optimizer's zero_grad(set_to_none=True)", **_BY_ZERO)
+def discarded_to_none(job: Job) -> None:
+    _whole(job, _by_optimizer_to_none)
+
+
+@scenario("a bad batch is discarded by the optimizer's zero_grad(set_to_none=False)", pinned=_OFFLOAD, **_BY_ZERO)
+def discarded_to_zero(job: Job) -> None:
+    _whole(job, _by_optimizer_to_zero)
+
+
+@scenario("a bad batch is discarded by module.zero_grad()", pinned=_OFFLOAD, **_GRADIENTS)
+def discarded_by_module(job: Job) -> None:
+    _whole(job, _by_module)
+
+
+@scenario("a bad batch is discarded by setting every .grad to None", pinned=_ZERO12, **_GRADIENTS)
+def discarded_by_hand(job: Job) -> None:
+    _whole(job, _by_hand)
+
+
+@scenario("of a bad batch all but the head's .grad is set to None", stage="12", precision=("fp32",), reference=False)
+def some_discarded_by_hand(job: Job) -> None:
+    _whole(job, _some_by_hand)
+
+
+@scenario("engine.zero_grad() within an accumulation", **_GRADIENTS_INSIDE)
+def discarded_inside_by_engine(job: Job) -> None:
+    _inside(job, _by_engine)
+
+
+@scenario("the optimizer's zero_grad() within an accumulation", **_BY_ZERO_INSIDE)
+def discarded_inside_by_optimizer(job: Job) -> None:
+    _inside(job, _by_optimizer)
+
+
+@scenario("the optimizer's zero_grad(set_to_none=False) within an accumulation", **_BY_ZERO_INSIDE)
+def discarded_inside_to_zero(job: Job) -> None:
+    _inside(job, _by_optimizer_to_zero)
+
+
+@scenario("module.zero_grad() within an accumulation", **_GRADIENTS_INSIDE)
+def discarded_inside_by_module(job: Job) -> None:
+    _inside(job, _by_module)
+
+
+@scenario("every .grad set to None within an accumulation", **_GRADIENTS_INSIDE)
+def discarded_inside_by_hand(job: Job) -> None:
+    _inside(job, _by_hand)
+
+
+@scenario("engine.zero_grad() before each backward pass, where there is nothing to discard")
+def nothing_discarded(job: Job) -> None:
+    engine = job.engine(job.MLP())
+
+    def loss(batch: Any) -> Any:
+        if engine.micro_steps % job.accumulation == 0:
+            engine.zero_grad()
+        return job.loss(engine, batch)
+
+    for step in range(3):
+        job.train(engine, step, loss)
+
+
+@scenario("zero_grad() of engine, optimizer or module after each step, as PyTorch's loops end")
+def zeroed_after_each_step(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(3):
+        job.train(engine, step)
+        (engine.zero_grad, engine.optimizer.zero_grad, engine.module.zero_grad)[step]()

@@ -1,0 +1,89 @@
+"""More engines than one in a process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bystanders.scenario import scenario
+
+if TYPE_CHECKING:
+    from bystanders.job import Job
+
+
+@scenario("two engines are trained by turns")
+def two_engines(job: Job) -> None:
+    engines = [job.engine(job.MLP(seed=seed)) for seed in range(2)]
+    for step in range(6):
+        job.train(engines[step % 2], step)
+
+
+@scenario("two engines are trained micro-batch by micro-batch", accumulation=("2", "3"))
+def two_engines_within_a_round(job: Job) -> None:
+    engines = [job.engine(job.MLP(seed=seed)) for seed in range(2)]
+    for step in range(3):
+        for batch in job.batches(step):
+            for engine in engines:
+                engine.backward(job.loss(engine, batch))
+                engine.step()
+        for number, engine in enumerate(engines):
+            job.look(engine, f"step {step}, engine {number}")
+
+
+@scenario("a GAN of two engines; the discriminator is frozen while the generator is trained through it")
+def gan(job: Job) -> None:
+    generator, discriminator = job.engine(job.MLP()), job.engine(job.MLP(seed=1))
+
+    def frozen(yes: bool) -> None:
+        for parameter in discriminator.module.parameters():
+            parameter.requires_grad_(not yes)
+
+    def real(batch: Any) -> Any:
+        with job.torch.no_grad():
+            made = batch[0] + generator(batch[0])
+        return job.loss(discriminator, (made, batch[1]))
+
+    def fooled(batch: Any) -> Any:
+        return job.loss(discriminator.module, (batch[0] + generator(batch[0]), batch[1]))
+
+    for step in range(0, 6, 2):
+        frozen(False)
+        job.train(discriminator, step, real)
+        frozen(True)
+        job.train(generator, step + 1, fooled)
+
+
+@scenario("a frozen reference model beside the one that is trained, both with an engine", ranks=("1", "2"))
+def teacher(job: Job) -> None:
+    taught = job.engine(job.MLP())
+    other = job.engine(job.MLP(seed=1))
+    other.eval()
+
+    def loss(batch: Any) -> Any:
+        with job.torch.no_grad():
+            target = other(batch[0]).float()
+        return job.loss(taught, (batch[0], target))
+
+    for step in range(3):
+        job.train(taught, step, loss)
+
+
+@scenario("an engine is destroyed, and another one made of a new model")
+def destroyed(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(2):
+        job.train(engine, step)
+    engine.destroy()
+    engine = job.engine(job.MLP(seed=1))
+    for step in range(2, 5):
+        job.train(engine, step)
+
+
+@scenario("an engine is destroyed, and another one made of the same module")
+def destroyed_and_made_again(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(2):
+        job.train(engine, step)
+    engine.destroy()
+    engine = job.engine(engine.module)
+    for step in range(2, 5):
+        job.train(engine, step)

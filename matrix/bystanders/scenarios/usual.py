@@ -1,0 +1,17 @@
+"""What most jobs do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bystanders.scenario import scenario
+
+if TYPE_CHECKING:
+    from bystanders.job import Job
+
+
+@scenario("four steps, nothing else")
+def usual(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(4):
+        job.train(engine, step)

@@ -1,0 +1,158 @@
+"""The space of jobs: scenarios and settings. A setting is factor -> level; a job is a scenario with a setting.
+
+Each scenario meets every stage, with levels of the other factors that are dealt to it in turn where they go together.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bystanders import scenario
+from bystanders.scenario import Scenario
+
+_HALF: Mapping[str, Mapping[str, Any]] = {
+    "bf16": {"bf16": {"enabled": True}},
+    "fp16": {"fp16": {"enabled": True, "initial_scale_power": 8, "hysteresis": 1}},
+}
+
+
+def _zero(**options: Any) -> dict[str, Any]:
+    return {"zero_optimization": options}
+
+
+def _optimizer(kind: str, **params: Any) -> dict[str, Any]:
+    return {"optimizer": {"type": kind, "params": params}}
+
+
+SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
+ADAM = {"lr": 0.01, "betas": [0.9, 0.95], "eps": 1e-4, "weight_decay": 0.01}
+
+#: What a level puts into the config. The first is the plain one.
+FACTORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "stage": {each: _zero(stage=int(each)) if each != "0" else {} for each in "0123"},
+    "offload": {
+        "none": {},
+        "optimizer": _zero(offload_optimizer={"device": "cpu"}),
+        "optimizer, param": _zero(offload_optimizer={"device": "cpu"}, offload_param={"device": "cpu"}),
+    },
+    "precision": {
+        "fp32": {},
+        **_HALF,
+        "bf16, fp32 accumulation": {**_HALF["bf16"], "data_types": {"grad_accum_dtype": "fp32"}},
+    },
+    "ranks": {"2": {}, "1": {}, "4": {}},
+    "accumulation": {"1": {}, "2": {"gradient_accumulation_steps": 2}, "3": {"gradient_accumulation_steps": 3}},
+    "clipping": {"off": {}, "on": {"gradient_clipping": 0.5}},
+    "optimizer": {
+        "SGD": _optimizer("SGD", **SGD),
+        "AdamW": _optimizer("AdamW", torch_adam=True, **ADAM),
+        "client's SGD": {},
+        "client's AdamW": {},
+    },
+    "overlap_comm": {"unset": {}, "true": _zero(overlap_comm=True), "false": _zero(overlap_comm=False)},
+    "buckets": {
+        "large": _zero(reduce_bucket_size=1_000_000, allgather_bucket_size=1_000_000),
+        "small": _zero(reduce_bucket_size=300, allgather_bucket_size=300),
+    },
+    "partitioning": {
+        "parameters persist": {},
+        "all": _zero(stage3_param_persistence_threshold=0, stage3_prefetch_bucket_size=0, sub_group_size=400),
+    },
+}
+
+#: How often a level is dealt: four ranks take two cores twice as long as two.
+_OFTEN: Mapping[str, int] = {"1": 3, "2": 4, "4": 1}
+
+Setting = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Job:
+    """pinned: whether the scenario asks for this very setting."""
+
+    scenario: Scenario
+    setting: Setting
+    pinned: bool = False
+
+    @property
+    def id(self) -> str:
+        """The scenario's name and eight characters of a digest of the setting."""
+        text = json.dumps(differing(self.setting), sort_keys=True)
+        return f"{self.scenario.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+    @property
+    def ranks(self) -> int:
+        return int(self.setting["ranks"])
+
+
+def plain() -> dict[str, str]:
+    return {name: next(iter(levels)) for name, levels in FACTORS.items()}
+
+
+def differing(setting: Setting) -> dict[str, str]:
+    """The levels of a setting that are not the plain ones."""
+    return {name: setting[name] for name, level in plain().items() if setting[name] != level}
+
+
+def possible(setting: Setting) -> bool:
+    """Whether DeepSpeed takes these levels together."""
+    stage, precision = setting["stage"], setting["precision"]
+    return (
+        (setting["offload"] == "none" or stage in "123")
+        and ("param" not in setting["offload"] or stage == "3")
+        and (setting["overlap_comm"] == "unset" or stage in "123")
+        and (setting["buckets"] == "large" or stage in "123")
+        and (setting["partitioning"] == "parameters persist" or stage == "3")
+        and ("accumulation" not in precision or (stage == "1" and setting["offload"] == "none"))
+    )
+
+
+def jobs() -> list[Job]:
+    """All jobs, in the order of the scenarios' names."""
+    return [job for each in scenario.load().values() for job in _jobs(each)]
+
+
+def _jobs(each: Scenario) -> Iterator[Job]:
+    """Another scenario, or a level more of another factor, changes none of these."""
+    allowed = {
+        name: [level for level in levels if level in each.only.get(name, levels)] for name, levels in FACTORS.items()
+    }
+    dealt = [{"stage": stage} for stage in allowed["stage"]]
+    for name in [name for name in FACTORS if name != "stage"]:
+        deck = [level for level in allowed[name] for _ in range(_OFTEN[level] if name == "ranks" else 1)]
+        random.Random(f"{each.name}, {name}").shuffle(deck)
+        for number, setting in enumerate(dealt):
+            first = number % len(deck)
+            levels = [*deck[first:], *deck[:first]]
+            setting[name] = next((each for each in levels if possible({**plain(), **setting, name: each})), levels[0])
+    seen: set[str] = set()
+    pinned = [{**plain(), **levels} for levels in each.pinned]
+    for setting in (*pinned, *dealt):
+        job = Job(each, setting, setting in pinned)
+        if possible(setting) and job.id not in seen:
+            seen.add(job.id)
+            yield job
+
+
+def config(setting: Setting) -> dict[str, Any]:
+    """The DeepSpeed config of a setting."""
+    result: dict[str, Any] = {}
+    for name, levels in FACTORS.items():
+        _merge(result, levels[setting[name]])
+    if setting["stage"] == "0":
+        result.pop("zero_optimization", None)
+    return result
+
+
+def _merge(target: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, Mapping):
+            _merge(target.setdefault(key, {}), value)
+        else:
+            target[key] = copy.copy(value)

@@ -1,0 +1,168 @@
+"""One job on one release, in ranks that are forked from a process that has imported torch and DeepSpeed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import environments
+from bystanders.space import Job
+from dsfix.cache import cache_directory
+from dsfix.lab.isolation import isolated
+from dsfix.lab.ranks import launch
+from dsfix.patch import Severity
+from dsfix.registry import catalogue
+from preload import Preloaded
+
+_HERE = Path(__file__).parent
+_SCRIPTS = (_HERE / "marking.py", _HERE / "preloading.py")
+_TIMEOUT = 60.0  # seconds, for one job
+
+#: Without the patches, but for those without which the release cannot be imported beside this torch.
+NONE = "none"
+#: With all patches that are on by default.
+ALL = "all"
+#: By plain PyTorch.
+PLAIN = "plain"
+
+
+def without(patch_id: str) -> str:
+    """With all patches but one."""
+    return f"without {patch_id}"
+
+
+def with_also(patch_id: str) -> str:
+    """With all patches, and one that is off by default."""
+    return f"with {patch_id}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the ranks of a job saw, as rank.py writes it; None for a rank that ended before. late: it did not end."""
+
+    ranks: tuple[dict[str, Any] | None, ...]
+    late: bool
+
+    @property
+    def run(self) -> dict[str, set[int]]:
+        """patch id -> the numbers of its statements that some rank ran."""
+        found: dict[str, set[int]] = {}
+        for rank in self.ranks:
+            for patch_id, numbers in (rank or {}).get("run", {}).items():
+                found.setdefault(patch_id, set()).update(numbers)
+        return found
+
+
+class Trials:
+    """Runs the jobs of one release, several at a time if called by several threads. A context manager.
+
+    marks: whether the statements of the patches that are run are told. Raises environments.Unavailable where the
+    release cannot be had.
+    """
+
+    def __init__(self, release: str, marks: bool = True) -> None:
+        self._release = release
+        self._scripts = _SCRIPTS if marks else _SCRIPTS[1:]
+        self._path = environments.installed(release)
+        self._stack = ExitStack()
+        self._servers: dict[str, Preloaded] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def run(self, job: Job, variant: str) -> Seen:
+        """What does not depend on the patches is kept in dsfix's cache."""
+        kept = self._kept(job, variant)
+        if kept is not None and kept.is_file():
+            seen: Seen = pickle.loads(kept.read_bytes())
+            return seen
+        seen = self._run(job, variant)
+        if kept is not None and not seen.late:  # a busy machine may be why it has not ended
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
+                file.write(pickle.dumps(seen))
+            os.replace(file.name, kept)
+        return seen
+
+    def _run(self, job: Job, variant: str) -> Seen:
+        with tempfile.TemporaryDirectory(prefix="dsfix-bystander-") as name:
+            scratch = Path(name)
+            environment = {**isolated(scratch), "PYTHONPATH": self.python_path()}
+            work = scratch / "work"
+            work.mkdir()
+            how = "plain" if variant == PLAIN else "deepspeed"
+            command = self.server(NONE if variant == PLAIN else variant).command("bystanders.rank")
+            argv = [*command, job.scenario.name, json.dumps(job.setting), how, name]
+            ended = launch(argv, ranks=job.ranks, timeout=_TIMEOUT, env=environment, cwd=work)
+            files = [scratch / f"{rank}.pickle" for rank in range(job.ranks)]
+            ranks = tuple(pickle.loads(each.read_bytes()) if each.is_file() else None for each in files)
+            if not any(ranks):
+                said = [line for line in ended[0].stderr.splitlines() if line.strip()]
+                late = any(each.timed_out for each in ended)
+                if not late:
+                    raise environments.Unavailable(f"{job.id} could not be run: {(said or ['no word'])[-1]}")
+            return Seen(ranks, any(each.timed_out for each in ended))
+
+    def server(self, variant: str) -> Preloaded:
+        """The process from which ranks of that variant are forked."""
+        with self._lock:
+            if variant not in self._servers:
+                environment = {"PYTHONPATH": self.python_path(), **_environment(variant)}
+                self._servers[variant] = self._stack.enter_context(
+                    Preloaded("cuda", *self._scripts, environment=environment)
+                )
+            return self._servers[variant]
+
+    def python_path(self) -> str:
+        """Of the ranks."""
+        return os.pathsep.join((str(self._path), str(_HERE.parent)))
+
+    def _kept(self, job: Job, variant: str) -> Path | None:
+        if variant not in (NONE, PLAIN):
+            return None
+        release = "plain" if variant == PLAIN else self._release
+        parts = [job.scenario.fingerprint(), *(_file(each) for each in _framework())]
+        if variant == NONE:
+            parts += [_file(Path(str(each.module.__file__))) for each in catalogue().values() if _imports(each.patch)]
+        digest = hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
+        return cache_directory() / "bystanders" / release / f"{job.id}-{digest}"
+
+
+def _environment(variant: str) -> dict[str, str]:
+    if variant == NONE:
+        return {"DSFIX_SKIP": ",".join(each.id for each in catalogue().values() if not _imports(each.patch))}
+    kind, _, patch_id = variant.partition(" ")
+    if kind == "without":
+        return {"DSFIX_SKIP": patch_id}
+    if kind == "with":
+        return {"DSFIX_ONLY": ",".join([patch_id, *(each.id for each in catalogue().values() if each.patch.default)])}
+    return {}
+
+
+def _imports(patch: Any) -> bool:
+    return bool(patch.severity is Severity.IMPORT)
+
+
+def _framework() -> Iterator[Path]:
+    for name in ("job", "plain", "rank", "space", "watch"):
+        yield _HERE / f"{name}.py"
+
+
+def _file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

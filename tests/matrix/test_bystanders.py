@@ -1,0 +1,373 @@
+"""The space of jobs, the verdict on two runs, the marks in patches, the records and the page; nothing is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from bystanders import docs, explanations, hits, records, running, scenario, space, verdict
+from bystanders.explanations import Explanation
+from bystanders.records import Found, Record, Run
+from bystanders.scenario import Scenario
+from bystanders.space import Job
+from bystanders.trials import ALL, NONE, PLAIN, Seen
+from bystanders.verdict import State
+from dsfix.cli.status import Complaint
+from dsfix.registry import catalogue
+
+RIGHT = np.array([1.0, -2.0])
+CALL = ("all_reduce", (0, 1), 8, "float32")
+
+
+def rank(*notes, ended="", collectives=(), syncs=0, peak=0, run=None, statements=None, patches=None):
+    return {
+        "notes": list(notes),
+        "ended": ended,
+        "collectives": list(collectives),
+        "syncs": syncs,
+        "peak": peak,
+        "run": run or {},
+        "statements": statements or {},
+        "patches": patches or {},
+        "versions": {"deepspeed": "1.0"},
+    }
+
+
+def seen(*ranks, late=False):
+    return Seen(ranks, late)
+
+
+def moved(value, **more):
+    return seen(rank(("movement", np.asarray(value)), **more))
+
+
+def judged(before, after, plain=None, precision="fp32"):
+    return verdict.judge(precision, before, after, moved(RIGHT) if plain is None else plain)
+
+
+class TestSpace:
+    def test_each_scenario_meets_every_stage_that_it_allows(self):
+        for name, jobs in itertools.groupby(space.jobs(), lambda job: job.scenario.name):
+            only = scenario.load()[name].only
+            wanted = {
+                stage
+                for stage, precision in itertools.product(
+                    only.get("stage", space.FACTORS["stage"]), only.get("precision", space.FACTORS["precision"])
+                )
+                if space.possible({**space.plain(), "stage": stage, "precision": precision})
+            }
+            assert wanted <= {job.setting["stage"] for job in jobs}, name
+
+    def test_every_two_levels_that_go_together_meet_in_some_job(self):
+        settings = [job.setting for job in space.jobs()]
+        for one, other in itertools.combinations(space.FACTORS, 2):
+            met = {(each[one], each[other]) for each in settings}
+            for levels in itertools.product(space.FACTORS[one], space.FACTORS[other]):
+                needs = {"stage": "3", "ranks": "2"} if "stage" not in (one, other) else {}
+                setting = {**space.plain(), **needs, **dict(zip((one, other), levels))}
+                assert levels in met or not space.possible(setting), (one, other, levels)
+
+    def test_all_jobs_are_possible_and_have_names_of_their_own(self):
+        jobs = space.jobs()
+        assert all(space.possible(job.setting) for job in jobs)
+        assert len({job.id for job in jobs}) == len(jobs)
+
+    def test_one_scenario_more_changes_no_other_job(self, monkeypatch):
+        before = {job.id for job in space.jobs()}
+        more = dict(scenario.load(), zzz=Scenario("another", lambda job: None))
+        monkeypatch.setattr(scenario, "load", lambda: more)
+        assert before < {job.id for job in space.jobs()}
+
+    def test_a_level_that_a_scenario_rules_out_does_not_occur(self):
+        each = Scenario("by two", lambda job: None, only={"stage": "12", "ranks": ("2",)})
+        settings = [job.setting for job in space._jobs(each)]
+        assert {one["stage"] for one in settings} == {"1", "2"}
+        assert {one["ranks"] for one in settings} == {"2"}
+
+    @pytest.mark.parametrize("factor", sorted({name for each in scenario.load().values() for name in each.only}))
+    def test_what_scenarios_restrict_are_factors_and_levels(self, factor):
+        for each in scenario.load().values():
+            assert set(each.only.get(factor, ())) <= set(space.FACTORS[factor]), each.name
+
+    def test_a_level_reaches_the_config(self):
+        config = space.config({**space.plain(), "stage": "2", "offload": "optimizer", "accumulation": "3"})
+        assert config["gradient_accumulation_steps"] == 3
+        assert config["zero_optimization"]["stage"] == 2
+        assert config["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
+
+    def test_without_zero_there_is_no_section_of_it(self):
+        assert "zero_optimization" not in space.config(space.plain())
+
+
+class TestVerdict:
+    def test_the_same_bits_are_the_same(self):
+        assert judged(moved(RIGHT), moved(RIGHT)).state is State.SAME
+
+    def test_one_bit_less_is_not(self):
+        assert judged(moved(RIGHT), moved(np.nextafter(RIGHT, 9))).state is State.RIGHT
+
+    def test_nan_is_nan(self):
+        values = ("loss", float("nan"))
+        assert verdict.first_difference(seen(rank(values)), seen(rank(values))) == ""
+
+    def test_wrong_before_and_right_after(self):
+        found = judged(moved(2 * RIGHT), moved(RIGHT))
+        assert (found.state, found.before, found.after) == (State.RIGHT, 1.0, 0.0)
+
+    def test_right_before_and_wrong_after(self):
+        found = judged(moved(RIGHT), moved(2 * RIGHT))
+        assert (found.state, found.why) == (State.WORSE, "movement")
+
+    def test_less_exact_is_worse_above_the_noise(self):
+        assert judged(moved(RIGHT * 1.06), moved(RIGHT * 1.09), precision="bf16").state is State.WORSE
+        assert judged(moved(RIGHT * 1.003), moved(RIGHT * 1.006), precision="bf16").state is State.RIGHT
+
+    def test_wrong_in_the_same_way_is_another_bug(self):
+        assert judged(moved(2 * RIGHT), moved(2 * RIGHT)).state is State.OTHER
+
+    def test_not_finite_where_pytorch_is(self):
+        assert judged(moved(RIGHT), moved([1.0, float("nan")])).state is State.WORSE
+
+    def test_an_exception_where_there_was_none(self):
+        found = judged(moved(RIGHT), moved(RIGHT, ended="ValueError: no"))
+        assert (found.state, found.why) == (State.WORSE, "ValueError: no")
+
+    def test_none_where_there_was_an_exception(self):
+        assert judged(moved(RIGHT, ended="ValueError: no"), moved(RIGHT)).state is State.RIGHT
+
+    def test_the_same_exception(self):
+        both = moved(RIGHT, ended="ValueError: no")
+        assert judged(both, both).state is State.ENDED
+
+    def test_another_exception_is_worse_where_nothing_says_what_is_right(self):
+        one, other = (seen(rank(ended=f"ValueError: {n}")) for n in range(2))
+        assert verdict.judge("fp32", one, other, None).state is State.WORSE
+
+    def test_a_reference_that_ended_says_nothing(self):
+        found = judged(moved(RIGHT), moved(RIGHT), moved(RIGHT, ended="ValueError: no"))
+        assert (found.state, found.why) == (State.OTHER, "plain PyTorch did not get to the end: ValueError: no")
+
+    def test_a_hang_is_worse_than_an_exception(self):
+        found = judged(moved(RIGHT, ended="AssertionError: "), seen(None, late=True))
+        assert (found.state, found.why) == (State.WORSE, "hangs")
+
+    def test_a_collective_more_is_worse_with_the_same_numbers(self):
+        found = judged(moved(RIGHT), moved(RIGHT, collectives=[("all_reduce", (0,), 8, "float32")]))
+        assert (found.state, found.collectives) == (State.WORSE, 1)
+
+    def test_waits_and_memory_are_counted(self):
+        found = judged(moved(RIGHT, syncs=3, peak=10), moved(RIGHT, syncs=5, peak=30))
+        assert (found.state, found.syncs, found.peak) == (State.SAME, 2, 20)
+
+    @pytest.mark.parametrize(
+        "other", [[], [("all_gather", *CALL[1:])], [(*CALL[:2], 9, "float32")], [CALL, CALL]], ids=range(4)
+    )
+    def test_ranks_that_disagree_where_they_agreed(self, other):
+        one = moved(RIGHT).ranks[0]
+        before = seen(dict(one, collectives=[CALL]), dict(one, collectives=[CALL]))
+        after = seen(dict(one, collectives=[CALL]), dict(one, collectives=other))
+        assert judged(before, after).state is State.WORSE
+        assert judged(after, after).state is not State.WORSE
+
+    def test_groups_of_their_own_need_not_agree(self):
+        one = rank(collectives=[("all_reduce", (0,), 1, "float32")])
+        assert verdict.disagreeing(seen(one, rank())) == ""
+
+    def test_bits_are_not_compared_with_pytorch(self):
+        note = ("[bits] gradient norm", 3.0)
+        assert judged(seen(rank(note)), seen(rank(note)), seen(rank(("[bits] gradient norm", 1.0)))).state is State.SAME
+
+
+PATCH = '''
+from dsfix.patch import Edit, Patch, Severity
+
+def helper(x):
+    """What the edit calls."""
+    if x:
+        return 1
+    return 2
+
+def unused():
+    return 3
+
+PATCH = Patch(
+    title="t", severity=Severity.CRASH, affects={"deepspeed": ">=1"}, symptom="", upstream=(), fixed_in=None,
+    changes=(
+        Edit("m:f", replace="a + b", code="a - b"),
+        Edit("m:f", before="return c", code=f"if c:\\n    from {__name__} import helper\\n    c = helper(c)"),
+    ),
+)
+
+def reproduce(lab):
+    return unused()
+'''
+
+
+@pytest.fixture
+def marked(tmp_path, monkeypatch):
+    """A patch `dsfix.patches.some`, as it is loaded with its marks."""
+    import dsfix.patches
+
+    (tmp_path / "some.py").write_text(PATCH)
+    monkeypatch.setattr(dsfix.patches, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(hits, "run", {})
+    monkeypatch.setattr(hits, "statements", {})
+    hits.install()
+    monkeypatch.delitem(sys.modules, "dsfix.patches.some", raising=False)
+    import importlib
+
+    yield importlib.import_module("dsfix.patches.some")
+    sys.modules.pop("dsfix.patches.some", None)
+
+
+class TestMarks:
+    def test_what_the_changes_use_is_counted_and_what_only_the_reproduction_uses_is_not(self, marked):
+        # an expression; an if, an import and a call; an if and two returns of the helper
+        assert hits.statements == {"some": 1 + 3 + 3}
+
+    def test_an_expression_stays_one(self, marked):
+        assert eval(marked.PATCH.changes[0].code, {"a": 5, "b": 3}) == 2
+        assert len(hits.run["some"]) == 1
+
+    @pytest.mark.parametrize(("value", "numbers"), [(0, 1), (1, 5)])
+    def test_only_what_runs_is_marked(self, marked, value, numbers):
+        code = "def f(c):\n" + textwrap.indent(marked.PATCH.changes[1].code, "    ") + "\n    return c"
+        names = {}
+        exec(code, names)
+        assert names["f"](value) == value
+        assert len(hits.run["some"]) == numbers
+
+    def test_the_reproduction_marks_nothing(self, marked):
+        assert marked.reproduce(None) == 3
+        assert hits.run == {"some": set()}
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """The only one of the space."""
+    only = Job(Scenario("a job", usual, pinned=[{}]), space.plain(), pinned=True)
+    monkeypatch.setattr(space, "jobs", lambda: [only])
+    monkeypatch.setattr(scenario, "load", lambda: {"usual": only.scenario})
+    return only
+
+
+def usual(job):
+    """The script of the fixture `job`."""
+
+
+class Trials:
+    """Gives what it was made with."""
+
+    def __init__(self, **by_variant):
+        self.by_variant, self.asked = by_variant, []
+
+    def run(self, job, variant):
+        self.asked.append(variant)
+        found = self.by_variant[variant.partition(" ")[0]]
+        return found.pop(0) if isinstance(found, list) else found
+
+
+APPLIED = {"run": {"zero12_empty_parameter": [0, 2]}, "statements": {"zero12_empty_parameter": 3}}
+APPLIES = {**APPLIED, "patches": {"zero12_empty_parameter": "applied"}}
+
+
+class TestRunning:
+    def test_what_was_run_is_recorded_and_current(self, job, tmp_path, monkeypatch):
+        monkeypatch.setattr(records, "DIRECTORY", tmp_path)
+        record = Record("1.0")
+        trials = Trials(**{NONE: moved(RIGHT), ALL: moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)})
+        running.jobs(record, trials, [job], 1, keep=False)
+        records.save(record, tmp_path)
+        loaded = records.load("1.0", tmp_path)
+        assert loaded.current(job).found == Found("same")
+        assert records.share(loaded, "zero12_empty_parameter") == (2, 3)
+
+    def test_a_changed_script_makes_its_jobs_stale(self, job, monkeypatch):
+        record = Record("1.0", jobs={job.id: Run(job.scenario.fingerprint(), Found("same"))})
+        assert record.current(job) is not None
+        monkeypatch.setattr(Scenario, "fingerprint", lambda self: "another")
+        assert record.current(job) is None
+
+    def test_worse_is_looked_at_twice(self, job):
+        trials = Trials(**{NONE: moved(RIGHT), ALL: [moved(2 * RIGHT, **APPLIES), moved(RIGHT)], PLAIN: moved(RIGHT)})
+        record = Record("1.0")
+        running.jobs(record, trials, [job], 1, keep=False)
+        assert record.jobs[job.id].found.state == "same"
+
+    def test_one_patch_is_left_out_where_its_lines_are_run(self, job, monkeypatch):
+        monkeypatch.setattr(records, "save", lambda record: None)
+        old = {"zero12_empty_parameter": "1", "zero12_full_bucket_dtype": "1"}
+        record = Record("1.0", jobs={job.id: Run("", Found("same"), old)})
+        trials = Trials(without=moved(RIGHT), **{ALL: moved(RIGHT, syncs=2, **APPLIES), PLAIN: moved(RIGHT)})
+        running.patch(record, trials, "zero12_empty_parameter", [job], 1)
+        assert record.jobs[job.id].one == {"zero12_empty_parameter": Found("same", syncs=2)}
+        assert record.jobs[job.id].run == {**old, "zero12_empty_parameter": "5"}
+        assert record.is_proved("zero12_empty_parameter")
+
+    def test_a_patch_whose_lines_are_not_run_any_more(self, job, monkeypatch):
+        monkeypatch.setattr(records, "save", lambda record: None)
+        record = Record("1.0", jobs={job.id: Run("", Found("same"), {"zero12_empty_parameter": "1"})})
+        nowhere = moved(RIGHT, **{**APPLIES, "run": {}})
+        running.patch(record, Trials(**{ALL: nowhere}), "zero12_empty_parameter", [job], 1)
+        assert (record.jobs[job.id].run, record.jobs[job.id].one) == ({}, {})
+
+
+def a_record(job, found, **run):
+    record = Record("1.0", "2026-11-22", {}, {"zero12_empty_parameter": 3})
+    record.jobs[job.id] = Run(job.scenario.fingerprint(), found, run)
+    record.proved = {each: records.proofs.fingerprint(catalogue()[each]) for each in record.statements}
+    return record
+
+
+class TestPage:
+    def test_a_job_that_was_not_run_is_named(self, job):
+        [told] = docs.faults([Record("1.0")])
+        assert job.id in told
+
+    def test_a_patch_that_has_changed_since_is_named(self, job):
+        record = a_record(job, Found("same"))
+        record.proved = {"zero12_empty_parameter": "another"}
+        [told] = docs.faults([record])
+        assert "zero12_empty_parameter is another now" in told
+
+    @pytest.mark.parametrize("state", ["worse", "other"])
+    def test_what_nobody_has_explained_is_named(self, job, state, monkeypatch):
+        record = a_record(job, Found(state, "movement", 0.0, 1.0))
+        [told] = docs.faults([record])
+        assert told == f"1.0: {job.id}: {state}: movement"
+        one = Explanation("why", "Because.", ["usual"], [state])
+        monkeypatch.setattr(explanations, "EXPLANATIONS", (one,))
+        assert list(docs.faults([record])) == []
+        assert "Because." in docs.render([record])
+
+    def test_an_explanation_of_nothing_is_named(self, job, monkeypatch):
+        one = Explanation("why", "Because.", ["usual"], levels={"stage": ["3"]})
+        monkeypatch.setattr(explanations, "EXPLANATIONS", (one,))
+        assert list(docs.faults([a_record(job, Found("same"))])) == ["explanation why explains nothing"]
+
+    def test_only_worse_fails_a_run(self, job):
+        assert docs.worse(a_record(job, Found("other", "x"))) == []
+        assert docs.worse(a_record(job, Found("worse", "x"))) == [f"1.0: {job.id}: x"]
+
+    def test_a_patch_that_no_job_runs_is_a_gap(self, job):
+        assert "Gaps: no job runs a line of zero12_empty_parameter." in docs.render([a_record(job, Found("same"))])
+        ran = docs.render([a_record(job, Found("same"), zero12_empty_parameter="3")])
+        assert "Gaps" not in ran
+        assert "| zero12_empty_parameter | 1.0 | 2 of 3 | 1 | - | - |" in ran
+
+    def test_a_damaged_record_is_a_complaint(self, tmp_path):
+        (tmp_path / "1.0.json").write_text("{")
+        with pytest.raises(Complaint, match=r"1\.0\.json"):
+            records.load("1.0", tmp_path)
+
+    def test_a_record_comes_back_as_it_was_saved(self, job, tmp_path):
+        record = a_record(job, Found("worse", "why", 0.1, float("inf"), 1, 2, 3), zero12_empty_parameter="3")
+        record.jobs[job.id].one["zero12_empty_parameter"] = Found("same", syncs=1)
+        records.save(record, tmp_path)
+        assert dataclasses.asdict(records.load("1.0", tmp_path)) == dataclasses.asdict(record)
