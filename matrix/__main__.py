@@ -15,11 +15,13 @@ import edges
 import run
 import source
 import toxini
+from bystanders import command as bystanders
 from dsfix.cli.status import INTERRUPTED, TROUBLE, Complaint
 from sweep import command as sweep
+from upstream import command as upstream
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status, as the commands in dsfix/cli
-COMMANDS = (source, run, edges, docs, add, toxini, configkeys, sweep)
+COMMANDS = (source, run, edges, docs, add, toxini, configkeys, sweep, bystanders, upstream)
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ import proofs
 import table
 from dsfix import registry
 from dsfix.registry import Entry
-from edges import near
+from edges import near, required
 from pages import catalogue, data, evidence, markdown, page
 from pages.evidence import Column, Evidence
 from proofs import State
@@ -111,8 +111,15 @@ def _faults(found: Evidence, entry: Entry, column: Column, needed: bool) -> list
         for release, judged in cells.items()
         if judged.state is State.WRONG
     ]
-    close = near(entry.patch, column.environment, column.releases) if needed else ()
-    missing = [release for release in close if cells[release].state is State.NOT_RUN]
+    close, anew = (
+        (each(entry.patch, column.environment, column.releases) for each in (near, required)) if needed else ((), ())
+    )
+    earlier = {release for release, judged in cells.items() if judged.cell is not None and judged.cell.earlier}
+    missing = [
+        release
+        for release in column.releases
+        if (release in close and cells[release].state is State.NOT_RUN) or (release in anew and release in earlier)
+    ]
     if missing:
         on = table.span(missing, column.releases)
         complaints.append(

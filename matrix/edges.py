@@ -7,6 +7,8 @@ import os
 from collections.abc import Sequence
 from contextlib import closing
 
+from packaging.version import Version
+
 import environments
 import proofs
 import recording
@@ -53,6 +55,13 @@ def near(patch: Patch, environment: Environment, releases: Sequence[str]) -> lis
     inside = [number for number, release in enumerate(releases) if claimed(patch, environment, release)]
     wanted = {number + step for number in inside for step in range(-2, 3)} | {len(releases) - 1}
     return [release for number, release in enumerate(releases) if number in wanted]
+
+
+def required(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
+    """What has to be run anew once the patch has changed: the edges, and the last claimed release of each minor."""
+    last = {Version(each).release[:2]: each for each in releases if claimed(patch, environment, each)}
+    wanted = {*edges(patch, environment, releases), *last.values()}
+    return [release for release in releases if release in wanted]
 
 
 def claimed(patch: Patch, environment: Environment, release: str) -> bool:

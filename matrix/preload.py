@@ -27,11 +27,11 @@ _RANK = Path(__file__).with_name("preload_rank.py")
 class Preloaded:
     """The process, for ranks on "cuda" (emulated) or "cpu". A context manager; ends with this process, too.
 
-    script: is run there once, with these variables of the environment, for more that ranks need not wait for; the dsfix
-    that it imports is theirs. Raises LabUnavailable where there can be none.
+    scripts: are run there once, with these variables of the environment, for more that ranks need not wait for; the
+    dsfix that the last one imports is theirs. Raises LabUnavailable where there can be none.
     """
 
-    def __init__(self, device: str, script: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, device: str, *scripts: Path, environment: Mapping[str, str] | None = None) -> None:
         if torch_build().gpu is not None and gpu_visible():
             raise LabUnavailable("a process that has used a GPU cannot be forked")
         if device == "cuda":
@@ -41,7 +41,7 @@ class Preloaded:
         path = str(scratch / "socket")
         # -P: not this directory on sys.path
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_SERVER), path, device, *([str(script)] if script else [])],
+            [sys.executable, "-P", str(_SERVER), path, device, *map(str, scripts)],
             # torch 2.3's inductor starts a pool of threads otherwise, which a fork would lose
             env={
                 **isolated(scratch),

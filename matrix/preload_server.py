@@ -1,4 +1,4 @@
-"""``preload_server.py SOCKET DEVICE [SCRIPT]``: imports torch, then forks a rank for each that preload_rank.py wants.
+"""``preload_server.py SOCKET DEVICE [SCRIPT]...``: imports torch, then forks a rank whenever preload_rank.py asks.
 
 Prints the names of the modules that it has, as JSON. Ends when its standard input closes.
 """
@@ -101,8 +101,8 @@ def main() -> int:
     for name in _PRELOADED:
         importlib.import_module(name)
     for script in scripts:
-        if native is not None:
-            _hand_over(native)
+        if native is not None and script == scripts[-1]:
+            _hand_over(native)  # imports dsfix: what has to be there before it is in an earlier script
         runpy.run_path(script)
     if len(os.listdir("/proc/self/task")) > 1:
         print("torch has started threads, which a fork would lose", file=sys.stderr)

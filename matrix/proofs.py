@@ -55,7 +55,7 @@ class Cell:
     """What was seen without the patch and with it.
 
     versions: of every distribution that matters. preloaded: whether the processes were forked from one that had
-    imported torch. date: YYYY-MM-DD.
+    imported torch. date: YYYY-MM-DD. earlier: the fingerprint of the patch that it was, "" where it is this one.
     """
 
     without: Run
@@ -64,6 +64,7 @@ class Cell:
     device: str
     preloaded: bool
     date: str
+    earlier: str = ""
 
 
 @dataclass
@@ -89,7 +90,7 @@ def fingerprint(entry: Entry) -> str:
 
 
 def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
-    """The patch's record; empty where there is none, or one of another version of the patch.
+    """The patch's record; empty where there is none. Cells of an earlier version of the patch say so.
 
     Raises Complaint where the file is not what `save` writes.
     """
@@ -97,10 +98,10 @@ def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
     path = directory / f"{entry.id}.json"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["fingerprint"] != current:
-            return Record(entry.id, current)
         cells = {
-            column: {str(Version(release)): _cell(cell) for release, cell in releases.items()}
+            column: {
+                str(Version(release)): _cell(cell, data["fingerprint"], current) for release, cell in releases.items()
+            }
             for column, releases in data["cells"].items()
         }
     except FileNotFoundError:
@@ -110,7 +111,8 @@ def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
     return Record(entry.id, current, cells)
 
 
-def _cell(data: Mapping[str, Any]) -> Cell:
+def _cell(data: Mapping[str, Any], recorded: str, current: str) -> Cell:
+    of = data.get("earlier", recorded)
     return Cell(
         without=Run(**data["without"]),
         patched=Run(**data["patched"]),
@@ -118,6 +120,7 @@ def _cell(data: Mapping[str, Any]) -> Cell:
         device=data["device"],
         preloaded=data["preloaded"],
         date=data["date"],
+        earlier="" if of == current else of,
     )
 
 
@@ -126,7 +129,7 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
     columns = []
     for column in sorted(record.cells, reverse=True):
         by_release = sorted(record.cells[column].items(), key=lambda item: Version(item[0]))
-        rows = [f"   {json.dumps(release)}: {json.dumps(asdict(cell))}" for release, cell in by_release]
+        rows = [f"   {json.dumps(release)}: {json.dumps(_written(cell))}" for release, cell in by_release]
         columns.append(f"  {json.dumps(column)}: {{\n" + ",\n".join(rows) + "\n  }")
     head = f' "patch": {json.dumps(record.patch_id)},\n "fingerprint": {json.dumps(record.fingerprint)},\n'
     text = "{\n" + head + ' "cells": {\n' + ",\n".join(columns) + "\n }\n}\n"
@@ -134,6 +137,10 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
     partial = directory / f".{record.patch_id}.partial"
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, directory / f"{record.patch_id}.json")
+
+
+def _written(cell: Cell) -> dict[str, Any]:
+    return {name: value for name, value in asdict(cell).items() if name != "earlier" or value}
 
 
 def without_paths(detail: str) -> str:

@@ -19,7 +19,7 @@ def column(environment: str, gpu: str, entry: Entry) -> str:
 
 
 def store(entry: Entry, column: str, release: str, cell: Cell, directory: Path = proofs.DIRECTORY) -> None:
-    """Add one cell to the patch's record. What is there of another version of the patch goes."""
+    """Add one cell to the patch's record. What is there of an earlier version of the patch stays, and says so."""
     directory.mkdir(exist_ok=True)
     with _locked(directory):
         record = proofs.load(entry, directory)

@@ -16,7 +16,7 @@ import runner
 import table
 from cells import Cells
 from dsfix.cli.status import INTERRUPTED, OK, TROUBLE, Complaint
-from edges import near
+from edges import near, required
 from progress import Meter
 from proofs import Cell, State
 from runner import Task
@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--near",
         action="store_true",
-        help="those only that a patch claims, two releases on either side, and the newest",
+        help="those only that the record has to hold: what a patch claims, two releases on either side, and the "
+        "newest; once it has changed, the edges of that, and the last release of each minor",
     )
     parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells at a time")
     parser.add_argument("--again", action="store_true", help="also those in the record")
@@ -50,7 +51,12 @@ def run(options: argparse.Namespace) -> int:
     if options.near:
         every = _releases(environment, None)
         close = {entry.id: near(entry.patch, environment, every) for entry in entries}
-        asked = [task for task in asked if task.release in close[task.entry.id]]
+        anew = {entry.id: required(entry.patch, environment, every) for entry in entries}
+        asked = [
+            task
+            for task, cell in _recorded(asked, columns)
+            if task.release in (close if cell is None else anew)[task.entry.id]
+        ]
     tasks = asked if options.again else [task for task, cell in _recorded(asked, columns) if not _answered(task, cell)]
     print(f"{environment.name}: {len(asked)} cells, {len(tasks)} to run, {options.jobs} at a time", flush=True)
     done: list[Task] = []
@@ -78,7 +84,9 @@ def _recorded(tasks: Sequence[Task], columns: Mapping[str, str]) -> list[tuple[T
 
 
 def _answered(task: Task, cell: Cell | None) -> bool:
-    """Whether the record has a yes or no: what this machine can tell, another one could not perhaps."""
+    """Whether the record has a yes or no of this patch: what this machine can tell, another one could not perhaps."""
+    if cell is not None and cell.earlier:
+        return False
     return proofs.judge(task.entry.patch, cell)[0] in (State.CURED, State.NOT_AFFECTED)
 
 

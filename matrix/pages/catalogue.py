@@ -6,6 +6,8 @@ import re
 
 from packaging.version import Version
 
+from bystanders import docs as bystanders
+from bystanders import records
 from dsfix.registry import Entry
 from proofs import State
 
@@ -82,6 +84,7 @@ def _section(entry: Entry, evidence: Evidence) -> str:
     facts += [f"Fixed in: {patch.fixed_in or 'no release so far'}{goes_on}", f"The log shows: {shown}"]
     if not patch.default:
         facts.append(f"Off unless it is named: `DSFIX_ONLY={entry.id}`")
+    facts += _bystanders(entry.id)
     if patch.ranks > 1:
         facts.append(f"To see it takes {patch.ranks} ranks")
     lines = [f"\n## {entry.id}\n", f"{text.escape(patch.title)}\n", *(f"- {fact}" for fact in facts)]
@@ -92,6 +95,19 @@ def _section(entry: Entry, evidence: Evidence) -> str:
     if others := [f"<{link}>" for link in patch.upstream if not re.search(rf"{re.escape(link)}(?!\w)", told)]:
         lines.append(f"See also {', '.join(others)}\n")
     return "\n".join(lines)
+
+
+def _bystanders(patch_id: str) -> list[str]:
+    """What jobs without the bug pay, as far as that is recorded."""
+    one = bystanders.of(patch_id, records.load_all())
+    if one is None:
+        return []
+    told = f"{one.jobs} jobs run {one.run} of its {one.statements} statements"
+    if one.added:
+        names = ("collectives", "waits of the host", "bytes of peak memory")
+        most = ", ".join(f"{count} {name}" for count, name in zip(one.added, names))
+        told += f"; one that stays the same has at the most {most} more with it"
+    return [f"[Bystanders](bystanders.md), {one.release}: {told}"]
 
 
 def _linked(told: str, evidence: Evidence) -> str:

@@ -94,4 +94,5 @@ def _columns(table: Table, recorded: set[str]) -> Iterable[Column]:
 
 
 def _judged(entry: Entry, cell: Cell | None) -> Judged:
-    return Judged(cell, *proofs.judge(entry.patch, cell))
+    state, why = proofs.judge(entry.patch, cell)
+    return Judged(cell, state, f"{why}; run with an earlier version of the patch" if cell and cell.earlier else why)

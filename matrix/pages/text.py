@@ -61,9 +61,17 @@ def proven(evidence: Evidence, patch_id: str, column: Column) -> str:
         phrases[State.NOT_AFFECTED] = f"not on the other {len(outside)}"
     if column.on_gpu and len(by_state) > 1:  # run as far as such a machine was at hand
         del phrases[State.NOT_RUN]
-    return "; ".join(
+    told = [
         phrase.format(span(by_state[state], column.releases)) for state, phrase in phrases.items() if state in by_state
-    )
+    ]
+    earlier = [
+        release
+        for release, judged in evidence.cells[patch_id][column.name].items()
+        if judged.cell is not None and judged.cell.earlier
+    ]
+    if earlier:
+        told.append(f"on {span(earlier, column.releases)} run with an earlier version of the patch")
+    return "; ".join(told)
 
 
 def short_link(link: str) -> str:

@@ -119,9 +119,15 @@ def _class(each: Class, record: Record, known: Mapping[str, Row], explanations: 
         if config in known and _shows(each, known[config], runs.get(each.variant))
     ]
     explained = fitting(each, record.release, explanations)
-    told = [f"cured by [{patch}](catalogue.md#{patch})" for patch in each.patches]
+    told = [f"cured by [{patch}](catalogue.md#{patch}){_if_named(patch)}" for patch in each.patches]
     told += [f"[{one.kind.value}: {one.id}](#{one.id})" for one in explained] if not each.patches else []
     return f"| {_levels(each.minimal)} | {_shown(each)} | {len(configs)} | {', '.join(told)} |"
+
+
+def _if_named(patch_id: str) -> str:
+    """What is said of a patch that is off by default now, whatever it was when the configs were run."""
+    entry = registry.catalogue().get(patch_id)
+    return "" if entry is None or entry.patch.default else " (off unless it is named)"
 
 
 def _shows(found: Class, row: Row, run: Run | None) -> bool:

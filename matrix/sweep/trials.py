@@ -42,14 +42,12 @@ class Trials:
         self._commands[None] = self._preloaded(fresh)
         for skipped in ((), tuple(not_importing())):
             environment = {"PYTHONPATH": str(self._path), "DSFIX_SKIP": ",".join(skipped)}
-            self._commands[skipped] = self._preloaded(self._commands[None], _SCRIPT, environment)
+            self._commands[skipped] = self._preloaded(self._commands[None], _SCRIPT, environment=environment)
         return self
 
-    def _preloaded(
-        self, otherwise: Command, script: Path | None = None, environment: Mapping[str, str] | None = None
-    ) -> Command:
+    def _preloaded(self, otherwise: Command, *scripts: Path, environment: Mapping[str, str] | None = None) -> Command:
         try:
-            return self._stack.enter_context(Preloaded("cuda", script, environment)).command
+            return self._stack.enter_context(Preloaded("cuda", *scripts, environment=environment)).command
         except LabUnavailable as reason:
             print(f"more is imported anew for each process: {reason}", file=sys.stderr)
             return otherwise

@@ -324,6 +324,21 @@ def test_a_missing_cell_near_the_range_is_named_with_the_command_that_runs_it(ch
     assert not any(OLD in each for each in said)
 
 
+def test_after_a_change_the_edges_have_to_be_run_anew_and_the_rest_says_that_it_was_not(
+    check, record, write_patch, tmp_path
+):
+    entry = write_patch("clip", affects=">=0.13.4,<0.14.3")
+    cells = {each: seen(entry, NEW, each) for each in RELEASES}
+    old = {(NEW, each): dataclasses.replace(cells[each], earlier="before") for each in ("0.14.0", "0.14.1")}
+    record(entry, old)
+    assert not any("not run" in each for each in check(clip=entry)[1])
+    assert docs.run(argparse.Namespace(check=False)) == 0
+    page = (tmp_path / "checkout" / "docs" / "catalogue.md").read_text(encoding="utf-8")
+    assert "on 0.14.0, 0.14.1 run with an earlier version of the patch" in page
+    record(entry, {(NEW, "0.13.5"): dataclasses.replace(cells["0.13.5"], earlier="before")})
+    assert check()[1][0].startswith(f"clip, {NEW}: not run with this version of the patch on 0.13.5: ")
+
+
 def test_a_patch_that_was_cured_nowhere_is_named(check, record, write_patch):
     entry = write_patch("clip")
     columns = [(column, release) for column in (NEW, OLD) for release in ("0.14.1", "0.14.2")]
@@ -341,7 +356,7 @@ def test_one_column_is_enough_for_a_release(check, record, write_patch):
 def test_a_changed_patch_and_its_cells_are_named(check, write_patch):
     status, said = check(clip=write_patch("clip", extra="\nCHANGED = True\n"))
     assert status == 1
-    assert said[0].startswith(f"clip, {NEW}: not run with this version of the patch on 0.13.5 to 0.14.3")
+    assert said[0].startswith(f"clip, {NEW}: not run with this version of the patch on 0.14.0 to 0.14.3")
 
 
 def test_a_new_patch_is_named(check, write_patch):

@@ -56,6 +56,19 @@ def test_what_is_near_a_claim(affects: dict[str, str], expected: list[str]) -> N
     assert edges.near(patch, environment, RELEASES) == expected
 
 
+@pytest.mark.parametrize(
+    ("affects", "expected"),
+    [
+        ({"deepspeed": ">=1.1.1,<1.3.1"}, ["1.1.0", "1.1.1", "1.1.2", "1.2.1", "1.3.0", "1.3.1", "1.4.0"]),
+        ({"deepspeed": "==1.2.0"}, ["1.1.2", "1.2.0", "1.2.1", "1.4.0"]),
+    ],
+)
+def test_what_is_run_anew_once_a_patch_has_changed(affects: dict[str, str], expected: list[str]) -> None:
+    releases = ("1.0.0", "1.1.0", "1.1.1", "1.1.2", "1.2.0", "1.2.1", "1.3.0", "1.3.1", "1.4.0")
+    patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
+    assert edges.required(patch, Environment("here", "3.11", {}), releases) == expected
+
+
 @pytest.fixture
 def stand_in(tmp_path: Path, dsfix_in: Callable[[Path], Path]) -> StandIn:
     dsfix_in(tmp_path)

@@ -12,7 +12,7 @@ def test_what_the_script_prints_is_not_taken_for_its_answer(tmp_path: Path) -> N
     """DeepSpeed 0.17 and earlier log to standard output while they are imported."""
     (script := tmp_path / "script.py").write_text("print('[INFO] Setting ds_accelerator', flush=True)\n")
     (tmp_path / "rank.py").write_text("def main(word):\n    print(word)\n    return 0\n")
-    with Preloaded("cpu", script, {"PYTHONPATH": str(tmp_path)}) as preloaded:
+    with Preloaded("cpu", script, environment={"PYTHONPATH": str(tmp_path)}) as preloaded:
         done = subprocess.run(
             [*preloaded.command("rank"), "heard"],
             env={"PYTHONPATH": str(tmp_path)},

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import proofs
+import recording
 from dsfix.cli.status import Complaint
 from dsfix.patch import Patch, Provide, Severity
 from dsfix.registry import Entry
@@ -67,6 +68,18 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     proofs.save(record, tmp_path)
     assert proofs.load(ENTRY, tmp_path) == record
     assert list(proofs.load(ENTRY, tmp_path).cells["here"]) == ["1.9.0", "1.10.0"]
+
+
+def test_cells_of_an_earlier_version_stay_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = proofs.Record("a_patch", "of before", {"here": {"1.8.0": cell("1.8.0", "bug", "no-bug")}})
+    proofs.save(old, tmp_path)
+    [seen] = proofs.load(ENTRY, tmp_path).cells["here"].values()
+    assert seen.earlier == "of before"
+    recording.store(ENTRY, "here", "1.9.0", cell("1.9.0", "bug", "no-bug"), tmp_path)
+    found = proofs.load(ENTRY, tmp_path).cells["here"]
+    assert {release: each.earlier for release, each in found.items()} == {"1.8.0": "of before", "1.9.0": ""}
+    monkeypatch.setattr(proofs, "fingerprint", lambda entry: "of before")
+    assert [each.earlier == "" for each in proofs.load(ENTRY, tmp_path).cells["here"].values()] == [True, False]
 
 
 @pytest.mark.parametrize("text", ["", "<<<<<<< ours\n{", "[]", '{"patch": "a_patch"}', '{"fingerprint": "%s"}'])

@@ -100,6 +100,16 @@ def test_a_changed_patch_costs_its_own_cells_only(stand_in: StandIn) -> None:
     assert "10 cells, 5 to run" in stand_in.matrix("run").stdout
 
 
+def test_near_runs_a_changed_patch_at_the_edges_anew(stand_in: StandIn) -> None:
+    stand_in.patch("name_a", claimed=">=1.2,<1.3", bug=">=1.2,<1.3")
+    assert stand_in.matrix("run").returncode == 0
+    stand_in.patch("name_a", claimed=">=1.2,<1.3", bug=">=1.2,<1.3", body="assert release")
+    assert "4 cells, 4 to run" in stand_in.matrix("run", "--near").stdout
+    assert "earlier" in stand_in.record("name_a")["1.0.0"]
+    assert "earlier" not in stand_in.record("name_a")["1.2.0"]
+    assert "5 cells, 1 to run" in stand_in.matrix("run").stdout
+
+
 def test_a_release_that_cannot_be_installed_costs_its_own_cells_only(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     stand_in.patch("name_b")
