@@ -63,6 +63,9 @@ def table():
 
 @pytest.fixture
 def write_patch(tmp_path, monkeypatch):
+    # a patch written twice in one second at one length would be read from the first one's bytecode
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
     def write(patch_id, severity="CRASH", affects=">=0.14.1,<0.14.3", title="a | <b> __c__", extra=""):
         path = tmp_path / f"{patch_id}.py"
         path.write_text(PATCH.format(severity=severity, affects=affects, title=title) + extra)
