@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import sys
 import time
 import traceback
@@ -16,6 +17,8 @@ from bystanders import scenario
 from dsfix.lab import Lab
 from dsfix.patch import CannotTell
 from dsfix.versions import installed
+
+_PORT = re.compile(r":\d+\b")  # gloo's messages have one, another in each run
 
 
 def main(name: str, setting: str, how: str, directory: str) -> int:
@@ -50,7 +53,7 @@ def _run(lab: Lab, name: str, setting: dict[str, str], plain: bool) -> dict[str,
         raise
     except Exception as error:
         traceback.print_exc()
-        ended = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+        ended = f"{type(error).__name__}: {_PORT.sub('', str(error).strip().partition(chr(10))[0])[:200]}"
     hits: Any = sys.modules.get("bystanders.hits")
     return {
         "notes": job.notes,

@@ -31,7 +31,8 @@ def _optimizer(kind: str, **params: Any) -> dict[str, Any]:
 
 
 SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
-ADAM = {"lr": 0.01, "betas": [0.9, 0.95], "eps": 1e-4, "weight_decay": 0.01}
+# a large epsilon: the step then depends on the gradient's size, and less on the rounding of small ones
+ADAM = {"lr": 0.01, "betas": [0.9, 0.95], "eps": 1e-2, "weight_decay": 0.01}
 
 #: What a level puts into the config. The first is the plain one.
 FACTORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
