@@ -26,14 +26,14 @@ from dsfix.testing.contract.machine import Machine, started
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--whole", action="store_true", help="every check of every patch; without it about a sixth of them"
+        "--whole", action="store_true", help="every check of every patch; without it about a twelfth of them"
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each check on every sixth patch, the next check on others: what is wrong with the engine shows on any of them.
+    """Each check on every twelfth patch, the next check on others: what is wrong with the engine shows on any of them.
 
-    All patches at once: on every sixth release. Pairs: together only, each alone is what `matrix edges` runs.
+    All patches at once: on every twelfth release. Pairs: together only, each alone is what `matrix edges` runs.
     """
     if config.getoption("whole"):
         return
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             place = next(releases)
         elif chosen.get("subset", "both") != "both":
             place = 1
-        (left if place % 6 else kept).append(item)
+        (left if place % 12 else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
 
