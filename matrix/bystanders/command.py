@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
 import os
 import sys
 from collections.abc import Iterable
 
+import edges
+import environments
 import runner
 import table
 from bystanders import docs, records, scenario, space
@@ -24,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("releases", nargs="+", metavar="RELEASE")
     run.add_argument("--scenario", nargs="+", default=[], metavar="NAME", help="these scenarios only")
     run.add_argument("--patch", nargs="+", default=[], metavar="ID", help="and leave these patches out one by one")
-    run.add_argument("--each-patch", action="store_true", help="and leave each patch out that applies")
+    run.add_argument(
+        "--each-patch", action="store_true", help="and leave each patch out that applies and has no other record"
+    )
     run.add_argument(
         "--pinned", action="store_true", help="the first pinned setting of each scenario; nothing is recorded"
     )
@@ -47,16 +53,18 @@ def _run(options: argparse.Namespace) -> int:
     _must_be(options.releases, known, "in the table of releases")
     _must_be(options.scenario, scenario.load(), "a scenario")
     _must_be(options.patch, catalogue(), "a patch")
-    every = [job for job in space.jobs() if not options.scenario or job.scenario.name in options.scenario]
-    if options.pinned:
-        every = list({job.scenario.name: job for job in reversed(every) if job.pinned}.values())
     from bystanders import running
     from bystanders.trials import Trials
 
     worse: list[str] = []
     for name in options.releases:
         record = Record(name) if options.pinned else records.load(name)
-        ids = {job.id for job in space.jobs()}
+        every = space.jobs_of(name)
+        ids = {job.id for job in every}
+        every = [job for job in every if not options.scenario or job.scenario.name in options.scenario]
+        if options.pinned:
+            each_of = itertools.groupby(every, lambda job: job.scenario.name)
+            every = [job for _, jobs in each_of if (job := space.sample(list(jobs)))]
         record.jobs = {each: run for each, run in record.jobs.items() if each in ids}
         chosen = [job for job in every if options.again or options.pinned or record.current(job) is None]
         print(f"deepspeed {name}: {len(chosen)} of {len(every)} jobs, {options.jobs} at a time", flush=True)
@@ -73,7 +81,25 @@ def _chosen(record: Record, options: argparse.Namespace) -> list[str]:
     """The patches to be left out one by one."""
     if not options.each_patch:
         return list(options.patch)
-    return [each for each in record.statements if each in catalogue() and (options.again or not record.is_proved(each))]
+    there = [each for each in records.load_all() if each.release != record.release]
+    there.append(dataclasses.replace(record, statements=dict.fromkeys(_applying(record), 0)))
+    return [
+        each
+        for each in there[-1].statements
+        if records.home(each, there) is there[-1] and (options.again or not record.is_proved(each))
+    ]
+
+
+def _applying(record: Record) -> list[str]:
+    """Those that its jobs told of, and those that are off by default."""
+    release = table.load()
+    environment = environments.current(release)
+    return [
+        name
+        for name, entry in catalogue().items()
+        if name in record.statements
+        or (not entry.patch.default and edges.claimed(entry.patch, environment, record.release))
+    ]
 
 
 def _must_be(names: Iterable[str], known: Iterable[str], what: str) -> None:

@@ -24,9 +24,10 @@ scripts meet settings (stage, offload, precision, ranks, accumulation, clipping,
 emulated CUDA device. Each is run without the patches (but for those without which the release cannot be imported), with
 them, and by plain PyTorch in fp32.
 
-    {COMMAND} -- run 0.18.9 --each-patch
+    {COMMAND} -- run {space.WHOLE} --each-patch
 
-runs what is not in the record yet, and `-- docs` writes this page, which has what was run so far. *Same*: with dsfix to
+runs what is not in the record yet, on {space.WHOLE} all jobs, on another release one to two of each script; `-- docs`
+writes this page, which has what was run so far. *Same*: with dsfix to
 the bit what it is without, with the same collectives; *right*: something else than without, and what PyTorch computes,
 within rounding; *ended*: in the same exception with and without; *other*: not what PyTorch computes, with or without;
 *worse*: wrong, less exact, ended, or without agreement of the ranks on their collectives, where it was not without.
@@ -46,11 +47,11 @@ def faults(found: Sequence[Record]) -> Iterator[str]:
     """One sentence for each thing that is missing, stale, or has no explanation."""
     used: set[str] = set()
     for record in found:
-        for job in space.jobs():
+        for job in space.jobs_of(record.release):
             if record.current(job) is None:
                 yield f"{record.release}: {job.id} was not run as it is: `{COMMAND} -- run {record.release}`"
-        for patch_id in record.statements.keys() & registry.catalogue().keys():
-            if not record.is_proved(patch_id):
+        for patch_id in registry.catalogue():
+            if records.home(patch_id, found) is record and not record.is_proved(patch_id):
                 how = f"`{COMMAND} -- run {record.release} --patch {patch_id}`"
                 yield f"{record.release}: {patch_id} is another now: {how}"
         for job, patch_id, one in _findings(record):
@@ -102,17 +103,18 @@ def _overview(found: Sequence[Record]) -> str:
 def _patches(found: Sequence[Record]) -> str:
     lines = [
         "## The patches\n",
-        "On the newest of these releases that a patch applies to: its statements that some job runs; the jobs that do;",
-        "those in which it was left out by itself, with all others there, and what came of it; what it adds at most",
-        "to a job that stays the same: collectives, waits of the host for the device, bytes of peak memory. A patch",
-        "without a row applies to none of these releases.\n",
+        f"On {space.WHOLE} or, where it does not apply, the newest release here where it does: its statements",
+        "that some job runs; the jobs that do; those in which it was left out, with all others there (one that",
+        "is off by default: was taken in), and what came of it; what it adds at most to a job that stays the same:",
+        "collectives, waits of the host for the device, bytes of peak memory.\n",
         "| patch | release | statements run | jobs | left out by itself | added |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    gaps = []
+    gaps, nowhere = [], []
     for patch_id in registry.catalogue():
         one = of(patch_id, found)
         if one is None:
+            nowhere.append(patch_id)
             continue
         if not one.run:
             gaps.append(patch_id)
@@ -122,12 +124,14 @@ def _patches(found: Sequence[Record]) -> str:
         lines.append(f"| {' | '.join(map(str, row))} |")
     if gaps:
         lines += ["", f"Gaps: no job runs a line of {', '.join(gaps)}."]
+    if nowhere:
+        lines += ["", f"On none of these releases: {', '.join(nowhere)}."]
     return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class OfPatch:
-    """A patch on the newest recorded release that it applies to. run: how many of its statements some of the jobs ran;
+    """A patch on the release where it is looked at by itself. run: how many of its statements some of the jobs ran;
     states: of the jobs in which it was left out by itself; added: the most collectives, waits of the host and bytes of
     peak memory that it adds to one that stays the same, None where there is none."""
 
@@ -141,7 +145,7 @@ class OfPatch:
 
 def of(patch_id: str, found: Sequence[Record]) -> OfPatch | None:
     """None where it applies to none of these releases."""
-    record = next((each for each in found if patch_id in each.statements), None)
+    record = records.home(patch_id, found)
     if record is None:
         return None
     run, statements = records.share(record, patch_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from packaging.version import Version
 
 import proofs
+from bystanders import space
 from bystanders.space import Job
 from bystanders.verdict import State, Verdict
 from dsfix.cli.status import Complaint
@@ -101,6 +102,12 @@ def load_all(directory: Path = DIRECTORY) -> list[Record]:
     """The newest release first."""
     releases = sorted((path.stem for path in directory.glob("*.json")), key=Version, reverse=True)
     return [load(release, directory) for release in releases]
+
+
+def home(patch_id: str, found: Sequence[Record]) -> Record | None:
+    """Where the patch is looked at by itself: the record that has all jobs, or else the newest, if it applies there."""
+    there = [each for each in found if patch_id in each.statements]
+    return max(there, key=lambda each: (each.release == space.WHOLE, Version(each.release)), default=None)
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:

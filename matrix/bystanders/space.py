@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +71,9 @@ FACTORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 #: How often a level is dealt: four ranks take two cores twice as long as two.
 _OFTEN: Mapping[str, int] = {"1": 3, "2": 4, "4": 1}
 
+#: The release whose record has all jobs. That of another has the first pinned one of each scenario, and one of all.
+WHOLE = "0.18.9"
+
 Setting = Mapping[str, str]
 
 
@@ -117,6 +121,23 @@ def possible(setting: Setting) -> bool:
 def jobs() -> list[Job]:
     """All jobs, in the order of the scenarios' names."""
     return [job for each in scenario.load().values() for job in _jobs(each)]
+
+
+def jobs_of(release: str) -> list[Job]:
+    """Those that the release's record has."""
+    if release == WHOLE:
+        return jobs()
+    found: list[Job] = []
+    for name, each in itertools.groupby(jobs(), lambda job: job.scenario.name):
+        every = list(each)
+        dealt = random.Random(f"{name}, {release}").choice(every)
+        found += [job for job in every if job is dealt or job is sample(every)]
+    return found
+
+
+def sample(every: Sequence[Job]) -> Job | None:
+    """Of the jobs of one scenario, the first pinned one."""
+    return next((job for job in every if job.pinned), None)
 
 
 def _jobs(each: Scenario) -> Iterator[Job]:

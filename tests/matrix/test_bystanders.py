@@ -83,6 +83,16 @@ class TestSpace:
         monkeypatch.setattr(scenario, "load", lambda: more)
         assert before < {job.id for job in space.jobs()}
 
+    def test_another_release_has_the_first_pinned_job_of_each_scenario_and_any_one(self):
+        every = {job.id for job in space.jobs_of(space.WHOLE)}
+        parts = [{job.id for job in space.jobs_of(each)} for each in ("0.14.2", "0.19.8")]
+        assert all(part < every for part in parts)
+        assert parts[0] != parts[1]
+        for part in parts:
+            names = [job.scenario.name for job in space.jobs() if job.id in part]
+            assert set(names) == set(scenario.load())
+            assert max(map(names.count, names)) == 2
+
     def test_a_level_that_a_scenario_rules_out_does_not_occur(self):
         each = Scenario("by two", lambda job: None, only={"stage": "12", "ranks": ("2",)})
         settings = [job.setting for job in space._jobs(each)]
@@ -360,6 +370,16 @@ class TestPage:
         ran = docs.render([a_record(job, Found("same"), zero12_empty_parameter="3")])
         assert "Gaps" not in ran
         assert "| zero12_empty_parameter | 1.0 | 2 of 3 | 1 | - | - |" in ran
+
+    def test_a_patch_is_looked_at_where_all_jobs_are_or_on_the_newest_release(self, job):
+        old, whole, new = (
+            Record(each, statements={"zero12_empty_parameter": 3}) for each in ("0.14.2", "0.18.9", "0.19.8")
+        )
+        assert records.home("zero12_empty_parameter", [new, whole, old]) is whole
+        assert records.home("zero12_empty_parameter", [new, old]) is new
+        assert records.home("zero_step_at_initialization", [new, old]) is None
+        told = docs.faults([a_record(job, Found("same")), new])  # proved on 1.0, the newest
+        assert not any("another now" in each for each in told)
 
     def test_a_damaged_record_is_a_complaint(self, tmp_path):
         (tmp_path / "1.0.json").write_text("{")

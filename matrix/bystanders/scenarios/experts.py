@@ -1,0 +1,119 @@
+"""DeepSpeed's layer of experts, where each expert has room for all tokens, and where it has not."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from bystanders.scenario import scenario
+
+if TYPE_CHECKING:
+    from bystanders.job import Job
+
+_EXPERTS = 4
+_FITS: Any = {
+    "stage": "012",
+    "offload": ("none",),
+    "precision": ("fp32", "bf16"),
+    "partitioning": ("parameters persist",),
+}
+
+
+def _model(job: Job, k: int, room: float, ep_size: int = 1, **options: Any) -> Any:
+    """room: as a multiple of what each expert gets on average."""
+    nn = job.torch.nn
+    job.torch.manual_seed(0)
+    below, head = nn.Linear(16, 16), nn.Linear(16, 1)
+    experts = [nn.Linear(16, 16) for _ in range(_EXPERTS)]
+    router = nn.Linear(16, _EXPERTS, bias=False)
+    if job.plain:
+        names = {f"deepspeed_moe.experts.deepspeed_experts.{number}": each for number, each in enumerate(experts)}
+        moe: Any = _Plain(job, k, {"deepspeed_moe.gate.wg": router, **names})
+    else:
+        options = {"use_rts": False, "top2_2nd_expert_sampling": False, "min_capacity": 1, **options}
+        make = importlib.import_module("deepspeed.moe.layer").MoE
+        moe = make(16, experts[0], _EXPERTS, ep_size, k=k, capacity_factor=room, **options)
+        kept = moe.deepspeed_moe
+        for number, each in enumerate(kept.experts.deepspeed_experts):
+            own = number if ep_size == 1 else job.rank % ep_size * len(kept.experts.deepspeed_experts) + number
+            each.load_state_dict(experts[own].state_dict())
+        kept.gate.wg.load_state_dict(router.state_dict())
+
+    def forward(self: Any, x: Any) -> Any:
+        found = self.moe(self.below(x).tanh())
+        return self.head(found if job.plain else found[0])
+
+    return job.model(forward, below=below, moe=moe, head=head)
+
+
+def _Plain(job: Job, k: int, parts: dict[str, Any]) -> Any:
+    """The layer without DeepSpeed: weights of the k best, for k > 1 of the k best only, add up to 1."""
+
+    def forward(self: Any, x: Any) -> Any:
+        router, *experts = parts.values()
+        probabilities = router(x.float()).softmax(dim=1)
+        chosen = job.torch.zeros_like(probabilities).scatter(1, probabilities.topk(k, dim=1).indices, 1.0)
+        weights = probabilities * chosen
+        if k > 1:
+            weights = weights / weights.sum(dim=1, keepdim=True)
+        return sum(weights[:, [number]] * expert(x) for number, expert in enumerate(experts))
+
+    model = job.model(forward)
+    for path, part in parts.items():  # under DeepSpeed's names
+        at = model
+        *way, last = path.split(".")
+        for name in way:
+            if not hasattr(at, name):
+                at.add_module(name, job.torch.nn.Module())
+            at = getattr(at, name)
+        at.add_module(last, part)
+    return model
+
+
+def _trained(job: Job, model: Any) -> None:
+    parameters: Any = list(model.parameters())
+    if not job.plain and job.stage:
+        split = importlib.import_module("deepspeed.moe.utils").split_params_into_different_moe_groups_for_optimizer
+        parameters = split({"params": parameters, "name": "all"})
+    engine = job.engine(model, parameters)
+    for step in range(3):
+        job.train(engine, step)
+
+
+@scenario("each token goes to one expert, which has room for all", pinned=[{"stage": "1"}], **_FITS)
+def experts_best(job: Job) -> None:
+    _trained(job, _model(job, 1, _EXPERTS))
+
+
+@scenario("each token goes to two experts, which have room for all", pinned=[{"stage": "2"}], **_FITS)
+def experts_two(job: Job) -> None:
+    _trained(job, _model(job, 2, _EXPERTS))
+
+
+@scenario(
+    "each token goes to three experts, which have room for all",
+    pinned=[{"stage": "0"}, {"stage": "2", "precision": "bf16", "ranks": "1"}],
+    **_FITS,
+)
+def experts_three(job: Job) -> None:
+    _trained(job, _model(job, 3, _EXPERTS))
+
+
+@scenario("each token goes to three experts, and none is dropped", **_FITS)
+def experts_three_undropped(job: Job) -> None:
+    _trained(job, _model(job, 3, 1.0, drop_tokens=False))
+
+
+@scenario("experts of two ranks have room for all", reference=False, ranks=("2", "4"), **_FITS)
+def experts_on_two_ranks(job: Job) -> None:
+    _trained(job, _model(job, 3, _EXPERTS, ep_size=2))
+
+
+@scenario(
+    "each token goes to one of two ranks' experts, which have too little room",
+    reference=False,
+    ranks=("2", "4"),
+    **_FITS,
+)
+def experts_short_of_room(job: Job) -> None:
+    _trained(job, _model(job, 1, 1.0, ep_size=2))
