@@ -28,11 +28,16 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
         run = {name: records.bits(numbers) for name, numbers in sorted(seen.run.items())}
         before = record.current(job)
         record.jobs[job.id] = Run(job.scenario.fingerprint(), found, run, before.one if before else {})
-        told = next(rank for rank in seen.ranks if rank)
-        applied = [name for name, outcome in told["patches"].items() if outcome == _APPLIED]
-        record.statements = {name: told["statements"][name] for name in applied}
         record.date = datetime.date.today().isoformat()
-        record.versions = told["versions"]
+        told = next((rank for rank in seen.ranks if rank), None)
+        if told is not None:  # some rank came to its end
+            applied = [name for name, outcome in told["patches"].items() if outcome == _APPLIED]
+            named = [name for name in record.statements if name in catalogue() and not catalogue()[name].patch.default]
+            record.statements = {
+                **{name: record.statements[name] for name in named},
+                **{name: told["statements"][name] for name in applied},
+            }
+            record.versions = told["versions"]
         if keep:
             records.save(record)
 

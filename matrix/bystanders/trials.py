@@ -26,7 +26,7 @@ from preload import Preloaded
 
 _HERE = Path(__file__).parent
 _SCRIPTS = (_HERE / "marking.py", _HERE / "preloading.py")
-_TIMEOUT = 60.0  # seconds, for one job
+_TIMEOUT = 180.0  # seconds, for one job
 
 #: Without the patches, but for those without which the release cannot be imported beside this torch.
 NONE = "none"

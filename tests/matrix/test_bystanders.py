@@ -310,6 +310,20 @@ class TestRunning:
         running.jobs(record, trials, [job], 1, keep=False)
         assert record.jobs[job.id].found.state == "same"
 
+    def test_a_job_that_hangs_without_and_with_dsfix_is_recorded(self, job):
+        record = Record("1.0", statements={"zero12_empty_parameter": 3})
+        hangs = seen(None, None, late=True)
+        running.jobs(record, Trials(**{NONE: hangs, ALL: hangs, PLAIN: moved(RIGHT)}), [job], 1, keep=False)
+        assert record.jobs[job.id].found.state in ("ended", "other")
+        assert record.statements == {"zero12_empty_parameter": 3}
+
+    def test_what_is_known_of_a_patch_that_is_off_by_default_stays(self, job):
+        off = "zero2_offload_several_backwards"
+        record = Record("1.0", statements={off: 7, "zero3_empty_parameter": 1})
+        trials = Trials(**{NONE: moved(RIGHT), ALL: moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)})
+        running.jobs(record, trials, [job], 1, keep=False)
+        assert record.statements == {off: 7, "zero12_empty_parameter": 3}
+
     def test_one_patch_is_left_out_where_its_lines_are_run(self, job, monkeypatch):
         monkeypatch.setattr(records, "save", lambda record: None)
         old = {"zero12_empty_parameter": "1", "zero12_full_bucket_dtype": "1"}
