@@ -136,13 +136,16 @@ class _Session:
         extra = scratch / "extra"
         install = ["uv", "pip", "install", "--quiet", "--no-deps", "--target", str(extra), _NEEDS]
         subprocess.run([*install, "--python", sys.executable], check=True)
+        extensions = cache_directory() / "framework-tests"
+        for lock in extensions.rglob("lock"):
+            lock.unlink()  # of a build that was killed, on which the next would wait for ever
         environment = isolated(scratch)
         environment.update(
             GLOO_SOCKET_IFNAME="lo",
             PATH=os.pathsep.join([os.path.dirname(sys.executable), environment["PATH"]]),
             PYTHONPATH=os.pathsep.join([str(MACHINE), str(extra), environment["PYTHONPATH"]]).rstrip(os.pathsep),
             RUN_SLOW="1",
-            TORCH_EXTENSIONS_DIR=str(cache_directory() / "framework-tests"),
+            TORCH_EXTENSIONS_DIR=str(extensions),
         )
         subprocess.run([sys.executable, str(HERE / "models.py")], cwd=self._work, env=environment, check=True)
         if variant == "with":
