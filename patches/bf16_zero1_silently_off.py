@@ -7,17 +7,19 @@ Why: `data_types.grad_accum_dtype: "fp32"` with bf16 and ZeRO-1 asks for BF16_Op
 How: with ZeRO on, "bf16" means BF16_Optimizer; on 0.18.3 and 0.18.4 it gets the attributes by which the engine scales
     a loss. Nothing else uses it in these releases, and it is made to compute what the others do: a gradient is added to
     the fp32 ones as soon as there is one (`bf16.immediate_grad_update`), and then taken out of `.grad`, so that none
-    counts twice, however many backward passes make it; what a script discards by setting `.grad` to None leaves the
-    fp32 gradients, too; a parameter that only other ranks used counts in the norm; `loss.backward()` without the engine
-    is refused, as by the optimizers whose place it takes. Without ZeRO, and for pipelines without it, all stays; so it
-    does with sparse gradients, and where the optimizer is given frozen parameters, of which BF16_Optimizer has none,
-    not even when they are unfrozen later: to have ZeRO-1 with a frozen base give it the trainable ones only. What is
-    frozen later has gradients of 0, as with ZeRO in general.
+    counts twice, however many backward passes make it. After `engine.backward` the sums stand in `.grad` until the next
+    one: what a script writes there (clipping, masks, `safe_set_full_grad`) or discards by setting it to None or to zero
+    goes into the fp32 gradients; what it writes by `.grad.data` cannot be told. A parameter that only other ranks used
+    counts in the norm; `loss.backward()` without the engine is refused, as by the optimizers whose place it takes.
+    Without ZeRO, and for pipelines without it, all stays; so it does with sparse gradients, and where the optimizer is
+    given frozen parameters, of which BF16_Optimizer has none, not even when they are unfrozen later: to have ZeRO-1
+    with a frozen base give it the trainable ones only. What is frozen later has gradients of 0, as with ZeRO in
+    general.
 Changes: fp32 weights and optimizer states are split among the ranks, gradients are accumulated in fp32: numbers change
-    by bf16's rounding; after a backward pass `.grad` is 0. A step whose gradients are all zero, or not finite, is an
-    AssertionError of BF16_Optimizer, as before 0.17.6 and since 0.18.5, where bf16_nonfinite_step_ends_job is left out.
-    A checkpoint written without the patch has no optimizer state: load it with `load_optimizer_states=False`, and the
-    job goes on from its bf16 weights, with an optimizer that starts anew.
+    by bf16's rounding; in a pipeline, and after a step, `.grad` is 0. A step whose gradients are all zero, or not
+    finite, is an AssertionError of BF16_Optimizer, as before 0.17.6 and since 0.18.5, where
+    bf16_nonfinite_step_ends_job is left out. A checkpoint written without the patch has no optimizer state: load it
+    with `load_optimizer_states=False`, and the job goes on from its bf16 weights, with an optimizer that starts anew.
 Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/7515 (0.17.6), fixed by
     https://github.com/deepspeedai/DeepSpeed/pull/7788 (0.18.5). The order of reducing and adding:
     https://github.com/deepspeedai/DeepSpeed/pull/7985 (0.19.0).
@@ -26,6 +28,7 @@ Retire: when DeepSpeed 0.18.4 is no longer supported here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
 _INIT = f"{_BF16}.__init__"
+# of a parameter: its `.grad` with the sum in it, and that tensor's version
+_SHOWN = "_dsfix_shown"
 
 
 def is_for(engine: Any, optimizer: Any) -> bool:
@@ -49,16 +54,44 @@ def is_for(engine: Any, optimizer: Any) -> bool:
     )
 
 
-def discard(optimizer: Any) -> None:
-    """What a script has discarded since the last backward pass: DeepSpeed itself sets no gradient to None there."""
-    for i, group in enumerate(optimizer.bf16_groups):
-        for j, parameter in enumerate(group):
-            if optimizer.fp32_groups_has_gradients[i][j] and parameter.grad is None:
-                optimizer.fp32_groups_gradients[i][j].zero_()
+def take(optimizer: Any) -> None:
+    """What a script has done to the gradients since `show`: set to None, written to, or nothing."""
+    for group, gradients, has in _groups(optimizer):
+        for parameter, gradient, had in zip(group, gradients, has):
+            shown = parameter.__dict__.pop(_SHOWN, None)
+            if parameter.grad is None:
+                if had:  # DeepSpeed itself sets none to None there
+                    gradient.zero_()
+            elif shown is not None:
+                if parameter.grad is not shown[0] or parameter.grad._version != shown[1]:
+                    gradient.copy_(parameter.grad.detach().reshape(gradient.shape))
+                parameter.grad.detach().zero_()
+
+
+def show(engine: Any) -> None:
+    """After a backward pass: the sums so far in `.grad`, where scripts look at them, clip them or write to them."""
+    import torch
+
+    if engine.pipeline_parallelism:  # which reduces later
+        return
+    averaged = engine.is_gradient_accumulation_boundary()
+    for group, gradients, has in _groups(engine.optimizer):
+        for number, parameter in enumerate(group):
+            if not (has[number] or (averaged and parameter.requires_grad)):
+                continue
+            has[number] = True
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            parameter.grad.detach().copy_(gradients[number].view(parameter.shape))
+            setattr(parameter, _SHOWN, (parameter.grad, parameter.grad._version))
+
+
+def _groups(optimizer: Any) -> Iterator[tuple[Any, Any, Any]]:
+    return zip(optimizer.bf16_groups, optimizer.fp32_groups_gradients, optimizer.fp32_groups_has_gradients)
 
 
 def begin_step(optimizer: Any) -> None:
-    discard(optimizer)
+    take(optimizer)
     for has_gradients in optimizer.fp32_groups_has_gradients:
         has_gradients[:] = [True] * len(has_gradients)  # what this rank did not use has the others' gradient, or zeros
 
@@ -88,16 +121,29 @@ PATCH = Patch(
             "    self.custom_loss_scaler, self.external_loss_scale = False, None\n"
             "    self.torch_autocast_gradscaler, self.loss_scaler = None, LossScaler(scale=1.0)",
         ),
-        Edit(f"{_BF16}._update_hp_grad", replace="if clear_lp_grads:\n    ...", code="lp.grad.zero_()"),
         Edit(
-            f"{_BF16}.clear_lp_grads",
-            before="zero_grads_list = []",
-            code=f"from {__name__} import discard\ndiscard(self)",
+            f"{_BF16}._update_hp_grad",
+            before="hp_grad.data.add_(lp.grad.data.to(hp_grad.dtype).view(hp_grad.shape))",
+            # a backward pass that DeepSpeed does not know of has added to the sum in `.grad`
+            code=f"if lp.__dict__.pop('{_SHOWN}', None) is not None:\n    hp_grad.zero_()",
+        ),
+        Edit(f"{_BF16}._update_hp_grad", replace="if clear_lp_grads:\n    ...", code="lp.grad.zero_()"),
+        *(
+            Edit(f"{_BF16}.{name}", before=statement, code=f"from {__name__} import take\ntake(self)")
+            for name, statement in (
+                ("clear_lp_grads", "zero_grads_list = []"),
+                ("get_grads_for_reduction", "if self.has_moe_layers:\n    ..."),
+            )
         ),
         Edit(
             f"{_BF16}.step",
             after="if closure is not None:\n    ...",
             code=f"from {__name__} import begin_step\nbegin_step(self)",
+        ),
+        Edit(
+            f"{_ENGINE}._backward_epilogue",
+            before="see_memory_usage('Engine after backward', force=self.memory_breakdown())",
+            code=f"if isinstance(self.optimizer, BF16_Optimizer):\n    from {__name__} import show\n    show(self)",
         ),
         Edit(
             f"{_ENGINE}._backward_prologue",

@@ -4,7 +4,8 @@ Why: ZeRO-3 keeps each gradient in a buffer that the first micro-batch of a step
     nothing clears. A parameter that the forward pass does not reach (another task's head, a branch, a layer that is
     dropped) keeps the gradient of the last step that did reach it, and is updated with it in each step; one that a
     later micro-batch reaches first has its gradient added to the old one. With optimizer offload, where at the last
-    micro-batch gradients are handed over, what only earlier micro-batches reached is old as well. Nothing fails.
+    micro-batch gradients are handed over, what only earlier micro-batches reached is old as well, and so is what is
+    frozen for now, which without offload gets zeros. Nothing fails.
 How: after the first micro-batch of a step the buffers that it did not reach are zeroed; at the last one the offloaded
     gradients of all parameters that it did not reach are taken from their buffers.
 Changes: for models of which a step may leave parameters out, such a step's gradient for them is zero, as with ZeRO-1
@@ -39,7 +40,7 @@ def renew(optimizer: Any, buffers: dict[int, Any]) -> None:
     at_boundary = optimizer.offload_optimizer and (at_boundary() if callable(at_boundary) else at_boundary)
     for group in optimizer.fp16_groups:
         for param in group:
-            if not param.requires_grad or written.get(param.ds_id) == optimizer.micro_step_id:
+            if written.get(param.ds_id) == optimizer.micro_step_id:
                 continue
             if optimizer.micro_step_id == 0:
                 buffers[param.ds_id].zero_()
