@@ -158,6 +158,14 @@ class TestVerdict:
         one, other = (seen(rank(ended=f"ValueError: {n}")) for n in range(2))
         assert verdict.judge("fp32", one, other, None).state is State.WORSE
 
+    @pytest.mark.parametrize("label", ["movement", "[bits] movement"])
+    def test_where_nothing_says_what_is_right_only_rounding_may_differ(self, label):
+        def found(value):
+            return seen(rank((label, np.asarray(value))))
+
+        assert verdict.judge("fp32", found(RIGHT), found(RIGHT * (1 + 1e-6)), None).state is State.RIGHT
+        assert verdict.judge("fp32", found(RIGHT), found(RIGHT * (1 + 1e-4)), None).state is State.WORSE
+
     def test_a_reference_that_ended_says_nothing(self):
         found = judged(moved(RIGHT), moved(RIGHT), moved(RIGHT, ended="ValueError: no"))
         assert (found.state, found.why) == (State.OTHER, "plain PyTorch did not get to the end: ValueError: no")
