@@ -5,9 +5,10 @@ Why: since 0.17.6 a bf16 engine without ZeRO has no ZeRO optimizer any more, but
     the checkpoint's weights in the model, and the initial ones in the optimizer's fp32 copies. The first step writes
     these to the model: what was trained is gone.
 How: bf16 alone counts as ZeRO no longer, neither when the optimizer is saved nor when it is loaded. Where a checkpoint
-    has no optimizer, as those written without the patch, the fp32 copies are taken from its weights, with a warning.
-    Where the optimizer's state cannot be told, the weights are saved without it, as before, with a warning. An engine
-    without an optimizer, which has a BF16_Optimizer, saves what it did, and looks for no optimizer in a checkpoint.
+    has no optimizer, as those written without the patch, or one that cannot be loaded (of another precision, of other
+    groups), the fp32 copies are taken from its weights, with a warning. Where the optimizer's state cannot be told, the
+    weights are saved without it, as before, with a warning. An engine without an optimizer, which has a BF16_Optimizer,
+    saves what it did, and looks for no optimizer in a checkpoint.
 Changes: a resumed job goes on where it was. From a checkpoint written without the patch it has the weights, rounded to
     bf16, and an optimizer without moments. What a job has trained that was resumed without the patch started from the
     weights that the script initialized or loaded, not from the checkpoint's.
@@ -49,11 +50,9 @@ PATCH = Patch(
             replace=f"has_zero_optimizer_state = {_TAKEN_FOR_ZERO}",
             code="""has_zero_optimizer_state = self.zero_optimization() or isinstance(self.optimizer, BF16_Optimizer)
 if (load_optimizer_states and self.optimizer is not None and self.bfloat16_enabled()
-        and not has_zero_optimizer_state and not self.has_moe_layers and checkpoint.get('optimizer') is None):
-    logger.warning(f"{load_path} has no optimizer state (written by DeepSpeed 0.17.6 to 0.18.4 with bf16 and without "
-                   "ZeRO): the optimizer starts anew from the checkpoint's weights")
-    self.optimizer.refresh_fp32_params()
-    has_zero_optimizer_state = True""",
+        and not has_zero_optimizer_state and not self.has_moe_layers):
+    from dsfix.patches.stage0_checkpoint_loses_optimizer import takes
+    has_zero_optimizer_state = not takes(self.optimizer, checkpoint.get('optimizer'), load_path)""",
         ),
     ),
     symptom="",
@@ -86,6 +85,24 @@ def state_dict_of_optimizer(engine: Any, left_to_zero: bool) -> Any:
 
             warn(f"a checkpoint is saved without the optimizer's state: {type(error).__name__}: {error}")
         return None
+
+
+def takes(optimizer: Any, saved: Any, path: str) -> bool:
+    """Whether the optimizer can go on from what was saved of one; where not it gets the checkpoint's weights."""
+    why = "it was written by DeepSpeed 0.17.6 to 0.18.4 with bf16 and without ZeRO"
+    before = dict(vars(optimizer.optimizer))
+    if saved is not None:
+        try:
+            optimizer.load_state_dict(saved, load_optimizer_states=True)
+            return True
+        except Exception as error:  # without the patch it is not looked at: the weights may be all that is wanted
+            why = f"{type(error).__name__}: {error}"
+            vars(optimizer.optimizer).update(before)
+    from dsfix.log import warn
+
+    warn(f"{path} has no optimizer state for this job ({why}): the optimizer starts anew from the checkpoint's weights")
+    optimizer.refresh_fp32_params()
+    return False
 
 
 _LEARNING_RATE = 0.1
