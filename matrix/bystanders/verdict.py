@@ -63,7 +63,7 @@ def judge(precision: str, before: Seen, after: Seen, plain: Seen | None) -> Verd
     if plain is None:
         if ends[0] and not ends[1]:
             return Verdict(State.RIGHT, f"goes on where it ended: {ends[0]}", _WHOLE, 0.0, **more)
-        if not any(ends) and off(after, before, bits=True)[0] <= _FLOORS[half]:
+        if not any(ends) and _apart(before, after) <= _FLOORS[half]:
             return Verdict(State.RIGHT, f"rounded otherwise from {difference} on", **more)
         return Verdict(State.WORSE, ends[1] or f"not the same: {difference}", 0.0, _WHOLE, **more)
     (off_before, where_before), (off_after, where_after) = (
@@ -108,13 +108,23 @@ def _same(left: Any, right: Any) -> bool:
     return bool(type(left) is type(right) and left == right)
 
 
-def off(seen: Seen, plain: Seen, bits: bool = False) -> tuple[float, str]:
-    """The largest relative distance of a note from plain PyTorch's, and its label; with `bits`, of all notes."""
+def _apart(one: Seen, other: Seen) -> float:
+    """The largest relative distance of a note from the other's."""
+    worst = 0.0
+    for left, right in ((a["notes"], b["notes"]) for a, b in zip(one.ranks, other.ranks) if a and b):
+        if [label for label, _ in left] != [label for label, _ in right]:
+            return _WHOLE
+        worst = max([worst, *(_distance(yours, mine) for (_, mine), (_, yours) in zip(left, right))])
+    return worst
+
+
+def off(seen: Seen, plain: Seen) -> tuple[float, str]:
+    """The largest relative distance of a note from plain PyTorch's, and its label."""
     worst, where = 0.0, ""
     for rank, reference in zip(seen.ranks, plain.ranks):
         right = dict((reference or {"notes": []})["notes"])
         for label, value in (rank or {"notes": []})["notes"]:
-            if (label.startswith("[bits]") and not bits) or label not in right:
+            if label.startswith("[bits]") or label not in right:
                 continue
             distance = _distance(value, right[label])
             if distance > worst:

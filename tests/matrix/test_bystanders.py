@@ -165,6 +165,7 @@ class TestVerdict:
 
         assert verdict.judge("fp32", found(RIGHT), found(RIGHT * (1 + 1e-6)), None).state is State.RIGHT
         assert verdict.judge("fp32", found(RIGHT), found(RIGHT * (1 + 1e-4)), None).state is State.WORSE
+        assert verdict.judge("fp32", found(RIGHT), seen(rank()), None).state is State.WORSE
 
     def test_a_reference_that_ended_says_nothing(self):
         found = judged(moved(RIGHT), moved(RIGHT), moved(RIGHT, ended="ValueError: no"))
