@@ -54,7 +54,8 @@ def _run(options: argparse.Namespace) -> int:
     from upstream.session import Session
 
     record = records.load(options.release, options.of or f"v{options.release}")
-    with _interruptible(), Session(options.tests, options.release, options.seconds, options.ranks) as session:
+    patches = () if record.own else fixes.asked_for()
+    with _interruptible(), Session(options.tests, options.release, options.seconds, options.ranks, patches) as session:
         files = _files(options, record, session.tests)
         found, uncollected = session.collect(files)
         record.ranks, record.seconds = options.ranks, options.seconds

@@ -35,7 +35,8 @@ on both sides.
 _CURES = """
 ## The tests that came with upstream's fixes
 
-On releases that do not have the fix yet. "All but the patch" is dsfix with every patch but this one.
+On releases that do not have the fix yet; with it includes those of the fixes' patches that are off by default. "All
+but the patch" is dsfix with every patch but this one.
 
 """
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from packaging.version import Version
+
+from dsfix.registry import catalogue
+
 
 @dataclass(frozen=True)
 class Fix:
@@ -24,9 +28,29 @@ _ZERO_V1 = "unit/v1/zero"
 _ACCUMULATION = "TestZeroUserBackwardGradAccumulation"
 _COPY = "test_allreduce_and_copy"
 _SCHEDULERS = "unit/runtime/test_lr_schedulers.py"
+_UNIVERSAL = "unit/checkpoint/test_universal_checkpoint.py::TestZeROUniversalCheckpointDP"
 
 #: the tests as they are at the newest tag
 FIXES: tuple[Fix, ...] = (
+    Fix(
+        6597,
+        "0.15.3",
+        (f"{_SCHEDULERS}::TestGetLrBeforeTrain",),
+        ("warmup_first_step", "warmup_cosine_first_step"),
+    ),
+    Fix(
+        7018,
+        "0.16.5",
+        ("unit/runtime/test_multiple_models.py::TestMultipleModels::test_bf16_optimizer",),
+        ("bf16_retain_graph_dropped",),
+    ),
+    Fix(
+        7585,
+        "0.18.0",
+        # what sub-groups are for: ZeRO-3, with the optimizer's state
+        (f"{_UNIVERSAL}::test_dp_world_size_2to2[100-True-False-3-",),
+        ("universal_checkpoint_subgroups", "universal_checkpoint_load_subgroups"),
+    ),
     Fix(
         7707,
         "0.18.3",
@@ -62,7 +86,11 @@ FIXES: tuple[Fix, ...] = (
     Fix(
         8141,
         "0.19.3",
-        (f"{_ZERO_V1}/test_overlap_comm_record_stream.py::{_COPY}_with_multiple_ranks_records_consumer_buffers",),
+        (
+            f"{_ZERO_V1}/test_overlap_comm_record_stream.py::{_COPY}_with_multiple_ranks_records_consumer_buffers",
+            "unit/ops/muon/test_muon.py::TestMuonZero12NumericalCorrectness",
+        ),
+        ("muon_reduce_scatter",),
     ),
     Fix(7965, "0.19.0", (f"{_ZERO_V1}/test_overlap_comm_record_stream.py::{_COPY}",)),
     Fix(
@@ -138,9 +166,21 @@ def of(test: str, known: Sequence[Fix] | None = None) -> Fix | None:
     return next((fix for fix in fixes if test.startswith(fix.tests)), None)
 
 
+def lacking(test: str, release: str) -> bool:
+    """Whether it came with a fix that the release does not have."""
+    fix = of(test)
+    return fix is not None and Version(release) < Version(fix.release)
+
+
 def patches(test: str) -> tuple[str, ...]:
     fix = of(test)
     return fix.patches if fix is not None else ()
+
+
+def asked_for() -> list[str]:
+    """The patches to name for tests of fixes: all that are on by default, and those of fixes that are not."""
+    cures = {patch for fix in FIXES for patch in fix.patches}
+    return [name for name, entry in catalogue().items() if entry.patch.default or name in cures]
 
 
 def files() -> list[str]:

@@ -14,7 +14,7 @@ from upstream.records import VARIANTS, Record, Run
 from upstream.session import Ended
 
 #: tests that share a process
-_GROUP = 40
+_GROUP = 100
 #: how often what is worse is run again, on both sides
 _REPEATS = 2
 
@@ -87,12 +87,12 @@ def _groups(tests: Sequence[str]) -> Iterator[list[str]]:
 
 def chosen(tests: Sequence[str], record: Record, prefixes: Sequence[str], limit: int | None) -> list[str]:
     """Of those collected: what begins with one of `prefixes`; else, of the release's own, what is selected, and of
-    another's what came with the fixes.
+    another's what came with fixes that the release does not have.
     """
     if prefixes:
         found = [test for test in tests if test.startswith(tuple(prefixes))]
     elif record.own:
         found = [test for test in tests if not selection.left_out(test)]
     else:
-        found = [test for test in tests if fixes.of(test) is not None]
+        found = [test for test in tests if fixes.lacking(test, record.release)]
     return selection.sampled(found, limit)

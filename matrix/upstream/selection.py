@@ -22,23 +22,22 @@ FILES: Mapping[str, tuple[str, ...]] = {
         "unit/runtime/test_multiple_models.py",
         "unit/runtime/test_ds_config_dict.py",
         "unit/runtime/test_ds_config_model.py",
-        "unit/runtime/test_data.py",
-        "unit/runtime/test_runtime_utils.py",
-        "unit/runtime/test_pld.py",
         "unit/runtime/test_autocast.py",
-        "unit/runtime/sparse_tensor/test_*.py",
-        "unit/runtime/comm/test_*.py",
-        "unit/runtime/utils/test_*.py",
         "unit/runtime/activation_checkpointing/test_*.py",
-        "unit/elasticity/test_*.py",
-        "unit/utils/test_*.py",
     ),
 }
+
+_UNCHANGED = "no patch changes what they run"
 
 #: pattern of ids -> why they are left out
 LEFT_OUT: Mapping[str, str] = {
     "*test_nvme_checkpointing.py*": "asynchronous I/O with an NVMe device",
     "*half_precision/test_fp8.py*": "transformer_engine, on a GPU",
+    "*zero/test_zero_config.py*": _UNCHANGED,
+    "*zero/test_zero_tiled.py*": _UNCHANGED,
+    "*checkpoint/test_autotp_uc_checkpoint.py*": _UNCHANGED,
+    "*pipe/test_pipe_schedule.py*": _UNCHANGED,
+    "*pipe/test_topology.py*": _UNCHANGED,
 }
 
 

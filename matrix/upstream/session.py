@@ -45,14 +45,15 @@ class Ended:
 class Session:
     """The tests of `directory`, a clone of DeepSpeed or its `tests`, on one release. A context manager.
 
-    They are copied, for they write files, and a DeepSpeed beside them is not the one that is tested.
+    They are copied, for they write files, and a DeepSpeed beside them is not the one that is tested. patches: with
+    dsfix means with these, instead of those that are on by default.
     """
 
-    def __init__(self, directory: Path, release: str, seconds: float, ranks: int) -> None:
+    def __init__(self, directory: Path, release: str, seconds: float, ranks: int, patches: Sequence[str] = ()) -> None:
         tests = directory / "tests" if (directory / "tests" / "unit").is_dir() else directory
         if not (tests / "unit").is_dir():
             raise Complaint(f"{directory} has no tests/unit: a clone of DeepSpeed at the release's tag is needed")
-        self._source, self._seconds, self._ranks = tests, seconds, ranks
+        self._source, self._seconds, self._ranks, self._patches = tests, seconds, ranks, patches
         self._path = environments.installed(release)
         self._extensions = cache_directory() / "upstream" / release
         self._stack = ExitStack()
@@ -175,11 +176,12 @@ class Session:
             DS_ACCELERATOR="cpu",
             LOCAL_SIZE=str(self._ranks),
             DS_DISABLE_REUSE_DIST_ENV="1",
+            OMP_NUM_THREADS="1",  # as launchers have it: the ranks share the processor
             DS_UNITTEST_TIMEOUT="100000",  # the limit is kept here, where the others go on
             TORCH_EXTENSIONS_DIR=str(self._extensions),
             TOKENIZERS_PARALLELISM="false",
         )
-        environment.pop("DSFIX_SKIP", None)
+        environment.update(DSFIX_SKIP="", DSFIX_ONLY=",".join(self._patches))
         environment["PYTHONPATH"] = os.pathsep.join([str(_INSIDE), environment["PYTHONPATH"]])
         return with_dsfix(environment) if variant == "with" else environment
 

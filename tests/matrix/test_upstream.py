@@ -122,10 +122,10 @@ class TestSelection:
         assert chosen == [test for test in tests if test in chosen]
 
     def test_a_file_is_found_where_the_release_has_it(self, tmp_path):
-        for name in ("unit/v1/zero/test_zero.py", "unit/runtime/test_pld.py", "unit/inference/test_inference.py"):
+        for name in ("unit/v1/zero/test_zero.py", "unit/runtime/test_autocast.py", "unit/inference/test_inference.py"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).touch()
-        assert selection.files(tmp_path) == ["unit/v1/zero/test_zero.py", "unit/runtime/test_pld.py"]
+        assert selection.files(tmp_path) == ["unit/v1/zero/test_zero.py", "unit/runtime/test_autocast.py"]
         assert selection.family("unit/v1/zero/test_zero.py::Test::test[1]") == "ZeRO"
 
     def test_what_is_left_out_has_a_reason(self, tmp_path):
@@ -219,6 +219,7 @@ class TestRun:
         monkeypatch.setattr(fixes, "FIXES", (Fix(1, "0.19.0", ("file::of_fix",)),))
         tests = ["file::of_fix[1]", "file::of_fix[2]", "file::other"]
         assert run.chosen(tests, Record("0.18.9", "v0.19.8"), (), None) == tests[:2]
+        assert run.chosen(tests, Record("0.19.0", "v0.19.8"), (), None) == [], "it has the fix"
         assert run.chosen(tests, Record("0.18.9", "v0.18.9"), (), 1) == ["file::of_fix[1]", "file::other"]
         assert run.chosen(tests, Record("0.18.9", "v0.19.8"), ["file::o"], None) == tests
 

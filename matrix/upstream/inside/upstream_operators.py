@@ -6,7 +6,8 @@ import importlib
 
 _BUILDERS = ("ShareMemCommBuilder", "CCLCommBuilder", "FusedAdamBuilder", "CPUAdamBuilder")
 
-if __name__ == "__main__":
+
+def load() -> None:
     importlib.import_module("deepspeed")
     accelerator = importlib.import_module("deepspeed.accelerator").get_accelerator()
     for name in _BUILDERS:
@@ -14,3 +15,7 @@ if __name__ == "__main__":
             accelerator.create_op_builder(name).load(verbose=False)
         except Exception as error:  # not all releases have all of them for the CPU
             print(f"{name}: {error}")
+
+
+if __name__ == "__main__":
+    load()

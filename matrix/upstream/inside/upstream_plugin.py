@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 # the second and third are imported with the first optimizer otherwise, in each rank
-_PRELOADED = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "deepspeed")
+_PRELOADED = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "deepspeed", "upstream_rank")
 _ORDER = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
 _LENGTH = 160
 _now: dict[str, tuple[str, str]] = {}
