@@ -7,7 +7,8 @@ Why: since 0.18.3 the loss is not divided by the gradient accumulation steps (GA
 How: `engine.backward(loss)` divides the loss itself, as up to 0.18.2 and from 0.19.6 on, and the hooks leave the
     gradients of that backward pass alone, those of other engines too, and those of the backward passes that are called
     in it: by reentrant checkpoints, by hooks as cached losses have them. `scale_wrt_gas=False` and `loss.backward()`
-    without the engine stay as they are; for the latter see dict_output_double_scaling_direct.
+    without the engine stay as they are; for the latter see dict_output_double_scaling_direct. So does a loss before
+    which an output was differentiated with `create_graph`: a gradient penalty is made of what the hooks have divided.
 Changes: with GAS > 1 and an output that has loss and logits, as Hugging Face's models have it, gradients become GAS
     times larger: SGD's learning rate, gradient clipping, the logged norm and Adam's epsilon act on other numbers than
     before. Where the loss is the only tensor returned, or is computed outside, gradients stay the same but for rounding
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _HOOK = f"{_ENGINE}._backward_prologue_per_tensor"
+# a gradient that a hook has divided may be a part of the next loss
+_DIFFERENTIATED = "_dsfix_differentiated"
 _CONTEXT = "compiled_autograd(self._is_compiled_autograd_enabled, self._compile_kwargs)"
 
 
@@ -69,18 +72,20 @@ PATCH = Patch(
             f"{_ENGINE}.backward",
             after="gas_scaled_loss = loss / self.gradient_accumulation_steps() if scale_wrt_gas else loss",
             code=f"from {__name__} import dividers, of_loss\n"
+            f"divided = scale_wrt_gas and not vars(self).pop('{_DIFFERENTIATED}', False)\n"
             # else a hook has called this, with a loss that is multiplied by a gradient that is divided already
-            "if id(self) not in dividers():\n    loss = gas_scaled_loss",
+            "if divided and id(self) not in dividers():\n    loss = gas_scaled_loss",
         ),
         Edit(
             f"{_ENGINE}.backward",
             replace=_CONTEXT,
-            code=f"of_loss({_CONTEXT}, self, scale_wrt_gas)",
+            code=f"of_loss({_CONTEXT}, self, divided)",
         ),
         Edit(
             _HOOK,
             before="return grad / self.gradient_accumulation_steps()",
-            code=f"from {__name__} import dividers\nif dividers():\n    return grad",
+            code=f"from {__name__} import dividers\nif dividers():\n    return grad\n"
+            f"if torch.is_grad_enabled():\n    self.{_DIFFERENTIATED} = True",
         ),
     ),
     symptom="",

@@ -81,3 +81,23 @@ def discarded_in_place(job: Job) -> None:
         engine.backward(job.loss(engine, job.batch(100 + step)))
         engine.module.zero_grad(set_to_none=False)
         job.train(engine, step)
+
+
+@scenario(
+    "a penalty of degree one on the gradient by the inputs, where DeepSpeed divides that and not the penalty",
+    stage="1",
+    precision=("bf16, fp32 accumulation",),  # elsewhere a differentiated output ends ZeRO's backward pass early
+    accumulation=_SEVERAL,
+    pinned=[{"stage": "1", "precision": "bf16, fp32 accumulation", "accumulation": "3", "ranks": "1"}],
+)
+def gradient_norm_penalty(job: Job) -> None:
+    torch = job.torch
+    engine = job.engine(job.MLP())
+    for step in range(4):
+        for inputs, targets in job.batches(step):
+            output = engine(inputs.requires_grad_()).float()
+            (gradient,) = torch.autograd.grad(output.sum(), inputs, create_graph=True)
+            loss = torch.nn.functional.mse_loss(output, targets)  # not noted: it holds the divided gradient
+            engine.backward(loss + gradient.float().norm(dim=1).mean())
+            engine.step()
+        job.look(engine, f"step {step}")
