@@ -5,8 +5,9 @@ Why: Muon orthogonalizes a parameter's whole gradient. With `reduce_scatter`, th
     parts is orthogonalized all the same, on each rank with the mean in its own rows and its own local gradient in the
     others: another matrix on each rank, and the right one on none. Nothing fails.
 How: with Muon, gradients are reduced as with `"reduce_scatter": false`: every rank has the whole mean. The default path
-    sends as much (it is an all-reduce, of which each rank keeps its part). Optimizer offload and MoE stay as they are:
-    with offload a rank has its own part in any case, and for experts other code refuses `"reduce_scatter": false`.
+    sends as much (it is an all-reduce, of which each rank keeps its part). As there, gradients are divided by the ranks
+    before they are summed: a sum may be beyond fp16. Optimizer offload and MoE stay as they are: with offload a rank
+    has its own part in any case, and for experts other code refuses `"reduce_scatter": false`.
 Changes: the updates of the matrices on a border (one per border and optimizer group). A checkpoint written without the
     patch can be resumed; the momentum of these matrices was made of wrong gradients and fades in some tens of steps.
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7807, brought by
@@ -39,6 +40,11 @@ PATCH = Patch(
             code="self.reduce_scatter = reduce_scatter and (\n"
             "    self.cpu_offload or has_moe_layers or 'muon' not in self.optimizer.__class__.__name__.lower()\n"
             ")",
+        ),
+        Edit(
+            f"{_OPTIMIZER}.__init__",
+            replace="self.postscale_gradients = postscale_gradients",
+            code="self.postscale_gradients = postscale_gradients and self.reduce_scatter == reduce_scatter",
         ),
     ),
     symptom="",
