@@ -88,10 +88,11 @@ class Job:
         kind = self.setting["optimizer"].rpartition(" ")[2]
         make, options = _OPTIMIZERS[kind]
         if self.plain:
+            model.to(self.device)  # some optimizers make their state at once
             client = optimizer(given) if optimizer else make(given, **options)
             merged = space.config(self.setting)
             space._merge(merged, config)
-            engine: Any = Plain(model.to(self.device), client, merged, self.half)
+            engine: Any = Plain(model, client, merged, self.half)
         else:
             whole = space.config(self.setting)
             space._merge(whole, config)
