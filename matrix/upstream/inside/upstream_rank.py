@@ -1,4 +1,4 @@
-"""Imported once in the process that ranks are forked from."""
+"""Imported once in the process that ranks are forked from: what tests expect of a device, for CPUs; the operators."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import importlib
 from typing import Any
 
 
-def _without_devices() -> None:
-    """On the CPU DistributedDataParallel refuses the devices that tests give it."""
+def _accept_devices() -> None:
+    """On the CPU DistributedDataParallel refuses to be given a device, as tests do."""
     parallel = importlib.import_module("torch.nn.parallel").DistributedDataParallel
     initialize = parallel.__init__
 
@@ -17,6 +17,13 @@ def _without_devices() -> None:
     parallel.__init__ = on_cpu
 
 
-_without_devices()
+def _name_device() -> None:
+    """Tests put tensors on the current device, which is the rank's number, as a string, on the CPU."""
+    accelerator = importlib.import_module("deepspeed.accelerator").get_accelerator()
+    type(accelerator).current_device = lambda self: "cpu"
+
+
+_accept_devices()
+_name_device()
 # else each rank looks at the processor and the sources
 importlib.import_module("upstream_operators").load()
