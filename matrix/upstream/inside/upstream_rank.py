@@ -23,7 +23,21 @@ def _name_device() -> None:
     type(accelerator).current_device = lambda self: "cpu"
 
 
+def _gather_scalars() -> None:
+    """gloo gathers no tensors without dimensions, as a helper of the tests has them."""
+    distributed: Any = importlib.import_module("torch.distributed")
+    gather = distributed.all_gather_into_tensor
+
+    def gathered(output_tensor: Any, input_tensor: Any, *rest: Any, **named: Any) -> Any:
+        return gather(
+            output_tensor, input_tensor.reshape(-1) if input_tensor.dim() == 0 else input_tensor, *rest, **named
+        )
+
+    distributed.all_gather_into_tensor = gathered
+
+
 _accept_devices()
 _name_device()
+_gather_scalars()
 # else each rank looks at the processor and the sources
 importlib.import_module("upstream_operators").load()
