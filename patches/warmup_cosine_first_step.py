@@ -4,8 +4,9 @@ Why: up to 0.15.2 WarmupCosineLR sets the learning rate when it is stepped, whic
     step, and not when it is made: a training's first step has the optimizer's own `lr`, the largest step of all, at
     fresh weights and moments, which a warm-up is there to avoid. Since 0.15.3 it begins with 0, but only the first
     parameter group does; all others make their first step at their full rate. Nothing shows it.
-How: a schedule that begins (`last_batch_iteration` -1) sets 0 for every group when it is made, as upstream does. Where
-    that still stands when the schedule's state is loaded, its rates there are set.
+How: a schedule that begins (`last_batch_iteration` -1) sets 0 for every group when it is made, as upstream does, and
+    `get_lr_ratio` is then the number 0 and not a list. Where that still stands when the schedule's state is loaded, its
+    rates there are set.
 Changes: jobs with WarmupCosineLR, from 0.15.3 on those with several parameter groups: the first step has the learning
     rate 0; all others have what they had. A checkpoint written without the patch goes on as it would have; where the
     optimizer's learning rates are not loaded (`elastic_checkpoint`, `load_optimizer_states=False`), the first step has
@@ -33,6 +34,7 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.12.3,<0.19.0"},
     changes=(
         Edit(f"{_SCHEDULE}.get_lr", replace="[0.0]", code="[0.0] * len(self.org_lrs)"),
+        Edit(f"{_SCHEDULE}.get_lr_ratio", replace="return [0.0]", code="return 0.0"),
         Edit(
             f"{_SCHEDULE}.__init__",
             after="self.org_lrs = [group['lr'] for group in self.optimizer.param_groups]",
