@@ -35,8 +35,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "several-backwards",
         "ZeRO-1 and 2 lose gradients, or count them twice, where engine.backward() is called several times before a "
-        "step. zero12_several_backwards_drop and, with offload, zero12_offload_several_backwards_drop cure it; they are "
-        "off unless DSFIX_ONLY names them, for they cannot see what module.zero_grad() discards.",
+        "step. zero12_several_backwards_drop and, with offload, zero12_offload_several_backwards_drop cure it; they "
+        "are off unless DSFIX_ONLY names them, for they cannot see what module.zero_grad() discards.",
         ("cached_gradients", "forwards_first", "loss_twice", "several_backwards"),
         levels={"stage": ("1", "2")},
     ),
