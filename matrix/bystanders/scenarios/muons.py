@@ -54,6 +54,7 @@ def _batch() -> Any:
     offload=("none",),
     precision=("fp16", "bf16"),
     ranks=("2",),
+    accumulation=("1", "2"),
     optimizer=("SGD",),
     pinned=[{"stage": "1", "precision": "fp16"}],
 )
