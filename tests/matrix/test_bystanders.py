@@ -269,7 +269,8 @@ class TestMarks:
 
 @pytest.fixture
 def job(monkeypatch):
-    """The only one of the space."""
+    """The only one of the space, and nothing is explained."""
+    monkeypatch.setattr(explanations, "EXPLANATIONS", ())
     only = Job(Scenario("a job", usual, pinned=[{}]), space.plain(), pinned=True)
     monkeypatch.setattr(space, "jobs", lambda: [only])
     monkeypatch.setattr(scenario, "load", lambda: {"usual": only.scenario})
