@@ -40,6 +40,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("cached_gradients", "forwards_first", "loss_twice", "several_backwards"),
         levels={"stage": ("1", "2")},
     ),
+    Explanation(
+        "gradients-of-scripts",
+        "BF16_Optimizer steps with fp32 gradients of its own: what a script makes of `.grad` before a step is lost.",
+        ("clipped_by_torch", "discarded_in_place", "rows_masked"),
+        levels={"precision": ("bf16, fp32 accumulation",)},
+    ),
 )
 
 
