@@ -6,16 +6,16 @@ import argparse
 import dataclasses
 import itertools
 import os
-import sys
 from collections.abc import Iterable
 
 import edges
 import environments
+import page_of_records
 import runner
 import table
 from bystanders import docs, records, scenario, space
 from bystanders.records import Record
-from dsfix.cli.status import OK, TROUBLE, Complaint
+from dsfix.cli.status import Complaint
 from dsfix.registry import catalogue
 
 NAME = "bystanders"
@@ -74,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
                 print(f"deepspeed {name}: {patch_id}", flush=True)
                 running.patch(record, trials, patch_id, every, options.jobs)
         worse += docs.worse(record)
-    return _complain(worse)
+    return page_of_records.complain(NAME, worse)
 
 
 def _chosen(record: Record, options: argparse.Namespace) -> list[str]:
@@ -109,20 +109,4 @@ def _must_be(names: Iterable[str], known: Iterable[str], what: str) -> None:
 
 
 def _docs(options: argparse.Namespace) -> int:
-    found = records.load_all()
-    status = _complain(docs.faults(found))
-    text = docs.render(found)
-    stale = not docs.PAGE.is_file() or docs.PAGE.read_text(encoding="utf-8") != text
-    if options.check:
-        return _complain([f"docs/bystanders.md is stale: `{docs.COMMAND} -- docs` writes it"]) if stale else status
-    docs.PAGE.write_text(text, encoding="utf-8")
-    print(f"docs/bystanders.md {'written' if stale else 'is what it was'}")
-    return OK
-
-
-def _complain(sentences: Iterable[str]) -> int:
-    """1 where there are any; they go to standard error."""
-    told = list(sentences)
-    for sentence in told:
-        print(f"bystanders: {sentence}", file=sys.stderr)
-    return TROUBLE if told else OK
+    return page_of_records.write(NAME, docs, records.load_all(), options.check)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Iterable
 
+import page_of_records
 import runner
 import table
-from dsfix.cli.status import OK, TROUBLE, Complaint
+from dsfix.cli.status import OK, Complaint
 from sweep import covering, docs, records, space
 from sweep import run as running
 
@@ -53,19 +52,12 @@ def _run(options: argparse.Namespace) -> int:
         with Trials(name) as trials:
             record = running.release(name, trials.run, options.jobs, options.again, options.config)
             running.classify(record, trials.run, options.jobs)
-    return _complain(name for name in docs.faults(records.load_all()) if name.partition(":")[0] in options.releases)
+    faults = docs.faults(records.load_all())
+    return page_of_records.complain(NAME, (each for each in faults if each.partition(":")[0] in options.releases))
 
 
 def _docs(options: argparse.Namespace) -> int:
-    found = records.load_all()
-    status = _complain(docs.faults(found))
-    text = docs.render(found)
-    stale = not docs.PAGE.is_file() or docs.PAGE.read_text(encoding="utf-8") != text
-    if options.check:
-        return _complain([f"docs/sweep.md is stale: `{docs.COMMAND} -- docs` writes it"]) if stale else status
-    docs.PAGE.write_text(text, encoding="utf-8")
-    print(f"docs/sweep.md {'written' if stale else 'is what it was'}")
-    return OK
+    return page_of_records.write(NAME, docs, records.load_all(), options.check)
 
 
 def _cover(options: argparse.Namespace) -> int:
@@ -73,11 +65,3 @@ def _cover(options: argparse.Namespace) -> int:
     covering.save(rows)
     print(f"{covering.PATH.name}: {len(rows)} configs")
     return OK
-
-
-def _complain(sentences: Iterable[str]) -> int:
-    """1 where there are any; they go to standard error."""
-    told = list(sentences)
-    for sentence in told:
-        print(f"sweep: {sentence}", file=sys.stderr)
-    return TROUBLE if told else OK

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import page_of_records
 import table
-from dsfix.cli.status import OK, TROUBLE, Complaint
+from dsfix.cli.status import Complaint
 from upstream import docs, fixes, records, selection
 from upstream import run as running
 
@@ -68,7 +68,8 @@ def _run(options: argparse.Namespace) -> int:
         running.run(record, session, tests, options.again or options.worse)
         running.find_patches(record, session)
     begin = f"{record.release}, tests of {record.tests}: "
-    return _complain(each for each in docs.faults(records.load_all()) if each.startswith(begin))
+    faults = docs.faults(records.load_all())
+    return page_of_records.complain(NAME, (each for each in faults if each.startswith(begin)))
 
 
 @contextmanager
@@ -90,20 +91,4 @@ def _files(options: argparse.Namespace, record: records.Record, tests: Path) -> 
 
 
 def _docs(options: argparse.Namespace) -> int:
-    found = records.load_all()
-    status = _complain(docs.faults(found))
-    text = docs.render(found)
-    stale = not docs.PAGE.is_file() or docs.PAGE.read_text(encoding="utf-8") != text
-    if options.check:
-        return _complain([f"docs/{docs.PAGE.name} is stale: `{docs.COMMAND} -- docs` writes it"]) if stale else status
-    docs.PAGE.write_text(text, encoding="utf-8")
-    print(f"docs/{docs.PAGE.name} {'written' if stale else 'is what it was'}")
-    return OK
-
-
-def _complain(sentences: Iterable[str]) -> int:
-    """1 where there are any; they go to standard error."""
-    told = list(sentences)
-    for sentence in told:
-        print(f"upstream: {sentence}", file=sys.stderr)
-    return TROUBLE if told else OK
+    return page_of_records.write(NAME, docs, records.load_all(), options.check)
