@@ -37,7 +37,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "ZeRO-1 and 2 lose gradients, or count them twice, where engine.backward() is called several times before a "
         "step. zero12_several_backwards_drop and, with offload, zero12_offload_several_backwards_drop cure it; they "
         "are off unless DSFIX_ONLY names them, for they cannot see what module.zero_grad() discards.",
-        ("cached_gradients", "forwards_first", "loss_twice", "several_backwards"),
+        ("cached_gradients", "forwards_first", "loss_twice", "several_backwards", "two_heads", "two_losses"),
         levels={"stage": ("1", "2")},
     ),
     Explanation(
@@ -45,6 +45,80 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "BF16_Optimizer steps with fp32 gradients of its own: what a script makes of `.grad` before a step is lost.",
         ("clipped_by_torch", "discarded_in_place", "rows_masked"),
         levels={"precision": ("bf16, fp32 accumulation",)},
+    ),
+    Explanation(
+        "universal-fp32-fragments",
+        "0.14.1 to 0.19.6 (`map_to_flat_opt_states`): after a universal checkpoint safe_get_full_fp32_param gives a "
+        "state of the optimizer. The losses are right: the training goes on as it should.",
+        (
+            *("universal", "universal_frozen", "universal_in_sub_groups", "universal_two_groups"),
+            *("universal_on_fewer_ranks", "universal_on_more_ranks"),
+        ),
+        levels={"stage": ("1", "2"), "precision": ("bf16", "fp16", "bf16, fp32 accumulation")},
+        releases=">=0.14.1,<0.19.7",
+    ),
+    Explanation(
+        "zero3-weights-alone",
+        "ZeRO-3's weights are in the optimizer's files: with load_module_only nothing is loaded.",
+        ("warm_start",),
+        levels={"stage": ("3",)},
+    ),
+    Explanation(
+        "schedule-loaded-without-rate",
+        "A schedule that is made anew sets its first rate, and loading its state no other: until its next step() the "
+        "optimizer has that, unless its own state, loaded afterwards, has a rate.",
+        ("warmup_by_hand_resumed", "warmup_resumed_elastic"),
+    ),
+    Explanation(
+        "thawed-since-saved",
+        "What is frozen when a checkpoint is loaded is looked for among what was frozen when it was written.",
+        ("by_turns_resumed",),
+        levels={"stage": ("1", "2")},
+    ),
+    Explanation(
+        "pipeline-bf16-resumed",
+        "BF16_Optimizer, which a pipeline in bf16 gets without ZeRO, too, is handed one state where it looks for one "
+        "of each rank.",
+        ("pipeline_resumed",),
+        levels={"stage": ("0",), "precision": ("bf16",)},
+    ),
+    Explanation(
+        "zero3-bucket-left-full",
+        "After a backward pass that was cut off ZeRO-3's bucket goes on holding parameters, whose gradients "
+        "zero_grad() has taken.",
+        ("stumble_half_way_in_backward",),
+        levels={"stage": ("3",)},
+    ),
+    Explanation(
+        "groups-refused",
+        "An optimizer's state of another number of groups is refused.",
+        ("evaluated_with_other_groups",),
+    ),
+    Explanation(
+        "pipeline-clips-by-stage",
+        "Without ZeRO each stage of a pipeline is clipped by the norm of its own parameters.",
+        ("pipeline", "pipeline_resumed", "pipeline_timed", "pipeline_measured"),
+        levels={"stage": ("0",), "clipping": ("on",)},
+    ),
+    Explanation(
+        "zero2-zero-grad-within-a-round",
+        "ZeRO-2's zero_grad() leaves what earlier micro-batches have added up in `all_grad_tensors`.",
+        ("back_from_within_a_round",),
+        levels={"stage": ("2",), "offload": ("none",)},
+    ),
+    Explanation(
+        "zero3-several-backwards-in-a-hook",
+        "Of several backward passes that a hook makes within another, ZeRO-3 keeps the last one's gradients.",
+        ("cached_loss",),
+        levels={"stage": ("3",)},
+    ),
+    Explanation(
+        "zero3-differentiated-before",
+        "Since 0.18.3 torch.autograd.grad ends a backward pass of ZeRO-3, so that the first one of a round adds to the "
+        "gradients of the round before.",
+        ("adversarial_inputs",),
+        levels={"stage": ("3",)},
+        releases=">=0.18.3",
     ),
 )
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from bystanders import space
 from bystanders.plain import Plain
 from dsfix.lab import Lab, models
-from dsfix.lab.models import regression_batch
+from dsfix.lab.models import regression_batch, token_batch
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], Mapping[str, Any]]] = {
@@ -50,7 +50,7 @@ class Job:
     notes: (label, array, "a string" or None) in the order in which they were made.
     """
 
-    MLP, Branches = MLP, Branches
+    MLP, Branches, Transformer = MLP, Branches, models.Transformer
 
     def __init__(self, lab: Lab, setting: space.Setting, plain: bool) -> None:
         self.torch, self._lab, self.setting, self.plain = lab.torch, lab, setting, plain
@@ -139,6 +139,35 @@ class Job:
             engine.step()
             self.note(f"step {step}: loss of micro-batch {micro}", value)
         self.look(engine, f"step {step}")
+
+    def train_on_tokens(self, engine: Any, step: int) -> None:
+        """One optimizer step of a `Transformer`, which predicts the tokens that follow."""
+
+        def loss(_: Batch) -> torch.Tensor:
+            tokens, following = (each.to(self.device) for each in token_batch(self.rank, next(numbers)))
+            return functional.cross_entropy(engine(tokens).float().flatten(0, 1), following.flatten())
+
+        numbers = iter(range(step * self.accumulation, (step + 1) * self.accumulation))
+        self.train(engine, step, loss)
+
+    def resume(
+        self, make: Callable[[int], Any], convert: Callable[[str], str] = str, optimizer: bool = True, **load: bool
+    ) -> None:
+        """Two steps and a checkpoint, which another engine loads and goes on from with three more.
+
+        make: the first engine, of 0, and the other, of 1. convert: of the checkpoint's tag, that of the one to load.
+        optimizer, load: as for `load`.
+        """
+        engine = make(0)
+        for step in range(2):
+            self.train(engine, step)
+        self.save(engine, "two")
+        tag = convert("two")
+        engine = make(1)
+        self.load(engine, tag, optimizer, **load)
+        self.look(engine, "loaded")
+        for step in range(2, 5):
+            self.train(engine, step)
 
     def look(self, engine: Any, label: str) -> None:
         """Note the parameters, as their way from where they began, the norm and how many steps were skipped."""

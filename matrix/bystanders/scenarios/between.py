@@ -60,12 +60,13 @@ def evaluation_between_passes(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("a rollout of the module in inference_mode before each step, with batches that get longer")
+@scenario("a rollout of the module, without gradients, before each step, with batches that get longer")
 def rollout(job: Job) -> None:
+    """Not in inference_mode, in which the emulated device has no views."""
     engine = job.engine(job.MLP())
     for step in range(3):
         inputs, _ = job.batch(600 + step)
-        with job.torch.inference_mode():
+        with job.torch.no_grad():
             for length in range(1, len(inputs) + 1):
                 job.note(f"step {step}: rollout {length}", engine.module(inputs[:length]).float())
         job.train(engine, step)

@@ -47,14 +47,7 @@ def resumed_from_within_a_round(job: Job) -> None:
 
 @scenario("training goes on from a checkpoint in a new engine of the same process")
 def resumed(job: Job) -> None:
-    engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
-    job.save(engine, "two")
-    engine = job.engine(job.MLP())
-    job.load(engine, "two")
-    for step in range(2, 5):
-        job.train(engine, step)
+    job.resume(lambda _: job.engine(job.MLP()))
 
 
 @scenario("the engine goes back to an earlier checkpoint, not the last")
@@ -89,26 +82,12 @@ def back_from_within_a_round(job: Job) -> None:
 
 @scenario("a new engine starts from the weights of a checkpoint: load_module_only")
 def warm_start(job: Job) -> None:
-    engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
-    job.save(engine, "two")
-    engine = job.engine(job.MLP(seed=1))
-    job.load(engine, "two", module_only=True)
-    for step in range(2, 5):
-        job.train(engine, step)
+    job.resume(lambda seed: job.engine(job.MLP(seed=seed)), module_only=True)
 
 
 @scenario("a new engine starts without the optimizer's states of a checkpoint")
 def resumed_without_optimizer(job: Job) -> None:
-    engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
-    job.save(engine, "two")
-    engine = job.engine(job.MLP(seed=1))
-    job.load(engine, "two", optimizer=False)
-    for step in range(2, 5):
-        job.train(engine, step)
+    job.resume(lambda seed: job.engine(job.MLP(seed=seed)), optimizer=False)
 
 
 @scenario("the engine goes back to a checkpoint's weights and keeps its optimizer's states")

@@ -42,17 +42,9 @@ def _convert(job: Job, tag: str) -> str:
 
 def _universal(job: Job, make: Any, then: dict[str, Any] | None = None) -> None:
     """make: of (seed, config), an engine. then: what changes in the config of the engine that loads it."""
+    configs: Any = {}, {"checkpoint": _UNIVERSAL, **(then or {})}
     with mock.patch.dict(os.environ, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1"):
-        engine = make(0, {})
-        for step in range(2):
-            job.train(engine, step)
-        job.save(engine, "two")
-        tag = _convert(job, "two")
-        engine = make(1, {"checkpoint": _UNIVERSAL, **(then or {})})
-        job.load(engine, tag)
-    job.look(engine, "loaded")
-    for step in range(2, 4):
-        job.train(engine, step)
+        job.resume(lambda number: make(number, configs[number]), lambda tag: _convert(job, tag))
 
 
 @scenario(
@@ -201,26 +193,13 @@ def elastic_turned_off(job: Job) -> None:
 
 
 def _elastic(job: Job, then: dict[str, Any]) -> None:
-    engine = job.engine(job.MLP(), optimizer=_counted(job), **_ELASTIC)
-    for step in range(2):
-        job.train(engine, step)
-    job.save(engine, "two")
-    engine = job.engine(job.MLP(seed=1), optimizer=_counted(job), **then)
-    job.load(engine, "two")
-    for step in range(2, 4):
-        job.train(engine, step)
+    configs = _ELASTIC, then
+    job.resume(lambda number: job.engine(job.MLP(seed=number), optimizer=_counted(job), **configs[number]))
 
 
 @scenario("torch's AdamW goes on from an elastic checkpoint", stage="12", optimizer=_ADAM)
 def elastic_adamw(job: Job) -> None:
-    engine = job.engine(job.MLP(), **_ELASTIC)
-    for step in range(2):
-        job.train(engine, step)
-    job.save(engine, "two")
-    engine = job.engine(job.MLP(seed=1), **_ELASTIC)
-    job.load(engine, "two")
-    for step in range(2, 4):
-        job.train(engine, step)
+    job.resume(lambda seed: job.engine(job.MLP(seed=seed), **_ELASTIC))
 
 
 @scenario(
@@ -231,14 +210,7 @@ def elastic_adamw(job: Job) -> None:
 def writer(job: Job) -> None:
     config: Any = {"checkpoint": {"writer": {"type": "PYTHON", "decoupled": False, "data_parallel": "replica"}}}
     with mock.patch.dict(os.environ, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1", CROSS_RANK="0", CROSS_SIZE="1"):
-        engine = job.engine(job.MLP(), **config)
-        for step in range(2):
-            job.train(engine, step)
-        job.save(engine, "two")
-        engine = job.engine(job.MLP(seed=1), **config)
-        job.load(engine, "two")
-    for step in range(2, 4):
-        job.train(engine, step)
+        job.resume(lambda seed: job.engine(job.MLP(seed=seed), **config))
 
 
 @scenario("parameters are fetched by all_reduce", stage="3", pinned=[{"stage": "3", "partitioning": "all"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bystanders.scenario import scenario
@@ -67,23 +68,22 @@ def teacher(job: Job) -> None:
         job.train(taught, step, loss)
 
 
-@scenario("an engine is destroyed, and another one made of a new model")
-def destroyed(job: Job) -> None:
+def _destroyed(job: Job, then: Callable[[Any], Any]) -> None:
+    """then: of the first engine, the next one's model."""
     engine = job.engine(job.MLP())
     for step in range(2):
         job.train(engine, step)
     engine.destroy()
-    engine = job.engine(job.MLP(seed=1))
+    engine = job.engine(then(engine))
     for step in range(2, 5):
         job.train(engine, step)
+
+
+@scenario("an engine is destroyed, and another one made of a new model")
+def destroyed(job: Job) -> None:
+    _destroyed(job, lambda _: job.MLP(seed=1))
 
 
 @scenario("an engine is destroyed, and another one made of the same module")
 def destroyed_and_made_again(job: Job) -> None:
-    engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
-    engine.destroy()
-    engine = job.engine(engine.module)
-    for step in range(2, 5):
-        job.train(engine, step)
+    _destroyed(job, lambda engine: engine.module)

@@ -37,19 +37,11 @@ def block_three_times(job: Job) -> None:
 
 @scenario("a layer's weight is another's, too, as an embedding's and a head's", pinned=_FP32_SUMS)
 def tied(job: Job) -> None:
-    from dsfix.lab.models import Transformer, token_batch
-
-    model = Transformer()
+    model = job.Transformer()
     model.head.weight = model.tokens.weight
     engine = job.engine(model)
-
-    def loss(number: int) -> Any:
-        tokens, following = (each.to(job.device) for each in token_batch(job.rank, number))
-        return job.torch.nn.functional.cross_entropy(engine(tokens).float().flatten(0, 1), following.flatten())
-
-    numbers = iter(range(100))
     for step in range(4):
-        job.train(engine, step, lambda _: loss(next(numbers)))
+        job.train_on_tokens(engine, step)
 
 
 @scenario("two branches share their first layer", pinned=_FP32_SUMS)
