@@ -236,7 +236,7 @@ class World:
             cwd=self.path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == code, done.stdout + done.stderr
         return Told(done.returncode, done.stdout, done.stderr)
