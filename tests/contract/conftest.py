@@ -23,22 +23,22 @@ from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Case
 from dsfix.testing.contract.machine import Machine, started
 
+_ONE_IN, _PAIRS = 24, 6
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--whole", action="store_true", help="every check of every patch; without it about a twelfth of them"
-    )
+    parser.addoption("--whole", action="store_true", help=f"every check of every patch; without it one in {_ONE_IN}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each check on every twelfth patch, the next check on others: what is wrong with the engine shows on any of them.
+    """Each check on one patch in 24, the next check on others: what is wrong with the engine shows on any of them.
 
-    All patches at once: on every twelfth release. Pairs: together only, each alone is what `matrix edges` runs.
+    All patches at once: on one release in 24. Pairs: one in 4, together only; each alone is what `matrix edges` runs.
     """
     if config.getoption("whole"):
         return
     kept, left = [], []
-    ids, releases = list(registry.catalogue()), itertools.count()
+    ids, releases, pairs = list(registry.catalogue()), itertools.count(), itertools.count()
     for item in items:
         chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         place = 0
@@ -46,9 +46,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             place = ids.index(chosen["patch_id"]) + checks.CHECKS.index(chosen["check"])
         elif {"release", "entries"} <= chosen.keys():
             place = next(releases)
-        elif chosen.get("subset", "both") != "both":
-            place = 1
-        (left if place % 12 else kept).append(item)
+        elif "pair" in chosen:
+            place = next(pairs) * _PAIRS if chosen["subset"] == "both" else 1
+        (left if place % _ONE_IN else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
 
