@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import os
 from collections.abc import Iterable
 
@@ -63,8 +62,7 @@ def _run(options: argparse.Namespace) -> int:
         ids = {job.id for job in every}
         every = [job for job in every if not options.scenario or job.scenario.name in options.scenario]
         if options.pinned:
-            each_of = itertools.groupby(every, lambda job: job.scenario.name)
-            every = [job for _, jobs in each_of if (job := space.sample(list(jobs)))]
+            every = space.samples(every)
         record.jobs = {each: run for each, run in record.jobs.items() if each in ids}
         chosen = [job for job in every if options.again or options.pinned or record.current(job) is None]
         print(f"deepspeed {name}: {len(chosen)} of {len(every)} jobs, {options.jobs} at a time", flush=True)

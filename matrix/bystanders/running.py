@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
 import proofs
-from bystanders import records
+from bystanders import records, space
 from bystanders.records import Found, Record, Run
 from bystanders.space import Job
 from bystanders.trials import ALL, NONE, PLAIN, Seen, Trials, with_also, without
@@ -43,9 +43,9 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
 
 
 def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], at_a_time: int) -> None:
-    """One patch against all others, in jobs that run its lines; all are asked if none is known to."""
+    """One patch against all others, in jobs that run its lines; if none is known to, the samples are asked."""
     proofs_of_now = proofs.fingerprint(catalogue()[patch_id])
-    chosen = list(_through(record, patch_id, every)) or every
+    chosen = list(_through(record, patch_id, every)) or space.samples(every)
     fresh: dict[str, tuple[Found, Seen]] = {}
     for job, seen in _each(chosen, lambda job: _one(job, trials, patch_id), at_a_time):
         fresh[job.id] = seen

@@ -127,17 +127,17 @@ def jobs_of(release: str) -> list[Job]:
     """Those that the release's record has."""
     if release == WHOLE:
         return jobs()
-    found: list[Job] = []
-    for name, each in itertools.groupby(jobs(), lambda job: job.scenario.name):
-        every = list(each)
-        dealt = random.Random(f"{name}, {release}").choice(every)
-        found += [job for job in every if job is dealt or job is sample(every)]
-    return found
+    every = jobs()
+    found = {job.id for job in samples(every)}
+    for name, each in itertools.groupby(every, lambda job: job.scenario.name):
+        found.add(random.Random(f"{name}, {release}").choice(list(each)).id)
+    return [job for job in every if job.id in found]
 
 
-def sample(every: Sequence[Job]) -> Job | None:
-    """Of the jobs of one scenario, the first pinned one."""
-    return next((job for job in every if job.pinned), None)
+def samples(every: Sequence[Job]) -> list[Job]:
+    """The first pinned job of each scenario that has one."""
+    pinned = {job.scenario.name: job for job in reversed(every) if job.pinned}
+    return [job for job in every if pinned.get(job.scenario.name) is job]
 
 
 def _jobs(each: Scenario) -> Iterator[Job]:
