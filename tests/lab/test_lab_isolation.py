@@ -78,6 +78,7 @@ def test_writable_places_are_below_the_scratch_directory(tmp_path: Path) -> None
 
 
 def test_own_cache_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DSFIX_CACHE", raising=False)
     assert isolated(tmp_path)["DSFIX_CACHE"] == "/caches/dsfix"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DSFIX_CACHE", "cache")
