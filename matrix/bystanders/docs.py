@@ -39,7 +39,7 @@ def worse(record: Record) -> list[str]:
     return [
         f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {found.why}"
         for job, patch_id, found in _findings(record)
-        if found.worse and not explanations.of(job, record.release, found)
+        if found.worse and not explanations.of(job, record.release, found, patch_id)
     ]
 
 
@@ -55,7 +55,7 @@ def faults(found: Sequence[Record]) -> Iterator[str]:
                 how = f"`{COMMAND} -- run {record.release} --patch {patch_id}`"
                 yield f"{record.release}: {patch_id} is another now: {how}"
         for job, patch_id, one in _findings(record):
-            explained = explanations.of(job, record.release, one)
+            explained = explanations.of(job, record.release, one, patch_id)
             used.update(each.id for each in explained)
             if one.state in _TOLD and not explained:
                 yield f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {one.state}: {one.why}"
@@ -162,7 +162,8 @@ def _told(record: Record) -> str:
     rows: dict[tuple[str, str], list[str]] = {}
     for job, patch_id, one in _findings(record):
         if one.state in _TOLD:
-            texts = " ".join(each.text for each in explanations.of(job, record.release, one)) or "not explained"
+            explained = explanations.of(job, record.release, one, patch_id)
+            texts = " ".join(each.text for each in explained) or "not explained"
             setting = ", ".join(f"{name} {level}" for name, level in space.differing(job.setting).items())
             where = f"{job.scenario.name} ({setting or 'plain'}){f', {patch_id}' if patch_id else ''}"
             rows.setdefault((one.state, texts), []).append(f"{where}: {one.why} {_off(one)}")

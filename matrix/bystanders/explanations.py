@@ -13,7 +13,8 @@ from bystanders.space import Job
 
 @dataclass(frozen=True)
 class Explanation:
-    """scenarios, states, levels (factor -> those it needs) and releases say what it is for; all have to hold."""
+    """scenarios, states, levels (factor -> those it needs), releases and patches (left out, or taken in, by themselves)
+    say what it is for; all have to hold."""
 
     id: str
     text: str
@@ -21,13 +22,15 @@ class Explanation:
     states: Collection[str] = ("other",)
     levels: Mapping[str, Collection[str]] = field(default_factory=dict)
     releases: str = ""
+    patches: Collection[str] = ()
 
-    def fits(self, job: Job, release: str, found: Found) -> bool:
+    def fits(self, job: Job, release: str, found: Found, patch_id: str) -> bool:
         return (
             job.scenario.name in self.scenarios
             and found.state in self.states
             and all(job.setting[factor] in levels for factor, levels in self.levels.items())
             and SpecifierSet(self.releases).contains(release)
+            and (not self.patches or patch_id in self.patches)
         )
 
 
@@ -120,8 +123,19 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         levels={"stage": ("3",)},
         releases=">=0.18.3",
     ),
+    Explanation(
+        "discarded-unseen",
+        "Off unless DSFIX_ONLY names it: it cannot see what module.zero_grad() or `.grad = None` discards.",
+        (
+            *("discarded_by_hand", "discarded_by_module", "warm_up_by_hand", "warm_up_by_module"),
+            *("first_pass_zero2_by_hand", "first_pass_zero2_by_module"),
+        ),
+        ("worse",),
+        patches=("zero12_offload_several_backwards_drop", "zero2_offload_several_backwards"),
+    ),
 )
 
 
-def of(job: Job, release: str, found: Found) -> list[Explanation]:
-    return [each for each in EXPLANATIONS if each.fits(job, release, found)]
+def of(job: Job, release: str, found: Found, patch_id: str = "") -> list[Explanation]:
+    """patch_id: of the one that was left out, or taken in, by itself."""
+    return [each for each in EXPLANATIONS if each.fits(job, release, found, patch_id)]

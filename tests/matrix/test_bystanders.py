@@ -360,6 +360,11 @@ def a_record(job, found, **run):
 
 
 class TestPage:
+    def test_jobs_and_patches_were_run_as_they_are_and_what_differs_is_explained(self):
+        found = records.load_all()
+        assert list(docs.faults(found)) == []
+        assert docs.PAGE.read_text(encoding="utf-8") == docs.render(found)
+
     def test_a_job_that_was_not_run_is_named(self, job):
         [told] = docs.faults([Record("1.0")])
         assert job.id in told
