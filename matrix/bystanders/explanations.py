@@ -136,6 +136,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
 )
 
 
-def of(job: Job, release: str, found: Found, patch_id: str = "") -> list[Explanation]:
-    """patch_id: of the one that was left out, or taken in, by itself."""
+def of(job: Job, release: str, found: Found, patch_id: str) -> list[Explanation]:
+    """patch_id: of the one that was left out, or taken in, by itself; "" for all patches against none."""
     return [each for each in EXPLANATIONS if each.fits(job, release, found, patch_id)]

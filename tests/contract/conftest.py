@@ -23,7 +23,7 @@ from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Case
 from dsfix.testing.contract.machine import Machine, started
 
-_ONE_IN, _PAIRS = 24, 6
+_ONE_IN, _ONE_PAIR_IN = 24, 4
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,14 +41,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ids, releases, pairs = list(registry.catalogue()), itertools.count(), itertools.count()
     for item in items:
         chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        place = 0
+        place, one_in = 0, _ONE_IN
         if {"check", "patch_id"} <= chosen.keys():
             place = ids.index(chosen["patch_id"]) + checks.CHECKS.index(chosen["check"])
         elif {"release", "entries"} <= chosen.keys():
             place = next(releases)
         elif "pair" in chosen:
-            place = next(pairs) * _PAIRS if chosen["subset"] == "both" else 1
-        (left if place % _ONE_IN else kept).append(item)
+            place, one_in = next(pairs) if chosen["subset"] == "both" else 1, _ONE_PAIR_IN
+        (left if place % one_in else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
 
