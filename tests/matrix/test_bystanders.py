@@ -351,6 +351,15 @@ class TestRunning:
         running.patch(record, Trials(**{ALL: nowhere}), "zero12_empty_parameter", [job], 1)
         assert (record.jobs[job.id].run, record.jobs[job.id].one) == ({}, {})
 
+    @pytest.mark.parametrize(("proved", "left"), [({}, True), ({"zero12_empty_parameter": "another"}, False)])
+    def test_what_other_jobs_ran_of_it_is_forgotten_if_it_has_changed(self, job, proved, left, monkeypatch):
+        monkeypatch.setattr(records, "save", lambda record: None)
+        ran = {"zero12_empty_parameter": "1"}
+        record = Record("1.0", proved=proved, jobs={each: Run("", Found("same"), ran) for each in (job.id, "other")})
+        trials = Trials(without=moved(RIGHT), **{ALL: moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)})
+        running.patch(record, trials, *ran, [job], 1)
+        assert record.jobs["other"].run == (ran if left else {})
+
 
 def a_record(job, found, **run):
     record = Record("1.0", "2026-11-22", {}, {"zero12_empty_parameter": 3})
