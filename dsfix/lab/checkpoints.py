@@ -41,7 +41,11 @@ def require_universal_zero3() -> None:
     version = deepspeed_version()
     if Version(version) < Version("0.14.5"):
         raise CannotTell(f"deepspeed {version} has no universal checkpoint of ZeRO-3")
-    # torch >= 2.6 refuses what releases up to 0.15.4 have saved; that is a fault of its own
+    load_whole_files()
+
+
+def load_whole_files() -> None:
+    """Let torch >= 2.6 load what releases up to 0.15.4 have saved, a fault of its own. Call it first."""
     os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
 
 
