@@ -29,6 +29,7 @@ _ANSWERS = (State.CURED, State.NOT_AFFECTED)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patch", nargs="+", metavar="ID", help="these patches only")
+    parser.add_argument("--one-in", type=runner.jobs, default=1, metavar="N", help="every Nth patch only")
     parser.add_argument(
         "--whole", action="store_true", help="the first one, the unaffected neighbours and the newest release, too"
     )
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     environment = environments.current(table.load())
     gpu = environments.gpu()
     releases = [release.deepspeed for release in table.load().run_in(environment.name)]
-    entries = chosen(options.patch)
+    entries = chosen(options.patch)[:: options.one_in]
     tasks = []
     for entry in entries:
         wanted = edges(entry.patch, environment, releases)

@@ -97,6 +97,14 @@ def test_only_the_last_affected_release_is_run_unless_the_whole_is_asked_for(sta
     assert [line.partition(":")[0] for line in done.stdout.splitlines()[:-1]] == ["name_a on deepspeed 1.3.0"]
 
 
+def test_every_nth_patch(stand_in: StandIn) -> None:
+    for each in "abcd":
+        stand_in.patch(f"name_{each}")
+    done = stand_in.matrix("edges", "--one-in", "3")
+    assert done.returncode == 0, done.stderr
+    assert sorted(line.split()[0] for line in done.stdout.splitlines()[:-1]) == ["name_a", "name_d"]
+
+
 def test_a_contradiction_and_a_broken_environment_fail(stand_in: StandIn) -> None:
     stand_in.patch("name_a", bug=">=1.1,<1.4")
     stand_in.table("9.9.9", (*stand_in.releases, "1.5.0"))
