@@ -25,8 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run on these releases what is not in the record")
     run.add_argument("releases", nargs="+", metavar="RELEASE")
-    run.add_argument("--scenario", nargs="+", default=[], metavar="NAME", help="these scenarios only")
-    run.add_argument("--patch", nargs="+", default=[], metavar="ID", help="and leave these patches out one by one")
+    run.add_argument("--scenario", nargs="+", default=[], metavar="NAME", help="jobs of these scenarios only")
+    run.add_argument(
+        "--patch",
+        nargs="+",
+        default=[],
+        metavar="ID",
+        help="and leave these patches out one by one, in jobs of any scenario",
+    )
     run.add_argument(
         "--each-patch", action="store_true", help="and leave each patch out that applies and has no other record"
     )
@@ -52,6 +58,8 @@ def _run(options: argparse.Namespace) -> int:
     _must_be(options.releases, known, "in the table of releases")
     _must_be(options.scenario, scenario.load(), "a scenario")
     _must_be(options.patch, catalogue(), "a patch")
+    if options.pinned and (options.patch or options.each_patch):
+        raise Complaint("--pinned records nothing: --patch and --each-patch need a run without it")
     from bystanders import running
     from bystanders.trials import Trials
 
@@ -60,12 +68,12 @@ def _run(options: argparse.Namespace) -> int:
         record = Record(name) if options.pinned else records.load(name)
         every = space.jobs_of(name)
         ids = {job.id for job in every}
-        every = [job for job in every if not options.scenario or job.scenario.name in options.scenario]
-        if options.pinned:
-            every = space.samples(every)
         record.jobs = {each: run for each, run in record.jobs.items() if each in ids}
-        chosen = [job for job in every if options.again or options.pinned or record.current(job) is None]
-        print(f"deepspeed {name}: {len(chosen)} of {len(every)} jobs, {options.jobs} at a time", flush=True)
+        asked = [job for job in every if not options.scenario or job.scenario.name in options.scenario]
+        if options.pinned:
+            asked = space.samples(asked)
+        chosen = [job for job in asked if options.again or options.pinned or record.current(job) is None]
+        print(f"deepspeed {name}: {len(chosen)} of {len(asked)} jobs, {options.jobs} at a time", flush=True)
         with Trials(name) as trials:
             running.jobs(record, trials, chosen, options.jobs, keep=not options.pinned)
             for patch_id in _chosen(record, options):

@@ -50,17 +50,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         levels={"precision": ("bf16, fp32 accumulation",)},
     ),
     Explanation(
-        "universal-fp32-fragments",
-        "0.14.1 to 0.19.6 (`map_to_flat_opt_states`): after a universal checkpoint safe_get_full_fp32_param gives a "
-        "state of the optimizer. The losses are right: the training goes on as it should.",
-        (
-            *("universal", "universal_frozen", "universal_in_sub_groups", "universal_two_groups"),
-            *("universal_on_fewer_ranks", "universal_on_more_ranks"),
-        ),
-        levels={"stage": ("1", "2"), "precision": ("bf16", "fp16", "bf16, fp32 accumulation")},
-        releases=">=0.14.1,<0.19.7",
-    ),
-    Explanation(
         "zero3-weights-alone",
         "ZeRO-3's weights are in the optimizer's files: with load_module_only nothing is loaded.",
         ("warm_start",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import dataclasses
 import itertools
 import sys
@@ -10,7 +12,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from bystanders import docs, explanations, hits, records, running, scenario, space, verdict
+from bystanders import command, docs, explanations, hits, records, running, scenario, space, verdict
 from bystanders.explanations import Explanation
 from bystanders.records import Found, Record, Run
 from bystanders.scenario import Scenario
@@ -359,6 +361,35 @@ class TestRunning:
         trials = Trials(without=moved(RIGHT), **{ALL: moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)})
         running.patch(record, trials, *ran, [job], 1)
         assert record.jobs["other"].run == (ran if left else {})
+
+
+class TestCommand:
+    @pytest.fixture
+    def asked(self, monkeypatch):
+        """How many jobs are run, and of a patch, how many are there to choose from."""
+        found = {}
+        monkeypatch.setattr(records, "load", Record)
+        monkeypatch.setattr("bystanders.trials.Trials", lambda release: contextlib.nullcontext())
+        monkeypatch.setattr(running, "jobs", lambda record, trials, jobs, at_a_time, keep: found.update(jobs=len(jobs)))
+        monkeypatch.setattr(running, "patch", lambda record, trials, patch_id, every, n: found.update(every=len(every)))
+
+        def ask(*arguments):
+            parser = argparse.ArgumentParser()
+            command.add_arguments(parser)
+            assert command.run(parser.parse_args(["run", space.WHOLE, *arguments])) == 0
+            return found
+
+        return ask
+
+    def test_a_patch_is_looked_at_in_all_jobs_also_where_some_are_run(self, asked):
+        assert asked("--scenario", "universal", "--patch", "zero12_empty_parameter") == {
+            "jobs": sum(job.scenario.name == "universal" for job in space.jobs()),
+            "every": len(space.jobs()),
+        }
+
+    def test_a_patch_has_to_be_recorded(self, asked):
+        with pytest.raises(Complaint, match="--pinned records nothing"):
+            asked("--pinned", "--patch", "zero12_empty_parameter")
 
 
 def a_record(job, found, **run):
