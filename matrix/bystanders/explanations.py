@@ -113,6 +113,34 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases=">=0.18.3",
     ),
     Explanation(
+        "half-trains-what-was-not-frozen-at-first",
+        "Since 0.19.1 fp16 and bf16 without ZeRO train what was not frozen at deepspeed.initialize: what thaws later "
+        "never trains, and what is frozen later is moved on. fp16_step_at_initialization makes the first steps right, "
+        "so that the later ones are off by another amount, which can be the larger one.",
+        (
+            *("block_wise", "by_turns", "by_turns_resumed", "ends_and_one_block", "frozen_before_thawed_later"),
+            *("frozen_later", "gradual_unfreezing", "groups_by_turns", "written_then_thawed"),
+        ),
+        ("other", "worse"),
+        {"stage": ("0",), "precision": ("bf16", "fp16")},
+        ">=0.19.1",
+    ),
+    Explanation(
+        "differentiated-outputs-divided",
+        "Since 0.19.6 engine.backward() divides the loss by the accumulation steps, and what torch.autograd.grad takes "
+        "of an output is divided, too: a penalty on it counts too little.",
+        ("gradient_norm_penalty",),
+        releases=">=0.19.6",
+    ),
+    Explanation(
+        "offload-skips-in-fp32",
+        "Since 0.19.8 ZeRO-1 and 2 with optimizer offload skip a step of inf or nan in fp32, too, where plain "
+        "PyTorch's weights become nan.",
+        ("nan_loss_in_fp32",),
+        levels={"stage": ("1", "2"), "offload": ("optimizer",)},
+        releases=">=0.19.8",
+    ),
+    Explanation(
         "discarded-unseen",
         "Off unless DSFIX_ONLY names it: it cannot see what module.zero_grad() or `.grad = None` discards.",
         (
