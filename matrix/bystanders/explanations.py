@@ -141,6 +141,13 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases=">=0.19.8",
     ),
     Explanation(
+        "differentiated-outputs-refused",
+        "0.18.3 and 0.18.4 take torch.autograd.grad of an output for loss.backward(), which this optimizer refuses, with "
+        "bf16_zero1_silently_off in other words.",
+        ("gradient_norm_penalty",),
+        releases=">=0.18.3,<0.18.5",
+    ),
+    Explanation(
         "discarded-unseen",
         "Off unless DSFIX_ONLY names it: it cannot see what module.zero_grad() or `.grad = None` discards.",
         (
