@@ -11,7 +11,8 @@ Changes: with ZeRO-2, no optimizer offload and `gradient_accumulation_steps` n a
     all n micro-batches: where these agree n times as long as before, so that clipping sets in where it did not. In a
     checkpoint written without the patch all is intact, but trained on one micro-batch in n. Its Adam moments are those
     of gradients up to n times too small: after resuming, steps are too long until the second moment has followed (about
-    1 / (1 - beta2) steps). Warm the learning rate up again, or load the weights alone.
+    1 / (1 - beta2) steps). Warm the learning rate up again, or load the weights alone. A micro-batch before the last
+    that a script discards by zero_grad() counts as in all other releases, whose ZeRO-2 has added it up by then.
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7718 and
     https://github.com/huggingface/accelerate/issues/3877, https://github.com/huggingface/trl/issues/4631, brought by
     https://github.com/deepspeedai/DeepSpeed/pull/7509 (0.17.6), fixed by

@@ -13,8 +13,8 @@ from bystanders.space import Job
 
 @dataclass(frozen=True)
 class Explanation:
-    """scenarios, states, levels (factor -> those it needs), releases and patches (left out, or taken in, by themselves)
-    say what it is for; all have to hold."""
+    """scenarios (none: all), states, levels (factor -> those it needs), releases, patches (left out, or taken in, by
+    themselves; "" for all of them) and why (how the verdict's sentence begins) say what it is for; all have to hold."""
 
     id: str
     text: str
@@ -23,14 +23,16 @@ class Explanation:
     levels: Mapping[str, Collection[str]] = field(default_factory=dict)
     releases: str = ""
     patches: Collection[str] = ()
+    why: str = ""
 
     def fits(self, job: Job, release: str, found: Found, patch_id: str) -> bool:
         return (
-            job.scenario.name in self.scenarios
+            (not self.scenarios or job.scenario.name in self.scenarios)
             and found.state in self.states
             and all(job.setting[factor] in levels for factor, levels in self.levels.items())
             and SpecifierSet(self.releases).contains(release)
             and (not self.patches or patch_id in self.patches)
+            and found.why.startswith(self.why)
         )
 
 
@@ -142,10 +144,31 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "differentiated-outputs-refused",
-        "0.18.3 and 0.18.4 take torch.autograd.grad of an output for loss.backward(), which this optimizer refuses, with "
-        "bf16_zero1_silently_off in other words.",
+        "0.18.3 and 0.18.4 take torch.autograd.grad of an output for loss.backward(), which this optimizer refuses, "
+        "with bf16_zero1_silently_off in other words.",
         ("gradient_norm_penalty",),
         releases=">=0.18.3,<0.18.5",
+    ),
+    Explanation(
+        "overflow-exchanged",
+        "fp16_zero1_overflow_deadlock: the ranks tell each other of an overflow, one byte per step, as DeepSpeed does "
+        "up to 0.17.0 and from 0.18.0 on.",
+        (),
+        ("worse",),
+        {"stage": ("1",), "precision": ("fp16",)},
+        ">=0.17.1,<0.18.0",
+        ("", "fp16_zero1_overflow_deadlock"),
+        "the same numbers with +",
+    ),
+    Explanation(
+        "accumulated-as-from-0.18.3-on",
+        "The bug of zero2_accumulation_drops_microbatches; there is no reference by PyTorch. With the patch the notes "
+        "are to the bit those of 0.18.9, where zero_grad() does not discard what ZeRO-2 has added up in a round.",
+        ("experts_short_of_room", "first_pass_zero2_by_optimizer"),
+        ("worse",),
+        {"stage": ("2",), "offload": ("none",)},
+        ">=0.17.6,<0.18.3",
+        ("", "zero2_accumulation_drops_microbatches"),
     ),
     Explanation(
         "discarded-unseen",
