@@ -67,7 +67,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "thawed-since-saved",
         "What is frozen when a checkpoint is loaded is looked for among what was frozen when it was written.",
         ("by_turns_resumed",),
-        levels={"stage": ("1", "2")},
+        levels={"stage": ("1", "2", "3")},
     ),
     Explanation(
         "pipeline-bf16-resumed",
@@ -115,6 +115,31 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases=">=0.18.3",
     ),
     Explanation(
+        "bf16-without-zero-before-0.17.6",
+        "Up to 0.17.5 bf16 without ZeRO is BF16_Optimizer's. It trains what was not frozen at deepspeed.initialize, "
+        "and goes on with what is frozen later. It adds up fp32 gradients of its own, which what a script does to "
+        "`.grad`, or discards, does not reach. In a checkpoint it looks for files of its own.",
+        (
+            *("block_wise", "by_turns", "by_turns_resumed", "ends_and_one_block", "frozen_before_thawed_later"),
+            *("frozen_later", "gradual_unfreezing", "groups_by_turns", "written_then_thawed"),
+            *("back_from_within_a_round", "clipped_by_torch", "rows_masked", "warm_up_by_engine"),
+            "fp32_evaluated_in_bf16",
+        ),
+        levels={"stage": ("0",), "precision": ("bf16",)},
+        releases="<0.17.6",
+    ),
+    Explanation(
+        "zero1-averaged-before-0.17.6",
+        "Up to 0.17.5 ZeRO-1 adds to what it has averaged at the end of each backward pass, which neither a "
+        "zero_grad() nor `.grad = None` reaches.",
+        (
+            *("discarded_by_hand", "discarded_by_module", "discarded_inside_by_engine", "discarded_inside_by_hand"),
+            *("discarded_inside_by_module", "discarded_inside_by_optimizer", "discarded_inside_to_zero"),
+        ),
+        levels={"stage": ("1",)},
+        releases="<0.17.6",
+    ),
+    Explanation(
         "half-trains-what-was-not-frozen-at-first",
         "Since 0.19.1 fp16 and bf16 without ZeRO train what was not frozen at deepspeed.initialize: what thaws later "
         "never trains, and what is frozen later is moved on. fp16_step_at_initialization makes the first steps right, "
@@ -155,7 +180,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "up to 0.17.0 and from 0.18.0 on.",
         (),
         ("worse",),
-        {"stage": ("1",), "precision": ("fp16",)},
+        {"stage": ("1",), "precision": ("fp16", "bf16")},
         ">=0.17.1,<0.18.0",
         ("", "fp16_zero1_overflow_deadlock"),
         "the same numbers with +",

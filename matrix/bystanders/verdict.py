@@ -21,7 +21,7 @@ _HANGS = "hangs"
 class State(enum.Enum):
     SAME = "same"  # to the bit, with as many collectives
     ENDED = "ended"  # the same, and both in the same exception
-    RIGHT = "right"  # what plain PyTorch computes, where it was something else, or rounded otherwise
+    RIGHT = "right"  # what plain PyTorch computes, where it was something else, or rounded otherwise; fewer collectives
     OTHER = "other"  # not what plain PyTorch computes, neither without nor with: no patch's bug
     WORSE = "worse"  # wrong, less exact, ended or without agreement among the ranks, where it was not without
 
@@ -54,12 +54,17 @@ def judge(precision: str, before: Seen, after: Seen, plain: Seen | None) -> Verd
     difference = first_difference(before, after)
     ends = ending(before), ending(after)
     if not difference and ends[0] == ends[1]:
-        if more.get("collectives") and not ends[0]:
-            return Verdict(State.WORSE, f"the same numbers with {more['collectives']:+d} collectives", **more)
         if ends[0]:
             return Verdict(State.ENDED, ends[0], **more)
+        told = f"the same numbers with {more.get('collectives', 0):+d} collectives"
+        if more.get("collectives", 0) > 0:
+            return Verdict(State.WORSE, told, **more)
         distance, where = off(after, plain) if plain else (0.0, "")
-        return Verdict(State.SAME if distance <= _BOUNDS[half] else State.OTHER, where, distance, distance, **more)
+        if distance > _BOUNDS[half]:
+            return Verdict(State.OTHER, where, distance, distance, **more)
+        if more.get("collectives", 0) < 0:
+            return Verdict(State.RIGHT, told, distance, distance, **more)
+        return Verdict(State.SAME, where, distance, distance, **more)
     if plain is None:
         if ends[0] and not ends[1]:
             return Verdict(State.RIGHT, f"goes on where it ended: {ends[0]}", _WHOLE, 0.0, **more)

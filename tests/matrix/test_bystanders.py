@@ -181,6 +181,10 @@ class TestVerdict:
         found = judged(moved(RIGHT), moved(RIGHT, collectives=[("all_reduce", (0,), 8, "float32")]))
         assert (found.state, found.collectives) == (State.WORSE, 1)
 
+    def test_a_collective_less_is_not(self):
+        found = judged(moved(RIGHT, collectives=[("all_reduce", (0,), 8, "float32")]), moved(RIGHT))
+        assert (found.state, found.why) == (State.RIGHT, "the same numbers with -1 collectives")
+
     def test_waits_and_memory_are_counted(self):
         found = judged(moved(RIGHT, syncs=3, peak=10), moved(RIGHT, syncs=5, peak=30))
         assert (found.state, found.syncs, found.peak) == (State.SAME, 2, 20)

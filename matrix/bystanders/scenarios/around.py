@@ -124,6 +124,7 @@ def state_not_to_be_told(job: Job) -> None:
             job.save(engine, f"step{step}")
         except RuntimeError as error:
             job.survived("save", error)
+        job.torch.distributed.barrier()  # rank 0 has written
         job.bits(f"step {step}: weights", (job.tmp / "checkpoint" / f"step{step}/mp_rank_00_model_states.pt").is_file())
 
 
