@@ -7,6 +7,7 @@ Why: ZeRO-3 keeps a flat tensor for each sub-group: one per parameter group, and
 How: loads the other sub-groups in the same way, and gives the optimizer a state that is for the sub-groups here. With
     one sub-group, or with the optimizer on NVMe, nothing changes. Parameter groups get their own saved hyper-parameters
     where there were as many; upstream gives all of them the first group's.
+    Not cured: one sub-group, where the checkpoint has several; torch refuses these as before.
 Changes: jobs with several sub-groups that load a universal checkpoint under ZeRO-3 start from what was saved. The
     universal checkpoint itself is right and can be loaded again. What was trained and saved since a faulty load
     started from a model that was loaded in part, with moments of zero for the rest.

@@ -140,6 +140,21 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases="<0.17.6",
     ),
     Explanation(
+        "bf16-not-checked-before-0.17.1",
+        "Up to 0.17.0 bf16 has no check_grad_overflow: the step is made, with weights that are nan.",
+        ("infinite_loss_in_bf16",),
+        levels={"precision": ("bf16",)},
+        releases="<0.17.1",
+    ),
+    Explanation(
+        "several-sub-groups-into-one",
+        "A universal checkpoint of several sub-groups is refused where ZeRO-3 has one. universal_checkpoint_subgroups "
+        "makes its conversion possible; universal_checkpoint_load_subgroups is for engines that have several.",
+        ("universal_on_more_ranks",),
+        levels={"stage": ("3",)},
+        releases="<0.18.0",
+    ),
+    Explanation(
         "half-trains-what-was-not-frozen-at-first",
         "Since 0.19.1 fp16 and bf16 without ZeRO train what was not frozen at deepspeed.initialize: what thaws later "
         "never trains, and what is frozen later is moved on. fp16_step_at_initialization makes the first steps right, "
