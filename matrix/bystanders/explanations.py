@@ -140,6 +140,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases="<0.17.6",
     ),
     Explanation(
+        "warmup-to-0.001-before-0.17.2",
+        "Up to 0.17.1 WarmupLR goes to 0.001 where warmup_max_lr is not given; since then to the optimizer's own rate.",
+        ("warmup_to_one_rate",),
+        releases="<0.17.2",
+    ),
+    Explanation(
         "bf16-not-checked-before-0.17.1",
         "Up to 0.17.0 bf16 has no check_grad_overflow: the step is made, with weights that are nan.",
         ("infinite_loss_in_bf16",),

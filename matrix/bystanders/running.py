@@ -17,7 +17,7 @@ from dsfix.registry import catalogue
 from progress import Meter
 
 _JOBS_OF_A_PATCH = 24  # at the most, in which it is left out by itself
-_APPLIED = "applied"
+_APPLIES = ("applied", "pending")  # pending: the job has not imported its module
 
 Told = TypeVar("Told")
 
@@ -31,7 +31,7 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
         record.date = datetime.date.today().isoformat()
         told = next((rank for rank in seen.ranks if rank), None)
         if told is not None:  # some rank came to its end
-            applied = [name for name, outcome in told["patches"].items() if outcome == _APPLIED]
+            applied = [name for name, outcome in told["patches"].items() if outcome in _APPLIES]
             named = [name for name in record.statements if name in catalogue() and not catalogue()[name].patch.default]
             record.statements = {
                 **{name: record.statements[name] for name in named},

@@ -340,6 +340,13 @@ class TestRunning:
         running.jobs(record, trials, [job], 1, keep=False)
         assert record.statements == {off: 7, "zero12_empty_parameter": 3}
 
+    def test_a_patch_applies_also_where_a_job_does_not_import_its_module(self, job):
+        record = Record("1.0")
+        told = {"zero12_empty_parameter": "pending", "zero12_full_bucket_dtype": "not-affected"}
+        ended = moved(RIGHT, statements=dict.fromkeys(told, 3), patches=told)
+        running.jobs(record, Trials(**{NONE: moved(RIGHT), ALL: ended, PLAIN: moved(RIGHT)}), [job], 1, keep=False)
+        assert record.statements == {"zero12_empty_parameter": 3}
+
     def test_one_patch_is_left_out_where_its_lines_are_run(self, job, monkeypatch):
         monkeypatch.setattr(records, "save", lambda record: None)
         old = {"zero12_empty_parameter": "1", "zero12_full_bucket_dtype": "1"}
