@@ -12,7 +12,7 @@ Changes: jobs that have loaded a universal checkpoint with ZeRO-1 or 2 (bf16's o
     unless one of the two safe_set functions was called after the load, or the engine loaded a further universal
     checkpoint.
 Upstream: fixed in 0.19.7; brought by https://github.com/deepspeedai/DeepSpeed/pull/5263 (0.14.1).
-Retire: when 0.19.6 is no longer supported.
+Retire: when DeepSpeed 0.19.6 is no longer supported here.
 """
 
 from __future__ import annotations
