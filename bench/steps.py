@@ -1,4 +1,4 @@
-"""What all patches together add to a step of jobs that have none of their bugs: a ratio of CPU time, per setting.
+"""What all patches together add to a step of usual jobs: a ratio of CPU time, per setting.
 
     python bench/steps.py [--release X] [--rounds N] [--write FILE]
 
@@ -69,7 +69,7 @@ def main() -> int:
     lines = [
         "# What a step costs with dsfix\n",
         f"CPU time of a step of DeepSpeed {options.release} on rank 0, with all patches that apply by without them, on",
-        "settings without any of their bugs: the median of the rounds and their quartiles, by",
+        "usual settings: the median of the rounds and their quartiles, by",
         f"`python -m tox run -e bench-steps -- --rounds {options.rounds}`.\n",
         "| setting | ratio | quartiles |",
         "| --- | --- | --- |",
