@@ -36,6 +36,11 @@ class Explanation:
         )
 
 
+_FROZEN_AND_THAWED = (
+    *("block_wise", "by_turns", "by_turns_resumed", "ends_and_one_block", "frozen_before_thawed_later"),
+    *("frozen_later", "gradual_unfreezing", "groups_by_turns", "written_then_thawed"),
+)
+
 EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "several-backwards",
@@ -120,8 +125,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "and goes on with what is frozen later. It adds up fp32 gradients of its own, which what a script does to "
         "`.grad`, or discards, does not reach. In a checkpoint it looks for files of its own.",
         (
-            *("block_wise", "by_turns", "by_turns_resumed", "ends_and_one_block", "frozen_before_thawed_later"),
-            *("frozen_later", "gradual_unfreezing", "groups_by_turns", "written_then_thawed"),
+            *_FROZEN_AND_THAWED,
             *("back_from_within_a_round", "clipped_by_torch", "rows_masked", "warm_up_by_engine"),
             "fp32_evaluated_in_bf16",
         ),
@@ -165,10 +169,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "Since 0.19.1 fp16 and bf16 without ZeRO train what was not frozen at deepspeed.initialize: what thaws later "
         "never trains, and what is frozen later is moved on. fp16_step_at_initialization makes the first steps right, "
         "so that the later ones are off by another amount, which can be the larger one.",
-        (
-            *("block_wise", "by_turns", "by_turns_resumed", "ends_and_one_block", "frozen_before_thawed_later"),
-            *("frozen_later", "gradual_unfreezing", "groups_by_turns", "written_then_thawed"),
-        ),
+        _FROZEN_AND_THAWED,
         ("other", "worse"),
         {"stage": ("0",), "precision": ("bf16", "fp16")},
         ">=0.19.1",

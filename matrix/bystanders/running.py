@@ -52,15 +52,14 @@ def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], a
     changed = record.proved.get(patch_id, proofs_of_now) != proofs_of_now
     for name, run in record.jobs.items():  # what an earlier version of the patch did, and which lines it had, goes
         run.one.pop(patch_id, None)
-        if name in fresh:
-            bits = records.bits(fresh[name][1].run.get(patch_id, ()))
-        else:
-            bits = "0" if changed else run.run.get(patch_id, "0")
+        if name not in fresh and not changed:
+            continue
+        bits = records.bits(fresh[name][1].run.get(patch_id, ())) if name in fresh else "0"
         run.run = {
             **{each: run.run[each] for each in run.run if each != patch_id},
             **({patch_id: bits} if bits != "0" else {}),
         }
-        if name in fresh and bits != "0":
+        if bits != "0":
             run.one[patch_id] = fresh[name][0]
     record.proved[patch_id] = proofs_of_now
     told = next((rank for _, seen in fresh.values() for rank in seen.ranks if rank), None)
