@@ -18,6 +18,7 @@ from typing import Any
 import environments
 from bystanders.space import Job
 from dsfix.cache import cache_directory
+from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.ranks import launch
 from dsfix.patch import Severity
@@ -76,6 +77,7 @@ class Trials:
         self._path = environments.installed(release)
         self._stack = ExitStack()
         self._servers: dict[str, Preloaded] = {}
+        self._without_start: set[str] = set()  # variants
         self._lock = threading.Lock()
 
     def __enter__(self) -> Trials:
@@ -101,13 +103,21 @@ class Trials:
         return seen
 
     def _run(self, job: Job, variant: str) -> Seen:
+        if variant in self._without_start:
+            return _no_start(job)
         with tempfile.TemporaryDirectory(prefix="dsfix-bystander-") as name:
             scratch = Path(name)
             environment = {**isolated(scratch), "PYTHONPATH": self.python_path()}
             work = scratch / "work"
             work.mkdir()
             how = "plain" if variant == PLAIN else "deepspeed"
-            command = self.server(NONE if variant == PLAIN else variant).command("bystanders.rank")
+            try:
+                command = self.server(NONE if variant == PLAIN else variant).command("bystanders.rank")
+            except LabUnavailable:
+                if not variant.startswith("without "):
+                    raise
+                self._without_start.add(variant)
+                return _no_start(job)
             argv = [*command, job.scenario.name, json.dumps(job.setting), how, name]
             ended = launch(argv, ranks=job.ranks, timeout=_TIMEOUT, env=environment, cwd=work)
             files = [scratch / f"{rank}.pickle" for rank in range(job.ranks)]
@@ -142,6 +152,12 @@ class Trials:
             parts += [_file(Path(str(each.module.__file__))) for each in catalogue().values() if _imports(each.patch)]
         digest = hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
         return cache_directory() / "bystanders" / release / f"{job.id}-{digest}"
+
+
+def _no_start(job: Job) -> Seen:
+    """Of a variant that leaves out a patch without which the release cannot be imported."""
+    nothing = {"notes": [], "collectives": [], "syncs": 0, "peak": 0, "run": {}, "statements": {}}
+    return Seen(tuple({**nothing, "ended": "DeepSpeed cannot be imported"} for _ in range(job.ranks)), late=False)
 
 
 def _environment(variant: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np  # type: ignore[import-not-found,unused-ignore]
 
 from bystanders.trials import Seen
+from proofs import without_paths
 
 _BOUNDS = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}  # of the way that the parameters have moved
 _FLOORS = {"fp32": 5e-6, "bf16": 5e-2, "fp16": 5e-2}  # below, one is as good as the other
@@ -20,7 +21,7 @@ _HANGS = "hangs"
 
 class State(enum.Enum):
     SAME = "same"  # to the bit, with as many collectives
-    ENDED = "ended"  # the same, and both in the same exception
+    ENDED = "ended"  # both in the same exception, after the same or what plain PyTorch computes
     RIGHT = "right"  # what plain PyTorch computes, where it was something else, or rounded otherwise; fewer collectives
     OTHER = "other"  # not what plain PyTorch computes, neither without nor with: no patch's bug
     WORSE = "worse"  # wrong, less exact, ended or without agreement among the ranks, where it was not without
@@ -71,12 +72,15 @@ def judge(precision: str, before: Seen, after: Seen, plain: Seen | None) -> Verd
         if not any(ends) and _apart(before, after) <= _FLOORS[half]:
             return Verdict(State.RIGHT, f"rounded otherwise from {difference} on", **more)
         return Verdict(State.WORSE, ends[1] or f"not the same: {difference}", 0.0, _WHOLE, **more)
+    alike = ends[0] == ends[1]
     (off_before, where_before), (off_after, where_after) = (
-        (_WHOLE, ends[i]) if ends[i] else off(seen, plain) for i, seen in enumerate((before, after))
+        (_WHOLE, ends[i]) if ends[i] and not alike else off(seen, plain) for i, seen in enumerate((before, after))
     )
     bound, floor = _BOUNDS[half], _FLOORS[half]
     numbers: dict[str, Any] = {"before": off_before, "after": off_after, **more}
     if off_after <= bound and (off_after <= floor or off_after <= _WORSE * off_before):
+        if ends[1]:
+            return Verdict(State.ENDED, ends[1], **more)
         return Verdict(State.RIGHT, where_before or f"rounded otherwise from {difference} on", **numbers)
     worse = off_after > _WORSE * off_before or (off_after == _WHOLE > off_before) or ends[1] == _HANGS != ends[0]
     return Verdict(State.WORSE if worse else State.OTHER, where_after, **numbers)
@@ -86,7 +90,7 @@ def ending(seen: Seen) -> str:
     """How the job ended before its end, "" where it did not."""
     told = [rank["ended"] for rank in seen.ranks if rank and rank["ended"]]
     if told:
-        return str(told[0])
+        return without_paths(told[0])  # each run has its own directory
     if seen.late:
         return _HANGS
     return "" if all(seen.ranks) else "a rank was killed"
@@ -163,7 +167,7 @@ def disagreeing(seen: Seen) -> str:
             for number, (left, right) in enumerate(zip(sequences[0], sequence)):
                 if left != right and left[0] != "barrier":
                     return f"number {number} of {group} is {left} on rank {group[0]}, {right} on rank {other}"
-            if len(sequence) != len(sequences[0]):
+            if len(sequence) != len(sequences[0]) and not ending(seen):  # a rank that has ended makes no more
                 return f"{len(sequences[0])} on rank {group[0]}, {len(sequence)} on rank {other} of {group}"
     return ""
 

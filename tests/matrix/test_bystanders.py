@@ -156,6 +156,11 @@ class TestVerdict:
         both = moved(RIGHT, ended="ValueError: no")
         assert judged(both, both).state is State.ENDED
 
+    def test_the_same_exception_after_other_numbers(self):
+        right, wrong = (moved(each, ended="ValueError: no") for each in (RIGHT, 2 * RIGHT))
+        assert judged(wrong, right).state is State.ENDED
+        assert judged(right, wrong).state is State.WORSE
+
     def test_another_exception_is_worse_where_nothing_says_what_is_right(self):
         one, other = (seen(rank(ended=f"ValueError: {n}")) for n in range(2))
         assert verdict.judge("fp32", one, other, None).state is State.WORSE
