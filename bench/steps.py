@@ -26,7 +26,7 @@ from dsfix.lab.ranks import launch
 _HERE = Path(__file__).resolve().parent
 _STEPS = 40
 _TIMEOUT = 300.0  # seconds
-_SETTINGS = (
+SETTINGS = (
     {},
     {"precision": "bf16"},
     {"precision": "fp16"},
@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    settings = [{**space.plain(), **each} for each in _SETTINGS]
+    settings = [{**space.plain(), **each} for each in SETTINGS]
     ratios: list[list[float]] = [[] for _ in settings]
     with trials.Trials(options.release, marks=False) as every:
         for number in range(options.rounds):

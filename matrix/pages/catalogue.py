@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 from packaging.version import Version
 
+import proofs
 from bystanders import docs as bystanders
 from bystanders import records
 from dsfix.registry import Entry
@@ -19,9 +22,11 @@ _HEAD = """\
 
 Written by `python -m tox run -e docs` from `patches/` and from what was run; edit those. Each patch cures one bug. "As
 proven" is what the bug's reproduction showed without the patch and with it: [matrix.md](matrix.md) has every release,
-`python -m dsfix verify ID` does the same with what you have installed.
+`python -m dsfix verify ID` does the same with what you have installed. "CPU time of a step" is the median and the
+quartiles of pairs of short runs in one process, by `python -m tox run -e bench-steps-of-patches -- --patch ID`.
 
 """
+_STEPS = Path(__file__).resolve().parents[2] / "bench" / "steps_of_patches.json"
 
 _MEASURED = """
 ## What was measured
@@ -85,6 +90,7 @@ def _section(entry: Entry, evidence: Evidence) -> str:
     if not patch.default:
         facts.append(f"Off unless it is named: `DSFIX_ONLY={entry.id}`")
     facts += _bystanders(entry.id)
+    facts += _step(entry)
     if patch.ranks > 1:
         facts.append(f"To see it takes {patch.ranks} ranks")
     lines = [f"\n## {entry.id}\n", f"{text.escape(patch.title)}\n", *(f"- {fact}" for fact in facts)]
@@ -108,6 +114,22 @@ def _bystanders(patch_id: str) -> list[str]:
         most = ", ".join(f"{count} {name}" for count, name in zip(one.added, names))
         told += f"; one that stays the same has at the most {most} more with it"
     return [f"[Bystanders](bystanders.md), {one.release}: {told}"]
+
+
+def _step(entry: Entry) -> list[str]:
+    """What it adds to a step of usual jobs, as far as that was measured with the patch as it is."""
+    measured = json.loads(_STEPS.read_text(encoding="utf-8")).get(entry.id, {})
+    if measured.get("of") != proofs.fingerprint(entry):
+        return []
+    if not measured["steps"]:
+        return [f"CPU time of a step, {measured['release']}: no step of the usual settings runs its lines"]
+    told = [
+        "{1:.2f} ({0:.2f} to {2:.2f}; {setting})".format(*each["quartiles"], setting=each["setting"])
+        if "quartiles" in each
+        else f"a job needs it ({each['setting']})"
+        for each in measured["steps"]
+    ]
+    return [f"CPU time of a step, {measured['release']}, with it by without: {', '.join(told)}"]
 
 
 def _linked(told: str, evidence: Evidence) -> str:

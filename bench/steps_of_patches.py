@@ -1,0 +1,98 @@
+"""What each patch adds to a step of usual jobs, as a ratio of CPU time.
+
+    python bench/steps_of_patches.py [--patch ID [ID ...]] [--pairs N]
+
+Each patch is measured on the release that the bystanders look at it on, in the usual settings of steps.py whose steps
+run its lines, two at the most: by turns some steps with the patch and as many without, in one process, all other
+patches there. bench/steps_of_patches.json has what was measured; what is there of the patch as it is is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import steps  # puts matrix/ on sys.path
+import proofs
+from bystanders import records, space, trials
+from bystanders.trials import ALL
+from dsfix.lab.isolation import isolated
+from dsfix.lab.ranks import launch
+from dsfix.registry import catalogue
+
+RECORD = Path(__file__).with_suffix(".json")
+_SETTINGS_OF_A_PATCH = 2
+_TIMEOUT = 60.0  # seconds: without its patch a job may hang
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--patch", nargs="+", default=list(catalogue()), metavar="ID")
+    parser.add_argument("--pairs", type=int, default=15)
+    options = parser.parse_args()
+    recorded = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
+    there = records.load_all()
+    waiting: dict[str, list[str]] = {}
+    for patch_id in options.patch:
+        home = records.home(patch_id, there)
+        same = recorded.get(patch_id, {}).get("of") == proofs.fingerprint(catalogue()[patch_id])
+        if home is not None and not same and catalogue()[patch_id].patch.default:
+            waiting.setdefault(home.release, []).append(patch_id)
+    for release, ids in waiting.items():
+        through = _through(release)
+        with trials.Trials(release, marks=False) as every:
+            for patch_id in ids:
+                settings = [setting for setting, run in through if patch_id in run][:_SETTINGS_OF_A_PATCH]
+                recorded[patch_id] = {
+                    "of": proofs.fingerprint(catalogue()[patch_id]),
+                    "release": release,
+                    "steps": [_measured(every, setting, patch_id, options.pairs) for setting in settings],
+                }
+                print(patch_id, recorded[patch_id], flush=True)
+                RECORD.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return 0
+
+
+def _through(release: str) -> list[tuple[space.Setting, list[str]]]:
+    """The settings that the release can train, and the patches whose lines a step runs."""
+    found = []
+    with trials.Trials(release) as every:
+        for levels in steps.SETTINGS:
+            setting = {**space.plain(), **levels}
+            told = _ranks(every, setting, "", 0)
+            if told is not None:
+                found.append((setting, told))
+    return found
+
+
+def _measured(every: trials.Trials, setting: space.Setting, patch_id: str, pairs: int) -> Mapping[str, Any]:
+    """Without a ratio where the job needs the patch."""
+    told = ", ".join(f"{name} {level}" for name, level in space.differing(setting).items()) or "plain"
+    ratios = _ranks(every, setting, patch_id, pairs)
+    if ratios is None:
+        return {"setting": told}
+    quartiles = [round(each, 3) for each in statistics.quantiles(ratios, n=4)]
+    return {"setting": told, "quartiles": quartiles}
+
+
+def _ranks(every: trials.Trials, setting: space.Setting, patch_id: str, pairs: int) -> Any:
+    """What rank 0 tells; None if it did not come to its end."""
+    with tempfile.TemporaryDirectory(prefix="dsfix-steps-") as name:
+        path = os.pathsep.join((every.python_path(), str(RECORD.parent)))
+        command = every.server(ALL).command("steps_of_patches_rank")
+        argv = [*command, json.dumps(setting), patch_id, str(pairs), name]
+        environment = {**isolated(Path(name)), "PYTHONPATH": path}
+        launch(argv, ranks=int(setting["ranks"]), timeout=_TIMEOUT, env=environment, cwd=name)
+        told = Path(name, "0.json")
+        return json.loads(told.read_text(encoding="utf-8")) if told.is_file() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
