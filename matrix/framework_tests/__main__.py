@@ -7,6 +7,7 @@ import datetime
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,7 @@ TROUBLE = ("conflict", "drifted", "failed", "too-late")
 BADNESS = {"passed": 0, "skipped": 1, "failed": 2, "died": 3}
 _NEEDS = "parameterized==0.9.0"  # which the tests import; it goes into no environment
 _LENGTH = 160
+_RANKS_ERROR = re.compile(r"\[rank\d+\]: (\w+Error: .*)")
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,8 @@ def _outcome(case: xml.Element) -> tuple[str, str, str]:
     for child in case:
         if child.tag in ("failure", "error", "skipped"):
             outcome = "skipped" if child.tag == "skipped" else "failed"
-            return test, outcome, " ".join((child.get("message") or "").split())[:_LENGTH]
+            ranks = _RANKS_ERROR.findall(child.text or "")  # of processes that the test has launched
+            return test, outcome, " ".join((ranks[-1] if ranks else child.get("message") or "").split())[:_LENGTH]
     return test, "passed", ""
 
 
