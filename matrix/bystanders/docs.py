@@ -29,8 +29,9 @@ them, and by plain PyTorch in fp32.
 runs what is not in the record yet, on {space.WHOLE} all jobs, on another release one to two of each script; `-- docs`
 writes this page, which has what was run so far. *Same*: with dsfix to the bit what it is without, with the same
 collectives; *right*: something else than without, and what PyTorch computes, within rounding, or the same with fewer
-collectives; *ended*: in the same exception with and without; *other*: not what PyTorch computes, with or without;
-*worse*: wrong, less exact, ended, or without agreement of the ranks on their collectives, where it was not without.
+collectives; *ended*: in the same exception with and without, after the same or what PyTorch computes; *other*: not what
+PyTorch computes, with or without; *worse*: wrong, less exact, ended, or without agreement of the ranks on their
+collectives, where it was not without.
 """
 
 

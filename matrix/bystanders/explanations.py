@@ -69,12 +69,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("warmup_by_hand_resumed", "warmup_resumed_elastic"),
     ),
     Explanation(
-        "thawed-since-saved",
-        "What is frozen when a checkpoint is loaded is looked for among what was frozen when it was written.",
-        ("by_turns_resumed",),
-        levels={"stage": ("1", "2", "3")},
-    ),
-    Explanation(
         "pipeline-bf16-resumed",
         "BF16_Optimizer, which a pipeline in bf16 gets without ZeRO, too, is handed one state where it looks for one "
         "of each rank.",
@@ -126,7 +120,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "`.grad`, or discards, does not reach. In a checkpoint it looks for files of its own.",
         (
             *_FROZEN_AND_THAWED,
-            *("back_from_within_a_round", "clipped_by_torch", "rows_masked", "warm_up_by_engine"),
+            *("back_from_within_a_round", "clipped_by_torch", "discarded_by_hand", "rows_masked", "warm_up_by_engine"),
             "fp32_evaluated_in_bf16",
         ),
         levels={"stage": ("0",), "precision": ("bf16",)},
@@ -134,13 +128,14 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "zero1-averaged-before-0.17.6",
-        "Up to 0.17.5 ZeRO-1 adds to what it has averaged at the end of each backward pass, which neither a "
-        "zero_grad() nor `.grad = None` reaches.",
+        "Up to 0.17.5 ZeRO-1 adds to what it has averaged at the end of each backward pass, and ZeRO-2 to what it has "
+        "of one that no step followed, which neither a zero_grad() nor `.grad = None` reaches.",
         (
             *("discarded_by_hand", "discarded_by_module", "discarded_inside_by_engine", "discarded_inside_by_hand"),
             *("discarded_inside_by_module", "discarded_inside_by_optimizer", "discarded_inside_to_zero"),
+            *("discarded_by_engine", "discarded_to_none", "discarded_to_zero", "warm_up_by_hand", "warm_up_by_module"),
         ),
-        levels={"stage": ("1",)},
+        levels={"stage": ("1", "2")},
         releases="<0.17.6",
     ),
     Explanation(
@@ -216,6 +211,59 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         {"stage": ("2",), "offload": ("none",)},
         ">=0.17.6,<0.18.3",
         ("", "zero2_accumulation_drops_microbatches"),
+    ),
+    Explanation(
+        "first-step-as-from-0.13.2-on",
+        "zero_step_at_initialization makes the difference, and there is no reference by PyTorch. With it the notes are "
+        "those of 0.18.9 within rounding, as far as the job gets.",
+        (
+            *("first_pass_zero2_by_hand", "first_pass_zero2_by_module", "first_pass_zero2_by_optimizer"),
+            *("some_discarded_by_hand", "universal_within_a_round"),
+        ),
+        ("worse",),
+        releases="<0.13.2",
+        patches=("", "zero_step_at_initialization"),
+    ),
+    Explanation(
+        "steps-not-clipped-before-0.13.2",
+        "BF16_Optimizer does not see what torch clips, with and without. zero_step_at_initialization gives AdamW's "
+        "first steps their full size, so that they are off by more.",
+        ("clipped_by_torch",),
+        ("worse",),
+        {"stage": ("0",), "precision": ("bf16",)},
+        "<0.13.2",
+        ("", "zero_step_at_initialization"),
+    ),
+    Explanation(
+        "elastic-adam-before-0.13.2",
+        "What elastic_checkpoint_scalar_step lets Adam save is not loaded up to 0.13.1: `step` is taken for "
+        "partitioned.",
+        ("elastic_adamw",),
+        releases="<0.13.2",
+    ),
+    Explanation(
+        "elastic-blocks-refused",
+        "Since 0.13.2 an elastic checkpoint gives each rank an even number of a state's elements, which an optimizer "
+        "that has an odd one refuses. To 0.15.4, beside torch 2.6 or later, loading ends before that without "
+        "checkpoint_weights_only.",
+        ("elastic_blocks",),
+        ("worse",),
+        releases="<0.16.0",
+        patches=("", "checkpoint_weights_only"),
+        why="RuntimeError: The size of tensor a",
+    ),
+    Explanation(
+        "universal-zero3-before-0.14.5",
+        "ZeRO-3 has universal checkpoints since 0.14.5; without the patches the job ends earlier.",
+        ("universal_frozen", "universal_tied"),
+        levels={"stage": ("3",)},
+        releases="<0.14.5",
+    ),
+    Explanation(
+        "hooks-lost-before-0.13.2",
+        "Up to 0.13.1, on the emulated device, a parameter has lost the hooks that it had before deepspeed.initialize.",
+        ("parameter_hooks",),
+        releases="<0.13.2",
     ),
     Explanation(
         "discarded-unseen",

@@ -79,6 +79,8 @@ def _one(job: Job, trials: Trials, patch_id: str) -> tuple[Found, Seen]:
     seen = trials.run(job, after)
     if patch_id not in seen.run:
         return Found(State.SAME.value), seen
+    if default and not trials.starts(before):
+        return Found(State.RIGHT.value, "DeepSpeed cannot be imported without it"), seen
     return _judged(job, trials, trials.run(job, before), seen, lambda: trials.run(job, after)), seen
 
 

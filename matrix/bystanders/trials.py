@@ -77,7 +77,7 @@ class Trials:
         self._path = environments.installed(release)
         self._stack = ExitStack()
         self._servers: dict[str, Preloaded] = {}
-        self._without_start: set[str] = set()  # variants
+        self._cannot_start: set[str] = set()  # variants
         self._lock = threading.Lock()
 
     def __enter__(self) -> Trials:
@@ -103,21 +103,13 @@ class Trials:
         return seen
 
     def _run(self, job: Job, variant: str) -> Seen:
-        if variant in self._without_start:
-            return _no_start(job)
         with tempfile.TemporaryDirectory(prefix="dsfix-bystander-") as name:
             scratch = Path(name)
             environment = {**isolated(scratch), "PYTHONPATH": self.python_path()}
             work = scratch / "work"
             work.mkdir()
             how = "plain" if variant == PLAIN else "deepspeed"
-            try:
-                command = self.server(NONE if variant == PLAIN else variant).command("bystanders.rank")
-            except LabUnavailable:
-                if not variant.startswith("without "):
-                    raise
-                self._without_start.add(variant)
-                return _no_start(job)
+            command = self.server(NONE if variant == PLAIN else variant).command("bystanders.rank")
             argv = [*command, job.scenario.name, json.dumps(job.setting), how, name]
             ended = launch(argv, ranks=job.ranks, timeout=_TIMEOUT, env=environment, cwd=work)
             files = [scratch / f"{rank}.pickle" for rank in range(job.ranks)]
@@ -128,6 +120,15 @@ class Trials:
                 if not late:
                     raise environments.Unavailable(f"{job.id} could not be run: {(said or ['no word'])[-1]}")
             return Seen(ranks, any(each.timed_out for each in ended))
+
+    def starts(self, variant: str) -> bool:
+        """Whether DeepSpeed can be imported without the patch that the variant leaves out."""
+        if variant not in self._cannot_start:
+            try:
+                self.server(variant)
+            except LabUnavailable:
+                self._cannot_start.add(variant)
+        return variant not in self._cannot_start
 
     def server(self, variant: str) -> Preloaded:
         """The process from which ranks of that variant are forked."""
@@ -152,12 +153,6 @@ class Trials:
             parts += [_file(Path(str(each.module.__file__))) for each in catalogue().values() if _imports(each.patch)]
         digest = hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
         return cache_directory() / "bystanders" / release / f"{job.id}-{digest}"
-
-
-def _no_start(job: Job) -> Seen:
-    """Of a variant that leaves out a patch without which the release cannot be imported."""
-    nothing = {"notes": [], "collectives": [], "syncs": 0, "peak": 0, "run": {}, "statements": {}}
-    return Seen(tuple({**nothing, "ended": "DeepSpeed cannot be imported"} for _ in range(job.ranks)), late=False)
 
 
 def _environment(variant: str) -> dict[str, str]:

@@ -303,6 +303,9 @@ class Trials:
         found = self.by_variant[variant.partition(" ")[0]]
         return found.pop(0) if isinstance(found, list) else found
 
+    def starts(self, variant):
+        return variant.partition(" ")[0] in self.by_variant
+
 
 APPLIED = {"run": {"zero12_empty_parameter": [0, 2]}, "statements": {"zero12_empty_parameter": 3}}
 APPLIES = {**APPLIED, "patches": {"zero12_empty_parameter": "applied"}}
@@ -361,6 +364,13 @@ class TestRunning:
         assert record.jobs[job.id].one == {"zero12_empty_parameter": Found("same", syncs=2)}
         assert record.jobs[job.id].run == {**old, "zero12_empty_parameter": "5"}
         assert record.is_proved("zero12_empty_parameter")
+
+    def test_a_patch_without_which_deepspeed_cannot_be_imported(self, job, monkeypatch):
+        monkeypatch.setattr(records, "save", lambda record: None)
+        record = Record("1.0", jobs={job.id: Run("", Found("same"), {"zero12_empty_parameter": "1"})})
+        running.patch(record, Trials(**{ALL: moved(RIGHT, **APPLIES)}), "zero12_empty_parameter", [job], 1)
+        found = record.jobs[job.id].one["zero12_empty_parameter"]
+        assert found == Found("right", "DeepSpeed cannot be imported without it")
 
     def test_a_patch_whose_lines_are_not_run_any_more(self, job, monkeypatch):
         monkeypatch.setattr(records, "save", lambda record: None)
