@@ -1,10 +1,11 @@
 """What each patch adds to a step of usual jobs, as a ratio of CPU time.
 
-    python bench/steps_of_patches.py [--patch ID [ID ...]] [--pairs N]
+    python bench/steps_of_patches.py [--patch ID [ID ...]] [--rounds N]
 
 Each patch is measured on the release that the bystanders look at it on, in the usual settings of steps.py whose steps
 run its lines, two at the most: by turns some steps with the patch and as many without, in one process, all other
-patches there. bench/steps_of_patches.json has what was measured; what is there of the patch as it is is kept.
+patches there; the fastest with it by the fastest without. bench/steps_of_patches.json has what was measured; a patch
+that is there as it is now is not measured again, unless it is named.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import steps  # puts matrix/ on sys.path
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "matrix"))
+
+import steps
+
 import proofs
 from bystanders import records, space, trials
 from bystanders.trials import ALL
@@ -34,16 +38,16 @@ _TIMEOUT = 60.0  # seconds: without its patch a job may hang
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--patch", nargs="+", default=list(catalogue()), metavar="ID")
-    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--patch", nargs="+", default=[], metavar="ID")
+    parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     recorded = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
     there = records.load_all()
     waiting: dict[str, list[str]] = {}
-    for patch_id in options.patch:
+    for patch_id in options.patch or catalogue():
         home = records.home(patch_id, there)
         same = recorded.get(patch_id, {}).get("of") == proofs.fingerprint(catalogue()[patch_id])
-        if home is not None and not same and catalogue()[patch_id].patch.default:
+        if home is not None and catalogue()[patch_id].patch.default and (options.patch or not same):
             waiting.setdefault(home.release, []).append(patch_id)
     for release, ids in waiting.items():
         through = _through(release)
@@ -53,7 +57,7 @@ def main() -> int:
                 recorded[patch_id] = {
                     "of": proofs.fingerprint(catalogue()[patch_id]),
                     "release": release,
-                    "steps": [_measured(every, setting, patch_id, options.pairs) for setting in settings],
+                    "steps": [_measured(every, setting, patch_id, options.rounds) for setting in settings],
                 }
                 print(patch_id, recorded[patch_id], flush=True)
                 RECORD.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -72,22 +76,22 @@ def _through(release: str) -> list[tuple[space.Setting, list[str]]]:
     return found
 
 
-def _measured(every: trials.Trials, setting: space.Setting, patch_id: str, pairs: int) -> Mapping[str, Any]:
+def _measured(every: trials.Trials, setting: space.Setting, patch_id: str, rounds: int) -> Mapping[str, Any]:
     """Without a ratio where the job needs the patch."""
     told = ", ".join(f"{name} {level}" for name, level in space.differing(setting).items()) or "plain"
-    ratios = _ranks(every, setting, patch_id, pairs)
+    ratios = _ranks(every, setting, patch_id, rounds)
     if ratios is None:
         return {"setting": told}
     quartiles = [round(each, 3) for each in statistics.quantiles(ratios, n=4)]
     return {"setting": told, "quartiles": quartiles}
 
 
-def _ranks(every: trials.Trials, setting: space.Setting, patch_id: str, pairs: int) -> Any:
+def _ranks(every: trials.Trials, setting: space.Setting, patch_id: str, rounds: int) -> Any:
     """What rank 0 tells; None if it did not come to its end."""
     with tempfile.TemporaryDirectory(prefix="dsfix-steps-") as name:
         path = os.pathsep.join((every.python_path(), str(RECORD.parent)))
         command = every.server(ALL).command("steps_of_patches_rank")
-        argv = [*command, json.dumps(setting), patch_id, str(pairs), name]
+        argv = [*command, json.dumps(setting), patch_id, str(rounds), name]
         environment = {**isolated(Path(name)), "PYTHONPATH": path}
         launch(argv, ranks=int(setting["ranks"]), timeout=_TIMEOUT, env=environment, cwd=name)
         told = Path(name, "0.json")
