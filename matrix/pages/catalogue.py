@@ -23,8 +23,8 @@ _HEAD = """\
 Written by `python -m tox run -e docs` from `patches/` and from what was run; edit those. Each patch cures one bug. "As
 proven" is what the bug's reproduction showed without the patch and with it: [matrix.md](matrix.md) has every release,
 `python -m dsfix verify ID` does the same with what you have installed. "CPU time of a step" is the median and the
-quartiles of rounds of steps by turns in one process, by `python -m tox run -e bench-steps-of-patches -- --patch ID`; what
-is here was measured beside other work, where less than 0.1 is noise.
+quartiles of rounds of steps by turns in one process, by `python -m tox run -e bench-steps-of-patches -- --patch ID`;
+what is here was measured beside other work, where less than 0.1 is noise.
 
 """
 _STEPS = Path(__file__).resolve().parents[2] / "bench" / "steps_of_patches.json"
