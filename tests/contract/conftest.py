@@ -23,7 +23,7 @@ from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Case
 from dsfix.testing.contract.machine import Machine, started
 
-_ONE_IN, _ONE_PAIR_IN = 24, 4
+_ONE_IN, _ONE_PAIR_IN = 36, 6
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,9 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each check on one patch in 24, the next check on others: what is wrong with the engine shows on any of them.
+    """Each check on one patch in 36, the next check on others: what is wrong with the engine shows on any of them.
 
-    All patches at once: on one release in 24. Pairs: one in 4, together only; each alone is what `matrix edges` runs.
+    All patches at once: on one release in 36. Pairs: one in 6, together only; each alone is what `matrix edges` runs.
     """
     if config.getoption("whole"):
         return
