@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "matrix"))
 
@@ -41,15 +42,25 @@ SETTINGS = (
 
 def seconds(every: trials.Trials, variant: str, setting: space.Setting) -> float:
     """The median CPU time of a step of rank 0."""
+    found, why = told(every, variant, setting, _TIMEOUT, "steps_rank", str(_STEPS))
+    if found is None:
+        sys.exit(f"steps: {variant}, {space.differing(setting)}: {why}")
+    return statistics.median(found)
+
+
+def told(
+    every: trials.Trials, variant: str, setting: space.Setting, timeout: float, module: str, *arguments: str
+) -> tuple[Any, str]:
+    """What rank 0 of a job writes, whose ranks run that module's `main`; None and its last words where it did not."""
     with tempfile.TemporaryDirectory(prefix="dsfix-steps-") as name:
         path = os.pathsep.join((every.python_path(), str(_HERE)))
-        argv = [*every.server(variant).command("steps_rank"), json.dumps(setting), str(_STEPS), name]
+        argv = [*every.server(variant).command(module), json.dumps(setting), *arguments, name]
         environment = {**isolated(Path(name)), "PYTHONPATH": path}
-        ended = launch(argv, ranks=int(setting["ranks"]), timeout=_TIMEOUT, env=environment, cwd=name)
-        try:
-            return statistics.median(json.loads(Path(name, "0.json").read_text(encoding="utf-8")))
-        except OSError:
-            sys.exit(f"steps: {variant}, {space.differing(setting)}: {ended[0].stderr.strip().splitlines()[-1:]}")
+        ended = launch(argv, ranks=int(setting["ranks"]), timeout=timeout, env=environment, cwd=name)
+        written = Path(name, "0.json")
+        if not written.is_file():
+            return None, "".join(ended[0].stderr.strip().splitlines()[-1:])
+        return json.loads(written.read_text(encoding="utf-8")), ""
 
 
 def main() -> int:

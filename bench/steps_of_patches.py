@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,11 +25,10 @@ import steps
 import proofs
 from bystanders import records, space, trials
 from bystanders.trials import ALL
-from dsfix.lab.isolation import isolated
-from dsfix.lab.ranks import launch
 from dsfix.registry import catalogue
 
 RECORD = Path(__file__).with_suffix(".json")
+_RANK = "steps_of_patches_rank"
 _SETTINGS_OF_A_PATCH = 2
 _TIMEOUT = 60.0  # seconds: without its patch a job may hang
 
@@ -70,32 +67,20 @@ def _through(release: str) -> list[tuple[space.Setting, list[str]]]:
     with trials.Trials(release) as every:
         for levels in steps.SETTINGS:
             setting = {**space.plain(), **levels}
-            told = _ranks(every, setting, "", 0)
-            if told is not None:
-                found.append((setting, told))
+            run, _ = steps.told(every, ALL, setting, _TIMEOUT, _RANK, "", "0")
+            if run is not None:
+                found.append((setting, run))
     return found
 
 
 def _measured(every: trials.Trials, setting: space.Setting, patch_id: str, rounds: int) -> Mapping[str, Any]:
     """Without a ratio where the job needs the patch."""
     told = ", ".join(f"{name} {level}" for name, level in space.differing(setting).items()) or "plain"
-    ratios = _ranks(every, setting, patch_id, rounds)
+    ratios, _ = steps.told(every, ALL, setting, _TIMEOUT, _RANK, patch_id, str(rounds))
     if ratios is None:
         return {"setting": told}
     quartiles = [round(each, 3) for each in statistics.quantiles(ratios, n=4)]
     return {"setting": told, "quartiles": quartiles}
-
-
-def _ranks(every: trials.Trials, setting: space.Setting, patch_id: str, rounds: int) -> Any:
-    """What rank 0 tells; None if it did not come to its end."""
-    with tempfile.TemporaryDirectory(prefix="dsfix-steps-") as name:
-        path = os.pathsep.join((every.python_path(), str(RECORD.parent)))
-        command = every.server(ALL).command("steps_of_patches_rank")
-        argv = [*command, json.dumps(setting), patch_id, str(rounds), name]
-        environment = {**isolated(Path(name)), "PYTHONPATH": path}
-        launch(argv, ranks=int(setting["ranks"]), timeout=_TIMEOUT, env=environment, cwd=name)
-        told = Path(name, "0.json")
-        return json.loads(told.read_text(encoding="utf-8")) if told.is_file() else None
 
 
 if __name__ == "__main__":

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import json
-import os
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 
-from bystanders.watch import Watch
+from steps_rank import Step, train
+
 from dsfix import engine, process
-from dsfix.lab import Lab
 
-_WARM_UP = 10  # steps: the first ones allocate
 _MARKED = 6  # steps whose marks are told
 _BLOCK = 8  # steps with the patch, then as many without, or the other way round
 _TURNS = 4  # so often for a ratio
@@ -22,32 +15,10 @@ _TURNS = 4  # so often for a ratio
 
 def main(setting: str, patch_id: str, rounds: str, directory: str) -> int:
     """Write what `patch_id` adds to a step, a ratio for each round; for "" the ids whose lines a step runs."""
-    with Lab("cuda") as lab:
-        assert lab.deepspeed
-        from bystanders.job import Job
-
-        job = Job(lab, json.loads(setting), plain=False)
-        job._lab_unseen = Watch().unseen
-        trained = job.engine(job.MLP(depth=6))
-        batches = [job.batches(step) for step in range(8)]
-
-        def step(number: int) -> float:
-            started = time.process_time()
-            for batch in batches[number % len(batches)]:
-                trained.backward(job.loss(trained, batch))
-                trained.step()
-            return time.process_time() - started
-
-        for number in range(_WARM_UP):
-            step(number)
-        found = _ratios(step, patch_id, int(rounds)) if patch_id else _through(step)
-        path = Path(directory, f"{lab.rank}.json")
-        path.with_suffix(".partial").write_text(json.dumps(found))
-        os.replace(path.with_suffix(".partial"), path)
-        return 0
+    return train(setting, directory, lambda step: _ratios(step, patch_id, int(rounds)) if patch_id else _through(step))
 
 
-def _through(step: Callable[[int], float]) -> list[str]:
+def _through(step: Step) -> list[str]:
     from bystanders import hits
 
     for numbers in hits.run.values():
@@ -57,11 +28,10 @@ def _through(step: Callable[[int], float]) -> list[str]:
     return sorted(patch_id for patch_id, numbers in hits.run.items() if numbers)
 
 
-def _ratios(step: Callable[[int], float], patch_id: str, rounds: int) -> list[float]:
+def _ratios(step: Step, patch_id: str, rounds: int) -> list[float]:
     assert process._engine is not None
     every = process._engine
     state = every.states[patch_id]
-
     there = True
 
     def fastest(wanted: bool) -> float:
@@ -77,8 +47,6 @@ def _ratios(step: Callable[[int], float], patch_id: str, rounds: int) -> list[fl
         return min(step(number) for number in range(_BLOCK))
 
     found = []
-    gc.collect()
-    gc.disable()
     for _ in range(rounds):
         taken: dict[bool, list[float]] = {True: [], False: []}
         for turn in range(_TURNS):

@@ -6,16 +6,25 @@ import gc
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bystanders.watch import Watch
 from dsfix.lab import Lab
 
-_WARM_UP = 5  # steps: the first ones allocate
+#: Makes the step of a number; its CPU seconds.
+Step = Callable[[int], float]
+_WARM_UP = 10  # steps: the first ones allocate
 
 
 def main(setting: str, steps: str, directory: str) -> int:
     """Write the CPU seconds of each step of a usual training."""
+    return train(setting, directory, lambda step: [step(number) for number in range(int(steps))])
+
+
+def train(setting: str, directory: str, measure: Callable[[Step], Any]) -> int:
+    """Write what `measure` tells of a usual training that has made its first steps."""
     with Lab("cuda") as lab:
         assert lab.deepspeed
         from bystanders.job import Job
@@ -24,16 +33,20 @@ def main(setting: str, steps: str, directory: str) -> int:
         job._lab_unseen = Watch().unseen
         engine = job.engine(job.MLP(depth=6))
         batches = [job.batches(step) for step in range(8)]
-        seconds = []
-        gc.collect()
-        gc.disable()
-        for step in range(_WARM_UP + int(steps)):
+
+        def step(number: int) -> float:
             started = time.process_time()
-            for batch in batches[step % len(batches)]:
+            for batch in batches[number % len(batches)]:
                 engine.backward(job.loss(engine, batch))
                 engine.step()
-            seconds.append(time.process_time() - started)
+            return time.process_time() - started
+
+        gc.collect()
+        gc.disable()
+        for number in range(_WARM_UP):
+            step(number)
+        found = measure(step)
         path = Path(directory, f"{lab.rank}.json")
-        path.with_suffix(".partial").write_text(json.dumps(seconds[_WARM_UP:]))
+        path.with_suffix(".partial").write_text(json.dumps(found))
         os.replace(path.with_suffix(".partial"), path)
         return 0
