@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "matrix"))
 
 import steps
 
-import proofs
+import fingerprints
 from bystanders import records, space, trials
 from bystanders.trials import ALL
 from dsfix.registry import catalogue
@@ -43,7 +43,7 @@ def main() -> int:
     waiting: dict[str, list[str]] = {}
     for patch_id in options.patch or catalogue():
         home = records.home(patch_id, there)
-        same = recorded.get(patch_id, {}).get("of") == proofs.fingerprint(catalogue()[patch_id])
+        same = recorded.get(patch_id, {}).get("of") == fingerprints.of(catalogue()[patch_id]).declaration
         if home is not None and catalogue()[patch_id].patch.default and (options.patch or not same):
             waiting.setdefault(home.release, []).append(patch_id)
     for release, ids in waiting.items():
@@ -52,7 +52,7 @@ def main() -> int:
             for patch_id in ids:
                 settings = [setting for setting, run in through if patch_id in run][:_SETTINGS_OF_A_PATCH]
                 recorded[patch_id] = {
-                    "of": proofs.fingerprint(catalogue()[patch_id]),
+                    "of": fingerprints.of(catalogue()[patch_id]).declaration,
                     "release": release,
                     "steps": [_measured(every, setting, patch_id, options.rounds) for setting in settings],
                 }

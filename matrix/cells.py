@@ -38,15 +38,16 @@ class Cells:
     ) -> None:
         self._stack.close()
 
-    def run(self, entry: Entry, release: str, fresh: bool = False) -> Cell:
+    def run(self, entry: Entry, release: str, fresh: bool = False, without: Run | None = None) -> Cell:
         """`fresh`: in processes that have imported nothing. Otherwise what is no plain yes or no is repeated in such.
+        `without`: what was seen without the patch, if that need not be run.
 
         Raises environments.Unavailable where the release, or a process, cannot be had.
         """
         path = self._installed(release)
         preloaded = None if fresh else self.preloaded_for(entry)
         if preloaded is not None:
-            cell = _cell(entry, release, path, preloaded)
+            cell = _cell(entry, release, path, preloaded, without)
             if proofs.judge(entry.patch, cell)[0] in (State.CURED, State.NOT_AFFECTED):
                 return cell
         return _cell(entry, release, path, None)
@@ -75,11 +76,14 @@ class Cells:
         return found if found is not None and found.takes(entry.patch) else None
 
 
-def _cell(entry: Entry, release: str, path: Path, preloaded: Preloaded | None) -> Cell:
-    without, patched = (_sighting(entry, release, patched, path, preloaded) for patched in (False, True))
-    told = patched if patched.versions else without
+def _cell(
+    entry: Entry, release: str, path: Path, preloaded: Preloaded | None, known: Run | None = None
+) -> Cell:
+    without = [] if known is not None else [_sighting(entry, release, False, path, preloaded)]
+    patched = _sighting(entry, release, True, path, preloaded)
+    told = next((each for each in (patched, *without) if each.versions), patched)
     return Cell(
-        without=_run(without),
+        without=known if known is not None else _run(without[0]),
         patched=_run(patched),
         versions={"deepspeed": release, **{name: version for name, version in told.versions.items() if version}},
         device=told.device,

@@ -5,14 +5,11 @@ A cell is one patch on one release in one column: an environment of the table, o
 
 from __future__ import annotations
 
-import ast
 import enum
-import hashlib
-import inspect
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +17,12 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+import fingerprints
 from dsfix.cli.status import Complaint
 from dsfix.outcome import STAYS_OUT, Outcome
 from dsfix.patch import Patch
 from dsfix.registry import Entry
+from fingerprints import Fingerprint
 
 DIRECTORY = Path(__file__).with_name("proofs")
 _STAYS_OUT = [each.value for each in STAYS_OUT]
@@ -55,7 +54,7 @@ class Cell:
     """What was seen without the patch and with it.
 
     versions: of every distribution that matters. preloaded: whether the processes were forked from one that had
-    imported torch. date: YYYY-MM-DD. earlier: the fingerprint of the patch that it was, "" where it is this one.
+    imported torch. date: YYYY-MM-DD. earlier: the fingerprints of the patch that it was, None where it is this one.
     """
 
     without: Run
@@ -64,7 +63,7 @@ class Cell:
     device: str
     preloaded: bool
     date: str
-    earlier: str = ""
+    earlier: Fingerprint | None = None
 
 
 @dataclass
@@ -72,21 +71,11 @@ class Record:
     """All cells of one patch: column -> DeepSpeed release -> cell."""
 
     patch_id: str
-    fingerprint: str
+    fingerprint: Fingerprint
     cells: dict[str, dict[str, Cell]] = field(default_factory=dict)
 
     def cell(self, column: str, release: str) -> Cell | None:
         return self.cells.get(column, {}).get(release)
-
-
-def fingerprint(entry: Entry) -> str:
-    """Of the patch's code: its story, comments and layout may change without a new run."""
-    tree = ast.parse(inspect.getsource(entry.module))
-    for node in ast.walk(tree):
-        documented = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        if isinstance(node, documented) and ast.get_docstring(node) is not None:
-            del node.body[0]
-    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
 
 
 def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
@@ -94,7 +83,7 @@ def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
 
     Raises Complaint where the file is not what `save` writes.
     """
-    current = fingerprint(entry)
+    current = fingerprints.of(entry)
     path = directory / f"{entry.id}.json"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -111,8 +100,8 @@ def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
     return Record(entry.id, current, cells)
 
 
-def _cell(data: Mapping[str, Any], recorded: str, current: str) -> Cell:
-    of = data.get("earlier", recorded)
+def _cell(data: Mapping[str, Any], recorded: Sequence[str], current: Fingerprint) -> Cell:
+    of = Fingerprint(*data.get("earlier", recorded))
     return Cell(
         without=Run(**data["without"]),
         patched=Run(**data["patched"]),
@@ -120,7 +109,7 @@ def _cell(data: Mapping[str, Any], recorded: str, current: str) -> Cell:
         device=data["device"],
         preloaded=data["preloaded"],
         date=data["date"],
-        earlier="" if of == current else of,
+        earlier=None if of == current else of,
     )
 
 

@@ -8,8 +8,10 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import environments
+import fingerprints
 import proofs
 import recording
 import runner
@@ -57,7 +59,9 @@ def run(options: argparse.Namespace) -> int:
             for task, cell in _recorded(asked, columns)
             if task.release in (close if cell is None else anew)[task.entry.id]
         ]
-    tasks = asked if options.again else [task for task, cell in _recorded(asked, columns) if not _answered(task, cell)]
+    tasks = asked
+    if not options.again:
+        tasks = [_unanswered(task, cell) for task, cell in _recorded(asked, columns) if not _answered(task, cell)]
     print(f"{environment.name}: {len(asked)} cells, {len(tasks)} to run, {options.jobs} at a time", flush=True)
     done: list[Task] = []
     trouble: dict[str, None] = {}
@@ -90,17 +94,24 @@ def _answered(task: Task, cell: Cell | None) -> bool:
     return proofs.judge(task.entry.patch, cell)[0] in (State.CURED, State.NOT_AFFECTED)
 
 
+def _unanswered(task: Task, cell: Cell | None) -> Task:
+    """The task, without its half that is known: where the patch has changed and its reproduction has not."""
+    if cell is None or not cell.earlier or cell.earlier.reproduction != fingerprints.of(task.entry).reproduction:
+        return task
+    return replace(task, without=cell.without)
+
+
 def _run(
     tasks: Sequence[Task], columns: Mapping[str, str], jobs: int, done: list[Task], trouble: dict[str, None]
 ) -> None:
     """Record what can be had; `done` collects that, `trouble` why the rest cannot."""
-    started = {task.entry.id: proofs.fingerprint(task.entry) for task in tasks}
+    started = {task.entry.id: fingerprints.of(task.entry) for task in tasks}
     with Meter(len(tasks)) as meter, Cells() as cells, closing(runner.results(tasks, cells, jobs)) as ended:
         for result in ended:
             entry, cell = result.task.entry, result.cell
             if cell is None:
                 trouble[result.trouble] = None
-            elif proofs.fingerprint(entry) != started[entry.id]:
+            elif fingerprints.of(entry) != started[entry.id]:
                 trouble[f"{entry.id} has been changed meanwhile: run it again"] = None
             else:
                 recording.store(entry, columns[entry.id], result.task.release, cell)

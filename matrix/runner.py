@@ -15,15 +15,16 @@ import psutil  # type: ignore[import-untyped,import-not-found,unused-ignore]
 from cells import Cells
 from dsfix.registry import Entry
 from environments import Unavailable
-from proofs import Cell
+from proofs import Cell, Run
 
 
 @dataclass(frozen=True)
 class Task:
-    """One cell that is to be run."""
+    """One cell that is to be run. without: what was seen without the patch, where the reproduction is still the same."""
 
     entry: Entry
     release: str
+    without: Run | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def results(tasks: Sequence[Task], cells: Cells, jobs: int) -> Generator[Result,
 
 def _result(task: Task, cells: Cells) -> Result | BaseException:
     try:
-        return Result(task, cells.run(task.entry, task.release))
+        return Result(task, cells.run(task.entry, task.release, without=task.without))
     except Unavailable as reason:
         return Result(task, None, str(reason))
     except OSError as error:  # of the scratch directory, a full disk: another cell may have more luck

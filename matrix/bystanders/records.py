@@ -11,6 +11,7 @@ from typing import Any
 
 from packaging.version import Version
 
+import fingerprints
 import proofs
 from bystanders import space
 from bystanders.space import Job
@@ -52,8 +53,8 @@ class Run:
 
 @dataclass
 class Record:
-    """One release. statements: of each patch that applies, how many it has. proved: patch id -> its fingerprint when it
-    was last left out by itself."""
+    """One release. statements: of each patch that applies, how many it has. proved: patch id -> the fingerprint of its
+    declaration when it was last left out by itself."""
 
     release: str
     date: str = ""
@@ -69,7 +70,7 @@ class Record:
 
     def is_proved(self, patch_id: str) -> bool:
         """Whether the patch, as it is now, was left out by itself."""
-        return self.proved.get(patch_id) == proofs.fingerprint(catalogue()[patch_id])
+        return self.proved.get(patch_id) == fingerprints.of(catalogue()[patch_id]).declaration
 
 
 def found(verdict: Verdict) -> Found:

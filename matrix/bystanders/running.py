@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
-import proofs
+import fingerprints
 from bystanders import records, space
 from bystanders.records import Found, Record, Run
 from bystanders.space import Job
@@ -44,7 +44,7 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
 
 def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], at_a_time: int) -> None:
     """One patch against all others, in jobs that run its lines; if none is known to, the samples are asked."""
-    proofs_of_now = proofs.fingerprint(catalogue()[patch_id])
+    proofs_of_now = fingerprints.of(catalogue()[patch_id]).declaration
     chosen = list(_through(record, patch_id, every)) or space.samples(every)
     fresh: dict[str, tuple[Found, Seen]] = {}
     for job, seen in _each(chosen, lambda job: _one(job, trials, patch_id), at_a_time):

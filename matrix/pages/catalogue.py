@@ -8,6 +8,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+import fingerprints
 import proofs
 from bystanders import docs as bystanders
 from bystanders import records
@@ -120,7 +121,7 @@ def _bystanders(patch_id: str) -> list[str]:
 def _step(entry: Entry) -> list[str]:
     """What it adds to a step of usual jobs, as far as that was measured with the patch as it is."""
     measured = json.loads(_STEPS.read_text(encoding="utf-8")).get(entry.id, {})
-    if measured.get("of") != proofs.fingerprint(entry):
+    if measured.get("of") != fingerprints.of(entry).declaration:
         return []
     if not measured["steps"]:
         return [f"CPU time of a step, {measured['release']}: no step of the usual settings runs its lines"]

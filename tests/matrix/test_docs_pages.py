@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import docs
+import fingerprints
 import proofs
 from dsfix.registry import Entry
 from pages import evidence, text
@@ -104,7 +105,7 @@ def record(table, tmp_path):
     directory = tmp_path / "proofs"
 
     def save(entry, cells=(), gpu=()):
-        found = proofs.Record(entry.id, proofs.fingerprint(entry))
+        found = proofs.Record(entry.id, fingerprints.of(entry))
         for column in (NEW, OLD):
             releases = [each.deepspeed for each in table.run_in(column)]
             found.cells[column] = {each: seen(entry, column, each) for each in releases}
@@ -332,13 +333,13 @@ def test_after_a_change_the_edges_have_to_be_run_anew_and_the_rest_says_that_it_
 ):
     entry = write_patch("clip", affects=">=0.13.4,<0.14.3")
     cells = {each: seen(entry, NEW, each) for each in RELEASES}
-    old = {(NEW, each): dataclasses.replace(cells[each], earlier="before") for each in ("0.14.0", "0.14.1")}
+    old = {(NEW, each): dataclasses.replace(cells[each], earlier=fingerprints.Fingerprint("before", "before")) for each in ("0.14.0", "0.14.1")}
     record(entry, old)
     assert not any("not run" in each for each in check(clip=entry)[1])
     assert docs.run(argparse.Namespace(check=False)) == 0
     page = (tmp_path / "checkout" / "docs" / "catalogue.md").read_text(encoding="utf-8")
     assert "on 0.14.0, 0.14.1 run with an earlier version of the patch" in page
-    record(entry, {(NEW, "0.13.5"): dataclasses.replace(cells["0.13.5"], earlier="before")})
+    record(entry, {(NEW, "0.13.5"): dataclasses.replace(cells["0.13.5"], earlier=fingerprints.Fingerprint("before", "before"))})
     assert check()[1][0].startswith(f"clip, {NEW}: not run with this version of the patch on 0.13.5: ")
 
 
@@ -411,7 +412,7 @@ def test_forty_five_patches_stay_small(write_patch, record, table, tmp_path, pag
     entries = []
     for number in range(45):
         entry = write_patch(f"patch_{number}")
-        found = proofs.Record(entry.id, proofs.fingerprint(entry))
+        found = proofs.Record(entry.id, fingerprints.of(entry))
         for column in (NEW, OLD):
             found.cells[column] = {
                 each.deepspeed: seen(entry, column, each.deepspeed, detail=f"{number} of a figure " * 8)

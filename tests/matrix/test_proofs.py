@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import fingerprints
 import proofs
 import recording
 from dsfix.cli.status import Complaint
@@ -17,6 +18,7 @@ from proofs import Cell, Run, State
 PATCH = Patch("x", Severity.CRASH, {"deepspeed": "<2"}, (Provide("a", "b", str),), "x", (), None)
 ENTRY = Entry("a_patch", PATCH, sys.modules[__name__])
 INSIDE, OUTSIDE = "1.0", "2.0"
+OLD = fingerprints.Fingerprint("of before", "of before")
 
 
 def cell(release: str, without: str, patched: str, state: str = "", without_state: str = "disabled") -> Cell:
@@ -63,7 +65,7 @@ def test_what_is_absent_is_outside() -> None:
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    record = proofs.Record("a_patch", proofs.fingerprint(ENTRY))
+    record = proofs.Record("a_patch", fingerprints.of(ENTRY))
     record.cells["here"] = {"1.10.0": cell("1.10.0", "bug", "no-bug"), "1.9.0": cell("1.9.0", "bug", "no-bug")}
     proofs.save(record, tmp_path)
     assert proofs.load(ENTRY, tmp_path) == record
@@ -71,20 +73,20 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_cells_of_an_earlier_version_stay_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = proofs.Record("a_patch", "of before", {"here": {"1.8.0": cell("1.8.0", "bug", "no-bug")}})
+    old = proofs.Record("a_patch", OLD, {"here": {"1.8.0": cell("1.8.0", "bug", "no-bug")}})
     proofs.save(old, tmp_path)
     [seen] = proofs.load(ENTRY, tmp_path).cells["here"].values()
-    assert seen.earlier == "of before"
+    assert seen.earlier == OLD
     recording.store(ENTRY, "here", "1.9.0", cell("1.9.0", "bug", "no-bug"), tmp_path)
     found = proofs.load(ENTRY, tmp_path).cells["here"]
-    assert {release: each.earlier for release, each in found.items()} == {"1.8.0": "of before", "1.9.0": ""}
-    monkeypatch.setattr(proofs, "fingerprint", lambda entry: "of before")
-    assert [each.earlier == "" for each in proofs.load(ENTRY, tmp_path).cells["here"].values()] == [True, False]
+    assert {release: each.earlier for release, each in found.items()} == {"1.8.0": OLD, "1.9.0": None}
+    monkeypatch.setattr(fingerprints, "of", lambda entry: OLD)
+    assert [each.earlier is None for each in proofs.load(ENTRY, tmp_path).cells["here"].values()] == [True, False]
 
 
 @pytest.mark.parametrize("text", ["", "<<<<<<< ours\n{", "[]", '{"patch": "a_patch"}', '{"fingerprint": "%s"}'])
 def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a_patch.json").write_text(text.replace("%s", proofs.fingerprint(ENTRY)))
+    (tmp_path / "a_patch.json").write_text(text.replace("%s", fingerprints.of(ENTRY).declaration))
     with pytest.raises(Complaint, match=r"a_patch\.json is damaged"):
         proofs.load(ENTRY, tmp_path)
 

@@ -1,0 +1,124 @@
+"""Fingerprints of a patch, by which a record knows what was run: of what it declares, and of its reproduction.
+
+Words do not count: neither title, story and comments, nor what `reproduce` says of what it saw.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from dsfix.patch import Change, Edit, Source
+from dsfix.registry import Entry
+
+_SAYS = ("BugPresent", "CannotTell", "AssertionError")
+_DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class Fingerprint(NamedTuple):
+    """declaration: whom the patch is for, its changes, their helpers and the evidence. reproduction: the job."""
+
+    declaration: str
+    reproduction: str
+
+
+def of(entry: Entry) -> Fingerprint:
+    """Both fingerprints of a patch as it is now."""
+    defined = _defined(ast.parse(inspect.getsource(entry.module)))
+    return Fingerprint(_digest(_declared(entry, defined)), _digest(_reproduced(entry, defined)))
+
+
+def _declared(entry: Entry, defined: dict[str, ast.stmt]) -> Iterator[str]:
+    patch = entry.patch
+    yield from (f"{name} {specifiers}" for name, specifiers in sorted(patch.affects.items()))
+    for each in (*patch.changes, *patch.present, "fixed", *patch.fixed):
+        yield each if isinstance(each, str) else " ".join(_parts(each))
+    yield from _sources(_helpers(entry), defined)
+
+
+def _parts(each: Change | Source) -> Iterator[str]:
+    yield f"{type(each).__name__} {each.target}"
+    if isinstance(each, Edit):
+        place = "after" if each.after is not None else "before" if each.before is not None else "replace"
+        yield f"{place} {each.count}"
+        yield _normal(each.anchor)
+    if isinstance(each, (Edit, Source)):
+        yield _normal(each.code)
+
+
+def _helpers(entry: Entry) -> list[str]:
+    """The functions of the patch's file that its changes use: factories, and what the text of an Edit names."""
+    names = [getattr(value, "__name__", "") for each in entry.patch.changes for value in vars(each).values()]
+    for each in entry.patch.changes:
+        if isinstance(each, Edit):
+            names += _names(ast.parse(textwrap.dedent(each.code)))
+    return names
+
+
+def _reproduced(entry: Entry, defined: dict[str, ast.stmt]) -> Iterator[str]:
+    yield f"{entry.patch.device} {entry.patch.ranks}"
+    yield from _sources(["reproduce"], {name: each for name, each in defined.items() if name != "PATCH"})
+
+
+def _defined(tree: ast.Module) -> dict[str, ast.stmt]:
+    """What the file defines at its top level, by name, without docstrings and without what is said."""
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    _silence(tree)
+    found: dict[str, ast.stmt] = {}
+    for each in tree.body:
+        targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+        found.update({target.id: each for target in targets if isinstance(target, ast.Name)})
+        if isinstance(each, (ast.FunctionDef, ast.ClassDef)):
+            found[each.name] = each
+        elif isinstance(each, (ast.Import, ast.ImportFrom)):
+            found.update({alias.asname or alias.name.partition(".")[0]: each for alias in each.names})
+    return found
+
+
+def _silence(tree: ast.Module) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _SAYS:
+            node.args = []
+        elif isinstance(node, ast.Assert):
+            node.msg = None
+        elif isinstance(node, ast.Return) and isinstance(node.value, ast.JoinedStr):
+            node.value = None
+
+
+def _sources(names: Iterable[str], defined: dict[str, ast.stmt]) -> Iterator[str]:
+    """The source of these definitions and of all that they use of the file, in the file's order."""
+    reached: set[str] = set()
+    waiting = [name for name in names if name in defined]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += [each for each in _names(defined[name]) if each in defined and each != "PATCH"]
+    seen = dict.fromkeys(id(defined[name]) for name in defined if name in reached)
+    statements = {id(each): each for each in defined.values()}
+    yield from (ast.unparse(statements[each]) for each in seen)
+
+
+def _names(node: ast.AST) -> list[str]:
+    """The names that a piece of code uses, imports included."""
+    found = []
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            found.append(each.id)
+        elif isinstance(each, ast.alias):
+            found.append(each.name)
+    return found
+
+
+def _normal(code: str) -> str:
+    return ast.unparse(ast.parse(textwrap.dedent(code)))
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
