@@ -20,7 +20,7 @@ from datetime import date
 from itertools import cycle, islice
 from pathlib import Path
 
-from dsfix.logs import faults
+from dsfix.explain import faults
 
 ELSEWHERE = Path(__file__).parent  # not the checkout's root, whose dsfix is not the installed one
 TRACEBACKS = Path(__file__).parents[1] / "tests" / "logs" / "tracebacks"

@@ -19,7 +19,7 @@ import time
 start = time.process_time()
 import dsfix
 imported = time.process_time() - start
-from dsfix import plugins
+from dsfix.engine import plugins
 start = time.process_time()
 assert list(plugins.declared()) == [], "a plug-in is installed"
 print(imported, time.process_time() - start)

@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "matrix"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
-from cells import Cells
-from dsfix import registry
+from dsfix.engine import registry
+from matrix.cells import Cells
 
 CELLS = (("zero3_offload_clip_device", ("0.12.6", "0.14.2", "0.19.8")), ("torch_elastic_log", ("0.12.6", "0.19.8")))
 

@@ -19,8 +19,7 @@ from datetime import date
 from pathlib import Path
 
 import dsfix
-from dsfix import pth
-from dsfix.start import DIRECTORY
+from dsfix.start import DIRECTORY, pth
 
 IGNORED = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # a user's second start has its bytecode
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in IGNORED}

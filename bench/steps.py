@@ -17,12 +17,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "matrix"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bystanders import space, trials
-from bystanders.trials import ALL, NONE
 from dsfix.lab.isolation import isolated
-from dsfix.lab.ranks import launch
+from dsfix.lab.launcher import launch
+from matrix.bystanders import space, trials
+from matrix.bystanders.trials import ALL, NONE
 
 _HERE = Path(__file__).resolve().parent
 _STEPS = 40
@@ -53,7 +53,7 @@ def told(
 ) -> tuple[Any, str]:
     """What rank 0 of a job writes, whose ranks run that module's `main`; None and its last words where it did not."""
     with tempfile.TemporaryDirectory(prefix="dsfix-steps-") as name:
-        path = os.pathsep.join((every.python_path(), str(_HERE)))
+        path = os.pathsep.join((str(every.path), str(_HERE)))
         argv = [*every.server(variant).command(module), json.dumps(setting), *arguments, name]
         environment = {**isolated(Path(name)), "PYTHONPATH": path}
         ended = launch(argv, ranks=int(setting["ranks"]), timeout=timeout, env=environment, cwd=name)

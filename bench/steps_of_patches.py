@@ -18,14 +18,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "matrix"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import steps
 
-import fingerprints
-from bystanders import records, space, trials
-from bystanders.trials import ALL
-from dsfix.registry import catalogue
+from dsfix.engine.registry import catalogue
+from matrix import fingerprints
+from matrix.bystanders import records, space, trials
+from matrix.bystanders.trials import ALL
 
 RECORD = Path(__file__).with_suffix(".json")
 _RANK = "steps_of_patches_rank"

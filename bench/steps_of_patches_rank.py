@@ -6,7 +6,7 @@ import sys
 
 from steps_rank import Step, train
 
-from dsfix import engine, process
+from dsfix.engine import engine, process
 
 _MARKED = 6  # steps whose marks are told
 _BLOCK = 8  # steps with the patch, then as many without, or the other way round
@@ -19,7 +19,7 @@ def main(setting: str, patch_id: str, rounds: str, directory: str) -> int:
 
 
 def _through(step: Step) -> list[str]:
-    from bystanders import hits
+    from matrix.bystanders import hits
 
     for numbers in hits.run.values():
         numbers.clear()

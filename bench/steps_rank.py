@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bystanders.watch import Watch
 from dsfix.lab import Lab
+from matrix.bystanders.watch import Watch
 
 #: Makes the step of a number; its CPU seconds.
 Step = Callable[[int], float]
@@ -27,7 +27,7 @@ def train(setting: str, directory: str, measure: Callable[[Step], Any]) -> int:
     """Write what `measure` tells of a usual training that has made its first steps."""
     with Lab("cuda") as lab:
         assert lab.deepspeed
-        from bystanders.job import Job
+        from matrix.bystanders.job import Job
 
         job = Job(lab, json.loads(setting), plain=False)
         job._lab_unseen = Watch().unseen

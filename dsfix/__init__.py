@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .outcome import Outcome, StrictError, UnknownPatch
-from .process import PatchReport, activate, is_command_line, report, revert
+from .engine.outcome import Outcome, StrictError, UnknownPatch
+from .engine.process import PatchReport, activate, is_command_line, report, revert
 
 if TYPE_CHECKING:
-    from .config.checking import check_config
-    from .devices import DeviceMismatch, check_tensors_device
-    from .placement import Misplaced, PlacementReport, placement_report
+    from .check.checking import check_config
+    from .guards.devices import DeviceMismatch, check_tensors_device
+    from .guards.placement_report import Misplaced, PlacementReport, placement_report
 
 __all__ = [
     "DeviceMismatch",
@@ -32,12 +32,12 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LOADED_WHEN_ASKED_FOR = {
-    "DeviceMismatch": "devices",
-    "Misplaced": "placement",
-    "PlacementReport": "placement",
-    "check_config": "config.checking",
-    "check_tensors_device": "devices",
-    "placement_report": "placement",
+    "DeviceMismatch": "guards.devices",
+    "Misplaced": "guards.placement_report",
+    "PlacementReport": "guards.placement_report",
+    "check_config": "check.checking",
+    "check_tensors_device": "guards.devices",
+    "placement_report": "guards.placement_report",
 }
 
 

@@ -1,6 +1,6 @@
 """What a patch file declares: one `Patch`, its changes (the four verbs) and the evidence that its bug is there.
 
-Nothing here does any work: the engine (`dsfix.engine`) and the judge (`dsfix.judge`) read these declarations.
+Nothing here does any work: the engine (`dsfix.engine`) and the judge (`dsfix.engine.verdict`) read these declarations.
 A *target* is written ``"package.module:Class.function"``, a nested function ``"package.module:outer.<locals>.inner"``.
 """
 

@@ -1,4 +1,4 @@
-"""``python matrix COMMAND`` in a checkout: the proofs of the patches' version ranges. Run it through tox."""
+"""``python -m matrix COMMAND`` in a checkout: the proofs of the patches' version ranges. Run it through tox."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ import os
 import sys
 from pathlib import Path
 
-import add
-import configkeys
-import docs
-import edges
-import run
-import source
-import toxini
-from bystanders import command as bystanders
-from dsfix.cli.status import INTERRUPTED, TROUBLE, Complaint
-from sweep import command as sweep
-from upstream import command as upstream
+from dsfix.cli.exits import INTERRUPTED, TROUBLE, Complaint
+from matrix import add, configkeys, docs, edges, run_proof, source_proof, toxini
+from matrix.bystanders import command as bystanders
+from matrix.sweep import command as sweep
+from matrix.upstream import command as upstream
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status, as the commands in dsfix/cli
-COMMANDS = (source, run, edges, docs, add, toxini, configkeys, sweep, bystanders, upstream)
+COMMANDS = (source_proof, run_proof, edges, docs, add, toxini, configkeys, sweep, bystanders, upstream)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python matrix", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m matrix", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for module in COMMANDS:
         command = commands.add_parser(module.NAME, help=module.HELP, description=module.HELP)

@@ -9,12 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-import source
-import table
-import toxini
-from dsfix.cli.status import OK, TROUBLE, Complaint
-from dsfix.outcome import Outcome
-from sdists import Index, Unavailable
+from dsfix.cli.exits import OK, TROUBLE, Complaint
+from dsfix.engine.outcome import Outcome
+from matrix import source_proof, table, toxini
+from matrix.sdists import Index, Unavailable
 
 NAME = "add"
 HELP = "adds the releases that the index has and the table lacks, and tells what became of every patch there"
@@ -39,10 +37,10 @@ def run(options: argparse.Namespace) -> int:
         print(f"No release is newer than {current.releases[-1].deepspeed}.")
         return OK
     extended = with_releases(current, new)
-    entries = source.chosen(None)
+    entries = source_proof.chosen(None)
     environments = toxini.updated(toxini.text(), extended)
     # first what may be interrupted: a release that is in the table is not looked at again
-    cells, missing = source.prove(entries, [each.deepspeed for each in new], index)
+    cells, missing = source_proof.prove(entries, [each.deepspeed for each in new], index)
     table.save(extended)
     toxini.PATH.write_text(environments, encoding="utf-8")
     for each in new:
@@ -100,7 +98,7 @@ def misfits(release: table.Release, current: table.Table) -> Iterator[str]:
                 yield f"it asks for {distribution} {specifiers}, and {name} has {version}: it needs another environment"
 
 
-def became(cell: source.Judged) -> str:
+def became(cell: source_proof.Judged) -> str:
     """What became of the patch on this release, and what to do."""
     outcome, reason = cell.source.outcome, cell.source.reason
     if cell.inside:

@@ -9,13 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-import environments
-import proofs
+from dsfix.engine.registry import Entry
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.reproduction import Sighting, run
-from dsfix.registry import Entry
-from preload import Preloaded
-from proofs import Cell, Run, State
+from matrix import environments, proofs
+from matrix.preload import Preloaded
+from matrix.proofs import Cell, Run, State
 
 TIMEOUT = 300.0  # seconds, for one reproduction
 _LONGEST_DETAIL = 800  # characters
@@ -76,9 +75,7 @@ class Cells:
         return found if found is not None and found.takes(entry.patch) else None
 
 
-def _cell(
-    entry: Entry, release: str, path: Path, preloaded: Preloaded | None, known: Run | None = None
-) -> Cell:
+def _cell(entry: Entry, release: str, path: Path, preloaded: Preloaded | None, known: Run | None = None) -> Cell:
     without = [] if known is not None else [_sighting(entry, release, False, path, preloaded)]
     patched = _sighting(entry, release, True, path, preloaded)
     told = next((each for each in (patched, *without) if each.versions), patched)

@@ -1,4 +1,4 @@
-"""`keys`: which release reads which key of its config, by the source of each, into dsfix/config/keys.json."""
+"""`keys`: which release reads which key of its config, by the source of each, into dsfix/check/keys.json."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import table
-from dsfix.cli.status import OK, TROUBLE, Complaint
-from dsfix.config import extract, keys
-from sdists import Index, Unavailable
+from dsfix.check import extract, keys
+from dsfix.cli.exits import OK, TROUBLE, Complaint
+from matrix import table
+from matrix.sdists import Index, Unavailable
 
 NAME = "keys"
-HELP = "write dsfix/config/keys.json: the config keys of every release, from its source"
-PATH = Path(__file__).resolve().parents[1] / "dsfix" / "config" / "keys.json"
+HELP = "write dsfix/check/keys.json: the config keys of every release, from its source"
+PATH = Path(__file__).resolve().parents[1] / "dsfix" / "check" / "keys.json"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

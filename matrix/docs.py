@@ -8,14 +8,13 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-import proofs
-import table
-from dsfix import registry
-from dsfix.registry import Entry
-from edges import near, required
-from pages import catalogue, data, evidence, markdown, page
-from pages.evidence import Column, Evidence
-from proofs import State
+from dsfix.engine import registry
+from dsfix.engine.registry import Entry
+from matrix import proofs, table
+from matrix.edges import near, required
+from matrix.pages import catalogue, data, evidence, markdown, matrix_page
+from matrix.pages.evidence import Column, Evidence
+from matrix.proofs import State
 
 NAME = "docs"
 HELP = "write docs/catalogue.md, docs/matrix.md and docs/matrix/ from the table and what was run"
@@ -50,7 +49,7 @@ def generate(found: Evidence) -> dict[str, str]:
         "docs/catalogue.md": catalogue.render(found),
         "docs/matrix.md": markdown.render(found),
         "docs/matrix/matrix.json": data.as_file(tree),
-        "docs/matrix/index.html": page.render(tree),
+        "docs/matrix/index.html": matrix_page.render(tree),
     }
 
 

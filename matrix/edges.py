@@ -1,4 +1,4 @@
-"""``python matrix edges``: run the cells where a patch's claim changes, in the environment that this Python is."""
+"""``python -m matrix edges``: run the cells where a patch's claim changes, in the environment that this Python is."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ from contextlib import closing
 
 from packaging.version import Version
 
-import environments
-import proofs
-import recording
-import runner
-import table
-from cells import Cells
-from dsfix.cli.status import OK, TROUBLE
+from dsfix.cli.exits import OK, TROUBLE
 from dsfix.patch import Patch
-from proofs import State
-from runner import Task
-from source import chosen
-from table import Environment
+from matrix import environments, proofs, recording, runner, table
+from matrix.cells import Cells
+from matrix.proofs import State
+from matrix.runner import Task
+from matrix.source_proof import chosen
+from matrix.table import Environment
 
 NAME = "edges"
 HELP = "run the last affected release of each patch; records nothing"

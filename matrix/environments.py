@@ -13,12 +13,12 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-import table
-from dsfix.cache import cache_directory
-from dsfix.cli.status import Complaint
-from dsfix.lab.cuda.build import locked
+from dsfix.cli.exits import Complaint
+from dsfix.engine.cache import cache_directory
+from dsfix.lab.cuda.compiling import locked
+from dsfix.lab.distributions import gpu_visible, torch_build
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.installed import gpu_visible, torch_build
+from matrix import table
 
 _GPU_NAME = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
 _INSTALL_TIMEOUT = 900  # seconds

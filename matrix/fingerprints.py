@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from dsfix.engine.registry import Entry
 from dsfix.patch import Change, Edit, Source
-from dsfix.registry import Entry
 
 _SAYS = ("BugPresent", "CannotTell", "AssertionError")
 _DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -70,6 +70,7 @@ def _defined(tree: ast.Module) -> dict[str, ast.stmt]:
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
             del node.body[0]
     _silence(tree)
+    _Unimported().visit(tree)
     found: dict[str, ast.stmt] = {}
     for each in tree.body:
         targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
@@ -89,6 +90,13 @@ def _silence(tree: ast.Module) -> None:
             node.msg = None
         elif isinstance(node, ast.Return) and isinstance(node.value, ast.JoinedStr):
             node.value = None
+
+
+class _Unimported(ast.NodeTransformer):
+    """Leaves out imports from dsfix: where something lies there may change."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:
+        return None if (node.module or "").partition(".")[0] == "dsfix" else node
 
 
 def _sources(names: Iterable[str], defined: dict[str, ast.stmt]) -> Iterator[str]:

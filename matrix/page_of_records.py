@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dsfix.cli.status import OK, TROUBLE
+from dsfix.cli.exits import OK, TROUBLE
 
 
 def write(name: str, docs: Any, found: Sequence[Any], check: bool) -> int:

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from dsfix.lab.cuda.build import supported_torch
+from dsfix.lab.cuda.compiling import supported_torch
+from dsfix.lab.distributions import gpu_visible, torch_build
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.installed import gpu_visible, torch_build
 from dsfix.lab.isolation import isolated
 from dsfix.patch import Patch
 

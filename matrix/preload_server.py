@@ -18,6 +18,7 @@ import socket
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -95,6 +96,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
 
 def main() -> int:
     path, device, *scripts = sys.argv[1:]
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    importlib.import_module("matrix")  # for the ranks that run one of its modules; leaves sys.path again
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # DeepSpeed 0.17 and earlier log to standard output while they are imported
     native = _emulated_device() if device == "cuda" else None

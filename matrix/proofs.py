@@ -17,12 +17,12 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-import fingerprints
-from dsfix.cli.status import Complaint
-from dsfix.outcome import STAYS_OUT, Outcome
+from dsfix.cli.exits import Complaint
+from dsfix.engine.outcome import STAYS_OUT, Outcome
+from dsfix.engine.registry import Entry
 from dsfix.patch import Patch
-from dsfix.registry import Entry
-from fingerprints import Fingerprint
+from matrix import fingerprints
+from matrix.fingerprints import Fingerprint
 
 DIRECTORY = Path(__file__).with_name("proofs")
 _STAYS_OUT = [each.value for each in STAYS_OUT]

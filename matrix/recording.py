@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import proofs
-from dsfix.registry import Entry
-from proofs import Cell
+from dsfix.engine.registry import Entry
+from matrix import proofs
+from matrix.proofs import Cell
 
 
 def column(environment: str, gpu: str, entry: Entry) -> str:

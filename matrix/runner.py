@@ -12,15 +12,18 @@ from dataclasses import dataclass
 
 import psutil  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
-from cells import Cells
-from dsfix.registry import Entry
-from environments import Unavailable
-from proofs import Cell, Run
+from dsfix.engine.registry import Entry
+from matrix.cells import Cells
+from matrix.environments import Unavailable
+from matrix.proofs import Cell, Run
 
 
 @dataclass(frozen=True)
 class Task:
-    """One cell that is to be run. without: what was seen without the patch, where the reproduction is still the same."""
+    """One cell that is to be run.
+
+    without: what was seen without the patch, where the reproduction is still the same.
+    """
 
     entry: Entry
     release: str

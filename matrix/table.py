@@ -10,7 +10,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from dsfix.cli.status import Complaint
+from dsfix.cli.exits import Complaint
 
 PATH = Path(__file__).with_name("releases.json")
 

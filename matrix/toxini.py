@@ -10,13 +10,13 @@ from pathlib import Path
 
 from packaging.version import Version
 
-import table
-from dsfix.cli.status import OK, Complaint
+from dsfix.cli.exits import OK, Complaint
+from matrix import table
 
 NAME = "tox"
 HELP = "writes the releases of the table, and the versions that they are run beside, into tox.ini"
 PATH = Path(__file__).parent.parent / "tox.ini"
-_BEGIN = "# written by `python matrix tox`: {}"
+_BEGIN = "# written by `python -m matrix tox`: {}"
 _END = "# written up to here"
 
 

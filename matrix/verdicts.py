@@ -18,13 +18,14 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from dsfix import code as codes
-from dsfix import judge, registry, syntax, versions
-from dsfix.imports import parsed_imported_names, quick_imported_names
-from dsfix.outcome import Outcome, Refused
+from dsfix.engine import anchors, registry, versions
+from dsfix.engine import code as codes
+from dsfix.engine import verdict as judge
+from dsfix.engine.imports import parsed_imported_names, quick_imported_names
+from dsfix.engine.outcome import Outcome, Refused
+from dsfix.engine.settings import Settings
+from dsfix.engine.source import Block, module_file, split_target, text_of
 from dsfix.patch import Edit, Patch, Provide, Replace, Wrap
-from dsfix.settings import Settings
-from dsfix.source import Block, module_file, split_target, text_of
 
 _HIDDEN = "Metadata-Version: 2.1\nName: deepspeed\nVersion: unknown\n"
 Edits = list[tuple[str, Edit]]
@@ -134,10 +135,10 @@ def compile_edited(site: Site, edits: Edits) -> None:
     like = original(block, qualname)
     imports = imports_of(block, qualname, like)
     node = block.parse()
-    syntax.apply(edits, node)
+    anchors.apply(edits, node)
     new = codes.compile_function(node, qualname, like, imports)
     codes.check_swappable(like, new, qualname)
-    for path in {tuple(syntax.edit_path(edit)) for _, edit in edits}:
+    for path in {tuple(anchors.edit_path(edit)) for _, edit in edits}:
         codes.check_swappable(codes.nested_code(like, list(path)), codes.nested_code(new, list(path)), qualname)
 
 

@@ -36,7 +36,7 @@ def is_finite(norms: Sequence[Any]) -> bool:
     """Of the parameter groups' norms, the same on all ranks; it waits for the device."""
     import torch
 
-    from dsfix.log import warn_repeatedly
+    from dsfix.engine.log import warn_repeatedly
 
     finite = not bool((torch.stack(list(norms)) < 0).any())
     if not finite:

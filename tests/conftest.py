@@ -1,11 +1,15 @@
 """For all tests."""
 
+import importlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+importlib.import_module("matrix")  # takes the checkout from sys.path again
 # processes that tests start inherit that SIGINT is ignored, as it is where a shell runs the tests in the background
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsfix import registry
+from dsfix.engine import registry
 from dsfix.patch import Severity
 
 CHECKOUT = Path(__file__).resolve().parents[1]

@@ -63,8 +63,8 @@ def import_alone() -> tuple[list[str], dict[str, str], str]:
     import dsfix  # noqa: F401 isort: skip
     import deepspeed  # noqa: F401
 
+    from dsfix.engine.registry import catalogue
     from dsfix.patch import Severity
-    from dsfix.registry import catalogue
 
     modules = sorted(name for name in sys.modules if name.startswith("deepspeed."))
     needed = [each.id for each in catalogue().values() if each.patch.severity is Severity.IMPORT]
@@ -78,7 +78,7 @@ def import_at_once(modules: list[str], wanted: dict[str, str], seed: int, whole:
     that are there is not what it is with one thread.
     """
     import dsfix  # noqa: F401
-    from dsfix.registry import catalogue
+    from dsfix.engine.registry import catalogue
 
     raised: list[Exception] = []
     together = threading.Barrier(THREADS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ..config.facts import AUTO, Facts, name_of
+from ..check.facts import AUTO, Facts, name_of
 from .shrink import HIDDEN
 
 #: TrainingArguments' defaults, by the names of `--model-args`.

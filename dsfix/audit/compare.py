@@ -10,10 +10,10 @@ import torch
 
 from dsfix.audit import bounds, lion
 from dsfix.audit import model as models
+from dsfix.audit.agreement import Difference
 from dsfix.audit.plan import Plan
 from dsfix.audit.record import Record, Step
 from dsfix.audit.reference import Gradients, Reference
-from dsfix.audit.verdict import Difference
 
 
 @dataclass

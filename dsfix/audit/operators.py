@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dsfix.audit.plan import Plan
-from dsfix.cache import cache_directory
+from dsfix.engine.cache import cache_directory
 from dsfix.lab.accelerator import deepspeed_version
-from dsfix.lab.cuda.build import locked
-from dsfix.lab.installed import torch_build
-from dsfix.lab.ranks import fresh, launch
+from dsfix.lab.cuda.compiling import locked
+from dsfix.lab.distributions import torch_build
+from dsfix.lab.launcher import fresh, launch
 from dsfix.lab.session import Lab
 
 _SECONDS = 900.0  # a minute on two free cores

@@ -16,11 +16,11 @@ from packaging.version import Version
 import dsfix
 from dsfix.audit.plan import Plan
 from dsfix.audit.unsupported import Unsupported
+from dsfix.engine.outcome import Outcome
+from dsfix.engine.versions import installed
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.session import Lab
-from dsfix.outcome import Outcome
 from dsfix.patch import CannotTell
-from dsfix.versions import installed
 
 _DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "python")
 

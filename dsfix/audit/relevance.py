@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .. import registry
+from ..engine import registry
 from ..patch import Patch, Severity
 from .plan import Plan
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .. import registry
+from ..engine import registry
+from .agreement import Difference, Verdict
 from .plan import Plan
 from .resolve import Resolved
 from .search import Cure, Found
-from .verdict import Difference, Verdict
 
 _WIDTH = 110
 _NAMES, _DIFFERENCES, _CHANGES = 3, 8, 4  # that are told in the text; JSON has all

@@ -10,9 +10,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from ..config import arguments as model_arguments
-from ..config.checking import check
-from ..config.facts import Facts
+from ..check import arguments as model_arguments
+from ..check.checking import check
+from ..check.facts import Facts
 from ..rules import Finding, Level
 from . import auto, shrink
 from .defaults import clipping

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Callable, Protocol, TypeVar
 
+from .agreement import Verdict
 from .alternatives import Change, alternatives, changed
 from .plan import Plan
 from .relevance import pools
-from .verdict import Verdict
 
 _Item = TypeVar("_Item")
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..config.facts import AUTO, Facts, is_number
+from ..check.facts import AUTO, Facts, is_number
 
 #: Of the audit's model: width, and parameters in all.
 HIDDEN, PARAMETERS = 16, 6_500

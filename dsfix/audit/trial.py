@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from dsfix.audit import operators
+from dsfix.audit.agreement import Difference, Verdict
 from dsfix.audit.plan import Plan
-from dsfix.audit.verdict import Difference, Verdict
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
-from dsfix.lab.ranks import RankResult, fresh, launch
+from dsfix.lab.launcher import RankResult, fresh, launch
 
 
 def trial(
@@ -75,7 +75,7 @@ def _trial(
         if len(without_word := job(phase, ranks)) == ranks:
             ended[phase] = _end(without_word, timeout)
     [judge] = launch(
-        [*command("dsfix.audit.judge"), str(plan_file), str(directory)],
+        [*command("dsfix.audit.assemble"), str(plan_file), str(directory)],
         ranks=1,
         timeout=timeout,
         env=environment,

@@ -10,16 +10,17 @@ import textwrap
 import time
 from typing import TYPE_CHECKING, Callable
 
-from .. import versions
 from ..audit.plan import PHASES
-from ..config import arguments
-from . import environment, output, processes, progress
-from .status import INTERRUPTED, NO_DEEPSPEED, OK, TROUBLE, UNSEEN, Complaint
+from ..check import arguments
+from ..engine import survey, versions
+from . import processes
+from .exits import INTERRUPTED, NO_DEEPSPEED, OK, TROUBLE, UNSEEN, Complaint
+from .printing import output, progress
 
 if TYPE_CHECKING:
+    from ..audit.agreement import Verdict
     from ..audit.report import Audit
     from ..audit.resolve import Resolved
-    from ..audit.verdict import Verdict
 
 NAME = "audit"
 HELP = "trains a small model with this config and compares every step with plain PyTorch: does DeepSpeed compute right?"
@@ -99,7 +100,7 @@ def _phases(text: str) -> tuple[str, ...]:
 
 def run(options: argparse.Namespace) -> int:
     try:
-        environment.require_deepspeed()
+        survey.require_deepspeed()
         if versions.installed("torch") is None:
             raise Complaint(f"torch is not installed for {sys.executable}: nothing to audit", NO_DEEPSPEED)
         processes.require_temporary_directory()
@@ -108,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
     except Complaint as complaint:
         if complaint.status == UNSEEN:  # of what starts processes
             complaint.status = TROUBLE
-        return environment.refused(complaint, options.json)
+        return survey.refused(complaint, options.json)
     from ..audit import report
 
     audit = report.Audit(options.file, resolved)
@@ -154,18 +155,18 @@ def _resolved(options: argparse.Namespace) -> Resolved:
 
 def _device(wanted: str | None) -> tuple[str, int | None, str]:
     """The device, its number where it is a GPU, and why it is the CPU where nobody asked for it."""
-    from ..lab import devices
-    from ..lab.cuda import build
+    from ..lab import cuda_device
+    from ..lab.cuda import compiling
     from ..lab.errors import LabUnavailable
 
     if wanted == "cpu":
         return "cpu", None, ""
     try:
-        if devices.has_gpu():
+        if cuda_device.has_gpu():
             import torch
 
             return "cuda", torch.cuda.device_count(), ""
-        build.library()
+        compiling.library()
     except LabUnavailable as error:
         if wanted is not None:
             raise Complaint(str(error)) from None

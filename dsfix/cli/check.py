@@ -7,13 +7,13 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ..config import arguments
+from ..check import arguments
 from ..rules import Level
-from . import output
-from .status import OK, TROUBLE, Complaint
+from .exits import OK, TROUBLE, Complaint
+from .printing import output
 
 if TYPE_CHECKING:
-    from ..config.checking import Checked
+    from ..check.checking import Checked
 
 NAME = "check"
 HELP = "what is wrong with a DeepSpeed config: mistakes, misspelled and removed keys, known bugs that it meets"
@@ -65,7 +65,7 @@ def _positive(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..config.checking import check
+    from ..check.checking import check
 
     try:
         checked = check(

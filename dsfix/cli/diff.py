@@ -8,13 +8,14 @@ import os
 import sys
 import textwrap
 
-from .. import judge, registry
-from ..outcome import Outcome
+from ..engine import registry, survey
+from ..engine import verdict as judge
+from ..engine.anchors import Place, Run
+from ..engine.outcome import Outcome
+from ..engine.source import text_of
 from ..patch import Edit
-from ..source import text_of
-from ..syntax import Place, Run
-from . import environment, output
-from .status import OK, TROUBLE, Complaint
+from .exits import OK, TROUBLE, Complaint
+from .printing import output
 
 NAME = "diff"
 HELP = "the unified diff that the patches amount to against the installed DeepSpeed"
@@ -25,11 +26,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    environment.require_deepspeed()
-    entries = [environment.entry(patch_id) for patch_id in dict.fromkeys(options.ids)] or list(
-        registry.catalogue().values()
-    )
-    verdicts = environment.verdicts()
+    survey.require_deepspeed()
+    entries = [survey.entry(patch_id) for patch_id in dict.fromkeys(options.ids)] or list(registry.catalogue().values())
+    verdicts = survey.verdicts()
     edits, notes = [], []
     for entry in sorted(entries, key=lambda entry: entry.id):
         verdict = verdicts[entry.id]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .. import pth
-from . import output
-from .status import OK, TROUBLE, Complaint
+from ..start import pth
+from .exits import OK, TROUBLE, Complaint
+from .printing import output
 
 NAME = "disable"
 HELP = "take back what `enable` did"

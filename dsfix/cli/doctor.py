@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from .. import rules
 from ..rules import Finding, Level
-from . import output
-from .status import NO_DEEPSPEED, OK, TROUBLE
+from .exits import NO_DEEPSPEED, OK, TROUBLE
+from .printing import output
 
 if TYPE_CHECKING:
     from ..doctor.facts import Facts
@@ -32,7 +32,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ..doctor.facts import collect
-    from .page import page
+    from .printing.doctor_page import page
 
     facts = collect()
     found = rules.findings(rules.load("dsfix.doctor.rules"), facts, facts.versions)

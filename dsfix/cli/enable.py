@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .. import pth
-from . import output
-from .status import OK, Complaint
+from ..start import pth
+from .exits import OK, Complaint
+from .printing import output
 
 NAME = "enable"
 HELP = "switch dsfix on for every process of this environment's Python, by a .pth file; no script is edited"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import output
-from .status import BAD_USAGE, OK, UNSEEN
+from .exits import BAD_USAGE, OK, UNSEEN
+from .printing import output
 
 NAME = "explain"
 HELP = "which known fault a log or a traceback shows, and what helps"
@@ -20,9 +20,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """What can be read is read; a file that cannot is named, and is the exit status."""
-    from ..logs.ranking import ranked
-    from ..logs.reading import Reading
-    from . import findings
+    from ..explain.ranking import ranked
+    from ..explain.recognise import Reading
+    from .printing import findings
 
     reading = Reading()
     for name in dict.fromkeys(options.files):

@@ -8,11 +8,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .. import __version__, registry
-from ..outcome import UnknownPatch
-from ..settings import Settings
-from . import audit, check, diff, disable, doctor, enable, enabled, explain, listing, run, show, verify
-from .status import BAD_USAGE, INTERRUPTED, OK, STATUSES, Complaint
+from .. import __version__
+from ..engine import registry
+from ..engine.outcome import UnknownPatch
+from ..engine.settings import Settings
+from . import audit, check, diff, disable, doctor, enable, explain, run, show, verify
+from . import list as list_command
+from . import status as enabled
+from .exits import BAD_USAGE, INTERRUPTED, OK, STATUSES, Complaint
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"dsfix {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for module in (listing, show, diff, verify, check, audit, explain, doctor, run, enable, disable, enabled):
+    for module in (list_command, show, diff, verify, check, audit, explain, doctor, run, enable, disable, enabled):
         command = commands.add_parser(module.NAME, help=module.HELP, description=module.HELP)
         if getattr(module, "JSON", True):
             command.add_argument("--json", action="store_true", help="print JSON")

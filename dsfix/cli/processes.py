@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from .status import BAD_USAGE, UNSEEN, Complaint
+from .exits import BAD_USAGE, UNSEEN, Complaint
 
 
 def require_temporary_directory() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..start import DIRECTORY
-from .status import NOT_EXECUTABLE, NOT_FOUND, Complaint
+from .exits import NOT_EXECUTABLE, NOT_FOUND, Complaint
 
 NAME = "run"
 HELP = "run a command with dsfix in it and in all Python processes below it; no script is edited"

@@ -6,10 +6,11 @@ import argparse
 import inspect
 from collections.abc import Mapping
 
-from .. import judge, versions
-from ..settings import Settings
-from . import environment, output
-from .status import OK, TROUBLE
+from ..engine import survey, versions
+from ..engine import verdict as judge
+from ..engine.settings import Settings
+from .exits import OK, TROUBLE
+from .printing import output
 
 NAME = "show"
 HELP = "the story of one bug: what users see, what the patch does, upstream's links, and whether it applies here"
@@ -20,7 +21,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    entry = environment.entry(options.id)
+    entry = survey.entry(options.id)
     patch = entry.patch
     verdict = judge.decide(entry, Settings.read())
     story = {

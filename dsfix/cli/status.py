@@ -1,27 +1,52 @@
-"""Exit statuses, and the exception that carries one."""
+"""`status`: whether dsfix is switched on for this environment's Python from outside its scripts, and by what."""
 
 from __future__ import annotations
 
-OK, TROUBLE, BAD_USAGE, NO_DEEPSPEED, UNSEEN, INTERRUPTED = 0, 1, 2, 3, 4, 130
-NOT_EXECUTABLE, NOT_FOUND = 126, 127  # of `run`, as a shell has them
+import argparse
+import os
+import platform
+import sys
 
-STATUSES = {
-    OK: "done",
-    TROUBLE: "a patch is in trouble (drifted, conflict, too-late, failed); verify: or not cured, or without an answer; "
-    "check, doctor: an error was found; audit: DeepSpeed differs from PyTorch, or nothing could be compared; status: "
-    "the file that should enable dsfix has no effect; disable: another one still enables it",
-    BAD_USAGE: "the command line or a file it names is wrong",
-    NO_DEEPSPEED: "DeepSpeed is not installed, or only half; audit: or no torch",
-    UNSEEN: "verify: nothing is wrong, but not everything could be shown here; explain: nothing was recognised",
-    NOT_EXECUTABLE: "run: the command cannot be executed",
-    NOT_FOUND: "run: the command is not found",
-    INTERRUPTED: "interrupted",
-}
+from .. import __version__
+from ..engine.settings import Settings
+from ..start import DIRECTORY, pth
+from .exits import OK, TROUBLE
+from .printing import output
+
+NAME = "status"
+HELP = "whether dsfix is enabled for this environment's Python, by what, and which dsfix"
 
 
-class Complaint(Exception):
-    """One sentence for the user, and the exit status that goes with it."""
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.epilog = "exit status: 0 enabled or not; 1 a file is there that should enable it, and does not"
 
-    def __init__(self, sentence: str, status: int = BAD_USAGE) -> None:
-        super().__init__(sentence)
-        self.status = status
+
+def run(options: argparse.Namespace) -> int:
+    files = pth.found()
+    below_run = DIRECTORY in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    enabled = "_dsfix_start" in sys.modules  # this process has been through it as any other
+    disabled = Settings.read().disable
+    if options.json:
+        output.print_json(
+            {
+                "enabled": enabled,
+                "files": [str(file) for file in files],
+                "run": below_run,
+                "disabled": disabled,
+                "dsfix": __version__,
+                "directory": os.path.dirname(DIRECTORY),
+                "python": sys.executable,
+            }
+        )
+    else:
+        where = f"{sys.executable} (Python {platform.python_version()})"
+        print(f"dsfix {__version__} in {os.path.dirname(DIRECTORY)}: {'' if enabled else 'not '}enabled for {where}")
+        for file in files:
+            print(f"by {file}" if enabled else f"{file} is there and has no effect: what it names is gone")
+        if below_run:
+            print("by PYTHONPATH, as `python -m dsfix run` sets it")
+        if not enabled:
+            print("`python -m dsfix enable` enables it")
+        if disabled:
+            print("DSFIX_DISABLE is set: no patch is applied")
+    return TROUBLE if files and not enabled else OK

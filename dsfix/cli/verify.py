@@ -11,13 +11,14 @@ import tempfile
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from .. import judge, registry
-from ..judge import Verdict
-from ..outcome import STAYS_OUT, Outcome
-from ..settings import Settings
-from . import environment, output, processes, progress
-from .sightings import Row, State, as_json, print_rows
-from .status import INTERRUPTED, OK, TROUBLE, UNSEEN, Complaint
+from ..engine import registry, survey, verdict
+from ..engine.outcome import STAYS_OUT, Outcome
+from ..engine.settings import Settings
+from ..engine.verdict import Verdict
+from . import processes
+from .exits import INTERRUPTED, OK, TROUBLE, UNSEEN, Complaint
+from .printing import output, progress
+from .printing.sightings import Row, State, as_json, print_rows
 
 if TYPE_CHECKING:
     from ..lab.reproduction import Sighting
@@ -53,13 +54,13 @@ def _seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    named = [environment.entry(patch_id) for patch_id in dict.fromkeys(options.ids)]
+    named = [survey.entry(patch_id) for patch_id in dict.fromkeys(options.ids)]
     try:
-        environment.require_deepspeed()
+        survey.require_deepspeed()
         processes.require_temporary_directory()
         processes.require_same_packages(NAME)
     except Complaint as complaint:
-        return environment.refused(complaint, options.json)
+        return survey.refused(complaint, options.json)
     verdicts = _verdicts(named)
     entries = named or [entry for entry in registry.catalogue().values() if verdicts[entry.id].outcome not in STAYS_OUT]
     rows: list[Row] = []
@@ -84,9 +85,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _verdicts(named: Iterable[registry.Entry]) -> dict[str, Verdict]:
     """As `list` has them; a patch that is off by default counts as asked for where it is named."""
-    verdicts = environment.verdicts()
+    verdicts = survey.verdicts()
     for entry in named:
-        verdicts[entry.id] = judge.if_asked_for(entry, Settings.read())
+        verdicts[entry.id] = verdict.if_asked_for(entry, Settings.read())
     return verdicts
 
 

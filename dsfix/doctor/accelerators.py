@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .command import Answer, ask
 from .files import text
+from .programs import Answer, ask
 
 _FIELDS = ("index", "name", "uuid", "driver_version", "memory.total", "memory.used", "compute_cap")
 _OLD_FIELDS = _FIELDS[:-1]  # drivers before 510 do not know compute_cap

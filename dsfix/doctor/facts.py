@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import __version__, registry
-from ..cli import environment as patches
-from ..judge import Verdict
-from . import accelerators, command, extensions, memory, packages, platform, toolchain
+from .. import __version__
+from ..engine import registry
+from ..engine import survey as patches
+from ..engine.verdict import Verdict
+from . import accelerators, extensions, memory, packages, platform, programs, toolchain
 from .accelerators import Accelerators
 from .extensions import Extensions
 from .files import Disk, disk
@@ -143,7 +144,7 @@ def collect(
                 verdicts=verdicts,
             )
         except BaseException:
-            command.end_all()
+            programs.end_all()
             raise
 
 

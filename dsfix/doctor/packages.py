@@ -19,11 +19,11 @@ from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from .. import versions
-from ..source import module_file, text_of
+from ..engine import versions
+from ..engine.source import module_file, text_of
 from . import probe
-from .command import Answer, ask, first_line
 from .files import text
+from .programs import Answer, ask, first_line
 
 STACK = ("torch", "deepspeed", "transformers", "accelerate", "peft", "trl")
 SHOWN = (*STACK, "numpy", "pydantic", "setuptools", "ninja", "triton", "bitsandbytes", "flash-attn", "ms-swift")

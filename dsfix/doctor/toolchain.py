@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .command import Answer, ask
+from .programs import Answer, ask
 
 
 @dataclass(frozen=True)

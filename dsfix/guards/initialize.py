@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Callable
 
-from .. import attributes, hooks, log
-from ..outcome import Outcome, Refused
+from ..engine import attributes, hooks, log
+from ..engine.outcome import Outcome, Refused
+from ..engine.settings import Settings
 from ..patch import Wrap
-from ..settings import Settings
 from . import GuardError
 
-GUARDS: tuple[str, ...] = ("config", "device_map", "placement")
+GUARDS: tuple[str, ...] = ("config_check", "device_map", "placement")
 """Modules of this package, in the order in which they look."""
 
 DDP_GUARDS: tuple[str, ...] = ("ddp_device_map",)
 """The same for DistributedDataParallel."""
 
-RANK_GUARDS: tuple[str, ...] = ("ranks",)
+RANK_GUARDS: tuple[str, ...] = ("rank_check",)
 """The same for init_distributed, which deepspeed.initialize and zero.Init call before they do anything in common."""
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import log
-from ..placement import PlacementReport, move_buffers, placement_report
+from ..engine import log
 from . import GuardError
 from .initialize import Call
+from .placement_report import PlacementReport, move_buffers, placement_report
 
 SHOWN = 20
 """So many tensors are named."""

@@ -7,8 +7,9 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from .. import __version__, process, versions
-from ..outcome import Outcome
+from .. import __version__
+from ..engine import process, versions
+from ..engine.outcome import Outcome
 
 _CURED = {Outcome.APPLIED.value, Outcome.PENDING.value}
 _ABSENT = "not in the catalogue"

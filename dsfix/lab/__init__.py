@@ -8,9 +8,9 @@ A script that shall run on a GPU or, where there is none, on the emulated CUDA d
 before it imports torch.
 """
 
-from dsfix.lab.devices import use_cuda
+from dsfix.lab.cuda_device import use_cuda
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.ranks import RankResult, launch
+from dsfix.lab.launcher import RankResult, launch
 from dsfix.lab.session import Lab
 
 __all__ = ["Lab", "LabUnavailable", "RankResult", "launch", "use_cuda"]

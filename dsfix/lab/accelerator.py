@@ -14,8 +14,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from dsfix.lab.environment import local_world_size
 from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.rank_variables import local_world_size
 
 # DeepSpeed's CPU accelerator imports these two unconditionally up to this release
 LAST_WITH_INTEL = Version("0.14.0")

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from dsfix.cache import cache_directory
+from dsfix.engine.cache import cache_directory
 from dsfix.lab.errors import LabUnavailable
 
 # What it takes to start this Python, to find its packages, compilers and GPUs, and to choose patches. All else stays

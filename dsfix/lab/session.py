@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dsfix.cache import cache_directory
-from dsfix.lab import accelerator, cuda, devices, environment
+from dsfix.engine.cache import cache_directory
+from dsfix.lab import accelerator, cuda, cuda_device, rank_variables
 from dsfix.lab.errors import LabUnavailable
 from dsfix.patch import BugPresent, CannotTell
 
@@ -53,24 +53,25 @@ class Lab:
         """Leave the process group and remove `tmp`, unless other ranks use it too."""
         if "torch" in self.__dict__ and self.torch.distributed.is_initialized():
             self.torch.distributed.destroy_process_group()
-        if "tmp" in self.__dict__ and environment.SCRATCH not in os.environ:
+        if "tmp" in self.__dict__ and rank_variables.SCRATCH not in os.environ:
             shutil.rmtree(self.tmp, ignore_errors=True)
 
     @cached_property
     def torch(self) -> Any:
         """The module torch, with the device usable."""
         with _cannot_tell():
-            environment.complete_rank_environment(os.environ)
-            if self._kind == "cuda" and not devices.has_gpu():
-                devices.load_emulated()
+            rank_variables.complete_rank_environment(os.environ)
+            if self._kind == "cuda" and not cuda_device.has_gpu():
+                cuda_device.load_emulated()
         try:
             import torch
         except ImportError as error:
             raise CannotTell(f"torch cannot be imported: {error}") from error
         if self._kind == "cuda":
-            if environment.local_rank() >= torch.cuda.device_count():
-                raise CannotTell(f"needs {environment.local_world_size()} GPUs, here are {torch.cuda.device_count()}")
-            torch.cuda.set_device(environment.local_rank())
+            if rank_variables.local_rank() >= torch.cuda.device_count():
+                ranks = rank_variables.local_world_size()
+                raise CannotTell(f"needs {ranks} GPUs, here are {torch.cuda.device_count()}")
+            torch.cuda.set_device(rank_variables.local_rank())
         return torch
 
     @cached_property
@@ -110,7 +111,7 @@ class Lab:
     def device(self) -> Any:
         """The torch.device of this rank."""
         torch = self.torch
-        return torch.device("cuda", environment.local_rank()) if self._kind == "cuda" else torch.device("cpu")
+        return torch.device("cuda", rank_variables.local_rank()) if self._kind == "cuda" else torch.device("cpu")
 
     @property
     def emulated(self) -> bool:
@@ -124,20 +125,20 @@ class Lab:
             return ""
         if self._kind == "cpu":
             return "CPU"
-        return devices.EMULATED if self.emulated else str(self.torch.cuda.get_device_name())
+        return cuda_device.EMULATED if self.emulated else str(self.torch.cuda.get_device_name())
 
     @property
     def rank(self) -> int:
-        return environment.rank()
+        return rank_variables.rank()
 
     @property
     def world_size(self) -> int:
-        return environment.world_size()
+        return rank_variables.world_size()
 
     @cached_property
     def tmp(self) -> Path:
         """A scratch directory, the same for all ranks that `launch` started together; removed at the end."""
-        shared = os.environ.get(environment.SCRATCH)
+        shared = os.environ.get(rank_variables.SCRATCH)
         return Path(shared) if shared else Path(tempfile.mkdtemp(prefix="dsfix-lab-"))
 
     def require_ranks(self, ranks: int) -> None:

@@ -1,6 +1,6 @@
 """A test that uses the lab runs in fresh processes: the emulated CUDA device has to be there before torch is imported.
 
-Each process runs pytest for that one test, with the plug-in dsfix.testing.rank; its reports come back as files.
+Each process runs pytest for that one test, with the plug-in dsfix.testing.inside; its reports come back as files.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.ranks import RankResult, launch
+from dsfix.lab.launcher import RankResult, launch
 from dsfix.lab.session import Lab
-from dsfix.testing import rank
+from dsfix.testing import inside
 
 MARK = "dsfix_lab"
 _TAIL_LINES = 40
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def dsfix_lab() -> Iterator[Lab]:
     """This rank's `dsfix.lab.Lab`: torch, deepspeed, device, initialize(model, config), rank, world_size, tmp, …"""
-    with Lab(device=rank.device) as lab:
+    with Lab(device=inside.device) as lab:
         yield lab
 
 
@@ -44,7 +44,7 @@ def dsfix_lab() -> Iterator[Lab]:
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Runs the items that are meant, and leaves the others to pytest."""
     mark = item.get_closest_marker(MARK)
-    if rank.device or (mark is None and MARK not in getattr(item, "fixturenames", ())):
+    if inside.device or (mark is None and MARK not in getattr(item, "fixturenames", ())):
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     try:
@@ -63,7 +63,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def _reports(item: pytest.Item, device: str = "cuda", ranks: int = 1, timeout: float = 300.0) -> list[Any]:
     with tempfile.TemporaryDirectory(prefix="dsfix-testing-") as directory:
-        environment = {**os.environ, **rank.variables(device, directory)}
+        environment = {**os.environ, **inside.variables(device, directory)}
         environment.pop("PYTEST_ADDOPTS", None)
         try:
             ended = launch(_command(item), ranks=ranks, timeout=timeout, env=environment)
@@ -79,7 +79,7 @@ def _command(item: pytest.Item) -> list[str]:
     config = item.config
     plugins = {"xdist": ["-n0"], "_cov": ["--no-cov"]}
     return [
-        *(sys.executable, "-m", "pytest", "-p", "dsfix.testing", "-p", rank.__name__, f"--rootdir={config.rootpath}"),
+        *(sys.executable, "-m", "pytest", "-p", "dsfix.testing", "-p", inside.__name__, f"--rootdir={config.rootpath}"),
         *(["-c", str(config.inipath)] if config.inipath is not None else []),
         *(f"--import-mode={config.getoption('importmode')}", f"--tb={config.getoption('tbstyle')}"),
         *(option for name, options in plugins.items() if config.pluginmanager.hasplugin(name) for option in options),

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dsfix import judge, registry
-from dsfix.cli import environment
-from dsfix.outcome import Outcome
-from dsfix.registry import Entry
-from dsfix.settings import Settings
+from dsfix.engine import registry, survey
+from dsfix.engine import verdict as judge
+from dsfix.engine.outcome import Outcome
+from dsfix.engine.registry import Entry
+from dsfix.engine.settings import Settings
 from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Case
 from dsfix.testing.contract.machine import Machine, started
@@ -39,7 +39,7 @@ class Contract:
 
         check: one of CHECKS. Raises UnknownPatch, and KeyError for an unknown check.
         """
-        chosen, named = _CHECKS[check], environment.entry(patch_id)
+        chosen, named = _CHECKS[check], survey.entry(patch_id)
         verdict = judge.if_asked_for(named, Settings.read())
         if verdict.outcome is not Outcome.PENDING:
             pytest.skip(f"{patch_id} does not apply here: {verdict.outcome.value}: {verdict.reason}")
@@ -70,7 +70,7 @@ class Contract:
     @functools.cached_property
     def _beside(self) -> tuple[Entry, ...]:
         """All patches that apply here."""
-        verdicts = environment.verdicts()
+        verdicts = survey.verdicts()
         return tuple(e for e in registry.catalogue().values() if verdicts[e.id].outcome is Outcome.PENDING)
 
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from dsfix import judge, plugins, registry
-from dsfix.cli import environment
-from dsfix.cli.sightings import Row, State
+from dsfix.cli.printing.sightings import Row, State
+from dsfix.engine import plugins, registry, survey, verdict
+from dsfix.engine.outcome import Outcome
+from dsfix.engine.settings import Settings
 from dsfix.lab import reproduction
-from dsfix.outcome import Outcome
-from dsfix.settings import Settings
 
 _PROVEN = (State.CURED, State.NO_BUG)
 
@@ -38,8 +37,8 @@ def prove(patch_id: str, timeout: float = 300.0) -> None:
     Where the patch does not apply to the installed DeepSpeed the bug must not be seen at all. Skips the test where this
     machine cannot tell. timeout: seconds, of each run. Raises UnknownPatch.
     """
-    named = environment.entry(patch_id)
-    row = Row(named, judge.if_asked_for(named, Settings.read()))
+    named = survey.entry(patch_id)
+    row = Row(named, verdict.if_asked_for(named, Settings.read()))
     if row.state not in (State.DISABLED, State.IN_TROUBLE):
         without = reproduction.run(patch_id, False, timeout)
         row = replace(row, without=without)

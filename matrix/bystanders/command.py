@@ -1,4 +1,4 @@
-"""``python matrix bystanders``: runs jobs that have no patch's bug, and writes docs/bystanders.md."""
+"""``python -m matrix bystanders``: runs jobs that have no patch's bug, and writes docs/bystanders.md."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ import dataclasses
 import os
 from collections.abc import Iterable
 
-import edges
-import environments
-import page_of_records
-import runner
-import table
-from bystanders import docs, records, scenario, space
-from bystanders.records import Record
-from dsfix.cli.status import Complaint
-from dsfix.registry import catalogue
+from dsfix.cli.exits import Complaint
+from dsfix.engine.registry import catalogue
+from matrix import edges, environments, page_of_records, runner, table
+from matrix.bystanders import docs, records, scenario, space
+from matrix.bystanders.records import Record
 
 NAME = "bystanders"
 HELP = "jobs that run the lines of the patches: the same without dsfix and with it, or what PyTorch computes"
@@ -60,8 +56,8 @@ def _run(options: argparse.Namespace) -> int:
     _must_be(options.patch, catalogue(), "a patch")
     if options.pinned and (options.patch or options.each_patch):
         raise Complaint("--pinned records nothing: --patch and --each-patch need a run without it")
-    from bystanders import running
-    from bystanders.trials import Trials
+    from matrix.bystanders import running
+    from matrix.bystanders.trials import Trials
 
     worse: list[str] = []
     for name in options.releases:

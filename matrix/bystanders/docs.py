@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bystanders import explanations, records, scenario, space
-from bystanders.records import Found, Record
-from bystanders.space import Job
-from bystanders.verdict import State
-from dsfix import registry
+from dsfix.engine import registry
+from matrix.bystanders import explanations, records, scenario, space
+from matrix.bystanders.comparison import State
+from matrix.bystanders.records import Found, Record
+from matrix.bystanders.space import Job
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "bystanders.md"
 COMMAND = "python -m tox run -e bystanders"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from packaging.specifiers import SpecifierSet
 
-from bystanders.records import Found
-from bystanders.space import Job
+from matrix.bystanders.records import Found
+from matrix.bystanders.space import Job
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bystanders import space
-from bystanders.plain import Plain
 from dsfix.lab import Lab, models
 from dsfix.lab.models import regression_batch, token_batch
+from matrix.bystanders import space
+from matrix.bystanders.plain import Plain
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], Mapping[str, Any]]] = {

@@ -1,5 +1,5 @@
 """Run once in the process from which ranks are forked, before anything imports dsfix."""
 
-from bystanders import hits
+from matrix.bystanders import hits
 
 hits.install()

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import dsfix
-from bystanders import scenario
+from dsfix.engine.versions import installed
 from dsfix.lab import Lab
 from dsfix.patch import CannotTell
-from dsfix.versions import installed
+from matrix.bystanders import scenario
 
 _PORT = re.compile(r":\d+\b")  # gloo's messages have one, another in each run
 
@@ -33,8 +33,8 @@ def main(name: str, setting: str, how: str, directory: str) -> int:
 
 def _run(lab: Lab, name: str, setting: dict[str, str], plain: bool) -> dict[str, Any]:
     torch = lab.torch
-    from bystanders.job import Job
-    from bystanders.watch import Watch
+    from matrix.bystanders.job import Job
+    from matrix.bystanders.watch import Watch
 
     watch = Watch()
     watch.install()
@@ -54,7 +54,7 @@ def _run(lab: Lab, name: str, setting: dict[str, str], plain: bool) -> dict[str,
     except Exception as error:
         traceback.print_exc()
         ended = f"{type(error).__name__}: {_PORT.sub('', str(error).strip().partition(chr(10))[0])[:200]}"
-    hits: Any = sys.modules.get("bystanders.hits")
+    hits: Any = sys.modules.get("matrix.bystanders.hits")
     return {
         "notes": job.notes,
         "ended": ended,

@@ -11,13 +11,12 @@ from typing import Any
 
 from packaging.version import Version
 
-import fingerprints
-import proofs
-from bystanders import space
-from bystanders.space import Job
-from bystanders.verdict import State, Verdict
-from dsfix.cli.status import Complaint
-from dsfix.registry import catalogue
+from dsfix.cli.exits import Complaint
+from dsfix.engine.registry import catalogue
+from matrix import fingerprints, proofs
+from matrix.bystanders import space
+from matrix.bystanders.comparison import State, Verdict
+from matrix.bystanders.space import Job
 
 DIRECTORY = Path(__file__).with_name("records")
 _LONGEST = 200  # characters of a sentence

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
-import fingerprints
-from bystanders import records, space
-from bystanders.records import Found, Record, Run
-from bystanders.space import Job
-from bystanders.trials import ALL, NONE, PLAIN, Seen, Trials, with_also, without
-from bystanders.verdict import State, judge
-from dsfix.registry import catalogue
-from progress import Meter
+from dsfix.engine.registry import catalogue
+from matrix import fingerprints
+from matrix.bystanders import records, space
+from matrix.bystanders.comparison import State, judge
+from matrix.bystanders.records import Found, Record, Run
+from matrix.bystanders.space import Job
+from matrix.bystanders.trials import ALL, NONE, PLAIN, Seen, Trials, with_also, without
+from matrix.progress import Meter
 
 _JOBS_OF_A_PATCH = 24  # at the most, in which it is left out by itself
 _APPLIES = ("applied", "pending")  # pending: the job has not imported its module

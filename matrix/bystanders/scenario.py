@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bystanders.job import Job
+    from matrix.bystanders.job import Job
 
 Levels = Mapping[str, str]
 
@@ -42,9 +42,17 @@ class Scenario:
         return self.run.__module__.rpartition(".")[2]
 
     def fingerprint(self) -> str:
-        """Of its module's code: comments and docstrings may change."""
-        tree = ast.parse(inspect.getsource(importlib.import_module(self.run.__module__)))
+        """Of its module's code: comments, and where imports are from, may change."""
+        tree = _Unimported().visit(ast.parse(inspect.getsource(importlib.import_module(self.run.__module__))))
         return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
+
+
+class _Unimported(ast.NodeTransformer):
+    def visit_Import(self, node: ast.Import) -> None:
+        return None
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        return None
 
 
 _known: dict[str, Scenario] = {}
@@ -67,7 +75,7 @@ def scenario(
 @functools.cache
 def load() -> Mapping[str, Scenario]:
     """All scenarios by name. Imports no torch."""
-    package = importlib.import_module("bystanders.scenarios")
+    package = importlib.import_module("matrix.bystanders.scenarios")
     for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"bystanders.scenarios.{module.name}")
+        importlib.import_module(f"{package.__name__}.{module.name}")
     return dict(sorted(_known.items()))

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bystanders import scenario
-from bystanders.scenario import Scenario
+from matrix.bystanders import scenario
+from matrix.bystanders.scenario import Scenario
 
 _HALF: Mapping[str, Mapping[str, Any]] = {
     "bf16": {"bf16": {"enabled": True}},

@@ -15,15 +15,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import environments
-from bystanders.space import Job
-from dsfix.cache import cache_directory
+from dsfix.engine.cache import cache_directory
+from dsfix.engine.registry import catalogue
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
-from dsfix.lab.ranks import launch
+from dsfix.lab.launcher import launch
 from dsfix.patch import Severity
-from dsfix.registry import catalogue
-from preload import Preloaded
+from matrix import environments
+from matrix.bystanders.space import Job
+from matrix.preload import Preloaded
 
 _HERE = Path(__file__).parent
 _SCRIPTS = (_HERE / "marking.py", _HERE / "preloading.py")
@@ -74,7 +74,7 @@ class Trials:
     def __init__(self, release: str, marks: bool = True) -> None:
         self._release = release
         self._scripts = _SCRIPTS if marks else _SCRIPTS[1:]
-        self._path = environments.installed(release)
+        self.path = environments.installed(release)
         self._stack = ExitStack()
         self._servers: dict[str, Preloaded] = {}
         self._cannot_start: set[str] = set()  # variants
@@ -105,11 +105,11 @@ class Trials:
     def _run(self, job: Job, variant: str) -> Seen:
         with tempfile.TemporaryDirectory(prefix="dsfix-bystander-") as name:
             scratch = Path(name)
-            environment = {**isolated(scratch), "PYTHONPATH": self.python_path()}
+            environment = {**isolated(scratch), "PYTHONPATH": str(self.path)}
             work = scratch / "work"
             work.mkdir()
             how = "plain" if variant == PLAIN else "deepspeed"
-            command = self.server(NONE if variant == PLAIN else variant).command("bystanders.rank")
+            command = self.server(NONE if variant == PLAIN else variant).command("matrix.bystanders.rank")
             argv = [*command, job.scenario.name, json.dumps(job.setting), how, name]
             ended = launch(argv, ranks=job.ranks, timeout=_TIMEOUT, env=environment, cwd=work)
             files = [scratch / f"{rank}.pickle" for rank in range(job.ranks)]
@@ -134,15 +134,11 @@ class Trials:
         """The process from which ranks of that variant are forked."""
         with self._lock:
             if variant not in self._servers:
-                environment = {"PYTHONPATH": self.python_path(), **_environment(variant)}
+                environment = {"PYTHONPATH": str(self.path), **_environment(variant)}
                 self._servers[variant] = self._stack.enter_context(
                     Preloaded("cuda", *self._scripts, environment=environment)
                 )
             return self._servers[variant]
-
-    def python_path(self) -> str:
-        """Of the ranks."""
-        return os.pathsep.join((str(self._path), str(_HERE.parent)))
 
     def _kept(self, job: Job, variant: str) -> Path | None:
         if variant not in (NONE, PLAIN):

@@ -1,4 +1,4 @@
-"""`python matrix/framework_tests run NAME DIR`: a framework's own DeepSpeed tests, without dsfix and with it."""
+"""`python -m matrix.framework_tests run NAME DIR`: a framework's own DeepSpeed tests, without dsfix and with it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dsfix.cache import cache_directory
 from dsfix.cli.run import with_dsfix
+from dsfix.engine.cache import cache_directory
 from dsfix.lab.isolation import isolated
 
 HERE = Path(__file__).resolve().parent
@@ -28,7 +28,7 @@ ROOT = HERE.parents[1]
 RECORD = HERE / "record.json"
 PAGE = ROOT / "docs" / "framework-tests.md"
 MACHINE = ROOT / "demo" / "machine"  # a GPU, or the emulated device: the tests are skipped without
-COMMAND = "python -m tox exec -e patches-0.18.9 -- python matrix/framework_tests"
+COMMAND = "python -m tox exec -e patches-0.18.9 -- python -m matrix.framework_tests"
 VARIANTS = ("without", "with")
 TROUBLE = ("conflict", "drifted", "failed", "too-late")
 BADNESS = {"passed": 0, "skipped": 1, "failed": 2, "died": 3}
@@ -78,7 +78,7 @@ NOT_RUN = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python matrix/framework_tests", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m matrix.framework_tests", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     runs = commands.add_parser("run", help="run a framework's tests that are not in the record, on both sides")
     runs.add_argument("framework", choices=SUITES)

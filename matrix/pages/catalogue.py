@@ -8,12 +8,11 @@ from pathlib import Path
 
 from packaging.version import Version
 
-import fingerprints
-import proofs
-from bystanders import docs as bystanders
-from bystanders import records
-from dsfix.registry import Entry
-from proofs import State
+from dsfix.engine.registry import Entry
+from matrix import fingerprints
+from matrix.bystanders import docs as bystanders
+from matrix.bystanders import records
+from matrix.proofs import State
 
 from . import text
 from .evidence import Evidence

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dsfix.registry import Entry
-from proofs import Run
+from dsfix.engine.registry import Entry
+from matrix.proofs import Run
 
 from . import text
 from .evidence import Column, Evidence, Judged

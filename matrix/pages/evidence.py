@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import proofs
+from dsfix.engine.registry import Entry
 from dsfix.patch import Severity
-from dsfix.registry import Entry
-from proofs import Cell, State
-from table import Environment, Table
+from matrix import proofs
+from matrix.proofs import Cell, State
+from matrix.table import Environment, Table
 
 
 @dataclass(frozen=True)

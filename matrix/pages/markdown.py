@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-import table
-from proofs import State
-from table import Release
+from matrix import table
+from matrix.proofs import State
+from matrix.table import Release
 
 from . import text
 from .evidence import Column, Evidence

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from packaging.specifiers import SpecifierSet
 
+from dsfix.engine.registry import Entry
 from dsfix.patch import Patch
-from dsfix.registry import Entry
-from proofs import State
-from table import span
+from matrix.proofs import State
+from matrix.table import span
 
 from .evidence import Column, Evidence
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dsfix.audit.relevance import pools
 from dsfix.audit.search import minimal
-from sweep import space
-from sweep.records import Class, Found, Run
-from sweep.space import Row
+from matrix.sweep import space
+from matrix.sweep.records import Class, Found, Run
+from matrix.sweep.space import Row
 
 #: Runs a row in a variant, leaving out some patches, too.
 Try = Callable[[Row, str, Sequence[str]], Run]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-import page_of_records
-import runner
-import table
-from dsfix.cli.status import OK, Complaint
-from sweep import covering, docs, records, space
-from sweep import run as running
+from dsfix.cli.exits import OK, Complaint
+from matrix import page_of_records, runner, table
+from matrix.sweep import covering, docs, records, running, space
 
 NAME = "sweep"
 HELP = "the audit over the space of configs: run it, write its page"
@@ -46,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
     for name in options.config:
         if name not in ids:
             raise Complaint(f"{name} is no config of the sweep")
-    from sweep.trials import Trials
+    from matrix.sweep.trials import Trials
 
     for name in options.releases:
         with Trials(name) as trials:

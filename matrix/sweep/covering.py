@@ -10,11 +10,11 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from dsfix.cli.status import Complaint
-from sweep import space
-from sweep.space import CONSTRAINTS, FACTORS, Row
+from dsfix.cli.exits import Complaint
+from matrix.sweep import space
+from matrix.sweep.space import CONSTRAINTS, FACTORS, Row
 
-#: The rows that are run, as the levels that are not the plain ones; `python matrix sweep cover` writes it.
+#: The rows that are run, as the levels that are not the plain ones; `python -m matrix sweep cover` writes it.
 PATH = Path(__file__).with_name("configs.json")
 
 CORE = ("stage", "precision", "accumulation", "offload", "backwards")
@@ -49,7 +49,7 @@ def load(path: Path = PATH) -> list[dict[str, str]]:
     try:
         return [space.complete(levels) for levels in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise Complaint(f"{path.name}: {error}: `python matrix sweep cover` writes it") from None
+        raise Complaint(f"{path.name}: {error}: `python -m matrix sweep cover` writes it") from None
 
 
 def save(rows: Sequence[Row], path: Path = PATH) -> None:

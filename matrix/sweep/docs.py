@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from dsfix import registry
-from sweep import classes, covering, records, space
-from sweep.explanations import EXPLANATIONS, Explanation, fitting
-from sweep.records import Class, Found, Record, Run
-from sweep.space import Row
+from dsfix.engine import registry
+from matrix.sweep import classes, covering, records, space
+from matrix.sweep.explanations import EXPLANATIONS, Explanation, fitting
+from matrix.sweep.records import Class, Found, Record, Run
+from matrix.sweep.space import Row
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sweep.md"
 COMMAND = "python -m tox run -e sweep"

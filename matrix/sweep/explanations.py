@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from packaging.specifiers import SpecifierSet
 
-from sweep.records import Class, Found
+from matrix.sweep.records import Class, Found
 
 
 class Kind(enum.Enum):

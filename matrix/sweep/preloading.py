@@ -2,7 +2,7 @@
 
 import importlib
 
-import dsfix.audit.judge
+import dsfix.audit.assemble
 import dsfix.audit.observe
 import dsfix.audit.saving
 import dsfix.lab.half  # noqa: F401

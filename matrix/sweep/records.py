@@ -11,9 +11,9 @@ from typing import Any
 
 from packaging.version import Version
 
-import proofs
-from dsfix.audit.verdict import Difference, Verdict
-from dsfix.cli.status import Complaint
+from dsfix.audit.agreement import Difference, Verdict
+from dsfix.cli.exits import Complaint
+from matrix import proofs
 
 DIRECTORY = Path(__file__).with_name("records")
 VARIANTS = ("without", "with")  # dsfix's patches

@@ -8,16 +8,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-import environments
+from dsfix.audit.agreement import Verdict
 from dsfix.audit.trial import trial
-from dsfix.audit.verdict import Verdict
+from dsfix.engine.registry import catalogue
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.ranks import fresh
+from dsfix.lab.launcher import fresh
 from dsfix.patch import Severity
-from dsfix.registry import catalogue
-from preload import Preloaded
-from sweep import space
-from sweep.space import Row
+from matrix import environments
+from matrix.preload import Preloaded
+from matrix.sweep import space
+from matrix.sweep.space import Row
 
 _TIMEOUT = 120.0  # seconds, for one training with its phases
 _SCRIPT = Path(__file__).with_name("preloading.py")

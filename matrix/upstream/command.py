@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import page_of_records
-import table
-from dsfix.cli.status import Complaint
-from upstream import docs, fixes, records, selection
-from upstream import run as running
+from dsfix.cli.exits import Complaint
+from matrix import page_of_records, table
+from matrix.upstream import docs, fixes, records, running, selection
 
 NAME = "upstream"
 HELP = "DeepSpeed's own tests, from a clone of it: run a selection, write their page"
@@ -51,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     """0: no test is worse without an explanation; 1: not so. Raises Complaint."""
     if options.release not in [each.deepspeed for each in table.load().releases]:
         raise Complaint(f"deepspeed {options.release} is not in the table of releases")
-    from upstream.session import Session
+    from matrix.upstream.processes import Session
 
     record = records.load(options.release, options.of or f"v{options.release}")
     patches = () if record.own else fixes.asked_for()

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dsfix import registry
-from pages import text
-from upstream import explanations, fixes, selection
-from upstream.explanations import EXPLANATIONS, Explanation
-from upstream.fixes import FIXES, Fix
-from upstream.records import Record, Run, worst
+from dsfix.engine import registry
+from matrix.pages import text
+from matrix.upstream import explanations, fixes, selection
+from matrix.upstream.explanations import EXPLANATIONS, Explanation
+from matrix.upstream.fixes import FIXES, Fix
+from matrix.upstream.records import Record, Run, worst
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "upstream-tests.md"
 COMMAND = "python -m tox run -e upstream-tests"

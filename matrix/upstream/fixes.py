@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from dsfix.registry import catalogue
+from dsfix.engine.registry import catalogue
 
 
 @dataclass(frozen=True)

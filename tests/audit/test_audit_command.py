@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dsfix import registry
+from dsfix.engine import registry
+from dsfix.engine.versions import installed
 from dsfix.patch import Severity
-from dsfix.versions import installed
 
 pytestmark = pytest.mark.skipif(installed("deepspeed") is None, reason="DeepSpeed is not installed")
 

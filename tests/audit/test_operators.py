@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dsfix.audit import operators
-from dsfix.lab.installed import torch_build
+from dsfix.lab.distributions import torch_build
 
 pytest.importorskip("torch")
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from dsfix.audit.agreement import Verdict
 from dsfix.audit.plan import Plan
 from dsfix.audit.trial import trial
-from dsfix.audit.verdict import Verdict
 
 PLANTS = Path(__file__).parent / "plants"
 

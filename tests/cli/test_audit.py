@@ -10,13 +10,13 @@ import time
 import pytest
 
 from dsfix.audit import report
+from dsfix.audit.agreement import Difference, Verdict
 from dsfix.audit.alternatives import alternatives, changed
 from dsfix.audit.plan import Plan
 from dsfix.audit.relevance import pools
 from dsfix.audit.resolve import NotAudited, Options, Resolved, resolve
 from dsfix.audit.search import Search
-from dsfix.audit.verdict import Difference, Verdict
-from dsfix.config import checking
+from dsfix.check import checking
 
 BATCH = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3}
 ADAMW = {"type": "AdamW", "params": {"lr": 1e-3}}
@@ -613,7 +613,7 @@ STAND_IN = """\
 import json, signal, sys, types
 
 def trial(plan, *, skip=(), patched=True, timeout=0.0):
-    from dsfix.audit.verdict import Difference, Verdict
+    from dsfix.audit.agreement import Difference, Verdict
     patches = tuple(patch for patch in ("one", "two") if patched and patch not in skip)
     wrong = (Difference("training", "loss", 0, (), 2.0, 1.0, 1.0, 0.0),)
     {body}

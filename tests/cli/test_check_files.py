@@ -340,5 +340,5 @@ def test_the_function_says_what_is_wrong_in_one_sentence():
 
 
 def test_import_dsfix_does_not_load_it(environment):
-    code = "import dsfix, sys; print([name for name in sys.modules if name.startswith('dsfix.config')])"
+    code = "import dsfix, sys; print([name for name in sys.modules if name.startswith('dsfix.check')])"
     assert environment.shell(f'{sys.executable} -c "{code}"').stdout == "[]\n"

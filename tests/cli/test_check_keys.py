@@ -5,7 +5,7 @@ import json
 import pytest
 from packaging.version import Version
 
-from dsfix.config import extract, keys
+from dsfix.check import extract, keys
 
 CONFIG = """\
 from pydantic import Field

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from dsfix import registry, rules, versions
-from dsfix.config import checking
-from dsfix.config.arguments import checked
+from dsfix import rules
+from dsfix.check import checking
+from dsfix.check.arguments import checked
+from dsfix.engine import registry, versions
 
 NEWEST = "0.19.8"
 BATCH = {"train_micro_batch_size_per_gpu": 2}
@@ -609,12 +610,12 @@ def test_a_near_miss_is_none(case):
 
 
 def test_every_rule_has_a_case():
-    known = {rule.id for rule in rules.load("dsfix.config.rules") if not rule.id.startswith("bug_")}
+    known = {rule.id for rule in rules.load("dsfix.check.rules") if not rule.id.startswith("bug_")}
     assert known == {case.rule for case in CASES} | ELSEWHERE.keys()
 
 
 def test_ids_are_unique_and_evidence_is_given():
-    every = rules.load("dsfix.config.rules")
+    every = rules.load("dsfix.check.rules")
     assert len({rule.id for rule in every}) == len(every)
     assert all(rule.evidence and rule.remedy for rule in every)
 
@@ -713,8 +714,8 @@ def test_a_known_bug_that_the_config_meets(patch, release, shows, near):
 
 
 def test_conditions_are_for_patches_of_the_catalogue():
-    from dsfix.config.rules import patches
+    from dsfix.check.rules import patches
 
     assert patches._CONDITIONS.keys() <= registry.catalogue().keys()
-    named = {name for rule in rules.load("dsfix.config.rules") for name in rule.patches}
+    named = {name for rule in rules.load("dsfix.check.rules") for name in rule.patches}
     assert named <= registry.catalogue().keys()

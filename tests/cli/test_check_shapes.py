@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from dsfix.config import checking
+from dsfix.check import checking
 from dsfix.rules import Level
 
 AUTO = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto")

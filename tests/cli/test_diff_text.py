@@ -3,7 +3,7 @@
 import pytest
 
 from dsfix.cli.diff import unified_diff
-from dsfix.cli.status import Complaint
+from dsfix.cli.exits import Complaint
 from dsfix.patch import Edit
 
 SOURCE = """\

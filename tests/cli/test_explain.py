@@ -202,7 +202,7 @@ def test_a_file_that_goes_away_while_it_is_read(environment, log):
     """On a network file system its reading ends with an error: what was read before it counts."""
     code = (
         "import errno, io, sys\n"
-        "from dsfix.logs import stream\n"
+        "from dsfix.explain import stream\n"
         "class Gone(io.RawIOBase):\n"
         "    parts = [open(sys.argv[2], 'rb').read()]\n"
         "    def readable(self): return True\n"

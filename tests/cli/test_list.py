@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from dsfix import registry
+from dsfix.engine import registry
 
 FLAGSHIP = "zero3_offload_clip_device"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dsfix.cli import run as command_run
-from dsfix.cli.status import Complaint
+from dsfix.cli.exits import Complaint
 from dsfix.start import DIRECTORY
 
 # a job: imports DeepSpeed and says what has become of the patch

@@ -6,10 +6,8 @@ import importlib.metadata
 import platform
 from collections.abc import Mapping
 
-import environments
-import proofs
-import table
-from dsfix.registry import Entry
+from dsfix.engine.registry import Entry
+from matrix import environments, proofs, table
 
 
 class NoRelease(Exception):

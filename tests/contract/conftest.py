@@ -10,10 +10,9 @@ from typing import Callable
 
 import pytest
 
-import environments
-import table
-from dsfix import registry
-from dsfix.registry import Entry
+from dsfix.engine import registry
+from dsfix.engine.registry import Entry
+from matrix import environments, table
 
 sys.path.insert(0, str(Path(__file__).parent))  # `choice`, for the tests
 

@@ -7,8 +7,8 @@ from typing import Any, Callable
 import choice
 import pytest
 
-from dsfix import registry
-from dsfix.registry import Entry
+from dsfix.engine import registry
+from dsfix.engine.registry import Entry
 from dsfix.testing.contract import checks
 
 ENTRIES = registry.catalogue()

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import pytest
 
-from dsfix.registry import Entry
+from dsfix.engine.registry import Entry
 from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Broken, Case
 from dsfix.testing.contract.machine import Machine

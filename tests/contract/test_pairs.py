@@ -12,13 +12,12 @@ from collections.abc import Iterator
 import choice
 import pytest
 
-import environments
-import table
-from cells import TIMEOUT, Cells
-from dsfix import registry
+from dsfix.engine import registry
+from dsfix.engine.registry import Entry
+from dsfix.engine.source import split_target
 from dsfix.lab import reproduction
-from dsfix.registry import Entry
-from dsfix.source import split_target
+from matrix import environments, table
+from matrix.cells import TIMEOUT, Cells
 
 CATALOGUE = registry.catalogue()
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from dsfix.doctor import command
-from dsfix.doctor.command import ask
+from dsfix.doctor import programs
+from dsfix.doctor.programs import ask
 
 
 def script(path, body, mode=0o755):
@@ -63,7 +63,7 @@ def test_a_program_that_crashes(tmp_path):
 
 def test_junk(tmp_path):
     answer = ask([script(tmp_path / "program", r"printf '\377\000\033[1m\n  \n words\n'")], 20)
-    assert command.first_line(answer.output.partition("\n")[2]) == "words"
+    assert programs.first_line(answer.output.partition("\n")[2]) == "words"
 
 
 def test_standard_input_that_is_given(tmp_path):

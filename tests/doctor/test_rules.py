@@ -2,12 +2,13 @@
 
 import pytest
 
-from dsfix import registry, rules
+from dsfix import rules
 from dsfix.doctor.accelerators import Gpu
 from dsfix.doctor.extensions import Build
 from dsfix.doctor.packages import Probe, Unmet
-from dsfix.judge import Verdict
-from dsfix.outcome import Outcome
+from dsfix.engine import registry
+from dsfix.engine.outcome import Outcome
+from dsfix.engine.verdict import Verdict
 
 GIB, MIB = 1 << 30, 1 << 20
 NO_GPU = {

@@ -18,11 +18,11 @@ from types import ModuleType
 
 import pytest
 
-from dsfix import registry
-from dsfix.engine import Engine
-from dsfix.outcome import Outcome
+from dsfix.engine import registry
+from dsfix.engine.engine import Engine
+from dsfix.engine.outcome import Outcome
+from dsfix.engine.settings import Settings
 from dsfix.patch import Patch, Severity
-from dsfix.settings import Settings
 
 _numbers = itertools.count(1)
 
@@ -145,7 +145,7 @@ def runtime(tmp_path_factory):
     (here / "dsfix" / "patches").mkdir(parents=True)
     for file in Path(spec.origin).parent.glob("*.py"):
         shutil.copy(file, here / "dsfix")
-    for package in ("config", "doctor", "guards"):
+    for package in ("check", "doctor", "engine", "guards"):
         shutil.copytree(Path(spec.origin).parent / package, here / "dsfix" / package)
     (here / "dsfix" / "patches" / "__init__.py").write_text("import os\n__path__ = [os.environ['STANDIN_PATCHES']]\n")
     (here / "scenario.py").write_text(_SCENARIO)

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from dsfix.outcome import Outcome
+from dsfix.engine.outcome import Outcome
 from dsfix.patch import Provide, Replace, Wrap
 
 TEXT = """\

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from dsfix.engine.settings import Settings
 from dsfix.guards import dispatch
-from dsfix.settings import Settings
 
 MODEL = '''
 class Device:
@@ -384,7 +384,7 @@ def test_deepspeed_is_watched_under_any_order_of_imports(world, first):
 def test_importing_dsfix_loads_no_guard(world):
     world.package(init=DEEPSPEED, accelerator=ACCELERATOR)
     told = world.run("import dsfix, deepspeed, sys; tell([n for n in sys.modules if n.startswith('dsfix.guards.')])")
-    assert told.value == ["dsfix.guards.initialize"]
+    assert told.value == ["dsfix.guards.initialize", "dsfix.guards.wrapper"]
 
 
 def test_a_mode_that_does_not_exist_is_told_and_the_default_taken():

@@ -92,7 +92,7 @@ tell([deepspeed.initialize(model="m")[0], len(asked)])
 """)
     assert told.value == ["engine", 2]
     [warning] = told.warnings
-    assert "the guard config failed and is left out: " in warning
+    assert "the guard config_check failed and is left out: " in warning
 
 
 def test_a_guard_that_cannot_be_loaded_is_one_warning(around):
@@ -204,7 +204,8 @@ PUBLIC = ["DeviceMismatch", "Misplaced", "PlacementReport", "check_config", "che
 def test_the_public_functions_load_nothing_before_they_are_asked_for(world):
     told = world.run("""
         import dsfix
-        before = [name for name in ("dsfix.devices", "dsfix.placement", "torch", "deepspeed") if name in sys.modules]
+        late = ("dsfix.guards.devices", "dsfix.guards.placement_report", "torch", "deepspeed")
+        before = [name for name in late if name in sys.modules]
         from dsfix import *
         dsfix.check_tensors_device(1, [None, {"a": "b"}], named=object())
         tell([before, [name for name in ("torch", "deepspeed") if name in sys.modules],

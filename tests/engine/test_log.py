@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from dsfix import log
+from dsfix.engine import log
 
 
 @pytest.fixture

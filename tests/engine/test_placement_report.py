@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from dsfix.placement import Misplaced, PlacementReport, move_buffers
+from dsfix.guards.placement_report import Misplaced, PlacementReport, move_buffers
 
 
 def misplaced(path, why="left", kind="buffer", device="cpu"):

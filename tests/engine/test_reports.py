@@ -50,7 +50,7 @@ def test_a_fork_beside_a_thread_that_holds_a_lock(simple):
     told = simple.run(
         """
         import dsfix, deepspeed.m, os, signal, threading
-        from dsfix import process
+        from dsfix.engine import process
         held, done = threading.Event(), threading.Event()
         def hold():
             with process._engine.states["cure"].lock:

@@ -12,9 +12,9 @@ from types import CodeType
 
 import pytest
 
-from dsfix import judge, source
-from dsfix.edit import Site
-from dsfix.outcome import Outcome, Refused
+from dsfix.engine import source, verdict
+from dsfix.engine.edit import Site
+from dsfix.engine.outcome import Outcome, Refused
 from dsfix.patch import Edit
 
 
@@ -146,14 +146,14 @@ def test_a_file_that_is_not_python_is_drift(bench, text):
     with open(source.module_file(name), "wb") as file:
         file.write(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(Refused) as caught:
-        judge.places(Edit(f"{name}:f", replace="x = 1", code="x = 2"))
+        verdict.places(Edit(f"{name}:f", replace="x = 1", code="x = 2"))
     assert caught.value.outcome is Outcome.DRIFTED
 
 
 def test_the_judge_imports_nothing_and_says_what_the_engine_does(world):
     world.package(init="raise SystemExit", m="raise SystemExit\ndef f(x):\n    return x + 1\n", a__b="def f(): x = 1\n")
     told = world.run("""
-        from dsfix import judge
+        from dsfix.engine import verdict as judge
         from dsfix.patch import Edit
         seen = []
         for target, anchor in (("deepspeed.m:f", "x + 1"), ("deepspeed.a.b:f", "x = 1"), ("deepspeed.m:f", "x + 2")):

@@ -20,7 +20,7 @@ from typing import Any, Callable
 
 import pytest
 
-from dsfix.registry import catalogue
+from dsfix.engine.registry import catalogue
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "command_lines"
 DEEPSPEED = re.compile(r"^deepspeed: .*\n", re.MULTILINE)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dsfix.registry import catalogue
-from dsfix.versions import Fit, gate
+from dsfix.engine.registry import catalogue
+from dsfix.engine.versions import Fit, gate
 
 PROGRAM = Path(__file__).parent / "programs" / "side_by_side.py"
 TROUBLE = ("conflict", "drifted", "failed", "too-late")

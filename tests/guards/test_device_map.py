@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 import pytest
 
-from dsfix.lab.ranks import launch
+from dsfix.lab.launcher import launch
 
 PROGRAMS = Path(__file__).parent / "programs"
 SEVERAL = "GuardError: the model was loaded with device_map, onto other devices than cuda:"

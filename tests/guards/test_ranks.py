@@ -18,8 +18,8 @@ import pytest
 from packaging.version import Version
 
 import dsfix
-from dsfix import log, registry
-from dsfix.guards import ranks
+from dsfix.engine import log, registry
+from dsfix.guards import rank_check
 from dsfix.guards.statement import Statement
 
 torch = pytest.importorskip("torch")
@@ -104,7 +104,7 @@ def statement(version: str = "0.1.0", **outcomes: str) -> Statement:
 @pytest.fixture
 def meet(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """The verdict on each rank, which are threads here, of one store; None is a rank that does not come."""
-    monkeypatch.setattr(ranks, "PATIENCE", timedelta(seconds=1))
+    monkeypatch.setattr(rank_check, "PATIENCE", timedelta(seconds=1))
 
     store = torch.distributed.HashStore()
 
@@ -114,7 +114,7 @@ def meet(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
         def one(rank: int, mine: Statement) -> None:
             prefixed = torch.distributed.PrefixStore("dsfix", store)
-            verdicts[rank] = ranks.Meeting(prefixed, rank, len(statements)).verdict(mine)
+            verdicts[rank] = rank_check.Meeting(prefixed, rank, len(statements)).verdict(mine)
 
         threads = [threading.Thread(target=one, args=(rank, mine)) for rank, mine in enumerate(statements) if mine]
         for thread in threads:
@@ -165,7 +165,7 @@ def test_a_rank_that_meets_an_earlier_try_before_rank_0_comes() -> None:
     verdicts: dict[int, str] = {}
 
     def one(rank: int, mine: Statement) -> None:
-        verdicts[rank] = ranks.Meeting(store, rank, 2).verdict(mine)
+        verdicts[rank] = rank_check.Meeting(store, rank, 2).verdict(mine)
 
     first = [threading.Thread(target=one, args=(rank, alike)) for rank in (0, 1)]
     for thread in first:

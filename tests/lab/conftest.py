@@ -44,7 +44,7 @@ def answer(python: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[
 @pytest.fixture(scope="session")
 def emulated() -> None:
     """Skip where the emulated device cannot be had; builds it where it can."""
-    from dsfix.lab.cuda.build import library
+    from dsfix.lab.cuda.compiling import library
     from dsfix.lab.errors import LabUnavailable
 
     try:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.cache import cache_directory
+from dsfix.engine.cache import cache_directory
 from dsfix.lab import cuda
-from dsfix.lab.cuda import build
+from dsfix.lab.cuda import compiling
+from dsfix.lab.distributions import TorchBuild, torch_build
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.installed import TorchBuild, torch_build
 
-BUILD = "from dsfix.lab.cuda.build import library; print(library())"
+BUILD = "from dsfix.lab.cuda.compiling import library; print(library())"
 COMPILER = """#!/bin/sh
 echo compiling >> {log}
 while [ "$1" != -o ]; do shift; done
@@ -39,7 +39,7 @@ def compiler(directory: Path, text: str) -> str:
 @pytest.fixture
 def supported() -> None:
     try:
-        build.supported_torch()
+        compiling.supported_torch()
     except LabUnavailable as error:
         pytest.skip(str(error))
 
@@ -62,9 +62,9 @@ def test_torch_is_another(
 ) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(build, "torch_build", lambda: TorchBuild(version, tmp_path, gpu))
+    monkeypatch.setattr(compiling, "torch_build", lambda: TorchBuild(version, tmp_path, gpu))
     with pytest.raises(LabUnavailable, match=sentence):
-        build.supported_torch()
+        compiling.supported_torch()
 
 
 def test_version_file_is_read_without_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_machine_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     with pytest.raises(LabUnavailable, match=r"^the emulated CUDA device runs on Linux x86-64; here is Darwin arm64$"):
-        build.supported_torch()
+        compiling.supported_torch()
 
 
 def test_torch_is_imported_already(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,27 +97,27 @@ class TestBuilding:
         monkeypatch.delenv("CXX", raising=False)
         monkeypatch.setenv("PATH", "")
         with pytest.raises(LabUnavailable, match=r"device needs a C\+\+ compiler: g\+\+ is not found$"):
-            build.library()
+            compiling.library()
 
     def test_python_headers_are_missing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CXX", compiler(tmp_path, "#!/bin/sh\n"))
         monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
         with pytest.raises(LabUnavailable, match=r"needs Python's headers: .*Python\.h is not there$"):
-            build.library()
+            compiling.library()
 
     def test_compiler_fails_and_leaves_nothing(
         self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("CXX", compiler(tmp_path, "#!/bin/sh\necho 'x.h:1: error: no such thing' >&2\nexit 1\n"))
         with pytest.raises(LabUnavailable, match=r"does not compile: x\.h:1: error: no such thing$"):
-            build.library()
+            compiling.library()
         assert [path.suffix for path in cache.iterdir()] == [".lock"]
 
     def test_cache_is_not_writable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").touch()
         monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "file" / "below"))
         with pytest.raises(LabUnavailable, match="cannot be built in"):
-            build.library()
+            compiling.library()
 
     def test_two_processes_build_once(self, tmp_path: Path) -> None:
         log = tmp_path / "log"

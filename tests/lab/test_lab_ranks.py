@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.ranks import launch
+from dsfix.lab.launcher import launch
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the rank launcher runs on Linux")
 
@@ -29,7 +29,7 @@ signal.pause()
 """
 LAUNCHER = """
 import sys
-from dsfix.lab.ranks import launch
+from dsfix.lab.launcher import launch
 launch([sys.executable, "-c", *sys.argv[1:]], ranks=2, timeout=100)
 """
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dsfix.logs.ranking import ranked
-from dsfix.logs.reading import Reading
+from dsfix.explain.ranking import ranked
+from dsfix.explain.recognise import Reading
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from pathlib import Path
 import jobs
 
 import dsfix
+from dsfix.engine.registry import catalogue
 from dsfix.lab import reproduction
 from dsfix.lab.isolation import isolated
-from dsfix.lab.ranks import launch
+from dsfix.lab.launcher import launch
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent
-from dsfix.registry import catalogue
 
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "tracebacks"

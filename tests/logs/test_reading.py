@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.logs import excerpts, stream
+from dsfix.explain import excerpts, stream
 
 HERE = Path(__file__).parent
 CLIP = (HERE / "tracebacks" / "zero3_offload_clip_device-0.14.2.txt").read_text(encoding="utf-8")
@@ -165,7 +165,7 @@ def test_memory_is_bounded(tmp_path):
         for _ in range(20):
             file.write(FILL * 50_000 + CLIP)
     program = (
-        "import resource, sys; from dsfix.logs import excerpts; from dsfix.logs.reading import Reading;"
+        "import resource, sys; from dsfix.explain import excerpts; from dsfix.explain.recognise import Reading;"
         "excerpts._ZONE, excerpts._BEFORE, excerpts._AFTER = 1 << 18, 1 << 15, 1 << 14;"
         "reading = Reading(); reading.read('/dev/null');"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; reading.read(sys.argv[1]);"

@@ -3,12 +3,13 @@
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from dsfix import registry, rules
-from dsfix.logs import faults
-from dsfix.logs.literals import trigger
-from dsfix.logs.signature import Role
+from dsfix import rules
+from dsfix.engine import registry
+from dsfix.explain import faults
+from dsfix.explain.literals import trigger
+from dsfix.explain.signature import Role
 
-SIGNATURES = {each.id: each for each in rules.declared("dsfix.logs.signatures", "SIGNATURES")}
+SIGNATURES = {each.id: each for each in rules.declared("dsfix.explain.signatures", "SIGNATURES")}
 DEVICES = "RuntimeError: Expected all tensors to be on the same device, "
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dsfix import registry
-from dsfix.logs import faults
+from dsfix.engine import registry
+from dsfix.explain import faults
 
 TRACEBACKS = {
     path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("tracebacks/*.txt"))

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import proofs
+from matrix import proofs
 
 MATRIX = Path(proofs.__file__).parent
 PYTHON = ".".join(map(str, sys.version_info[:2]))
@@ -37,7 +37,7 @@ def reproduce(lab):
 
 
 class StandIn:
-    """`python matrix` in `root`, where dsfix lies: releases 1.0.0 to 1.4.0, of which 1.2.0 and 1.3.0 have every bug."""
+    """`python -m matrix` in `root`, where dsfix lies: releases 1.0.0 to 1.4.0; 1.2.0 and 1.3.0 have every bug."""
 
     releases = ("1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.4.0")
 
@@ -95,8 +95,8 @@ class StandIn:
 
     def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
         program = (
-            f"import argparse, sys; sys.path.insert(0, {str(self.root / 'matrix')!r}); import {command}\n"
-            "from dsfix.cli.status import Complaint\n"
+            f"import argparse, sys; from matrix import {command}\n"
+            "from dsfix.cli.exits import Complaint\n"
             f"parser = argparse.ArgumentParser(); {command}.add_arguments(parser)\n"
             f"try: sys.exit({command}.run(parser.parse_args()))\n"
             "except Complaint as complaint: print(complaint, file=sys.stderr); sys.exit(complaint.status)"

@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 
-import add
-import source
-import table
-import toxini
-from dsfix import registry
-from dsfix.cli.status import Complaint
-from dsfix.judge import Verdict
-from dsfix.outcome import Outcome
+from dsfix.cli.exits import Complaint
+from dsfix.engine import registry
+from dsfix.engine.outcome import Outcome
+from dsfix.engine.verdict import Verdict
+from matrix import add, source_proof, table, toxini
 
 CURRENT = table.load()
 NEWEST = CURRENT.releases[-1]
@@ -149,6 +146,6 @@ def test_what_became_of_a_patch(
     inside: bool, number: str, hidden: str, faults: tuple[str, ...], told: str, work: bool
 ) -> None:
     verdicts = Verdict(Outcome(number), "why"), Verdict(Outcome(hidden), "why")
-    cell = source.Judged("some_patch", "9.9.9", inside, *verdicts, faults, 0.0)
+    cell = source_proof.Judged("some_patch", "9.9.9", inside, *verdicts, faults, 0.0)
     assert add.became(cell).startswith(told)
     assert bool(cell.mismatches()) == work

@@ -12,15 +12,15 @@ import textwrap
 import numpy as np
 import pytest
 
-from bystanders import command, docs, explanations, hits, records, running, scenario, space, verdict
-from bystanders.explanations import Explanation
-from bystanders.records import Found, Record, Run
-from bystanders.scenario import Scenario
-from bystanders.space import Job
-from bystanders.trials import ALL, NONE, PLAIN, Seen
-from bystanders.verdict import State
-from dsfix.cli.status import Complaint
-from dsfix.registry import catalogue
+from dsfix.cli.exits import Complaint
+from dsfix.engine.registry import catalogue
+from matrix.bystanders import command, comparison, docs, explanations, hits, records, running, scenario, space
+from matrix.bystanders.comparison import State
+from matrix.bystanders.explanations import Explanation
+from matrix.bystanders.records import Found, Record, Run
+from matrix.bystanders.scenario import Scenario
+from matrix.bystanders.space import Job
+from matrix.bystanders.trials import ALL, NONE, PLAIN, Seen
 
 RIGHT = np.array([1.0, -2.0])
 CALL = ("all_reduce", (0, 1), 8, "float32")
@@ -49,7 +49,7 @@ def moved(value, **more):
 
 
 def judged(before, after, plain=None, precision="fp32"):
-    return verdict.judge(precision, before, after, moved(RIGHT) if plain is None else plain)
+    return comparison.judge(precision, before, after, moved(RIGHT) if plain is None else plain)
 
 
 class TestSpace:
@@ -125,7 +125,7 @@ class TestVerdict:
 
     def test_nan_is_nan(self):
         values = ("loss", float("nan"))
-        assert verdict.first_difference(seen(rank(values)), seen(rank(values))) == ""
+        assert comparison.first_difference(seen(rank(values)), seen(rank(values))) == ""
 
     def test_wrong_before_and_right_after(self):
         found = judged(moved(2 * RIGHT), moved(RIGHT))
@@ -163,16 +163,16 @@ class TestVerdict:
 
     def test_another_exception_is_worse_where_nothing_says_what_is_right(self):
         one, other = (seen(rank(ended=f"ValueError: {n}")) for n in range(2))
-        assert verdict.judge("fp32", one, other, None).state is State.WORSE
+        assert comparison.judge("fp32", one, other, None).state is State.WORSE
 
     @pytest.mark.parametrize("label", ["movement", "[bits] movement"])
     def test_where_nothing_says_what_is_right_only_rounding_may_differ(self, label):
         def found(value):
             return seen(rank((label, np.asarray(value))))
 
-        assert verdict.judge("fp32", found(RIGHT), found(RIGHT * (1 + 1e-6)), None).state is State.RIGHT
-        assert verdict.judge("fp32", found(RIGHT), found(RIGHT * (1 + 1e-4)), None).state is State.WORSE
-        assert verdict.judge("fp32", found(RIGHT), seen(rank()), None).state is State.WORSE
+        assert comparison.judge("fp32", found(RIGHT), found(RIGHT * (1 + 1e-6)), None).state is State.RIGHT
+        assert comparison.judge("fp32", found(RIGHT), found(RIGHT * (1 + 1e-4)), None).state is State.WORSE
+        assert comparison.judge("fp32", found(RIGHT), seen(rank()), None).state is State.WORSE
 
     def test_a_reference_that_ended_says_nothing(self):
         found = judged(moved(RIGHT), moved(RIGHT), moved(RIGHT, ended="ValueError: no"))
@@ -206,7 +206,7 @@ class TestVerdict:
 
     def test_groups_of_their_own_need_not_agree(self):
         one = rank(collectives=[("all_reduce", (0,), 1, "float32")])
-        assert verdict.disagreeing(seen(one, rank())) == ""
+        assert comparison.disagreeing(seen(one, rank())) == ""
 
     def test_bits_are_not_compared_with_pytorch(self):
         note = ("[bits] gradient norm", 3.0)
@@ -395,7 +395,7 @@ class TestCommand:
         """How many jobs are run, and of a patch, how many are there to choose from."""
         found = {}
         monkeypatch.setattr(records, "load", Record)
-        monkeypatch.setattr("bystanders.trials.Trials", lambda release: contextlib.nullcontext())
+        monkeypatch.setattr("matrix.bystanders.trials.Trials", lambda release: contextlib.nullcontext())
         monkeypatch.setattr(running, "jobs", lambda record, trials, jobs, at_a_time, keep: found.update(jobs=len(jobs)))
         monkeypatch.setattr(running, "patch", lambda record, trials, patch_id, every, n: found.update(every=len(every)))
 

@@ -1,4 +1,4 @@
-"""dsfix/config/keys.json says what the table's releases read."""
+"""dsfix/check/keys.json says what the table's releases read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-import configkeys
-import table
-from dsfix.cli.status import Complaint
-from dsfix.config import keys
+from dsfix.check import keys
+from dsfix.cli.exits import Complaint
+from matrix import configkeys, table
 
 CONFIG = """\
 class DeepSpeedConfig:

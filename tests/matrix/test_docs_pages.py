@@ -9,13 +9,11 @@ import sys
 
 import pytest
 
-import docs
-import fingerprints
-import proofs
-from dsfix.registry import Entry
-from pages import evidence, text
-from proofs import Cell, Run, State
-from table import Environment, Release, Table
+from dsfix.engine.registry import Entry
+from matrix import docs, fingerprints, proofs
+from matrix.pages import evidence, text
+from matrix.proofs import Cell, Run, State
+from matrix.table import Environment, Release, Table
 
 RELEASES = ("0.13.4", "0.13.5", "0.14.0", "0.14.1", "0.14.2", "0.14.3")
 OLD = "torch-2.3.1"
@@ -47,6 +45,8 @@ PATCH = Patch(
     fixed_in="0.14.3",
 )
 '''
+
+EARLIER = fingerprints.Fingerprint("before", "before")
 
 
 @pytest.fixture
@@ -288,9 +288,9 @@ def check(write_patch, record, table, tmp_path, monkeypatch, capsys):
     entry = write_patch("clip")
     monkeypatch.setattr(docs, "CHECKOUT", tmp_path / "checkout")
     monkeypatch.setattr(proofs, "DIRECTORY", record(entry))
-    monkeypatch.setattr("table.load", lambda: table)
+    monkeypatch.setattr("matrix.table.load", lambda: table)
     catalogue = {"clip": entry}
-    monkeypatch.setattr("dsfix.registry.load", lambda: (catalogue, ()))
+    monkeypatch.setattr("dsfix.engine.registry.load", lambda: (catalogue, ()))
     assert docs.run(argparse.Namespace(check=False)) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
 
@@ -333,13 +333,16 @@ def test_after_a_change_the_edges_have_to_be_run_anew_and_the_rest_says_that_it_
 ):
     entry = write_patch("clip", affects=">=0.13.4,<0.14.3")
     cells = {each: seen(entry, NEW, each) for each in RELEASES}
-    old = {(NEW, each): dataclasses.replace(cells[each], earlier=fingerprints.Fingerprint("before", "before")) for each in ("0.14.0", "0.14.1")}
+    old = {(NEW, each): dataclasses.replace(cells[each], earlier=EARLIER) for each in ("0.14.0", "0.14.1")}
     record(entry, old)
     assert not any("not run" in each for each in check(clip=entry)[1])
     assert docs.run(argparse.Namespace(check=False)) == 0
     page = (tmp_path / "checkout" / "docs" / "catalogue.md").read_text(encoding="utf-8")
     assert "on 0.14.0, 0.14.1 run with an earlier version of the patch" in page
-    record(entry, {(NEW, "0.13.5"): dataclasses.replace(cells["0.13.5"], earlier=fingerprints.Fingerprint("before", "before"))})
+    record(
+        entry,
+        {(NEW, "0.13.5"): dataclasses.replace(cells["0.13.5"], earlier=EARLIER)},
+    )
     assert check()[1][0].startswith(f"clip, {NEW}: not run with this version of the patch on 0.13.5: ")
 
 
@@ -426,7 +429,7 @@ def test_forty_five_patches_stay_small(write_patch, record, table, tmp_path, pag
 
 @pytest.mark.parametrize("state", State)
 def test_every_state_has_its_glyph(state):
-    from pages.markdown import GLYPHS
+    from matrix.pages.markdown import GLYPHS
 
     assert state in GLYPHS
     assert len({glyph for glyph, _ in GLYPHS.values()}) == len(State)

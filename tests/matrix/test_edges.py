@@ -1,4 +1,4 @@
-"""`python matrix edges`: which cells are run, and what they are compared with."""
+"""`python -m matrix edges`: which cells are run, and what they are compared with."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import edges
 from dsfix.patch import Patch, Provide, Severity
-from table import Environment
+from matrix import edges
+from matrix.table import Environment
 
 sys.path.insert(0, str(Path(__file__).parent))
 from stand_in import StandIn
@@ -123,7 +123,7 @@ def test_cannot_tell_fails_only_where_the_record_has_an_answer(stand_in: StandIn
     assert done.returncode == 0
     assert "name_a on deepspeed 1.3.0: cannot tell: needs two GPUs" in done.stdout
     hidden.unlink()
-    assert stand_in.matrix("run", "--release", "1.3.0").returncode == 0
+    assert stand_in.matrix("run_proof", "--release", "1.3.0").returncode == 0
     hidden.touch()
     done = stand_in.matrix("edges")
     assert done.returncode == 1

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import environments
-import table
-from dsfix.lab.installed import TorchBuild
+from dsfix.lab.distributions import TorchBuild
+from matrix import environments, table
 
 WHEEL = {
     "deepspeed/__init__.py": "__version__ = '1.2.0'\n",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from framework_tests import __main__ as tool
+from matrix.framework_tests import __main__ as tool
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from preload import Preloaded
+from matrix.preload import Preloaded
 
 
 def test_what_the_script_prints_is_not_taken_for_its_answer(tmp_path: Path) -> None:

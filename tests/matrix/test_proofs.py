@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import fingerprints
-import proofs
-import recording
-from dsfix.cli.status import Complaint
+from dsfix.cli.exits import Complaint
+from dsfix.engine.registry import Entry
 from dsfix.patch import Patch, Provide, Severity
-from dsfix.registry import Entry
-from proofs import Cell, Run, State
+from matrix import fingerprints, proofs, recording
+from matrix.proofs import Cell, Run, State
 
 PATCH = Patch("x", Severity.CRASH, {"deepspeed": "<2"}, (Provide("a", "b", str),), "x", (), None)
 ENTRY = Entry("a_patch", PATCH, sys.modules[__name__])

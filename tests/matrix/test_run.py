@@ -1,4 +1,4 @@
-"""`python matrix run`, on stand-in releases with a catalogue of its own."""
+"""`python -m matrix run`, on stand-in releases with a catalogue of its own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import proofs
-import recording
+from dsfix.engine.registry import Entry
 from dsfix.patch import Patch, Provide, Severity
-from dsfix.registry import Entry
+from matrix import proofs, recording
 
 sys.path.insert(0, str(Path(__file__).parent))
 from stand_in import StandIn
@@ -34,7 +33,7 @@ def stand_in(tmp_path: Path, dsfix_in: Callable[[Path], Path]) -> StandIn:
 
 def test_all_cells_are_run_once(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
-    done = stand_in.matrix("run")
+    done = stand_in.matrix("run_proof")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 cured, 3 not affected"), done.stderr
     assert "5 of 5 cells" in done.stderr
     cell = stand_in.record("name_a")["1.2.0"]
@@ -42,26 +41,26 @@ def test_all_cells_are_run_once(stand_in: StandIn) -> None:
     assert (cell["without"]["patch"], cell["patched"]["patch"]) == ("disabled", "applied")
     assert cell["versions"]["deepspeed"] == "1.2.0"
     before = stand_in.record("name_a")
-    assert "5 cells, 0 to run" in stand_in.matrix("run").stdout
+    assert "5 cells, 0 to run" in stand_in.matrix("run_proof").stdout
     assert stand_in.record("name_a") == before
-    assert "5 cells, 5 to run" in stand_in.matrix("run", "--again").stdout
+    assert "5 cells, 5 to run" in stand_in.matrix("run_proof", "--again").stdout
 
 
 def test_patches_and_releases_can_be_named(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     stand_in.patch("name_b")
-    done = stand_in.matrix("run", "--patch", "name_b", "--release", "1.4.0", "1.2.0", "--jobs", "2")
+    done = stand_in.matrix("run_proof", "--patch", "name_b", "--release", "1.4.0", "1.2.0", "--jobs", "2")
     assert done.returncode == 0, done.stderr
     assert list(stand_in.record("name_b")) == ["1.2.0", "1.4.0"]
-    done = stand_in.matrix("run", "--release", "2.0.0")
+    done = stand_in.matrix("run_proof", "--release", "2.0.0")
     assert (done.returncode, done.stderr) == (2, "deepspeed 2.0.0 is not run in here\n")
 
 
 def test_only_what_is_near_the_claim_can_be_asked_for(stand_in: StandIn) -> None:
     stand_in.patch("name_a", claimed=">=1.3,<1.4", bug=">=1.3,<1.4")
-    assert stand_in.matrix("run", "--near", "--release", "1.0.0", "1.2.0", "1.3.0").returncode == 0
+    assert stand_in.matrix("run_proof", "--near", "--release", "1.0.0", "1.2.0", "1.3.0").returncode == 0
     assert list(stand_in.record("name_a")) == ["1.2.0", "1.3.0"]
-    assert stand_in.matrix("run", "--near").returncode == 0
+    assert stand_in.matrix("run_proof", "--near").returncode == 0
     assert list(stand_in.record("name_a")) == ["1.1.0", "1.2.0", "1.3.0", "1.4.0"]
 
 
@@ -70,7 +69,7 @@ def test_what_is_finished_survives_an_end(stand_in: StandIn, number: int, status
     fifo = stand_in.root / "fifo"
     os.mkfifo(fifo)
     stand_in.patch("name_a", body=WAIT.format(fifo=str(fifo)))
-    process = stand_in.start("run", "--jobs", "1")
+    process = stand_in.start("run_proof", "--jobs", "1")
     with open(fifo) as reproduction:
         assert reproduction.read(4) == "here"
         process.send_signal(number)
@@ -83,7 +82,7 @@ def test_what_is_finished_survives_an_end(stand_in: StandIn, number: int, status
         assert "Traceback" not in stderr
     fifo.unlink()
     stand_in.patch("name_b")
-    done = stand_in.matrix("run")
+    done = stand_in.matrix("run_proof")
     assert "10 cells, 8 to run" in done.stdout
     after = stand_in.record("name_a")
     assert {release: after[release] for release in before} == before
@@ -93,28 +92,28 @@ def test_what_is_finished_survives_an_end(stand_in: StandIn, number: int, status
 def test_a_changed_patch_costs_its_own_cells_only(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     stand_in.patch("name_b")
-    assert stand_in.matrix("run").returncode == 0
+    assert stand_in.matrix("run_proof").returncode == 0
     stand_in.patch("name_a", body="# a comment")
-    assert "10 cells, 0 to run" in stand_in.matrix("run").stdout
+    assert "10 cells, 0 to run" in stand_in.matrix("run_proof").stdout
     stand_in.patch("name_a", body="assert release")
-    assert "10 cells, 5 to run" in stand_in.matrix("run").stdout
+    assert "10 cells, 5 to run" in stand_in.matrix("run_proof").stdout
 
 
 def test_near_runs_a_changed_patch_at_the_edges_anew(stand_in: StandIn) -> None:
     stand_in.patch("name_a", claimed=">=1.2,<1.3", bug=">=1.2,<1.3")
-    assert stand_in.matrix("run").returncode == 0
+    assert stand_in.matrix("run_proof").returncode == 0
     stand_in.patch("name_a", claimed=">=1.2,<1.3", bug=">=1.2,<1.3", body="assert release")
-    assert "4 cells, 4 to run" in stand_in.matrix("run", "--near").stdout
+    assert "4 cells, 4 to run" in stand_in.matrix("run_proof", "--near").stdout
     assert "earlier" in stand_in.record("name_a")["1.0.0"]
     assert "earlier" not in stand_in.record("name_a")["1.2.0"]
-    assert "5 cells, 1 to run" in stand_in.matrix("run").stdout
+    assert "5 cells, 1 to run" in stand_in.matrix("run_proof").stdout
 
 
 def test_a_release_that_cannot_be_installed_costs_its_own_cells_only(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     stand_in.patch("name_b")
     stand_in.table("9.9.9", (*stand_in.releases, "1.5.0"))
-    done = stand_in.matrix("run", "--jobs", "2")
+    done = stand_in.matrix("run_proof", "--jobs", "2")
     assert done.returncode == 1
     assert done.stdout.count("deepspeed 1.5.0 cannot be installed: ") == 1
     assert done.stdout.splitlines()[-1] == "4 cured, 6 not affected, 2 not run"
@@ -137,16 +136,16 @@ def test_a_release_that_cannot_be_installed_costs_its_own_cells_only(stand_in: S
 )
 def test_what_contradicts_the_claim_is_told(stand_in: StandIn, options: dict[str, str], sentence: str) -> None:
     stand_in.patch("name_a", **options)
-    done = stand_in.matrix("run")
+    done = stand_in.matrix("run_proof")
     assert done.returncode == 1
     assert [line for line in done.stdout.splitlines() if "wrong:" in line] == [f"name_a {sentence}"]
 
 
 def test_again_does_not_pass_for_run_what_is_only_recorded(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
-    assert stand_in.matrix("run").returncode == 0
+    assert stand_in.matrix("run_proof").returncode == 0
     (stand_in.shelf / "deepspeed-1.2.0").rename(stand_in.root / "away")
-    done = stand_in.matrix("run", "--again", "--release", "1.2.0")
+    done = stand_in.matrix("run_proof", "--again", "--release", "1.2.0")
     assert done.returncode == 1
     assert "0 of 1 cells were run." in done.stdout
 
@@ -155,15 +154,15 @@ def test_what_could_not_be_told_is_tried_again(stand_in: StandIn) -> None:
     hidden = stand_in.root / "hidden"
     hidden.touch()
     stand_in.patch("name_a", body=f"if os.path.exists({str(hidden)!r}): raise CannotTell('needs two GPUs')")
-    assert stand_in.matrix("run").stdout.splitlines()[-1] == "5 cannot tell"
+    assert stand_in.matrix("run_proof").stdout.splitlines()[-1] == "5 cannot tell"
     hidden.unlink()
-    assert stand_in.matrix("run").stdout.splitlines()[-1] == "2 cured, 3 not affected"
+    assert stand_in.matrix("run_proof").stdout.splitlines()[-1] == "2 cured, 3 not affected"
 
 
 def test_this_python_is_no_environment(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     stand_in.table("1.2.3", stand_in.releases)
-    done = stand_in.matrix("run")
+    done = stand_in.matrix("run_proof")
     assert done.returncode == 2
     assert "with torch 9.9.9 is no environment of the table" in done.stderr
 
@@ -173,7 +172,7 @@ def test_what_a_preloaded_process_may_not_show_is_run_in_a_fresh_one(stand_in: S
     stand_in.patch("of_torch", module="torch", bug=">=9", claimed=">=9", body="import torch")
     stand_in.patch("fails_after_torch", body="assert not preloaded")
     stand_in.patch("not_after_torch", body="if preloaded: raise CannotTell('torch is there')")
-    done = stand_in.matrix("run", "--release", "1.0.0")
+    done = stand_in.matrix("run_proof", "--release", "1.0.0")
     assert done.returncode == 0, done.stdout
     seen = {name: stand_in.record(name)["1.0.0"]["patched"]["detail"] for name in ("usual", "of_torch")}
     assert seen == {"usual": "preloaded", "of_torch": "fresh"}
@@ -186,14 +185,14 @@ def test_what_a_preloaded_process_may_not_show_is_run_in_a_fresh_one(stand_in: S
 def test_without_a_preloaded_process_all_is_the_same(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     (stand_in.root / "torch" / "_dynamo.py").unlink()
-    done = stand_in.matrix("run")
+    done = stand_in.matrix("run_proof")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 cured, 3 not affected"), done.stderr
     assert stand_in.record("name_a")["1.0.0"]["patched"]["detail"] == "fresh"
 
 
 def test_a_rank_that_crashes_in_a_preloaded_process_is_told_of(stand_in: StandIn) -> None:
     stand_in.patch("name_a", body="import signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    done = stand_in.matrix("run", "--release", "1.0.0")
+    done = stand_in.matrix("run_proof", "--release", "1.0.0")
     assert "rank 0 ended with signal SIGSEGV" in done.stdout
 
 

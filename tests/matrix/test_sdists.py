@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import sdists
+from matrix import sdists
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import table
+from matrix import table
 
 Proof = Callable[..., "subprocess.CompletedProcess[str]"]
 TOLD = "on {}, {} its range, its number hidden, it is {}"
@@ -136,7 +136,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
 
 @pytest.fixture(scope="module")
 def proof(tmp_path_factory: pytest.TempPathFactory, dsfix_in: Callable[[Path], Path]) -> Proof:
-    """`python matrix source` with those releases and patches, and an index where nobody answers."""
+    """`python -m matrix source` with those releases and patches, and an index where nobody answers."""
     root = tmp_path_factory.mktemp("root")
     patches = dsfix_in(root)
     sources = {name: PATCH.format(before="", options=options) for name, (options, _) in CASES.items()}
@@ -160,8 +160,8 @@ def proof(tmp_path_factory: pytest.TempPathFactory, dsfix_in: Callable[[Path], P
     def run(*arguments: str, releases: str = "releases", **variables: str) -> subprocess.CompletedProcess[str]:
         code = f"""
 import argparse, functools, sys
-sys.path.insert(0, {str(Path(table.__file__).parent)!r})
-import source, table
+sys.path.insert(0, {str(Path(table.__file__).parents[1])!r})
+from matrix import source_proof as source, table
 table.load = functools.partial(table.load, table.Path({str(root / releases)!r} + ".json"))
 parser = argparse.ArgumentParser()
 source.add_arguments(parser)

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dsfix.audit.verdict import Difference, Verdict
-from dsfix.cli.status import Complaint
-from sweep import classes, covering, docs, records, run, space
-from sweep.explanations import Explanation, Kind
-from sweep.records import Class, Found, Record, Run
+from dsfix.audit.agreement import Difference, Verdict
+from dsfix.cli.exits import Complaint
+from matrix.sweep import classes, covering, docs, records, running, space
+from matrix.sweep.explanations import Explanation, Kind
+from matrix.sweep.records import Class, Found, Record, Run
 
 AGREES = Run(comparisons=10)
 WRONG = Found("training", "gradients", 1, ("up.weight",), 1.0, 2.0, 0.5, 1e-6)
@@ -193,8 +193,8 @@ def engine(three, tmp_path, monkeypatch):
 
 
 def swept(engine: Engine, **options) -> Record:
-    record = run.release("0.17.6", engine, 1, **{"again": False, **options})
-    run.classify(record, engine, 2)
+    record = running.release("0.17.6", engine, 1, **{"again": False, **options})
+    running.classify(record, engine, 2)
     return record
 
 
@@ -225,7 +225,7 @@ class TestRun:
             return engine(row, variant, left_out)
 
         with pytest.raises(KeyboardInterrupt):
-            run.release("0.17.6", interrupted, 1, again=False)
+            running.release("0.17.6", interrupted, 1, again=False)
         assert len(records.load("0.17.6").runs) == 2
 
     def test_a_class_goes_with_what_it_explained(self, engine):

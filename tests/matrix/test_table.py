@@ -10,8 +10,8 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-import table
-from dsfix.cli.status import Complaint
+from dsfix.cli.exits import Complaint
+from matrix import table
 
 RELEASES = table.load().releases
 

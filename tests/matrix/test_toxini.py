@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-import table
-import toxini
-from dsfix.cli.status import Complaint
+from dsfix.cli.exits import Complaint
+from matrix import table, toxini
 
 
 def test_tox_ini_is_up_to_date() -> None:
     text = toxini.PATH.read_text(encoding="utf-8")
-    assert toxini.updated(text, table.load()) == text, "python matrix tox"
+    assert toxini.updated(text, table.load()) == text, "python -m matrix tox"
 
 
 def test_versions_follow_the_table() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import environments
-from dsfix.cli.status import Complaint
-from dsfix.registry import catalogue
-from upstream import command, docs, fixes, records, run, selection, session
-from upstream.explanations import EXPLANATIONS, Explanation, Kind
-from upstream.fixes import FIXES, Fix
-from upstream.records import Record, Run
+from dsfix.cli.exits import Complaint
+from dsfix.engine.registry import catalogue
+from matrix import environments
+from matrix.upstream import command, docs, fixes, processes, records, running, selection
+from matrix.upstream.explanations import EXPLANATIONS, Explanation, Kind
+from matrix.upstream.fixes import FIXES, Fix
+from matrix.upstream.records import Record, Run
 
 ENGINE = "unit/runtime/test_ds_initialize.py"
 OUTCOMES = """
@@ -58,9 +58,9 @@ def stand_in(tmp_path, monkeypatch, clone):
     (installed / "deepspeed-0.18.9.dist-info" / "METADATA").write_text("Name: deepspeed\nVersion: 0.18.9\n")
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(environments, "installed", lambda release: installed)
-    monkeypatch.setattr(session.Session, "build", lambda self: None)
+    monkeypatch.setattr(processes.Session, "build", lambda self: None)
     kept(monkeypatch, tmp_path)
-    with session.Session(clone, "0.18.9", 3.0, 2) as opened:
+    with processes.Session(clone, "0.18.9", 3.0, 2) as opened:
         yield opened
 
 
@@ -110,7 +110,7 @@ class TestSession:
 
     def test_a_directory_without_tests_is_one_sentence(self, tmp_path):
         with pytest.raises(Complaint, match="a clone of DeepSpeed at the release's tag is needed"):
-            session.Session(tmp_path, "0.18.9", 1.0, 2)
+            processes.Session(tmp_path, "0.18.9", 1.0, 2)
 
 
 class TestSelection:
@@ -156,7 +156,7 @@ class Engine:
                 raise KeyboardInterrupt
             without, patched = self.outcomes[test]
             seen = patched if variant == "with" and self.cures not in left_out else without
-            yield session.Ended(test, seen, "" if seen == "passed" else "ValueError")
+            yield processes.Ended(test, seen, "" if seen == "passed" else "ValueError")
 
 
 @pytest.fixture
@@ -168,12 +168,12 @@ def record(tmp_path, monkeypatch):
 class TestRun:
     def test_what_is_in_the_record_is_not_run_again(self, record):
         engine = Engine(a=("passed", "passed"), b=("failed", "passed"))
-        run.run(record, engine, ["a"])
+        running.run(record, engine, ["a"])
         read = records.load("0.18.9", "v0.18.9")
         assert read.runs == {"a": Run(["passed"], ["passed"])}
-        run.run(read, engine, ["a", "b"])
+        running.run(read, engine, ["a", "b"])
         assert engine.ran[2:] == [("without", ("b",)), ("with", ("b",))]
-        run.run(read, engine, ["a", "b"], again=True)
+        running.run(read, engine, ["a", "b"], again=True)
         assert engine.ran[-1] == ("with", ("a", "b"))
         assert [each.better for each in read.runs.values()] == [False, True]
 
@@ -181,14 +181,14 @@ class TestRun:
         engine = Engine(a=("passed", "passed"), b=("passed", "passed"), c=("passed", "passed"))
         engine.stops_at = "b"
         with pytest.raises(KeyboardInterrupt):
-            run.run(record, engine, ["a", "b", "c"])
+            running.run(record, engine, ["a", "b", "c"])
         engine.ran.clear()
         engine.stops_at = ""
-        run.run(records.load("0.18.9", "v0.18.9"), engine, ["a", "b", "c"])
+        running.run(records.load("0.18.9", "v0.18.9"), engine, ["a", "b", "c"])
         assert [(variant, tests) for variant, tests in engine.ran if tests] == [("with", ("b", "c"))]
 
     def test_what_is_worse_is_repeated_on_both_sides(self, record):
-        run.run(record, Engine(a=("passed", "failed"), b=("passed", "passed")), ["a", "b"])
+        running.run(record, Engine(a=("passed", "failed"), b=("passed", "passed")), ["a", "b"])
         assert record.runs["a"] == Run(["passed"] * 3, ["failed"] * 3, {"with": "ValueError"})
         assert record.runs["b"].without == ["passed"]
 
@@ -210,23 +210,23 @@ class TestRun:
         monkeypatch.setattr(fixes, "FIXES", (Fix(1, "0.19.0", ("a",), ("other", "cure")),))
         engine = Engine(a=("failed", "passed"))
         engine.cures = "cure"
-        run.run(record, engine, ["a"])
-        run.find_patches(record, engine)
+        running.run(record, engine, ["a"])
+        running.find_patches(record, engine)
         assert record.runs["a"].left_out == {"other": "passed", "cure": "failed"}
         assert records.load("0.18.9", "v0.18.9").runs == record.runs
 
     def test_of_another_release_the_tests_of_fixes_are_run(self, monkeypatch):
         monkeypatch.setattr(fixes, "FIXES", (Fix(1, "0.19.0", ("file::of_fix",)),))
         tests = ["file::of_fix[1]", "file::of_fix[2]", "file::other"]
-        assert run.chosen(tests, Record("0.18.9", "v0.19.8"), (), None) == tests[:2]
-        assert run.chosen(tests, Record("0.19.0", "v0.19.8"), (), None) == [], "it has the fix"
-        assert run.chosen(tests, Record("0.18.9", "v0.18.9"), (), 1) == ["file::of_fix[1]", "file::other"]
-        assert run.chosen(tests, Record("0.18.9", "v0.19.8"), ["file::o"], None) == tests
+        assert running.chosen(tests, Record("0.18.9", "v0.19.8"), (), None) == tests[:2]
+        assert running.chosen(tests, Record("0.19.0", "v0.19.8"), (), None) == [], "it has the fix"
+        assert running.chosen(tests, Record("0.18.9", "v0.18.9"), (), 1) == ["file::of_fix[1]", "file::other"]
+        assert running.chosen(tests, Record("0.18.9", "v0.19.8"), ["file::o"], None) == tests
 
     def test_from_the_command_to_the_page(self, stand_in, clone, monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(docs, "PAGE", tmp_path / "upstream-tests.md")
-        monkeypatch.setattr(session.Session, "__enter__", lambda self: stand_in)
-        monkeypatch.setattr(session.Session, "__exit__", lambda *_: None)
+        monkeypatch.setattr(processes.Session, "__enter__", lambda self: stand_in)
+        monkeypatch.setattr(processes.Session, "__exit__", lambda *_: None)
         parser = argparse.ArgumentParser()
         command.add_arguments(parser)
         words = ["run", "--tests", str(clone), "--release", "0.18.9", "--limit", "1", "--test", *ids("with", "numbers")]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from dsfix.config import checking, extract, keys
-from dsfix.config.arguments import checked
+from dsfix.check import checking, extract, keys
+from dsfix.check.arguments import checked
+from dsfix.engine.source import module_file
 from dsfix.rules import Level
-from dsfix.source import module_file
 
 NEEDS_ONECCL = "CPU ranks of this release need oneCCL"
 BATCH = {"train_micro_batch_size_per_gpu": 2}
@@ -281,7 +281,7 @@ for more in ({"gradient_cliping": 1.0}, {"zero_optimization": {"stage": "auto"}}
     except RuntimeError as error:
         print(type(error).__name__, error)
 from dsfix.guards import config, initialize
-from dsfix.settings import Settings
+from dsfix.engine.settings import Settings
 import deepspeed.runtime.zero.stage3
 model.peft_config, model.is_gradient_checkpointing = {}, True
 given = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}

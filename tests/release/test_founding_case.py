@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dsfix import registry
+from dsfix.engine import registry
+from dsfix.engine.versions import Fit, gate
 from dsfix.lab import reproduction
-from dsfix.versions import Fit, gate
 
 FOUNDING = "zero3_offload_clip_device"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsfix.source import module_file
+from dsfix.engine.source import module_file
 
 _PACKAGES = ("deepspeed.runtime", "deepspeed.utils", "deepspeed.comm", "deepspeed.moe", "deepspeed.checkpoint")
 

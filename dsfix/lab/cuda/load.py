@@ -7,9 +7,9 @@ import importlib.util
 import sys
 from types import ModuleType
 
-from dsfix.lab.cuda.build import LIBRARY, library
+from dsfix.lab.cuda.compiling import LIBRARY, library
+from dsfix.lab.distributions import torch_build
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.installed import torch_build
 
 _loaded: list[ModuleType] = []
 
@@ -44,8 +44,8 @@ def load(devices: int = 8) -> None:
     if not 1 <= devices <= native.MAX_DEVICES:
         raise LabUnavailable(f"there can be 1 to {native.MAX_DEVICES} emulated devices, not {devices}")
     native.set_device_count(devices)
-    from dsfix.lab.cuda import device, memory, streams, tensors
+    from dsfix.lab.cuda import device, legacy_tensors, statistics, streams
 
-    for module in (device, memory, streams, tensors):
+    for module in (device, statistics, streams, legacy_tensors):
         module.install(native)
     _loaded.append(native)

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from dsfix.engine.registry import Entry
 from dsfix.patch import Edit, Patch, Provide, Severity
-from dsfix.registry import Entry
 from dsfix.testing.contract import copies
 from dsfix.testing.contract.contract_process import describe
 from dsfix.testing.contract.machine import Machine

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Union
 
-from dsfix import source, syntax
-from dsfix.outcome import Refused
+from dsfix.engine import anchors, source
+from dsfix.engine.outcome import Refused
 from dsfix.patch import Edit, Source
 
-Place = Union[syntax.Run, ast.expr]
+Place = Union[anchors.Run, ast.expr]
 
 
 class NotPossible(Exception):
@@ -36,8 +36,8 @@ def evidence_gone(path: Path, evidence: Source) -> str:
     """None of the places where the evidence stands has it any more."""
     places: list[Place] = []
     for tree in _trees(path, evidence.qualname):
-        expression = syntax.as_expression(evidence.code)
-        found = syntax.expressions(tree, expression) if expression is not None else syntax.runs(tree, evidence.code)
+        expression = anchors.as_expression(evidence.code)
+        found = anchors.expressions(tree, expression) if expression is not None else anchors.runs(tree, evidence.code)
         places += found
     if not places:
         raise NotPossible("the evidence is not there")
@@ -51,7 +51,7 @@ def function_renamed(path: Path, qualname: str, keep_name: bool) -> str:
     if not blocks:
         raise NotPossible("it is no function")
     for block in reversed(blocks):
-        function = syntax.inner_function(block.parse(), source.split_target(qualname)[1])
+        function = anchors.inner_function(block.parse(), source.split_target(qualname)[1])
         line = lines[function.lineno - 1]
         new = re.sub(rf"\bdef(\s+){function.name}\b", rf"def\1{function.name}_renamed", line, count=1)
         if new == line:
@@ -80,7 +80,7 @@ def _places(path: Path, edit: Edit) -> Sequence[Place]:
     refused: Refused | None = None
     for block in source.find_blocks(str(path), edit.qualname):
         try:
-            return syntax.locate(edit, syntax.inner_function(block.parse(), syntax.edit_path(edit)))
+            return anchors.locate(edit, anchors.inner_function(block.parse(), anchors.edit_path(edit)))
         except Refused as error:
             refused = error
     raise AssertionError(f"{edit.target} has no such anchor: {refused}")
@@ -89,7 +89,7 @@ def _places(path: Path, edit: Edit) -> Sequence[Place]:
 def _trees(path: Path, qualname: str) -> Iterator[ast.AST]:
     if qualname:
         for block in source.find_blocks(str(path), qualname):
-            yield syntax.inner_function(block.parse(), source.split_target(qualname)[1])
+            yield anchors.inner_function(block.parse(), source.split_target(qualname)[1])
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
@@ -100,7 +100,7 @@ def _trees(path: Path, qualname: str) -> Iterator[ast.AST]:
 
 def _statement(path: Path, edit: Edit, place: Place) -> tuple[int, int]:
     """The lines of the innermost statement around a place."""
-    if isinstance(place, syntax.Run):
+    if isinstance(place, anchors.Run):
         return place.nodes[0].lineno, place.nodes[-1].end_lineno or 0
     around = [
         (node.lineno, node.end_lineno or 0)
@@ -114,7 +114,7 @@ def _statement(path: Path, edit: Edit, place: Place) -> tuple[int, int]:
 def _without(path: Path, places: Sequence[Place]) -> str:
     lines = _lines(path)
     for place in sorted(places, key=lambda p: (_start(p).lineno, _start(p).col_offset), reverse=True):
-        if isinstance(place, syntax.Run):
+        if isinstance(place, anchors.Run):
             first, last = place.nodes[0].lineno, place.nodes[-1].end_lineno or 0
             indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
             instead = "\n".join(_instead(node) for node in place.nodes)
@@ -128,7 +128,7 @@ def _without(path: Path, places: Sequence[Place]) -> str:
 
 
 def _start(place: Place) -> ast.stmt | ast.expr:
-    return place.nodes[0] if isinstance(place, syntax.Run) else place
+    return place.nodes[0] if isinstance(place, anchors.Run) else place
 
 
 def _is_stored(place: ast.expr) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario
 
 if TYPE_CHECKING:
-    from bystanders.job import Job
+    from matrix.bystanders.job import Job
 
 _ONE, _SEVERAL = ("1",), ("2", "3")
 

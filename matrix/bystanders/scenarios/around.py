@@ -7,11 +7,11 @@ import os
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from bystanders import space
-from bystanders.scenario import scenario
+from matrix.bystanders import space
+from matrix.bystanders.scenario import scenario
 
 if TYPE_CHECKING:
-    from bystanders.job import Job
+    from matrix.bystanders.job import Job
 
 _SGD: Any = {"precision": ("fp32",), "optimizer": ("SGD", "client's SGD")}
 _RATE = 0.05  # the setting's

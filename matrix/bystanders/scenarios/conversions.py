@@ -8,10 +8,10 @@ import os
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario
 
 if TYPE_CHECKING:
-    from bystanders.job import Job
+    from matrix.bystanders.job import Job
 
 _ADAM = ("AdamW", "client's AdamW")  # with ZeRO-3 DeepSpeed looks for its moments
 _ZERO: Any = {"stage": "123", "optimizer": _ADAM}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario
 
 if TYPE_CHECKING:
-    from bystanders.job import Job
+    from matrix.bystanders.job import Job
 
 _PINNED = [
     *({"stage": stage, "precision": half, "ranks": ranks} for stage in "12" for half in ("fp16",) for ranks in "12"),

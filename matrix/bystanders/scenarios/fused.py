@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bystanders import space
-from bystanders.scenario import scenario
 from dsfix.lab import half
+from matrix.bystanders import space
+from matrix.bystanders.scenario import scenario
 
 if TYPE_CHECKING:
-    from bystanders.job import Job
+    from matrix.bystanders.job import Job
 
 _HERE: Any = {"stage": "0", "precision": ("fp16", "bf16"), "optimizer": ("client's AdamW",)}
 _PINNED = [{"precision": "fp16", "optimizer": "client's AdamW"}]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from bystanders import space
-from bystanders.scenario import scenario
+from matrix.bystanders import space
+from matrix.bystanders.scenario import scenario
 
 if TYPE_CHECKING:
-    from bystanders.job import Job
+    from matrix.bystanders.job import Job
 
 
 def _trained(job: Job) -> None:

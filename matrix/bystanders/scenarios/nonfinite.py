@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario
 
 if TYPE_CHECKING:
-    from bystanders.job import Job
+    from matrix.bystanders.job import Job
 
 _HALF = ("bf16", "fp16", "bf16, fp32 accumulation")
 _SKIPPING = ("fp16", "bf16, fp32 accumulation")  # bf16 does so from 0.17.1 on, where the config asks for it

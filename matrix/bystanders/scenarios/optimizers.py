@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario
 
 if TYPE_CHECKING:
-    from bystanders.job import Job
+    from matrix.bystanders.job import Job
 
 _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "NAdam": {"lr": 0.01, "weight_decay": 0.1},

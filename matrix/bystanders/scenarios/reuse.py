@@ -6,10 +6,10 @@ import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario
 
 if TYPE_CHECKING:
-    from bystanders.job import Job
+    from matrix.bystanders.job import Job
 
 _FP32_SUMS = [
     {"stage": "1", "precision": "bf16, fp32 accumulation", "accumulation": accumulation, "ranks": ranks}

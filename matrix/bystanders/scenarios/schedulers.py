@@ -6,10 +6,10 @@ import importlib
 import math
 from typing import TYPE_CHECKING, Any
 
-from bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario
 
 if TYPE_CHECKING:
-    from bystanders.job import Job
+    from matrix.bystanders.job import Job
 
 _STEPS, _WARMUP, _TOTAL = 6, 2, 8
 _LINEAR = {"warmup_num_steps": _WARMUP, "warmup_type": "linear"}

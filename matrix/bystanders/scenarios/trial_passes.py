@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario
 
 if TYPE_CHECKING:
-    from bystanders.job import Job
+    from matrix.bystanders.job import Job
 
 _OFFLOAD = [{"stage": stage, "offload": "optimizer", "ranks": ranks} for stage, ranks in ("12", "21")]
 _TWO = [{"stage": "2", "offload": "optimizer"}, {"stage": "2", "offload": "optimizer", "precision": "bf16"}]

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from bystanders.scenario import scenario
-from bystanders.scenarios import conversions, experts, pipelines
+from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenarios import conversions, experts, pipelines
 
 if TYPE_CHECKING:
-    from bystanders.job import Job
+    from matrix.bystanders.job import Job
 
 _ONE_OR_TWO: Any = {"stage": "12", "optimizer": ("AdamW", "client's AdamW")}
 _WHOLE_FILES = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}

@@ -13,7 +13,7 @@ from dsfix.lab.session import Lab
 
 with Lab("cuda") as lab:
     assert lab.deepspeed
-    from dsfix.audit.judge import judge
+    from dsfix.audit.assemble import judge
 
     rank.provide_kernels(lab)
     verdicts = {}

@@ -14,11 +14,11 @@ import dsfix  # noqa: F401 isort: skip
 import deepspeed  # noqa: F401
 import torch
 
-from dsfix import code, engine, judge, source, syntax
-from dsfix.memory import Memory
-from dsfix.outcome import Refused
+from dsfix.engine import anchors, code, engine, source, verdict
+from dsfix.engine.memory import Memory
+from dsfix.engine.outcome import Refused
+from dsfix.engine.registry import Entry
 from dsfix.patch import Edit, Patch, Severity
-from dsfix.registry import Entry
 
 SEEN = []
 sys.modules["probe"] = types.ModuleType("probe")
@@ -154,10 +154,10 @@ def anchor_of(target):
     """(source, count, line) of the first statement of the function that is not its docstring."""
     module, _, qualname = target.partition(":")
     block = source.find_blocks(source.module_file(module), qualname)[0]
-    tree = syntax.inner_function(block.parse(), source.split_target(qualname)[1])
+    tree = anchors.inner_function(block.parse(), source.split_target(qualname)[1])
     first = tree.body[1 if ast.get_docstring(tree) is not None else 0]
     text = ast.unparse(first)
-    return text, len(syntax.runs(tree, text)), first.lineno
+    return text, len(anchors.runs(tree, text)), first.lineno
 
 
 def entry_of(target, text):
@@ -189,7 +189,7 @@ def examine(target, call, text):
     shown, dumped = inspect.getsource(function), pickled(raw)
     _, _, line = anchor_of(target)
     entry = entry_of(target, text)
-    result = {"target": target, "judged": judge.by_source(entry.patch).outcome.value, "before": calls_of(call)}
+    result = {"target": target, "judged": verdict.by_source(entry.patch).outcome.value, "before": calls_of(call)}
     (handle,) = engine.apply(entry, module, Memory())
     result["edited"] = calls_of(call)
     result["code_swapped"] = function.__code__ is not original

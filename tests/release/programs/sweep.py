@@ -9,9 +9,9 @@ import time
 import dsfix  # noqa: F401 isort: skip
 import deepspeed  # noqa: F401
 
-from dsfix import edit, source
-from dsfix.code import attribute, functions_beneath
-from dsfix.outcome import Refused
+from dsfix.engine import edit, source
+from dsfix.engine.code import attribute, functions_beneath
+from dsfix.engine.outcome import Refused
 
 
 def definitions(path):

@@ -1,0 +1,92 @@
+"""Puts together what the ranks of a trial saw, and compares it with plain PyTorch. Importing this imports torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from dsfix.audit.agreement import Difference, Verdict
+from dsfix.audit.compare import Findings, compare
+from dsfix.audit.defaults import complete
+from dsfix.audit.pieces import join
+from dsfix.audit.plan import PHASES, Plan
+from dsfix.audit.rank import Seen
+from dsfix.audit.record import Record
+from dsfix.audit.unsupported import Unsupported
+
+
+def read(directory: Path) -> list[Seen]:
+    """What the ranks wrote, in the order of the ranks; one that ended without a word is left out."""
+    paths = sorted(directory.glob("rank-*.pt"), key=lambda path: int(path.stem.partition("-")[2]))
+    return [torch.load(path, weights_only=False) for path in paths]
+
+
+def record(jobs: Mapping[str, list[Seen]]) -> Record:
+    """One record from what all ranks of "training", and of the phases that load, saw; a step counts that all saw."""
+    found = Record()
+    for job, seen in jobs.items():
+        for each in seen:
+            found.unseen.update(each.unseen)
+            found.exports.update(each.exports)
+            for phase, error in each.errors.items():
+                found.errors.setdefault(phase, error)
+        start = join([each.start for each in seen]) if all(each.start is not None for each in seen) else None
+        steps = [join(parts) for parts in zip(*(each.steps for each in seen))]
+        if job == "training":
+            found.start, found.steps = start, steps
+        elif start is not None:
+            found.loaded[job], found.resumed[job] = start, steps
+    return found
+
+
+def judge(plan: Plan, seen: list[Seen], resumed: Mapping[str, list[Seen]] | None = None) -> Verdict:
+    """The verdict on one trial. seen: by the ranks of the training; resumed: phase -> by those that went on from it."""
+    joined = record({"training": seen, **(resumed or {})})
+    found, failed = Findings(), next((each.failed for each in seen if each.failed), "")
+    try:
+        if not failed:
+            found = compare(complete(plan, seen[0].versions["deepspeed"]), joined)
+    except Unsupported as reason:
+        failed = str(reason)
+    for phase, error in joined.errors.items():
+        reached = _reached(joined, plan, phase)
+        found.differences.append(Difference(phase, "error", reached, (), 0, 0, 0, 0, _last(error)))
+    return Verdict(
+        tuple(found.differences),
+        found.comparisons,
+        found.unseen,
+        seen[0].patches,
+        seen[0].versions,
+        seen[0].device,
+        failed=failed,
+    )
+
+
+def _last(error: str) -> str:
+    """The first line of a traceback's exception, whose message may have many, and where it was raised."""
+    places = re.findall(r'^  File "(.*)", line (\d+), in (.*)$', error, re.MULTILINE)
+    if not places:
+        return error.strip().splitlines()[-1]
+    said = re.findall(r"^\S.*$", error.rpartition("Traceback (most recent call last):")[2], re.MULTILINE)
+    file, line, function = places[-1]
+    return f"{said[0]} ({Path(file).name}:{line} in {function})"
+
+
+def _reached(record: Record, plan: Plan, phase: str) -> int:
+    """The step that was not made."""
+    return len(record.steps) if phase == "training" else plan.half + len(record.resumed.get(phase, ()))
+
+
+def main(plan_file: str, directory: str) -> int:
+    """Write the verdict to DIRECTORY/verdict.json."""
+    plan = Plan.load(Path(plan_file).read_text(encoding="utf-8"))
+    jobs = {phase: read(path) for phase in PHASES if (path := Path(directory, phase)).is_dir()}
+    resumed = {phase: seen for phase, seen in jobs.items() if seen}
+    verdict = judge(plan, read(Path(directory, "training")), resumed)
+    Path(directory, "verdict.json").write_text(json.dumps(dataclasses.asdict(verdict)), encoding="utf-8")
+    return 0

@@ -1,0 +1,194 @@
+"""`list --job DIR`: the report files of a job's processes, merged into one table."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...engine.outcome import STAYS_OUT, Outcome
+from ..exits import OK, TROUBLE, Complaint
+from . import output
+
+_NAMED = 5  # processes, or files, of one sort
+_LARGEST = 16_000_000  # bytes that a report may have: a hundred times what it has
+
+
+class Process(NamedTuple):
+    """Who has written a report."""
+
+    host: str
+    rank: int
+    pid: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.host} (pid {self.pid})"
+
+
+@dataclass
+class Group:
+    """The processes that say the same; the reasons that they give."""
+
+    processes: list[Process] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def ranks(self) -> int:
+        return len({process.rank for process in self.processes})
+
+    @property
+    def reason(self) -> str:
+        """The most frequent one, and how many others there are."""
+        reason, *others = (reason for reason, _ in self.reasons.most_common())
+        return f"{reason} (and {len(others)} other reasons)" if others else reason
+
+    @property
+    def named(self) -> str:
+        return _some(map(str, sorted(self.processes, key=lambda process: (process.rank, process))))
+
+
+@dataclass
+class Job:
+    """What the reports say, merged: by versions, and by patch and outcome."""
+
+    versions: dict[str, Group] = field(default_factory=dict)
+    patches: dict[str, dict[Outcome, Group]] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+    @property
+    def processes(self) -> list[Process]:
+        return [process for group in self.versions.values() for process in group.processes]
+
+    def add(self, report: Any) -> None:
+        """Raises KeyError, TypeError or ValueError for what dsfix has not written; nothing of it is taken in then."""
+        process = Process(_a(str, report["host"]), _a(int, report["rank"]), _a(int, report["pid"]))
+        versions = {"dsfix": report["dsfix"], **report["distributions"]}
+        said = [(_a(str, each["id"]), Outcome(each["outcome"]), _a(str, each["reason"])) for each in report["patches"]]
+        text = ", ".join(
+            f"{name} {_a(str, version) or '?'}" for name, version in versions.items() if version is not None
+        )
+        self.versions.setdefault(text, Group()).processes.append(process)
+        for patch_id, outcome, reason in said:
+            group = self.patches.setdefault(patch_id, {}).setdefault(outcome, Group())
+            group.processes.append(process)
+            group.reasons[reason] += 1
+
+
+def run(directory: Path, as_json: bool) -> int:
+    """Prints which patch is in what state on how many ranks; Complaint where there are no reports."""
+    job = _read(directory)
+    if as_json:
+        output.print_json(_as_json(job))
+    else:
+        _print(job)
+    return TROUBLE if any(outcome.trouble for states in job.patches.values() for outcome in states) else OK
+
+
+def _read(directory: Path) -> Job:
+    job = Job()
+    try:
+        found = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except OSError as error:
+        raise Complaint(f"{directory} cannot be read: {error.strerror}") from None
+    for entry in found:
+        if entry.name.startswith("."):  # being written
+            continue
+        try:
+            if not (entry.name.startswith("dsfix-") and entry.is_file() and entry.stat().st_size <= _LARGEST):
+                raise ValueError(entry.name)
+            job.add(json.loads(Path(entry.path).read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            job.skipped.append(entry.name)
+    if not job.versions:
+        raise Complaint(f"{directory} holds no report of dsfix: run the job with DSFIX_REPORT={directory}")
+    return job
+
+
+def _print(job: Job) -> None:
+    processes = job.processes
+    hosts = len({process.host for process in processes})
+    counts = (
+        _count(len({p.rank for p in processes}), "rank"),
+        _count(len(processes), "process"),
+        _count(hosts, "host"),
+    )
+    print(", ".join(counts))
+    usual = _usual(job.versions)
+    for text, group in sorted(job.versions.items(), key=lambda item: item[0] != usual):
+        print(text if text == usual else f"but {text}: {group.named}")
+    rows = [
+        (
+            (patch_id, outcome.value, str(group.ranks), str(len(group.processes)), _why(group, outlier)),
+            output.style(outcome),
+        )
+        for patch_id, outcome, group, outlier in _rows(job)
+    ]
+    output.print_table(("patch", "state", "ranks", "processes", "why"), rows)
+    if job.skipped:
+        print(f"{_some(job.skipped)}: no report of dsfix, skipped")
+
+
+def _why(group: Group, outlier: bool) -> str:
+    return f"{group.reason}\n{group.named}" if outlier else group.reason
+
+
+def _rows(job: Job) -> list[tuple[str, Outcome, Group, bool]]:
+    """(patch, outcome, group, outlier or not): trouble first, then what only some have, then the rest."""
+    rows = []
+    for patch_id, states in job.patches.items():
+        # a process that has not imported the module is in no state yet
+        usual = _usual({outcome: group for outcome, group in states.items() if outcome is not Outcome.PENDING})
+        troubled, unlike = any(outcome.trouble for outcome in states), len(states) > 1
+        for outcome, group in sorted(states.items(), key=lambda item: -len(item[1].processes)):
+            outlier = outcome not in (usual, Outcome.PENDING)
+            place = (not troubled, not unlike, outcome in STAYS_OUT and not unlike, patch_id)
+            rows.append((place, (patch_id, outcome, group, outlier)))
+    return [row for _, row in sorted(rows, key=lambda row: row[0])]
+
+
+def _usual(groups: dict[Any, Group]) -> Any:
+    """What most ranks say; of as many, what most processes say."""
+    return max(groups, key=lambda key: (groups[key].ranks, len(groups[key].processes)), default=None)
+
+
+def _as_json(job: Job) -> dict[str, Any]:
+    processes = job.processes
+    return {
+        "processes": len(processes),
+        "ranks": len({process.rank for process in processes}),
+        "hosts": len({process.host for process in processes}),
+        "skipped": job.skipped,
+        "versions": [
+            {"versions": text, **_counted(group, text != _usual(job.versions))} for text, group in job.versions.items()
+        ],
+        "patches": [
+            {"id": patch_id, "outcome": outcome.value, "reasons": group.reasons, **_counted(group, outlier)}
+            for patch_id, outcome, group, outlier in _rows(job)
+        ],
+    }
+
+
+def _counted(group: Group, outlier: bool) -> dict[str, Any]:
+    outliers = [process._asdict() for process in sorted(group.processes)] if outlier else []
+    return {"ranks": group.ranks, "processes": len(group.processes), "outliers": outliers}
+
+
+def _a(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(value)
+    return value
+
+
+def _some(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
+    return ", ".join(every[:_NAMED]) + more
+
+
+def _count(number: int, noun: str) -> str:
+    plural = {"process": "processes"}.get(noun, f"{noun}s")
+    return f"{number} {noun if number == 1 else plural}"

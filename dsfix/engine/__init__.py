@@ -1,0 +1,1 @@
+"""From the catalogue to applied patches: see docs/design.md."""

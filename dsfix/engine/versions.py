@@ -1,0 +1,108 @@
+"""The version gate: which releases of which distributions a patch is for."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from ..patch import Patch
+
+
+class Fit(enum.Enum):
+    INSIDE = "inside"
+    OUTSIDE = "outside"
+    UNSURE = "unsure"  # a development build, a fork: its source decides
+
+
+@dataclass(frozen=True)
+class Gate:
+    """`near`: where the number alone, local part and all, puts a build that its source has to decide about."""
+
+    fit: Fit
+    reason: str
+    near: bool = False
+
+
+@functools.cache
+def installed(distribution: str) -> str | None:
+    """The version of what would be imported, as its metadata gives it; "" if it has none, None if it is absent."""
+    if distribution == "python":
+        return platform.python_version()
+    try:
+        records = list(metadata.distributions(name=distribution))
+        if not records:
+            return "" if importable(distribution) else None
+        # an interrupted upgrade leaves two: which of them is about the package that is there, nobody can tell
+        beside = [each for each in records if str(each.locate_file("")) == str(records[0].locate_file(""))]
+        version = " and ".join(sorted({each.metadata["Version"] or "" for each in beside}))
+    except Exception:  # metadata that cannot be read is no metadata
+        return ""
+    if distribution == "deepspeed" and not _describes_what_is_imported(records[0]):
+        return ""
+    return version
+
+
+def importable(package: str) -> bool:
+    """Whether `import package` would find a file to run; imports nothing."""
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None
+
+
+def _describes_what_is_imported(found: metadata.Distribution) -> bool:
+    """False where a checkout earlier on sys.path shadows the installed package that the metadata is about."""
+    try:
+        spec = find_spec("deepspeed")
+    except (ImportError, ValueError):
+        return True
+    if spec is None or spec.origin is None:
+        return True  # half installed: the judge says so
+    there = os.path.realpath(str(found.locate_file("deepspeed/__init__.py")))
+    return there == os.path.realpath(spec.origin) or not os.path.exists(there)  # absent: an editable install
+
+
+def described(*distributions: str) -> str:
+    """Those that are installed, with their versions, for messages."""
+    present = {name: installed(name) for name in distributions if installed(name) is not None}
+    return ", ".join(f"{name} {version or 'of unknown version'}" for name, version in present.items())
+
+
+def gate(patch: Patch) -> Gate:
+    """Compares every distribution that the patch names with what is installed."""
+    unsure: Gate | None = None
+    for distribution, specifiers in patch.affects.items():
+        version = installed(distribution)
+        if version is None:
+            return Gate(Fit.OUTSIDE, f"{distribution} is not installed")
+        one = _compare(distribution, version, SpecifierSet(specifiers))
+        if one.fit is Fit.OUTSIDE:
+            return one
+        if one.fit is Fit.UNSURE:
+            unsure = one
+    return unsure or Gate(Fit.INSIDE, ", ".join(f"{d} {installed(d)}" for d in patch.affects))
+
+
+def _compare(distribution: str, text: str, specifiers: SpecifierSet) -> Gate:
+    judged_by_source = distribution == "deepspeed"
+    try:
+        version = Version(text)
+    except InvalidVersion:
+        what = f"{distribution} gives its version as {text!r}" if text else f"{distribution} gives no version"
+        return Gate(Fit.UNSURE if judged_by_source else Fit.OUTSIDE, what, near=False)
+    # packaging 24 and 26 differ without prereleases=True; a local part says nothing about order
+    inside = specifiers.contains(version.public, prereleases=True)
+    if judged_by_source and (version.local or version.is_prerelease):
+        return Gate(Fit.UNSURE, f"{distribution} {text} is not a release", near=inside)
+    if inside:
+        return Gate(Fit.INSIDE, f"{distribution} {text}")
+    return Gate(Fit.OUTSIDE, f"{distribution} {text} is outside {specifiers}")

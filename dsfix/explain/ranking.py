@@ -1,0 +1,61 @@
+"""Which of the findings is the cause: the first error in time, and what follows from it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from .recognise import Found, Place, Reading
+from .signature import Role
+
+
+class Standing(enum.Enum):
+    """What a finding is in this job."""
+
+    CAUSE = "cause"  # the first error
+    LATER = "later"  # another error, after it
+    FOLLOW_UP = "follow-up"
+    NOTE = "note"
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """`first`: the first place in all logs."""
+
+    found: Found
+    standing: Standing
+    first: Place
+
+
+def ranked(reading: Reading) -> list[Ranked]:
+    """The findings, the most likely cause first.
+
+    An error that is not known leads where only follow-ups and notes are; beside a known one it is left out, unless it
+    was there before.
+    """
+    known = list(reading.known.values())
+    unknown = [found for found in reading.unknown.values() if found.count > 0]
+    by_time = len(reading.files) > 1 and all(
+        place.stamp for found in [*known, *unknown] for place in found.first.values()
+    )
+
+    def when(place: Place) -> tuple[str, int, int]:
+        return place.stamp if by_time else "", place.file, place.line
+
+    def first(found: Found) -> Place:
+        return min(found.first.values(), key=when)
+
+    def sort(some: list[Found]) -> list[Found]:
+        return sorted(some, key=lambda found: when(first(found)))
+
+    def of(*roles: Role) -> list[Found]:
+        return sort([found for found in known if found.fault and found.fault.role in roles])
+
+    causes, notes = of(Role.CAUSE, Role.GENERAL), of(Role.NOTE)
+    if causes:
+        notes += [found for found in sort(unknown) if when(first(found)) < when(first(causes[0]))][:1]
+    order = [(found, Standing.LATER) for found in causes or sort(unknown)[:1]]
+    order[:1] = [(found, Standing.CAUSE) for found, _ in order[:1]]
+    order += [(found, Standing.FOLLOW_UP) for found in of(Role.FOLLOW_UP)]
+    order += [(found, Standing.NOTE) for found in sort(notes)]
+    return [Ranked(found, standing, first(found)) for found, standing in order]

@@ -1,0 +1,127 @@
+"""Compile the emulated device once per torch, Python and source, into a cache that processes share.
+
+The compiler runs as a process of its own; neither torch nor ninja is needed to build.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from dsfix.engine.cache import cache_directory
+from dsfix.lab.distributions import TorchBuild, torch_build
+from dsfix.lab.errors import LabUnavailable
+
+TORCH_RELEASE = "2.13"
+LIBRARY = "emulated_cuda"
+_SOURCES = Path(__file__).parent / "csrc"
+
+
+def library() -> Path:
+    """The compiled library, built if it is not there yet (about 20 s). Raises LabUnavailable naming what is missing."""
+    torch = supported_torch()
+    directory = cache_directory() / f"{LIBRARY}-{_key(torch)}"
+    result = directory / f"{LIBRARY}.so"
+    if result.exists():
+        return result
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with locked(directory.with_suffix(".lock")):
+            if not result.exists():
+                _build_into(directory, torch)
+    except OSError as error:
+        raise LabUnavailable(f"the emulated CUDA device cannot be built in {directory.parent}: {error}") from None
+    return result
+
+
+def supported_torch() -> TorchBuild:
+    """The installed torch, if the emulated device can take it over. Raises LabUnavailable if not."""
+    system, machine = platform.system(), platform.machine()
+    if (system, machine) != ("Linux", "x86_64"):
+        raise LabUnavailable(f"the emulated CUDA device runs on Linux x86-64; here is {system} {machine}")
+    if platform.python_implementation() != "CPython":
+        raise LabUnavailable("the emulated CUDA device needs CPython")
+    torch = torch_build()
+    if torch.gpu is not None:
+        raise LabUnavailable(
+            f"torch {torch.version} is built for GPUs and cannot be taken over: use a GPU, or install the CPU build of "
+            f"torch {TORCH_RELEASE}"
+        )
+    if torch.release != TORCH_RELEASE:
+        raise LabUnavailable(f"the emulated CUDA device supports torch {TORCH_RELEASE}; here is {torch.version}")
+    return torch
+
+
+def _key(torch: TorchBuild) -> str:
+    digest = hashlib.sha256()
+    for source in [Path(__file__), *sorted(_SOURCES.iterdir())]:
+        digest.update(source.read_bytes())
+    return f"torch{torch.version}-{sys.implementation.cache_tag}-{digest.hexdigest()[:12]}"
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file for as long as the context lasts; it ends with the process, however that ends."""
+    import fcntl  # not on Windows
+
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build_into(directory: Path, torch: TorchBuild) -> None:
+    wanted = os.environ.get("CXX") or "g++"
+    compiler = shutil.which(wanted)
+    if compiler is None:
+        raise LabUnavailable(f"the emulated CUDA device needs a C++ compiler: {wanted} is not found")
+    python_include = sysconfig.get_path("include")
+    if not os.path.exists(os.path.join(python_include, "Python.h")):
+        raise LabUnavailable(f"the emulated CUDA device needs Python's headers: {python_include}/Python.h is not there")
+    if not (torch.directory / "include" / "ATen" / "ATen.h").exists():
+        raise LabUnavailable(f"the emulated CUDA device needs torch's headers, which {torch.directory} lacks")
+    with tempfile.TemporaryDirectory(prefix=directory.name, dir=directory.parent) as temporary:
+        work = Path(temporary, "build")
+        work.mkdir()
+        (work / "device_rules.inc").write_text(_device_rules(torch))
+        command = [
+            *(compiler, "-std=c++20", "-O1", "-g0", "-fPIC", "-shared", "-w", "-fvisibility=hidden"),
+            *(f"-DTORCH_EXTENSION_NAME={LIBRARY}", "-DTORCH_API_INCLUDE_EXTENSION_H", "-D_GLIBCXX_USE_CXX11_ABI=1"),
+            *("-I", str(work), "-isystem", str(torch.directory / "include"), "-isystem", python_include),
+            *("-isystem", str(torch.directory / "include" / "torch" / "csrc" / "api" / "include")),
+            *("-o", str(work / f"{LIBRARY}.so"), str(_SOURCES / f"{LIBRARY}.cpp")),
+            *("-L", str(torch.directory / "lib"), "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
+            raise LabUnavailable(f"the emulated CUDA device does not compile: {errors[0] if errors else 'no message'}")
+        shutil.rmtree(directory, ignore_errors=True)
+        os.replace(work, directory)
+
+
+def _device_rules(torch: TorchBuild) -> str:
+    """The operators that torch does not check for one common device, as initializers for checks.h."""
+    path = torch.directory.parent / "torchgen" / "packaged" / "ATen" / "native" / "native_functions.yaml"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        raise LabUnavailable(f"the emulated CUDA device needs torch's list of operators: {path} is not there") from None
+    lines = []
+    for entry in re.split(r"\n(?=- func: )", text):
+        name = re.match(r"- func: ([\w.]+)\(", entry)
+        check = re.search(r"^  device_check: NoCheck(.*)$", entry, re.MULTILINE)
+        if name and check:
+            foreach = "Foreach" if name[1].startswith("_foreach_") else "None"
+            rule = "Iterator" if "TensorIterator" in check[1] else foreach
+            lines.append(f'{{"{name[1]}", Rule::{rule}}},\n')
+    return "".join(lines)

@@ -1,0 +1,105 @@
+"""Start the ranks of a job on this machine and leave none behind, whatever happens. Linux only."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.rank_variables import SCRATCH, free_port, rank_environment
+
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+# not `-m`, which would put the current directory, a checkout of dsfix perhaps, before what is installed
+_MAIN = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from {} import main; sys.exit(main(*sys.argv[1:]))"
+
+
+def fresh(module: str) -> tuple[str, ...]:
+    """The command of a fresh process that calls `main` of a module with the arguments that are added."""
+    return (sys.executable, "-c", _MAIN.format(module))
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """How one rank ended: returncode is negative for a signal; timed_out where the time limit ended it."""
+
+    rank: int
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+    timed_out: bool
+
+
+def launch(
+    argv: Sequence[str],
+    ranks: int = 2,
+    timeout: float = 120.0,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+) -> list[RankResult]:
+    """Run `argv` as `ranks` processes with RANK, WORLD_SIZE and their like, and wait for all. One result per rank.
+
+    env, cwd: the environment, whole, and the directory of the ranks; this process's by default. When one rank fails the
+    others are killed a few seconds later, at `timeout` seconds all are; with a rank its whole process group goes. The
+    ranks also die with this process. Raises LabUnavailable where the program cannot be started.
+    """
+    if not sys.platform.startswith("linux"):
+        raise LabUnavailable(f"the rank launcher runs on Linux; here is {sys.platform}")
+    if ranks < 1:
+        raise ValueError(f"a job has at least one rank, not {ranks}")
+    port = free_port()
+    common = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **(os.environ if env is None else env)}
+    with tempfile.TemporaryDirectory(prefix="dsfix-ranks-") as directory:
+        specification, results = Path(directory, "specification.json"), Path(directory, "results.json")
+        scratch = Path(directory, "scratch")
+        scratch.mkdir()
+        common[SCRATCH] = str(scratch)
+        specification.write_text(
+            json.dumps(
+                {
+                    "argv": [os.fspath(a) for a in argv],
+                    "environments": [{**common, **rank_environment(rank, ranks, port)} for rank in range(ranks)],
+                    "directory": directory,
+                    "timeout": timeout,
+                    "cwd": os.path.abspath(cwd or "."),
+                }
+            ),
+            encoding="utf-8",
+        )
+        said = _supervise([sys.executable, "-I", str(_SUPERVISOR), str(specification), str(results)])
+        try:
+            ended = json.loads(results.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise LabUnavailable(said or "the process that watches the ranks was killed") from None
+        if "error" in ended:
+            raise LabUnavailable(f"the ranks cannot be started: {ended['error']}")
+        return [
+            RankResult(rank=rank, stdout=_read(directory, rank, "out"), stderr=_read(directory, rank, "err"), **result)
+            for rank, result in enumerate(ended["ranks"])
+        ]
+
+
+def _supervise(command: list[str]) -> str:
+    """Returns what the supervisor says where it could not do its work."""
+    # in a session of its own: a Ctrl-C of the terminal reaches this process only, which then closes the pipe
+    pipe = subprocess.PIPE
+    supervisor = subprocess.Popen(command, stdin=pipe, stderr=pipe, text=True, start_new_session=True)
+    assert supervisor.stdin is not None
+    assert supervisor.stderr is not None
+    try:
+        said = supervisor.stderr.read()
+    finally:
+        supervisor.stdin.close()
+        supervisor.wait()
+        supervisor.stderr.close()
+    return (said.strip().splitlines() or [""])[-1]
+
+
+def _read(directory: str, rank: int, kind: str) -> str:
+    return Path(directory, f"{rank}.{kind}").read_text(encoding="utf-8", errors="replace")

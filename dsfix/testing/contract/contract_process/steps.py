@@ -1,0 +1,293 @@
+"""What happens inside a process that a server has forked: steps, of which `look` tells what is in force."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import json
+import logging
+import os
+import runpy
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType, ModuleType
+from typing import Any
+
+from . import describe
+
+Step = Sequence[Any]
+_PROBE = "another_patch"
+
+
+class Process:
+    """One process. Names of steps are names of methods; `done` is what the steps have told."""
+
+    def __init__(self, changes: list[Mapping[str, str]], provided: list[list[str]]) -> None:
+        self.changes, self.provided = changes, provided
+        self.done: list[Any] = []
+        self.errors: dict[str, str] = {}
+        self.warnings: list[str] = []
+        self.remembered: dict[str, tuple[Any, Any]] = {}
+        self.probes: list[Any] = []
+        self.probed: dict[str, Any] = {}
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: self.warnings.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("dsfix").addHandler(handler)
+
+    def steps(self, steps: Sequence[Step]) -> None:
+        for name, *arguments in steps:
+            getattr(self, name)(*arguments)
+
+    def load(self, *names: str) -> None:
+        """Imports modules; of those that fail, the error stays in `errors` until they have been imported after all."""
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                self.errors[name] = f"{type(error).__name__}: {error}"
+            else:
+                self.errors.pop(name, None)
+
+    def provide(self) -> None:
+        """Names that other patches provide, as an older torch or numpy has them."""
+        for module, name in self.provided:
+            with contextlib.suppress(ImportError):
+                vars(importlib.import_module(module)).setdefault(name, None)
+
+    def look(self) -> None:
+        dsfix: Any = sys.modules.get("dsfix")
+        self.done.append(
+            {
+                "reports": {each.id: [each.outcome.value, each.reason] for each in dsfix.report()} if dsfix else {},
+                "seen": describe.seen(self.changes),
+                "errors": dict(self.errors),
+                "warnings": list(self.warnings),
+                "deepspeed": getattr(sys.modules.get("deepspeed"), "__version__", None),
+            }
+        )
+
+    def remember(self) -> None:
+        """What stands at the targets now, the very objects."""
+        self.remembered = {describe.place(**each): self._objects(each) for each in self.changes}
+
+    def compare(self) -> None:
+        """Tells the targets where what was remembered does not stand."""
+        others = []
+        for change in self.changes:
+            place = describe.place(**change)
+            now, before = self._objects(change), self.remembered[place]
+            if any(one is not other for one, other in zip(now, before)):
+                others.append(place)
+        self.done.append(others)
+
+    def _objects(self, change: Mapping[str, str]) -> tuple[Any, Any]:
+        module = sys.modules[change["module"]]
+        holder, name, _ = describe.holder_of(module, change["qualname"])
+        value = vars(holder).get(name, describe.ABSENT)
+        code = None
+        if change["verb"] == "Edit":
+            with contextlib.suppress(LookupError):
+                code = describe.function_of(module, change["qualname"]).__code__
+        return value, code
+
+    def replace(self) -> None:
+        """Another package has its own object at the targets, plain values aside; tells those targets."""
+        told = []
+        other = ModuleType("another_package")
+        sys.modules[other.__name__] = other
+        for change in self.changes:
+            holder, name, _ = describe.holder_of(sys.modules[change["module"]], change["qualname"])
+            provided = change["verb"] == "Provide"  # a name that may be absent
+            theirs = _their_function(name) if provided else _theirs(vars(holder).get(name), name)
+            if theirs is not None:
+                setattr(holder, name, theirs)
+                told.append(describe.place(**change))
+        self.done.append(told)
+
+    def revert(self, patch_id: str) -> None:
+        sys.modules["dsfix"].revert(patch_id)
+
+    def loaded(self) -> None:
+        """Tells all modules that the server has imported."""
+        self.done.append(sorted(sys.modules))
+
+    def reload(self, name: str) -> None:
+        """Tells why a module cannot be reloaded, or ""."""
+        try:
+            importlib.reload(sys.modules[name])
+        except Exception as error:
+            self.done.append(f"{type(error).__name__}: {error}")
+        else:
+            self.done.append("")
+
+    def forget(self) -> None:
+        """As if dsfix had not been imported: every module of it is gone."""
+        for name in [n for n in sys.modules if n.partition(".")[0] == "dsfix"]:
+            del sys.modules[name]
+
+    def judge(self, patch_id: str) -> None:
+        """Tells the verdict of an installation that is not imported."""
+        from dsfix.engine import registry
+        from dsfix.engine import verdict as judge
+        from dsfix.engine.settings import Settings
+
+        verdict = judge.decide(registry.catalogue()[patch_id], Settings.read())
+        self.done.append([verdict.outcome.value, verdict.reason])
+
+    def probe(self) -> None:
+        """Another patch edits the same functions, the second time as the first; tells which it could not edit."""
+        self.done.append([])
+        for change in self.changes:
+            if change["verb"] == "Edit" and not any(map(self._edited, self._probes(change))):
+                self.done[-1].append(change["qualname"])
+
+    def _probes(self, change: Mapping[str, str]) -> Iterator[Any]:
+        """Edits of the function which the change is in, one before each of its statements."""
+        from dsfix.engine import anchors, source
+        from dsfix.patch import Edit
+
+        outer, _, accessor = source.split_target(change["qualname"])
+        target = f"{change['module']}:{'.'.join(filter(None, [outer, accessor]))}"
+        if target in self.probed:
+            yield self.probed[target]
+            return
+        path = sys.modules[change["module"]].__file__ or ""
+        for block in source.find_blocks(path, target.partition(":")[2]):
+            function = block.parse()
+            for statement in function.body[ast.get_docstring(function) is not None :]:
+                anchor = ast.unparse(statement)
+                yield Edit(target, f"{_PROBE!r}.strip()", before=anchor, count=len(anchors.runs(function, anchor)))
+
+    def _edited(self, edit: Any) -> bool:
+        from dsfix.engine import engine
+        from dsfix.engine.memory import Memory
+        from dsfix.engine.outcome import Refused
+        from dsfix.engine.registry import Entry
+        from dsfix.patch import Patch, Severity
+
+        module = sys.modules[edit.module]
+        try:
+            patch = Patch("t", Severity.CRASH, {}, (edit,), "", (), None)
+            self.probes += engine.apply(Entry(_PROBE, patch, module), module, Memory())
+        except Refused:  # the patch itself changes that statement
+            return False
+        self.probed[edit.target] = edit
+        return True
+
+    def unprobe(self) -> None:
+        while self.probes:
+            self.probes.pop().undo()
+
+    def job(self, path: str) -> None:
+        sys.argv = [path]
+        runpy.run_path(path, run_name="__main__")
+
+    def orders(self, items: list[str]) -> None:
+        """Imports the items in every order, each order in a process of its own; tells of all orders.
+
+        Orders that are the same imports are tried once: what another item has imported is not imported again, importing
+        a.b is importing a and then a.b, importing deepspeed is importing torch and then deepspeed.
+        """
+        self._in_children(lambda tell: self._order(items, [], tell))
+
+    def _order(self, items: list[str], order: list[str], tell: Callable[[Any], None]) -> None:
+        left = [each for each in items if each not in order and not _loaded(each)]
+        top = [each for each in left if "." not in each or each.partition(".")[0] not in left]
+        if "torch" in top and set(order) - {"dsfix"}:  # importing deepspeed is importing torch first
+            top = [each for each in top if each != "deepspeed"]
+        inner = [each for each in top if "." in each]
+        if len(inner) > 2:  # n! orders of what the others leave alone would say nothing new
+            top = [each for each in top if each not in inner[1:]]
+        if not top:
+            self._leaf(order, tell)
+            return
+        for each in top[1:]:
+            _forked(lambda each=each: self._go_on(each, items, order, tell))  # type: ignore[misc]
+        self._go_on(top[0], items, order, tell)
+
+    def _go_on(self, name: str, items: list[str], order: list[str], tell: Callable[[Any], None]) -> None:
+        if name.partition(".")[0] == "deepspeed" and "dsfix" not in order:
+            self.provide()
+        self.load(name)
+        self._order(items, [*order, name], tell)
+
+    def _leaf(self, order: list[str], tell: Callable[[Any], None]) -> None:
+        failed = dict(self.errors)
+        self.load(*failed)
+        self.look()
+        tell({**self.done.pop(), "order": order, "failed": failed})
+
+    def reverts(self, orders: list[list[str]]) -> None:
+        """Reverts the patches in these orders, each order in a process of its own; tells what is seen after each."""
+
+        def all_orders(tell: Callable[[Any], None]) -> None:
+            for order in orders:
+                _forked(lambda order=order: self._reverted(order, tell))  # type: ignore[misc]
+
+        self._in_children(all_orders)
+
+    def _reverted(self, order: list[str], tell: Callable[[Any], None]) -> None:
+        for patch_id in order:
+            self.revert(patch_id)
+            self.look()
+            tell({**self.done.pop(), "order": order, "reverted": patch_id})
+
+    def _in_children(self, work: Callable[[Callable[[Any], None]], None]) -> None:
+        with tempfile.NamedTemporaryFile("a+", prefix="contract-", encoding="utf-8") as file:
+
+            def tell(value: Any) -> None:
+                os.write(file.fileno(), (json.dumps(value) + "\n").encode())  # opened for appending: whole lines
+
+            _forked(lambda: work(tell))
+            file.seek(0)
+            self.done.append([json.loads(line) for line in file])
+
+
+def _loaded(name: str) -> bool:
+    return name in sys.modules
+
+
+def _forked(work: Callable[[], None]) -> None:
+    """Does it in a child. Raises RuntimeError where that ended otherwise than by having done it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0:
+        raise RuntimeError("a forked process failed")
+
+
+def _their_function(name: str) -> Any:
+    def theirs(*arguments: Any, **keywords: Any) -> str:
+        return "another package's"
+
+    theirs.__module__, theirs.__name__ = "another_package", name
+    return theirs
+
+
+def _theirs(value: Any, name: str) -> Any:
+    """Another package's object for the same purpose; None for a plain value, of which nobody can tell whose it is."""
+    theirs = _their_function(name)
+    if isinstance(value, (staticmethod, classmethod)):
+        return type(value)(theirs)
+    if isinstance(value, property):
+        return property(theirs, theirs, theirs)
+    if isinstance(value, type):
+        return type(name, (), {"__module__": "another_package"})
+    return theirs if isinstance(value, FunctionType) or callable(value) else None
+
+
+def carry_out(changes: list[Mapping[str, str]], provided: list[list[str]], steps: Sequence[Step]) -> list[Any]:
+    """What the steps have told, in their order."""
+    process = Process(changes, provided)
+    process.steps(steps)
+    return process.done

@@ -1,0 +1,37 @@
+"""docs/matrix/index.html: the matrix as one static page; index.html, index.css and index.js here are its parts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from matrix.proofs import State
+
+from . import data, markdown
+
+_HERE = Path(__file__).parent
+
+
+def render(tree: Mapping[str, Any]) -> str:
+    """The page; `tree` is what matrix.json holds."""
+    style, script = (f"\n{_part(name)}" for name in ("index.css", "index.js"))
+    states = {state.value: markdown.GLYPHS[state] for state in State}
+    # no text in it can end the element: "<" stands in no place of JSON but inside strings
+    carried = json.dumps({**data.packed(tree), "states": states}, separators=(",", ":")).replace("<", "\\u003c")
+    return Template(_part("index.html")).substitute(
+        style=style, script=script, style_hash=_hash(style), script_hash=_hash(script), data=carried
+    )
+
+
+def _part(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """As a content security policy names the one inline text that is allowed."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,129 @@
+"""``python matrix run``: the run proof of every cell that has none yet, in the environment that this Python is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from dsfix.cli.exits import INTERRUPTED, OK, TROUBLE, Complaint
+from matrix import environments, fingerprints, proofs, recording, runner, table
+from matrix.cells import Cells
+from matrix.edges import near, required
+from matrix.progress import Meter
+from matrix.proofs import Cell, State
+from matrix.runner import Task
+from matrix.source_proof import chosen
+from matrix.table import Environment
+
+NAME = "run"
+HELP = "run the cells of this environment that have no answer in the record"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--patch", nargs="+", metavar="ID", help="these patches only")
+    parser.add_argument("--release", nargs="+", metavar="X", help="these DeepSpeed releases only")
+    parser.add_argument(
+        "--near",
+        action="store_true",
+        help="those only that the record has to hold: what a patch claims, two releases on either side, and the "
+        "newest; once it has changed, the edges of that, and the last release of each minor",
+    )
+    parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells at a time")
+    parser.add_argument("--again", action="store_true", help="also those in the record")
+
+
+def run(options: argparse.Namespace) -> int:
+    """0: all are recorded and none is wrong; 1: not so; 130: interrupted. Raises Complaint."""
+    environment = environments.current(table.load())
+    entries = chosen(options.patch)
+    gpu = environments.gpu()
+    columns = {entry.id: recording.column(environment.name, gpu, entry) for entry in entries}
+    releases = _releases(environment, options.release)
+    asked = [Task(entry, release) for release in releases for entry in entries]
+    if options.near:
+        every = _releases(environment, None)
+        close = {entry.id: near(entry.patch, environment, every) for entry in entries}
+        anew = {entry.id: required(entry.patch, environment, every) for entry in entries}
+        asked = [
+            task
+            for task, cell in _recorded(asked, columns)
+            if task.release in (close if cell is None else anew)[task.entry.id]
+        ]
+    tasks = asked
+    if not options.again:
+        tasks = [_unanswered(task, cell) for task, cell in _recorded(asked, columns) if not _answered(task, cell)]
+    print(f"{environment.name}: {len(asked)} cells, {len(tasks)} to run, {options.jobs} at a time", flush=True)
+    done: list[Task] = []
+    trouble: dict[str, None] = {}
+    try:
+        _run(tasks, columns, options.jobs, done, trouble)
+    except KeyboardInterrupt:
+        print(f"matrix: interrupted; {len(done)} of {len(tasks)} cells were run and are recorded", file=sys.stderr)
+        return INTERRUPTED
+    print(f"{len(done)} of {len(tasks)} cells were run.")
+    return _sum_up(_recorded(asked, columns), list(trouble))
+
+
+def _releases(environment: Environment, names: Sequence[str] | None) -> list[str]:
+    known = [each.deepspeed for each in table.load().run_in(environment.name)]
+    for name in names or ():
+        if name not in known:
+            raise Complaint(f"deepspeed {name} is not run in {environment.name}")
+    return [each for each in known if not names or each in names]
+
+
+def _recorded(tasks: Sequence[Task], columns: Mapping[str, str]) -> list[tuple[Task, Cell | None]]:
+    records = {task.entry.id: proofs.load(task.entry) for task in tasks}
+    return [(task, records[task.entry.id].cell(columns[task.entry.id], task.release)) for task in tasks]
+
+
+def _answered(task: Task, cell: Cell | None) -> bool:
+    """Whether the record has a yes or no of this patch: what this machine can tell, another one could not perhaps."""
+    if cell is not None and cell.earlier:
+        return False
+    return proofs.judge(task.entry.patch, cell)[0] in (State.CURED, State.NOT_AFFECTED)
+
+
+def _unanswered(task: Task, cell: Cell | None) -> Task:
+    """The task, without its half that is known: where the patch has changed and its reproduction has not."""
+    if cell is None or not cell.earlier or cell.earlier.reproduction != fingerprints.of(task.entry).reproduction:
+        return task
+    return replace(task, without=cell.without)
+
+
+def _run(
+    tasks: Sequence[Task], columns: Mapping[str, str], jobs: int, done: list[Task], trouble: dict[str, None]
+) -> None:
+    """Record what can be had; `done` collects that, `trouble` why the rest cannot."""
+    started = {task.entry.id: fingerprints.of(task.entry) for task in tasks}
+    with Meter(len(tasks)) as meter, Cells() as cells, closing(runner.results(tasks, cells, jobs)) as ended:
+        for result in ended:
+            entry, cell = result.task.entry, result.cell
+            if cell is None:
+                trouble[result.trouble] = None
+            elif fingerprints.of(entry) != started[entry.id]:
+                trouble[f"{entry.id} has been changed meanwhile: run it again"] = None
+            else:
+                recording.store(entry, columns[entry.id], result.task.release, cell)
+                done.append(result.task)
+                if proofs.judge(entry.patch, cell)[0] is State.WRONG:
+                    meter.say(proofs.sentence(entry.id, result.task.release, entry.patch, cell))
+            meter.advance()
+
+
+def _sum_up(recorded: Sequence[tuple[Task, Cell | None]], trouble: Sequence[str]) -> int:
+    counts: Counter[State] = Counter()
+    for task, cell in recorded:
+        state, _ = proofs.judge(task.entry.patch, cell)
+        counts[state] += 1
+        if state is State.WRONG:
+            print(proofs.sentence(task.entry.id, task.release, task.entry.patch, cell))
+    for sentence in trouble:
+        print(sentence)
+    print(", ".join(f"{counts[state]} {state.value}" for state in State if counts[state]) or "no cells")
+    return TROUBLE if trouble or counts[State.WRONG] or counts[State.NOT_RUN] else OK

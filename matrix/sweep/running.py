@@ -1,0 +1,113 @@
+"""Runs what is not in the records, then reduces what disagrees."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from dsfix.audit.agreement import Verdict
+from matrix.progress import Meter
+from matrix.sweep import classes, covering, records, space
+from matrix.sweep.records import VARIANTS, Class, Found, Record, Run
+from matrix.sweep.space import Row
+
+#: row, variant, patches to leave out
+Try = Callable[[Row, str, Sequence[str]], Verdict]
+
+
+def release(name: str, run: Try, jobs: int, again: bool, configs: Sequence[str] = ()) -> Record:
+    """Run the configs of one release in both variants, `configs` only if given, and store each as it ends."""
+    record = records.load(name)
+    if again and not configs:
+        record.classes = []
+    rows = {space.identify(row): row for row in covering.load()}
+    tasks = [
+        (config, variant)
+        for config in rows
+        for variant in VARIANTS
+        if (not configs or config in configs) and (again or variant not in record.runs.get(config, {}))
+    ]
+    print(f"deepspeed {name}: {len(tasks)} of {len(VARIANTS) * len(rows)} runs, {jobs} at a time", flush=True)
+    with Meter(len(tasks)) as meter, ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(run, rows[config], variant, ()): (config, variant) for config, variant in tasks}
+        try:
+            for ended in as_completed(running):
+                _store(record, *running[ended], ended.result())
+                meter.advance()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return record
+
+
+def _store(record: Record, config: str, variant: str, verdict: Verdict) -> None:
+    record.runs.setdefault(config, {})[variant] = records.run_of(verdict)
+    record.date = datetime.date.today().isoformat()
+    if verdict.versions:
+        record.versions, record.device = dict(verdict.versions), verdict.device
+    if variant == "with":
+        record.patches = tuple(sorted({*record.patches, *verdict.patches}))
+    records.save(record)
+
+
+def classify(record: Record, run: Try, jobs: int) -> None:
+    """Find the class of every disagreement in the record; those that hold no config any more go."""
+    rows = {space.identify(row): row for row in covering.load()}
+    shown = [
+        (row, variant, each)
+        for variant in VARIANTS
+        for row, run_ in _disagreeing(record, rows, variant)
+        for each in classes.findings(run_)
+    ]
+    record.classes = [
+        one
+        for one in record.classes
+        if any(variant == one.variant and classes.holds(one, variant, row, each) for row, variant, each in shown)
+    ]
+    others = [one for other in records.load_all() if other.release != record.release for one in other.classes]
+    seen: dict[tuple[str, str, tuple[str, ...]], Run] = {}
+
+    def attempt(row: Row, variant: str, left_out: Sequence[str]) -> Run:
+        key = space.identify(row), variant, tuple(left_out)
+        if key not in seen:
+            known = record.runs.get(key[0], {}).get(variant) if not left_out else None
+            seen[key] = known or records.run_of(run(row, variant, left_out))
+        return seen[key]
+
+    def reduced(row: Row, variant: str, each: Found) -> Class:
+        known = [*record.classes, *others]
+        found = classes.but(classes.reduce(row, variant, each, attempt, known), record.classes)
+        if variant == "with" or not found.shown:  # its findings are those of a class that was found meanwhile
+            return found
+        return classes.with_cures(found, record.patches, attempt, known)
+
+    # first what is there with dsfix, which explains what is there without it, and first in small configs
+    shown.sort(key=lambda one: (one[1] != "with", len(space.differing(one[0]))))
+    with ThreadPoolExecutor(jobs) as pool:
+        while shown := [one for one in shown if not any(_held(each, one) for each in record.classes)]:
+            # of several kinds: those of one kind often have one cause
+            several = {(one[1], classes.kind(one[2])): one for one in reversed(shown) if one[1] == shown[0][1]}
+            chosen = [one for one in shown if one in several.values()][:jobs]
+            for one, found in zip(chosen, pool.map(lambda one: reduced(*one), chosen)):
+                if not any(_held(each, one) for each in record.classes):
+                    found = classes.but(found, record.classes)
+                    told = f"{found.variant}: {found.minimal}: {found.shown[0]} {found.patches}"
+                    print(f"  {told}", file=sys.stderr, flush=True)
+                    record.classes.append(found)
+                    records.save(record)
+    records.save(record)
+
+
+def _held(found: Class, one: tuple[Row, str, Found]) -> bool:
+    row, variant, each = one
+    return classes.holds(found, variant, row, each)
+
+
+def _disagreeing(record: Record, rows: Mapping[str, Row], variant: str) -> list[tuple[Row, Run]]:
+    return [
+        (rows[config], runs[variant])
+        for config, runs in record.runs.items()
+        if config in rows and variant in runs and classes.findings(runs[variant])
+    ]

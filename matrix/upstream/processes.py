@@ -1,0 +1,251 @@
+"""pytest with DeepSpeed's tests, in processes of its own: without dsfix or with it, each test with a time limit."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dsfix.cli.exits import Complaint
+from dsfix.cli.run import with_dsfix
+from dsfix.engine.cache import cache_directory
+from dsfix.lab.cuda.compiling import locked
+from dsfix.lab.isolation import isolated
+from matrix import environments
+
+_INSIDE = Path(__file__).with_name("inside")
+_COPIED = ("unit", "conftest.py", "pytest.ini")
+_START = 1800.0  # seconds until the first test: imports on a busy machine
+_END = 20.0  # seconds after the last one
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One test, as it ended: passed, skipped, failed, error, xfailed, xpassed, timeout or died."""
+
+    test: str
+    outcome: str
+    detail: str = ""
+
+
+class Session:
+    """The tests of `directory`, a clone of DeepSpeed or its `tests`, on one release. A context manager.
+
+    They are copied, for they write files, and a DeepSpeed beside them is not the one that is tested. patches: with
+    dsfix means with these, instead of those that are on by default.
+    """
+
+    def __init__(self, directory: Path, release: str, seconds: float, ranks: int, patches: Sequence[str] = ()) -> None:
+        tests = directory / "tests" if (directory / "tests" / "unit").is_dir() else directory
+        if not (tests / "unit").is_dir():
+            raise Complaint(f"{directory} has no tests/unit: a clone of DeepSpeed at the release's tag is needed")
+        self._source, self._seconds, self._ranks, self._patches = tests, seconds, ranks, patches
+        self._path = environments.installed(release)
+        self._extensions = cache_directory() / "upstream" / release
+        self._stack = ExitStack()
+        self.versions: dict[str, str] = {}
+
+    def __enter__(self) -> Session:
+        self._extensions.parent.mkdir(parents=True, exist_ok=True)
+        self._stack.enter_context(locked(self._extensions.with_name(f"{self._extensions.name}.lock")))
+        self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dsfix-upstream-")))
+        self.tests = self._scratch / "tests"
+        self.tests.mkdir()
+        for name in _COPIED:
+            source = self._source / name
+            if source.is_dir():
+                shutil.copytree(source, self.tests / name)
+            elif source.is_file():
+                shutil.copy(source, self.tests / name)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def collect(self, files: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        """The tests' ids, and file -> why nothing of it can be collected; kept for the next time."""
+        kept = self._extensions / f"collected-{self._digest(files)}.json"
+        if kept.is_file():
+            told: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+            return told["found"], told["failed"]
+        found, failed = self._collect(files)
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(json.dumps({"found": found, "failed": failed}), encoding="utf-8")
+        return found, failed
+
+    def _collect(self, files: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        found: list[str] = []
+        failed: dict[str, str] = {}
+        with _Process([*_pytest(), "--collect-only", *files], self._environment("without"), self.tests) as process:
+            for event in process.events(lambda: _START):
+                found += event.get("collected", ())
+                if "uncollected" in event:
+                    failed[event["uncollected"]] = event["detail"]
+            if not found and not failed:
+                raise Complaint(f"nothing was collected: {process.tail()}")
+        return found, failed
+
+    def _digest(self, files: Sequence[str]) -> str:
+        """Of all that the tests' ids come from, but for the packages that are installed."""
+        digest = hashlib.sha256("\n".join(files).encode())
+        for path in sorted(self.tests.rglob("*.py")):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
+
+    def build(self) -> None:
+        """Compile what tests load, once."""
+        if (self._extensions / "built").is_file():
+            return
+        print("compiling DeepSpeed's operators", flush=True)
+        self._extensions.mkdir(exist_ok=True)
+        self._unlock()
+        command = [sys.executable, str(_INSIDE / "upstream_operators.py")]
+        with _Process(command, self._environment("without"), self._scratch) as process:
+            process.wait()
+        (self._extensions / "built").touch()
+
+    def run(self, variant: str, tests: Sequence[str], left_out: Sequence[str] = ()) -> Iterator[Ended]:
+        """Each test as it ends; what ends or hangs a process is that test's outcome, and another goes on.
+
+        variant: "without" dsfix, or "with" it and without the patches `left_out`.
+        """
+        rest = list(tests)
+        while rest:
+            before = len(rest)
+            for ended in self._some(variant, rest, left_out):
+                rest.remove(ended.test)
+                yield ended
+            if len(rest) == before:
+                raise Complaint(f"none of these can be run {variant} dsfix: {', '.join(rest[:3])}")
+
+    def _some(self, variant: str, tests: Sequence[str], left_out: Sequence[str]) -> Iterator[Ended]:
+        self._unlock()
+        asked = self._scratch / "asked"
+        asked.write_text("\n".join(tests) + "\n", encoding="utf-8")
+        environment = self._environment(variant)
+        environment.update(UPSTREAM_TESTS=str(asked), DSFIX_SKIP=",".join(left_out))
+        files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+        running, done = "", 0
+        begun = time.monotonic()
+        uncollected: dict[str, str] = {}
+        collected: set[str] = set()
+        with _Process([*_pytest(), *files], environment, self.tests) as process:
+
+            def limit() -> float:
+                allowed = self._seconds if running else _START if not done else _END
+                return begun + allowed - time.monotonic()
+
+            for event in process.events(limit):
+                begun = time.monotonic()
+                self.versions.update(event.get("versions", {}))
+                if "uncollected" in event:
+                    uncollected[event["uncollected"]] = event["detail"]
+                if "start" in event:
+                    running = event["start"]
+                    collected.add(running)
+                if "end" in event:
+                    running, done = "", done + 1
+                    yield Ended(event["end"], event["outcome"], event["detail"])
+            if running:
+                late = process.late
+                yield Ended(running, "timeout" if late else "died", f"no end after {self._seconds:g} s" if late else "")
+        for test in tests:
+            why = uncollected.get(test.partition("::")[0])
+            if why is not None and test not in collected:
+                yield Ended(test, "error", why)
+
+    def _environment(self, variant: str) -> dict[str, str]:
+        environment = isolated(self._scratch, path=self._path)
+        environment.update(
+            DS_ACCELERATOR="cpu",
+            LOCAL_SIZE=str(self._ranks),
+            DS_DISABLE_REUSE_DIST_ENV="1",
+            OMP_NUM_THREADS="1",  # as launchers have it: the ranks share the processor
+            DS_UNITTEST_TIMEOUT="100000",  # the limit is kept here, where the others go on
+            TORCH_EXTENSIONS_DIR=str(self._extensions),
+            TOKENIZERS_PARALLELISM="false",
+        )
+        environment.update(DSFIX_SKIP="", DSFIX_ONLY=",".join(self._patches))
+        environment["PYTHONPATH"] = os.pathsep.join([str(_INSIDE), environment["PYTHONPATH"]])
+        return with_dsfix(environment) if variant == "with" else environment
+
+    def _unlock(self) -> None:
+        """A build that was killed leaves its lock, on which the next would wait for ever."""
+        for path in self._extensions.rglob("lock"):
+            path.unlink()
+
+
+def _pytest() -> list[str]:
+    plugins = ["-p", "upstream_plugin", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
+    return [sys.executable, "-m", "pytest", "-q", *plugins, "--continue-on-collection-errors"]
+
+
+class _Process:
+    """A process, what it says on a pipe of its own, and its end, with all that it has started."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str], directory: Path) -> None:
+        self._command, self._environment, self._directory = command, environment, directory
+        self.late = False
+
+    def __enter__(self) -> _Process:
+        self._log = tempfile.TemporaryFile("w+", errors="replace")
+        self._pipe, writing = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                env={**self._environment, "UPSTREAM_PIPE": str(writing)},
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self._pipe)
+        self._log.close()
+
+    def events(self, limit: Any) -> Iterable[dict[str, Any]]:
+        """What it says, until it ends, or `limit()` seconds go by in silence."""
+        buffered = b""
+        while True:
+            ready = select.select([self._pipe], [], [], max(0.0, limit()))[0]
+            if not ready:
+                self.late = True
+                return
+            said = os.read(self._pipe, 65536)
+            if not said:
+                return
+            *lines, buffered = (buffered + said).split(b"\n")
+            for line in lines:
+                yield json.loads(line)
+
+    def wait(self) -> None:
+        self._process.wait()
+
+    def tail(self) -> str:
+        self._log.seek(0)
+        return " ".join(self._log.read()[-400:].split())

@@ -1,0 +1,98 @@
+"""Runs what is not in the record, in groups: without dsfix, then with it; what is worse is repeated."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from matrix.progress import Meter
+from matrix.upstream import fixes, records, selection
+from matrix.upstream.processes import Ended
+from matrix.upstream.records import VARIANTS, Record, Run
+
+#: tests that share a process
+_GROUP = 100
+#: how often what is worse is run again, on both sides
+_REPEATS = 2
+
+
+class Tests(Protocol):
+    """What upstream.session.Session is."""
+
+    @property
+    def versions(self) -> dict[str, str]: ...
+    def build(self) -> None: ...
+    def run(self, variant: str, tests: Sequence[str], left_out: Sequence[str] = ()) -> Iterator[Ended]: ...
+
+
+def run(record: Record, session: Tests, tests: Sequence[str], again: bool = False) -> None:
+    """Run these tests in both variants, and store each as it ends. again: what is in the record is forgotten."""
+    for test in tests:
+        if again or test not in record.runs:
+            record.runs[test] = Run()
+    rest = [test for test in tests if not record.runs[test].complete]
+    print(f"deepspeed {record.release}, tests of {record.tests}: {len(rest)} of {len(tests)} to run", flush=True)
+    if rest:
+        session.build()
+    with Meter(len(rest)) as meter:
+        for group in _groups(rest):
+            for variant in VARIANTS:
+                for ended in session.run(variant, [each for each in group if not record.runs[each].outcomes(variant)]):
+                    _store(record, session, variant, ended)
+                    if record.runs[ended.test].complete:
+                        meter.advance()
+            _repeat(record, session, [test for test in group if record.runs[test].worse])
+
+
+def find_patches(record: Record, session: Tests) -> None:
+    """Which patch it is that the tests of `fixes` pass by: each is left out, with all others there."""
+    wanted: dict[str, list[str]] = {}
+    for test, each in record.runs.items():
+        for patch in fixes.patches(test) if each.better else ():
+            if patch not in each.left_out:
+                wanted.setdefault(patch, []).append(test)
+    for patch, tests in wanted.items():
+        for ended in session.run("with", tests, [patch]):
+            record.runs[ended.test].left_out[patch] = ended.outcome
+            records.save(record)
+
+
+def _repeat(record: Record, session: Tests, tests: Sequence[str]) -> None:
+    for _ in range(_REPEATS if tests else 0):
+        for variant in VARIANTS:
+            for ended in session.run(variant, tests):
+                _store(record, session, variant, ended)
+    for test in tests:
+        each = record.runs[test]
+        print(f"  {test}: without {each.without}, with {each.patched}", file=sys.stderr, flush=True)
+
+
+def _store(record: Record, session: Tests, variant: str, ended: Ended) -> None:
+    record.runs[ended.test].add(variant, ended.outcome, ended.detail)
+    record.date = datetime.date.today().isoformat()
+    record.versions = dict(session.versions)
+    records.save(record)
+
+
+def _groups(tests: Sequence[str]) -> Iterator[list[str]]:
+    """In files' order, so that few files are imported for a group."""
+    ordered = sorted(tests, key=lambda test: test.partition("::")[0])
+    rest = iter(ordered)
+    while group := list(itertools.islice(rest, _GROUP)):
+        yield group
+
+
+def chosen(tests: Sequence[str], record: Record, prefixes: Sequence[str], limit: int | None) -> list[str]:
+    """Of those collected: what begins with one of `prefixes`; else, of the release's own, what is selected, and of
+    another's what came with fixes that the release does not have.
+    """
+    if prefixes:
+        found = [test for test in tests if test.startswith(tuple(prefixes))]
+    elif record.own:
+        found = [test for test in tests if not selection.left_out(test)]
+    else:
+        found = [test for test in tests if fixes.lacking(test, record.release)]
+    return selection.sampled(found, limit)
