@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Callable
 
 from ..audit.plan import PHASES
 from ..check import arguments
-from ..engine import survey, versions
-from . import processes
+from ..engine import versions
+from . import processes, require
 from .exits import INTERRUPTED, NO_DEEPSPEED, OK, TROUBLE, UNSEEN, Complaint
 from .printing import output, progress
 
@@ -100,7 +100,7 @@ def _phases(text: str) -> tuple[str, ...]:
 
 def run(options: argparse.Namespace) -> int:
     try:
-        survey.require_deepspeed()
+        require.require_deepspeed()
         if versions.installed("torch") is None:
             raise Complaint(f"torch is not installed for {sys.executable}: nothing to audit", NO_DEEPSPEED)
         processes.require_temporary_directory()
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
     except Complaint as complaint:
         if complaint.status == UNSEEN:  # of what starts processes
             complaint.status = TROUBLE
-        return survey.refused(complaint, options.json)
+        return require.refused(complaint, options.json)
     from ..audit import report
 
     audit = report.Audit(options.file, resolved)

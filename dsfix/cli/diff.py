@@ -14,6 +14,7 @@ from ..engine.anchors import Place, Run
 from ..engine.outcome import Outcome
 from ..engine.source import text_of
 from ..patch import Edit
+from . import require
 from .exits import OK, TROUBLE, Complaint
 from .printing import output
 
@@ -26,7 +27,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    survey.require_deepspeed()
+    require.require_deepspeed()
     entries = [survey.entry(patch_id) for patch_id in dict.fromkeys(options.ids)] or list(registry.catalogue().values())
     verdicts = survey.verdicts()
     edits, notes = [], []

@@ -9,6 +9,7 @@ from ..engine import registry, survey, versions
 from ..engine.outcome import Outcome
 from ..engine.verdict import Verdict
 from ..patch import Patch, Severity
+from . import require
 from .exits import OK, TROUBLE, Complaint
 from .printing import jobs, output
 
@@ -28,9 +29,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _environment(as_json: bool) -> int:
     try:
-        survey.require_deepspeed()
+        require.require_deepspeed()
     except Complaint as complaint:
-        return survey.refused(complaint, as_json)
+        return require.refused(complaint, as_json)
     found = survey.verdicts()
     catalogue = registry.catalogue()
     if as_json:

@@ -15,7 +15,7 @@ from ..engine import registry, survey, verdict
 from ..engine.outcome import STAYS_OUT, Outcome
 from ..engine.settings import Settings
 from ..engine.verdict import Verdict
-from . import processes
+from . import processes, require
 from .exits import INTERRUPTED, OK, TROUBLE, UNSEEN, Complaint
 from .printing import output, progress
 from .printing.sightings import Row, State, as_json, print_rows
@@ -56,11 +56,11 @@ def _seconds(text: str) -> float:
 def run(options: argparse.Namespace) -> int:
     named = [survey.entry(patch_id) for patch_id in dict.fromkeys(options.ids)]
     try:
-        survey.require_deepspeed()
+        require.require_deepspeed()
         processes.require_temporary_directory()
         processes.require_same_packages(NAME)
     except Complaint as complaint:
-        return survey.refused(complaint, options.json)
+        return require.refused(complaint, options.json)
     verdicts = _verdicts(named)
     entries = named or [entry for entry in registry.catalogue().values() if verdicts[entry.id].outcome not in STAYS_OUT]
     rows: list[Row] = []

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-from ..cli.exits import NO_DEEPSPEED, Complaint
-from ..cli.printing import output
 from . import registry, verdict, versions
 from .outcome import UnknownPatch
 from .settings import Settings
@@ -21,26 +17,6 @@ def distributions() -> dict[str, str | None]:
 def heading() -> str:
     """The versions in one line."""
     return versions.described(*SHOWN, *registry.plugin_distributions())
-
-
-def require_deepspeed() -> None:
-    """Raises Complaint where there is no DeepSpeed to look at."""
-    version = versions.installed("deepspeed")
-    if version is None:
-        raise Complaint(f"DeepSpeed is not installed for {sys.executable}: nothing to patch", NO_DEEPSPEED)
-    if not versions.importable("deepspeed"):
-        raise Complaint(
-            f"deepspeed {version} is registered as installed, but its package is missing or empty: reinstall it",
-            NO_DEEPSPEED,
-        )
-
-
-def refused(complaint: Complaint, as_json: bool) -> int:
-    """Prints the complaint as JSON and returns its exit status; raises it where JSON was not asked for."""
-    if not as_json:
-        raise complaint
-    output.print_json({"error": str(complaint), "distributions": distributions(), "patches": []})
-    return complaint.status
 
 
 def verdicts() -> dict[str, verdict.Verdict]:
