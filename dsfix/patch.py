@@ -1,19 +1,23 @@
-"""What a patch file declares: one `Patch`, its changes (the four verbs) and the evidence that its bug is there.
+"""What a patch file declares: one `Patch`, its changes, and the evidence that its bug is present.
 
-Nothing here does any work: the engine (`dsfix.engine`) and the judge (`dsfix.engine.verdict`) read these declarations.
-A *target* is written ``"package.module:Class.function"``, a nested function ``"package.module:outer.<locals>.inner"``.
+Nothing here does any work: `dsfix.engine` reads these declarations. A *target* is written
+``"package.module:Class.function"``, a nested function ``"package.module:outer.<locals>.inner"``.
 """
 
 from __future__ import annotations
 
 import enum
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable, Union
+from typing import TYPE_CHECKING, Any, Callable, Union
+
+if TYPE_CHECKING:
+    from .job import Job
 
 
 class Severity(enum.Enum):
-    """What the bug does to a job."""
+    """What the bug does to a job, worst first."""
 
     WRONG_RESULT = "wrong-result"
     CRASH = "crash"
@@ -24,8 +28,6 @@ class Severity(enum.Enum):
 
 
 class _Targeted:
-    """What has a target: the module that it is in, and the name there ("" for the module itself)."""
-
     target: str
 
     @property
@@ -34,6 +36,7 @@ class _Targeted:
 
     @property
     def qualname(self) -> str:
+        """The name inside the module; "" for the module itself."""
         return self.target.partition(":")[2]
 
 
@@ -41,10 +44,9 @@ class _Targeted:
 class Edit(_Targeted):
     """A change inside the body of one function; exactly one of `after`, `before`, `replace` is the anchor.
 
-    The anchor is Python source, one or more statements or one expression, compared with the function by syntax tree
-    (``not i in x`` and ``i not in x`` are the same);
-    a body that is only ``...`` stands for any body. It has to occur exactly `count` times. `code` takes the anchor's
-    line numbers, and the function's code object is swapped in place.
+    The anchor is Python source, one or more statements or one expression, compared by syntax tree (``not i in x`` and
+    ``i not in x`` are equal); a body that is only ``...`` matches any body. It must occur exactly `count` times.
+    `code` takes the anchor's line numbers. It may call the functions in `uses` by their names.
     """
 
     target: str
@@ -53,6 +55,7 @@ class Edit(_Targeted):
     before: str | None = None
     replace: str | None = None
     count: int = 1
+    uses: tuple[Callable[..., Any], ...] = ()
 
     def __post_init__(self) -> None:
         if sum(a is not None for a in (self.after, self.before, self.replace)) != 1:
@@ -61,15 +64,21 @@ class Edit(_Targeted):
 
     @property
     def anchor(self) -> str:
-        """The source of the anchor, whichever of the three places it is for."""
+        """The source of the anchor, whichever of the three places it marks."""
         return self.after or self.before or self.replace or ""
+
+    @property
+    def written(self) -> str:
+        """`code` as it would be written into the file by hand, with the imports of what it uses."""
+        imports = [f"from {each.__module__} import {each.__qualname__}\n" for each in self.uses]
+        return "".join(imports) + textwrap.dedent(self.code)
 
 
 @dataclass(frozen=True)
 class Replace(_Targeted):
     """Another object in place of a function, class or attribute: ``factory(original) -> replacement``.
 
-    Names under which modules imported earlier hold the original follow.
+    Aliases of the original in modules imported earlier follow.
     """
 
     target: str
@@ -81,13 +90,10 @@ class Replace(_Targeted):
 
 @dataclass(frozen=True)
 class Wrap(_Targeted):
-    """A `wrapt.FunctionWrapper` around a function: ``wrapper(wrapped, instance, args, kwargs)``. Cold paths only."""
+    """Going away with the engine's rewrite."""
 
     target: str
     wrapper: Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
-
-    def __post_init__(self) -> None:
-        _check_target(self.target)
 
 
 @dataclass(frozen=True)
@@ -112,9 +118,9 @@ Change = Union[Edit, Replace, Wrap, Provide]
 
 @dataclass(frozen=True)
 class Source(_Targeted):
-    """Evidence: `code` (statements or one expression, as an Edit's anchor) stands in the body of `target`.
+    """Evidence: `code` (statements or one expression, like an Edit's anchor) appears in the body of `target`.
 
-    Without ``:function`` in the target, `code` stands at the module's top level.
+    Without ``:function`` in the target, `code` appears at the module's top level.
     """
 
     target: str
@@ -123,18 +129,22 @@ class Source(_Targeted):
 
 @dataclass(frozen=True)
 class Patch:
-    """One bug: where it is, what cures it, and how sure that is.
+    """One bug: where it is, what fixes it, and the evidence for both.
 
     title: one line, what users see, without a full stop.
-    symptom: a regular expression that the traceback or the log of a job with the bug shows; "" where nothing shows it.
-    upstream: links to issues and pull requests on GitHub.
-    fixed_in: the first release after the affected ones; None where the newest has the bug.
-    continued_by: the id of the patch for the releases after the affected ones, where they have the bug in other code.
+    severity: what the bug does to a job.
     affects: PEP 440 specifiers per distribution, all of which must hold, e.g. ``{"deepspeed": ">=0.14.1,<0.14.3"}``.
-    present: evidence in the source that the bug is there; together with the anchors of the edits it must tell the
+    changes: the edits; all are made or none.
+    symptom: a regular expression that matches the traceback or log of a job with the bug; "" where nothing shows it.
+    upstream: link to an issue, pull request or commit -> what it did: "reported", "introduced", "fixed in 0.14.3".
+    fixed_in: the first release after the affected ones; None where the newest release has the bug.
+    present: evidence in the source that the bug is present; together with the anchors of the edits it must tell the
         affected releases from all others without a version number, for forks and development builds.
-    fixed: evidence in the source that somebody has fixed it already; any one suffices.
-    before: a module that must not have been imported yet when the patch is applied.
+    fixed: evidence in the source that it is fixed already; any one suffices.
+    continued_by: the id of the patch for later releases, where they have the bug in other code.
+    config: whether a job meets the bug, as far as its config and model show (see `dsfix.job.Job`); None where they do
+        not show it.
+    default: False for a patch that applies only when it is named in DSFIX_ONLY.
     ranks, device: what `reproduce` needs; device is "cuda" (real or emulated) or "cpu".
     """
 
@@ -143,13 +153,14 @@ class Patch:
     affects: Mapping[str, str]
     changes: tuple[Change, ...]
     symptom: str
-    upstream: tuple[str, ...]
+    upstream: Mapping[str, str]
     fixed_in: str | None
     present: tuple[Source, ...] = ()
     fixed: tuple[Source, ...] = ()
     continued_by: str | None = None
-    before: str | None = None
+    config: Callable[[Job], bool] | None = None
     default: bool = True
+    before: str | None = None
     ranks: int = 1
     device: str = "cuda"
     modules: tuple[str, ...] = field(init=False)

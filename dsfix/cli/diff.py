@@ -93,14 +93,14 @@ def _splice(lines: list[str], edit: Edit, place: Place) -> None:
         start, end = place.lineno - 1, place.end_lineno or place.lineno
         head = lines[start].encode()[: place.col_offset]  # columns count bytes
         tail = lines[end - 1].encode()[place.end_col_offset or 0 :]
-        lines[start:end] = (head + edit.code.strip().encode() + tail).decode().splitlines(keepends=True)
+        lines[start:end] = (head + edit.written.strip().encode() + tail).decode().splitlines(keepends=True)
         return
     first, last = place.nodes[0], place.nodes[-1]
     start, end = first.lineno - 1, last.end_lineno or last.lineno
     indent = lines[start].encode()[: first.col_offset].decode()
     if indent.strip():
         raise Complaint(f"{edit.target}: line {first.lineno} holds more than the anchor, it cannot be shown as a diff")
-    code = [f"{line}\n" for line in textwrap.indent(textwrap.dedent(edit.code).strip("\n"), indent).split("\n")]
+    code = [f"{line}\n" for line in textwrap.indent(edit.written.strip("\n"), indent).split("\n")]
     if edit.replace is None:
         start = end = end if edit.after is not None else start
     lines[start:end] = code

@@ -176,16 +176,16 @@ def locate(edit: Edit, function: FunctionNode) -> list[Place]:
         done: Sequence[Place] = [run for run in every if _has_neighbour(edit, run)]
         places: list[Place] = [run for run in every if run not in done]
     else:
-        old, new = as_expression(edit.anchor), as_expression(edit.code)
+        old, new = as_expression(edit.anchor), as_expression(edit.written)
         if old is not None and new is not None:
             before: Sequence[Place] = expressions(function, old)
             after: Sequence[Place] = expressions(function, new)
         else:
-            before, after = runs(function, edit.anchor), runs(function, edit.code)
+            before, after = runs(function, edit.anchor), runs(function, edit.written)
         places = _outside(before, after)  # the fix may hold the anchor: f(x) -> g(f(x))
         done = _outside(after, before)  # or the anchor the fix: if a: f(x) -> f(x)
     if len(done) == edit.count and not places:
-        raise Refused(Outcome.ALREADY_FIXED, f"`{first_line(edit.code)}` is in the source already")
+        raise Refused(Outcome.ALREADY_FIXED, f"`{first_line(edit.written)}` is in the source already")
     if done or len(places) != edit.count:
         also = f", and {len(done)} times as the patch would make it" if done else ""
         raise Refused(
@@ -206,7 +206,7 @@ def _nodes(place: Place) -> Sequence[ast.AST]:
 
 
 def _has_neighbour(edit: Edit, run: Run) -> bool:
-    pattern = _parse(edit.code)
+    pattern = _parse(edit.written)
     if edit.after is not None:
         start = run.start + run.count
         beside = run.statements[start : start + len(pattern)]
@@ -252,7 +252,7 @@ def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
             if isinstance(place, Run):
                 _plan(plans.setdefault(id(place.statements), _Plan(place.statements)), edit, place)
             else:
-                swaps[id(place)] = _placed(copy.deepcopy(as_expression(edit.code)), place)
+                swaps[id(place)] = _placed(copy.deepcopy(as_expression(edit.written)), place)
     for patch_id, nodes in anchors:
         clash = set().union(*(replaced.get(id(node), ()) for node in nodes)) - {patch_id}
         if clash:
@@ -271,9 +271,9 @@ def edit_path(edit: Edit) -> list[str]:
 def _plan(plan: _Plan, edit: Edit, run: Run) -> None:
     first, last = run.start, run.start + run.count - 1
     if edit.after is not None:
-        plan.after.setdefault(last, []).extend(_placed_all(edit.code, run.statements[last]))
+        plan.after.setdefault(last, []).extend(_placed_all(edit.written, run.statements[last]))
         return
-    plan.before.setdefault(first, []).extend(_placed_all(edit.code, run.statements[first]))
+    plan.before.setdefault(first, []).extend(_placed_all(edit.written, run.statements[first]))
     if edit.replace is not None:
         plan.gone.update(range(first, last + 1))
 

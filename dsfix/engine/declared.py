@@ -63,7 +63,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "affects": ("specifiers by distribution", _ranges),
     "changes": ("a tuple of changes", _tuple_of(_change)),
     "symptom": ("a regular expression", lambda value: _text(value) and re.compile(value) is not None),
-    "upstream": ("a tuple of strings", _tuple_of(_text)),
+    "upstream": ("links with what they did", lambda value: all(map(_text, value))),
     "fixed_in": ("a version or None", _no_text_or(_text)),
     "present": ("a tuple of Sources", _tuple_of(_source)),
     "fixed": ("a tuple of Sources", _tuple_of(_source)),

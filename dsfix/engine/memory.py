@@ -131,7 +131,8 @@ def _judged(patch: Patch) -> bytes | None:
 
 
 def _declared(each: Change | Source) -> tuple[object, ...]:
-    return type(each).__name__, *(value for value in vars(each).values() if not callable(value))
+    texts = [value for name, value in vars(each).items() if not callable(value) and name != "uses"]
+    return type(each).__name__, *texts, getattr(each, "written", "")
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int]:

@@ -9,11 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from dsfix.patch import BugPresent
+
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "Adam": torch.optim.Adam,
     "AdamW": torch.optim.AdamW,
     "SGD": torch.optim.SGD,
 }
+
+_NOTHING: Mapping[str, Mapping[str, torch.Tensor]] = {}
 
 
 @dataclass
@@ -79,6 +83,33 @@ def largest_difference(tensors: Mapping[str, torch.Tensor], expected: Mapping[st
     if tensors.keys() != expected.keys() or not tensors:
         raise ValueError(f"names differ: {sorted(tensors.keys() ^ expected.keys()) or 'there are none'}")
     return max((_difference(name, tensors[name], expected[name]) for name in expected), key=lambda d: d.relative)
+
+
+def compare(
+    seen: Mapping[str, torch.Tensor],
+    right: Mapping[str, torch.Tensor],
+    wrong: Mapping[str, Mapping[str, torch.Tensor]] = _NOTHING,
+    *,
+    within: float = 1e-4,
+    after: str = "",
+    what: str = "the parameters",
+) -> str:
+    """What a reproduction reports: `seen` equals `right` up to the relative difference `within`.
+
+    seen, right: tensors by name. wrong: what the bug would have produced, by a phrase that completes "the parameters
+    are ...". after: "after 3 steps".
+
+    Raises:
+        BugPresent: `seen` is one of `wrong`, and not `right`.
+        AssertionError: it is neither.
+    """
+    difference = largest_difference(seen, right)
+    if difference.relative < within:
+        return f"{after} {what} match plain PyTorch within {difference.relative:.1e}".lstrip()
+    for name, tensors in wrong.items():
+        if largest_difference(seen, tensors).relative < within:
+            raise BugPresent(f"{after} {what} are {name}: {difference}".lstrip())
+    raise AssertionError(f"{after} {difference}".lstrip())
 
 
 def _difference(name: str, tensor: torch.Tensor, expected: torch.Tensor) -> Difference:

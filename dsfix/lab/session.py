@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import re
 import shutil
@@ -73,6 +74,20 @@ class Lab:
                 raise CannotTell(f"needs {ranks} GPUs, here are {torch.cuda.device_count()}")
             torch.cuda.set_device(rank_variables.local_rank())
         return torch
+
+    @cached_property
+    def models(self) -> Any:
+        """The module dsfix.lab.models, imported after `torch`."""
+        return self._import_with_torch("dsfix.lab.models")
+
+    @cached_property
+    def reference(self) -> Any:
+        """The module dsfix.lab.reference, imported after `torch`."""
+        return self._import_with_torch("dsfix.lab.reference")
+
+    def _import_with_torch(self, name: str) -> Any:
+        _ = self.torch  # the emulated device has to be loaded before anything imports torch
+        return importlib.import_module(name)
 
     @cached_property
     def deepspeed(self) -> Any:

@@ -42,17 +42,21 @@ class Scenario:
         return self.run.__module__.rpartition(".")[2]
 
     def fingerprint(self) -> str:
-        """Of its module's code: comments, and where imports are from, may change."""
-        tree = _Unimported().visit(ast.parse(inspect.getsource(importlib.import_module(self.run.__module__))))
+        """Of the code of its module without imports, comments, docstrings and titles."""
+        module = importlib.import_module(self.run.__module__)
+        tree = _Bare().visit(ast.parse(inspect.getsource(module)))
         return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
 
 
-class _Unimported(ast.NodeTransformer):
-    def visit_Import(self, node: ast.Import) -> None:
-        return None
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        return None
+class _Bare(ast.NodeTransformer):
+    def visit(self, node: ast.AST) -> ast.AST | None:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            return None
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            del node.body[0]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "scenario":
+            del node.args[0]
+        return self.generic_visit(node)
 
 
 _known: dict[str, Scenario] = {}

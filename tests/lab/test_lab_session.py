@@ -18,10 +18,7 @@ from dsfix.lab import Lab
 
 STEPS, ACCUMULATION, CLIP, RATE = 3, 2, 0.05, 1e-2
 with Lab(sys.argv[1]) as lab:
-    lab.deepspeed
-    from torch.nn import functional
-    from dsfix.lab import models, reference
-
+    models, reference, functional = lab.models, lab.reference, lab.torch.nn.functional
     engine = lab.initialize(models.MLP(), {
         "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": ACCUMULATION, "gradient_clipping": CLIP,
         "optimizer": {"type": "Adam", "params": {"lr": RATE}},
@@ -90,6 +87,18 @@ lab.close()
 print(json.dumps([name for name in ("torch", "deepspeed", "numpy") if name in sys.modules]))
 """
     assert answer(source) == []
+
+
+def test_models_and_reference_load_the_device_first(emulated: None, has_torch: None, answer: Callable[..., Any]) -> None:
+    source = """
+import json, sys
+from dsfix.lab import Lab
+with Lab("cuda") as lab:
+    model = lab.models.MLP().to(lab.device)
+    training = lab.reference.train(lab.models.MLP(), [], None)
+    print(json.dumps([str(model.head.weight.device), sorted(training.parameters) == sorted(model.state_dict())]))
+"""
+    assert answer(source) == ["cuda:0", True]
 
 
 def test_script_on_the_emulated_device(emulated: None, has_deepspeed: None, answer: Callable[..., Any]) -> None:
