@@ -1,8 +1,8 @@
 """What dsfix costs, as ratios measured in one run: ``python bench/costs.py --hot DIR [--pairs N] [--write PAGE]``.
 
-The environment's DeepSpeed is measured; `tox run -e bench` runs this on the release with most patches. CPU time (user +
-system) of fresh processes, with and without by turns, so that a change in the machine's speed meets both alike. DIR
-holds DeepSpeed 0.14.2, whose founding patch is in a function that can be called by itself.
+Measures the environment's DeepSpeed; `tox run -e bench` uses the release with the most patches. CPU time (user +
+system) of fresh processes, alternating with and without dsfix, so that changes in machine speed affect both. DIR
+contains DeepSpeed 0.14.2, in which a patched function can be called on its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 ELSEWHERE = Path(__file__).parent  # not the checkout's root, whose dsfix is not the installed one
 ENVIRONMENT = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's second run has its bytecode
+ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)  # bytecode exists from a user's second run on
 
 PLAIN = "import deepspeed"
 WITH = "import dsfix, deepspeed"
@@ -59,15 +59,15 @@ def cpu_seconds(*arguments: str, **environment: str) -> float:
         stderr=subprocess.PIPE,
     )
     assert process.stderr is not None
-    complaint = process.stderr.read()
+    stderr = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     if status:
-        sys.exit(f"python {' '.join(arguments)[:60]}… failed:\n{complaint.decode()}")
+        sys.exit(f"python {' '.join(arguments)[:60]}… failed:\n{stderr.decode()}")
     return usage.ru_utime + usage.ru_stime
 
 
 def hot_ratio(deepspeed: Path) -> float:
-    """Time of an edited function of 0.14.2, which is in that directory, over time of the same before the edit."""
+    """Time of an edited function over time of the original, in DeepSpeed 0.14.2 from that directory."""
     environment = {**ENVIRONMENT, "PYTHONPATH": str(deepspeed.absolute())}
     done = subprocess.run(
         [sys.executable, "-c", HOT], cwd=ELSEWHERE, env=environment, capture_output=True, text=True, check=False
@@ -80,7 +80,7 @@ def hot_ratio(deepspeed: Path) -> float:
 def table(pairs: int, hot: Path) -> str:
     """The figures as a Markdown table."""
     for arguments in (("-c", PLAIN), ("-c", WITH), ("-m", "dsfix", "list")):
-        cpu_seconds(*arguments)  # bytecode, file caches and what dsfix learns
+        cpu_seconds(*arguments)  # fills bytecode, file caches and dsfix's cache
     imports, first, lists = [], [], []
     for _ in range(pairs):
         plain = cpu_seconds("-c", PLAIN)
@@ -90,19 +90,19 @@ def table(pairs: int, hot: Path) -> str:
         lists.append(cpu_seconds("-m", "dsfix", "list") / plain)
     rows = [
         ("`import dsfix; import deepspeed` / `import deepspeed`, CPU time", imports, "1.03"),
-        ("the same in the first process, which finds nothing in the cache directory", first, ""),
+        ("the same in the first process, with an empty cache directory", first, ""),
         (
-            "a call of an edited function that does not reach the added code / the same unpatched",
+            "a call of an edited function that does not reach the added code / the unpatched function",
             [hot_ratio(hot)],
             "1.00",
         ),
         ("`python -m dsfix list` / `import deepspeed`, CPU time", lists, "0.25"),
     ]
-    lines = ["| what | ratio (median) | quartiles | wanted, at most |", "| --- | --- | --- | --- |"]
-    for what, ratios, wanted in rows:
+    lines = ["| what | ratio (median) | quartiles | limit |", "| --- | --- | --- | --- |"]
+    for what, ratios, limit in rows:
         quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else []
         spread = f"{quartiles[0]:.3f} to {quartiles[2]:.3f}" if quartiles else ""
-        lines.append(f"| {what} | {statistics.median(ratios):.3f} | {spread} | {wanted} |")
+        lines.append(f"| {what} | {statistics.median(ratios):.3f} | {spread} | {limit} |")
     return "\n".join(lines)
 
 
@@ -120,7 +120,7 @@ def main() -> None:
     page = f"""# What dsfix costs
 
 `tox run -e bench` on {date.today()}: {versions}, Python {platform.python_version()}, {os.cpu_count()} cores, \
-{options.pairs} pairs of runs, {time.perf_counter() - started:.0f} s. Ratios, not absolutes.
+{options.pairs} pairs of runs, {time.perf_counter() - started:.0f} s. Ratios, not absolute times.
 
 {figures}
 """

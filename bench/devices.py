@@ -1,6 +1,6 @@
-"""What the look at devices costs, as ratios measured in one run: ``python bench/devices.py [--rounds N]``.
+"""What the device checks cost, as ratios measured in one run: ``python bench/devices.py [--rounds N]``.
 
-Median and quartiles of N rounds (default 31), each of which times both sides of a ratio, one after the other.
+Median and quartiles of N rounds (default 31), each of which times both sides of a ratio in turn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TENSORS = 100_000
 
 
 class Block(nn.Module):
-    """Four parameters, a buffer and as many ordinary attributes as a layer has."""
+    """Four parameters, a buffer and a few ordinary attributes, like a layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,8 +40,8 @@ def row(what: str, call: Callable[[], object], against: Callable[[], object], ca
     ratios = [one / other for one, other in pairs]
     quartiles = statistics.quantiles(ratios, n=4)
     each = statistics.median(one for one, _ in pairs)
-    took = f"{each * 1e6:.1f} µs" if each < 1e-3 else f"{each:.2f} s"
-    return f"| {what} | {statistics.median(ratios):.2f} | {quartiles[0]:.2f} to {quartiles[2]:.2f} | {took} |"
+    time_taken = f"{each * 1e6:.1f} µs" if each < 1e-3 else f"{each:.2f} s"
+    return f"| {what} | {statistics.median(ratios):.2f} | {quartiles[0]:.2f} to {quartiles[2]:.2f} | {time_taken} |"
 
 
 def main() -> None:
@@ -52,12 +52,12 @@ def main() -> None:
     batch = {"input_ids": a, "labels": [b, c], "mask": d, "names": ["x", "y"]}
     model = nn.Sequential(*(Block() for _ in range(TENSORS // 5)))
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, {rounds} rounds\n")
-    print("| what | ratio (median) | quartiles | took |\n| --- | --- | --- | --- |")
+    print("| what | ratio (median) | quartiles | time |\n| --- | --- | --- | --- |")
     check, add = dsfix.check_tensors_device, lambda: a + b
     print(
-        row("`check_tensors_device` of 4 tensors / `a + b` of 4 numbers", lambda: check(a, b, c, d), add, 2000, rounds)
+        row("`check_tensors_device` of 4 tensors / `a + b` of 4 elements", lambda: check(a, b, c, d), add, 2000, rounds)
     )
-    print(row("the same of a batch: a dict of tensors and lists", lambda: check(batch=batch), add, 2000, rounds))
+    print(row("the same for a batch, a dict of tensors and lists", lambda: check(batch=batch), add, 2000, rounds))
     print(
         row(
             f"`placement_report` of {TENSORS} tensors / `list(model.named_parameters())`",

@@ -1,8 +1,8 @@
-"""How fast `explain` reads, against `grep -E`: ``python bench/explain.py [--size MB] [--repeat N] [--write PAGE]``.
+"""How fast `explain` is compared with `grep -E`: ``python bench/explain.py [--size MB] [--repeat N] [--write PAGE]``.
 
-Each log is generated, and read by turns by `python -m dsfix explain` and by `grep -E -c` (LC_ALL=C) with the same
-expressions: those that span lines as one expression for each line, without what only Python's expressions have.
-CPU time (user + system) of whole processes; grep does less, it counts lines that match.
+Each generated log is read alternately by `python -m dsfix explain` and `grep -E -c` (LC_ALL=C) with the same
+expressions; those that span lines become one expression per line, without syntax that only Python supports. CPU time
+(user + system) of whole processes; grep does less, because it only counts matching lines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RANKS = 8
 
 
 def grep_expressions() -> list[str]:
-    """The expressions of all faults as `grep -E` takes them, line by line."""
+    """The expressions of all faults in the syntax of `grep -E`, line by line."""
     found = []
     for fault in faults.known():
         for expression in fault.expressions:
@@ -40,7 +40,7 @@ def grep_expressions() -> list[str]:
 
 
 def steps() -> Iterator[str]:
-    """What 8 ranks print while they train."""
+    """The output of 8 ranks in training."""
     for step in range(10**9):
         for rank in range(RANKS):
             yield (
@@ -57,8 +57,8 @@ def coloured() -> Iterator[str]:
         yield f"\x1b[32m{line[:9]}\x1b[0m{line[9:]}"
 
 
-def dying() -> Iterator[str]:
-    """Every hundred thousand lines eight ranks die of one of the recorded faults, their lines interleaved."""
+def crashing() -> Iterator[str]:
+    """Every 100 000 lines eight ranks crash with one of the recorded tracebacks, their lines interleaved."""
     recorded = cycle([path.read_text(encoding="utf-8").splitlines() for path in sorted(TRACEBACKS.glob("*.txt"))])
     lines = steps()
     while True:
@@ -68,7 +68,7 @@ def dying() -> Iterator[str]:
 
 
 def warning() -> Iterator[str]:
-    """Every tenth line is one of those that are looked for."""
+    """Every tenth line matches an expression."""
     lines = steps()
     while True:
         yield from islice(lines, 9)
@@ -78,8 +78,8 @@ def warning() -> Iterator[str]:
 LOGS = {
     "training steps of 8 ranks": steps,
     "the same in colours": coloured,
-    "8 tracebacks every 100 000 lines": dying,
-    "a line that is looked for every 10 lines": warning,
+    "8 tracebacks every 100 000 lines": crashing,
+    "a matching line every 10 lines": warning,
 }
 
 
@@ -91,9 +91,9 @@ def write(path: Path, lines: Iterator[str], size: int) -> None:
 
 
 def run(command: Sequence[str]) -> tuple[float, int]:
-    """CPU time in seconds, and the largest memory in MB, of one process."""
+    """CPU time in seconds and peak memory in MB of one process."""
     environment = {**os.environ, "LC_ALL": "C"}
-    # to /dev/null grep would stop at the first line that matches
+    # with /dev/null as output, grep would stop at the first matching line
     process = subprocess.Popen(command, cwd=ELSEWHERE, env=environment, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.read()
@@ -131,7 +131,7 @@ def main() -> None:
         figures = table(options.size * 10**6, options.repeat, Path(directory))
     count = sum(len(fault.expressions) for fault in faults.known())
     version = subprocess.run(["grep", "--version"], capture_output=True, text=True).stdout.splitlines()[0]
-    page = f"""# How fast `explain` reads
+    page = f"""# How fast `explain` is
 
 `tox run -e bench-explain` on {date.today()}: {len(faults.known())} faults, {count} expressions, \
 logs of {options.size} MB, Python {platform.python_version()}, {version}, {os.cpu_count()} cores. \

@@ -1,6 +1,6 @@
-"""What it costs `import dsfix` to find that no plug-in is installed: ``python bench/plugins.py``.
+"""What the search for plug-ins adds to `import dsfix` when none is installed: ``python bench/plugins.py``.
 
-Fresh processes; CPU time. The second figure is with 300 more distributions, every other one with entry points.
+CPU time of fresh processes. The second figure is with 300 more distributions, half of them with entry points.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ print(imported, time.process_time() - start)
 
 
 def milliseconds(path: str) -> tuple[float, float]:
-    """CPU time of the import and of the look alone, medians."""
+    """Median CPU time of the import and of the search alone."""
     runs = []
     for _ in range(RUNS):
         done = subprocess.run(
@@ -39,8 +39,8 @@ def milliseconds(path: str) -> tuple[float, float]:
             check=True,
         )
         runs.append([1000 * float(each) for each in done.stdout.split()])
-    imported, looked = zip(*runs)
-    return statistics.median(imported), statistics.median(looked)
+    imported, searched = zip(*runs)
+    return statistics.median(imported), statistics.median(searched)
 
 
 def main() -> None:
@@ -52,10 +52,8 @@ def main() -> None:
             if number % 2:
                 (information / "entry_points.txt").write_text("[console_scripts]\nstand-in = stand_in:main\n")
         for what, path in (("installed here", ""), ("and 300 more", directory)):
-            imported, looked = milliseconds(path)
-            print(
-                f"{what}: import dsfix {imported:.0f} ms, of which the look {looked:.1f} ms ({looked / imported:.1%})"
-            )
+            imported, search = milliseconds(path)
+            print(f"{what}: import dsfix {imported:.0f} ms, the search {search:.1f} ms ({search / imported:.1%})")
 
 
 if __name__ == "__main__":

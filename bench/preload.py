@@ -1,6 +1,6 @@
-"""What a process that preloads torch saves: one cell of the matrix in fresh processes and in forked ones, interleaved.
+"""What preloading torch saves: cells of the matrix in fresh and in forked processes, alternating.
 
-``python bench/preload.py [--repeat N]``: medians of wall-clock time, one cell at a time, and their ratio.
+``python bench/preload.py [--repeat N]``: median wall-clock times, one cell at a time, and their ratio.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
         for patch_id, releases in CELLS:
             entry = registry.catalogue()[patch_id]
             for release in releases:
-                cells.run(entry, release)  # installs it, and starts what preloads
+                cells.run(entry, release)  # installs the release and starts the preloading process
                 seconds: dict[bool, list[float]] = {True: [], False: []}
                 for _ in range(repeat):
                     for fresh in (True, False):
@@ -36,9 +36,10 @@ def main() -> None:
                         cell = cells.run(entry, release, fresh=fresh)
                         seconds[fresh].append(time.monotonic() - begun)
                         assert cell.preloaded is not fresh
-                anew, forked = (statistics.median(seconds[each]) for each in (True, False))
+                fresh_time, forked_time = (statistics.median(seconds[each]) for each in (True, False))
                 print(
-                    f"{patch_id} on {release}: fresh {anew:.1f} s, forked {forked:.1f} s, {forked / anew:.2f}",
+                    f"{patch_id} on {release}: fresh {fresh_time:.1f} s, forked {forked_time:.1f} s, "
+                    f"{forked_time / fresh_time:.2f}",
                     flush=True,
                 )
 

@@ -1,7 +1,7 @@
-"""What a start of Python pays that never imports DeepSpeed: ``python bench/start.py [--pairs N] [--write PAGE]``.
+"""Start-up cost for Pythons that never import DeepSpeed: ``python bench/start.py [--pairs N] [--write PAGE]``.
 
-CPU time (user + system) of `python -c pass` in a bare virtual environment, as it is, with the file that `enable` writes
-and below `run`, by turns, so that a change in the machine's speed meets all alike.
+CPU time (user + system) of `python -c pass` in a bare virtual environment: plain, with the file that `enable` writes,
+and below `run`, alternating, so that changes in machine speed affect all.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 import dsfix
 from dsfix.start import DIRECTORY, pth
 
-IGNORED = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # a user's second start has its bytecode
+IGNORED = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # bytecode exists from a user's second start on
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in IGNORED}
 
 
 class Starts:
-    """A Python, and the variables it is started with."""
+    """A virtual environment's Python and the variables to start it with."""
 
     def __init__(self, directory: Path, **variables: str) -> None:
         venv.create(directory, symlinks=True)
@@ -52,15 +52,15 @@ def table(pairs: int) -> str:
         enabled = Starts(Path(directory, "enabled"))
         pth.write(enabled.packages() / pth.NAME)
         below = Starts(Path(directory, "below"), PYTHONPATH=DIRECTORY)
-        kinds = {"`python -m dsfix enable`": enabled, "`python -m dsfix run`": below, "neither, once more": plain}
+        kinds = {"`python -m dsfix enable`": enabled, "`python -m dsfix run`": below, "neither, again": plain}
         for each in kinds.values():
-            each.milliseconds()  # bytecode and file caches
+            each.milliseconds()  # fills bytecode and file caches
         bases, seen = [], {what: [] for what in kinds}
         for _ in range(pairs):
             bases.append(plain.milliseconds())
             for what, each in kinds.items():
                 seen[what].append(each.milliseconds())
-    lines = ["| start with | ms more (median) | quartiles | ratio (median) |", "| --- | --- | --- | --- |"]
+    lines = ["| start with | added ms (median) | quartiles | ratio (median) |", "| --- | --- | --- | --- |"]
     for what, times in seen.items():
         more = [time - base for time, base in zip(times, bases)]
         first, middle, third = statistics.quantiles(more, n=4)
@@ -70,7 +70,7 @@ def table(pairs: int) -> str:
 
 
 def nanoseconds_per_import() -> float:
-    """What the hook adds to the import of any other module."""
+    """What the hook adds to the import of a module other than DeepSpeed."""
     sys.path.insert(0, DIRECTORY)
     import _dsfix_start
 
@@ -84,14 +84,14 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=500)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    page = f"""# What a start of Python costs that never imports DeepSpeed
+    page = f"""# Start-up cost for Pythons that never import DeepSpeed
 
 `tox run -e bench-start` on {date.today()}: dsfix {dsfix.__version__}, Python {platform.python_version()}, \
-{os.cpu_count()} cores, {options.pairs} starts of each kind by turns, CPU time. Wanted: under 1 ms.
+{os.cpu_count()} cores, {options.pairs} alternating starts of each kind, CPU time. Limit: 1 ms.
 
 {table(options.pairs)}
 
-Each module that such a process imports later: {nanoseconds_per_import():.0f} ns more.
+Each later import of a module takes {nanoseconds_per_import():.0f} ns more.
 """
     print(page)
     if options.write is not None:

@@ -1,9 +1,9 @@
-"""What all patches together add to a step of usual jobs: a ratio of CPU time, per setting.
+"""What all patches together add to a step of common jobs: a ratio of CPU time per setting.
 
     python bench/steps.py [--release X] [--rounds N] [--write FILE]
 
-A round trains each setting without the patches and with them, by turns, in processes of their own. Measured is a step
-of rank 0 (median of a training), told is the median of the rounds' ratios and their quartiles.
+A round trains each setting without and with the patches, in separate processes, and takes the ratio of rank 0's median
+step times. Reports the median and quartiles of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ SETTINGS = (
 
 def seconds(every: trials.Trials, variant: str, setting: space.Setting) -> float:
     """The median CPU time of a step of rank 0."""
-    found, why = told(every, variant, setting, _TIMEOUT, "steps_rank", str(_STEPS))
+    found, why = result(every, variant, setting, _TIMEOUT, "steps_rank", str(_STEPS))
     if found is None:
         sys.exit(f"steps: {variant}, {space.differing(setting)}: {why}")
     return statistics.median(found)
 
 
-def told(
+def result(
     every: trials.Trials, variant: str, setting: space.Setting, timeout: float, module: str, *arguments: str
 ) -> tuple[Any, str]:
-    """What rank 0 of a job writes, whose ranks run that module's `main`; None and its last words where it did not."""
+    """The result that rank 0 of a job running that module's `main` writes; else None and its last line of stderr."""
     with tempfile.TemporaryDirectory(prefix="dsfix-steps-") as name:
         path = os.pathsep.join((str(every.path), str(_HERE)))
         argv = [*every.server(variant).command(module), json.dumps(setting), *arguments, name]
@@ -79,18 +79,18 @@ def main() -> int:
                 found.append(taken[ALL] / taken[NONE])
     lines = [
         "# What a step costs with dsfix\n",
-        f"CPU time of a step of DeepSpeed {options.release} on rank 0, with all patches that apply by without them, on",
-        "usual settings: the median of the rounds and their quartiles, by",
+        f"CPU time of a step of DeepSpeed {options.release} on rank 0, with / without all patches that apply, on",
+        "common settings: median and quartiles of the rounds, measured with",
         f"`python -m tox run -e bench-steps -- --rounds {options.rounds}`.\n",
         "| setting | ratio | quartiles |",
         "| --- | --- | --- |",
     ]
     for setting, found in zip(settings, ratios):
-        told = (
+        shown = (
             ", ".join(f"{name} {level}" for name, level in space.differing(setting).items()) or "stage 0, fp32, 2 ranks"
         )
         low, middle, high = statistics.quantiles(found, n=4)
-        lines.append(f"| {told} | {middle:.3f} | {low:.3f} to {high:.3f} |")
+        lines.append(f"| {shown} | {middle:.3f} | {low:.3f} to {high:.3f} |")
     text = "\n".join(lines) + "\n"
     print(text)
     if options.write:

@@ -1,11 +1,11 @@
-"""What each patch adds to a step of usual jobs, as a ratio of CPU time.
+"""What each patch adds to a step of common jobs, as a ratio of CPU time.
 
     python bench/steps_of_patches.py [--patch ID [ID ...]] [--rounds N]
 
-Each patch is measured on the release that the bystanders look at it on, in the usual settings of steps.py whose steps
-run its lines, two at the most: by turns some steps with the patch and as many without, in one process, all other
-patches there; the fastest with it by the fastest without. bench/steps_of_patches.json has what was measured; a patch
-that is there as it is now is not measured again, unless it is named.
+Each patch is measured on the release on which the bystanders judge it, in at most two of the settings of steps.py whose
+steps run its lines. Blocks of steps with and without the patch alternate in one process, with all other patches
+applied; the ratio is that of the fastest steps. bench/steps_of_patches.json has the results; unless it is named, a
+patch is measured again only after it has changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from matrix.bystanders.trials import ALL
 RECORD = Path(__file__).with_suffix(".json")
 _RANK = "steps_of_patches_rank"
 _SETTINGS_OF_A_PATCH = 2
-_TIMEOUT = 60.0  # seconds: without its patch a job may hang
+_TIMEOUT = 60.0  # seconds; without the patch a job may hang
 
 
 def main() -> int:
@@ -39,10 +39,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     recorded = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
-    there = records.load_all()
+    known = records.load_all()
     waiting: dict[str, list[str]] = {}
     for patch_id in options.patch or catalogue():
-        home = records.home(patch_id, there)
+        home = records.home(patch_id, known)
         same = recorded.get(patch_id, {}).get("of") == fingerprints.of(catalogue()[patch_id]).declaration
         if home is not None and catalogue()[patch_id].patch.default and (options.patch or not same):
             waiting.setdefault(home.release, []).append(patch_id)
@@ -62,25 +62,25 @@ def main() -> int:
 
 
 def _through(release: str) -> list[tuple[space.Setting, list[str]]]:
-    """The settings that the release can train, and the patches whose lines a step runs."""
+    """The settings that the release can train, each with the patches whose lines a step runs."""
     found = []
     with trials.Trials(release) as every:
         for levels in steps.SETTINGS:
             setting = {**space.plain(), **levels}
-            run, _ = steps.told(every, ALL, setting, _TIMEOUT, _RANK, "", "0")
+            run, _ = steps.result(every, ALL, setting, _TIMEOUT, _RANK, "", "0")
             if run is not None:
                 found.append((setting, run))
     return found
 
 
 def _measured(every: trials.Trials, setting: space.Setting, patch_id: str, rounds: int) -> Mapping[str, Any]:
-    """Without a ratio where the job needs the patch."""
-    told = ", ".join(f"{name} {level}" for name, level in space.differing(setting).items()) or "plain"
-    ratios, _ = steps.told(every, ALL, setting, _TIMEOUT, _RANK, patch_id, str(rounds))
+    """The setting and the ratio's quartiles; no quartiles if the job fails without the patch."""
+    shown = ", ".join(f"{name} {level}" for name, level in space.differing(setting).items()) or "plain"
+    ratios, _ = steps.result(every, ALL, setting, _TIMEOUT, _RANK, patch_id, str(rounds))
     if ratios is None:
-        return {"setting": told}
+        return {"setting": shown}
     quartiles = [round(each, 3) for each in statistics.quantiles(ratios, n=4)]
-    return {"setting": told, "quartiles": quartiles}
+    return {"setting": shown, "quartiles": quartiles}
 
 
 if __name__ == "__main__":

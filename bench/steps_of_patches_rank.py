@@ -1,4 +1,4 @@
-"""One rank of a job in which one patch is taken out and put back between steps: `main` is called in its own process."""
+"""One rank of a job in which one patch is reverted and reapplied between steps; `main` is called in its own process."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from steps_rank import Step, train
 
 from dsfix.engine import engine, process
 
-_MARKED = 6  # steps whose marks are told
-_BLOCK = 8  # steps with the patch, then as many without, or the other way round
-_TURNS = 4  # so often for a ratio
+_MARKED = 6  # steps in which the lines that run are recorded
+_BLOCK = 8  # steps with the patch, then as many without, or vice versa
+_TURNS = 4  # pairs of blocks per ratio
 
 
 def main(setting: str, patch_id: str, rounds: str, directory: str) -> int:
-    """Write what `patch_id` adds to a step, a ratio for each round; for "" the ids whose lines a step runs."""
+    """Write a ratio per round for `patch_id`; for "", the ids of the patches whose lines a step runs. Returns 0."""
     return train(setting, directory, lambda step: _ratios(step, patch_id, int(rounds)) if patch_id else _through(step))
 
 
@@ -32,18 +32,18 @@ def _ratios(step: Step, patch_id: str, rounds: int) -> list[float]:
     assert process._engine is not None
     every = process._engine
     state = every.states[patch_id]
-    there = True
+    applied = True
 
     def fastest(wanted: bool) -> float:
-        """Of a block's steps, with the patch or without: what else the machine does can only add."""
-        nonlocal there
-        if wanted and not there:
+        """The fastest of a block's steps, with the patch or without: other load can only add time."""
+        nonlocal applied
+        if wanted and not applied:
             state.done.update({n: engine.apply(state.entry, sys.modules[n], every.memory) for n in state.done})
-        elif there and not wanted:
+        elif applied and not wanted:
             for handle in (each for handles in state.done.values() for each in reversed(handles)):
                 handle.undo()
-        there = wanted
-        step(0)  # what is new about the code is over
+        applied = wanted
+        step(0)  # warms up the changed code
         return min(step(number) for number in range(_BLOCK))
 
     found = []

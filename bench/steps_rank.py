@@ -1,4 +1,4 @@
-"""One rank of a job whose steps are timed: `main` is called in a process of its own."""
+"""One rank of a job whose steps are timed; `main` is called in a separate process."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 from dsfix.lab import Lab
 from matrix.bystanders.watch import Watch
 
-#: Makes the step of a number; its CPU seconds.
+#: Runs the step with that number and returns its CPU seconds.
 Step = Callable[[int], float]
-_WARM_UP = 10  # steps: the first ones allocate
+_WARM_UP = 10  # steps; the first ones allocate
 
 
 def main(setting: str, steps: str, directory: str) -> int:
-    """Write the CPU seconds of each step of a usual training."""
+    """Write the CPU seconds of each step of a common training job. Returns 0."""
     return train(setting, directory, lambda step: [step(number) for number in range(int(steps))])
 
 
 def train(setting: str, directory: str, measure: Callable[[Step], Any]) -> int:
-    """Write what `measure` tells of a usual training that has made its first steps."""
+    """Warm up a common training job and write the result of `measure`. Returns 0."""
     with Lab("cuda") as lab:
         assert lab.deepspeed
         from matrix.bystanders.job import Job

@@ -1,4 +1,4 @@
-"""Run the demonstration's programs and read what they print."""
+"""Runs the programs of the demonstration and reads their output."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-_SECONDS = 300  # before a run counts as hung; it takes about 15
-_SETTINGS = ("DSFIX_", "DS_", "PYTHON", "HF_", "TRANSFORMERS_")  # what the caller's environment might change
+_SECONDS = 300  # time limit of a run, which takes about 15
+_SETTINGS = ("DSFIX_", "DS_", "PYTHON", "HF_", "TRANSFORMERS_")  # variables of the caller that could change a run
 _KEPT = ("DSFIX_CACHE", "HF_HOME")
 
 
 class NotMet(Exception):
-    """An expectation that was not met; the message is the sentence to print."""
+    """An expectation that was not met; the message is printed."""
 
 
 def expect(met: bool, otherwise: str) -> None:
@@ -36,13 +36,13 @@ class Run:
 
     @property
     def last_error(self) -> str:
-        """The last line of a traceback, without the prefix that torch.distributed gives it."""
+        """The last line of a traceback, without the prefix added by torch.distributed."""
         lines = [line for line in self._error_lines() if not line.startswith((" ", "[W")) and ": " in line]
         return lines[-1] if lines else "(nothing on standard error)"
 
     @property
     def last_frame(self) -> str:
-        """The traceback's ``File "…", line N, in function`` where the error was raised."""
+        """The line ``File "...", line N, in function`` of the traceback where the error was raised."""
         return next((line for line in reversed(self._error_lines()) if line.startswith('  File "')), "")
 
     def traceback_end(self, frames: int) -> str:
@@ -52,7 +52,7 @@ class Run:
         return "\n".join(lines[starts[-frames:][0] :]) if starts else self.errors
 
     def losses(self) -> list[float]:
-        """The losses in the order of the steps."""
+        """The losses, by step."""
         return [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", self.output, re.MULTILINE)]
 
     def _error_lines(self) -> list[str]:
@@ -60,9 +60,9 @@ class Run:
 
 
 def train(script: Path, steps: int, **extra: str) -> Run:
-    """Run the training script as the only rank of a job, on the machine that machine/sitecustomize.py describes.
+    """Runs the training script as the only rank of a job, on the machine set up by machine/sitecustomize.py.
 
-    `extra` are more environment variables; its PYTHONPATH goes before the machine's.
+    extra: more environment variables; its PYTHONPATH comes before that of the machine.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -76,7 +76,7 @@ def train(script: Path, steps: int, **extra: str) -> Run:
 
 
 def python(arguments: list[str], environment: dict[str, str], shown: dict[str, str]) -> Run:
-    """Run this Python with `arguments` in this directory, after printing the command with the variables `shown`."""
+    """Prints the command with the variables `shown`, and runs this Python with `arguments` in this directory."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
     print("$", *variables, "python", shlex.join(arguments), end="\n\n", flush=True)
     own = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(_SETTINGS)}

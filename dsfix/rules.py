@@ -1,6 +1,6 @@
-"""Rules of `check` and `doctor`: what is looked for, in which releases it is a mistake, and what to do about it.
+"""Rules of `check` and `doctor`: what each looks for, which releases it applies to, and the remedy.
 
-A rule family is one module with a tuple `RULES`; a package of such modules is a registry, as dsfix.patches is one.
+A rule family is one module with a tuple `RULES`; a package of such modules is a registry, like dsfix.patches.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from packaging.version import InvalidVersion, Version
 
 
 class Level(enum.Enum):
-    ERROR = "error"  # the job will not start, or computes something else than asked for
-    WARNING = "warning"  # likely not what was meant
+    ERROR = "error"  # the job does not start, or computes something other than requested
+    WARNING = "warning"  # probably not intended
     NOTE = "note"  # worth knowing
 
 
 @dataclass(frozen=True)
 class Found:
-    """One place where a rule holds: `where` is a config key or a part of the environment, `what` one sentence."""
+    """One match of a rule: `where` is a config key or a part of the environment, `what` one sentence."""
 
     where: str
     what: str
@@ -33,10 +33,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Rule:
-    """One mistake. `find` gets the facts that its command has collected and yields the places.
+    """One kind of problem. `find` takes the facts that the command has collected and yields the matches.
 
-    `affects` gates it as a patch is gated: PEP 440 specifiers by distribution. `evidence`: links, or what was run.
-    `patches`: ids of the patches that bear on it.
+    `affects`: PEP 440 specifiers by distribution, as for a patch. `evidence`: links, or what was run. `patches`: ids of
+    related patches.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one rule found in one place."""
+    """One match of a rule, as reported."""
 
     rule: str
     level: Level
@@ -72,23 +72,23 @@ class Finding:
 
 @functools.cache
 def load(package: str) -> tuple[Rule, ...]:
-    """The rules of all modules of a package, in the order of the modules' names."""
+    """Returns the rules of all modules of a package, in the order of the modules' names."""
     return tuple(declared(package, "RULES"))
 
 
 def declared(package: str, name: str) -> Iterator[Any]:
-    """What the tuples of that name hold, module by module of a package."""
+    """Yields the items of the tuple of that name of each module of a package."""
     path = importlib.import_module(package).__path__
     for module in sorted(info.name for info in pkgutil.iter_modules(path)):
         yield from getattr(importlib.import_module(f"{package}.{module}"), name)
 
 
 def fits(affects: Mapping[str, str], versions: Mapping[str, str | None]) -> bool:
-    """Whether every distribution that is named is inside its range; one that is absent or unreadable is not."""
-    return all(_inside(specifiers, versions.get(name)) for name, specifiers in affects.items())
+    """Returns whether every distribution is in its range; a missing or invalid version is not."""
+    return all(_in_range(specifiers, versions.get(name)) for name, specifiers in affects.items())
 
 
-def _inside(specifiers: str, version: str | None) -> bool:
+def _in_range(specifiers: str, version: str | None) -> bool:
     try:
         return SpecifierSet(specifiers).contains(Version(version or "").public, prereleases=True)
     except InvalidVersion:
@@ -96,17 +96,17 @@ def _inside(specifiers: str, version: str | None) -> bool:
 
 
 def findings(rules: Iterable[Rule], facts: Any, versions: Mapping[str, str | None]) -> list[Finding]:
-    """What the rules find, the worst first; a rule that fails on these facts says so and costs the others nothing."""
+    """Returns the findings of the rules, worst first; a rule that raises becomes a note."""
     found = []
     for rule in rules:
         if fits(rule.affects, versions):
             try:
-                places = list(rule.find(facts))
+                matches = list(rule.find(facts))
             except Exception as error:
                 what = f"this rule could not be evaluated: {type(error).__name__}: {error}"
-                found.append(Finding(rule.id, Level.NOTE, "", what, "report it"))
+                found.append(Finding(rule.id, Level.NOTE, "", what, "report this bug of dsfix"))
             else:
                 found += [
-                    Finding(rule.id, rule.level, each.where, each.what, rule.remedy, rule.patches) for each in places
+                    Finding(rule.id, rule.level, each.where, each.what, rule.remedy, rule.patches) for each in matches
                 ]
     return sorted(found, key=lambda finding: list(Level).index(finding.level))

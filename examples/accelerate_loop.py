@@ -1,7 +1,7 @@
-"""A training loop of one's own with accelerate: ZeRO-2 and gradient accumulation, a tiny Llama made from a config.
+"""A custom training loop with accelerate: ZeRO-2 and gradient accumulation, a tiny Llama created from a config.
 
 python examples/accelerate_loop.py            # or: accelerate launch, torchrun
-python examples/accelerate_loop.py --plain    # without DeepSpeed, to compare
+python examples/accelerate_loop.py --plain    # without DeepSpeed, for comparison
 """
 
 import dsfix  # first  # noqa: F401  isort: skip

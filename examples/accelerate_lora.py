@@ -1,7 +1,7 @@
-"""A training loop of one's own with accelerate: LoRA under ZeRO-2 with a schedule, on a tiny Llama made from a config.
+"""A custom training loop with accelerate: LoRA under ZeRO-2 with a schedule, on a tiny Llama created from a config.
 
 python examples/accelerate_lora.py            # or: accelerate launch, torchrun
-python examples/accelerate_lora.py --plain    # without DeepSpeed, to compare
+python examples/accelerate_lora.py --plain    # without DeepSpeed, for comparison
 """
 
 import dsfix  # first  # noqa: F401  isort: skip
@@ -27,7 +27,7 @@ model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"
 trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 undecayed = ("bias", "norm.weight", "layernorm.weight")
 groups = [
-    # with LoRA the first has no parameters
+    # with LoRA the first group is empty
     {"params": [p for name, p in trained if name.endswith(undecayed)], "weight_decay": 0.0, "lr": 1e-3},
     {"params": [p for name, p in trained if not name.endswith(undecayed)], "weight_decay": 0.1},
 ]

@@ -1,4 +1,4 @@
-"""The same training with accelerate."""
+"""The training of train.py with accelerate."""
 
 import sys
 
@@ -15,5 +15,5 @@ for step in range(train.STEPS):
             accelerator.backward(train.loss_of(model, train.micro_batch(step, number, deepspeed.comm.get_rank())))
             optimizer.step()
             optimizer.zero_grad()
-# accelerate itself counts one process where there is no GPU
+# without a GPU accelerate counts only one process
 sys.exit(train.judge(accelerator.unwrap_model(model), deepspeed.comm.get_world_size()))

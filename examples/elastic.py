@@ -1,4 +1,4 @@
-"""The same training, in which one worker dies on the first try: torch's elastic agent starts all of them again."""
+"""The training of train.py; one worker dies in the first attempt, and torch's elastic agent restarts all of them."""
 
 import os
 import sys
@@ -6,11 +6,11 @@ import sys
 import deepspeed
 import train
 
-FIRST_TRY = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+FIRST_ATTEMPT = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 
 
 def dies_once(step):
-    if FIRST_TRY and step == 1 and os.environ["RANK"] == "1":
+    if FIRST_ATTEMPT and step == 1 and os.environ["RANK"] == "1":
         print("rank 1 dies", flush=True)
         os._exit(3)
 

@@ -1,6 +1,6 @@
-"""The same training in a process that multiprocessing spawns, with DataLoader workers that are forked and spawned.
+"""The training of train.py in a process spawned by multiprocessing, with forked and spawned DataLoader workers.
 
-Beside its batch a worker hands over how many patches are in force in its own process.
+Each worker also returns the number of patches applied in its process.
 """
 
 import os
@@ -16,7 +16,7 @@ KINDS = ("fork", "spawn")
 
 
 def patches():
-    """How many patches of dsfix are in force in this process."""
+    """The number of dsfix patches applied in this process."""
     dsfix = sys.modules.get("dsfix")
     return sum(each.outcome.value == "applied" for each in dsfix.report()) if dsfix else 0
 
@@ -42,12 +42,12 @@ def rank_0(port):
 
     def from_workers(step, number, rank):
         for kind, loader in zip(KINDS, loaders):
-            inputs, targets, in_force = next(loader)
-            seen[kind].add(in_force)
+            inputs, targets, applied = next(loader)
+            seen[kind].add(applied)
         return inputs, targets
 
     status = train.judge(train.train(from_workers), 1)
-    print("patches in force:", *(f"{kind} {sorted(numbers)}" for kind, numbers in seen.items()), flush=True)
+    print("patches applied:", *(f"{kind} {sorted(numbers)}" for kind, numbers in seen.items()), flush=True)
     sys.exit(status)
 
 

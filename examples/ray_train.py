@@ -1,7 +1,7 @@
-"""The same training in two Ray actors, each a rank.
+"""The training of train.py in two Ray actors, each a rank.
 
-Below `python -m dsfix run` the workers of a cluster that `ray.init` starts have dsfix. Those of a cluster that runs
-already have it where the job asks for it: `python ray_train.py --hook`.
+Below `python -m dsfix run` the workers of a cluster started by `ray.init` have dsfix. Workers of a running cluster have
+it if the job requests it: `python ray_train.py --hook`.
 """
 
 import os
@@ -24,7 +24,7 @@ class Rank:
         return ray.util.get_node_ip_address(), get_free_port()
 
     def train(self, rank, address, port):
-        """The exit status of this rank."""
+        """Trains, and returns the exit status of this rank."""
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
         os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
         import deepspeed

@@ -1,7 +1,7 @@
-"""ZeRO-2 with gradient accumulation on CPU ranks, compared with PyTorch on one process over the same batches.
+"""ZeRO-2 with gradient accumulation on CPU ranks, compared with PyTorch in one process on the same batches.
 
-Nothing here knows of dsfix. The exit status is 1 where the weights differ: DeepSpeed 0.17.6 to 0.18.2 lose all
-micro-batches of a step but the last. Any launcher starts it that sets RANK and WORLD_SIZE.
+This script does not use dsfix. The exit status is 1 if the weights differ: DeepSpeed 0.17.6 to 0.18.2 lose all but the
+last micro-batch of a step. Works with any launcher that sets RANK and WORLD_SIZE.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 import deepspeed
 import torch
 
-# CPU ranks would compile collectives in shared memory first
+# otherwise CPU ranks compile shared-memory collectives first
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 CONFIG = json.loads(Path(__file__).with_name("ds_config.json").read_text())
@@ -41,7 +41,7 @@ def loss_of(model, batch):
 
 
 def train(batch=micro_batch, after_step=lambda step: None):
-    """The model that DeepSpeed has trained; `after_step` is called with the number of each step."""
+    """The model trained by DeepSpeed; `after_step` is called with the number of each step."""
     model = new_model()
     engine, *_ = deepspeed.initialize(model=model, optimizer=new_optimizer(model), config=CONFIG)
     for step in range(STEPS):
@@ -53,7 +53,7 @@ def train(batch=micro_batch, after_step=lambda step: None):
 
 
 def reference(ranks):
-    """The model that PyTorch trains with the batches of all ranks."""
+    """The model trained by PyTorch with the batches of all ranks."""
     model = new_model()
     optimizer = new_optimizer(model)
     for step in range(STEPS):
@@ -66,7 +66,7 @@ def reference(ranks):
 
 
 def judge(trained, ranks):
-    """Says how far the weights are from the reference's, and returns the exit status: 1 where they are not the same."""
+    """Prints the difference from the reference weights; returns the exit status, 1 if they differ."""
     pairs = zip(trained.parameters(), reference(ranks).parameters())
     difference = max((a.detach() - b.detach()).abs().max().item() for a, b in pairs)
     right = difference < 1e-4

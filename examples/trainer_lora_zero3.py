@@ -1,7 +1,7 @@
-"""transformers' Trainer: LoRA of peft under ZeRO-3 with gradient checkpointing, on a tiny Llama made from a config.
+"""transformers' Trainer: LoRA of peft under ZeRO-3 with gradient checkpointing, on a tiny Llama created from a config.
 
 python examples/trainer_lora_zero3.py            # or: torchrun, accelerate launch
-python examples/trainer_lora_zero3.py --plain    # without DeepSpeed, to compare
+python examples/trainer_lora_zero3.py --plain    # without DeepSpeed, for comparison
 """
 
 import dsfix  # first  # noqa: F401  isort: skip

@@ -1,9 +1,9 @@
 """trl's SFTTrainer: full fine-tuning with ZeRO-2, the optimizer offloaded to the CPU, and gradient accumulation.
 
     python examples/trl_sft.py            # or: accelerate launch, torchrun
-    python examples/trl_sft.py --plain    # without DeepSpeed, to compare
+    python examples/trl_sft.py --plain    # without DeepSpeed, for comparison
 
-The model and the tokenizer are tiny and made here; nothing is downloaded.
+The model and the tokenizer are tiny and created here; nothing is downloaded.
 """
 
 import dsfix  # first  # noqa: F401  isort: skip

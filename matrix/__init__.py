@@ -1,8 +1,8 @@
-"""The proofs of the patches: version ranges, bystanders, the sweep of configs, other projects' tests."""
+"""Evidence for the patches: proofs of version ranges, bystanders, the sweep of configs, other projects' tests."""
 
 import sys
 from pathlib import Path
 
-# what is proven is the installed dsfix: the checkout's own has no patches in it
+# proofs are about the installed dsfix; the checkout's dsfix/ has no patches in it
 _CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != _CHECKOUT]

@@ -1,4 +1,4 @@
-"""``python -m matrix COMMAND`` in a checkout: the proofs of the patches' version ranges. Run it through tox."""
+"""``python -m matrix COMMAND`` in a checkout: prove the patches' version ranges. Run it through tox."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matrix.bystanders import command as bystanders
 from matrix.sweep import command as sweep
 from matrix.upstream import command as upstream
 
-# each has NAME, HELP, add_arguments(parser) and run(options) -> exit status, as the commands in dsfix/cli
+# each has NAME, HELP, add_arguments(parser) and run(options) -> exit status
 COMMANDS = (source_proof, run_proof, edges, docs, add, toxini, configkeys, sweep, bystanders, upstream)
 
 
@@ -26,7 +26,7 @@ def main() -> int:
         module.add_arguments(command)
         command.set_defaults(command=module.run)
     options = parser.parse_args()
-    for name in ("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_DISABLE"):  # a proof is about all patches
+    for name in ("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_DISABLE"):  # a proof covers all patches
         os.environ.pop(name, None)
     try:
         _check_installed()
@@ -43,12 +43,12 @@ def main() -> int:
 
 
 def _check_installed() -> None:
-    """Complaint where the dsfix that is imported has other patches than this checkout."""
-    here = Path(__file__).resolve().parents[1] / "patches"
-    [there] = importlib.import_module("dsfix.patches").__path__
-    if _sources(here) != _sources(Path(there)):
+    """Raises Complaint if the patches of the imported dsfix differ from this checkout's."""
+    checkout = Path(__file__).resolve().parents[1] / "patches"
+    [imported] = importlib.import_module("dsfix.patches").__path__
+    if _sources(checkout) != _sources(Path(imported)):
         raise Complaint(
-            f"the dsfix of {sys.executable} has other patches than {here}: `pip install -e .` in this checkout"
+            f"the patches of dsfix in {sys.executable} differ from {checkout}: run `pip install -e .` in this checkout"
         )
 
 

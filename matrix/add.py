@@ -1,4 +1,4 @@
-"""`add`: adds the releases that the index has and the table lacks, and tells what became of every patch there."""
+"""`add`: add new releases from the index to the table, and report what every patch does on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matrix import source_proof, table, toxini
 from matrix.sdists import Index, Unavailable
 
 NAME = "add"
-HELP = "adds the releases that the index has and the table lacks, and tells what became of every patch there"
+HELP = "add new releases from the index to the table, and report what every patch does on them"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -23,13 +23,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: nothing is to be done to any patch; 1: a patch has to change. Raises Complaint."""
+    """0 if no patch has to change, else 1. Raises Complaint."""
     current = table.load()
     index = Index()
     try:
         newest = current.releases[-1].deepspeed
         if newest not in index.sdists:
-            raise Complaint(f"the package index does not offer deepspeed {newest}, which the table has")
+            raise Complaint(f"the package index does not have deepspeed {newest}, which is in the table")
         new = [described(name, index, current) for name in lacking(current, index.sdists)]
     except Unavailable as error:
         raise Complaint(str(error)) from None
@@ -39,26 +39,26 @@ def run(options: argparse.Namespace) -> int:
     extended = with_releases(current, new)
     entries = source_proof.chosen(None)
     environments = toxini.updated(toxini.text(), extended)
-    # first what may be interrupted: a release that is in the table is not looked at again
+    # the proof may be interrupted, so it comes first: a release that is in the table is not checked again
     cells, missing = source_proof.prove(entries, [each.deepspeed for each in new], index)
     table.save(extended)
     toxini.PATH.write_text(environments, encoding="utf-8")
     for each in new:
-        print(f"deepspeed {each.deepspeed} of {each.released} is in the table.")
+        print(f"deepspeed {each.deepspeed} of {each.released} was added to the table.")
         for sentence in misfits(each, extended):
             print(f"  {sentence}")
         for cell in cells:
             if cell.release == each.deepspeed:
-                print(f"  {cell.patch_id}: {became(cell)}")
+                print(f"  {cell.patch_id}: {advice(cell)}")
     for lost in missing:
-        print(f"deepspeed {lost.release} was not looked at: {lost.reason}")
+        print(f"deepspeed {lost.release} was not checked: {lost.reason}")
     print(f"Next: python -m tox run -e matrix -- --release {' '.join(each.deepspeed for each in new)}")
     print("Then: python -m tox run -e docs")
     return TROUBLE if missing or any(cell.mismatches() for cell in cells) else OK
 
 
 def lacking(current: table.Table, offered: Iterable[str]) -> list[str]:
-    """The releases from the table's first on that it lacks."""
+    """The offered releases that are newer than the table's first and not in the table."""
     known = {each.deepspeed for each in current.releases}
     return [name for name in offered if name not in known and Version(name) > current.releases[0].version]
 
@@ -78,7 +78,7 @@ def described(name: str, index: Index, current: table.Table) -> table.Release:
 
 
 def with_releases(current: table.Table, new: Sequence[table.Release]) -> table.Table:
-    """The table with these: CI samples the newest, and still the newest before where its minor series ended."""
+    """The table with these releases. CI samples the newest, and keeps the previous one if it ended its minor series."""
     before = current.releases[-1]
     releases = sorted((*current.releases, *new), key=lambda each: each.version)
     newest = releases[-1]
@@ -90,28 +90,28 @@ def with_releases(current: table.Table, new: Sequence[table.Release]) -> table.T
 
 
 def misfits(release: table.Release, current: table.Table) -> Iterator[str]:
-    """What the release asks for that its environment does not have."""
+    """The requirements of the release that its environment does not meet."""
     for name in release.environments:
         for distribution, version in current.environments[name].distributions.items():
             specifiers = release.requires.get(distribution, "")
             if not SpecifierSet(specifiers).contains(version):
-                yield f"it asks for {distribution} {specifiers}, and {name} has {version}: it needs another environment"
+                yield f"requires {distribution} {specifiers}, but {name} has {version}: it needs another environment"
 
 
-def became(cell: source_proof.Judged) -> str:
-    """What became of the patch on this release, and what to do."""
+def advice(cell: source_proof.Judged) -> str:
+    """What the patch does on this release, and what to change."""
     outcome, reason = cell.source.outcome, cell.source.reason
     if cell.inside:
         if cell.number.outcome is Outcome.PENDING and outcome is Outcome.PENDING:
-            return "affected still" if not cell.faults else f"drifted, {'; '.join(cell.faults)}: adapt its changes"
+            return "still affected" if not cell.faults else f"drifted, {'; '.join(cell.faults)}: adapt its changes"
         if Outcome.ALREADY_FIXED in (cell.number.outcome, outcome):
-            return f"fixed there, {reason}: end its range before {cell.release}, and set fixed_in to it"
+            return f"fixed, {reason}: end its range before {cell.release}, and set fixed_in to it"
         return (
-            f"{cell.number.outcome.value}, {cell.number.reason}: where the bug is gone, end its range before "
-            f"{cell.release}, set fixed_in to it and add the evidence to `fixed`; where it is not, adapt its changes"
+            f"{cell.number.outcome.value}, {cell.number.reason}: if the bug is gone, end its range before "
+            f"{cell.release}, set fixed_in to it and add the evidence to `fixed`; otherwise adapt its changes"
         )
     if outcome is Outcome.PENDING:
-        return f"outside its range, and the bug is in the source: let its range hold {cell.release}"
+        return f"outside its range, but the bug is in the source: extend its range to {cell.release}"
     if outcome.trouble:
         return f"{outcome.value}, {reason}"
     return "not affected" if outcome is Outcome.NOT_AFFECTED else "not affected, the fix is in the source"

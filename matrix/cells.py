@@ -21,7 +21,7 @@ _LONGEST_DETAIL = 800  # characters
 
 
 class Cells:
-    """Runs cells, several at a time if called by several threads. A context manager."""
+    """Runs cells; thread-safe. A context manager."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -38,21 +38,21 @@ class Cells:
         self._stack.close()
 
     def run(self, entry: Entry, release: str, fresh: bool = False, without: Run | None = None) -> Cell:
-        """`fresh`: in processes that have imported nothing. Otherwise what is no plain yes or no is repeated in such.
-        `without`: what was seen without the patch, if that need not be run.
+        """Run one cell, by default in preloaded processes, repeated in fresh ones unless it is a plain yes or no.
 
-        Raises environments.Unavailable where the release, or a process, cannot be had.
+        fresh: use fresh processes at once. without: the known run without the patch, which is then not repeated.
+        Raises environments.Unavailable if the release cannot be installed or a process cannot be started.
         """
         path = self._installed(release)
         preloaded = None if fresh else self.preloaded_for(entry)
         if preloaded is not None:
             cell = _cell(entry, release, path, preloaded, without)
-            if proofs.judge(entry.patch, cell)[0] in (State.CURED, State.NOT_AFFECTED):
+            if proofs.judge(entry.patch, cell)[0] in (State.FIXED, State.NOT_AFFECTED):
                 return cell
         return _cell(entry, release, path, None)
 
     def _installed(self, release: str) -> Path:
-        """What cannot be had is tried once."""
+        """The release's directory; a failed installation is not tried again."""
         if release in self._broken:
             raise environments.Unavailable(self._broken[release])
         try:
@@ -62,14 +62,14 @@ class Cells:
             raise
 
     def preloaded_for(self, entry: Entry) -> Preloaded | None:
-        """The process that forks its ranks; None where each has to be a fresh one."""
+        """The process that forks the patch's ranks; None if each has to be a fresh one."""
         device = entry.patch.device
         with self._lock:
             if device not in self._preloaded:
                 try:
                     self._preloaded[device] = self._stack.enter_context(Preloaded(device))
                 except LabUnavailable as reason:
-                    print(f"{device}: torch is imported anew for each process: {reason}", file=sys.stderr)
+                    print(f"{device}: each process imports torch itself: {reason}", file=sys.stderr)
                     self._preloaded[device] = None
             found = self._preloaded[device]
         return found if found is not None and found.takes(entry.patch) else None
@@ -94,7 +94,7 @@ def _sighting(entry: Entry, release: str, patched: bool, path: Path, preloaded: 
         sighting = run(entry.id, patched, TIMEOUT, path)
     else:
         sighting = run(entry.id, patched, TIMEOUT, path, preloaded.command("dsfix.lab.reproduction"))
-    if sighting.outcome == "cannot-tell" and not sighting.versions:  # no reproduction has said so
+    if sighting.outcome == "cannot-tell" and not sighting.versions:  # not the reproduction's answer
         raise environments.Unavailable(f"{entry.id} on deepspeed {release} could not be run: {sighting.detail}")
     return sighting
 

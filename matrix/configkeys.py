@@ -1,4 +1,4 @@
-"""`keys`: which release reads which key of its config, by the source of each, into dsfix/check/keys.json."""
+"""`keys`: write dsfix/check/keys.json, the config keys that each release reads, from its source."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PATH = Path(__file__).resolve().parents[1] / "dsfix" / "check" / "keys.json"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--check", action="store_true", help="write nothing; exit status 1 where the file is stale")
+    command.add_argument("--check", action="store_true", help="write nothing; exit status 1 if the file is stale")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Raises Complaint."""
+    """0 unless --check finds the file stale. Raises Complaint."""
     try:
         text = generate([each.deepspeed for each in table.load().releases], Index().sources)
     except Unavailable as error:
@@ -30,19 +30,19 @@ def run(options: argparse.Namespace) -> int:
     stale = not PATH.is_file() or PATH.read_text(encoding="utf-8") != text
     if not options.check:
         PATH.write_text(text, encoding="utf-8")
-        print(f"{PATH.name} {'written' if stale else 'is what it was'}")
+        print(f"{PATH.name} {'written' if stale else 'is unchanged'}")
         return OK
     print("keys.json is stale: `python -m tox run -e docs -- keys` writes it" if stale else "keys.json is up to date")
     return TROUBLE if stale else OK
 
 
 def generate(releases: list[str], sources: Callable[[str], Path]) -> str:
-    """The file's text; `sources` gives the directory that holds a release's package."""
+    """The file's text; `sources` returns the directory that contains a release's package."""
     return as_file({release: keys.flatten(extract.known(sources(release) / "deepspeed")) for release in releases})
 
 
 def as_file(releases: dict[str, dict[str, str]]) -> str:
-    """One line for each key, so that a release shows in a diff as the lines that it changes."""
+    """The file's text, one line per key, so that diffs stay small."""
     merged = keys.merged(releases)
     lines = [f"  {json.dumps(path)}: {json.dumps(spans)}" for path, spans in merged["keys"].items()]
     head = f'{{\n "releases": {json.dumps(merged["releases"])},\n "keys": {{\n'

@@ -1,4 +1,4 @@
-"""`docs`: the pages that are generated from the catalogue, the table of releases and the record."""
+"""`docs`: write the pages generated from the catalogue, the table of releases and the records."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from dsfix.engine import registry
 from dsfix.engine.registry import Entry
 from matrix import proofs, table
 from matrix.edges import near, required
-from matrix.pages import catalogue, data, evidence, markdown, matrix_page
+from matrix.pages import catalogue, data, errors, evidence, markdown, matrix_page
 from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
 
 NAME = "docs"
-HELP = "write docs/catalogue.md, docs/matrix.md and docs/matrix/ from the table and what was run"
+HELP = "write docs/catalogue.md, docs/errors.md, docs/matrix.md and docs/matrix/index.html"
 CHECKOUT = Path(__file__).resolve().parents[1]
 _COMMAND = "python -m tox run -e docs"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--check", action="store_true", help="write nothing; exit status 1 where a page is stale or a cell is missing"
+        "--check", action="store_true", help="write nothing; exit status 1 if a page is stale or a cell is missing"
     )
 
 
 def run(options: argparse.Namespace) -> int:
+    """0 unless --check finds a fault or a stale page."""
     entries, broken = registry.load()
     found = evidence.collect(entries.values(), table.load(), proofs.DIRECTORY)
     complaints = [f"patch {each.id} cannot be loaded and is on no page: {each.reason}" for each in broken]
@@ -43,18 +44,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def generate(found: Evidence) -> dict[str, str]:
-    """The path of each page in the checkout -> its text."""
-    tree = data.tree(found)
+    """Path in the checkout -> text, for each page."""
     return {
         "docs/catalogue.md": catalogue.render(found),
+        "docs/errors.md": errors.render(found),
         "docs/matrix.md": markdown.render(found),
-        "docs/matrix/matrix.json": data.as_file(tree),
-        "docs/matrix/index.html": matrix_page.render(tree),
+        "docs/matrix/index.html": matrix_page.render(data.tree(found)),
     }
 
 
 def write(found: Evidence, checkout: Path) -> None:
-    """Write all pages, and name those that have changed."""
+    """Write all pages, and print those that have changed."""
     for name, content in generate(found).items():
         path = checkout / name
         if not path.is_file() or path.read_text(encoding="utf-8") != content:
@@ -64,22 +64,22 @@ def write(found: Evidence, checkout: Path) -> None:
 
 
 def stale(found: Evidence, checkout: Path) -> list[str]:
-    """One sentence for each page that is not what `write` would write."""
+    """One sentence for each page that is missing or stale."""
     complaints = []
     for name, content in generate(found).items():
         path = checkout / name
         if not path.is_file():
             complaints.append(f"{name} is missing: `{_COMMAND}` writes it")
         elif path.read_text(encoding="utf-8") != content:
-            complaints.append(f"{name} is not what the patches, the table and the record say: `{_COMMAND}` writes it")
+            complaints.append(f"{name} is stale: `{_COMMAND}` writes it")
     return complaints
 
 
 def faults(found: Evidence, directory: Path) -> list[str]:
-    """One sentence for each thing in the record, or missing there, that keeps it from proving the patches' ranges."""
+    """One sentence for each reason why the records do not prove the patches' ranges."""
     ids = {entry.id for entry in found.entries}
     complaints = [
-        f"matrix/proofs/{path.name} is the record of no patch: delete it"
+        f"matrix/proofs/{path.name} belongs to no patch: delete it"
         for path in sorted(directory.glob("*.json"))
         if path.stem not in ids
     ]
@@ -91,18 +91,18 @@ def faults(found: Evidence, directory: Path) -> list[str]:
 
 
 def _unproven(found: Evidence, entry: Entry) -> list[str]:
-    """A release of DeepSpeed that the patch claims, on which no column shows the bug cured."""
+    """A sentence about claimed releases on which no column shows that the patch fixes the bug."""
     columns = found.cells[entry.id].values()
-    cured = {release for cells in columns for release, judged in cells.items() if judged.state is State.CURED}
+    fixed = {release for cells in columns for release, judged in cells.items() if judged.state is State.FIXED}
     claimed = SpecifierSet(entry.patch.affects.get("deepspeed", ""))
-    lacking = [each for each in found.releases if claimed.contains(each) and each not in cured]
+    lacking = [each for each in found.releases if claimed.contains(each) and each not in fixed]
     if not lacking:
         return []
-    return [f"{entry.id}: nowhere was the bug seen, and gone with the patch, on {table.span(lacking, found.releases)}"]
+    return [f"{entry.id}: no column shows that it fixes the bug on {table.span(lacking, found.releases)}"]
 
 
 def _faults(found: Evidence, entry: Entry, column: Column, needed: bool) -> list[str]:
-    """`needed`: all cells near the patch's range have to be there; in other columns, what tells something is run."""
+    """What is wrong in one column. needed: whether it must have all cells near the patch's range."""
     patch_id = entry.id
     cells = found.cells[patch_id][column.name]
     complaints = [
@@ -131,7 +131,7 @@ def _faults(found: Evidence, entry: Entry, column: Column, needed: bool) -> list
         if judged.cell is not None and judged.cell.versions.get(name, "").partition("+")[0] not in ("", version)
     }
     complaints += [
-        f"{patch_id} was run in {column.name} beside {name} {version}, and the table has "
+        f"{patch_id} was run in {column.name} with {name} {version}, but the table has "
         f"{column.environment.distributions[name]}: `{column.command} -- --patch {patch_id} --again` runs it again"
         for name, version in sorted(others)
     ]

@@ -1,4 +1,4 @@
-"""``python -m matrix edges``: run the cells where a patch's claim changes, in the environment that this Python is."""
+"""``python -m matrix edges``: run the cells at the ends of each patch's range, in this Python's environment."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from matrix.table import Environment
 
 NAME = "edges"
 HELP = "run the last affected release of each patch; records nothing"
-_ANSWERS = (State.CURED, State.NOT_AFFECTED)
+_ANSWERS = (State.FIXED, State.NOT_AFFECTED)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--patch", nargs="+", metavar="ID", help="these patches only")
-    parser.add_argument("--one-in", type=runner.jobs, default=1, metavar="N", help="every Nth patch only")
+    parser.add_argument("--patch", nargs="+", metavar="ID", help="only these patches")
+    parser.add_argument("--one-in", type=runner.jobs, default=1, metavar="N", help="only every Nth patch")
     parser.add_argument(
-        "--whole", action="store_true", help="the first one, the unaffected neighbours and the newest release, too"
+        "--whole",
+        action="store_true",
+        help="also the first affected release, the unaffected neighbours and the newest release",
     )
-    parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells at a time")
+    parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells in parallel")
 
 
 def edges(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
-    """Of the releases, in order: those that the patch claims and whose neighbour it does not, and the reverse.
+    """The releases at which the claim begins or ends, with their unclaimed neighbours, in order.
 
-    Where the claim reaches the first or the last release, that one too; and the last release in any case.
+    Includes the first release if it is claimed, and always the last.
     """
     inside = [claimed(patch, environment, release) for release in releases]
     found = []
@@ -48,27 +50,27 @@ def edges(patch: Patch, environment: Environment, releases: Sequence[str]) -> li
 
 
 def near(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
-    """Of the releases, in order: those that the patch claims, the two on either side of them, and the last one."""
+    """The claimed releases, the two on either side of them, and the last release, in order."""
     inside = [number for number, release in enumerate(releases) if claimed(patch, environment, release)]
     wanted = {number + step for number in inside for step in range(-2, 3)} | {len(releases) - 1}
     return [release for number, release in enumerate(releases) if number in wanted]
 
 
 def required(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
-    """What has to be run anew once the patch has changed: the edges, and the last claimed release of each minor."""
+    """The releases to run again after the patch has changed: the edges and the last claimed release of each minor."""
     last = {Version(each).release[:2]: each for each in releases if claimed(patch, environment, each)}
     wanted = {*edges(patch, environment, releases), *last.values()}
     return [release for release in releases if release in wanted]
 
 
 def claimed(patch: Patch, environment: Environment, release: str) -> bool:
-    """Whether the patch claims to be for the release in that environment."""
+    """Whether the patch claims the release in that environment."""
     versions = {**environment.distributions, "python": environment.python, "deepspeed": release}
     return proofs.inside(patch, versions)
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: nothing contradicts a claim; 1: a cell does, or could not be run. Raises Complaint."""
+    """0 if no cell contradicts a claim; 1 if one does or could not be run. Raises Complaint."""
     environment = environments.current(table.load())
     gpu = environments.gpu()
     releases = [release.deepspeed for release in table.load().run_in(environment.name)]
@@ -92,5 +94,5 @@ def run(options: argparse.Namespace) -> int:
             before = proofs.load(entry).cell(recording.column(environment.name, gpu, entry), release)
             known = proofs.judge(entry.patch, before)[0] in _ANSWERS
             bad += state is State.WRONG or (state is State.CANNOT_TELL and known)
-    print(f"{len(tasks)} cells at the edges, {bad} of them wrong or without the answer that is in the record")
+    print(f"{len(tasks)} cells at the edges, {bad} of them wrong or without the recorded answer")
     return TROUBLE if bad else OK

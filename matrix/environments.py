@@ -1,4 +1,4 @@
-"""The environment that this Python is, and DeepSpeed's releases beside it, each installed once into dsfix's cache."""
+"""This Python's environment, and DeepSpeed's releases for it, each installed once into dsfix's cache."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -18,6 +19,7 @@ from dsfix.engine.cache import cache_directory
 from dsfix.lab.cuda.compiling import locked
 from dsfix.lab.distributions import gpu_visible, torch_build
 from dsfix.lab.errors import LabUnavailable
+from dsfix.start import DIRECTORY
 from matrix import table
 
 _GPU_NAME = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
@@ -25,25 +27,25 @@ _INSTALL_TIMEOUT = 900  # seconds
 
 
 class Unavailable(Complaint):
-    """What is asked for cannot be had here; the message is one sentence."""
+    """Something required is not available here; the message is one sentence."""
 
 
 def current(releases: table.Table) -> table.Environment:
-    """The table's environment that has this Python's minor version and this torch. Raises Unavailable."""
+    """The table's environment with this Python's minor version and torch. Raises Unavailable."""
     python = ".".join(platform.python_version_tuple()[:2])
     try:
         torch = importlib.metadata.version("torch").partition("+")[0]
     except importlib.metadata.PackageNotFoundError:
-        raise Unavailable("torch is not installed beside this Python") from None
+        raise Unavailable("torch is not installed in this Python") from None
     for each in releases.environments.values():
         if (each.python, each.torch) == (python, torch):
             return each
     known = ", ".join(f"Python {each.python} with torch {each.torch}" for each in releases.environments.values())
-    raise Unavailable(f"Python {python} with torch {torch} is no environment of the table, which has {known}")
+    raise Unavailable(f"Python {python} with torch {torch} is not an environment of the table, which has {known}")
 
 
 def gpu() -> str:
-    """The name of the GPU that reproductions use here, "" where there is none."""
+    """The name of the GPU that reproductions use here, "" if there is none."""
     if torch_build().gpu is None or not gpu_visible():
         return ""
     done = subprocess.run([sys.executable, "-c", _GPU_NAME], capture_output=True, text=True)
@@ -51,10 +53,10 @@ def gpu() -> str:
 
 
 def installed(release: str) -> Path:
-    """The directory, for PYTHONPATH, of that DeepSpeed, installed without its dependencies if it is not there yet.
+    """The directory, for PYTHONPATH, of that DeepSpeed release, installed without dependencies on first use.
 
-    One per torch and Python, for DeepSpeed's setup.py looks at both. Raises Unavailable with the installer's reason, or
-    where one of its dependencies is not beside this Python.
+    One per torch and Python, because DeepSpeed's setup.py depends on both. Raises Unavailable with the installer's
+    reason, or if a dependency is not installed in this Python.
     """
     try:
         shelf = cache_directory() / "releases" / f"torch{torch_build().version}-{sys.implementation.cache_tag}"
@@ -68,12 +70,18 @@ def installed(release: str) -> Path:
         raise Unavailable(f"deepspeed {release} cannot be installed: {error}") from None
     absent = _absent(directory)
     if absent:
-        raise Unavailable(f"deepspeed {release} needs {', '.join(absent)}, not installed beside this Python")
+        raise Unavailable(f"deepspeed {release} needs {', '.join(absent)}, not installed in this Python")
     return directory.absolute()
 
 
+def with_dsfix(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process that loads dsfix at start, as with `python -m dsfix run`."""
+    path = [DIRECTORY, environment.get("PYTHONPATH", "")]
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
 def _absent(directory: Path) -> list[str]:
-    """The names of the installed release's dependencies that are not there."""
+    """The names of the release's dependencies that are not installed."""
     [found] = importlib.metadata.distributions(path=[str(directory)])
     needed = [Requirement(text) for text in found.requires or ()]
     names = [each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
@@ -85,9 +93,9 @@ def _install(release: str, directory: Path) -> None:
     if uv is None:
         raise Unavailable(f"deepspeed {release} cannot be installed: uv is not found")
     partial = directory.with_name(f".{directory.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of an installation that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # left by an installation that was killed
     command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--no-build-isolation", "--no-deps"]
-    command += ["--compile-bytecode"]  # a reproduction writes none
+    command += ["--compile-bytecode"]  # reproductions do not write bytecode
     environment = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
     environment["DS_BUILD_OPS"] = "0"
     try:
@@ -99,13 +107,13 @@ def _install(release: str, directory: Path) -> None:
             timeout=_INSTALL_TIMEOUT,
         )
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"deepspeed {release} cannot be installed: no end after {_INSTALL_TIMEOUT} s") from None
+        raise Unavailable(f"deepspeed {release} cannot be installed: not finished after {_INSTALL_TIMEOUT} s") from None
     if done.returncode != 0:
         raise Unavailable(f"deepspeed {release} cannot be installed: {_reason(done.stderr)}")
     os.replace(partial, directory)
 
 
 def _reason(stderr: str) -> str:
-    """uv's message as one line: it is drawn as a tree, broken into lines."""
+    """uv's message, which is drawn as a tree, as one line."""
     words = (word.strip("\u00d7├╰│─▶") for word in stderr.split())
     return " ".join(word for word in words if word)[:300] or "no message"

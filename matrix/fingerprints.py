@@ -1,6 +1,6 @@
-"""Fingerprints of a patch, by which a record knows what was run: of what it declares, and of its reproduction.
+"""Fingerprints of a patch, which records use to detect changes: of its declaration and of its reproduction.
 
-Words do not count: neither title, story and comments, nor what `reproduce` says of what it saw.
+Text does not count: title, docstrings, comments, and the messages of `reproduce`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import NamedTuple
 from dsfix.engine.registry import Entry
 from dsfix.patch import Change, Edit, Source
 
-_SAYS = ("BugPresent", "CannotTell", "AssertionError")
+_MESSAGES = ("BugPresent", "CannotTell", "AssertionError")
 _DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Fingerprint(NamedTuple):
-    """declaration: whom the patch is for, its changes, their helpers and the evidence. reproduction: the job."""
+    """declaration: versions, changes, their helpers and the evidence. reproduction: the job."""
 
     declaration: str
     reproduction: str
 
 
 def of(entry: Entry) -> Fingerprint:
-    """Both fingerprints of a patch as it is now."""
+    """Both fingerprints of the patch in its current version."""
     defined = _defined(ast.parse(inspect.getsource(entry.module)))
     return Fingerprint(_digest(_declared(entry, defined)), _digest(_reproduced(entry, defined)))
 
@@ -52,7 +52,7 @@ def _parts(each: Change | Source) -> Iterator[str]:
 
 
 def _helpers(entry: Entry) -> list[str]:
-    """The functions of the patch's file that its changes use: factories, and what the text of an Edit names."""
+    """The functions of the patch's file that its changes use: factories, and names in the text of an Edit."""
     names = [getattr(value, "__name__", "") for each in entry.patch.changes for value in vars(each).values()]
     for each in entry.patch.changes:
         if isinstance(each, Edit):
@@ -66,7 +66,7 @@ def _reproduced(entry: Entry, defined: dict[str, ast.stmt]) -> Iterator[str]:
 
 
 def _defined(tree: ast.Module) -> dict[str, ast.stmt]:
-    """What the file defines at its top level, by name, without docstrings and without what is said."""
+    """The file's top-level definitions by name, without docstrings and messages."""
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
             del node.body[0]
@@ -85,7 +85,7 @@ def _defined(tree: ast.Module) -> dict[str, ast.stmt]:
 
 def _silence(tree: ast.Module) -> None:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _SAYS:
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _MESSAGES:
             node.args = []
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "compare":
             node.keywords = [each for each in node.keywords if each.arg not in ("after", "what")]
@@ -99,14 +99,14 @@ def _silence(tree: ast.Module) -> None:
 
 
 class _Unimported(ast.NodeTransformer):
-    """Leaves out imports from dsfix: where something lies there may change."""
+    """Removes imports from dsfix, whose modules may move."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:
         return None if (node.module or "").partition(".")[0] == "dsfix" else node
 
 
 def _sources(names: Iterable[str], defined: dict[str, ast.stmt]) -> Iterator[str]:
-    """The source of these definitions and of all that they use of the file, in the file's order."""
+    """The source of these definitions and of everything in the file that they use, in the file's order."""
     reached: set[str] = set()
     waiting = [name for name in names if name in defined]
     while waiting:
@@ -120,7 +120,7 @@ def _sources(names: Iterable[str], defined: dict[str, ast.stmt]) -> Iterator[str
 
 
 def _names(node: ast.AST) -> list[str]:
-    """The names that a piece of code uses, imports included."""
+    """The names that a piece of code uses, including imports."""
     found = []
     for each in ast.walk(node):
         if isinstance(each, ast.Name):

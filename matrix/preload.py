@@ -1,7 +1,7 @@
-"""A process that has torch already and is forked for each rank, so that a cell does not wait for torch's import.
+"""A process that has imported torch and forks the ranks, so that cells do not wait for torch's import.
 
-In the forked rank dsfix and DeepSpeed are imported anew, but after torch. So a patch of what is preloaded does not run
-here, and what a rank here says against a claim has to be repeated in a fresh process.
+A forked rank imports dsfix and DeepSpeed itself, but after torch. Patches of preloaded modules therefore cannot be run
+in it, and results that contradict a claim have to be repeated in a fresh process.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _RANK = Path(__file__).with_name("preload_rank.py")
 
 
 class Preloaded:
-    """The process, for ranks on "cuda" (emulated) or "cpu". A context manager; ends with this process, too.
+    """The process, for ranks on "cuda" (emulated) or "cpu". A context manager; also ends with this process.
 
-    scripts: are run there once, with these variables of the environment, for more that ranks need not wait for; the
-    dsfix that the last one imports is theirs. Raises LabUnavailable where there can be none.
+    scripts: run once in it, with `environment`, to preload more; ranks use the dsfix that the last one imports. Raises
+    LabUnavailable if the process cannot be started.
     """
 
     def __init__(self, device: str, *scripts: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -39,10 +39,10 @@ class Preloaded:
         self._directory = tempfile.TemporaryDirectory(prefix="dsfix-preload-")
         scratch = Path(self._directory.name)
         path = str(scratch / "socket")
-        # -P: not this directory on sys.path
+        # -P keeps this directory off sys.path
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_SERVER), path, device, *map(str, scripts)],
-            # torch 2.3's inductor starts a pool of threads otherwise, which a fork would lose
+            # otherwise torch 2.3's inductor starts a pool of threads, which a fork would lose
             env={
                 **isolated(scratch),
                 "TORCHINDUCTOR_COMPILE_THREADS": "1",
@@ -55,19 +55,19 @@ class Preloaded:
             start_new_session=True,
         )
         assert self._process.stdout is not None
-        told = self._process.stdout.readline()
-        if not told:
+        answer = self._process.stdout.readline()
+        if not answer:
             self.close()
             raise LabUnavailable("the process that preloads torch has ended")
-        self._modules = frozenset(json.loads(told))
+        self._modules = frozenset(json.loads(answer))
         self._path = path
 
     def command(self, module: str) -> tuple[str, ...]:
-        """What starts a rank that imports `module` first and calls its `main` with the arguments that are added."""
+        """The command that starts a rank, which calls `main` of `module` with the arguments appended to it."""
         return (sys.executable, "-I", "-S", str(_RANK), self._path, module)
 
     def takes(self, patch: Patch) -> bool:
-        """Whether a rank here is for this patch what a fresh process is: none of its modules is there already."""
+        """Whether a rank is equivalent to a fresh process for this patch: none of its modules is preloaded."""
         return self._modules.isdisjoint([*patch.modules, patch.before or ""])
 
     def close(self) -> None:

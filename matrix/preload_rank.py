@@ -1,7 +1,7 @@
-"""``preload_rank.py SOCKET MODULE ARGUMENT...``: forked there, a rank calls `main` of MODULE; this ends as it ends.
+"""``preload_rank.py SOCKET MODULE ARGUMENT...``: has the server fork a rank that calls `main` of MODULE.
 
-The rank takes over this process's environment, directory, standard output and error, and dies with it. Standard library
-only.
+The rank takes over this process's environment, directory, standard output and error, and ends with it; this process
+exits with the rank's status. Standard library only.
 """
 
 from __future__ import annotations

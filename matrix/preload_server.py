@@ -1,6 +1,6 @@
-"""``preload_server.py SOCKET DEVICE [SCRIPT]...``: imports torch, then forks a rank whenever preload_rank.py asks.
+"""``preload_server.py SOCKET DEVICE [SCRIPT]...``: imports torch, then forks a rank for each preload_rank.py.
 
-Prints the names of the modules that it has, as JSON. Ends when its standard input closes.
+Prints the names of the imported modules as JSON. Ends when its standard input closes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# the second is imported with the first optimizer, the third by DeepSpeed 0.18 and later with ZeRO
+# the second is imported by the first optimizer, the third by ZeRO in DeepSpeed 0.18 and later
 _PRELOADED = ("torch", "torch._dynamo", "torch._inductor.compile_fx")
 
 
 def _emulated_device() -> Any:
-    """Load the device with dsfix's lab; no module of dsfix stays, a rank imports its own."""
+    """Load the device with dsfix's lab, then remove dsfix's modules: each rank imports its own."""
     importlib.import_module("dsfix.lab.cuda").load()
     [native] = sys.modules["dsfix.lab.cuda.load"]._loaded
     for name in [name for name in sys.modules if name.partition(".")[0] == "dsfix"]:
@@ -36,14 +36,14 @@ def _emulated_device() -> Any:
 
 
 def _hand_over(native: Any) -> None:
-    """Let the dsfix that is imported from now on know of the device."""
+    """Register the loaded device with a newly imported dsfix."""
     importlib.import_module("dsfix.lab.cuda")
     sys.modules["dsfix.lab.cuda.load"]._loaded.append(native)
 
 
 def _serve(listener: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The request and the file descriptors, in a process that is to be its rank; None, in this one, at the end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
+    """Returns the request and file descriptors in each forked rank; None in this process, at the end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the keepers are not waited for
     while 0 not in select.select([listener.fileno(), 0], [], [])[0]:
         connection, _ = listener.accept()
         if os.fork() == 0:
@@ -54,7 +54,7 @@ def _serve(listener: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 
 def _keep(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Fork the rank and stay until it ends or the other side does; returns in the rank only."""
+    """Fork the rank and wait until it or its client ends; returns only in the rank."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     descriptors = socket.recv_fds(connection, 1, 2)[1]
     request = json.loads(connection.makefile().readline())
@@ -64,7 +64,7 @@ def _keep(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
         return request, descriptors
     ended = os.pidfd_open(rank)
     select.select([connection.fileno(), ended], [], [])
-    # not reaped yet, so that the numbers are this rank's: it, or what it has left behind
+    # the rank is not reaped yet, so these ids still belong to it and to processes it has left behind
     os.kill(rank, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(rank, signal.SIGKILL)
@@ -75,7 +75,7 @@ def _keep(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Make this process what a fresh one would be, as far as that goes."""
+    """Make this process as similar to a fresh one as possible."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     for number, descriptor in enumerate([null, *descriptors]):
@@ -97,21 +97,21 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
 def main() -> int:
     path, device, *scripts = sys.argv[1:]
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    importlib.import_module("matrix")  # for the ranks that run one of its modules; leaves sys.path again
+    importlib.import_module("matrix")  # for ranks that run its modules; it removes the checkout from sys.path
     answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # DeepSpeed 0.17 and earlier log to standard output while they are imported
+    os.dup2(2, 1)  # DeepSpeed through 0.17 logs to standard output on import
     native = _emulated_device() if device == "cuda" else None
     for name in _PRELOADED:
         importlib.import_module(name)
     for script in scripts:
         if native is not None and script == scripts[-1]:
-            _hand_over(native)  # imports dsfix: what has to be there before it is in an earlier script
+            _hand_over(native)  # imports dsfix; an earlier script prepares what must precede that
         runpy.run_path(script)
     if len(os.listdir("/proc/self/task")) > 1:
         print("torch has started threads, which a fork would lose", file=sys.stderr)
         return 1
     gc.collect()
-    gc.freeze()  # or each rank's collections would look through all of torch, and copy its pages
+    gc.freeze()  # otherwise each rank's collections would traverse all of torch and copy its pages
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
@@ -132,7 +132,7 @@ def main() -> int:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # taking all modules apart takes as long as the work
+    os._exit(status)  # a regular interpreter shutdown takes as long as the work
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How far a run of the matrix is: a bar on a terminal, a line now and then elsewhere; on standard error."""
+"""Progress of a run of the matrix, on standard error: a bar on a terminal, otherwise a line every 30 seconds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _PAUSE = 30.0  # seconds between two lines
 
 
 class Meter:
-    """Counts cells up to `total`. A context manager."""
+    """Counts finished cells up to `total`. A context manager."""
 
     def __init__(self, total: int, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
         self._total = total
         self._done = 0
-        self._started = self._told = time.monotonic()
+        self._started = self._printed = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -41,16 +41,16 @@ class Meter:
         self._bar.stop()
 
     def say(self, line: str) -> None:
-        """Print a line, above the bar where there is one."""
+        """Print a line, above the bar if there is one."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def advance(self) -> None:
-        """One cell more is done."""
+        """Count one more finished cell."""
         self._done += 1
         self._bar.advance(self._task)
         now = time.monotonic()
-        if self._bar.disable and (now - self._told > _PAUSE or self._done == self._total):
-            self._told = now
+        if self._bar.disable and (now - self._printed > _PAUSE or self._done == self._total):
+            self._printed = now
             left = (now - self._started) / self._done * (self._total - self._done)
             self.say(f"{self._done} of {self._total} cells, {_duration(now - self._started)}, left: {_duration(left)}")
 

@@ -1,4 +1,4 @@
-"""The record of the run proof, proofs/<patch id>.json: what was seen of each bug on each release.
+"""The record of the run proof, proofs/<patch id>.json: the reproduction of each bug on each release.
 
 A cell is one patch on one release in one column: an environment of the table, or that environment and a GPU.
 """
@@ -30,10 +30,10 @@ _PATH = re.compile(r"(?<![\w.])/(?:[^\s/:'\",()]+/)+")
 
 
 class State(enum.Enum):
-    """What a cell says of the claimed range."""
+    """What a cell shows about the claimed range."""
 
-    CURED = "cured"  # inside: the bug without the patch, none with it
-    NOT_AFFECTED = "not affected"  # outside: no bug, and the patch stays out
+    FIXED = "fixed"  # inside: the bug without the patch, none with it
+    NOT_AFFECTED = "not affected"  # outside: no bug, and the patch is not applied
     CANNOT_TELL = "cannot tell"
     WRONG = "wrong"  # it contradicts the claim
     NOT_RUN = "not run"
@@ -41,7 +41,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class Run:
-    """One reproduction: its outcome and detail, what became of the patch in it, seconds of wall-clock time."""
+    """One reproduction: its outcome and detail, the patch's outcome in it, wall-clock seconds."""
 
     outcome: str
     patch: str
@@ -51,10 +51,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Cell:
-    """What was seen without the patch and with it.
+    """The reproduction without the patch and with it.
 
-    versions: of every distribution that matters. preloaded: whether the processes were forked from one that had
-    imported torch. date: YYYY-MM-DD. earlier: the fingerprints of the patch that it was, None where it is this one.
+    versions: of all relevant distributions. preloaded: whether the processes were forked from one that had imported
+    torch. date: YYYY-MM-DD. earlier: the patch's fingerprint at that time, None if it is unchanged.
     """
 
     without: Run
@@ -79,9 +79,9 @@ class Record:
 
 
 def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
-    """The patch's record; empty where there is none. Cells of an earlier version of the patch say so.
+    """The patch's record, empty if there is no file. Cells of an earlier version of the patch are marked `earlier`.
 
-    Raises Complaint where the file is not what `save` writes.
+    Raises Complaint if the file is damaged.
     """
     current = fingerprints.of(entry)
     path = directory / f"{entry.id}.json"
@@ -96,7 +96,7 @@ def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
     except FileNotFoundError:
         return Record(entry.id, current)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise Complaint(f"{path} is damaged: mend it, or delete it and run the patch's cells again") from None
+        raise Complaint(f"{path} is damaged: repair it, or delete it and run the patch's cells again") from None
     return Record(entry.id, current, cells)
 
 
@@ -114,7 +114,7 @@ def _cell(data: Mapping[str, Any], recorded: Sequence[str], current: Fingerprint
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    """Write the record, one cell per line, whole or not at all."""
+    """Write the record atomically, one cell per line."""
     columns = []
     for column in sorted(record.cells, reverse=True):
         by_release = sorted(record.cells[column].items(), key=lambda item: Version(item[0]))
@@ -133,12 +133,12 @@ def _written(cell: Cell) -> dict[str, Any]:
 
 
 def without_paths(detail: str) -> str:
-    """The detail as it may be published: of a file's path only its name."""
+    """The detail with paths reduced to file names."""
     return _PATH.sub("", detail)
 
 
 def inside(patch: Patch, versions: Mapping[str, str]) -> bool:
-    """Whether the patch claims to be for these versions; what is absent is outside."""
+    """Whether the patch claims these versions; an absent distribution is outside."""
     return all(
         name in versions and SpecifierSet(specifiers).contains(versions[name].partition("+")[0], prereleases=True)
         for name, specifiers in patch.affects.items()
@@ -146,38 +146,38 @@ def inside(patch: Patch, versions: Mapping[str, str]) -> bool:
 
 
 def judge(patch: Patch, cell: Cell | None) -> tuple[State, str]:
-    """What the cell says of the patch's claim, and why in one sentence."""
+    """What the cell shows about the patch's claim, and why in one sentence."""
     if cell is None:
         return State.NOT_RUN, "not run with this version of the patch"
     claimed = inside(patch, cell.versions)
     without, patched = cell.without, cell.patched
     if {without.outcome, patched.outcome} & {"error", "timeout"}:
         which = "without" if without.outcome in ("error", "timeout") else "with"
-        return State.WRONG, f"{which} the patch the reproduction did not get to an answer"
+        return State.WRONG, f"{which} the patch the reproduction gave no answer"
     if without.patch != "disabled":
-        return State.WRONG, f"without the patch it is {without.patch}, not disabled"
+        return State.WRONG, f"in the run without the patch it is {without.patch}, not disabled"
     trouble = [each.value for each in Outcome if each.trouble and each.value in patched.patch.split(", ")]
     if trouble:
         return State.WRONG, f"the patch is {' and '.join(trouble)}"
     if not claimed and "bug" in (without.outcome, patched.outcome):
-        return State.WRONG, "the bug is there outside the claimed range"
+        return State.WRONG, "the bug occurs outside the claimed range"
     if patched.outcome == "bug":
-        return State.WRONG, "the bug is there with the patch"
+        return State.WRONG, "the bug occurs with the patch"
     if not claimed and any(each not in _STAYS_OUT for each in patched.patch.split(", ")):
         return State.WRONG, f"outside the claimed range the patch is {patched.patch}"
     if "cannot-tell" in (without.outcome, patched.outcome):
         return State.CANNOT_TELL, without.detail if without.outcome == "cannot-tell" else patched.detail
     if not claimed:
-        return State.NOT_AFFECTED, "no bug, and the patch stays out"
+        return State.NOT_AFFECTED, "no bug, and the patch is not applied"
     if without.outcome == "no-bug":
-        return State.WRONG, "the bug is not there inside the claimed range"
+        return State.WRONG, "the bug does not occur inside the claimed range"
     if patched.patch != "applied":
         return State.WRONG, f"inside the claimed range the patch is {patched.patch}"
-    return State.CURED, "the bug without the patch, none with it"
+    return State.FIXED, "the bug occurs without the patch and not with it"
 
 
 def sentence(patch_id: str, release: str, patch: Patch, cell: Cell | None) -> str:
-    """One line about a cell: its state and why; where it is wrong, with the first line of the error or of the bug."""
+    """One line about a cell: its state and why; if it is wrong, with the first line of the error or bug."""
     state, why = judge(patch, cell)
     line = f"{patch_id} on deepspeed {release}: {state.value}: {why}"
     runs = (cell.patched, cell.without) if cell is not None and state is State.WRONG else ()

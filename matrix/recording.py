@@ -1,4 +1,4 @@
-"""Which cells are in the record, and the way in: several runners may write at once."""
+"""Where cells are recorded; several runners may write at the same time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from matrix.proofs import Cell
 
 
 def column(environment: str, gpu: str, entry: Entry) -> str:
-    """The column of the patch's cells: the environment, and the GPU where its reproduction uses one."""
+    """The column of the patch's cells: the environment, and the GPU if the reproduction uses one."""
     return f"{environment} on {gpu}" if gpu and entry.patch.device == "cuda" else environment
 
 
 def store(entry: Entry, column: str, release: str, cell: Cell, directory: Path = proofs.DIRECTORY) -> None:
-    """Add one cell to the patch's record. What is there of an earlier version of the patch stays, and says so."""
+    """Add one cell to the patch's record. Cells of an earlier version of the patch are kept and marked."""
     directory.mkdir(exist_ok=True)
     with _locked(directory):
         record = proofs.load(entry, directory)

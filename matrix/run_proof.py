@@ -1,4 +1,4 @@
-"""``python matrix run``: the run proof of every cell that has none yet, in the environment that this Python is."""
+"""``python -m matrix run``: run the cells that have no answer in the record, in this Python's environment."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ HELP = "run the cells of this environment that have no answer in the record"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--patch", nargs="+", metavar="ID", help="these patches only")
-    parser.add_argument("--release", nargs="+", metavar="X", help="these DeepSpeed releases only")
+    parser.add_argument("--patch", nargs="+", metavar="ID", help="only these patches")
+    parser.add_argument("--release", nargs="+", metavar="X", help="only these DeepSpeed releases")
     parser.add_argument(
         "--near",
         action="store_true",
-        help="those only that the record has to hold: what a patch claims, two releases on either side, and the "
-        "newest; once it has changed, the edges of that, and the last release of each minor",
+        help="only the cells that the record must have: the releases that a patch claims, two on either side, and the "
+        "newest; once the patch has changed, the edges of its range and the last release of each minor",
     )
-    parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells at a time")
-    parser.add_argument("--again", action="store_true", help="also those in the record")
+    parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells in parallel")
+    parser.add_argument("--again", action="store_true", help="run cells that are in the record again")
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: all are recorded and none is wrong; 1: not so; 130: interrupted. Raises Complaint."""
+    """0 if all cells are recorded and none is wrong, else 1; 130 if interrupted. Raises Complaint."""
     environment = environments.current(table.load())
     entries = chosen(options.patch)
     gpu = environments.gpu()
@@ -57,13 +57,13 @@ def run(options: argparse.Namespace) -> int:
     tasks = asked
     if not options.again:
         tasks = [_unanswered(task, cell) for task, cell in _recorded(asked, columns) if not _answered(task, cell)]
-    print(f"{environment.name}: {len(asked)} cells, {len(tasks)} to run, {options.jobs} at a time", flush=True)
+    print(f"{environment.name}: {len(asked)} cells, {len(tasks)} to run, {options.jobs} in parallel", flush=True)
     done: list[Task] = []
     trouble: dict[str, None] = {}
     try:
         _run(tasks, columns, options.jobs, done, trouble)
     except KeyboardInterrupt:
-        print(f"matrix: interrupted; {len(done)} of {len(tasks)} cells were run and are recorded", file=sys.stderr)
+        print(f"matrix: interrupted; {len(done)} of {len(tasks)} cells were run and recorded", file=sys.stderr)
         return INTERRUPTED
     print(f"{len(done)} of {len(tasks)} cells were run.")
     return _sum_up(_recorded(asked, columns), list(trouble))
@@ -73,7 +73,7 @@ def _releases(environment: Environment, names: Sequence[str] | None) -> list[str
     known = [each.deepspeed for each in table.load().run_in(environment.name)]
     for name in names or ():
         if name not in known:
-            raise Complaint(f"deepspeed {name} is not run in {environment.name}")
+            raise Complaint(f"the table does not list deepspeed {name} for {environment.name}")
     return [each for each in known if not names or each in names]
 
 
@@ -83,14 +83,14 @@ def _recorded(tasks: Sequence[Task], columns: Mapping[str, str]) -> list[tuple[T
 
 
 def _answered(task: Task, cell: Cell | None) -> bool:
-    """Whether the record has a yes or no of this patch: what this machine can tell, another one could not perhaps."""
+    """Whether the record has a yes or no for this version of the patch; "cannot tell" may depend on the machine."""
     if cell is not None and cell.earlier:
         return False
-    return proofs.judge(task.entry.patch, cell)[0] in (State.CURED, State.NOT_AFFECTED)
+    return proofs.judge(task.entry.patch, cell)[0] in (State.FIXED, State.NOT_AFFECTED)
 
 
 def _unanswered(task: Task, cell: Cell | None) -> Task:
-    """The task, without its half that is known: where the patch has changed and its reproduction has not."""
+    """The task; with the known run without the patch, if only the patch has changed and not its reproduction."""
     if cell is None or not cell.earlier or cell.earlier.reproduction != fingerprints.of(task.entry).reproduction:
         return task
     return replace(task, without=cell.without)
@@ -99,7 +99,7 @@ def _unanswered(task: Task, cell: Cell | None) -> Task:
 def _run(
     tasks: Sequence[Task], columns: Mapping[str, str], jobs: int, done: list[Task], trouble: dict[str, None]
 ) -> None:
-    """Record what can be had; `done` collects that, `trouble` why the rest cannot."""
+    """Run and record the cells; `done` collects those recorded, `trouble` why the others are not."""
     started = {task.entry.id: fingerprints.of(task.entry) for task in tasks}
     with Meter(len(tasks)) as meter, Cells() as cells, closing(runner.results(tasks, cells, jobs)) as ended:
         for result in ended:
@@ -107,7 +107,7 @@ def _run(
             if cell is None:
                 trouble[result.trouble] = None
             elif fingerprints.of(entry) != started[entry.id]:
-                trouble[f"{entry.id} has been changed meanwhile: run it again"] = None
+                trouble[f"{entry.id} was changed during the run: run it again"] = None
             else:
                 recording.store(entry, columns[entry.id], result.task.release, cell)
                 done.append(result.task)

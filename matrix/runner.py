@@ -1,4 +1,4 @@
-"""Run many cells in parallel, and end them all when that is interrupted."""
+"""Run many cells in parallel, and end them all on interruption."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ from matrix.proofs import Cell, Run
 
 @dataclass(frozen=True)
 class Task:
-    """One cell that is to be run.
-
-    without: what was seen without the patch, where the reproduction is still the same.
-    """
+    """One cell to run. without: the known run without the patch, if the reproduction is unchanged."""
 
     entry: Entry
     release: str
@@ -32,7 +29,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """A task's cell, or in one sentence why there is none."""
+    """A task's cell, or None and one sentence why."""
 
     task: Task
     cell: Cell | None
@@ -43,17 +40,17 @@ def jobs(text: str) -> int:
     """The type of the option --jobs."""
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError("at least one cell at a time")
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
 
 
 def results(tasks: Sequence[Task], cells: Cells, jobs: int) -> Generator[Result, None, None]:
-    """The results as they come, from `jobs` cells at a time; call it in the main thread.
+    """The results as they complete, with `jobs` cells in parallel; call it in the main thread.
 
-    All processes are ended when the iterator is closed, or interrupted by SIGINT, SIGTERM or SIGHUP.
+    All processes are ended when the iterator is closed or interrupted by SIGINT, SIGTERM or SIGHUP.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # what was ignored, children would ignore
+        signal.signal(number, signal.default_int_handler)  # children would inherit an ignored signal
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)
@@ -84,14 +81,14 @@ def _result(task: Task, cells: Cells) -> Result | BaseException:
         return Result(task, cells.run(task.entry, task.release, without=task.without))
     except Unavailable as reason:
         return Result(task, None, str(reason))
-    except OSError as error:  # of the scratch directory, a full disk: another cell may have more luck
+    except OSError as error:  # from the scratch directory, e.g. a full disk: other cells may still succeed
         return Result(task, None, f"{task.entry.id} on deepspeed {task.release} could not be run: {error}")
     except BaseException as error:
         return error
 
 
 def _end(threads: Sequence[threading.Thread]) -> None:
-    """Interrupt what the threads wait for until all have ended: a supervisor ends its ranks."""
+    """Interrupt the processes that the threads wait for until all have ended; a supervisor ends its ranks."""
     while any(thread.is_alive() for thread in threads):
         for child in psutil.Process().children():
             with contextlib.suppress(psutil.NoSuchProcess):

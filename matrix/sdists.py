@@ -1,4 +1,4 @@
-"""The sources of DeepSpeed's releases, from the package index: verified, unpacked as installed, cached."""
+"""The sources of DeepSpeed's releases from the package index: verified, unpacked as if installed, cached."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from dsfix.engine.cache import cache_directory
 
 PROJECT = "deepspeed"
 METADATA = "deepspeed.egg-info"
-# where setup.py puts things; the .py files are then those of an installation, but for git_version_info_installed.py
+# where setup.py installs things; the .py files match an installation except for git_version_info_installed.py
 _PLACES = {
     "deepspeed": "deepspeed",
     "accelerator": "deepspeed/accelerator",
     "op_builder": "deepspeed/ops/op_builder",
     METADATA: METADATA,
 }
-_TIMEOUT = 60  # seconds without a byte
+_TIMEOUT = 60  # seconds without data
 _PYTHON = "Programming Language :: Python :: "
 
 
 class Unavailable(Exception):
-    """The index, or one release on it, cannot be had: one sentence."""
+    """The index, or a release on it, is not available; the message is one sentence."""
 
 
-# ValueError: addresses, names, numbers and texts that are none
+# ValueError: malformed addresses, names, versions and texts
 _NO_INDEX = (requests.RequestException, UnsupportedContentTypeError, UnsupportedRepoVersionError, ValueError)
 _NO_SDIST = (requests.RequestException, NoDigestsError, tarfile.TarError, EOFError, OSError, ValueError)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a release says of itself. released: YYYY-MM-DD; requires: distribution -> specifiers, without extras."""
+    """A release's metadata. released: YYYY-MM-DD; requires: distribution -> specifiers, without extras."""
 
     released: str
     requires: dict[str, str]
@@ -63,7 +63,7 @@ class Facts:
 
 
 class Index:
-    """The package index that pip uses here. Safe to share between threads; nothing is asked before it is needed."""
+    """The package index that pip uses here. Thread-safe; requests are made when first needed."""
 
     def __init__(self, url: str | None = None, cache: Path | None = None) -> None:
         self.cache = cache or cache_directory() / "sdists"
@@ -79,13 +79,13 @@ class Index:
 
     @functools.cached_property
     def sdists(self) -> dict[str, DistributionPackage]:
-        """Final release that was not withdrawn -> its sdist, in the order of the versions. Raises Unavailable."""
+        """Final, non-yanked release -> its sdist, ordered by version. Raises Unavailable."""
         try:
             page = self._client.get_project_page(PROJECT, timeout=_TIMEOUT)
         except NoSuchProjectError:
             raise Unavailable(f"the package index has no project {PROJECT}") from None
         except _NO_INDEX as error:
-            raise Unavailable(f"the package index does not answer: {_reason(error)}") from None
+            raise Unavailable(f"the package index is not available: {_reason(error)}") from None
         found = {}
         for package in page.packages:
             try:
@@ -98,7 +98,7 @@ class Index:
         return {str(version): found[version] for version in sorted(found)}
 
     def sources(self, release: str) -> Path:
-        """A directory for PYTHONPATH: the release's .py files as installed, and its metadata. Raises Unavailable."""
+        """A directory for PYTHONPATH with the release's .py files as installed and its metadata. Raises Unavailable."""
         directory = self.cache / release
         if directory.is_dir():
             return directory
@@ -111,10 +111,10 @@ class Index:
             try:
                 self._fetch(package, release, directory)
             except _NO_SDIST as error:
-                raise Unavailable(f"the sdist of deepspeed {release} cannot be had: {_reason(error)}") from None
+                raise Unavailable(f"the sdist of deepspeed {release} is not available: {_reason(error)}") from None
             except DigestMismatchError:
                 raise Unavailable(
-                    f"the sdist of deepspeed {release} is not the one whose digest the index gives"
+                    f"the sdist of deepspeed {release} does not have the digest that the index gives"
                 ) from None
         return directory
 
@@ -125,15 +125,15 @@ class Index:
             self._client.download_package(package, archive, timeout=_TIMEOUT)
             _unpack(archive, unpacked)
             if str(_described(unpacked).version) != release:
-                raise tarfile.TarError("its metadata is about another version")
+                raise tarfile.TarError("its metadata has a different version")
             try:
                 os.replace(unpacked, directory)
             except OSError:
-                if not directory.is_dir():  # else another process was faster
+                if not directory.is_dir():  # otherwise another process was faster
                     raise
 
     def facts(self, release: str) -> Facts:
-        """Raises Unavailable."""
+        """The release's metadata. Raises Unavailable."""
         directory = self.sources(release)
         try:
             return self._facts(release, directory)
@@ -144,7 +144,7 @@ class Index:
         found = _described(directory)
         requirements = map(Requirement, found.requires or ())
         released = self.sdists[release].upload_time if release in self.sdists else None
-        if released is None:  # not every index tells; the archive was made minutes before
+        if released is None:  # not every index has it; the archive was made minutes before the upload
             made = (directory / METADATA / "PKG-INFO").stat().st_mtime
             released = datetime.datetime.fromtimestamp(made, datetime.timezone.utc)
         classifiers = found.metadata.get_all("Classifier", [])
@@ -157,7 +157,7 @@ class Index:
 
 
 def index_url() -> str:
-    """PIP_INDEX_URL, or what pip is configured with, or PyPI."""
+    """PIP_INDEX_URL, else pip's configured index, else PyPI."""
     if url := os.environ.get("PIP_INDEX_URL"):
         return url
     command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
@@ -170,7 +170,7 @@ def _described(directory: Path) -> metadata.Distribution:
 
 
 def _unpack(archive: Path, directory: Path) -> None:
-    """The .py files and the metadata, with the times that they have in the archive."""
+    """Extract the .py files and the metadata, with their modification times."""
     with tarfile.open(archive) as members:
         for member, place in _wanted(members):
             path = directory / place

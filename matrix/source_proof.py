@@ -1,4 +1,4 @@
-"""`source`: the source proof, every patch against the source of every release; nothing of DeepSpeed is run."""
+"""`source`: the source proof, which checks every patch against the source of every release without running it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from dsfix.cli.exits import OK, TROUBLE, Complaint
-from dsfix.cli.printing import output
 from dsfix.engine import registry, versions
 from dsfix.engine.outcome import STAYS_OUT, Outcome, UnknownPatch
 from dsfix.engine.registry import Entry
@@ -28,7 +31,7 @@ from matrix import proofs, table
 from matrix.sdists import Index, Unavailable
 
 NAME = "source"
-HELP = "source proof: every patch against the source of every release; nothing of DeepSpeed is run"
+HELP = "source proof: check every patch against the source of every release, without running DeepSpeed"
 _WORKER = Path(__file__).with_name("verdicts.py")
 _COLUMNS = ("patch", "mismatches", "affected", "fixed", "not affected", "seconds", "applies to")
 
@@ -37,8 +40,8 @@ _COLUMNS = ("patch", "mismatches", "affected", "fixed", "not affected", "seconds
 class Judged:
     """One patch on one release.
 
-    inside: whether `affects` claims this release, beside what is installed here. number: the verdict; source: the
-    verdict where the release's number is hidden. faults: why changes of a patch that applies could not be made.
+    inside: whether `affects` claims this release with the distributions installed here. number: the verdict; source:
+    the verdict with the release's number hidden. faults: why changes of an applicable patch cannot be made.
     """
 
     patch_id: str
@@ -50,52 +53,52 @@ class Judged:
     seconds: float
 
     def mismatches(self) -> list[str]:
-        """What contradicts the claim, without the release: the end of one sentence each."""
+        """What contradicts the claim; each completes a sentence that begins with the release."""
         where = "inside" if self.inside else "outside"
         found = []
         expected = (Outcome.PENDING,) if self.inside else STAYS_OUT
-        for how, verdict in (("", self.number), (", its number hidden,", self.source)):
+        for how, verdict in (("", self.number), (" with its number hidden", self.source)):
             if verdict.outcome not in expected:
-                found.append(f", {where} its range{how} it is {verdict.outcome.value}: {verdict.reason}")
+                found.append(f", {where} its range{how}, it is {verdict.outcome.value}: {verdict.reason}")
         return found + [f": {fault}" for fault in self.faults]
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A release that could not be looked at, and why."""
+    """A release that could not be checked, and why."""
 
     release: str
     reason: str
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--patch", nargs="+", metavar="ID", help="these patches only")
-    command.add_argument("--release", nargs="+", metavar="X", help="these releases of DeepSpeed only")
+    command.add_argument("--patch", nargs="+", metavar="ID", help="only these patches")
+    command.add_argument("--release", nargs="+", metavar="X", help="only these DeepSpeed releases")
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: the claims hold; 1: a mismatch, or a release that could not be had. Raises Complaint."""
+    """0 if all claims hold; 1 on a mismatch or an unavailable release. Raises Complaint."""
     begun = time.monotonic()
     releases = table.load().releases
     entries = chosen(options.patch)
     cells, missing = prove(entries, _named(releases, options.release), Index(), _progress())
     if missing and not cells:
         raise Complaint(missing[0].reason)
-    looked_at = len({cell.release for cell in cells})
+    checked = len({cell.release for cell in cells})
     rows, mismatches = [], []
     for entry in entries:
         mine = [cell for cell in cells if cell.patch_id == entry.id]
         found = sentences(entry.id, mine)
-        found += end_of_range(entry, mine) if looked_at == len(releases) else []
+        found += end_of_range(entry, mine) if checked == len(releases) else []
         rows.append((_row(entry.id, mine, len(found)), "red" if found else "green"))
         mismatches += found
     print(versions.described("torch", "numpy", "python"))
-    output.print_table(_COLUMNS, rows)
+    _print_table(rows)
     for each in missing:
-        print(f"deepspeed {each.release} was not looked at: {each.reason}")
+        print(f"deepspeed {each.release} was not checked: {each.reason}")
     for sentence in mismatches:
         print(sentence)
-    counts = {"patches": len(entries), "releases": looked_at, "cells": len(cells), "mismatches": len(mismatches)}
+    counts = {"patches": len(entries), "releases": checked, "cells": len(cells), "mismatches": len(mismatches)}
     print(", ".join(f"{what}: {count}" for what, count in counts.items()) + f", {time.monotonic() - begun:.0f} s")
     return TROUBLE if missing or mismatches else OK
 
@@ -116,7 +119,7 @@ def _named(releases: Sequence[table.Release], names: Sequence[str] | None) -> li
     known = [each.deepspeed for each in releases]
     for name in names or ():
         if name not in known:
-            raise Complaint(f"the table has no release {name}: it goes from {known[0]} to {known[-1]}")
+            raise Complaint(f"the table has no release {name}: it covers {known[0]} to {known[-1]}")
     return [each for each in known if not names or each in names]
 
 
@@ -126,11 +129,14 @@ def prove(
     index: Index,
     finished: Callable[[int, int], None] = lambda done, of: None,
 ) -> tuple[list[Judged], list[Missing]]:
-    """Every patch on every release, in the releases' order, one process per release, as many as there are cores."""
+    """Judge every patch on every release, one process per release, as many at a time as there are cores.
+
+    Returns the cells and the releases that could not be checked, both in the releases' order.
+    """
     cells: dict[str, list[Judged]] = {}
     missing: dict[str, Missing] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        running = {pool.submit(_look_at, each, entries, index): each for each in releases}
+        running = {pool.submit(_check, each, entries, index): each for each in releases}
         try:
             for number, future in enumerate(as_completed(running), 1):
                 release = running[future]
@@ -146,37 +152,37 @@ def prove(
     return list(itertools.chain.from_iterable(by_release)), [missing[each] for each in releases if each in missing]
 
 
-def _look_at(release: str, entries: Collection[Entry], index: Index) -> list[Judged]:
+def _check(release: str, entries: Collection[Entry], index: Index) -> list[Judged]:
     sources = index.sources(release)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DSFIX_")}
-    environment["DSFIX_DISABLE"] = "1"  # nothing is to be applied in that process, only judged
+    environment["DSFIX_DISABLE"] = "1"  # that process judges patches and applies none
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(sources), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, str(_WORKER), *(entry.id for entry in entries)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise Unavailable(f"the judge failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+        raise Unavailable(f"verdicts.py failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
     answer = json.loads(done.stdout)
     if answer["imported"]:
-        raise Unavailable(f"{' and '.join(answer['imported'])} was imported, so this was no proof by source")
+        raise Unavailable(f"{' and '.join(answer['imported'])} was imported, so this was not a source proof")
     return [_cell(entry, release, answer["patches"][entry.id]) for entry in entries]
 
 
-def _cell(entry: Entry, release: str, told: Mapping[str, Any]) -> Judged:
-    beside = {name: versions.installed(name) for name in entry.patch.affects}
-    present = {name: version for name, version in {**beside, "deepspeed": release}.items() if version}
+def _cell(entry: Entry, release: str, answer: Mapping[str, Any]) -> Judged:
+    here = {name: versions.installed(name) for name in entry.patch.affects}
+    present = {name: version for name, version in {**here, "deepspeed": release}.items() if version}
     return Judged(
         patch_id=entry.id,
         release=release,
         inside=proofs.inside(entry.patch, present),
-        number=Verdict(Outcome(told["number"][0]), told["number"][1]),
-        source=Verdict(Outcome(told["source"][0]), told["source"][1]),
-        faults=tuple(told["faults"]),
-        seconds=told["seconds"],
+        number=Verdict(Outcome(answer["number"][0]), answer["number"][1]),
+        source=Verdict(Outcome(answer["source"][0]), answer["source"][1]),
+        faults=tuple(answer["faults"]),
+        seconds=answer["seconds"],
     )
 
 
 def sentences(patch_id: str, cells: Sequence[Judged]) -> list[str]:
-    """What contradicts the patch's claim, one sentence for all releases of which the same is to be said."""
+    """What contradicts the patch's claim; releases with the same mismatch share a sentence."""
     found: dict[str, list[str]] = {}
     for cell in cells:
         for mismatch in cell.mismatches():
@@ -186,35 +192,35 @@ def sentences(patch_id: str, cells: Sequence[Judged]) -> list[str]:
 
 
 def end_of_range(entry: Entry, cells: Sequence[Judged]) -> list[str]:
-    """What is wrong with `fixed_in`, by the patch's cells of all releases."""
+    """What is wrong with `fixed_in`, according to the patch's cells on all releases."""
     patch = entry.patch
     claimed = [position for position, cell in enumerate(cells) if _by_deepspeed(patch, cell.release)]
     if not claimed:
-        return [f"{entry.id}: no release of the table is inside its range"]
+        return [f"{entry.id}: its range contains no release of the table"]
     after = cells[claimed[-1] + 1] if claimed[-1] + 1 < len(cells) else None
     if after is None:
         newest = cells[-1].release
-        wrong = f"{entry.id}: fixed_in is {patch.fixed_in}, but its range holds the newest release, {newest}"
+        wrong = f"{entry.id}: fixed_in is {patch.fixed_in}, but its range contains the newest release, {newest}"
         return [wrong] if patch.fixed_in is not None else []
     if patch.continued_by is not None:
         return _end_of_part(entry, after.release)
     if patch.fixed_in != after.release:
         return [f"{entry.id}: fixed_in is {patch.fixed_in}, but the first release after its range is {after.release}"]
     if any(cell.inside for cell in cells) and after.source.outcome is not Outcome.ALREADY_FIXED:
-        told = f"{after.source.outcome.value} ({after.source.reason})"
-        why = "not already-fixed: none of `fixed` is there"
-        return [f"{entry.id}: on {after.release}, which fixed it, its number hidden, it is {told}, {why}"]
+        outcome = f"{after.source.outcome.value} ({after.source.reason})"
+        why = "not already-fixed: the source has none of `fixed`"
+        return [f"{entry.id}: on {after.release}, which fixed it, with its number hidden, it is {outcome}, {why}"]
     return []
 
 
 def _end_of_part(entry: Entry, after: str) -> list[str]:
-    """What is wrong where a bug goes on in other code, for which there is another patch."""
+    """What is wrong with a patch whose bug is continued by another patch, in other code."""
     patch = entry.patch
     if patch.fixed_in is not None:
         return [f"{entry.id}: fixed_in is {patch.fixed_in}, but {patch.continued_by} continues it"]
     following = registry.catalogue().get(patch.continued_by or "")
     if following is None or not _by_deepspeed(following.patch, after):
-        return [f"{entry.id}: {patch.continued_by} is to continue it, but is no patch for {after}"]
+        return [f"{entry.id}: {patch.continued_by} should continue it, but is not a patch for {after}"]
     return []
 
 
@@ -231,8 +237,16 @@ def _row(patch_id: str, cells: Sequence[Judged], mismatches: int) -> tuple[str, 
         str(outside.count(Outcome.ALREADY_FIXED)),
         str(outside.count(Outcome.NOT_AFFECTED)),
         f"{sum(cell.seconds for cell in cells):.1f}",
-        table.span([cell.release for cell in cells if cell.inside], [cell.release for cell in cells]) or "nothing here",
+        table.span([cell.release for cell in cells if cell.inside], [cell.release for cell in cells]) or "none here",
     )
+
+
+def _print_table(rows: Sequence[tuple[Sequence[str], str]]) -> None:
+    """Rows are (cells, style of the second cell)."""
+    drawn = Table(*_COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
+    for cells, style in rows:
+        drawn.add_row(cells[0], Text(cells[1], style=style), *cells[2:])
+    Console(width=None if sys.stdout.isatty() else 120, markup=False).print(drawn)
 
 
 def _progress() -> Callable[[int, int], None]:

@@ -1,4 +1,4 @@
-"""The table of releases, releases.json: which DeepSpeed releases there are, and beside what each is run."""
+"""The table of releases, releases.json: the DeepSpeed releases, and the environments each is run in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATH = Path(__file__).with_name("releases.json")
 
 @dataclass(frozen=True)
 class Environment:
-    """What a release is run beside: exact versions of the distributions, and Python's minor version."""
+    """What a release is run with: exact versions of the distributions, and Python's minor version."""
 
     name: str
     python: str
@@ -32,9 +32,9 @@ class Environment:
 class Release:
     """One final DeepSpeed release.
 
-    released: the day of its upload, YYYY-MM-DD. requires: distribution -> the specifiers that its own metadata asks
-    for. pythons: the versions that its metadata names. environments: the names of those it is run in. sampled: whether
-    CI runs the tests of tests/release on it.
+    released: the day of its upload, YYYY-MM-DD. requires: distribution -> the specifiers in its metadata. pythons: the
+    versions in its metadata. environments: the names of those it is run in. sampled: whether CI runs tests/release on
+    it.
     """
 
     deepspeed: str
@@ -51,31 +51,31 @@ class Release:
 
 @dataclass(frozen=True)
 class Table:
-    """All releases in the order of their versions, and the environments by name."""
+    """All releases, ordered by version, and the environments by name."""
 
     environments: Mapping[str, Environment]
     releases: tuple[Release, ...]
 
     def release(self, deepspeed: str) -> Release:
-        """Raises KeyError where the table has no such release."""
+        """The release with that version. Raises KeyError."""
         for each in self.releases:
             if each.deepspeed == deepspeed:
                 return each
         raise KeyError(deepspeed)
 
     def run_in(self, environment: str) -> tuple[Release, ...]:
-        """The releases that are run in that environment."""
+        """The releases run in that environment."""
         return tuple(each for each in self.releases if environment in each.environments)
 
 
 def load(path: Path = PATH) -> Table:
-    """The committed table. Raises Complaint where the file is not what `save` writes."""
+    """The table. Raises Complaint if the file is damaged."""
     try:
         table = _read(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise Complaint(f"{path} cannot be read as the table of releases: mend it") from None
+        raise Complaint(f"{path} is not a valid table of releases: repair it") from None
     if not (table.environments and table.releases):
-        raise Complaint(f"{path} has no environment, or no release")
+        raise Complaint(f"{path} has no environment or no release")
     return table
 
 
@@ -121,7 +121,7 @@ def _row(release: Release) -> dict[str, Any]:
 
 
 def span(chosen: Collection[str], releases: Sequence[str]) -> str:
-    """The chosen ones of all releases, neighbours joined: "0.12.0 to 0.14.0, 0.14.2"."""
+    """The chosen releases, with consecutive ones joined: "0.12.0 to 0.14.0, 0.14.2"."""
     runs: list[list[str]] = []
     before = ""
     for release in releases:

@@ -1,4 +1,4 @@
-"""`tox`: writes what the table of releases says into tox.ini: which releases there are, and what is beside them."""
+"""`tox`: write the releases of the table and the versions they are run with into tox.ini."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsfix.cli.exits import OK, Complaint
 from matrix import table
 
 NAME = "tox"
-HELP = "writes the releases of the table, and the versions that they are run beside, into tox.ini"
+HELP = "write the releases of the table and the versions they are run with into tox.ini"
 PATH = Path(__file__).parent.parent / "tox.ini"
 _BEGIN = "# written by `python -m matrix tox`: {}"
 _END = "# written up to here"
@@ -25,14 +25,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Raises Complaint."""
+    """Always 0. Raises Complaint."""
     PATH.write_text(updated(text(), table.load()), encoding="utf-8")
-    print("tox.ini says what matrix/releases.json says.")
+    print("tox.ini is up to date with matrix/releases.json.")
     return OK
 
 
 def text() -> str:
-    """The text of tox.ini. Raises Complaint where it is not there."""
+    """The text of tox.ini. Raises Complaint if it cannot be read."""
     try:
         return PATH.read_text(encoding="utf-8")
     except OSError as error:
@@ -40,7 +40,7 @@ def text() -> str:
 
 
 def updated(text: str, releases: table.Table) -> str:
-    """The text of tox.ini with its generated parts as the table has them. Raises Complaint where one is gone."""
+    """The text of tox.ini with its generated parts updated from the table. Raises Complaint if a part is missing."""
     for name, lines in _parts(releases):
         begin = _BEGIN.format(name)
         part = re.compile(rf"^([ ]*){re.escape(begin)}\n.*?^[ ]*{re.escape(_END)}$", re.M | re.S)
@@ -57,7 +57,7 @@ def _parts(releases: table.Table) -> Iterator[tuple[str, list[str]]]:
     sampled = [each.deepspeed for each in releases.releases if each.sampled]
     yield "sampled releases", [f"ds-{{{','.join(sampled)}}}"]
     yield "versions", _versions(first)
-    # tox refers to no section with a dot in its name
+    # tox cannot refer to a section with a dot in its name
     yield "other versions", [line for each in others for line in (f"[{each.name.replace('.', '-')}]", *_versions(each))]
     yield "all releases", [f"[testenv:{','.join(ranges('ds-', (each.version for each in releases.releases)))}]"]
 
@@ -67,7 +67,7 @@ def _versions(environment: table.Environment) -> list[str]:
 
 
 def ranges(prefix: str, versions: Iterable[Version]) -> Iterator[str]:
-    """The versions, in order, as tox abbreviates them: ds-0.12.{0-6}, and ds-0.13.{0-2,4} where one is left out."""
+    """The versions, in order, in tox's notation: ds-0.12.{0-6}, and ds-0.13.{0-2,4} if one is missing."""
     for (major, minor), several in itertools.groupby(versions, key=lambda each: (each.major, each.minor)):
         patches = [each.micro for each in several]
         runs = []

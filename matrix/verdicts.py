@@ -1,6 +1,6 @@
-"""``python verdicts.py ID...``: what dsfix says of each patch for the DeepSpeed on PYTHONPATH, as JSON.
+"""``python verdicts.py ID...``: dsfix's verdict on each patch for the DeepSpeed on PYTHONPATH, as JSON.
 
-A process of its own for each release: it reads sources and metadata, and imports neither torch nor DeepSpeed.
+Runs in a separate process per release. Reads sources and metadata, and imports neither torch nor DeepSpeed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Site = tuple[str, str, str]  # module, outermost function, property accessor
 def main() -> None:
     entries = [registry.catalogue()[patch_id] for patch_id in sys.argv[1:]]
     with hidden_number() as hide:
-        answer = {entry.id: told(entry, hide) for entry in entries}
+        answer = {entry.id: verdicts(entry, hide) for entry in entries}
     applied = [entry for entry in entries if answer[entry.id]["number"][0] == Outcome.PENDING.value]
     for patch_id, fault in shared_faults(applied):
         answer[patch_id]["faults"].append(fault)
@@ -43,8 +43,8 @@ def main() -> None:
     print(json.dumps({"imported": imported, "patches": answer}))
 
 
-def told(entry: registry.Entry, hide: Callable[[bool], None]) -> dict[str, Any]:
-    """The verdict with the release's number and without, (outcome, reason) each; why the changes cannot be made."""
+def verdicts(entry: registry.Entry, hide: Callable[[bool], None]) -> dict[str, Any]:
+    """The verdicts by version number and by source, (outcome, reason) each; why changes cannot be made."""
     begun = time.perf_counter()
     hide(False)
     number = verdict(entry)
@@ -61,13 +61,13 @@ def told(entry: registry.Entry, hide: Callable[[bool], None]) -> dict[str, Any]:
 
 
 def verdict(entry: registry.Entry) -> judge.Verdict:
-    """As a job would have it that asks for this patch alone."""
+    """The verdict in a job that enables only this patch."""
     return judge.decide(entry, Settings(only=frozenset({entry.id})))
 
 
 @contextmanager
 def hidden_number() -> Iterator[Callable[[bool], None]]:
-    """Yields hide(bool): whether the metadata of DeepSpeed that is found gives no usable version."""
+    """Yields hide(bool), which hides DeepSpeed's version number or shows it again."""
     with tempfile.TemporaryDirectory() as directory:
         record = Path(directory, "deepspeed-0.dist-info")
         record.mkdir()
@@ -84,15 +84,15 @@ def hidden_number() -> Iterator[Callable[[bool], None]]:
 
 
 def faults(patch_id: str, patch: Patch) -> Iterator[str]:
-    """Why the changes of a patch that applies could not be made; nothing where all of them can."""
+    """Why changes of an applicable patch cannot be made; nothing if all can."""
     for change in patch.changes:
         path = module_file(change.module)
         if path is None:
-            yield f"there is no module {change.module}"
+            yield f"module {change.module} does not exist"
         elif isinstance(change, (Replace, Wrap)) and not exists(path, change.qualname):
             yield f"{change.module} has no {change.qualname}"
         elif isinstance(change, Provide) and bound(ast.parse(text_of(path) or "").body, change.name) is not None:
-            yield f"{change.module} has {change.name} already"
+            yield f"{change.module} already has {change.name}"
     for site, edits in by_site([(patch_id, patch)]).items():
         fault = edit_fault(site, edits)
         if fault is not None:
@@ -100,7 +100,7 @@ def faults(patch_id: str, patch: Patch) -> Iterator[str]:
 
 
 def by_site(entries: Iterable[tuple[str, Patch]]) -> dict[Site, Edits]:
-    """All edits of the patches (id, patch), by the function whose code is compiled anew."""
+    """All edits of the patches (id, patch), by the function whose code is recompiled."""
     sites: dict[Site, Edits] = {}
     for patch_id, patch in entries:
         for change in patch.changes:
@@ -111,7 +111,7 @@ def by_site(entries: Iterable[tuple[str, Patch]]) -> dict[Site, Edits]:
 
 
 def shared_faults(entries: Iterable[registry.Entry]) -> Iterator[tuple[str, str]]:
-    """(patch id, fault) where the edits that several patches make to one function do not go together."""
+    """(patch id, fault) for edits of one function by several patches that are incompatible."""
     for site, edits in by_site((entry.id, entry.patch) for entry in entries).items():
         ids = sorted({patch_id for patch_id, _ in edits})
         fault = edit_fault(site, edits) if len(ids) > 1 else None
@@ -120,7 +120,7 @@ def shared_faults(entries: Iterable[registry.Entry]) -> Iterator[tuple[str, str]
 
 
 def edit_fault(site: Site, edits: Edits) -> str | None:
-    """Why the edits of one function cannot be made."""
+    """Why the edits of one function cannot be made, None if they can."""
     try:
         compile_edited(site, edits)
     except (Refused, SyntaxError) as error:
@@ -129,7 +129,7 @@ def edit_fault(site: Site, edits: Edits) -> str | None:
 
 
 def compile_edited(site: Site, edits: Edits) -> None:
-    """Make the edits of one function as the engine would. Raises Refused or SyntaxError where it would refuse them."""
+    """Make the edits of one function as the engine would. Raises Refused or SyntaxError if it would refuse them."""
     _, qualname, _ = site
     block = judge.places(edits[0][1])[0]
     like = original(block, qualname)
@@ -143,7 +143,7 @@ def compile_edited(site: Site, edits: Edits) -> None:
 
 
 def original(block: Block, qualname: str) -> CodeType:
-    """The function's code as Python compiles it with its file."""
+    """The function's code as compiled with its file. Raises Refused if it is not found."""
     for code in nested(compiled(block.path)):
         if code.co_firstlineno == block.first and code.co_qualname == qualname:
             return code
@@ -151,12 +151,12 @@ def original(block: Block, qualname: str) -> CodeType:
 
 
 def imports_of(block: Block, qualname: str, like: CodeType) -> frozenset[str]:
-    """The file's imported names with which the function, compiled alone, is the same as in its file."""
+    """The imported names with which the function, compiled alone, equals its code in the file. Raises Refused."""
     for imported_names in (quick_imported_names, parsed_imported_names):
         imports = imported_names(block.path)
         if codes.equal(codes.compile_function(block.parse(), qualname, like, imports), like):
             return imports
-    raise Refused(Outcome.CONFLICT, f"{qualname} compiled alone is not what its file compiles to")
+    raise Refused(Outcome.CONFLICT, f"{qualname} compiled alone differs from its code in the file")
 
 
 @functools.lru_cache(maxsize=8)
@@ -174,20 +174,20 @@ def nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def exists(path: str, qualname: str) -> bool:
-    """Whether the file binds the dotted name, as far as its source tells."""
+    """Whether the file binds the dotted name, as far as its source shows."""
     body: list[ast.stmt] = ast.parse(text_of(path) or "").body
     for name in qualname.split("."):
         binding = bound(body, name)
         if binding is None:
             return "*" in set().union(*map(bound_by, statements(body)))
         if not isinstance(binding, ast.ClassDef):
-            return True  # a function, or an object whose attributes only running tells
+            return True  # a function, or an object whose attributes are known only at run time
         body = binding.body
     return True
 
 
 def bound(body: list[ast.stmt], name: str) -> ast.stmt | None:
-    """The first statement of a module's or class's body, `if`, `try` and the like included, that binds the name."""
+    """The first statement of a module's or class's body, including nested `if`, `try` etc., that binds the name."""
     return next((each for each in statements(body) if name in bound_by(each)), None)
 
 

@@ -1,14 +1,12 @@
-"""bf16 or fp16 `"enabled": "auto"` that nobody has resolved: the job trains in fp32 and is not told.
+"""An unresolved `"enabled": "auto"` for bf16 or fp16: the job silently trains in fp32.
 
-Why: "auto" is a word of transformers and accelerate, which put true or false in its place before they call
-    `deepspeed.initialize`. Where neither does (a training loop of one's own with a config made for them), DeepSpeed up
-    to 0.17.0 took the string for true. Since 0.17.1 the two sections are models that drop every "auto": the default
-    counts, which is false. The job runs in fp32, with twice the memory and a fraction of the speed.
-How: one warning on rank 0, at WARNING, where the config is read and the outcome is fp32. Neither an error, for the job
-    runs and may have been meant so, nor a guess: "auto" was bf16 up to 0.17.0, and is false elsewhere in DeepSpeed.
-    Nothing is said where the other one of the two is on, or `torch_autocast`.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/6976 (0.17.1), not fixed.
-Retire: when a release after DeepSpeed 0.19.8 says so itself, and those that do not are no longer supported here.
+Why: "auto" is a placeholder of transformers and accelerate, which replace it with true or false before they call
+    `deepspeed.initialize`. Where neither does (a custom training loop with a config written for them), DeepSpeed
+    through 0.17.0 treated the string as true. Since 0.17.1 both sections are models that drop every "auto", so the
+    default is used, which is false. The job runs in fp32, with twice the memory and a fraction of the speed.
+How: one WARNING on rank 0 when the config is read and the result is fp32. Not an error, because the job runs and fp32
+    may be intended; and not a guess, because "auto" meant bf16 through 0.17.0 and means false elsewhere in DeepSpeed.
+    There is no warning when the other of the two, or `torch_autocast`, is enabled.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 _CONFIG = "deepspeed.runtime.config"
 
 PATCH = Patch(
-    title='bf16 or fp16 "enabled": "auto", unresolved: trains in fp32 without a word',
+    title='unresolved "enabled": "auto" for bf16 or fp16: the job silently trains in fp32',
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.17.1"},
     changes=(
@@ -41,38 +39,35 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/6976",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/6976": "introduced in 0.17.1",
+    },
     fixed_in=None,
     present=(Source(_CONFIG, "from .precision_config import get_bfloat16_config, get_float16_config"),),
 )
 
 
 def reproduce(lab: Lab) -> str:
-    assert lab.deepspeed  # before the next, which import torch without the device
-    from deepspeed.utils import logger  # type: ignore[import-not-found,unused-ignore]
-
-    from dsfix.lab.models import MLP
-
     warnings = _Warnings(logging.WARNING)
-    logger.addHandler(warnings)
+    lab.deepspeed.utils.logger.addHandler(warnings)
     seen = {}
     for precision in ("bf16", "fp16"):
-        model = MLP()
+        model = lab.models.MLP()
         config = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, precision: {"enabled": "auto"}}
         warnings.lines.clear()
         lab.initialize(model, config, model_parameters=model.parameters())
         [dtype] = {str(p.dtype).rpartition(".")[2] for p in model.parameters()}
-        told = sum(f"{precision}.enabled" in line for line in warnings.lines)
-        seen[precision] = (dtype, told)
-    said = ", ".join(f'{name} "auto": {dtype}, {told} warnings' for name, (dtype, told) in seen.items())
+        count = sum(f"{precision}.enabled" in line for line in warnings.lines)
+        seen[precision] = (dtype, count)
+    report = ", ".join(f'{name} "auto": {dtype}, {count} warnings' for name, (dtype, count) in seen.items())
     if set(seen.values()) == {("float32", 0)}:
-        raise BugPresent(said)
-    assert set(seen.values()) == {("float32", 1)} or seen == {"bf16": ("bfloat16", 0), "fp16": ("float16", 0)}, said
-    return said
+        raise BugPresent(report)
+    assert set(seen.values()) == {("float32", 1)} or seen == {"bf16": ("bfloat16", 0), "fp16": ("float16", 0)}, report
+    return report
 
 
 class _Warnings(logging.Handler):
-    """The messages of at least this handler's level."""
+    """Collects the messages of at least this handler's level."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)

@@ -1,19 +1,17 @@
-"""bf16 + ZeRO-1 + fp32 accumulation: one gradient that is inf or nan, or a step of zeros, ends the job.
+"""bf16 + ZeRO-1 + fp32 accumulation: one inf or nan gradient, or a step of all-zero gradients, crashes the job.
 
-Why: BF16_Optimizer, which bf16 gets with ZeRO-1 and `data_types.grad_accum_dtype: "fp32"`, up to 0.17.5 without ZeRO,
-    too, and in a pipeline, asserts that the gradients' norm is above 0. A norm that is inf or nan comes as -1: one such
-    gradient, of one micro-batch, and all ranks end in an AssertionError without a message. So does a step whose
-    gradients are all 0, which is a step like any other.
-How: a step whose norm is not finite is skipped, as 0.19.8 does: its gradients are dropped, it is counted in
-    `skipped_steps`, and the learning rate's schedule waits. One whose norm is 0 is made. A rank's norm leaves out the
-    parameters that it did not use itself, though it has their gradients from the others: the ranks would not agree, and
-    one wait for ever for the weights of one that skips. So these gradients' norm goes into the sum, too, times 0: that
-    is nan where one of them is not finite, and else changes nothing. The 1st, 10th, 100th … skipped step is a warning,
-    and so is such a step of zeros. With graph_harvesting, whose graphs keep the first step's tensors, the job ends as
-    before.
-Changes: none for a job that did not end; the norm that is reported of a skipped step is inf.
-Upstream: as old as BF16_Optimizer, https://github.com/deepspeedai/DeepSpeed/pull/1801; 0.19.8 skips such a step.
-Retire: when DeepSpeed 0.19.7 is no longer supported here.
+Why: BF16_Optimizer (bf16 with ZeRO-1 and `data_types.grad_accum_dtype: "fp32"`, through 0.17.5 also bf16 without ZeRO,
+    and bf16 in a pipeline) asserts that the gradient norm is above 0. A norm that is inf or nan is returned as -1: one
+    such gradient in one micro-batch stops all ranks with an AssertionError without a message. So does a step whose
+    gradients are all 0, although it is a step like any other.
+How: a step with a non-finite norm is skipped, as in 0.19.8: its gradients are dropped, `skipped_steps` counts it, and
+    the learning rate schedule waits. A step with a norm of 0 is taken. A rank's norm leaves out the parameters that
+    this rank did not use, although it holds their gradients from the other ranks: the ranks would disagree, and one
+    would wait forever for the weights of a rank that skips. So the norm of these gradients, times 0, is added to the
+    sum: it is nan if one of them is not finite, and otherwise changes nothing. The 1st, 10th, 100th … skipped step logs
+    a warning, and so does such a step of zeros. With graph_harvesting, whose graphs keep the first step's tensors, the
+    job still crashes.
+Changes: none for a job that did not crash; the reported norm of a skipped step is inf.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ _ASSERTION = "assert all_groups_norm > 0."
 
 
 def with_unused(optimizer: Any, gradients: Any) -> Any:
-    """`gradients`, of which the norm is made, with a number for those that this rank left out: 0, or nan."""
+    """The gradients whose norm is taken, plus one number for those that this rank did not use: 0 or nan."""
     import torch
 
-    plain, experts = gradients if isinstance(gradients, tuple) else (gradients, {})  # a tuple from 0.14.1 on
+    plain, experts = gradients if isinstance(gradients, tuple) else (gradients, {})  # a tuple since 0.14.1
     if getattr(optimizer, "graph_harvesting", False) or not plain:
-        return gradients  # without any gradient most releases end here: no backward pass by the engine, say
+        return gradients  # with no gradient at all, e.g. no backward pass by the engine, most releases fail here
     for i, group in enumerate(optimizer.optimizer.param_groups):
         pairs = zip(optimizer.fp32_groups_gradients[i], optimizer.fp32_groups_has_gradients[i])
         unused = [gradient for gradient, used in pairs if gradient.numel() and not used]
@@ -78,7 +76,9 @@ PATCH = Patch(
         ),
     ),
     symptom=r"bf16_optimizer\.py[\s\S]*assert all_groups_norm > 0\.",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/1801",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/1801": "introduced",
+    },
     fixed_in="0.19.8",
     fixed=(Source(_STEP, "is_invalid_grad_norm(all_groups_norm)"),),
 )
@@ -86,14 +86,11 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
-
-    batches = [regression_batch(rank=0, step=step) for step in range(3)]
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(3)]
 
     def trained(steps: Sequence[tuple[int, float]]) -> tuple[dict[str, Any], int]:
-        """steps: the batch of each, and what its loss is multiplied by."""
-        model = MLP()
+        """Parameters and skipped steps; steps: the number of each step's batch, and the factor of its loss."""
+        model = lab.models.MLP()
         config = {
             "train_micro_batch_size_per_gpu": len(batches[0][0]),
             "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
@@ -114,9 +111,9 @@ def reproduce(lab: Lab) -> str:
         parameters, skipped = trained([(0, 1.0), (1, float("inf")), (2, 0.0), (1, 1.0), (2, 1.0)])
     except AssertionError as error:
         if traceback.extract_tb(error.__traceback__)[-1].line == _ASSERTION:
-            raise BugPresent("a gradient that is not finite ends the job: AssertionError in step") from error
+            raise BugPresent("a non-finite gradient crashes the job: AssertionError in step") from error
         raise
-    assert skipped == 1, f"{skipped} steps were skipped"
-    difference = largest_difference(parameters, expected)
-    assert difference.absolute == 0, f"{difference} from the run without these steps"
-    return "inf is skipped, zeros are stepped: the parameters are, bit for bit, those of the run without these steps"
+    assert skipped == 1, f"expected 1 skipped step, got {skipped}"
+    difference = lab.reference.largest_difference(parameters, expected)
+    assert difference.absolute == 0, f"compared with a run without these steps {difference}"
+    return "inf is skipped, zeros are a step: the parameters match a run without these steps bit for bit"

@@ -1,14 +1,10 @@
 """bf16 without ZeRO: load_checkpoint fails, no attribute 'dp_process_group' or '_restore_from_bit16_weights'.
 
-Why: in 0.17.6 a bf16 engine without ZeRO has no ZeRO optimizer any more, but load_checkpoint takes it for one, and asks
-    it for what only ZeRO's optimizers and BF16_Optimizer have: its process group, or, where the optimizer's state is
-    not to be loaded, to restore itself from the model's weights.
-How: bf16 alone counts as ZeRO no longer; BF16_Optimizer, which an engine without an optimizer has, does. Where the
-    optimizer's state is not to be loaded, its fp32 copies are taken from the checkpoint's weights.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7571, brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/7515 (0.17.6), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7586 (0.18.0).
-Retire: when DeepSpeed 0.17.6 is no longer supported here.
+Why: in 0.17.6 a bf16 engine without ZeRO no longer has a ZeRO optimizer, but load_checkpoint treats it as one and
+    uses what only ZeRO's optimizers and BF16_Optimizer have: the process group or, where the optimizer's state is not
+    loaded, restoring the fp32 weights from the model's.
+How: bf16 alone no longer counts as ZeRO; BF16_Optimizer, which an engine without an optimizer has, still does. Where
+    the optimizer's state is not loaded, its fp32 copies are taken from the checkpoint's weights.
 """
 
 from __future__ import annotations
@@ -43,11 +39,11 @@ PATCH = Patch(
         ),
     ),
     symptom=rf"in load_checkpoint[\s\S]*{_MESSAGE}",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/7571",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7515",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7586",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7571": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7515": "introduced in 0.17.6",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7586": "fixed in 0.18.0",
+    },
     fixed_in="0.18.0",
     present=(Source(f"{_ENGINE}._configure_checkpointing", "hasattr(self.optimizer, 'dp_process_group')"),),
     fixed=(
@@ -56,19 +52,16 @@ PATCH = Patch(
             "load_zero_checkpoint = load_path is not None and self.zero_optimization()",
         ),
     ),
+    config=lambda job: job.stage == 0 and job.may_be("bf16"),
 )
 
 
 def reproduce(lab: Lab) -> str:
-    assert lab.torch  # before the models, which import it without the device
-    from dsfix.lab.models import MLP
-    from dsfix.lab.reference import largest_difference
-
     config = {
         "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
         "bf16": {"enabled": True},
     }
-    models = [MLP(seed=seed) for seed in (0, 1)]
+    models = [lab.models.MLP(seed=seed) for seed in (0, 1)]
     saving, loading = (lab.initialize(m, config, model_parameters=m.parameters()) for m in models)
     saving.save_checkpoint(str(lab.tmp))
     try:
@@ -78,6 +71,6 @@ def reproduce(lab: Lab) -> str:
             raise BugPresent(f"in load_checkpoint: {error}") from error
         raise
     assert path, "no checkpoint was found"
-    difference = largest_difference(lab.parameters(loading), lab.parameters(saving))
-    assert difference.absolute == 0.0, f"of the weights loaded {difference}"
-    return "load_checkpoint returns, the weights are those that were saved, bit for bit"
+    difference = lab.reference.largest_difference(lab.parameters(loading), lab.parameters(saving))
+    assert difference.absolute == 0.0, f"after load_checkpoint {difference}"
+    return "load_checkpoint succeeds; the weights are the saved ones bit for bit"

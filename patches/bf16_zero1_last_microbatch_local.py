@@ -1,18 +1,15 @@
 """bf16 with ZeRO-1 and gradient accumulation in fp32: the last micro-batch of each step is not reduced.
 
-Why: BF16_Optimizer adds a micro-batch's gradients to the fp32 ones in its `backward_epilogue`. 0.18.5 to 0.18.9 call
-    that after the reduction: the last micro-batch before a step is in no average. Each rank updates its part of the
-    weights from its own; without accumulation nothing is reduced at all. Since 0.17.6 this optimizer is the one for
-    `data_types.grad_accum_dtype: "fp32"` with bf16 and ZeRO-1 only (0.17.6 to 0.18.4: patch bf16_zero1_silently_off).
-    With `bf16.immediate_grad_update` all is well.
-How: for BF16_Optimizer the epilogue comes before the reduction. For all others, and where one rank has nobody to
-    average with, it stays where it is: there a reduction only rounds to its data type, by default bf16, and what comes
-    after it is not rounded.
-Changes: with several ranks each step's gradient, and its norm, is that of all ranks' micro-batches. A checkpoint
-    written without the patch resumes; its momentum comes from gradients with more noise.
-Upstream: https://github.com/deepspeedai/DeepSpeed/pull/7985 (0.19.0), brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/7665 (0.18.3), where nothing used this optimizer.
-Retire: when DeepSpeed 0.18.9 is no longer supported here.
+Why: BF16_Optimizer adds a micro-batch's gradients to the fp32 ones in its `backward_epilogue`. 0.18.5 to 0.18.9 call it
+    after the reduction, so the last micro-batch before a step is missing from the average: each rank updates its part
+    of the weights from its own last micro-batch, and without accumulation nothing is reduced at all. Since 0.17.6 this
+    optimizer is used only for `data_types.grad_accum_dtype: "fp32"` with bf16 and ZeRO-1 (0.17.6 to 0.18.4: patch
+    bf16_zero1_silently_off). `bf16.immediate_grad_update` is not affected.
+How: for BF16_Optimizer the epilogue comes before the reduction. For all other optimizers, and on a single rank, it
+    stays where it is: there a reduction only rounds to its data type, by default bf16, and what comes after it is not
+    rounded.
+Changes: with several ranks, each step's gradient and its norm are those of all ranks' micro-batches. A checkpoint
+    written without the patch can be resumed; its momentum comes from noisier gradients.
 """
 
 from __future__ import annotations
@@ -45,14 +42,15 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/7665",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7985",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3, where nothing used this optimizer",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7985": "fixed in 0.19.0",
+    },
     fixed_in="0.19.0",
     present=(Source("deepspeed.runtime.constants", "DDP_BFLOAT16 = 'ddp_bf16'"),),
     fixed=(Source(_EPILOGUE, "bf16_optimizer = isinstance(self.optimizer, BF16_Optimizer)"),),
     ranks=2,
+    config=lambda job: job.stage == 1 and job.may_be("bf16") and job.fp32_gradients,
 )
 
 _LEARNING_RATE = 0.05
@@ -61,24 +59,23 @@ _MICRO_BATCHES = 4
 
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
-    assert lab.torch  # before the next, which import it without the device
+    models = lab.models
     from dsfix.lab import half
-    from dsfix.lab.models import regression_batch
 
-    batches = [[regression_batch(rank, i) for i in range(_MICRO_BATCHES)] for rank in range(lab.world_size)]
+    batches = [[models.regression_batch(rank, i) for i in range(_MICRO_BATCHES)] for rank in range(lab.world_size)]
     expected = half.sgd_weights(batches[0] + batches[1], _LEARNING_RATE)
-    # the own last micro-batch in place of the mean of all ranks'
+    # the rank's own last micro-batch instead of the mean over all ranks
     last = batches[lab.rank][-1:]
     unreduced = half.sgd_weights(batches[0][:-1] + batches[1][:-1] + last + last, _LEARNING_RATE)
     own = half.zero1_sgd_weights(lab, batches[lab.rank], _LEARNING_RATE)
     difference = half.zero1_difference(lab, own, expected)
     alone = half.sgd_weights(batches[lab.rank], _LEARNING_RATE)
     if half.zero1_difference(lab, own, alone) < 1e-5 < difference:
-        raise CannotTell("another fault of this release: BF16_Optimizer reduces no gradients at all (to 0.13.2)")
+        raise CannotTell("another bug of this release: BF16_Optimizer reduces no gradients at all (through 0.13.2)")
     done = f"after one step of {_MICRO_BATCHES} micro-batches on {lab.world_size} ranks"
     if half.zero1_difference(lab, own, unreduced) < 1e-5 < difference:
         raise BugPresent(
-            f"{done} the last micro-batch is the rank's own, not the mean: weights off by {difference:.1e}"
+            f"{done} the last micro-batch is the rank's own, not the mean: the weights are off by {difference:.1e}"
         )
     assert difference < 1e-5, f"{done} the weights are off by {difference:.1e}"
-    return f"{done} the weights are plain PyTorch's within {difference:.1e}"
+    return f"{done} the weights match plain PyTorch within {difference:.1e}"

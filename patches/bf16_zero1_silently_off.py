@@ -1,29 +1,25 @@
-"""bf16 with ZeRO-1 and gradient accumulation in fp32: gets neither the one nor the other.
+"""bf16 with ZeRO-1 and gradient accumulation in fp32: the job gets neither ZeRO-1 nor fp32 accumulation.
 
-Why: `data_types.grad_accum_dtype: "fp32"` with bf16 and ZeRO-1 asks for BF16_Optimizer. Since 0.17.6 the names of the
-    two bf16 wrappers, "with fp32 accumulation" and "without ZeRO", are the same string, "bf16", and the second is tried
-    first: the engine takes FP16_Optimizer or FP16_UnfusedOptimizer. Each rank holds all fp32 weights and optimizer
-    states, gradients are accumulated in bf16; checkpoints of it cannot be loaded.
-How: with ZeRO on, "bf16" means BF16_Optimizer; on 0.18.3 and 0.18.4 it gets the attributes by which the engine scales
-    a loss. Nothing else uses it in these releases, and it is made to compute what the others do: a gradient is added to
-    the fp32 ones as soon as there is one (`bf16.immediate_grad_update`), and then taken out of `.grad`, so that none
-    counts twice, however many backward passes make it. After `engine.backward` the sums stand in `.grad` until the next
-    one: what a script writes there (clipping, masks, `safe_set_full_grad`) or discards by setting it to None or to zero
-    goes into the fp32 gradients; what it writes by `.grad.data` cannot be told. A parameter that only other ranks used
-    counts in the norm; `loss.backward()` without the engine is refused, as by the optimizers whose place it takes.
-    Without ZeRO, and for pipelines without it, all stays; so it does with sparse gradients, and where the optimizer is
-    given frozen parameters, of which BF16_Optimizer has none, not even when they are unfrozen later: to have ZeRO-1
-    with a frozen base give it the trainable ones only. What is frozen later has gradients of 0, as with ZeRO in
+Why: `data_types.grad_accum_dtype: "fp32"` with bf16 and ZeRO-1 requests BF16_Optimizer. Since 0.17.6 the names of the
+    two bf16 wrappers, "with fp32 accumulation" and "without ZeRO", are the same string, "bf16", and the second is
+    checked first: the engine uses FP16_Optimizer or FP16_UnfusedOptimizer. Each rank holds all fp32 weights and
+    optimizer states, gradients are accumulated in bf16, and checkpoints cannot be loaded.
+How: with ZeRO enabled, "bf16" means BF16_Optimizer; on 0.18.3 and 0.18.4 it gets the attributes by which the engine
+    scales a loss. Nothing else uses it in these releases, so it is made to behave like the other optimizers: a gradient
+    is added to the fp32 ones as soon as it exists (`bf16.immediate_grad_update`) and then removed from `.grad`, so that
+    none is added twice, however many backward passes contribute to it. After `engine.backward` the sums are in `.grad`
+    until the next one: what a script writes there (clipping, masks, `safe_set_full_grad`) or discards by setting it to
+    None or to zero reaches the fp32 gradients; writes through `.grad.data` cannot be detected. A parameter that only
+    other ranks used counts in the norm; `loss.backward()` without the engine is rejected, as by the optimizers that it
+    replaces. Unchanged: jobs without ZeRO, pipelines without it, sparse gradients, and jobs whose optimizer is given
+    frozen parameters, which BF16_Optimizer does not hold, not even when they are unfrozen later: for ZeRO-1 with a
+    frozen base pass only the trainable parameters. Parameters frozen later have gradients of 0, as with ZeRO in
     general.
-Changes: fp32 weights and optimizer states are split among the ranks, gradients are accumulated in fp32: numbers change
-    by bf16's rounding; in a pipeline, and after a step, `.grad` is 0. A step whose gradients are all zero, or not
-    finite, is an AssertionError of BF16_Optimizer, as before 0.17.6 and since 0.18.5, where
-    bf16_nonfinite_step_ends_job is left out. A checkpoint written without the patch has no optimizer state: load it
-    with `load_optimizer_states=False`, and the job goes on from its bf16 weights, with an optimizer that starts anew.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/7515 (0.17.6), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7788 (0.18.5). The order of reducing and adding:
-    https://github.com/deepspeedai/DeepSpeed/pull/7985 (0.19.0).
-Retire: when DeepSpeed 0.18.4 is no longer supported here.
+Changes: fp32 weights and optimizer states are partitioned over the ranks and gradients are accumulated in fp32: numbers
+    change by bf16's rounding; in a pipeline, and after a step, `.grad` is 0. A step whose gradients are all zero, or
+    not finite, fails with an AssertionError of BF16_Optimizer, as before 0.17.6 and since 0.18.5, if
+    bf16_nonfinite_step_ends_job is skipped. A checkpoint written without the patch has no optimizer state: load it with
+    `load_optimizer_states=False`; the job then continues from its bf16 weights with a new optimizer state.
 """
 
 from __future__ import annotations
@@ -39,14 +35,14 @@ if TYPE_CHECKING:
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
 _INIT = f"{_BF16}.__init__"
-# of a parameter: its `.grad` with the sum in it, and that tensor's version
+# attribute of a parameter: its `.grad` that holds the sum, and that tensor's version
 _SHOWN = "_dsfix_shown"
 
 
 def is_for(engine: Any, optimizer: Any) -> bool:
-    """Whether BF16_Optimizer is to have this optimizer: what is frozen now would never train in it, sparse ends it."""
+    """Whether to wrap in BF16_Optimizer: it never trains what is frozen now, and fails with sparse gradients."""
     return engine.zero_optimization() and (
-        engine.pipeline_parallelism  # its ranks hold different parameters, and all have to decide alike
+        engine.pipeline_parallelism  # its ranks hold different parameters, but all must decide alike
         or (
             not any(getattr(module, "sparse", False) for module in engine.module.modules())
             and all(p.requires_grad for group in optimizer.param_groups for p in group["params"])
@@ -55,12 +51,12 @@ def is_for(engine: Any, optimizer: Any) -> bool:
 
 
 def take(optimizer: Any) -> None:
-    """What a script has done to the gradients since `show`: set to None, written to, or nothing."""
+    """Take over what a script has done to the gradients since `show`: set to None, written to, or nothing."""
     for group, gradients, has in _groups(optimizer):
         for parameter, gradient, had in zip(group, gradients, has):
             shown = parameter.__dict__.pop(_SHOWN, None)
             if parameter.grad is None:
-                if had:  # DeepSpeed itself sets none to None there
+                if had:  # DeepSpeed itself sets none of these to None
                     gradient.zero_()
             elif shown is not None:
                 if parameter.grad is not shown[0] or parameter.grad._version != shown[1]:
@@ -69,7 +65,7 @@ def take(optimizer: Any) -> None:
 
 
 def show(engine: Any) -> None:
-    """After a backward pass: the sums so far in `.grad`, where scripts look at them, clip them or write to them."""
+    """After a backward pass, put the sums so far into `.grad`, where scripts read, clip or write them."""
     import torch
 
     if engine.pipeline_parallelism:  # which reduces later
@@ -93,7 +89,7 @@ def _groups(optimizer: Any) -> Iterator[tuple[Any, Any, Any]]:
 def begin_step(optimizer: Any) -> None:
     take(optimizer)
     for has_gradients in optimizer.fp32_groups_has_gradients:
-        has_gradients[:] = [True] * len(has_gradients)  # what this rank did not use has the others' gradient, or zeros
+        has_gradients[:] = [True] * len(has_gradients)  # unused on this rank: the other ranks' gradient, or zeros
 
 
 PATCH = Patch(
@@ -104,12 +100,13 @@ PATCH = Patch(
         Edit(
             f"{_ENGINE}._configure_optimizer",
             after="optimizer_wrapper = self._do_optimizer_sanity_check(basic_optimizer)",
-            code=f"from {__name__} import is_for\npartitioned = is_for(self, basic_optimizer)",
+            code="partitioned = is_for(self, basic_optimizer)",
+            uses=(is_for,),
         ),
         Edit(
             f"{_ENGINE}._configure_optimizer",
             replace="[FP16, DDP_BFLOAT16]",
-            # with ZeRO on, the only wrapper of this name is BFLOAT16
+            # with ZeRO enabled, the only wrapper of this name is BFLOAT16
             code="([FP16] if partitioned else [FP16, DDP_BFLOAT16])",
         ),
         Edit(
@@ -124,12 +121,12 @@ PATCH = Patch(
         Edit(
             f"{_BF16}._update_hp_grad",
             before="hp_grad.data.add_(lp.grad.data.to(hp_grad.dtype).view(hp_grad.shape))",
-            # a backward pass that DeepSpeed does not know of has added to the sum in `.grad`
+            # a backward pass without the engine has added to the sum in `.grad`
             code=f"if lp.__dict__.pop('{_SHOWN}', None) is not None:\n    hp_grad.zero_()",
         ),
         Edit(f"{_BF16}._update_hp_grad", replace="if clear_lp_grads:\n    ...", code="lp.grad.zero_()"),
         *(
-            Edit(f"{_BF16}.{name}", before=statement, code=f"from {__name__} import take\ntake(self)")
+            Edit(f"{_BF16}.{name}", before=statement, code="take(self)", uses=(take,))
             for name, statement in (
                 ("clear_lp_grads", "zero_grads_list = []"),
                 ("get_grads_for_reduction", "if self.has_moe_layers:\n    ..."),
@@ -138,7 +135,8 @@ PATCH = Patch(
         Edit(
             f"{_BF16}.step",
             after="if closure is not None:\n    ...",
-            code=f"from {__name__} import begin_step\nbegin_step(self)",
+            code="begin_step(self)",
+            uses=(begin_step,),
         ),
         Edit(
             f"{_ENGINE}._backward_epilogue",
@@ -148,17 +146,18 @@ PATCH = Patch(
         Edit(
             f"{_ENGINE}._backward_prologue",
             before="see_memory_usage('Engine before backward', force=self.memory_breakdown())",
-            # up to 0.18.2 only engine.backward() calls it, and a pipeline calls it itself
+            # through 0.18.2 only engine.backward() calls it, and a pipeline calls it itself
             code="if isinstance(self.optimizer, BF16_Optimizer) and not (\n"
             "        self.pipeline_parallelism or getattr(self, '_running_engine_backward', True)):\n"
             "    raise RuntimeError('call engine.backward(loss): BF16_Optimizer takes no part in loss.backward()')",
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/7515",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7788",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7515": "introduced in 0.17.6",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7788": "fixed in 0.18.5",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7985": "related: the order of reducing and adding (0.19.0)",
+    },
     fixed_in="0.18.5",
     present=(Source("deepspeed.runtime.constants", "DDP_BFLOAT16 = 'bf16'"),),
     fixed=(
@@ -166,6 +165,7 @@ PATCH = Patch(
         Source(_INIT, "self.custom_loss_scaler = False"),
     ),
     ranks=2,
+    config=lambda job: job.stage == 1 and job.may_be("bf16") and job.fp32_gradients,
 )
 
 _LEARNING_RATE = 0.05
@@ -174,21 +174,20 @@ _MICRO_BATCHES = 16  # enough for bf16 sums to differ
 
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
-    assert lab.torch  # before the next, which import it without the device
+    models = lab.models
     from dsfix.lab import half
-    from dsfix.lab.models import regression_batch
 
-    batches = [[regression_batch(rank, i) for i in range(_MICRO_BATCHES)] for rank in range(lab.world_size)]
+    batches = [[models.regression_batch(rank, i) for i in range(_MICRO_BATCHES)] for rank in range(lab.world_size)]
     expected = half.sgd_weights(batches[0] + batches[1], _LEARNING_RATE)
     own = half.zero1_sgd_weights(lab, batches[lab.rank], _LEARNING_RATE)
     difference = half.zero1_difference(lab, own, expected)
     alone = half.sgd_weights(batches[lab.rank], _LEARNING_RATE)
     if half.zero1_difference(lab, own, alone) < 1e-5 < difference:
-        raise CannotTell("another fault of this release: BF16_Optimizer reduces no gradients at all (to 0.13.2)")
+        raise CannotTell("another bug of this release: BF16_Optimizer reduces no gradients at all (through 0.13.2)")
     held = f"each of {lab.world_size} ranks holds {own.numel()} of {expected.numel()} fp32 weights"
     done = f"after one step of {_MICRO_BATCHES} micro-batches"
     if own.numel() == expected.numel() and 1e-5 < difference < 0.1:
         raise BugPresent(f"{held}; {done} with sums in bf16 they are off by {difference:.1e}")
     assert own.numel() < expected.numel(), held
     assert difference < 1e-5, f"{done} the weights are off by {difference:.1e}"
-    return f"{held}; {done} they are plain PyTorch's within {difference:.1e}"
+    return f"{held}; {done} they match plain PyTorch within {difference:.1e}"

@@ -1,15 +1,11 @@
-"""A checkpoint `writer` beside torch 2.6 or later saves what it cannot load: "Weights only load failed".
+"""With a checkpoint `writer` and torch 2.6 or later, saved checkpoints cannot be loaded: "Weights only load failed".
 
 Why: with `"checkpoint": {"writer": {...}}` in the config, the fast or the decoupled checkpoint engine saves and loads
-    (with ZeRO-3, or with `data_parallel` in the writer's part: else `deepspeed.initialize` fails). Their files hold
-    DeepSpeed's own ZeroStageEnum and the like as all others do, but they are read with `torch.load`'s default, which
-    torch 2.6 turned to `weights_only=True`: saving works, resuming fails. The files are right.
-How: `weights_only=False` in both, as DeepSpeed has it without a writer. This unpickles, which can run code: what is in
-    the checkpoint directory that the script names, nothing else. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still holds for it.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/8500, brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/7215 (0.17.1), fix open:
-    https://github.com/deepspeedai/DeepSpeed/pull/8502.
-Retire: when no release without https://github.com/deepspeedai/DeepSpeed/pull/8502 is supported here.
+    (with ZeRO-3, or with `data_parallel` in the writer's block; otherwise `deepspeed.initialize` fails). Its files
+    contain DeepSpeed's own ZeroStageEnum and the like, as all others do, but are read with `torch.load`'s default,
+    which torch 2.6 changed to `weights_only=True`: saving works, resuming fails. The files are correct.
+How: `weights_only=False` in both engines, as in DeepSpeed without a writer. Unpickling can run code: only what is in
+    the checkpoint directory that the script names. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies.
 """
 
 from __future__ import annotations
@@ -35,11 +31,11 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.17.1", "torch": ">=2.6.0.dev0"},
     changes=(Edit(_FAST, replace=_DEFAULT, code=_FULL), Edit(_DECOUPLED, replace=_DEFAULT, code=_FULL)),
     symptom=r"(fast|decoupled)_checkpoint_engine\.py[\s\S]*Weights only load failed",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/8500",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8502",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7215",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/8500": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7215": "introduced in 0.17.1",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8502": "proposed fix, open",
+    },
     fixed_in=None,
     fixed=(Source(_FAST, _FULL), Source(_DECOUPLED, _FULL)),
 )
@@ -49,17 +45,14 @@ _SGD = {"lr": 0.1, "momentum": 0.9}  # the momentum shows whether the optimizer'
 
 
 def reproduce(lab: Lab) -> str:
-    _ = lab.torch
     from dsfix.lab.checkpoints import refused, train
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
-    from dsfix.lab.reference import train as reference
 
-    os.environ.update(CROSS_RANK="0", CROSS_SIZE="1")  # as DeepSpeed's launcher does; the writers look for them
+    models, reference = lab.models, lab.reference
+    os.environ.update(CROSS_RANK="0", CROSS_SIZE="1")  # as DeepSpeed's launcher does; the writers read them
     version = lab.deepspeed.__version__
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
-    model = MLP()
-    expected = reference(model, [[batch] for batch in batches], model.loss, "SGD", **_SGD)
+    batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    model = models.MLP()
+    expected = reference.train(model, [[batch] for batch in batches], model.loss, "SGD", **_SGD)
 
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
@@ -67,13 +60,13 @@ def reproduce(lab: Lab) -> str:
         "zero_optimization": {"stage": 1},
         "checkpoint": {"writer": {"type": "PYTHON", "decoupled": False, "data_parallel": "replica"}},
     }
-    model = MLP()
+    model = models.MLP()
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     if type(engine.checkpoint_engine).__name__ != "FastCheckpointEngine":
         raise CannotTell(f"deepspeed {version} has no checkpoint writers")
     train(lab, engine, batches[: _STEPS // 2])
     engine.save_checkpoint(str(lab.tmp), tag="half")
-    model = MLP(seed=1)
+    model = models.MLP(seed=1)
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     try:
         engine.load_checkpoint(str(lab.tmp), tag="half")
@@ -82,7 +75,5 @@ def reproduce(lab: Lab) -> str:
             raise BugPresent(f"load_checkpoint: {what}") from error
         raise
     train(lab, engine, batches[_STEPS // 2 :])
-    difference = largest_difference(lab.parameters(engine), expected.parameters)
-    done = f"resumed after {_STEPS // 2} of {_STEPS} steps"
-    assert difference.relative < 1e-4, f"{done} {difference}"
-    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"
+    after = f"resumed after {_STEPS // 2} of {_STEPS} steps"
+    return reference.compare(lab.parameters(engine), expected.parameters, after=after)

@@ -1,26 +1,23 @@
 """engine.backward() with gradient accumulation, the model returns loss and logits: gradients are divided twice.
 
-Why: since 0.18.3 the loss is not divided by the gradient accumulation steps (GAS) any more: a hook on each tensor that
-    the model returns divides its gradient. Where one of them was computed from another, as in {"loss": …, "logits": …},
-    the gradient passes two hooks and is divided by GAS². A part of the loss that comes from no returned tensor, as a
+Why: since 0.18.3 the loss is no longer divided by the gradient accumulation steps (GAS): a hook on each tensor that the
+    model returns divides its gradient. Where one of them was computed from another, as in {"loss": …, "logits": …}, the
+    gradient passes two hooks and is divided by GAS². A part of the loss that comes from no returned tensor, such as a
     penalty on parameters, is not divided at all. Nothing fails.
-How: `engine.backward(loss)` divides the loss itself, as up to 0.18.2 and from 0.19.6 on, and the hooks leave the
-    gradients of that backward pass alone, those of other engines too, and those of the backward passes that are called
-    in it: by reentrant checkpoints, by hooks as cached losses have them. `scale_wrt_gas=False` and `loss.backward()`
-    without the engine stay as they are; for the latter see dict_output_double_scaling_direct. So does a loss before
-    which an output was differentiated with `create_graph`: a gradient penalty is made of what the hooks have divided.
-Changes: with GAS > 1 and an output that has loss and logits, as Hugging Face's models have it, gradients become GAS
-    times larger: SGD's learning rate, gradient clipping, the logged norm and Adam's epsilon act on other numbers than
-    before. Where the loss is the only tensor returned, or is computed outside, gradients stay the same but for rounding
-    (none where GAS is a power of two). So do those of a backward pass that a hook calls with what it was given as a
-    factor; without that factor they become GAS times larger, as they are up to 0.18.2 and from 0.19.6 on.
-    A checkpoint written without the patch holds right parameters of a job with too small gradients; Adam's moments in
-    it are GAS and GAS² times too small. As the second catches up slowly (β₂), steps after resuming are up to GAS times
-    too large for a while: warm the learning rate up anew, or resume without the optimizer's state.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/8224, brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/7665 (0.18.3), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/8245 (0.19.6).
-Retire: when DeepSpeed 0.19.5 is no longer supported here.
+How: `engine.backward(loss)` divides the loss itself, as through 0.18.2 and since 0.19.6, and the hooks leave the
+    gradients of that backward pass alone, including those of other engines and those of backward passes called within
+    it: by reentrant checkpoints, or by hooks such as those of cached losses. `scale_wrt_gas=False` and
+    `loss.backward()` without the engine are unchanged; for the latter see dict_output_double_scaling_direct. So is a
+    loss before which an output was differentiated with `create_graph`: a gradient penalty consists of what the hooks
+    have divided.
+Changes: with GAS > 1 and an output with loss and logits, as Hugging Face's models return it, gradients become GAS times
+    larger: SGD's learning rate, gradient clipping, the logged norm and Adam's epsilon act on other numbers than before.
+    Where the loss is the only returned tensor, or is computed outside, gradients stay the same except for rounding
+    (none where GAS is a power of two). So do those of a backward pass that a hook calls with the gradient it was given
+    as a factor; without that factor they become GAS times larger, as they are through 0.18.2 and since 0.19.6.
+    A checkpoint written without the patch contains valid parameters of a job with gradients that were too small; Adam's
+    moments in it are GAS and GAS² times too small. As the second catches up slowly (β₂), steps after resuming are up to
+    GAS times too large for a while: warm up the learning rate again, or resume without the optimizer's state.
 """
 
 from __future__ import annotations
@@ -29,25 +26,25 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _HOOK = f"{_ENGINE}._backward_prologue_per_tensor"
-# a gradient that a hook has divided may be a part of the next loss
+# a gradient that a hook has divided may be part of the next loss
 _DIFFERENTIATED = "_dsfix_differentiated"
 _CONTEXT = "compiled_autograd(self._is_compiled_autograd_enabled, self._compile_kwargs)"
 
 
 @contextmanager
 def of_loss(backward: AbstractContextManager[Any], engine: Any, divided: bool) -> Iterator[None]:
-    """`backward`, in which `engine` calls a backward pass; divided: whether its loss is, so that no hook is to."""
+    """`backward`, around a backward pass of `engine`; divided: whether its loss is divided, so that no hook divides."""
     import torch
 
     before = dividers()
-    # autograd takes this along to its threads, and to the backward passes that are called in one
+    # autograd passes this on to its threads, and to the backward passes called within one
     torch._C._stash_obj_in_tls(__name__, (*before, id(engine)) if divided else before)
     try:
         with backward:
@@ -57,7 +54,7 @@ def of_loss(backward: AbstractContextManager[Any], engine: Any, divided: bool) -
 
 
 def dividers() -> tuple[int, ...]:
-    """The engines that have divided the loss of the backward pass that calls this, or of one around it."""
+    """The engines that have divided the loss of the backward pass that calls this, or of an enclosing one."""
     import torch
 
     return torch._C._get_obj_in_tls(__name__) if torch._C._is_key_in_tls(__name__) else ()
@@ -66,14 +63,14 @@ def dividers() -> tuple[int, ...]:
 PATCH = Patch(
     title="engine.backward() + gradient accumulation, output with loss and logits: gradients divided twice",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.18.3,<0.19.6", "torch": ">=2.1.0.dev0"},  # older ones have not been looked at
+    affects={"deepspeed": ">=0.18.3,<0.19.6", "torch": ">=2.1.0.dev0"},  # older ones were not examined
     changes=(
         Edit(
             f"{_ENGINE}.backward",
             after="gas_scaled_loss = loss / self.gradient_accumulation_steps() if scale_wrt_gas else loss",
             code=f"from {__name__} import dividers, of_loss\n"
             f"divided = scale_wrt_gas and not vars(self).pop('{_DIFFERENTIATED}', False)\n"
-            # else a hook has called this, with a loss that is multiplied by a gradient that is divided already
+            # else a hook has called this, with a loss multiplied by a gradient that is already divided
             "if divided and id(self) not in dividers():\n    loss = gas_scaled_loss",
         ),
         Edit(
@@ -84,16 +81,16 @@ PATCH = Patch(
         Edit(
             _HOOK,
             before="return grad / self.gradient_accumulation_steps()",
-            code=f"from {__name__} import dividers\nif dividers():\n    return grad\n"
-            f"if torch.is_grad_enabled():\n    self.{_DIFFERENTIATED} = True",
+            code=f"if dividers():\n    return grad\nif torch.is_grad_enabled():\n    self.{_DIFFERENTIATED} = True",
+            uses=(dividers,),
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/8224",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7665",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8245",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/8224": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8245": "fixed in 0.19.6",
+    },
     fixed_in="0.19.6",
     fixed=(Source(_HOOK, "graph_loss_scaled = _ENGINE_BACKWARD_GRAPH_TRACKER.is_current_graph_registered()"),),
 )
@@ -104,19 +101,17 @@ _STEPS = 2
 
 
 def reproduce(lab: Lab) -> str:
-    assert lab.torch is not None  # with its device, before others import it
-    from dsfix.lab.models import MLP, regression_batch
+    models, reference = lab.models, lab.reference
     from dsfix.lab.outputs import LossAndOutput
-    from dsfix.lab.reference import largest_difference, train
 
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
+    batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
     steps = [batches[first : first + _MICRO_BATCHES] for first in range(0, len(batches), _MICRO_BATCHES)]
-    model = LossAndOutput(MLP())
-    expected = train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE)
-    model = LossAndOutput(MLP())
-    twice = train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE / _MICRO_BATCHES)
+    model = LossAndOutput(models.MLP())
+    expected = reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE)
+    model = LossAndOutput(models.MLP())
+    twice = reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE / _MICRO_BATCHES)
 
-    model = LossAndOutput(MLP())
+    model = LossAndOutput(models.MLP())
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
         "gradient_accumulation_steps": _MICRO_BATCHES,
@@ -128,10 +123,9 @@ def reproduce(lab: Lab) -> str:
         engine.backward(engine(inputs.to(lab.device), targets.to(lab.device))["loss"])
         engine.step()
 
-    parameters = lab.parameters(engine)
-    done = f"after {_STEPS} steps of {_MICRO_BATCHES} micro-batches"
-    difference = largest_difference(parameters, expected.parameters)
-    if largest_difference(parameters, twice.parameters).relative < 1e-4 < difference.relative:
-        raise BugPresent(f"{done} all gradients were divided by {_MICRO_BATCHES**2}: {difference}")
-    assert difference.relative < 1e-4, f"{done} {difference}"
-    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return reference.compare(
+        lab.parameters(engine),
+        expected.parameters,
+        {f"those of gradients divided by {_MICRO_BATCHES**2}": twice.parameters},
+        after=f"after {_STEPS} steps of {_MICRO_BATCHES} micro-batches",
+    )

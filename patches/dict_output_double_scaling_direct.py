@@ -1,18 +1,15 @@
 """loss.backward() with gradient accumulation, the model returns loss and logits: gradients are divided twice.
 
 Why: since 0.18.3 a hook on each tensor that the model returns divides its gradient by the gradient accumulation steps
-    (GAS). Where the loss is returned beside what it was computed from, as in {"loss": …, "logits": …}, the gradient
-    passes two hooks. With `engine.backward(loss)` that ended in 0.19.6, see dict_output_double_scaling; with
-    `loss.backward()` and `engine.scale(loss).backward()` it has not. Nothing fails.
-How: where a dict, list or tuple that the model returns holds a loss (of one element) and other tensors, each is
-    replaced by a view of itself, and the views get the hooks. No view was computed from another, so a gradient
-    passes one hook, whatever the caller computes from them. Off unless asked for by name: what the caller takes from
-    elsewhere, because the model keeps a tensor that it also returns, would not be divided any more.
-Changes: with GAS > 1, such an output and no `engine.backward`, gradients become GAS times larger, with what that means
-    for clipping, SGD's steps and checkpoints: as in dict_output_double_scaling.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/7665 (0.18.3);
-    https://github.com/deepspeedai/DeepSpeed/pull/8245 (0.19.6) leaves direct backward passes as they were.
-Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it divides such gradients once.
+    (GAS). Where the loss is returned along with what it was computed from, as in {"loss": …, "logits": …}, the gradient
+    passes two hooks. For `engine.backward(loss)` this ended in 0.19.6, see dict_output_double_scaling; for
+    `loss.backward()` and `engine.scale(loss).backward()` it did not. Nothing fails.
+How: where a dict, list or tuple that the model returns contains a loss (of one element) and other tensors, each is
+    replaced by a view of itself, and the views get the hooks. No view was computed from another, so a gradient passes
+    one hook, whatever the caller computes from them. Applied only when named: tensors that the caller gets elsewhere,
+    because the model keeps a tensor that it also returns, would no longer be divided.
+Changes: with GAS > 1, such an output and no `engine.backward`, gradients become GAS times larger, with the same effects
+    on clipping, SGD's steps and checkpoints as in dict_output_double_scaling.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -29,7 +26,7 @@ _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 
 
 def separated(outputs: Any) -> Any:
-    """`outputs`, with views in place of the tensors where a loss is among several."""
+    """`outputs`, with views in place of its tensors if a loss is one of several."""
     tensors = list(_tensors(outputs))
     return _views(outputs) if len(tensors) > 1 and any(tensor.numel() == 1 for tensor in tensors) else outputs
 
@@ -70,17 +67,17 @@ PATCH = Patch(
         Edit(
             f"{_ENGINE}.forward",
             after="loss = self.module(*inputs, **kwargs)",
-            # what a pipeline's stage returns goes to the next one
+            # a pipeline stage's output goes to the next stage
             code="if self.gradient_accumulation_steps() > 1 and not self.pipeline_parallelism:\n"
             f"    from {__name__} import separated\n"
             "    loss = separated(loss)",
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/7665",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8245",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8245": "related: direct backward passes unchanged (0.19.6)",
+    },
     fixed_in=None,
     present=(Source(f"{_ENGINE}._backward_prologue_per_tensor", "return grad / self.gradient_accumulation_steps()"),),
     default=False,
@@ -92,19 +89,17 @@ _STEPS = 2
 
 
 def reproduce(lab: Lab) -> str:
-    assert lab.torch is not None  # with its device, before others import it
-    from dsfix.lab.models import MLP, regression_batch
+    models, reference = lab.models, lab.reference
     from dsfix.lab.outputs import LossAndOutput
-    from dsfix.lab.reference import largest_difference, train
 
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
+    batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
     steps = [batches[first : first + _MICRO_BATCHES] for first in range(0, len(batches), _MICRO_BATCHES)]
-    model = LossAndOutput(MLP())
-    expected = train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE)
-    model = LossAndOutput(MLP())
-    twice = train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE / _MICRO_BATCHES)
+    model = LossAndOutput(models.MLP())
+    expected = reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE)
+    model = LossAndOutput(models.MLP())
+    twice = reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE / _MICRO_BATCHES)
 
-    model = LossAndOutput(MLP())
+    model = LossAndOutput(models.MLP())
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
         "gradient_accumulation_steps": _MICRO_BATCHES,
@@ -113,15 +108,14 @@ def reproduce(lab: Lab) -> str:
     }
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     if not hasattr(engine, "_backward_prologue_per_tensor"):
-        raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has engine.backward() only")
+        raise CannotTell(f"deepspeed {lab.deepspeed.__version__} supports only engine.backward()")
     for inputs, targets in batches:
         engine(inputs.to(lab.device), targets.to(lab.device))["loss"].backward()
         engine.step()
 
-    parameters = lab.parameters(engine)
-    done = f"after {_STEPS} steps of {_MICRO_BATCHES} micro-batches"
-    difference = largest_difference(parameters, expected.parameters)
-    if largest_difference(parameters, twice.parameters).relative < 1e-4 < difference.relative:
-        raise BugPresent(f"{done} all gradients were divided by {_MICRO_BATCHES**2}: {difference}")
-    assert difference.relative < 1e-4, f"{done} {difference}"
-    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return reference.compare(
+        lab.parameters(engine),
+        expected.parameters,
+        {f"those of gradients divided by {_MICRO_BATCHES**2}": twice.parameters},
+        after=f"after {_STEPS} steps of {_MICRO_BATCHES} micro-batches",
+    )

@@ -1,16 +1,15 @@
-"""ZeRO-1/2 with `elastic_checkpoint` goes on with moments that belong to other weights.
+"""ZeRO-1/2 with `elastic_checkpoint` resumes with moments that belong to other weights.
 
-Why: what the ranks that share a group have saved of the optimizer's state is joined when it is loaded, and cut anew.
-    ZeRO pads a group to a multiple of twice these ranks, what is joined is padded to a multiple of them only. Where the
-    two differ, as on two ranks with a group of 4k + 1 or 4k + 2 elements, each rank's part is one element short, and
-    rank r's begins r elements too early. Nothing shows it: the weights are right. One rank is not concerned.
-How: what is joined is padded as the group is, where it has an element for each weight. Other states (one number, one
+Why: on load, the optimizer states saved by the ranks that share a group are joined and partitioned again. ZeRO pads a
+    group to a multiple of twice the number of these ranks; the joined states are padded to a multiple of that number
+    only. Where the two differ, as on two ranks with a group of 4k + 1 or 4k + 2 elements, each rank's part is one
+    element short, and rank r's part begins r elements too early. Nothing shows it: the weights are correct. A single
+    rank is not affected.
+How: the joined states are padded like the group if they have an element for each weight. Other states (one number, one
     scale per block of weights, `step` as a tensor) are left as they are.
-Changes: a job that loads an elastic checkpoint goes on with the states that were saved; learning rates are not among
-    them. A checkpoint is as right as the states of the job that wrote it: one that had loaded another without the patch
-    has saved what was left of the shift.
-Upstream: fixed by https://github.com/deepspeedai/DeepSpeed/pull/5105 (0.13.2).
-Retire: when DeepSpeed 0.13.1 is no longer supported here.
+Changes: a job that loads an elastic checkpoint continues with the states that were saved; learning rates are not among
+    them. A checkpoint is only as correct as the states of the job that wrote it: a job that had loaded another without
+    the patch has saved what was left of the shift.
 """
 
 from __future__ import annotations
@@ -31,13 +30,15 @@ if torch.is_tensor(part) and part.numel() == self.partition_size[group_id]:
 """
 
 PATCH = Patch(
-    title="ZeRO-1/2 + elastic_checkpoint: the optimizer's states are loaded shifted against the weights",
+    title="ZeRO-1/2 + elastic_checkpoint: the optimizer states are loaded shifted relative to the weights",
     severity=Severity.WRONG_RESULT,
-    # the fault is older, but nothing older than 0.12.0 has been run
+    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0,<0.13.2"},
     changes=(Edit(_PARTITION, after=f"alignment = {_RANKS}", code=_AS_THE_WEIGHTS),),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/5105",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/5105": "fixed in 0.13.2",
+    },
     fixed_in="0.13.2",
     ranks=2,
     fixed=(Source(_PARTITION, f"alignment = self.nccl_start_alignment_factor * {_RANKS}"),),
@@ -52,8 +53,7 @@ def reproduce(lab: Lab) -> str:
     from dsfix.lab.checkpoints import load_whole_files, train
 
     load_whole_files()
-    torch = lab.torch
-    from dsfix.lab import models, reference
+    torch, models, reference = lab.torch, lab.models, lab.reference
 
     class Counting(torch.optim.SGD):  # type: ignore[name-defined,misc,unused-ignore]
         """Counts steps in its groups, as DeepSpeed's own and apex's optimizers do."""
@@ -75,7 +75,7 @@ def reproduce(lab: Lab) -> str:
         return lab.initialize(model, config, optimizer=Counting(model.parameters(), **_OPTIONS))
 
     def momentum(engine: Any) -> Any:
-        """The first rank's, on all ranks."""
+        """The first rank's momentum, on all ranks."""
         states: Any = list(engine.optimizer.optimizer.state.values())
         found = states[0]["momentum_buffer"].detach().cpu().clone()
         torch.distributed.broadcast(found, 0)
@@ -95,7 +95,7 @@ def reproduce(lab: Lab) -> str:
     difference = reference.largest_difference(lab.parameters(engine), expected)
     wrong = (loaded != saved).nonzero()
     if len(wrong) == 1 and not loaded[-1] and difference.relative > 1e-3:
-        raise BugPresent(f"rank 0 lacks the last of its {len(saved)} momenta, and after {_STEPS} steps {difference}")
-    assert not len(wrong), f"{len(wrong)} of {len(saved)} momenta are others"
+        raise BugPresent(f"rank 0 has lost the last of its {len(saved)} momenta; after {_STEPS} steps {difference}")
+    assert not len(wrong), f"{len(wrong)} of {len(saved)} momenta differ"
     assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
-    return f"resumed after {_STEPS // 2} of {_STEPS} steps the parameters are plain PyTorch's: {difference}"
+    return f"resumed after {_STEPS // 2} of {_STEPS} steps the parameters match plain PyTorch: {difference}"

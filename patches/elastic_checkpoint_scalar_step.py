@@ -1,14 +1,10 @@
 """ZeRO-1/2 with `elastic_checkpoint` and torch's Adam cannot save: slice() cannot be applied to a 0-dim tensor.
 
 Why: with `"elastic_checkpoint": true` the padding is cut off each tensor of the optimizer's state before it is saved.
-    torch's Adam, AdamW and others keep `step` as a tensor without dimensions (since torch 1.12), which cannot be cut.
-    DeepSpeed's own optimizers count in a number and are not concerned.
-How: what has no dimensions has no padding, and is saved as it is. Loading the optimizer's state from it is another
-    fault, from 0.13.2 on that of elastic_checkpoint_torch_adam.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7650, fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7659 (0.18.2); https://github.com/ssbuild/chatglm_finetuning/issues/32,
-    https://github.com/hiyouga/ChatGLM-Efficient-Tuning/issues/184.
-Retire: when DeepSpeed 0.18.1 is no longer supported here.
+    torch's Adam, AdamW and others keep `step` as a 0-dim tensor (since torch 1.12), which cannot be sliced. DeepSpeed's
+    own optimizers count in a number and are not affected.
+How: a 0-dim tensor has no padding and is saved as it is. Loading the optimizer's state from such a checkpoint is
+    another bug, since 0.13.2 that of elastic_checkpoint_torch_adam.
 """
 
 from __future__ import annotations
@@ -28,18 +24,19 @@ _MESSAGE = "slice() cannot be applied to a 0-dim tensor"
 PATCH = Patch(
     title="ZeRO-1/2 + elastic_checkpoint + torch's Adam: saving fails, slice() of a 0-dim tensor",
     severity=Severity.CRASH,
-    # the fault is older, but nothing older than 0.12.0 has been run
+    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0,<0.18.2"},
     changes=(Edit(_LEAN, replace="torch.is_tensor(value)", code=_CHECK),),
     symptom=r"_get_state_without_padding[\s\S]*slice\(\) cannot be applied to a 0-dim tensor",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/7650",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7659",
-        "https://github.com/ssbuild/chatglm_finetuning/issues/32",
-        "https://github.com/hiyouga/ChatGLM-Efficient-Tuning/issues/184",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7650": "reported",
+        "https://github.com/ssbuild/chatglm_finetuning/issues/32": "reported",
+        "https://github.com/hiyouga/ChatGLM-Efficient-Tuning/issues/184": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7659": "fixed in 0.18.2",
+    },
     fixed_in="0.18.2",
     fixed=(Source(_LEAN, _CHECK),),
+    config=lambda job: job.get("zero_optimization", "elastic_checkpoint") is True,
 )
 
 _STEPS = 2
@@ -48,16 +45,14 @@ _STEPS = 2
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     from dsfix.lab.checkpoints import train
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
 
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
         "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
         "zero_optimization": {"stage": 1, "elastic_checkpoint": True},
     }
-    model = MLP()
+    model = lab.models.MLP()
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     train(lab, engine, batches)
     try:
@@ -73,8 +68,8 @@ def reproduce(lab: Lab) -> str:
     [here] = engine.optimizer.optimizer.state.values()
     assert saved[0]["step"] == here["step"], saved[0]["step"]
     moments = {key: here[key][: len(saved[0][key])].cpu() for key in ("exp_avg", "exp_avg_sq")}
-    difference = largest_difference({key: saved[0][key] for key in moments}, moments)
+    difference = lab.reference.largest_difference({key: saved[0][key] for key in moments}, moments)
     assert difference.absolute == 0.0, difference
     numel = sum(parameter.numel() for parameter in model.parameters())
     assert len(saved[0]["exp_avg"]) == numel, f"{len(saved[0]['exp_avg'])} elements of {numel} were saved"
-    return f"step {int(saved[0]['step'])} and the moments of {numel} elements are saved as the optimizer has them"
+    return f"step {int(saved[0]['step'])} and the moments of {numel} elements are saved unchanged"

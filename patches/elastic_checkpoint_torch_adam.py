@@ -1,15 +1,13 @@
 """ZeRO-1/2 with `elastic_checkpoint` and torch's Adam cannot resume: a `step` is missing.
 
-Why: with `"elastic_checkpoint": true` a checkpoint has the optimizer's `step` by itself, if its parameter groups have
-    one. Those of DeepSpeed's own optimizers do; torch's Adam, AdamW and others keep `step` in their state, where it is
-    saved, too. Since 0.13.2 `load_checkpoint` insists on the former: AssertionError, or KeyError
-    'base_optimizer_state_step' where `elastic_checkpoint` has been turned off since. It would then take `step` for
+Why: with `"elastic_checkpoint": true` a checkpoint stores the optimizer's `step` separately if the parameter groups
+    have one. Those of DeepSpeed's own optimizers do; torch's Adam, AdamW and others keep `step` in their state, where
+    it is saved as well. Since 0.13.2 `load_checkpoint` requires the separate one: AssertionError, or KeyError
+    'base_optimizer_state_step' where `elastic_checkpoint` has been disabled since. It would then treat `step` as
     partitioned, and pad it.
-How: a `step` that the checkpoint does not have by itself is not set, and a tensor without dimensions is taken as it is.
-    On as many ranks as saved it: DeepSpeed itself refuses another number, elastic or not.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/5104 (0.13.2); not fixed in 0.19.8. Saving: see
+How: a `step` that the checkpoint does not store separately is not set, and a 0-dim tensor is loaded as it is. This
+    needs as many ranks as saved the checkpoint: DeepSpeed itself rejects another number, elastic or not. Saving: see
     elastic_checkpoint_scalar_step.
-Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it resumes such a job.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ PATCH = Patch(
         Edit(
             f"{_OPTIMIZER}._restore_base_optimizer_state",
             after="saved = base_optimizer_group_states[i][key]",
-            # else it gets a dimension, and padding; where torch's optimizers have it
+            # otherwise it gets a dimension, and padding; placed where torch's optimizers keep it
             code="""if torch.is_tensor(saved) and saved.dim() == 0:
     on_device = group.get('capturable') or group.get('fused')
     self.optimizer.state[p][key] = saved.to(p.device) if on_device else saved.clone()
@@ -61,7 +59,9 @@ PATCH = Patch(
         ),
     ),
     symptom=rf"in {_STEP}[\s\S]*AssertionError|KeyError: 'base_optimizer_state_step'",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/5104",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/5104": "introduced in 0.13.2",
+    },
     fixed_in=None,
 )
 
@@ -70,15 +70,12 @@ _ADAMW = {"lr": 0.01, "weight_decay": 0.0}
 
 
 def reproduce(lab: Lab) -> str:
-    assert lab.torch is not None  # with its device, before others import it
     from dsfix.lab.checkpoints import train
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
 
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
 
     def start(seed: int, elastic: bool) -> Any:
-        model = MLP(seed=seed)
+        model = lab.models.MLP(seed=seed)
         config = {
             "train_micro_batch_size_per_gpu": len(batches[0][0]),
             "optimizer": {"type": "AdamW", "params": _ADAMW},
@@ -88,13 +85,13 @@ def reproduce(lab: Lab) -> str:
 
     engine = start(seed=0, elastic=True)
     if not hasattr(engine.optimizer, _STEP):
-        raise CannotTell(f"deepspeed {lab.deepspeed.__version__} fails elsewhere: it takes `step` for partitioned")
+        raise CannotTell(f"deepspeed {lab.deepspeed.__version__} fails elsewhere: it treats `step` as partitioned")
     train(lab, engine, batches[: _STEPS // 2])
     engine.save_checkpoint(str(lab.tmp), tag="half")
     train(lab, engine, batches[_STEPS // 2 :])
     expected = lab.parameters(engine)
 
-    # also where `elastic_checkpoint` has been turned off
+    # also where `elastic_checkpoint` has been disabled since
     done = f"resumed after {_STEPS // 2} of {_STEPS} steps"
     differences = []
     for elastic in (True, False):
@@ -106,7 +103,7 @@ def reproduce(lab: Lab) -> str:
                 raise BugPresent(f"load_checkpoint: AssertionError in {_STEP}") from error
             raise
         train(lab, engine, batches[_STEPS // 2 :])
-        differences.append(largest_difference(lab.parameters(engine), expected))
+        differences.append(lab.reference.largest_difference(lab.parameters(engine), expected))
         assert differences[-1].relative < 1e-6, f"{done} {differences[-1]}"
     relative = max(difference.relative for difference in differences)
-    return f"{done} the parameters are those of a job not interrupted within {relative:.1e}"
+    return f"{done} the parameters match an uninterrupted job within {relative:.1e}"

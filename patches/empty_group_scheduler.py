@@ -1,23 +1,20 @@
-"""An empty parameter group, as LoRA leaves one: the learning rate scheduler fails, or hands out other groups' rates.
+"""An empty parameter group, as LoRA leaves one: the scheduler fails, or assigns learning rates of other groups.
 
-Why: DeepSpeed takes parameter groups without parameters out of the optimizer that it is given. A scheduler made before
-    that still has a rate for each of them. From torch 2.10 on its step fails: ValueError, zip() argument 2 is longer
-    than argument 1. Up to torch 2.9, and with a scheduler of DeepSpeed's own in any, rates are handed out by position,
-    in silence: every group behind an empty one trains at the rate of another. transformers and what follows it make
-    one group with weight decay and one without (biases, norms), and with LoRA the second is empty: the Trainer before
-    transformers 5.1, and with it LLaMA-Factory, unless the config has an "optimizer"; ms-swift and OpenRLHF; loops with
-    accelerate. DeepSpeed-Chat makes three, of which with LoRA alone only the second has parameters.
-How: schedulers go on seeing all groups: in the optimizer's place they get a stand-in whose `param_groups` has the empty
-    ones where they were; all else is the optimizer's own. Few are handed to DeepSpeed (of torch's, accelerate hands on
-    none), so they are looked for among what refers to the optimizer: once, and only where a group is taken out. Where
-    none is empty, because a framework leaves such groups out itself, say, nothing changes.
-    Not cured: a scheduler that DeepSpeed is not given, where gc.freeze() was called between it and the engine.
-Changes: the learning rates are those of plain PyTorch, also where a job resumes from a checkpoint written without the
-    patch: the scheduler's state has the same form. The scheduler's `get_last_lr()` has the empty groups' rates, too, as
-    in plain PyTorch; the engine's `get_lr()` has not. `scheduler.optimizer == optimizer` holds, `is` does not.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/827 (0.3.13); in all releases since.
-    Worked around by https://github.com/huggingface/transformers/pull/43711 (5.1.0).
-Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it keeps schedulers in step.
+Why: DeepSpeed removes parameter groups without parameters from the optimizer that it is given. A scheduler created
+    before that still has a rate for each of them. Since torch 2.10 its step fails: ValueError, zip() argument 2 is
+    longer than argument 1. Through torch 2.9, and with DeepSpeed's own schedulers in any torch, rates are assigned by
+    position, silently: every group behind an empty one trains at another group's rate. transformers and code based on
+    it make one group with weight decay and one without (biases, norms), and with LoRA the second is empty: the Trainer
+    before transformers 5.1, and with it LLaMA-Factory, unless the config has an "optimizer"; ms-swift and OpenRLHF;
+    loops with accelerate. DeepSpeed-Chat makes three, of which with LoRA alone only the second has parameters.
+How: schedulers keep seeing all groups: instead of the optimizer they get a proxy whose `param_groups` has the empty
+    ones in their places; everything else is the optimizer's own. Few schedulers are passed to DeepSpeed (accelerate
+    passes none of torch's), so they are searched for among what refers to the optimizer: once, and only if a group is
+    removed. Where no group is empty, e.g. because a framework drops empty groups itself, nothing changes.
+    Not fixed: a scheduler that DeepSpeed is not given, if gc.freeze() was called between its creation and the engine's.
+Changes: the learning rates are those of plain PyTorch, also when a job resumes from a checkpoint written without the
+    patch: the scheduler's state has the same form. The scheduler's `get_last_lr()` includes the empty groups' rates, as
+    in plain PyTorch; the engine's `get_lr()` does not. `scheduler.optimizer == optimizer` holds, `is` does not.
 """
 
 from __future__ import annotations
@@ -31,35 +28,9 @@ from dsfix.patch import BugPresent, Edit, Patch, Severity
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
-PATCH = Patch(
-    title="LoRA, or any empty parameter group: the scheduler fails in zip(), or hands out other groups' learning rates",
-    severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0"},
-    changes=(
-        Edit(
-            "deepspeed.runtime.engine:DeepSpeedEngine._configure_optimizer",
-            before="basic_optimizer.param_groups[:] = "
-            "[pg for pg in basic_optimizer.param_groups if len(pg['params']) != 0]",
-            code="from dsfix.patches.empty_group_scheduler import show_all_groups\n"
-            "show_all_groups(basic_optimizer, self.client_lr_scheduler)",
-        ),
-    ),
-    symptom=r"lr_scheduler\.py\D+\d+, in _update_lr\n[\s\S]*zip\(\) argument 2 is longer than argument 1",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/827",
-        "https://github.com/deepspeedai/DeepSpeedExamples/pull/756",
-        "https://github.com/huggingface/transformers/pull/43692",
-        "https://github.com/huggingface/transformers/pull/43711",
-        "https://github.com/hiyouga/LlamaFactory/issues/10144",
-        "https://github.com/modelscope/ms-swift/issues/8299",
-        "https://github.com/OpenRLHF/OpenRLHF/issues/1225",
-    ),
-    fixed_in=None,
-)
-
 
 class _AllGroups:
-    """An optimizer, whose `param_groups` has the empty groups that DeepSpeed took out."""
+    """An optimizer whose `param_groups` includes the empty groups that DeepSpeed removes."""
 
     def __init__(self, optimizer: Any, empty: list[tuple[int, Any]]) -> None:
         self.__dict__.update(_dsfix_optimizer=optimizer, _dsfix_empty=empty)
@@ -90,12 +61,12 @@ class _AllGroups:
     def __repr__(self) -> str:
         return repr(self._dsfix_optimizer)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:  # copies and pickles
+    def __reduce_ex__(self, protocol: Any) -> Any:  # copying and pickling
         return _AllGroups, (self._dsfix_optimizer, self._dsfix_empty)
 
 
 def show_all_groups(optimizer: Any, scheduler: Any) -> None:
-    """The schedulers of `optimizer`, `scheduler` or not, see its groups as they are now."""
+    """Let `scheduler` and all other schedulers of `optimizer` keep seeing its present groups."""
     empty = [(index, group) for index, group in enumerate(optimizer.param_groups) if len(group["params"]) == 0]
     if not empty:
         return
@@ -109,10 +80,37 @@ def show_all_groups(optimizer: Any, scheduler: Any) -> None:
 
 
 def _is_scheduler(holder: Any) -> bool:
-    """Whether it steps and has a rate for each group, unlike a trainer, a wrapper of the optimizer, or the script."""
+    """Whether it steps and has a rate per group, unlike a trainer, a wrapper of the optimizer, or the script."""
     return hasattr(type(holder), "step") and any(
         hasattr(holder, name) for name in ("get_last_lr", "base_lrs", "min_lrs")
     )
+
+
+PATCH = Patch(
+    title="LoRA, or any empty parameter group: the scheduler fails in zip(), or assigns other groups' learning rates",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.12.0"},
+    changes=(
+        Edit(
+            "deepspeed.runtime.engine:DeepSpeedEngine._configure_optimizer",
+            before="basic_optimizer.param_groups[:] = "
+            "[pg for pg in basic_optimizer.param_groups if len(pg['params']) != 0]",
+            code="show_all_groups(basic_optimizer, self.client_lr_scheduler)",
+            uses=(show_all_groups,),
+        ),
+    ),
+    symptom=r"lr_scheduler\.py\D+\d+, in _update_lr\n[\s\S]*zip\(\) argument 2 is longer than argument 1",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/827": "introduced in 0.3.13",
+        "https://github.com/deepspeedai/DeepSpeedExamples/pull/756": "related: DeepSpeed-Chat with LoRA alone",
+        "https://github.com/huggingface/transformers/pull/43692": "reported",
+        "https://github.com/huggingface/transformers/pull/43711": "related: worked around in transformers 5.1.0",
+        "https://github.com/hiyouga/LlamaFactory/issues/10144": "reported",
+        "https://github.com/modelscope/ms-swift/issues/8299": "reported",
+        "https://github.com/OpenRLHF/OpenRLHF/issues/1225": "reported",
+    },
+    fixed_in=None,
+)
 
 
 _RATES = (0.05, 0.2, 0.1)
@@ -121,28 +119,26 @@ _STEPS = 4
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
-
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    largest_difference = lab.reference.largest_difference
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
 
     def groups(model: Any, empty: int) -> list[dict[str, Any]]:
         parts = [list(model.blocks.parameters()), list(model.head.parameters())]
         parts.insert(empty, [])
         return [{"params": part, "lr": rate} for part, rate in zip(parts, _RATES)]
 
-    def made(model: Any, empty: int) -> tuple[Any, Any]:
+    def create(model: Any, empty: int) -> tuple[Any, Any]:
         optimizer = torch.optim.SGD(groups(model, empty), lr=1.0)
         decays = [lambda step, base=base: base**step for base in (0.9, 0.8, 0.7)]
         return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, decays)
 
     def plain(empty: int, by_position: bool = False) -> tuple[list[list[float]], dict[str, Any]]:
-        model: Any = MLP()
-        optimizer, scheduler = made(model, empty)
+        model: Any = lab.models.MLP()
+        optimizer, scheduler = create(model, empty)
         rates = []
         for step, (inputs, targets) in enumerate(batches):
             live = [group for group in optimizer.param_groups if group["params"]]
-            if by_position and step > 0:  # the first step is at the rates that the optimizer was made with
+            if by_position and step > 0:  # the first step uses the rates that the optimizer was created with
                 for group, rate in zip(live, scheduler.get_last_lr()):
                     group["lr"] = rate
             rates.append([group["lr"] for group in live])
@@ -153,11 +149,11 @@ def reproduce(lab: Lab) -> str:
         return rates, {name: p.detach() for name, p in model.named_parameters()}
 
     largest = 0.0
-    # the last is empty: transformers; the first: DeepSpeed-Chat
-    for empty, handed_over in ((2, True), (2, False), (0, True), (0, False)):
-        model = MLP()
-        optimizer, scheduler = made(model, empty)
-        options = {"lr_scheduler": scheduler} if handed_over else {}
+    # transformers: the last is empty; DeepSpeed-Chat: the first
+    for empty, passed in ((2, True), (2, False), (0, True), (0, False)):
+        model = lab.models.MLP()
+        optimizer, scheduler = create(model, empty)
+        options = {"lr_scheduler": scheduler} if passed else {}
         config = {"train_micro_batch_size_per_gpu": len(batches[0][0])}
         engine = lab.initialize(model, config, optimizer=optimizer, **options)
         rates = []
@@ -167,12 +163,12 @@ def reproduce(lab: Lab) -> str:
             engine.backward(torch.nn.functional.mse_loss(outputs, targets.to(lab.device)))
             try:
                 engine.step()
-                if not handed_over:
+                if not passed:
                     scheduler.step()
             except ValueError as error:
-                passed = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-                if "zip() argument 2 is longer" in str(error) and "_update_lr" in passed:
-                    raise BugPresent(f"two groups and an empty one: in the scheduler's step {error}") from error
+                frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+                if "zip() argument 2 is longer" in str(error) and "_update_lr" in frames:
+                    raise BugPresent(f"two groups and an empty one: in the scheduler's step: {error}") from error
                 raise
         expected, parameters = plain(empty)
         trained = lab.parameters(engine)
@@ -180,8 +176,8 @@ def reproduce(lab: Lab) -> str:
             by_position, wrong = plain(empty, by_position=True)
             if rates == by_position and largest_difference(trained, wrong).relative < 1e-5:
                 pairs = ", ".join(f"{rate:.3g} instead of {right:.3g}" for rate, right in zip(rates[1], expected[1]))
-                raise BugPresent(f"behind an empty group step 2 is at the rates {pairs}")
-        assert rates == expected, f"rates {rates} instead of {expected}"
+                raise BugPresent(f"behind an empty group, step 2 uses the rates {pairs}")
+        assert rates == expected, f"expected the rates {expected}, got {rates}"
         largest = max(largest, largest_difference(trained, parameters).relative)
         assert largest < 1e-5, largest_difference(trained, parameters)
-    return f"with an empty group rates are plain PyTorch's in {_STEPS} steps, parameters within {largest:.1e}"
+    return f"with an empty group, {_STEPS} steps have plain PyTorch's rates, and its parameters within {largest:.1e}"

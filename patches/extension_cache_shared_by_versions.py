@@ -1,20 +1,17 @@
-"""Operators that DeepSpeed compiles at run time are kept in one directory for all versions of DeepSpeed and torch.
+"""Operators that DeepSpeed compiles at run time are cached in one directory for all versions of DeepSpeed and torch.
 
-Why: torch keeps them below ~/.cache/torch_extensions in a directory per Python and CUDA version, whatever DeepSpeed and
-    torch they were compiled for. Whether one is compiled again is told by command lines and by the files' times. An
-    upgrade that keeps old times (conda, uv) leaves the old one in use: "undefined symbol", a missing attribute, or old
-    code in silence. Two environments in turn compile each over the other's, under a job that runs, and one that is
-    killed meanwhile leaves a lock on which all others wait.
-How: a directory of its own for each (Python, CUDA or ROCm, torch, DeepSpeed), beside torch's, as `build_directory` of
-    the one call that compiles. The environment is not changed, so child processes and other packages keep theirs.
-    Torch's directory stays in use where TORCH_EXTENSIONS_DIR is set; for an operator that was compiled there from this
-    very torch's and DeepSpeed's files after both were installed, as in an image that brings its operators; and without
-    a C++ compiler or, with CUDA, nvcc, unless the operator is in the own directory. Where compiling or loading in the
-    own directory fails, torch's is taken after one warning. What is not found there is compiled once more at the first
-    run; old directories stay, and may be deleted.
-Upstream: not fixed; https://github.com/deepspeedai/DeepSpeed/issues/730,
-    https://github.com/deepspeedai/DeepSpeed/issues/3410.
-Retire: when https://github.com/deepspeedai/DeepSpeed/issues/730 is fixed in DeepSpeed or torch.
+Why: torch caches them below ~/.cache/torch_extensions in one directory per Python and CUDA version, whatever DeepSpeed
+    and torch they were compiled for. Command lines and file times decide whether one is compiled again. An upgrade that
+    preserves old times (conda, uv) keeps the old one in use: "undefined symbol", a missing attribute, or silently old
+    code. Two environments used in turn overwrite each other's operators, even under a running job, and a process that
+    is killed while compiling leaves a lock on which all others wait.
+How: a separate directory for each combination of Python, CUDA or ROCm, torch and DeepSpeed, beside torch's, passed as
+    `build_directory` to the one call that compiles. The environment is unchanged, so child processes and other packages
+    keep theirs. Torch's directory stays in use if TORCH_EXTENSIONS_DIR is set; for an operator that was compiled there
+    from the files of this very torch and DeepSpeed after both were installed, as in an image that ships its operators;
+    and without a C++ compiler or, with CUDA, nvcc, unless the operator is in the separate directory. If compiling or
+    loading in the separate directory fails, torch's is used after one warning. Operators missing there are compiled
+    once more in the first run; old directories stay, and may be deleted.
 """
 
 from __future__ import annotations
@@ -30,25 +27,6 @@ if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _IMPORT = "from torch.utils.cpp_extension import load"
-_OWN = """
-from dsfix.patches.extension_cache_shared_by_versions import load_in_own_directory
-load = load_in_own_directory(load)
-"""
-
-PATCH = Patch(
-    title="compiled operators of another DeepSpeed or torch are taken from the cache",
-    severity=Severity.CRASH,
-    # the fault is older, but nothing older than 0.12.0 has been run
-    affects={"deepspeed": ">=0.12.0"},
-    changes=(Edit("deepspeed.ops.op_builder.builder:OpBuilder.jit_load", after=_IMPORT, code=_OWN),),
-    symptom=r"torch_extensions/\S+\.so: undefined symbol|has no attribute 'vector_kernel_level'",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/730",
-        "https://github.com/deepspeedai/DeepSpeed/issues/3410",
-    ),
-    fixed_in=None,
-    device="cpu",
-)
 
 
 def load_in_own_directory(load: Any) -> Any:
@@ -75,7 +53,7 @@ def load_in_own_directory(load: Any) -> Any:
         from dsfix.engine.log import warn
 
         warn(f"the operator {name} cannot be compiled or loaded in {own} ({reason}): torch's directory is taken")
-        # torch would take the second call for a second version, and compile it under another name
+        # else torch treats the second call as a second version, and compiles it under another name
         entries.pop(name, None)
         if known is not None:
             entries[name] = known
@@ -93,7 +71,7 @@ def _has_compiler() -> bool:
 
 
 def _directories(name: str) -> tuple[str, str]:
-    """The operator's directory for these versions, and the one that torch would take."""
+    """The operator's directory for these versions, and torch's default one."""
     import deepspeed  # type: ignore[import-not-found,unused-ignore]
     import torch
     from torch.utils.cpp_extension import get_default_build_root
@@ -105,7 +83,7 @@ def _directories(name: str) -> tuple[str, str]:
         device = f"rocm{torch.version.hip}"
     python = f"py{sys.version_info.major}{sys.version_info.minor}{getattr(sys, 'abiflags', '')}"
     torchs = f"{python}_{device.replace('.', '')}"
-    # during DeepSpeed's own import it has no version yet
+    # DeepSpeed has no version yet while it is imported
     release = getattr(deepspeed, "__version__", None) or installed("deepspeed")
     root = str(get_default_build_root())
     return (
@@ -119,7 +97,7 @@ def _library(directory: str) -> str:
 
 
 def _is_of_these(directory: str) -> bool:
-    """Whether the operator there was compiled from this torch and this DeepSpeed after they were installed."""
+    """Whether the operator there was compiled from this torch and this DeepSpeed after their installation."""
     import deepspeed
     import torch
 
@@ -139,7 +117,7 @@ def _is_of_these(directory: str) -> bool:
 
 
 def _installed_at(distribution: str) -> float | None:
-    """The newest time of its metadata: those of the files are often the packager's, the directory's is not."""
+    """The newest time of its metadata; None if unknown. File times are often the packager's, the directory's is not."""
     from importlib import metadata
 
     try:
@@ -147,6 +125,29 @@ def _installed_at(distribution: str) -> float | None:
         return max(os.stat(each).st_mtime for each in (directory, *(e.path for e in os.scandir(directory))))
     except (metadata.PackageNotFoundError, AttributeError, OSError):
         return None
+
+
+PATCH = Patch(
+    title="operators compiled for another DeepSpeed or torch are loaded from the cache",
+    severity=Severity.CRASH,
+    # the bug is older, but nothing older than 0.12.0 was run
+    affects={"deepspeed": ">=0.12.0"},
+    changes=(
+        Edit(
+            "deepspeed.ops.op_builder.builder:OpBuilder.jit_load",
+            after=_IMPORT,
+            code="load = load_in_own_directory(load)",
+            uses=(load_in_own_directory,),
+        ),
+    ),
+    symptom=r"torch_extensions/\S+\.so: undefined symbol|has no attribute 'vector_kernel_level'",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/730": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/issues/3410": "reported",
+    },
+    fixed_in=None,
+    device="cpu",
+)
 
 
 _SOURCE = """
@@ -161,11 +162,11 @@ PyMODINIT_FUNC PyInit_dsfix_lab() {{
 
 
 def reproduce(lab: Lab) -> str:
-    _ = lab.torch
+    from unittest import mock
+
+    deepspeed = lab.deepspeed
     if not _has_compiler() or shutil.which("ninja") is None:
         raise CannotTell("needs a C++ compiler and ninja")
-    deepspeed = lab.deepspeed
-    from unittest import mock
 
     from deepspeed.ops.op_builder import builder  # type: ignore[import-not-found,unused-ignore]
     from torch.utils import cpp_extension
@@ -180,12 +181,12 @@ def reproduce(lab: Lab) -> str:
             return [str(source)]
 
     made_for = []
-    os.environ.pop("TORCH_EXTENSIONS_DIR", None)  # the lab's own
+    os.environ.pop("TORCH_EXTENSIONS_DIR", None)  # set by the lab
     os.environ["XDG_CACHE_HOME"] = str(lab.tmp)
     for number, version in enumerate((deepspeed.__version__, "99.0.0"), start=1):
         source.write_text(_SOURCE.format(number=number), encoding="utf-8")
-        os.utime(source, (0, 0))  # as the package managers that keep times
-        # as in a process of its own, in which that release is installed
+        os.utime(source, (0, 0))  # like package managers that preserve times
+        # as in a separate process with that release installed
         versioner = type(cpp_extension.JIT_EXTENSION_VERSIONER)()
         with (
             mock.patch.object(deepspeed, "__version__", version),
@@ -193,6 +194,6 @@ def reproduce(lab: Lab) -> str:
         ):
             made_for.append(Operator(name="dsfix_lab").jit_load(verbose=False).made_for)
     if made_for == [1, 1]:
-        raise BugPresent("the operator of a second release is the one that was compiled for the first (1 instead of 2)")
+        raise BugPresent("a second release loads the operator that was compiled for the first (1 instead of 2)")
     assert made_for == [1, 2], made_for
-    return "two releases have compiled and loaded an operator each, their own (1 and 2)"
+    return "each of two releases has compiled and loaded its own operator (1 and 2)"

@@ -1,16 +1,13 @@
 """fp16 without ZeRO, with FusedAdam or 1-bit Adam: the weights never change.
 
-Why: without ZeRO an fp16 engine puts FusedAdam (DeepSpeed's own, which is "Adam" in a config on a GPU, or apex's),
-    OneBitAdam and ZeroOneAdam into FP16_Optimizer. Since 0.17.6 the `return` that skips a step whose gradients overflow
-    stands one level too far left: `step` returns after the check of each step. Gradients are zeroed, the schedule of
-    the learning rate goes on, the loss is what it was. bf16, other optimizers and ZeRO-1 to 3 are not concerned.
-How: the early return is taken only where the gradients did overflow.
-Changes: for all whom this concerns training begins: up to now the weights were the initial ones. A checkpoint written
-    without the patch has those, an optimizer without momentum, and a learning rate schedule that has run all the same:
-    start anew.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/7515 (0.17.6), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7645 (0.18.2).
-Retire: when DeepSpeed 0.18.1 is no longer supported here.
+Why: without ZeRO an fp16 engine wraps FusedAdam (DeepSpeed's own, which is "Adam" in a config on a GPU, or apex's),
+    OneBitAdam and ZeroOneAdam in FP16_Optimizer. Since 0.17.6 the `return` that skips a step with overflowing gradients
+    is indented one level too little: every `step` returns after the check. Gradients are zeroed, the learning rate
+    schedule advances, the loss stays the same. bf16, other optimizers and ZeRO-1 to 3 are not affected.
+How: `step` returns early only if the gradients did overflow.
+Changes: affected jobs begin to train: without the patch the weights stay the initial ones. A checkpoint written without
+    the patch has those, an optimizer without momentum, and a learning rate schedule that has advanced all the same:
+    start from scratch.
 """
 
 from __future__ import annotations
@@ -37,10 +34,10 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/7515",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7645",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7515": "introduced in 0.17.6",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7645": "fixed in 0.18.2",
+    },
     fixed_in="0.18.2",
     present=(
         Source(
@@ -56,40 +53,35 @@ PATCH = Patch(
             "        ...\n    if self.timers:\n        ...\n    return self.overflow",
         ),
     ),
+    config=lambda job: job.stage == 0 and job.may_be("fp16"),
 )
 
 _LEARNING_RATE = 0.01
-_BETAS = (
-    0.0,
-    0.0,
-)  # without bias correction, in which a step before the first would count: fp16_step_at_initialization
+# no bias correction, in which the step of fp16_step_at_initialization would count
+_BETAS = (0.0, 0.0)
 _STEPS = 3
 
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
+    models, reference = lab.models, lab.reference
     from dsfix.lab import half
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
 
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
-    initial = half.train(MLP(), torch.float16, [], torch.optim.SGD)
+    batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    initial = half.train(models.MLP(), torch.float16, [], torch.optim.SGD)
     expected = half.train(
-        MLP(),
+        models.MLP(),
         torch.float16,
         [[batch] for batch in batches],
         lambda p: torch.optim.AdamW(p, _LEARNING_RATE, betas=_BETAS, weight_decay=0.0),
     )
 
     half.provide_fused_adam(lab)
-    model = MLP()
+    model = models.MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
         "optimizer": {"type": "Adam", "params": {"lr": _LEARNING_RATE, "betas": _BETAS, "torch_adam": False}},
-        "fp16": {
-            "enabled": True,
-            "initial_scale_power": 0,
-        },  # loss scale 1: later releases have a fault there
+        "fp16": {"enabled": True, "initial_scale_power": 0},  # loss scale 1: later releases have a bug with others
     }
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     for inputs, targets in batches:
@@ -97,9 +89,11 @@ def reproduce(lab: Lab) -> str:
         engine.step()
 
     parameters = lab.parameters(engine)
-    unchanged = largest_difference(parameters, initial)
+    unchanged = reference.largest_difference(parameters, initial)
     if unchanged.absolute == 0.0:
-        raise BugPresent(f"after {_STEPS} steps of {_LEARNING_RATE:g} all parameters are the initial ones, bit for bit")
-    difference = largest_difference(parameters, expected)
+        raise BugPresent(
+            f"after {_STEPS} steps of {_LEARNING_RATE:g} all parameters equal the initial ones bit for bit"
+        )
+    difference = reference.largest_difference(parameters, expected)
     assert difference.relative < 0.01, f"after {_STEPS} steps {difference}"
-    return f"after {_STEPS} steps the parameters are those of AdamW on fp32 weights within {difference.relative:.1e}"
+    return f"after {_STEPS} steps the parameters match AdamW on fp32 weights within {difference.relative:.1e}"

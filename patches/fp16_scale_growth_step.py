@@ -1,17 +1,14 @@
-"""fp16: each step at which the dynamic loss scale grows is made with half the gradient.
+"""With fp16, each step at which the dynamic loss scale grows uses half the gradient.
 
-Why: the optimizers of fp16 training, of all ZeRO stages, update the loss scale before they divide the gradients by it.
-    At each step at which it grows (`loss_scale_window` steps without an overflow, 1000 by default) gradients that were
+Why: the optimizers for fp16 training, of all ZeRO stages, update the loss scale before they divide the gradients by it.
+    At each step at which it grows (`loss_scale_window` steps without an overflow, 1000 by default), gradients that were
     scaled by the old value are divided by the new one, which is twice as large. Clipping compares half the norm.
-    Nothing fails; the reported norm of ZeRO-3 and of training without ZeRO is half the right one at that step.
-How: where there was no overflow, the loss scale is updated when the step has been made, and with it the errors that
-    ZeRO++ LoCo keeps (0.16.2 to 0.19.7), which are scaled by it.
-Changes: fp16 with a dynamic loss scale (`loss_scale` 0): one step in `loss_scale_window` has its whole gradient. The
-    scale itself grows and shrinks at the same steps as before. A checkpoint written without the patch holds nothing
-    wrong but that step. ZenFlow and SuperOffload, which have a `step` of their own, are not covered.
-Upstream: not fixed in 0.19.8, and not known to be reported; as old as DeepSpeed,
-    https://github.com/deepspeedai/DeepSpeed/commit/ec79b2390101.
-Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it divides by the scale of the gradients.
+    Nothing fails; the norm that ZeRO-3 and training without ZeRO report at that step is half the correct one.
+How: without an overflow, the loss scale is updated after the step, and with it the errors that ZeRO++ LoCo keeps
+    (0.16.2 to 0.19.7), which are scaled by it.
+Changes: fp16 with a dynamic loss scale (`loss_scale` 0): one step in `loss_scale_window` uses its whole gradient. The
+    scale itself grows and shrinks at the same steps as before. Only that step is wrong in a checkpoint written without
+    the patch. ZenFlow and SuperOffload, which have their own `step`, are not covered.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ _OPTIMIZERS = (
 
 
 def _step(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the step, then the update of the loss scale that was put off."""
+    """The step, followed by the deferred update of the loss scale."""
 
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -47,14 +44,14 @@ def _step(original: Callable[..., Any]) -> Callable[..., Any]:
             if self.__dict__.pop("_dsfix_scale_due"):
                 before = self.loss_scale
                 self._update_scale(False)
-                if hasattr(self, "_loco_err_buf_update"):  # told of no growth where the step first asked for one
+                if hasattr(self, "_loco_err_buf_update"):  # it was not told of the growth within the step
                     self._loco_err_buf_update(False, self.loss_scale / before)
 
     return step
 
 
 def _update_scale(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Puts the update off to the end of the step, unless there was an overflow."""
+    """The update, deferred to the end of the step unless there was an overflow."""
 
     @functools.wraps(original)
     def update_scale(self: Any, overflow: bool = False) -> None:
@@ -67,23 +64,26 @@ def _update_scale(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PATCH = Patch(
-    title="fp16: each step at which the dynamic loss scale grows is made with half the gradient",
+    title="fp16: each step at which the dynamic loss scale grows uses half the gradient",
     severity=Severity.WRONG_RESULT,
-    # the fault is older, but nothing older than 0.12.0 has been run
+    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         *(Replace(f"{optimizer}.step", _step) for optimizer in _OPTIMIZERS),
         *(Replace(f"{optimizer}._update_scale", _update_scale) for optimizer in _OPTIMIZERS),
     ),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/commit/ec79b2390101",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/commit/ec79b2390101": "introduced",
+    },
     fixed_in=None,
-    # the update right behind the overflow check, and the division by the scale as it then is
+    # the update right after the overflow check, and the division by the updated scale
     present=(
         Source(f"{_ZERO_1_2}.step", "prev_scale = self.loss_scale\nself._update_scale(self.overflow)"),
         Source(f"{_ZERO_1_2}.unscale_and_clip_grads", "combined_scale = self.loss_scale"),
         Source(f"{_ZERO_3}.unscale_and_clip_grads", "combined_scale = self.loss_scale"),
     ),
+    config=lambda job: job.may_be("fp16") and not job.get("fp16", "loss_scale"),
 )
 
 _STEPS = 6
@@ -92,12 +92,12 @@ _LEARNING_RATE = 0.2
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
+    models = lab.models
     from dsfix.lab import half
-    from dsfix.lab.models import MLP, regression_batch
 
     def shares(stage: int) -> list[tuple[float, bool]]:
-        """Of each step: the share of the gradient that it was made with, and whether the loss scale grew."""
-        model = MLP()
+        """For each step: the share of the gradient that it used, and whether the loss scale grew."""
+        model = models.MLP()
         config = {
             "train_micro_batch_size_per_gpu": 4,
             "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
@@ -105,10 +105,10 @@ def reproduce(lab: Lab) -> str:
             "zero_optimization": {"stage": stage},
         }
         engine = lab.initialize(model, config, model_parameters=model.parameters())
-        told = []
-        plain = MLP()
+        seen = []
+        plain = models.MLP()
         for number in range(_STEPS):
-            inputs, targets = regression_batch(rank=0, step=number)
+            inputs, targets = models.regression_batch(rank=0, step=number)
             before, scale = lab.parameters(engine), engine.optimizer.loss_scale
             plain.load_state_dict(before)
             gradients = torch.autograd.grad(plain.loss(inputs, targets), list(plain.parameters()))
@@ -118,18 +118,18 @@ def reproduce(lab: Lab) -> str:
             after = lab.parameters(engine)
             update = torch.cat([(before[name] - after[name]).flatten() for name, _ in plain.named_parameters()])
             share = (update @ gradient / (gradient @ gradient)).item() / _LEARNING_RATE
-            told.append((share, engine.optimizer.loss_scale > scale))
-        return told
+            seen.append((share, engine.optimizer.loss_scale > scale))
+        return seen
 
     halved = []
     for stage in (0, 2, 3):
-        told = shares(stage)
-        assert any(grew for _, grew in told), f"ZeRO-{stage}: the loss scale did not grow in {_STEPS} steps"
-        if all(abs(share - (0.5 if grew else 1.0)) < 0.05 for share, grew in told):
-            number = [grew for _, grew in told].index(True)
-            halved.append(f"ZeRO-{stage}: step {number}, at which the loss scale grew, with {told[number][0]:.2f}")
+        seen = shares(stage)
+        assert any(grew for _, grew in seen), f"ZeRO-{stage}: the loss scale did not grow in {_STEPS} steps"
+        if all(abs(share - (0.5 if grew else 1.0)) < 0.05 for share, grew in seen):
+            number = [grew for _, grew in seen].index(True)
+            halved.append(f"ZeRO-{stage}: step {number}, at which the loss scale grew, with {seen[number][0]:.2f}")
             continue
-        assert all(abs(share - 1.0) < 0.05 for share, _ in told), f"ZeRO-{stage}: shares of the gradient {told}"
+        assert all(abs(share - 1.0) < 0.05 for share, _ in seen), f"ZeRO-{stage}: shares of the gradient {seen}"
     if halved:
-        raise BugPresent(f"made with a part of the gradient: {'; '.join(halved)}; all other steps with 1.00")
-    return f"each of {_STEPS} steps was made with its whole gradient, with and without ZeRO, while the loss scale grew"
+        raise BugPresent(f"a part of the gradient is used: {'; '.join(halved)}; 1.00 in all other steps")
+    return f"each of {_STEPS} steps used its whole gradient, with and without ZeRO, while the loss scale grew"

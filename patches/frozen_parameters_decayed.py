@@ -1,24 +1,20 @@
 """fp16 or bf16 without ZeRO: weight decay moves frozen parameters.
 
-Why: FP16_Optimizer and FP16_UnfusedOptimizer make an fp32 copy of every parameter that the optimizer was given, frozen
-    ones too, and put zeros where one has no gradient. torch's optimizers skip a parameter without a gradient; one whose
-    gradient is zero is decayed, and moved by the momentum from before it was frozen. After each step the copy is
-    written back: with LoRA and AdamW the base model shrinks. fp16: all releases up to 0.19.0; bf16: from 0.17.6 on, up
-    to there it had a wrapper that leaves frozen parameters out. ZeRO-1 to 3 are not concerned.
-How: what is frozen and has no gradient keeps its value. For torch's optimizers and DeepSpeed's own kernels its fp32
-    copy has no gradient either. The flat copies of FP16_Optimizer, and optimizers that need a gradient of each
-    parameter (1-bit LAMB, Muon) or may do so, get zeros as before, and the copy is put back after the step: of a
-    parameter that has been frozen all along the parameter is what is put back, of others a copy that lives for the
-    optimizer's step. The fp32 copies stay, and with them their memory: upstream leaves them out, but then a parameter
-    that is unfrozen later never trains again, and checkpoints have another form. To save the memory give the optimizer
-    the trainable parameters only.
-    Not cured: apex's legacy fused Adam and DeepSpeed's FusedLamb, which write the parameters themselves; and in
+Why: FP16_Optimizer and FP16_UnfusedOptimizer keep an fp32 copy of every parameter that the optimizer was given,
+    including frozen ones, and use zeros where one has no gradient. torch's optimizers skip a parameter without a
+    gradient; one with a zero gradient is decayed, and moved by the momentum from before it was frozen. After each step
+    the copy is written back: with LoRA and AdamW the base model shrinks. fp16: all releases through 0.19.0; bf16: since
+    0.17.6, until then its wrapper left frozen parameters out. ZeRO-1 to 3 are not affected.
+How: frozen parameters without a gradient keep their values. For torch's optimizers and DeepSpeed's own kernels the fp32
+    copy has no gradient either. The flat copies of FP16_Optimizer, and optimizers that need a gradient for each
+    parameter (1-bit LAMB, Muon) or may do so, get zeros as before, and the copy is restored after the step: from the
+    parameter if it has always been frozen, otherwise from a copy that exists during the optimizer's step. The fp32
+    copies stay, and so does their memory: upstream omits them, but then a parameter that is unfrozen later never trains
+    again, and checkpoints have another form. To save the memory, give the optimizer only the trainable parameters.
+    Not fixed: apex's legacy fused Adam and DeepSpeed's FusedLamb, which write the parameters themselves; and in
     FP16_Optimizer the momentum of a parameter that is frozen for some steps decays meanwhile.
-Changes: frozen parameters keep their values. A checkpoint written without the patch has them as they had become: take
+Changes: frozen parameters keep their values. A checkpoint written without the patch contains the changed ones: take
     them from the base model.
-Upstream: bf16 brought by https://github.com/deepspeedai/DeepSpeed/pull/7515 (0.17.6), both fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/8029 (0.19.1 on the package index; the tag v0.19.1 lacks it).
-Retire: when DeepSpeed 0.19.0 is no longer supported here.
 """
 
 from __future__ import annotations
@@ -26,17 +22,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from packaging.version import Version
+
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
-# their optimizers leave alone what has no gradient; what others do with None is not known
+# their optimizers skip parameters without a gradient; what others do with None is unknown
 _SKIP_WITHOUT_GRADIENT = ("torch.optim.", "deepspeed.ops.")
 
 
 class Frozen:
-    """The frozen parameters without a gradient at the beginning of a step, and what their fp32 copies are after it."""
+    """The frozen parameters without a gradient at the beginning of a step; restores their fp32 copies after it."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -46,10 +45,10 @@ class Frozen:
         self._aside: dict[int, Any] = {}
 
     def put_aside(self) -> None:
-        """Just before the optimizer's step."""
+        """Call it just before the optimizer's step."""
         import torch
 
-        # those frozen all along, whose copies the parameters are; None after a checkpoint, whose copies may say more
+        # those always frozen, whose copies equal the parameters; None after loading a checkpoint, which may differ
         known = getattr(self._optimizer, "_dsfix_frozen", self.ids)
         if self.ids and not (self.skipped and known is not None):
             pairs = [(p, copy) for p, copy in _copies(self._optimizer) if id(p) in self.ids]
@@ -61,7 +60,7 @@ class Frozen:
         self._optimizer._dsfix_frozen = self._known = (known or set()) & self.ids
 
     def put_back(self, parameter: Any, copy: Any) -> None:
-        """After it, for those of `ids`. They themselves are not written: a script may have, a moving average say."""
+        """Call it after the step for those in `ids`. Parameters are not written: a script may have, e.g. an average."""
         if id(parameter) in self._known:
             copy.data.copy_(parameter.data)
         elif id(parameter) in self._aside:
@@ -69,7 +68,7 @@ class Frozen:
 
 
 def _copies(optimizer: Any) -> Iterator[tuple[Any, Any]]:
-    """The parameters, each with its fp32 copy, which in FP16_Optimizer is a view of a flat tensor."""
+    """Each parameter with its fp32 copy, which in FP16_Optimizer is a view of a flat tensor."""
     from torch._utils import _unflatten_dense_tensors
 
     groups = optimizer.fp16_groups
@@ -80,15 +79,21 @@ def _copies(optimizer: Any) -> Iterator[tuple[Any, Any]]:
 
 _FUSED = "deepspeed.runtime.fp16.fused_optimizer:FP16_Optimizer"
 _UNFUSED = "deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer"
-_BEGIN = f"from {__name__} import Frozen\nfrozen = Frozen(self)"
+_BEGIN = "frozen = Frozen(self)"
 _LOADED = "self._dsfix_frozen = None"
+
+
+def _meets(job: Job) -> bool:
+    wrapped = job.may_be("fp16") or (job.may_be("bf16") and job.release >= Version("0.17.6") and not job.pipeline)
+    return job.stage == 0 and wrapped and job.frozen is True
+
 
 PATCH = Patch(
     title="fp16 or bf16 without ZeRO: weight decay moves frozen parameters",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.1"},
     changes=(
-        Edit(f"{_FUSED}.step", before="grads_groups_flat = []", code=_BEGIN),
+        Edit(f"{_FUSED}.step", before="grads_groups_flat = []", code=_BEGIN, uses=(Frozen,)),
         Edit(f"{_FUSED}.step", before="self.optimizer.step()", code="frozen.put_aside()"),
         Edit(
             f"{_FUSED}.step",
@@ -100,7 +105,7 @@ PATCH = Patch(
             before="for current, saved in zip(self.fp32_groups_flat, state_dict['fp32_groups_flat']):\n    ...",
             code=_LOADED,
         ),
-        Edit(f"{_UNFUSED}.step", before="norm_groups = []", code=_BEGIN),
+        Edit(f"{_UNFUSED}.step", before="norm_groups = []", code=_BEGIN, uses=(Frozen,)),
         Edit(
             f"{_UNFUSED}.step",
             after="fp32_param.grad = torch.zeros(fp16_param.size(), dtype=fp32_param.dtype, device=fp32_param.device)",
@@ -120,10 +125,10 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/7515",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8029",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7515": "introduced for bf16 in 0.17.6",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8029": "fixed in 0.19.1 on PyPI; the tag v0.19.1 lacks it",
+    },
     fixed_in="0.19.1",
     present=(
         Source(f"{_FUSED}.__init__", "self.fp16_groups.append(param_group['params'])"),
@@ -133,6 +138,7 @@ PATCH = Patch(
         Source(f"{_FUSED}.__init__", "trainable = [p for p in param_group['params'] if p.requires_grad]"),
         Source(f"{_UNFUSED}.__init__", "trainable = [p for p in param_group['params'] if p.requires_grad]"),
     ),
+    config=_meets,
 )
 
 _LEARNING_RATE = 0.1
@@ -140,32 +146,13 @@ _WEIGHT_DECAY = 0.5
 _STEPS = 3
 
 
-def reproduce(lab: Lab) -> str:
-    assert lab.torch  # before the next, which imports it without the device
+def _train(lab: Lab, precision: str, fused: bool) -> float:
+    """The factor by which the frozen parameters were multiplied."""
+    models = lab.models
     from dsfix.lab import half
 
     half.provide_fused_adam(lab)
-    cases = [(precision, fused) for precision in ("fp16", "bf16") for fused in (True, False)]
-    frozen = {
-        f"{precision} {'fused' if fused else 'unfused'}": _train(lab, precision, fused) for precision, fused in cases
-    }
-    # each step multiplies by 1 - lr * decay, and so does that of fp16_step_at_initialization where that is left out
-    decayed = [(1 - _LEARNING_RATE * _WEIGHT_DECAY) ** steps for steps in (_STEPS, _STEPS + 1)]
-    moved = [name for name, ratio in frozen.items() if ratio != 1.0]
-    wrong = [name for name in moved if min(abs(frozen[name] - each) for each in decayed) > 0.01]
-    assert not wrong, f"frozen parameters times {frozen}"
-    if moved:
-        factors = ", ".join(f"{frozen[name]:.3f} ({name})" for name in moved)
-        raise BugPresent(f"after {_STEPS} steps with weight decay frozen parameters are what they were times {factors}")
-    return f"after {_STEPS} steps with weight decay all frozen parameters are what they were ({', '.join(frozen)})"
-
-
-def _train(lab: Lab, precision: str, fused: bool) -> float:
-    """By what the frozen parameters have been multiplied."""
-    from dsfix.lab import half
-    from dsfix.lab.models import MLP, regression_batch
-
-    model = MLP()
+    model = models.MLP()
     model.blocks.requires_grad_(False)
     dtype = lab.torch.float16 if precision == "fp16" else lab.torch.bfloat16
     before = {name: p.detach().to(dtype).float() for name, p in model.named_parameters()}
@@ -173,12 +160,12 @@ def _train(lab: Lab, precision: str, fused: bool) -> float:
     config = {
         "train_micro_batch_size_per_gpu": 4,
         "optimizer": {"type": "AdamW", "params": params},
-        # fp16: a loss scale of 1, for later releases have a fault there
+        # fp16: a loss scale of 1, because later releases have a bug with others
         precision: {"enabled": True, **({"initial_scale_power": 0} if precision == "fp16" else {})},
     }
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     for step in range(_STEPS):
-        inputs, targets = regression_batch(lab.rank, step)
+        inputs, targets = models.regression_batch(lab.rank, step)
         engine.backward(half.loss(engine, inputs, targets, next(model.parameters())))
         engine.step()
     after = lab.parameters(engine)
@@ -188,3 +175,19 @@ def _train(lab: Lab, precision: str, fused: bool) -> float:
         return 1.0
     largest = max(frozen, key=lambda name: float(before[name].abs().max()))
     return float(after[largest].sum() / before[largest].sum())
+
+
+def reproduce(lab: Lab) -> str:
+    cases = [(precision, fused) for precision in ("fp16", "bf16") for fused in (True, False)]
+    frozen = {
+        f"{precision} {'fused' if fused else 'unfused'}": _train(lab, precision, fused) for precision, fused in cases
+    }
+    # each step multiplies by 1 - lr * decay, and so does that of fp16_step_at_initialization if it is skipped
+    decayed = [(1 - _LEARNING_RATE * _WEIGHT_DECAY) ** steps for steps in (_STEPS, _STEPS + 1)]
+    moved = [name for name, ratio in frozen.items() if ratio != 1.0]
+    wrong = [name for name in moved if min(abs(frozen[name] - each) for each in decayed) > 0.01]
+    assert not wrong, f"frozen parameters were multiplied by {frozen}"
+    if moved:
+        factors = ", ".join(f"{frozen[name]:.3f} ({name})" for name in moved)
+        raise BugPresent(f"after {_STEPS} steps with weight decay frozen parameters were multiplied by {factors}")
+    return f"after {_STEPS} steps with weight decay all frozen parameters are unchanged ({', '.join(frozen)})"

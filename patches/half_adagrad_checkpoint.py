@@ -1,14 +1,12 @@
-"""fp16 or bf16 without ZeRO, and BF16_Optimizer, with torch's Adagrad: save_checkpoint fails, KeyError.
+"""fp16 or bf16 without ZeRO, and BF16_Optimizer, with torch's Adagrad: save_checkpoint fails with KeyError.
 
-Why: torch's Adagrad makes its state when it is made, for the model's parameters. FP16_UnfusedOptimizer and
-    BF16_Optimizer then put their fp32 copies into its groups, which get a state of their own in the first step; that of
-    the parameters stays, and `state_dict` finds them in no group. A training runs until its first checkpoint.
-How: where `state_dict` of an Adagrad fails so, what belongs to no parameter of the groups is dropped, and it is called
-    again. What is dropped was never used. All other optimizers, with a `state` or without, are left alone.
-Changes: none for a job that did not end.
-Upstream: not fixed in 0.19.8, and not known to be reported; as old as DeepSpeed,
-    https://github.com/deepspeedai/DeepSpeed/pull/380. ZeRO gives Adagrad another state: zero_adagrad_groups.
-Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it drops that state.
+Why: torch's Adagrad creates its state in its constructor, for the model's parameters. FP16_UnfusedOptimizer and
+    BF16_Optimizer then put their fp32 copies into its groups, which get their own state in the first step; that of the
+    parameters remains, and `state_dict` finds them in no group. Training runs until the first checkpoint. ZeRO gives
+    Adagrad another state: zero_adagrad_groups.
+How: where `state_dict` of an Adagrad fails this way, state of tensors that are in no group is dropped, and it is called
+    again. What is dropped was never used. All other optimizers, with a `state` or without, are unchanged.
+Changes: none for a job that did not crash.
 """
 
 from __future__ import annotations
@@ -19,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent, Edit, Patch, Severity
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
 
 def state_dict(optimizer: Any) -> Any:
-    """The optimizer's state, of Adagrad without that of tensors that are in none of its groups."""
+    """The optimizer's state_dict; for Adagrad without the state of tensors that are in none of its groups."""
     import torch
 
     try:
@@ -37,10 +36,15 @@ def state_dict(optimizer: Any) -> Any:
     return optimizer.state_dict()
 
 
+def _meets(job: Job) -> bool:
+    bf16_optimizer = job.stage == 1 and job.may_be("bf16") and job.fp32_gradients
+    return job.optimizer == "adagrad" and (bf16_optimizer or (job.stage == 0 and job.half))
+
+
 PATCH = Patch(
-    title="fp16 or bf16 without ZeRO, or BF16_Optimizer, + torch's Adagrad: save_checkpoint fails, KeyError",
+    title="fp16 or bf16 without ZeRO, or BF16_Optimizer, + torch's Adagrad: save_checkpoint fails with KeyError",
     severity=Severity.CRASH,
-    # the fault is older, but nothing older than 0.12.0 has been run
+    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0"},
     changes=tuple(
         Edit(
@@ -54,8 +58,11 @@ PATCH = Patch(
         )
     ),
     symptom=r"in save_checkpoint[\s\S]*self\.optimizer\.state_dict\(\)[\s\S]*KeyError: \d+",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/380",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/380": "introduced",
+    },
     fixed_in=None,
+    config=_meets,
 )
 
 _STEPS = 4
@@ -63,11 +70,10 @@ _STEPS = 4
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
+    models, reference = lab.models, lab.reference
     from dsfix.lab import half
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
 
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
     configs: dict[str, dict[str, Any]] = {
         "fp16 without ZeRO": {"fp16": {"enabled": True, "loss_scale": 1}},
         "bf16 with ZeRO-1": {
@@ -78,8 +84,8 @@ def reproduce(lab: Lab) -> str:
         },
     }
 
-    def made(config: dict[str, Any], seed: int) -> Any:
-        model = MLP(seed=seed)
+    def create(config: dict[str, Any], seed: int) -> Any:
+        model = models.MLP(seed=seed)
         optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
         return lab.initialize(
             model, {"train_micro_batch_size_per_gpu": len(batches[0][0]), **config}, optimizer=optimizer
@@ -94,7 +100,7 @@ def reproduce(lab: Lab) -> str:
     failed: dict[str, KeyError] = {}
     for name, config in configs.items():
         where = str(lab.tmp / name.partition(" ")[0])
-        engine = made(config, seed=0)
+        engine = create(config, seed=0)
         train(engine, batches[: _STEPS // 2])
         try:
             engine.save_checkpoint(where)
@@ -104,12 +110,12 @@ def reproduce(lab: Lab) -> str:
             failed[name] = error
             continue
         expected = train(engine, batches[_STEPS // 2 :])
-        resumed = made(config, seed=1)
+        resumed = create(config, seed=1)
         resumed.load_checkpoint(where)
-        difference = largest_difference(train(resumed, batches[_STEPS // 2 :]), expected)
+        difference = reference.largest_difference(train(resumed, batches[_STEPS // 2 :]), expected)
         assert difference.absolute == 0, f"{name}, after resuming {difference}"
     if failed:
-        raise BugPresent(f"{' and '.join(failed)}: save_checkpoint ends in a KeyError of state_dict") from next(
+        raise BugPresent(f"{' and '.join(failed)}: save_checkpoint fails with a KeyError of state_dict") from next(
             iter(failed.values())
         )
-    return "a job that resumes from its checkpoint goes on, bit for bit, as one that was not interrupted"
+    return "a job that resumes from its checkpoint matches an uninterrupted one bit for bit"

@@ -1,30 +1,26 @@
 """MoE with k > 2: experts with negative logits are dropped, most tokens reach few experts or none.
 
-Why: from 0.15.0 to 0.18.9, where an expert is chosen by more tokens than it has room for, those with the largest
-    logits stay. They are looked for among the logits of the chosen and zeros for the tokens that have not chosen it: a
-    negative logit loses against all of those zeros. Its route is dropped though the expert has room, and the weights of
-    the token's other experts are scaled up for it; a token with negative logits only passes no expert at all.
-    With positive logits only, nothing is dropped that has room. But where there is too little, other routes stay than
-    those of the largest probabilities, which the policy ("probs") is named after: a softmax compares a logit with the
-    token's other logits, not with another token's.
-How: the routes are compared by their probabilities, which are never below zero, as from 0.19.0 on. Which experts a
-    token chooses stays as it is.
+Why: from 0.15.0 to 0.18.9, if more tokens choose an expert than it has room for, those with the largest logits are
+    kept. They are selected from the logits of the tokens that chose it and zeros for all others: a negative logit loses
+    against every one of those zeros. Its route is dropped although the expert has room, and the weights of the token's
+    other experts are scaled up in its place; a token with only negative logits passes no expert at all.
+    With positive logits only, no route is dropped that has room. But where there is too little room, the routes kept
+    are not those of the largest probabilities, after which the policy ("probs") is named: a softmax compares a logit
+    with the same token's other logits, not with another token's.
+How: the routes are compared by their probabilities, which are never below zero, as since 0.19.0. Which experts a token
+    chooses is unchanged.
 Changes: layers with k > 2 that drop tokens (the default). With negative logits more routes are kept, up to the
-    capacity, and more is computed. With positive ones as many are kept as before, but others where an expert is chosen
-    by more tokens than it has room for. Losses change with both. A model that was trained without the patch has adapted
-    to the dropped routes, its router most of all: its checkpoint can be resumed with the patch, with a step in the
-    loss. DeepSpeed's own TestTopkGate asserts the order by logits up to 0.19.0, and fails with the patch.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/5881 (0.15.0), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7986 (0.19.0); its test followed with
-    https://github.com/deepspeedai/DeepSpeed/pull/8007 (0.19.1).
-Retire: when DeepSpeed 0.18.9 is no longer supported here.
+    capacity, and more is computed. With positive ones the same number is kept, but different ones where more tokens
+    choose an expert than it has room for. Both change losses. A model trained without the patch has adapted to the
+    dropped routes, its router most of all: its checkpoint can be resumed with the patch, with a jump in the loss.
+    DeepSpeed's own TestTopkGate asserts the order by logits through 0.19.0, and fails with the patch.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
 _GATING = "deepspeed.moe.sharded_moe:topkgating"
 
 PATCH = Patch(
-    title="MoE with k > 2: routes with negative logits are dropped though the expert has room",
+    title="MoE with k > 2: routes with negative logits are dropped although the expert has room",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.0,<0.19.0"},
     changes=(
@@ -43,10 +39,11 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/5881",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7986",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/5881": "introduced in 0.15.0",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7986": "fixed in 0.19.0",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8007": "related: adapts its test (0.19.1)",
+    },
     fixed_in="0.19.0",
     present=(Source(_GATING, "top_gate, top_idx = torch.topk(logits, k=k, dim=1)"),),
     fixed=(Source(_GATING, "top_gate, top_idx = torch.topk(gates, k=k, dim=1)"),),
@@ -60,9 +57,6 @@ def reproduce(lab: Lab) -> str:
     torch = lab.torch
     deepspeed = lab.deepspeed
     from deepspeed.moe import layer, sharded_moe  # type: ignore[import-not-found,unused-ignore]
-
-    from dsfix.lab.models import regression_batch
-    from dsfix.lab.reference import largest_difference
 
     if not hasattr(sharded_moe, "topkgating"):
         raise CannotTell(f"{deepspeed.__version__} has no MoE with k > 2")
@@ -78,10 +72,10 @@ def reproduce(lab: Lab) -> str:
 
     torch.manual_seed(0)
     model = Model()
-    inputs = regression_batch(rank=0, step=0, size=_TOKENS, width=_WIDTH)[0].abs()
+    inputs = lab.models.regression_batch(rank=0, step=0, size=_TOKENS, width=_WIDTH)[0].abs()
     weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     [router] = [name for name in weights if name.endswith("wg.weight")]
-    weights[router] = -weights[router].abs()  # so that all logits are negative
+    weights[router] = -weights[router].abs()  # makes all logits negative
     model.load_state_dict(weights, strict=False)
 
     logits = inputs @ weights[router].t()
@@ -107,10 +101,10 @@ def reproduce(lab: Lab) -> str:
     config = {"train_micro_batch_size_per_gpu": _TOKENS, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     output = {"output": engine(inputs.to(lab.device)).detach().cpu()}
-    difference = largest_difference(output, right)
-    if largest_difference(output, wrong).relative < 1e-4 < difference.relative:
-        raise BugPresent(
-            f"the layer's output is that of {few_kept} of {routes} routes, not of {all_kept}: {difference}"
-        )
-    assert difference.relative < 1e-4, f"the layer's {difference}"
-    return f"the layer's output is that of {all_kept} of {routes} routes within {difference.relative:.1e}"
+    return lab.reference.compare(
+        output,
+        right,
+        {f"those of {few_kept} routes": wrong},
+        after=f"with room for {all_kept} of {routes} routes,",
+        what="the layer's outputs",
+    )

@@ -1,20 +1,15 @@
 """Muon with ZeRO-1/2 on several ranks: wrong updates for each matrix that two ranks share.
 
 Why: Muon orthogonalizes a parameter's whole gradient. With `reduce_scatter`, the default, a rank has the mean over all
-    ranks only for its own part of the parameters. From 0.17.6 to 0.19.2 a matrix that lies across the border of two
-    parts is orthogonalized all the same, on each rank with the mean in its own rows and its own local gradient in the
-    others: another matrix on each rank, and the right one on none. Nothing fails.
+    ranks only for its own part of the parameters. From 0.17.6 to 0.19.2 a matrix that crosses the border of two parts
+    is orthogonalized all the same, on each rank with the mean in its own rows and its own local gradient in the others:
+    a different matrix on each rank, and the correct one on none. Nothing fails.
 How: with Muon, gradients are reduced as with `"reduce_scatter": false`: every rank has the whole mean. The default path
-    sends as much (it is an all-reduce, of which each rank keeps its part). As there, gradients are divided by the ranks
-    before they are summed: a sum may be beyond fp16. Optimizer offload and MoE stay as they are: with offload a rank
-    has its own part in any case, and for experts other code refuses `"reduce_scatter": false`.
+    sends as much (it is an all-reduce, of which each rank keeps its part). As there, gradients are divided by the
+    number of ranks before they are summed: a sum may exceed fp16. Optimizer offload and MoE are unchanged: with offload
+    a rank has its own part in any case, and for experts other code rejects `"reduce_scatter": false`.
 Changes: the updates of the matrices on a border (one per border and optimizer group). A checkpoint written without the
-    patch can be resumed; the momentum of these matrices was made of wrong gradients and fades in some tens of steps.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7807, brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/7509 (0.17.6), first refused by
-    https://github.com/deepspeedai/DeepSpeed/pull/8090, then fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/8141 (both 0.19.3).
-Retire: when DeepSpeed 0.19.2 is no longer supported here.
+    patch can be resumed; the momentum of these matrices comes from wrong gradients and fades within some tens of steps.
 """
 
 from __future__ import annotations
@@ -36,7 +31,7 @@ PATCH = Patch(
         Edit(
             f"{_OPTIMIZER}.__init__",
             replace="self.reduce_scatter = reduce_scatter",
-            # DeepSpeed tells Muon by its name too
+            # DeepSpeed, too, recognises Muon by its name
             code="self.reduce_scatter = reduce_scatter and (\n"
             "    self.cpu_offload or has_moe_layers or 'muon' not in self.optimizer.__class__.__name__.lower()\n"
             ")",
@@ -48,12 +43,12 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/7807",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7509",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8090",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8141",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7807": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7509": "introduced in 0.17.6",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8090": "related: rejects the combination (0.19.3)",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8141": "fixed in 0.19.3",
+    },
     fixed_in="0.19.3",
     present=(
         Source(
@@ -67,6 +62,7 @@ PATCH = Patch(
         Source(f"{_OPTIMIZER}.__init__", "isinstance(self.optimizer, MuonWithAuxAdam) and self.reduce_scatter"),
     ),
     ranks=2,
+    config=lambda job: job.optimizer == "muon" and job.stage in (1, 2),
 )
 
 _LEARNING_RATE = 0.1
@@ -83,12 +79,11 @@ def reproduce(lab: Lab) -> str:
             muon_update,
         )
     except ImportError:
-        raise CannotTell(f"{deepspeed.__version__} has no Muon") from None
-    from dsfix.lab.models import regression_batch
-    from dsfix.lab.reference import largest_difference
+        raise CannotTell(f"deepspeed {deepspeed.__version__} has no Muon") from None
 
+    largest_difference = lab.reference.largest_difference
     torch.compiler.set_stance("force_eager")  # later releases compile the update
-    batches = [[regression_batch(rank, step, width=_WIDTH)[0] for step in range(2)] for rank in range(2)]
+    batches = [[lab.models.regression_batch(rank, step, width=_WIDTH)[0] for step in range(2)] for rank in range(2)]
     torch.manual_seed(0)
     model = torch.nn.Linear(_WIDTH, _WIDTH, bias=False)
     before = model.weight.detach().clone()
@@ -118,8 +113,8 @@ def reproduce(lab: Lab) -> str:
 
     parameters = lab.parameters(engine)
     difference = largest_difference(parameters, right)
-    # the update is computed with 8 or 11 bits
+    # the update is computed with 8 or 11 bits of precision
     if largest_difference(parameters, wrong).relative < 5e-3 < 5e-2 < difference.relative:
-        raise BugPresent(f"after 1 step the update is that of half reduced gradients: {difference}")
+        raise BugPresent(f"after 1 step the update is that of half-reduced gradients: {difference}")
     assert difference.relative < 5e-3, f"after 1 step {difference}"
-    return f"after 1 step the parameters are those of the mean gradient's update within {difference.relative:.1e}"
+    return f"after 1 step the parameters match the mean gradient's update within {difference.relative:.1e}"

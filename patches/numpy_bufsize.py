@@ -1,11 +1,8 @@
-"""`import deepspeed` fails beside numpy 2: cannot import name 'BUFSIZE'.
+"""`import deepspeed` fails with NumPy 2: cannot import name 'BUFSIZE'.
 
-Why: DeepSpeed 0.5.7 to 0.14.3 import `BUFSIZE` from numpy for the files its autotuner writes, whether the autotuner is
-    used or not. numpy 2.0.0 removed the name; 1.26.4 has it.
+Why: DeepSpeed 0.5.7 to 0.14.3 import `BUFSIZE` from numpy for the files that its autotuner writes, whether or not the
+    autotuner is used. NumPy 2.0.0 removed the name; 1.26.4 has it.
 How: gives numpy the name again, with the value it always had, 8192.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/5671, fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/5686 (0.14.4). numpy: https://github.com/numpy/numpy/pull/24357.
-Retire: when DeepSpeed 0.14.3 is no longer supported here.
 """
 
 from __future__ import annotations
@@ -27,19 +24,20 @@ def _bufsize(numpy: Any) -> int:
 PATCH = Patch(
     title="import deepspeed fails with numpy >= 2: cannot import name 'BUFSIZE'",
     severity=Severity.IMPORT,
-    # the fault is older, but nothing older than 0.12.0 has been run
+    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0,<0.14.4", "numpy": ">=2.0.0.dev0"},
     changes=(Provide("numpy", "BUFSIZE", _bufsize),),
     symptom=r"cannot import name 'BUFSIZE' from 'numpy'",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/5671",
-        "https://github.com/deepspeedai/DeepSpeed/pull/5686",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/5671": "reported",
+        "https://github.com/numpy/numpy/pull/24357": "related: removed from NumPy",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5686": "fixed in 0.14.4",
+    },
     fixed_in="0.14.4",
     present=(Source(_SCHEDULER, "from numpy import BUFSIZE"),),
     fixed=(
         Source(_SCHEDULER, "from .constants import AUTOTUNING, AUTOTUNING_METRIC_PATH, BUFSIZE"),
-        Source(_SCHEDULER, "from numpy._core.umath import BUFSIZE"),  # the first fix on the main branch, #5680
+        Source(_SCHEDULER, "from numpy._core.umath import BUFSIZE"),  # first fix on the main branch, #5680
     ),
     device="cpu",
 )
@@ -51,4 +49,4 @@ def reproduce(lab: Lab) -> str:
     with open(written, "w", buffering=deepspeed.autotuning.scheduler.BUFSIZE) as file:
         file.write("deepspeed\n")
     assert written.read_text() == "deepspeed\n"
-    return f"deepspeed {deepspeed.__version__} was imported, and BUFSIZE is {deepspeed.autotuning.scheduler.BUFSIZE}"
+    return f"deepspeed {deepspeed.__version__} was imported; BUFSIZE is {deepspeed.autotuning.scheduler.BUFSIZE}"

@@ -1,14 +1,10 @@
 """`import deepspeed` fails on a machine with a GPU and without the CUDA toolkit: MissingCUDAException.
 
 Why: since 0.14.1 `import deepspeed` asks each operator's builder whether it could be compiled here, needed or not. Some
-    look for the toolkit's version where torch sees a GPU, and raise where CUDA_HOME is not set or has no nvcc, as with
-    torch from the package index alone. 0.14.0 took the answers of the machine that built the package.
-How: a builder of that list whose probe raises answers no, with a warning, as from 0.19.5 on. Building an operator that
-    a job does need fails as before, and says why.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7452, fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/8216 (0.19.5); https://github.com/jingyaogong/minimind/issues/48,
-    https://github.com/qualcomm/aimet/issues/3984, https://github.com/whittle-org/whittle/issues/153.
-Retire: when DeepSpeed 0.19.4 is no longer supported here.
+    look for the toolkit's version if torch sees a GPU, and raise if CUDA_HOME is not set or has no nvcc, as with torch
+    installed from PyPI alone. 0.14.0 used the answers of the machine that built the package.
+How: if the probe of one of these builders raises, its answer is no, with a warning, as since 0.19.5. Building an
+    operator that a job does need fails as before, with the reason.
 """
 
 from __future__ import annotations
@@ -51,13 +47,13 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.14.1,<0.19.5"},
     changes=(Replace("deepspeed.ops.op_builder.all_ops:ALL_OPS", _guarded),),
     symptom=rf"git_version_info[\s\S]*({_MESSAGE}|No such file or directory: '.*nvcc')",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/7452",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8216",
-        "https://github.com/jingyaogong/minimind/issues/48",
-        "https://github.com/qualcomm/aimet/issues/3984",
-        "https://github.com/whittle-org/whittle/issues/153",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7452": "reported",
+        "https://github.com/jingyaogong/minimind/issues/48": "reported",
+        "https://github.com/qualcomm/aimet/issues/3984": "reported",
+        "https://github.com/whittle-org/whittle/issues/153": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8216": "fixed in 0.19.5",
+    },
     fixed_in="0.19.5",
     present=(Source(_VERSION_INFO, "builder.is_compatible()"),),
     fixed=(Source(_VERSION_INFO, "from .ops.op_builder.builder import probe_is_compatible"),),
@@ -69,7 +65,7 @@ def reproduce(lab: Lab) -> str:
 
     torch = lab.torch
     if "deepspeed" in sys.modules:
-        raise CannotTell("deepspeed has been imported already")
+        raise CannotTell("deepspeed is already imported")
     os.environ["DS_ACCELERATOR"] = "cuda"
     from torch.utils import cpp_extension
 

@@ -1,20 +1,17 @@
-"""bf16 without ZeRO: checkpoints lack the optimizer, and a resumed job goes back to the weights it was started with.
+"""bf16 without ZeRO: checkpoints lack the optimizer state, and a resumed job goes back to its initial weights.
 
-Why: since 0.17.6 a bf16 engine without ZeRO has no ZeRO optimizer any more, but checkpointing takes it for one: the
-    optimizer is left to ZeRO's files, which are not written, and not looked for in the file that is. A resumed job has
-    the checkpoint's weights in the model, and the initial ones in the optimizer's fp32 copies. The first step writes
-    these to the model: what was trained is gone.
-How: bf16 alone counts as ZeRO no longer, neither when the optimizer is saved nor when it is loaded. Where a checkpoint
-    has no optimizer, as those written without the patch, or one that cannot be loaded (of another precision, of other
-    groups), the fp32 copies are taken from its weights, with a warning. Where the optimizer's state cannot be told, the
+Why: since 0.17.6 a bf16 engine without ZeRO no longer has a ZeRO optimizer, but checkpointing still assumes one: the
+    optimizer state is left to ZeRO's files, which are not written, and is not looked up in the file that is. A resumed
+    job has the checkpoint's weights in the model and the initial ones in the optimizer's fp32 copies. The first step
+    writes the copies to the model, and the training is lost.
+How: bf16 alone no longer counts as ZeRO, neither when the optimizer is saved nor when it is loaded. If a checkpoint has
+    no optimizer state (those written without the patch), or one that cannot be loaded (different precision or parameter
+    groups), the fp32 copies are taken from its weights, with a warning. If the optimizer cannot return its state, the
     weights are saved without it, as before, with a warning. An engine without an optimizer, which has a BF16_Optimizer,
-    saves what it did, and looks for no optimizer in a checkpoint.
-Changes: a resumed job goes on where it was. From a checkpoint written without the patch it has the weights, rounded to
-    bf16, and an optimizer without moments. What a job has trained that was resumed without the patch started from the
-    weights that the script initialized or loaded, not from the checkpoint's.
-Upstream: https://github.com/deepspeedai/DeepSpeed/pull/7786, brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/7515 (0.17.6), fixed by the first (0.18.5).
-Retire: when DeepSpeed 0.18.4 is no longer supported here.
+    saves what it did, and looks for no optimizer state in a checkpoint.
+Changes: a resumed job continues where it was. From a checkpoint written without the patch it gets the weights, rounded
+    to bf16, and an optimizer without moments. A job that was resumed without the patch trained from the weights that
+    the script initialized or loaded, not from the checkpoint's.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -30,8 +27,45 @@ if TYPE_CHECKING:
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _TAKEN_FOR_ZERO = "self.zero_optimization() or self.bfloat16_enabled()"
 
+
+def state_dict_of_optimizer(engine: Any, left_to_zero: bool) -> Any:
+    """The optimizer state for the file with the weights; None if it is in ZeRO's files or cannot be had."""
+    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer  # type: ignore[import-not-found,unused-ignore]
+
+    if not engine.optimizer or engine.zero_optimization() or isinstance(engine.optimizer, BF16_Optimizer):
+        return None  # its state is in ZeRO's files
+    if not left_to_zero:
+        return engine.optimizer.state_dict()
+    try:
+        return engine.optimizer.state_dict()
+    except Exception as error:  # the weights are saved without the patch, so they must be with it
+        if engine.save_non_zero_checkpoint:
+            from dsfix.engine.log import warn
+
+            warn(f"a checkpoint is saved without the optimizer's state: {type(error).__name__}: {error}")
+        return None
+
+
+def takes(optimizer: Any, saved: Any, path: str) -> bool:
+    """Whether the optimizer could load the saved state; otherwise it gets the checkpoint's weights."""
+    why = "it was written by DeepSpeed 0.17.6 to 0.18.4 with bf16 and without ZeRO"
+    before = dict(vars(optimizer.optimizer))
+    if saved is not None:
+        try:
+            optimizer.load_state_dict(saved, load_optimizer_states=True)
+            return True
+        except Exception as error:  # ignored without the patch: the weights may be all that is wanted
+            why = f"{type(error).__name__}: {error}"
+            vars(optimizer.optimizer).update(before)
+    from dsfix.engine.log import warn
+
+    warn(f"{path} has no optimizer state for this job ({why}): the optimizer starts anew from the checkpoint's weights")
+    optimizer.refresh_fp32_params()
+    return False
+
+
 PATCH = Patch(
-    title="bf16 without ZeRO: checkpoints lack the optimizer; a resumed job goes back to its initial weights",
+    title="bf16 without ZeRO: checkpoints lack the optimizer state; a resumed job goes back to its initial weights",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.6,<0.18.5"},
     changes=(
@@ -56,54 +90,18 @@ if (load_optimizer_states and self.optimizer is not None and self.bfloat16_enabl
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/7515",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7786",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7515": "introduced in 0.17.6",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7786": "fixed in 0.18.5",
+    },
     fixed_in="0.18.5",
     present=(Source(f"{_ENGINE}._configure_checkpointing", "hasattr(self.optimizer, 'dp_process_group')"),),
     fixed=(
         Source(f"{_ENGINE}._save_checkpoint", "zero_optimizer_state = self.zero_optimization()"),
         Source(f"{_ENGINE}._load_checkpoint", "has_zero_optimizer_state = self.zero_optimization()"),
     ),
+    config=lambda job: job.stage == 0 and job.may_be("bf16"),
 )
-
-
-def state_dict_of_optimizer(engine: Any, left_to_zero: bool) -> Any:
-    """What the file with the weights has of the optimizer."""
-    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer  # type: ignore[import-not-found,unused-ignore]
-
-    if not engine.optimizer or engine.zero_optimization() or isinstance(engine.optimizer, BF16_Optimizer):
-        return None  # its state is in ZeRO's files
-    if not left_to_zero:
-        return engine.optimizer.state_dict()
-    try:
-        return engine.optimizer.state_dict()
-    except Exception as error:  # the weights are saved without the patch, and have to be with it
-        if engine.save_non_zero_checkpoint:
-            from dsfix.engine.log import warn
-
-            warn(f"a checkpoint is saved without the optimizer's state: {type(error).__name__}: {error}")
-        return None
-
-
-def takes(optimizer: Any, saved: Any, path: str) -> bool:
-    """Whether the optimizer can go on from what was saved of one; where not it gets the checkpoint's weights."""
-    why = "it was written by DeepSpeed 0.17.6 to 0.18.4 with bf16 and without ZeRO"
-    before = dict(vars(optimizer.optimizer))
-    if saved is not None:
-        try:
-            optimizer.load_state_dict(saved, load_optimizer_states=True)
-            return True
-        except Exception as error:  # without the patch it is not looked at: the weights may be all that is wanted
-            why = f"{type(error).__name__}: {error}"
-            vars(optimizer.optimizer).update(before)
-    from dsfix.engine.log import warn
-
-    warn(f"{path} has no optimizer state for this job ({why}): the optimizer starts anew from the checkpoint's weights")
-    optimizer.refresh_fp32_params()
-    return False
-
 
 _LEARNING_RATE = 0.1
 _MOMENTUM = 0.9
@@ -113,37 +111,36 @@ _STEPS = 3
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     from dsfix.lab import half
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
 
-    steps = [[regression_batch(rank=0, step=step)] for step in range(_STEPS + 1)]
+    steps = [[lab.models.regression_batch(rank=0, step=step)] for step in range(_STEPS + 1)]
     optimizer = functools.partial(torch.optim.SGD, lr=_LEARNING_RATE, momentum=_MOMENTUM)
-    expected = half.train(MLP(), torch.bfloat16, steps, optimizer)
+    expected = half.train(lab.models.MLP(), torch.bfloat16, steps, optimizer)
 
-    engine = _engine(lab, MLP())
+    engine = _engine(lab, lab.models.MLP())
     _train(engine, steps[:_STEPS])
     saved = lab.parameters(engine)
     engine.save_checkpoint(str(lab.tmp))
-    resumed = _engine(lab, MLP())
+    resumed = _engine(lab, lab.models.MLP())
     loaded, _ = resumed.load_checkpoint(str(lab.tmp))
     assert loaded, "no checkpoint was found"
-    difference = largest_difference(lab.parameters(resumed), saved)
-    assert difference.absolute == 0.0, f"of the weights loaded {difference}"
+    difference = lab.reference.largest_difference(lab.parameters(resumed), saved)
+    assert difference.absolute == 0.0, f"loaded weights: {difference}"
     _train(resumed, steps[_STEPS:])
 
-    parameters = lab.parameters(resumed)
-    difference = largest_difference(parameters, expected)
-    # the last step's update, found at the checkpoint's weights, of the initial ones
+    # the last step's update, computed at the checkpoint's weights, applied to the initial ones
     masters: list[Any] = []
-    initial, model = half.train(MLP(), torch.bfloat16, [], optimizer), MLP()
+    initial, model = half.train(lab.models.MLP(), torch.bfloat16, [], optimizer), lab.models.MLP()
     model.load_state_dict(saved)
     half.train(model, torch.bfloat16, steps[_STEPS:], optimizer, masters=masters)
     updates = {name: master - saved[name] for name, master in zip(saved, masters)}
     gone_back = {name: (initial[name] + updates[name]).bfloat16() for name in saved}
-    if largest_difference(parameters, gone_back).relative < 0.01 < difference.relative:
-        raise BugPresent(f"the step after resuming is one from the initial weights, not the checkpoint's: {difference}")
-    assert difference.relative < 0.01, f"after resuming {difference}"
-    return f"the step after resuming is that of a job not interrupted within {difference.relative:.1e}"
+    return lab.reference.compare(
+        lab.parameters(resumed),
+        expected,
+        {"those of a step from the initial weights": gone_back},
+        within=0.01,
+        after="one step after resuming",
+    )
 
 
 def _engine(lab: Lab, model: Any) -> Any:

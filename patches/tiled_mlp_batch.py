@@ -1,23 +1,20 @@
 """TiledMLP and sequence_tiled_compute: wrong gradients with more than one sample per batch.
 
-Why: the backward pass of the tiled computations of 0.17.0 to 0.17.2 cuts the sequence into tiles, and takes each tile's
-    gradient as a piece of the flat memory. With one sample per batch that is the tile's place. With more, it is the
-    place of another sample's tokens: each token gets the gradient of some other. The forward pass and so the loss are
-    right. (TiledLoss cuts in the same way, but ends with a RuntimeError in its forward pass there.)
+Why: the backward pass of the tiled computations in 0.17.0 to 0.17.2 cuts the sequence into tiles, but takes each tile's
+    gradient as a slice of the flat memory. With one sample per batch that is the tile's place. With more, it is the
+    place of another sample's tokens: each token gets the gradient of another. The forward pass, and so the loss, is
+    correct. (TiledLoss cuts in the same way, but its forward pass already ends with a RuntimeError.)
 How: the gradients are cut along the sequence, as the inputs are.
-Changes: only jobs with tiled computation and more than one sample per batch: all gradients of what is tiled and what
-    comes before it. A checkpoint written without the patch holds weights, and moments, trained on gradients of other
-    tokens: it can be loaded, but such a training is better started anew.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/7268 (0.17.0), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7412 and https://github.com/deepspeedai/DeepSpeed/pull/7422 (0.17.3).
-Retire: when DeepSpeed 0.17.2 is no longer supported here.
+Changes: only jobs with tiled computation and more than one sample per batch: all gradients of the tiled part and of
+    what comes before it. A checkpoint written without the patch holds weights and moments trained on gradients of other
+    tokens: it can be loaded, but such a training is better restarted.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -28,7 +25,7 @@ _MLP = f"{_MODULE}:TiledMLP.backward"
 
 
 def _along_the_sequence(target: str, gradient: str, tile: str, dimension: str = "1") -> Edit:
-    """The piece of `gradient` that belongs to `tile`, which begins at the token `shard_offset`."""
+    """Take the slice of `gradient` for `tile`, which begins at the token `shard_offset`, along the sequence."""
     return Edit(
         target,
         replace=f"{gradient}.view(-1).narrow(0, shard_offset, {tile}.numel()).view_as({tile})",
@@ -37,7 +34,7 @@ def _along_the_sequence(target: str, gradient: str, tile: str, dimension: str = 
 
 
 def _in_tokens(target: str, tile: str) -> Edit:
-    """The size of all tiles but the last."""
+    """Count the size of all tiles but the last in tokens."""
     return Edit(target, replace=f"{tile}.numel()", code=f"{tile}.shape[1]")
 
 
@@ -54,14 +51,14 @@ PATCH = Patch(
         _along_the_sequence(_MLP, "incoming_grad", "x_shard"),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/7268",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7412",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7422",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7268": "introduced in 0.17.0",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7412": "fixed in 0.17.3",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7422": "fixed in 0.17.3",
+    },
     fixed_in="0.17.3",
     fixed=(
-        # 0.17.3's form, and that of 7412 alone
+        # as in 0.17.3, and as in pull 7412 alone
         Source(_MLP, "shard_step = x_shards[i].shape[0]"),
         Source(_MLP, "shard_step = x_shards[0].shape[1]"),
     ),
@@ -81,7 +78,6 @@ def reproduce(lab: Lab) -> str:
         )
     except ImportError:
         raise CannotTell(f"{deepspeed.__version__} has no tiled computation") from None
-    from dsfix.lab.reference import largest_difference, train
 
     def cut(gradient: Any) -> Any:
         tile = (_SAMPLES, _LENGTH // _TILES, _WIDTH)
@@ -91,7 +87,7 @@ def reproduce(lab: Lab) -> str:
         return torch.cat([part.reshape(-1) for part in gradient.chunk(_TILES, dim=1)]).view(gradient.shape)
 
     class Through(torch.autograd.Function):  # type: ignore[name-defined,misc,unused-ignore]
-        """What the fault does to a gradient."""
+        """Identity in forward; `change` applied to the gradient in backward, as the bug does."""
 
         @staticmethod
         def forward(ctx: Any, x: Any, change: Any) -> Any:
@@ -120,7 +116,7 @@ def reproduce(lab: Lab) -> str:
                     output_reduction=None,
                 )
             else:
-                before, after = (cut, paste) if self.how == "faulty" else (torch.clone, torch.clone)
+                before, after = (cut, paste) if self.how == "wrong" else (torch.clone, torch.clone)
                 x = Through.apply(self.first(Through.apply(x, after)).tanh(), before)
                 x = Through.apply(self.second(Through.apply(x, after)).tanh(), before)
             return torch.nn.functional.mse_loss(x, y)
@@ -128,9 +124,9 @@ def reproduce(lab: Lab) -> str:
     generator = torch.Generator().manual_seed(0)
     shape = (_SAMPLES, _LENGTH, _WIDTH)
     steps = [[torch.randn(shape, generator=generator) for _ in range(2)] for _ in range(_STEPS)]
-    plain, faulty = (
-        train(model, [[step] for step in steps], model, "SGD", lr=_LEARNING_RATE).parameters
-        for model in (Model("plain"), Model("faulty"))
+    plain, wrong = (
+        lab.reference.train(model, [[step] for step in steps], model, "SGD", lr=_LEARNING_RATE).parameters
+        for model in (Model("plain"), Model("wrong"))
     )
 
     model = Model("tiled")
@@ -142,10 +138,9 @@ def reproduce(lab: Lab) -> str:
     for inputs, targets in steps:
         engine.backward(engine(inputs.to(lab.device), targets.to(lab.device)))
         engine.step()
-    parameters = lab.parameters(engine)
-    done = f"after {_STEPS} steps of {_SAMPLES} samples"
-    difference = largest_difference(parameters, plain)
-    if largest_difference(parameters, faulty).relative < 1e-4 < difference.relative:
-        raise BugPresent(f"{done} the parameters are those of gradients of other tokens: {difference}")
-    assert difference.relative < 1e-4, f"{done} {difference}"
-    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return lab.reference.compare(
+        lab.parameters(engine),
+        plain,
+        {"those of other tokens' gradients": wrong},
+        after=f"after {_STEPS} steps of {_SAMPLES} samples",
+    )

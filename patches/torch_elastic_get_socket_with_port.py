@@ -1,13 +1,12 @@
-"""`import deepspeed` fails beside torch 2.4 or later: cannot import name '_get_socket_with_port'.
+"""`import deepspeed` fails with torch 2.4 or later: cannot import name '_get_socket_with_port'.
 
 Why: DeepSpeed 0.7.0 to 0.14.3 import `_get_socket_with_port` from torch's elastic agent, whether elastic training is
-    used or not. torch 2.4.0 removed it; 2.3.1 has it. Up to 0.14.0 the import of `log` fails first: torch_elastic_log.
-How: gives torch's module the name again: the function of that purpose in torch.distributed.elastic.utils.distributed,
-    which likewise returns a socket that listens on a free port. This cures the import; `deepspeed --elastic_training`
-    itself needs torch 2.2 or earlier, for it calls methods of torch's agent as they were then.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/5603, fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/5654 (0.14.4). torch: https://github.com/pytorch/pytorch/pull/125743.
-Retire: when DeepSpeed 0.14.3 is no longer supported here.
+    used or not. torch 2.4.0 removed it; 2.3.1 has it. Through 0.14.0 the import of `log` fails first:
+    torch_elastic_log.
+How: restores the name in torch's module: the function of the same purpose in
+    torch.distributed.elastic.utils.distributed, which also returns a socket that listens on a free port. This fixes the
+    import; `deepspeed --elastic_training` itself needs torch 2.2 or earlier, because it calls methods of torch's agent
+    that have changed since.
 """
 
 from __future__ import annotations
@@ -34,14 +33,15 @@ def _get_socket_with_port(api: Any) -> Any:
 PATCH = Patch(
     title="import deepspeed fails with torch >= 2.4: cannot import name '_get_socket_with_port'",
     severity=Severity.IMPORT,
-    # the fault is older, but nothing older than 0.12.0 has been run; pre-releases: NVIDIA's containers carry 2.4.0a0
+    # the bug is older, but no release before 0.12.0 has been run; pre-releases: NVIDIA's containers have 2.4.0a0
     affects={"deepspeed": ">=0.12.0,<0.14.4", "torch": ">=2.4.0.dev0"},
     changes=(Provide(_API, "_get_socket_with_port", _get_socket_with_port),),
     symptom=r"cannot import name '_get_socket_with_port' from 'torch\.distributed\.elastic\.agent\.server\.api'",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/5603",
-        "https://github.com/deepspeedai/DeepSpeed/pull/5654",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/5603": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5654": "fixed in 0.14.4",
+        "https://github.com/pytorch/pytorch/pull/125743": "related: removed the name from torch",
+    },
     fixed_in="0.14.4",
     present=(Source(f"{_AGENT}:DSElasticAgent._set_master_addr_port", "sock = _get_socket_with_port()"),),
     fixed=(Source(_AGENT, "from torch.distributed.elastic.utils.distributed import get_free_port"),),

@@ -1,12 +1,10 @@
-"""`import deepspeed` fails beside torch 2.4 or later: cannot import name 'log'.
+"""`import deepspeed` fails with torch 2.4 or later: cannot import name 'log'.
 
 Why: DeepSpeed 0.7.0 to 0.14.0 import `log` from torch's elastic agent, whether elastic training is used or not. torch
-    2.4.0 renamed it to `logger`; 2.3.1 has it. The same releases then need torch_elastic_get_socket_with_port.
-How: gives torch's module the name again, for the same logger. This cures the import; `deepspeed --elastic_training`
-    itself needs torch 2.2 or earlier, for it calls methods of torch's agent as they were then.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/5337, fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/5346 (0.14.1). torch: commit b6201a60c57f.
-Retire: when DeepSpeed 0.14.0 is no longer supported here.
+    2.4.0 renamed it to `logger` (commit b6201a60c57f); 2.3.1 has it. The same releases then need
+    torch_elastic_get_socket_with_port.
+How: restores the name in torch's module, for the same logger. This fixes the import; `deepspeed --elastic_training`
+    itself needs torch 2.2 or earlier, because it calls methods of torch's agent that have changed since.
 """
 
 from __future__ import annotations
@@ -30,19 +28,19 @@ def _log(api: Any) -> Any:
 PATCH = Patch(
     title="import deepspeed fails with torch >= 2.4: cannot import name 'log'",
     severity=Severity.IMPORT,
-    # the fault is older, but nothing older than 0.12.0 has been run; pre-releases: NVIDIA's containers carry 2.4.0a0
+    # the bug is older, but no release before 0.12.0 has been run; pre-releases: NVIDIA's containers have 2.4.0a0
     affects={"deepspeed": ">=0.12.0,<0.14.1", "torch": ">=2.4.0.dev0"},
     changes=(Provide(_API, "log", _log),),
     symptom=r"cannot import name 'log' from 'torch\.distributed\.elastic\.agent\.server\.api'",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/5337",
-        "https://github.com/deepspeedai/DeepSpeed/pull/5346",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/5337": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5346": "fixed in 0.14.1",
+    },
     fixed_in="0.14.1",
     present=(Source(_AGENT, f"from {_API} import log, _get_socket_with_port"),),
     fixed=(
         Source(_AGENT, "log = get_logger(__name__)"),
-        Source(_AGENT, f"from {_API} import logger as log"),  # the hand edit
+        Source(_AGENT, f"from {_API} import logger as log"),  # as edited by hand
     ),
     device="cpu",
 )

@@ -1,22 +1,18 @@
 """Loading a universal checkpoint leaves frozen parameters and buffers as they were before the load.
 
-Why: `load_checkpoint` with `load_universal` restores what the optimizer holds and does not load the module's state:
-    frozen parameters (the base model under LoRA) and buffers (BatchNorm's statistics) keep what the script gave the
-    model. Nothing fails. Where that came from the same files as at the first start nothing is wrong; where it is
-    random, or other weights, the trained part goes on beside a model that it was not trained with. The checkpoint has
-    them: the converter copies the files with the module's state.
-How: what the optimizer does not hold is copied from the module's state and, under ZeRO-3, from the parts of frozen
-    parameters that each rank has saved, whatever the number of ranks was. A parameter that cannot be restored so
-    (another shape, parts on NVMe or quantized, MiCS) stays as it was, with a warning. With another degree of tensor
-    parallelism, and in a pipeline, whose converter leaves these files out, nothing changes.
-Changes: jobs that resume so have the frozen parameters and buffers of the checkpoint. The universal checkpoint itself
-    is right and can be loaded again. What was trained and saved since a load that left a part unrestored fits the
-    model as it then was, and that is what was saved.
-Upstream: not fixed in 0.19.8, and not known to be reported; as old as universal checkpoints,
-    https://github.com/deepspeedai/DeepSpeed/pull/1953, which were Megatron-DeepSpeed's only up to
-    https://github.com/deepspeedai/DeepSpeed/pull/5289 (0.14.1), and ZeRO-1/2's up to
-    https://github.com/deepspeedai/DeepSpeed/pull/5475 (0.14.5).
-Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it restores them.
+Why: `load_checkpoint` with `load_universal` restores what the optimizer holds but does not load the module's state:
+    frozen parameters (the base model under LoRA) and buffers (BatchNorm's statistics) keep the values that the script
+    gave them. Nothing fails. If those come from the same files as at the first start, nothing is wrong; if they are
+    random, or other weights, the trained part continues with a model that it was not trained with. The checkpoint has
+    the values: the converter copies the files with the module's state. The bug is as old as universal checkpoints,
+    which were for Megatron-DeepSpeed only before 0.14.1, and for ZeRO-1/2 only before 0.14.5.
+How: what the optimizer does not hold is copied from the module's state and, under ZeRO-3, from the partitions of frozen
+    parameters that each rank saved, whatever the number of ranks was. A parameter that cannot be restored this way
+    (different shape, partitions on NVMe or quantized, MiCS) stays as it was, with a warning. Nothing changes with a
+    different degree of tensor parallelism, or in a pipeline, whose converter omits these files.
+Changes: jobs that resume this way get the frozen parameters and buffers of the checkpoint. The universal checkpoint
+    itself is correct and can be loaded again. What was trained and saved after a load that left a part unrestored
+    matches the model as it was then, and that is what was saved.
 """
 
 from __future__ import annotations
@@ -25,9 +21,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _LOAD = "deepspeed.runtime.engine:DeepSpeedEngine._load_checkpoint"
@@ -35,7 +32,7 @@ _GROUPS = ("round_robin_bit16_groups", "bf16_groups", "bit16_groups", "fp16_grou
 
 
 def restore(engine: Any, checkpoint: Mapping[str, Any], path: str) -> None:
-    """Give what the optimizer does not hold its values in the checkpoint, of which `path` is the file for rank 0."""
+    """Load what the optimizer does not hold from the checkpoint, whose file for rank 0 is `path`."""
     state, zero = checkpoint.get("module"), engine.optimizer
     if not isinstance(state, Mapping) or checkpoint.get("mp_world_size") != engine.mp_world_size:
         return
@@ -49,7 +46,7 @@ def restore(engine: Any, checkpoint: Mapping[str, Any], path: str) -> None:
     whole = {name: p for name, p in others.items() if name not in partitioned}
     for name, tensor in [*whole.items(), *engine.module.named_buffers()]:
         if name not in state:
-            continue  # saved without frozen parameters, or a buffer that is not to be saved
+            continue  # saved without frozen parameters, or a non-persistent buffer
         quantized = name in whole and not tensor.is_floating_point()
         if state[name].shape == tensor.shape and not quantized:
             tensor.data.copy_(state[name])
@@ -62,7 +59,7 @@ def restore(engine: Any, checkpoint: Mapping[str, Any], path: str) -> None:
 
 
 def _restore_partitioned(engine: Any, checkpoint: Mapping[str, Any], path: str, params: Mapping[str, Any]) -> list[str]:
-    """Write this rank's part of ZeRO-3's frozen parameters from the parts of all ranks that saved; what it cannot."""
+    """Fill this rank's partitions of ZeRO-3's frozen parameters from those saved; the names of those that it cannot."""
     from deepspeed import comm as dist  # type: ignore[import-not-found,unused-ignore]
 
     shapes, first = checkpoint.get("frozen_param_shapes"), checkpoint.get("frozen_param_fragments")
@@ -105,6 +102,11 @@ def _restore_partitioned(engine: Any, checkpoint: Mapping[str, Any], path: str, 
     return left
 
 
+def _meets(job: Job) -> bool:
+    loads = job.get("checkpoint", "load_universal") is True and job.stage in (1, 2, 3)
+    return loads and job.frozen is True and job.pipeline is not True
+
+
 PATCH = Patch(
     title="Loading a universal checkpoint leaves frozen parameters and buffers as they were",
     severity=Severity.WRONG_RESULT,
@@ -119,19 +121,20 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/1953",
-        "https://github.com/deepspeedai/DeepSpeed/pull/5289",
-        "https://github.com/deepspeedai/DeepSpeed/pull/5475",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/1953": "introduced, with universal checkpoints",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5289": "related: 0.14.1, without Megatron-DeepSpeed",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5475": "related: 0.14.5, for ZeRO-3",
+    },
     fixed_in=None,
-    # before, universal checkpoints were for Megatron-DeepSpeed; nothing of that has been run
+    # in 0.14.0 and earlier, universal checkpoints were for Megatron-DeepSpeed only; none of those have been run
     present=(
         Source(
             "deepspeed.runtime.base_optimizer:ZeROOptimizer.load_hp_checkpoint_state_from_checkpoint_dir",
             "tp_rank = bwc_tensor_model_parallel_rank(mpu=self.mpu)",
         ),
     ),
+    config=_meets,
     ranks=2,
 )
 
@@ -141,26 +144,23 @@ _FROZEN = "blocks.0.0."
 
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
-    os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # to 0.15.4 with torch >= 2.6; the files are our own
-    _ = lab.torch
     from packaging.version import Version
 
+    from dsfix.lab.checkpoints import load_whole_files
+
+    load_whole_files()
     version = Version(lab.deepspeed.__version__)
     if version < Version("0.14.1"):
-        raise CannotTell(f"deepspeed {version} loads universal checkpoints only where Megatron's mpu is given")
+        raise CannotTell(f"deepspeed {version} loads universal checkpoints only with Megatron's mpu")
     stages = [stage for stage in (1, 2, 3) if stage < 3 or version >= Version("0.14.5")]
     losses = [_resume(lab, stage) for stage in stages]
-    return (
-        f"ZeRO-1 to {stages[-1]}: frozen parameters, buffers and the loss, {losses[0]:.4f}, are those of the checkpoint"
-    )
+    return f"ZeRO-1 to {stages[-1]}: frozen parameters, buffers and the loss, {losses[0]:.4f}, match the checkpoint"
 
 
 def _resume(lab: Lab, stage: int) -> float:
-    """The loss after loading a universal checkpoint, where all is as it was saved."""
+    """The loss before saving, which is also that after loading the universal checkpoint."""
     torch = lab.torch
     from dsfix.lab.checkpoints import convert_to_universal, train
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
 
     def engine_of(model: Any, bias: float, **more: Any) -> Any:
         model.register_buffer("bias", torch.full((1,), bias))
@@ -179,24 +179,27 @@ def _resume(lab: Lab, stage: int) -> float:
         return {**lab.parameters(engine), "bias": engine.module.bias.detach().cpu()}
 
     def loss(engine: Any) -> float:
-        inputs, targets = (tensor.to(lab.device) for tensor in regression_batch(lab.rank, _STEPS))
+        inputs, targets = (tensor.to(lab.device) for tensor in lab.models.regression_batch(lab.rank, _STEPS))
         with torch.no_grad():
             return float(torch.nn.functional.mse_loss(engine(inputs), targets))
 
-    engine = engine_of(MLP(), bias=0.5)
-    train(lab, engine, [regression_batch(lab.rank, step) for step in range(_STEPS)])
+    engine = engine_of(lab.models.MLP(), bias=0.5)
+    train(lab, engine, [lab.models.regression_batch(lab.rank, step) for step in range(_STEPS)])
     saved, expected = seen(engine), loss(engine)
     root, info = lab.tmp / str(stage), {"universal_checkpoint_version": 0.2}
     engine.save_checkpoint(str(root), tag="saved", client_state={"universal_checkpoint_info": info})
     tag = convert_to_universal(lab, root, "saved")
-    engine = engine_of(MLP(seed=1), bias=0.0, checkpoint={"load_universal": True})
+    engine = engine_of(lab.models.MLP(seed=1), bias=0.0, checkpoint={"load_universal": True})
     fresh = seen(engine)
     engine.load_checkpoint(str(root), tag=tag)
-    loaded = seen(engine)
-    difference = largest_difference(loaded, saved)
     stale = {name: fresh[name] if name == "bias" or name.startswith(_FROZEN) else saved[name] for name in saved}
-    if largest_difference(loaded, stale).relative < 1e-6 < difference.relative:
-        raise BugPresent(f"ZeRO-{stage}: frozen parameters and buffers are the fresh model's: {difference}")
-    assert difference.relative < 1e-6, f"ZeRO-{stage}: {difference}"
+    lab.reference.compare(
+        seen(engine),
+        saved,
+        {"the new model's": stale},
+        within=1e-6,
+        after=f"ZeRO-{stage}:",
+        what="frozen parameters and buffers",
+    )
     assert abs(loss(engine) - expected) < 1e-5, f"ZeRO-{stage}: the loss is {loss(engine)}, not {expected}"
     return expected

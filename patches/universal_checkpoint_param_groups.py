@@ -1,15 +1,15 @@
-"""ZeRO-3: after loading a universal checkpoint all parameter groups have the first one's weight decay.
+"""ZeRO-3: after loading a universal checkpoint all parameter groups have the first group's weight decay.
 
 Why: since 0.18.0 loading a universal checkpoint gives each of the optimizer's parameter groups what was saved for the
-    first one: weight decay, learning rate, betas. With the usual two groups (biases and norms without weight decay)
-    all parameters are decayed from there on, or none. A scheduler sets the learning rates right again.
-How: each group gets what was saved for it. Where there were more or fewer groups the first one counts, as upstream.
+    first one: weight decay, learning rate, betas. With the usual two groups (biases and norms without weight decay),
+    from then on either all parameters are decayed or none. A scheduler corrects the learning rates. Through 0.17.6
+    several groups could not be converted or loaded at all: universal_checkpoint_subgroups,
+    universal_checkpoint_load_subgroups.
+How: each group gets what was saved for it. If the number of groups differs, the first one's values are used, as
+    upstream does.
 Changes: jobs with several parameter groups of different options that resume from a universal checkpoint under ZeRO-3
-    go on with these options. The universal checkpoint is right and can be loaded again. What was saved since a faulty
-    load has the wrong options in it; weights were decayed, or not decayed, that should not, or should, have been.
-Upstream: not fixed; brought by https://github.com/deepspeedai/DeepSpeed/pull/7585 (0.18.0). Up to 0.17.6 several groups
-    could not be converted or loaded at all: universal_checkpoint_subgroups, universal_checkpoint_load_subgroups.
-Retire: when upstream restores each group: https://github.com/deepspeedai/DeepSpeed/pull/7585
+    keep these options. The universal checkpoint is correct and can be loaded again. What was saved since a wrong load
+    contains the wrong options; weights were decayed that should not have been, or the reverse.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ _OWN = f"""(
 )"""
 
 PATCH = Patch(
-    title="ZeRO-3: after loading a universal checkpoint all parameter groups have the first one's weight decay",
+    title="ZeRO-3: after loading a universal checkpoint all parameter groups have the first group's weight decay",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.18.0"},
     changes=(Edit(_LOAD, replace=f"{_SAVED}[0]", code=_OWN),),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/7585",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7585": "introduced in 0.18.0",
+    },
     fixed_in=None,
+    config=lambda job: job.get("checkpoint", "load_universal") is True,
 )
 
 _STEPS = 4
@@ -47,26 +50,21 @@ _LEARNING_RATE = 0.01
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import require_universal_zero3
+    from dsfix.lab.checkpoints import convert_to_universal, require_universal_zero3, train
 
     require_universal_zero3()
-    _ = lab.torch
-    from dsfix.lab.checkpoints import convert_to_universal, train
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
-
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
         "optimizer": {"type": "AdamW", "params": {"lr": _LEARNING_RATE}},
         "zero_optimization": {"stage": 3},
     }
-    model = MLP()
+    model = lab.models.MLP()
     engine = lab.initialize(model, config, model_parameters=_groups(model))
     train(lab, engine, batches[: _STEPS // 2])
     engine.save_checkpoint(str(lab.tmp), tag="half")
     tag = convert_to_universal(lab, lab.tmp, "half")
-    model = MLP(seed=1)
+    model = lab.models.MLP(seed=1)
     config["checkpoint"] = {"load_universal": True}
     engine = lab.initialize(model, config, model_parameters=_groups(model))
     engine.load_checkpoint(str(lab.tmp), tag=tag)
@@ -74,32 +72,30 @@ def reproduce(lab: Lab) -> str:
     train(lab, engine, batches[_STEPS // 2 :])
 
     parameters = lab.parameters(engine)
-    difference = largest_difference(parameters, _plain(batches, _DECAYS))
-    fault = largest_difference(parameters, _plain(batches, _DECAYS[:1] * 2))
-    if decays == [_DECAYS[0]] * 2 and fault.relative < 1e-4 < difference.relative:
+    difference = lab.reference.largest_difference(parameters, _plain(lab, batches, _DECAYS))
+    wrong = lab.reference.largest_difference(parameters, _plain(lab, batches, _DECAYS[:1] * 2))
+    if decays == [_DECAYS[0]] * 2 and wrong.relative < 1e-4 < difference.relative:
         raise BugPresent(
-            f"weight decays {_DECAYS} are {tuple(decays)} after the load; {_STEPS // 2} steps on {difference}"
+            f"weight decays {_DECAYS} are {tuple(decays)} after the load; {_STEPS // 2} steps later {difference}"
         )
     assert difference.relative < 1e-4, f"weight decays {decays}, {difference}"
-    done = f"weight decays {tuple(decays)} after the load; {_STEPS // 2} steps on"
-    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return (
+        f"weight decays {tuple(decays)} after the load; {_STEPS // 2} steps later the parameters match plain PyTorch"
+        f" within {difference.relative:.1e}"
+    )
 
 
 def _groups(model: Any) -> list[dict[str, Any]]:
-    """Matrices and vectors."""
+    """One group of matrices and one of vectors."""
     parameters = list(model.parameters())
     kinds = [p for p in parameters if p.dim() > 1], [p for p in parameters if p.dim() == 1]
     return [{"params": kind, "weight_decay": decay} for kind, decay in zip(kinds, _DECAYS)]
 
 
-def _plain(batches: Any, decays: tuple[float, ...]) -> dict[str, Any]:
+def _plain(lab: Lab, batches: Any, decays: tuple[float, ...]) -> dict[str, Any]:
     """Plain PyTorch's parameters, with weight decays `decays` in the second half of the steps."""
-    from torch.optim import AdamW
-
-    from dsfix.lab.models import MLP
-
-    model = MLP()
-    optimizer = AdamW(_groups(model), lr=_LEARNING_RATE)
+    model = lab.models.MLP()
+    optimizer = lab.torch.optim.AdamW(_groups(model), lr=_LEARNING_RATE)
     for step, batch in enumerate(batches):
         if step == _STEPS // 2:
             for group, decay in zip(optimizer.param_groups, decays):

@@ -1,16 +1,14 @@
-"""ZeRO-3 with several sub-groups and torch's Adam: after loading a universal checkpoint, steps count several times.
+"""ZeRO-3 with several sub-groups and torch's Adam: after loading a universal checkpoint each step counts several times.
 
 Why: ZeRO-3 keeps a flat tensor for each sub-group: one per parameter group, and more where a rank has more than
     `sub_group_size` elements. Since 0.18.0 loading a universal checkpoint gives all of them the same `step`. torch's
-    Adam and AdamW count steps in a tensor, in place: with n sub-groups each step then counts n times, and the bias
-    correction is that of a later step. DeepSpeed's own optimizers count in a number and are not concerned.
-How: each sub-group has its own copy.
+    Adam and AdamW count steps in place in a tensor: with n sub-groups each step then counts n times, and the bias
+    correction is that of a later step. DeepSpeed's own optimizers count in a number and are not affected.
+How: each sub-group gets its own copy.
 Changes: jobs with torch's Adam or AdamW (`torch_adam`, or an optimizer passed to `deepspeed.initialize`) and several
-    sub-groups that resume from a universal checkpoint make the updates that they would have made without the break.
-    The universal checkpoint is right and can be loaded again. What was saved since a faulty load has right moments and
-    a `step` too large, which fades from the bias correction as training goes on.
-Upstream: not fixed; brought by https://github.com/deepspeedai/DeepSpeed/pull/7585 (0.18.0).
-Retire: when the step is copied upstream: https://github.com/deepspeedai/DeepSpeed/pull/7585
+    sub-groups that resume from a universal checkpoint make the same updates as without the interruption. The universal
+    checkpoint is correct and can be loaded again. What was saved since a wrong load has correct moments and a `step`
+    that is too large, which matters less for the bias correction as training continues.
 """
 
 from __future__ import annotations
@@ -33,7 +31,9 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.18.0"},
     changes=(Edit(_LOAD, replace=_SHARED, code=f"{_SHARED}.clone() if torch.is_tensor(state_step) else state_step"),),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/7585",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7585": "introduced in 0.18.0",
+    },
     fixed_in=None,
 )
 
@@ -45,16 +45,16 @@ def reproduce(lab: Lab) -> str:
     from dsfix.lab.checkpoints import resume_in_sub_groups, train
 
     resumed = resume_in_sub_groups(lab, _STEPS, _SUB_GROUP_SIZE)
-    from dsfix.lab.reference import largest_difference
-
     zero = resumed.engine.optimizer
     train(lab, resumed.engine, resumed.rest)
     steps = sorted({int(state["step"]) for state in zero.optimizer.state.values()})
     sub_groups = len(zero.fp16_groups)
-    difference = largest_difference(lab.parameters(resumed.engine), resumed.whole)
+    difference = lab.reference.largest_difference(lab.parameters(resumed.engine), resumed.whole)
     if steps == [_STEPS // 2 + len(resumed.rest) * sub_groups] and difference.relative > 1e-4:
         raise BugPresent(f"{sub_groups} sub-groups are at step {steps[0]} after {_STEPS} steps: {difference}")
     assert steps == [_STEPS], steps
     assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
-    counted = f"{sub_groups} sub-groups are at step {_STEPS} after {_STEPS} steps"
-    return f"{counted}; the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return (
+        f"{sub_groups} sub-groups are at step {_STEPS} after {_STEPS} steps; the parameters match plain PyTorch within"
+        f" {difference.relative:.1e}"
+    )

@@ -1,14 +1,11 @@
 """ds_to_universal fails on a ZeRO-3 checkpoint with several parameter groups or sub-groups.
 
-Why: ZeRO-3 keeps a flat tensor for each sub-group: one per parameter group (weight decay or not, as most trainers have
-    it), and more where a rank has more than `sub_group_size` elements. 0.14.5 to 0.17.6 look for all parameters in the
-    first one, and at its end fail: "start (…) + length (…) exceeds dimension size". Nothing wrong is written.
+Why: ZeRO-3 keeps a flat tensor for each sub-group: one per parameter group (with and without weight decay in most
+    trainers), and more where a rank has more than `sub_group_size` elements. 0.14.5 to 0.17.6 look for all parameters
+    in the first one and fail at its end: "start (…) + length (…) exceeds dimension size". Nothing wrong is written.
 How: where a parameter begins at the end of a flat tensor, it is the first one of the next sub-group.
-    universal_checkpoint_load_subgroups is for loading it. `python -m deepspeed.checkpoint.ds_to_universal` starts
-    without dsfix: call its `main` from a script that imports dsfix first.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/5475 (0.14.5), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7585 (0.18.0).
-Retire: when DeepSpeed 0.17.6 is no longer supported here.
+    universal_checkpoint_load_subgroups fixes loading. `python -m deepspeed.checkpoint.ds_to_universal` starts without
+    dsfix: call its `main` from a script that imports dsfix first.
 """
 
 from __future__ import annotations
@@ -40,10 +37,10 @@ PATCH = Patch(
         Edit(_EXTRACT, before="unpartitioned_numel = shape.numel()", code=_NEXT),
     ),
     symptom=r"extract_zero_shards_stage3[\s\S]*start \(\d+\) \+ length \(\d+\) exceeds dimension size",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/5475",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7585",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/5475": "introduced in 0.14.5",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7585": "fixed in 0.18.0",
+    },
     fixed_in="0.18.0",
     present=(Source(_EXTRACT, "state_dict[OPTIMIZER_STATE_DICT]['fp32_flat_groups'][0]"),),
     fixed=(Source(_EXTRACT, "for idx, sub_group_shape in enumerate(param_shapes): ..."),),
@@ -54,20 +51,15 @@ _SUB_GROUP_SIZE = 200
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import require_universal_zero3
+    from dsfix.lab.checkpoints import convert_to_universal, require_universal_zero3, train
 
     require_universal_zero3()
     torch = lab.torch
-    from dsfix.lab.checkpoints import convert_to_universal, train
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
-    from dsfix.lab.reference import train as reference
-
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
     options = {"lr": 0.01, "weight_decay": 0.0}
-    model = MLP()
-    expected = reference(model, [[batch] for batch in batches], model.loss, "AdamW", **options).parameters
-    model = MLP()
+    model = lab.models.MLP()
+    expected = lab.reference.train(model, [[batch] for batch in batches], model.loss, "AdamW", **options).parameters
+    model = lab.models.MLP()
     groups = [{"params": list(model.blocks.parameters())}, {"params": list(model.head.parameters())}]
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
@@ -96,7 +88,7 @@ def reproduce(lab: Lab) -> str:
             converted[name] = tensor.view_as(expected[name])
             if key != "fp32":
                 here[name] = lab.deepspeed.utils.safe_get_full_optimizer_state(parameter, key).cpu()
-        differences.append(largest_difference(converted, here or expected))
+        differences.append(lab.reference.largest_difference(converted, here or expected))
         assert differences[-1].relative < 1e-4, f"{key}: {differences[-1]}"
     largest = max(difference.relative for difference in differences)
-    return f"{sub_groups} sub-groups are converted: parameters and moments are right within {largest:.1e}"
+    return f"{sub_groups} sub-groups are converted: parameters and moments match within {largest:.1e}"

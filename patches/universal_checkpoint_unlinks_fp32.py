@@ -1,18 +1,17 @@
-"""ZeRO-1 and 2: after loading a universal checkpoint safe_get_full_fp32_param gives one of the optimizer's states.
+"""ZeRO-1 and 2: after loading a universal checkpoint safe_get_full_fp32_param returns one of the optimizer's states.
 
 Why: since 0.14.1 loading a universal checkpoint links each parameter to a part of the optimizer's last state (exp_avg
-    or exp_avg_sq) where it has to be linked to its fp32 weights. From there on safe_get_full_fp32_param gives that
-    state, safe_set_full_fp32_param writes into it, and a further universal checkpoint that the same engine loads puts
-    its weights there: the engine goes on with the weights that it had and the new one's states. The states' own links
-    are to copies in host memory until the first step, or for good if the engine had made one before the load:
-    safe_get_full_optimizer_state then gives the state as loaded, and what safe_set_full_optimizer_state writes is lost.
+    or exp_avg_sq) instead of its fp32 weights. From then on safe_get_full_fp32_param returns that state,
+    safe_set_full_fp32_param writes into it, and a further universal checkpoint loaded by the same engine puts its
+    weights there: the engine continues with its previous weights and the new checkpoint's states. The states' own links
+    point to copies in host memory until the first step, or permanently if the engine made a step before the load:
+    safe_get_full_optimizer_state then returns the state as loaded, and what safe_set_full_optimizer_state writes is
+    lost.
 How: the state is linked as a state.
-Changes: jobs that have loaded a universal checkpoint with ZeRO-1 or 2 (bf16's own optimizer among them) read and write
-    weights and states by these functions as without the load. Training itself was right, and what it saved, too,
-    unless one of the two safe_set functions was called after the load, or the engine loaded a further universal
+Changes: jobs that have loaded a universal checkpoint with ZeRO-1 or 2 (including bf16's own optimizer) read and write
+    weights and states through these functions as without the load. Training itself was correct, and so was what it
+    saved, unless one of the two safe_set functions was called after the load, or the engine loaded a further universal
     checkpoint.
-Upstream: fixed in 0.19.7; brought by https://github.com/deepspeedai/DeepSpeed/pull/5263 (0.14.1).
-Retire: when DeepSpeed 0.19.6 is no longer supported here.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 _MAPPING = "lp._hp_mapping"
 
 PATCH = Patch(
-    title="ZeRO-1/2: after loading a universal checkpoint safe_get_full_fp32_param gives a state of the optimizer",
+    title="ZeRO-1/2: after loading a universal checkpoint safe_get_full_fp32_param returns a state of the optimizer",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.1,<0.19.7"},
     changes=(
@@ -39,7 +38,9 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/5263",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/5263": "introduced in 0.14.1",
+    },
     fixed_in="0.19.7",
 )
 
@@ -49,33 +50,31 @@ _OPTIONS: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.0}
 
 
 def reproduce(lab: Lab) -> str:
+    from packaging.version import Version
+
     from dsfix.lab.checkpoints import convert_to_universal, load_whole_files, train
 
     load_whole_files()
-    _ = lab.torch
-    from packaging.version import Version
-
     if Version(lab.deepspeed.__version__) < Version("0.14.1"):
-        raise CannotTell("ZeRO-1 needs a Megatron-DeepSpeed job to load a universal checkpoint up to 0.14.0")
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
+        raise CannotTell("before 0.14.1 ZeRO-1 loads a universal checkpoint only in a Megatron-DeepSpeed job")
+    largest_difference = lab.reference.largest_difference
 
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
         "optimizer": {"type": "AdamW", "params": {**_OPTIONS, "torch_adam": True}},
         "zero_optimization": {"stage": 1},
     }
-    model = MLP()
+    model = lab.models.MLP()
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     train(lab, engine, batches[: _STEPS // 2])
     engine.save_checkpoint(str(lab.tmp), tag="half", client_state={"universal_checkpoint_info": {}})
     tag = convert_to_universal(lab, lab.tmp, "half")
-    model = MLP(seed=1)
+    model = lab.models.MLP(seed=1)
     config["checkpoint"] = {"load_universal": True}
     engine = lab.initialize(model, config, model_parameters=model.parameters())
 
-    half, whole = (_plain(batches[:count]) for count in (_STEPS // 2, _STEPS))
+    half, whole = (_plain(lab, batches[:count]) for count in (_STEPS // 2, _STEPS))
     engine.load_checkpoint(str(lab.tmp), tag=tag)
     first = _given(engine)
     train(lab, engine, batches[_STEPS // 2 :])
@@ -85,16 +84,18 @@ def reproduce(lab: Lab) -> str:
 
     loaded = largest_difference(first[""], half[""])
     if any(largest_difference(first[""], half[state]).relative < 1e-4 for state in _STATES) and again.relative > 1e-4:
-        raise BugPresent(f"safe_get_full_fp32_param gives the optimizer's state: {loaded}; loaded once more: {again}")
+        raise BugPresent(f"safe_get_full_fp32_param returns an optimizer state: {loaded}; loaded again: {again}")
     trained = [largest_difference(each, whole[state]) for state, each in last.items()]
     worst = max(loaded, *trained, again, key=lambda each: each.relative)
-    assert worst.relative < 1e-4, f"loaded: {loaded}; trained on: {trained}; loaded once more: {again}"
-    done = "fp32 weights and states, loaded, trained on and loaded once more, are plain PyTorch's"
-    return f"{done} within {worst.relative:.1e}"
+    assert worst.relative < 1e-4, f"loaded: {loaded}; trained further: {trained}; loaded again: {again}"
+    return (
+        "fp32 weights and states match plain PyTorch when loaded, trained further and loaded again, within"
+        f" {worst.relative:.1e}"
+    )
 
 
 def _given(engine: Any) -> dict[str, dict[str, Any]]:
-    """What the engine's parameters have by name: their fp32 weights (""), and the optimizer's states."""
+    """The fp32 weights (under "") and the optimizer states of the engine's parameters, by name."""
     from deepspeed import utils  # type: ignore[import-not-found,unused-ignore]
 
     parameters = dict(engine.module.named_parameters())
@@ -106,14 +107,10 @@ def _given(engine: Any) -> dict[str, dict[str, Any]]:
     return {"": weights, **states}
 
 
-def _plain(batches: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """The same, of plain PyTorch after one step with each batch."""
-    from torch.optim import AdamW
-
-    from dsfix.lab.models import MLP
-
-    model = MLP()
-    optimizer = AdamW(model.parameters(), **_OPTIONS)
+def _plain(lab: Lab, batches: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """The same of plain PyTorch after one step with each batch."""
+    model = lab.models.MLP()
+    optimizer = lab.torch.optim.AdamW(model.parameters(), **_OPTIONS)
     for batch in batches:
         optimizer.zero_grad()
         loss: Any = model.loss(*batch)

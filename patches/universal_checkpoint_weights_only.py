@@ -1,17 +1,14 @@
-"""Universal checkpoints beside torch 2.6 or later: UnpicklingError, "Weights only load failed".
+"""Universal checkpoints with torch 2.6 or later: UnpicklingError, "Weights only load failed".
 
 Why: the files of a ZeRO checkpoint, and the universal checkpoint's `optimizer_state.pt`, hold more than tensors:
-    DeepSpeed's own ZeroStageEnum, LossScaler and fragment_address, the client state. Up to 0.15.4 `ds_to_universal`,
-    and `load_checkpoint` with `load_universal`, read them with `torch.load`'s default, which torch 2.6 turned to
-    `weights_only=True`.
-How: `weights_only=False` for these files, as before torch 2.6 and as from DeepSpeed 0.16.0 on. This unpickles, which
-    can run code: what is in the directories that are named, and nothing else. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still
-    holds for it. This is for `ds_to_universal.main`. Run as a program, by its path or by `python -m`, the converter is
-    out of dsfix's reach: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in its environment does the same for a checkpoint that is
-    one's own.
-Upstream: fixed by https://github.com/deepspeedai/DeepSpeed/pull/6751 (0.16.0). Releases before 0.14.5, of which the
-    converter has other code, are left as they are.
-Retire: when DeepSpeed 0.15.4 is no longer supported here.
+    DeepSpeed's own ZeroStageEnum, LossScaler and fragment_address, and the client state. Through 0.15.4
+    `ds_to_universal`, and `load_checkpoint` with `load_universal`, read them with `torch.load`'s default, which torch
+    2.6 changed to `weights_only=True`.
+How: `weights_only=False` for these files, as before torch 2.6 and since DeepSpeed 0.16.0. This unpickles, which can run
+    code: only files in the given directories are read. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still takes precedence. The
+    patch covers `ds_to_universal.main`. Run as a program, by its path or with `python -m`, the converter is out of
+    dsfix's reach: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in its environment has the same effect for your own checkpoints.
+    Releases before 0.14.5 have a different converter and are not patched.
 """
 
 from __future__ import annotations
@@ -49,29 +46,31 @@ _READS = (
 PATCH = Patch(
     title="ds_to_universal and loading a universal checkpoint fail with torch >= 2.6: Weights only load failed",
     severity=Severity.CRASH,
-    # pre-releases: NVIDIA's containers carry 2.6.0a0
+    # pre-releases: NVIDIA's containers have 2.6.0a0
     affects={"deepspeed": ">=0.14.5,<0.16.0", "torch": ">=2.6.0.dev0"},
     changes=tuple(
         Edit(target, replace=f"torch.load({what})", code=f"torch.load({what}, {_FULL})") for target, what in _READS
     ),
     symptom=r"(ds_to_universal\.py|load_hp_checkpoint_state_from_checkpoint_dir)[\s\S]*Weights only load failed",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/6751",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/6751": "fixed in 0.16.0",
+    },
     fixed_in="0.16.0",
     fixed=(Source(_STATE, f"torch.load(state_file, {_CPU}, {_FULL})"),),
+    config=lambda job: job.get("checkpoint", "load_universal") is True and job.stage in (1, 2, 3),
 )
 
 _STEPS = 2
 
 
 def reproduce(lab: Lab) -> str:
-    _ = lab.torch
     from packaging.version import Version
+
+    from dsfix.lab.checkpoints import refused
 
     version = Version(lab.deepspeed.__version__)
     if version < Version("0.14.5"):
         raise CannotTell(f"deepspeed {version} has no universal checkpoint of ZeRO-3")
-    from dsfix.lab.checkpoints import refused
-
     try:
         differences = [_resume(lab, stage) for stage in (1, 3)]
     except UnpicklingError as error:
@@ -79,30 +78,28 @@ def reproduce(lab: Lab) -> str:
             if what := refused(error, module):
                 raise BugPresent(f"{module}: {what}") from error
         raise
-    return f"universal checkpoints of ZeRO-1 and 3 are the model's weights within {max(differences):.1e}"
+    return f"universal checkpoints of ZeRO-1 and 3 match the model's weights within {max(differences):.1e}"
 
 
 def _resume(lab: Lab, stage: int) -> float:
-    """How far the parameters are from those saved, after conversion and load."""
+    """The largest relative difference from the saved parameters after conversion and load."""
     from dsfix.lab.checkpoints import convert_to_universal, train
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
 
     config = {
         "train_micro_batch_size_per_gpu": 4,
         "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
         "zero_optimization": {"stage": stage},
     }
-    model, root = MLP(), lab.tmp / str(stage)
+    model, root = lab.models.MLP(), lab.tmp / str(stage)
     engine = lab.initialize(model, config, model_parameters=model.parameters())
-    train(lab, engine, [regression_batch(rank=0, step=step) for step in range(_STEPS)])
+    train(lab, engine, [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)])
     saved = lab.parameters(engine)
     engine.save_checkpoint(str(root), tag="saved")
     tag = convert_to_universal(lab, root, "saved")
-    model = MLP(seed=1)
+    model = lab.models.MLP(seed=1)
     config["checkpoint"] = {"load_universal": True}
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     engine.load_checkpoint(str(root), tag=tag)
-    difference = largest_difference(lab.parameters(engine), saved)
+    difference = lab.reference.largest_difference(lab.parameters(engine), saved)
     assert difference.relative < 1e-6, f"ZeRO-{stage}: {difference}"
     return difference.relative

@@ -1,19 +1,17 @@
 """WarmupCosineLR: the first step is made at the optimizer's full learning rate.
 
-Why: up to 0.15.2 WarmupCosineLR sets the learning rate when it is stepped, which the engine does after the optimizer's
-    step, and not when it is made: a training's first step has the optimizer's own `lr`, the largest step of all, at
-    fresh weights and moments, which a warm-up is there to avoid. Since 0.15.3 it begins with 0, but only the first
-    parameter group does; all others make their first step at their full rate. Nothing shows it.
-How: a schedule that begins (`last_batch_iteration` -1) sets 0 for every group when it is made, as upstream does, and
-    `get_lr_ratio` is then the number 0 and not a list. Where that still stands when the schedule's state is loaded, its
-    rates there are set.
-Changes: jobs with WarmupCosineLR, from 0.15.3 on those with several parameter groups: the first step has the learning
-    rate 0; all others have what they had. A checkpoint written without the patch goes on as it would have; where the
+Why: through 0.15.2 WarmupCosineLR sets the learning rate when it is stepped, which the engine does after the
+    optimizer's step, and not when it is created: the first step of a training has the optimizer's own `lr`, the largest
+    step of all, at fresh weights and moments, which is what a warm-up prevents. Since 0.15.3 it starts at 0, but only
+    for the first parameter group; all others make their first step at their full rate. Nothing shows it. WarmupLR:
+    warmup_first_step.
+How: a new schedule (`last_batch_iteration` -1) sets 0 for every group when it is created, as upstream does, and
+    `get_lr_ratio` then returns the number 0 instead of a list. If these rates are still set when the schedule's state
+    is loaded, the rates at that state replace them.
+Changes: jobs with WarmupCosineLR, since 0.15.3 those with several parameter groups: the first step has the learning
+    rate 0; all others keep theirs. A checkpoint written without the patch continues as it would have; where the
     optimizer's learning rates are not loaded (`elastic_checkpoint`, `load_optimizer_states=False`), the first step has
-    the schedule's rates, as without an interruption, and not the optimizer's own or 0.
-Upstream: fixed by https://github.com/deepspeedai/DeepSpeed/pull/6597 (0.15.3) for the first group, by
-    https://github.com/deepspeedai/DeepSpeed/pull/7969 (0.19.0) for all. WarmupLR: warmup_first_step.
-Retire: when DeepSpeed 0.18.9 is no longer supported here.
+    the schedule's rates, as without an interruption, instead of the optimizer's own or 0.
 """
 
 from __future__ import annotations
@@ -21,12 +19,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from packaging.version import Version
+
+from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupCosineLR"
+
+
+def _meets(job: Job) -> bool:
+    # since 0.15.3 only jobs with several parameter groups, which the config does not show
+    return job.get("scheduler", "type") == "WarmupCosineLR" and job.release < Version("0.15.3")
+
 
 PATCH = Patch(
     title="WarmupCosineLR: the first step is made at the optimizer's full learning rate",
@@ -54,17 +61,18 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/6597",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7969",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/6597": "fixed for the first group in 0.15.3",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7969": "fixed in 0.19.0",
+    },
     fixed_in="0.19.0",
     fixed=(Source(f"{_SCHEDULE}.get_lr", "[0.0 for _ in self.org_lrs]"),),
+    config=_meets,
 )
 
 _RATES = (0.1, 0.02)
 _WARMUP = {"total_num_steps": 8, "warmup_min_ratio": 0.2, "warmup_num_steps": 2, "warmup_type": "linear"}
-# the schedule is stepped after the optimizer, and warms up from 0.2 to 1 in two steps
+# the schedule is stepped after the optimizer and warms up from 0.2 to 1 in two steps
 _SHARES = (0.0, 0.2, 0.6)
 
 
@@ -73,10 +81,7 @@ def reproduce(lab: Lab) -> str:
     schedules = lab.deepspeed.runtime.lr_schedules
     if not hasattr(schedules, "WarmupCosineLR"):
         raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no WarmupCosineLR")
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
-
-    batches = [regression_batch(rank=0, step=step) for step in range(len(_SHARES))]
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(len(_SHARES))]
 
     def groups(model: Any) -> list[dict[str, Any]]:
         return [
@@ -85,7 +90,7 @@ def reproduce(lab: Lab) -> str:
 
     def plain(first: Sequence[float]) -> dict[str, Any]:
         """first: each group's share of its rate in the first step."""
-        model: Any = MLP()
+        model: Any = lab.models.MLP()
         optimizer = torch.optim.SGD(groups(model))
         for number, (inputs, targets) in enumerate(batches):
             for group, rate, share in zip(optimizer.param_groups, _RATES, first):
@@ -95,7 +100,7 @@ def reproduce(lab: Lab) -> str:
             optimizer.step()
         return {name: p.detach() for name, p in model.named_parameters()}
 
-    model = MLP()
+    model = lab.models.MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
         "scheduler": {"type": "WarmupCosineLR", "params": _WARMUP},
@@ -106,10 +111,13 @@ def reproduce(lab: Lab) -> str:
         engine.backward(torch.nn.functional.mse_loss(outputs, targets.to(lab.device)))
         engine.step()
 
-    parameters = lab.parameters(engine)
-    difference = largest_difference(parameters, plain((0.0, 0.0)))
-    for which, first in (("both groups", (1.0, 1.0)), ("the second group", (0.0, 1.0))):
-        if largest_difference(parameters, plain(first)).relative < 1e-5 < difference.relative:
-            raise BugPresent(f"the first step of {which} at the full rate: {difference}")
-    assert difference.relative < 1e-5, str(difference)
-    return f"all steps at the rates of the warm-up: parameters are plain PyTorch's within {difference.relative:.1e}"
+    return lab.reference.compare(
+        lab.parameters(engine),
+        plain((0.0, 0.0)),
+        {
+            "those of a first step of both groups at the full rate": plain((1.0, 1.0)),
+            "those of a first step of the second group at the full rate": plain((0.0, 1.0)),
+        },
+        within=1e-5,
+        after=f"after {len(_SHARES)} steps of warm-up",
+    )

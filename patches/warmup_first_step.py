@@ -1,17 +1,15 @@
 """WarmupLR and WarmupDecayLR: the first step is made at the optimizer's full learning rate.
 
 Why: both set the learning rate when they are stepped, which the engine does after the optimizer's step, and not when
-    they are made. A training's first step has the optimizer's own `lr` instead of `warmup_min_lr`: the largest step of
-    all, at fresh weights and moments, which a warm-up is there to avoid. Nothing shows it.
-How: a schedule that begins (`last_batch_iteration` -1) sets `warmup_min_lr` when it is made, as upstream does. Where
-    that still stands when the schedule's state is loaded, its rate there is set.
+    they are created. The first step of a training has the optimizer's own `lr` instead of `warmup_min_lr`: the largest
+    step of all, at fresh weights and moments, which is what a warm-up prevents. Nothing shows it. WarmupCosineLR:
+    warmup_cosine_first_step.
+How: a new schedule (`last_batch_iteration` -1) sets `warmup_min_lr` when it is created, as upstream does. If this rate
+    is still set when the schedule's state is loaded, the rate at that state replaces it.
 Changes: jobs with WarmupLR or WarmupDecayLR: the first step has the learning rate `warmup_min_lr`, 0 by default, as the
-    second has; all others have what they had. A checkpoint written without the patch goes on as it would have; where
-    the optimizer's learning rates are not loaded (`elastic_checkpoint`, `load_optimizer_states=False`), the first step
-    has the schedule's rate, as without an interruption, and not the optimizer's own.
-    WarmupCosineLR: warmup_cosine_first_step.
-Upstream: fixed by https://github.com/deepspeedai/DeepSpeed/pull/6597 (0.15.3).
-Retire: when DeepSpeed 0.15.2 is no longer supported here.
+    second has; all others keep theirs. A checkpoint written without the patch continues as it would have; where the
+    optimizer's learning rates are not loaded (`elastic_checkpoint`, `load_optimizer_states=False`), the first step has
+    the schedule's rate, as without an interruption, instead of the optimizer's own.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _INIT = f"{_SCHEDULE}.__init__"
 PATCH = Patch(
     title="WarmupLR and WarmupDecayLR: the first step is made at the optimizer's full learning rate",
     severity=Severity.WRONG_RESULT,
-    # the fault is older, but nothing older than 0.12.0 has been run
+    # the bug is older, but no release before 0.12.0 has been run
     affects={"deepspeed": ">=0.12.0,<0.15.3"},
     changes=(
         Edit(
@@ -52,7 +50,9 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/6597",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/6597": "fixed in 0.15.3",
+    },
     fixed_in="0.15.3",
     fixed=(
         Source(
@@ -60,11 +60,12 @@ PATCH = Patch(
             "if last_batch_iteration == -1:\n    self._last_lr = update_lr(self.optimizer.param_groups, self.get_lr())",
         ),
     ),
+    config=lambda job: job.get("scheduler", "type") in ("WarmupLR", "WarmupDecayLR"),
 )
 
 _OPTIMIZERS_OWN = 0.2
 _WARMUP = {"warmup_min_lr": 0.02, "warmup_max_lr": 0.1, "warmup_num_steps": 2, "warmup_type": "linear"}
-# what the documentation says, the engine's order given: schedule.step() after optimizer.step()
+# as documented, for the engine's order: schedule.step() after optimizer.step()
 _RATES: dict[str, tuple[dict[str, int], tuple[float, ...]]] = {
     "WarmupLR": ({}, (0.02, 0.02, 0.06, 0.1)),
     "WarmupDecayLR": ({"total_num_steps": 4}, (0.02, 0.02, 0.06, 0.1)),
@@ -73,13 +74,11 @@ _RATES: dict[str, tuple[dict[str, int], tuple[float, ...]]] = {
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
-
-    batches = [regression_batch(rank=0, step=step) for step in range(4)]
+    largest_difference = lab.reference.largest_difference
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(4)]
 
     def plain(rates: Sequence[float]) -> dict[str, Any]:
-        model: Any = MLP()
+        model: Any = lab.models.MLP()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         for (inputs, targets), rate in zip(batches, rates):
             optimizer.param_groups[0]["lr"] = rate
@@ -90,7 +89,7 @@ def reproduce(lab: Lab) -> str:
 
     full, largest = [], 0.0
     for name, (options, rates) in _RATES.items():
-        model = MLP()
+        model = lab.models.MLP()
         config = {
             "train_micro_batch_size_per_gpu": len(batches[0][0]),
             "optimizer": {"type": "SGD", "params": {"lr": _OPTIMIZERS_OWN}},
@@ -109,5 +108,5 @@ def reproduce(lab: Lab) -> str:
         assert difference.relative < 1e-5, f"{name}: {difference}"
         largest = max(largest, difference.relative)
     if full:
-        raise BugPresent(f"the first step at {_OPTIMIZERS_OWN:g} for {_WARMUP['warmup_min_lr']}; {'; '.join(full)}")
-    return f"all steps at the rates of the warm-up: parameters are plain PyTorch's within {largest:.1e}"
+        raise BugPresent(f"first step at {_OPTIMIZERS_OWN:g} instead of {_WARMUP['warmup_min_lr']}; {'; '.join(full)}")
+    return f"all steps at the warm-up's rates: the parameters match plain PyTorch within {largest:.1e}"

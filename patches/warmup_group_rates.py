@@ -1,21 +1,18 @@
 """WarmupLR without `warmup_max_lr`: all parameter groups train at the first group's learning rate.
 
-Why: where `warmup_max_lr` is not given, WarmupLR warms up to the optimizer's own learning rate; it takes the first
-    parameter group's for all groups. Several groups are there to have several rates (a head, embeddings, LoRA+): those
-    rates are gone from the first step of the schedule on. Nothing shows it.
-How: each group's own learning rate is the one to warm up to.
+Why: since 0.17.2 WarmupLR without `warmup_max_lr` warms up to the optimizer's own learning rate instead of 0.001, but
+    takes the first parameter group's for all groups. Groups often exist to have different rates (a head, embeddings,
+    LoRA+): those rates are lost from the schedule's first step on. Nothing shows it.
+How: each group warms up to its own learning rate.
 Changes: jobs with WarmupLR without `warmup_max_lr` and several groups of different learning rates: the second and later
-    groups train at their own, also where a job resumes from a checkpoint written without the patch.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/7360 (0.17.2), which made the optimizer's rate the
-    default instead of 0.001; fixed by https://github.com/deepspeedai/DeepSpeed/pull/8171 (0.19.4).
-Retire: when DeepSpeed 0.19.3 is no longer supported here.
+    groups train at their own, also when a job resumes from a checkpoint written without the patch.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity
+from dsfix.patch import CannotTell, Edit, Patch, Severity
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -32,10 +29,10 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/7360",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8171",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7360": "introduced in 0.17.2",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8171": "fixed in 0.19.4",
+    },
     fixed_in="0.19.4",
 )
 
@@ -46,11 +43,8 @@ _WARMUP_STEPS = 2
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
-
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
-    # linear from 0 in two steps, and the schedule is stepped after the optimizer
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    # linear from 0 in two steps; the schedule is stepped after the optimizer
     share = (0.0, 0.0, 0.5, 1.0)
 
     def groups(model: Any) -> list[dict[str, Any]]:
@@ -59,7 +53,7 @@ def reproduce(lab: Lab) -> str:
         ]
 
     def plain(rates: tuple[float, ...]) -> dict[str, Any]:
-        model: Any = MLP()
+        model: Any = lab.models.MLP()
         optimizer = torch.optim.SGD(groups(model))
         for (inputs, targets), part in zip(batches, share):
             for group, rate in zip(optimizer.param_groups, rates):
@@ -69,7 +63,7 @@ def reproduce(lab: Lab) -> str:
             optimizer.step()
         return {name: p.detach() for name, p in model.named_parameters()}
 
-    model = MLP()
+    model = lab.models.MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
         "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": _WARMUP_STEPS, "warmup_type": "linear"}},
@@ -80,11 +74,13 @@ def reproduce(lab: Lab) -> str:
         engine.backward(torch.nn.functional.mse_loss(outputs, targets.to(lab.device)))
         engine.step()
 
-    parameters, rates = lab.parameters(engine), engine.get_lr()
+    rates = engine.get_lr()
     if all(rate == 0.001 for rate in rates):
-        raise CannotTell("before 0.17.2 warmup_max_lr is 0.001 where it is not given, for all groups")
-    difference = largest_difference(parameters, plain(_RATES))
-    if largest_difference(parameters, plain((_RATES[0],) * 2)).relative < 1e-5 < difference.relative:
-        raise BugPresent(f"groups made with the rates {_RATES} trained at {tuple(rates)}: {difference}")
-    assert difference.relative < 1e-5, f"at rates {rates} {difference}"
-    return f"groups made with the rates {_RATES} trained at them: parameters right within {difference.relative:.1e}"
+        raise CannotTell("before 0.17.2 warmup_max_lr defaults to 0.001 for all groups")
+    return lab.reference.compare(
+        lab.parameters(engine),
+        plain(_RATES),
+        {f"those of groups trained at {tuple(rates)} instead of {_RATES}": plain((_RATES[0],) * 2)},
+        within=1e-5,
+        after=f"after {_STEPS} steps",
+    )

@@ -1,18 +1,15 @@
 """ZeRO-1 and ZeRO-2 with a trainable parameter of no elements: AssertionError at the start, or KeyError in backward.
 
-Why: a parameter without elements ends where it begins. Inside a partition it is taken for a part of it, of length 0,
-    and that is refused: "fragment start … should be < fragment_end …". At the end of a parameter group it is in no
-    partition, and its gradient has nobody to go to: KeyError in `average_tensor`. Where it is the first of a partition,
-    or these two are mended, fp16 and any optimizer offload ask for its largest element when they look for overflow
-    (0.13.3 and later). Such parameters come from layers of width 0 and from placeholders; plain PyTorch trains them.
-How: no fragment is made for a parameter without elements, and one that is in no partition is not reduced. Where it is
-    the first of a partition it now counts in the numbering of the partition's gradients, as it does in their list:
-    `safe_get_full_grad` of the others gave the neighbour's gradient. Without elements nothing overflows.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/8279 and 8297, fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/8280 and https://github.com/deepspeedai/DeepSpeed/pull/8298 (0.19.6).
-    Upstream reduces no empty parameter; those that are in a partition go on to be reduced here, as they were, for
-    `ignore_unused_parameters: false` with CPU offload asks for every parameter's gradient.
-Retire: when DeepSpeed 0.19.5 is no longer supported here.
+Why: a parameter without elements ends where it begins. Inside a partition it counts as a part of it with length 0,
+    which is rejected: "fragment start … should be < fragment_end …". At the end of a parameter group it is in no
+    partition, so its gradient has no destination: KeyError in `average_tensor`. If it is the first of a partition, or
+    these two are fixed, fp16 and any optimizer offload compute its largest element when they check for overflow (0.13.3
+    and later). Such parameters come from layers of width 0 and from placeholders; plain PyTorch trains them.
+How: no fragment is made for a parameter without elements, and one that is in no partition is not reduced. If it is the
+    first of a partition it now counts in the numbering of the partition's gradients, as it does in their list:
+    `safe_get_full_grad` of the others returned the neighbour's gradient. Without elements nothing overflows. Upstream
+    reduces no empty parameter; here those in a partition are still reduced, because `ignore_unused_parameters: false`
+    with CPU offload needs every parameter's gradient.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ _APPEND = "param_and_offset_list.append((lp_param, current_offset))"
 PATCH = Patch(
     title="ZeRO-1/2: AssertionError or KeyError for a trainable parameter without elements",
     severity=Severity.CRASH,
-    affects={"deepspeed": ">=0.12.0,<0.19.6"},  # the fault is older, but nothing older than 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.19.6"},  # the bug is older, but no release before 0.12.0 has been run
     changes=(
         Edit(
             f"{_OPTIMIZER}.reduce_independent_p_g_buckets_and_remove_grads",
@@ -48,12 +45,12 @@ PATCH = Patch(
         r"fragment start (\d+) should be < fragment_end \1\b|in average_tensor[\s\S]*KeyError: \d+"
         r"|in _has_inf_or_nan[\s\S]*max\(\): Expected reduction dim"
     ),
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/8279",
-        "https://github.com/deepspeedai/DeepSpeed/issues/8297",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8280",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8298",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/8279": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/issues/8297": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8280": "fixed in 0.19.6",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8298": "fixed in 0.19.6",
+    },
     fixed_in="0.19.6",
     fixed=(Source(_LINK, "if lp_param.numel() > 0:\n    ..."),),
 )
@@ -67,31 +64,29 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     "fp16": {"zero_optimization": {"stage": 2}, "fp16": {"enabled": True, "loss_scale": 1}},
     "offload": {"zero_optimization": _OFFLOAD},
 }
-# the place where each of the faults shows
-_FAULTS = {AssertionError: "get_hp_fragment_mapping", KeyError: "average_tensor", RuntimeError: "_has_inf_or_nan"}
+# the function in which each error is raised
+_ERRORS = {AssertionError: "get_hp_fragment_mapping", KeyError: "average_tensor", RuntimeError: "_has_inf_or_nan"}
 
 
 def reproduce(lab: Lab) -> str:
     cases = [(name, place) for name in _CONFIGS for place in _PLACES]
     seen = {(name, place): _train(lab, _CONFIGS[name], _PLACES[place]) for name, place in cases}
-    faults = [f"{', '.join(case)}: {fault}" for case, fault in seen.items() if isinstance(fault, str)]
-    if faults:
-        raise BugPresent("an empty parameter " + "; ".join(faults))
+    errors = [f"{', '.join(case)}: {error}" for case, error in seen.items() if isinstance(error, str)]
+    if errors:
+        raise BugPresent("an empty parameter " + "; ".join(errors))
     relative = max(difference for difference in seen.values() if isinstance(difference, float))
     return (
-        f"with an empty parameter {', '.join(_PLACES)}, plain PyTorch's parameters within {relative:.1e}"
+        f"with an empty parameter {', '.join(_PLACES)} the parameters match plain PyTorch within {relative:.1e}"
         f" ({', '.join(_CONFIGS)})"
     )
 
 
 def _train(lab: Lab, config: dict[str, Any], index: int) -> float | str:
-    """How far the parameters are from plain PyTorch's with the empty one at that place, or the fault that was seen."""
+    """The largest relative difference from plain PyTorch with the empty parameter at `index`, or the bug's error."""
     torch = lab.torch
-    from dsfix.lab.reference import largest_difference, train
-
     batches = [torch.arange(8.0) / 8 * (step + 1) for step in range(_STEPS)]
     model = _model(torch, index)
-    expected = train(model, [[(each,)] for each in batches], model, "SGD", lr=_LEARNING_RATE)
+    expected = lab.reference.train(model, [[(each,)] for each in batches], model, "SGD", lr=_LEARNING_RATE)
     model = _model(torch, index)
     config = {"optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}}, **config}
     try:
@@ -99,12 +94,12 @@ def _train(lab: Lab, config: dict[str, Any], index: int) -> float | str:
         for each in batches:
             engine.backward(engine(each.to(lab.device, next(model.parameters()).dtype)).float())
             engine.step()
-    except tuple(_FAULTS) as error:
+    except tuple(_ERRORS) as error:
         place = traceback.extract_tb(error.__traceback__)[-1].name
-        if _FAULTS.get(type(error)) == place:
+        if _ERRORS.get(type(error)) == place:
             return f"{type(error).__name__} in {place}, {error}"
         raise
-    difference = largest_difference(lab.parameters(engine), expected.parameters)
+    difference = lab.reference.largest_difference(lab.parameters(engine), expected.parameters)
     assert difference.relative < (1e-2 if "fp16" in config else 1e-4), f"after {_STEPS} steps {difference}"
     return difference.relative
 

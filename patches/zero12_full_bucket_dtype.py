@@ -1,14 +1,10 @@
-"""ZeRO-1 and ZeRO-2 with gradients sent in another dtype than the parameters': KeyError at the first full bucket.
+"""ZeRO-1 and ZeRO-2 with gradients sent in a dtype other than the parameters': KeyError at the first full bucket.
 
-Why: 0.17.2 to 0.18.0 keep one bucket per dtype of the communication. When one is full its fill is logged, but looked up
-    by the dtype of the parameter. Where the two differ that is a KeyError: with `communication_data_type`, with
-    `torch_autocast`, and with sequence parallelism, which sends gradients in fp32 if nothing else is said. A model
-    whose gradients all fit into one bucket is not concerned.
+Why: 0.17.2 to 0.18.0 keep one bucket per communication dtype. When one is full its fill is logged, but looked up by the
+    parameter's dtype. Where the two differ this is a KeyError: with `communication_data_type`, with `torch_autocast`,
+    and with sequence parallelism, which sends gradients in fp32 by default. A model whose gradients all fit into one
+    bucket is not affected.
 How: the fill of all buckets is logged, as everywhere else.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7607, brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/6993 (0.17.2), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7636 (0.18.1).
-Retire: when DeepSpeed 0.18.0 is no longer supported here.
 """
 
 from __future__ import annotations
@@ -34,13 +30,13 @@ PATCH = Patch(
         Edit(_ADD, replace=_AFTER.format(", param.dtype"), code=_AFTER.format("")),
     ),
     symptom=r"in report_ipg_memory_usage[\s\S]*KeyError: torch\.\w+",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/7607",
-        "https://github.com/deepspeedai/DeepSpeed/pull/6993",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7636",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7607": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/6993": "introduced in 0.17.2",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7636": "fixed in 0.18.1",
+    },
     fixed_in="0.18.1",
-    # up to 0.17.1 the call is the same as the fixed one, without buckets per dtype
+    # through 0.17.1 the call is the same as the fixed one, without buckets per dtype
     fixed=(Source(_ADD, _BEFORE.format("")),),
 )
 
@@ -51,12 +47,12 @@ _STEPS = 2
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.reference import largest_difference, train
-
     # the loss is linear in the parameters, and all numbers are exact in fp16
     inputs = [torch.arange(float(_WIDTH)).view(1, _WIDTH) / 4 * (step + 1) for step in range(_STEPS)]
     model = _ones(torch)
-    expected = train(model, [[(each,)] for each in inputs], lambda x: model(x).sum(), "SGD", lr=_LEARNING_RATE)
+    expected = lab.reference.train(
+        model, [[(each,)] for each in inputs], lambda x: model(x).sum(), "SGD", lr=_LEARNING_RATE
+    )
 
     model = _ones(torch)
     config = {
@@ -77,9 +73,7 @@ def reproduce(lab: Lab) -> str:
                 raise BugPresent(f"in report_ipg_memory_usage: KeyError {error}") from error
             raise
         engine.step()
-    difference = largest_difference(lab.parameters(engine), expected.parameters)
-    assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
-    return f"after {_STEPS} steps the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return lab.reference.compare(lab.parameters(engine), expected.parameters, after=f"after {_STEPS} steps")
 
 
 def _ones(torch: Any) -> Any:

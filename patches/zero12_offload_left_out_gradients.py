@@ -1,20 +1,17 @@
-"""ZeRO-1 and ZeRO-2 with optimizer offload: a parameter that a step leaves out is updated with its gradient of before.
+"""ZeRO-1 and ZeRO-2 with optimizer offload: parameters unused in a step are updated with a stale gradient.
 
-Why: the gradients that the optimizer on the CPU works with stand in one buffer for good. At the last micro-batch of a
-    step each parameter that it reaches writes its own; nothing clears the others. A parameter that no micro-batch of
-    the step reaches (another task's head, a branch, a layer that is dropped) is updated with the gradient of the last
-    step that did reach it, and so is one that only earlier micro-batches reach. One that a later micro-batch reaches
-    first has its gradient added to what ZeRO-2 kept of an older step. Nothing fails; the gradient norm is without them.
-How: after the last micro-batch's backward pass, what it has not written is zeroed or, where earlier micro-batches
-    reached it, taken from what is kept of them; what is kept starts from zero in each step.
-Changes: for models of which a step may leave parameters out, such a step's gradient for them is zero, as without
-    offload; plain PyTorch skips them, which with momentum or weight decay is not the same. All others: bit for bit as
-    before. A checkpoint written without the patch loads; the weights that were left out, and their moments, hold
-    repeated updates. ZenFlow, which has code of its own, and in 0.19.8 `managed_gradient_accumulation` off are not
-    covered.
-Upstream: not fixed in 0.19.8, and not known to be reported; as old as ZeRO-Offload,
-    https://github.com/deepspeedai/DeepSpeed/pull/391. ZeRO-3's own: zero3_left_out_gradients.
-Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it zeroes such gradients.
+Why: the CPU optimizer reads its gradients from one permanent buffer. At the last micro-batch of a step each parameter
+    that it uses writes its own gradient; nothing clears the others. A parameter that no micro-batch of the step uses
+    (another task's head, a branch, a dropped layer) is updated with the gradient of the last step that did use it, and
+    so is one that only earlier micro-batches use. One that is first used by a later micro-batch has its gradient added
+    to what ZeRO-2 kept of an older step. Nothing fails; the gradient norm does not include the stale gradients. The bug
+    is as old as ZeRO-Offload. ZeRO-3 has its own: zero3_left_out_gradients.
+How: after the last micro-batch's backward pass, what it has not written is zeroed or, if earlier micro-batches used the
+    parameter, taken from what is kept of them; what is kept starts from zero in each step.
+Changes: for models with parameters unused in a step, their gradient is zero in such a step, as without offload; plain
+    PyTorch skips them, which differs with momentum or weight decay. All others: bit for bit as before. A checkpoint
+    written without the patch loads; the unused weights and their moments contain repeated updates. ZenFlow, which has
+    its own code, and in 0.19.8 `managed_gradient_accumulation` off are not covered.
 """
 
 from __future__ import annotations
@@ -31,11 +28,11 @@ _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 
 
 def reach(optimizer: Any, param_id: int) -> None:
-    """A micro-batch reaches this parameter: what is kept of it is of this step."""
+    """Record that a micro-batch uses this parameter; its first use in a step clears what is kept of older steps."""
     reached = optimizer.__dict__.setdefault("_dsfix_reached", set())
     if param_id not in reached and optimizer.micro_step_id > 0:
         kept = optimizer.accumulated_grads_in_cpu[param_id]
-        # with master weights of 16 bits it is what an earlier pass of this step gave the optimizer
+        # with 16-bit master weights it is what an earlier pass of this step gave the optimizer
         if (
             param_id not in optimizer.norm_for_param_grads
             or kept.data_ptr() != _gradient(optimizer, param_id).data_ptr()
@@ -45,7 +42,7 @@ def reach(optimizer: Any, param_id: int) -> None:
 
 
 def complete(optimizer: Any) -> None:
-    """At the boundary: give the optimizer a gradient of this step for all that the last micro-batch did not reach."""
+    """At the boundary, give the optimizer a gradient of this step for all that the last micro-batch did not use."""
     at_boundary = optimizer.is_gradient_accumulation_boundary
     at_boundary = at_boundary() if callable(at_boundary) else at_boundary
     if not (optimizer.cpu_offload and at_boundary) or getattr(optimizer, "zenflow", False):
@@ -69,44 +66,46 @@ def complete(optimizer: Any) -> None:
 
 
 def _gradient(optimizer: Any, param_id: int) -> Any:
-    """What the optimizer on the CPU works with, this rank's part of the parameter."""
+    """The CPU optimizer's gradient of this rank's part of the parameter."""
     group, _, dest_offset, numel = optimizer.grad_position[param_id]
     return optimizer.single_partition_of_fp32_groups[group].grad.view(-1).narrow(0, dest_offset, numel)
 
 
 def _earlier(optimizer: Any, param_id: int) -> Any:
-    """This rank's part of what earlier micro-batches of this step gave, or None."""
+    """This rank's part of the gradient of earlier micro-batches of this step, or None."""
     group, source_offset, dest_offset, numel = optimizer.grad_position[param_id]
     if param_id in optimizer.__dict__.get("_dsfix_reached", ()):
         kept = optimizer.accumulated_grads_in_cpu[param_id].view(-1)
         return kept if kept.numel() == numel else kept.narrow(0, source_offset, numel)
-    if param_id in optimizer.__dict__.get("_offload_accumulated_param_ids", ()):  # in fp32 for a model of 16 bits
+    if param_id in optimizer.__dict__.get("_offload_accumulated_param_ids", ()):  # fp32, for a 16-bit model
         return optimizer.averaged_gradients[group].flat_partition.narrow(0, dest_offset, numel)
     return None
 
 
 def _wait() -> None:
-    """For the copies to the CPU, on whatever stream: from here on the CPU reads them."""
+    """Wait for the copies to the CPU on all streams, because the CPU reads them next."""
     from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
 
     get_accelerator().synchronize()
 
 
 PATCH = Patch(
-    title="ZeRO-1/2 + optimizer offload: a parameter that a step leaves out is updated with its gradient of before",
+    title="ZeRO-1/2 + optimizer offload: parameters unused in a step are updated with a stale gradient",
     severity=Severity.WRONG_RESULT,
-    # the fault is older, but nothing older than 0.12.0 has been run
+    # the bug is older, but no release before 0.12.0 has been run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
             f"{_OPTIMIZER}.async_accumulate_grad_in_cpu_via_gpu",
             after="if param_id not in self.accumulated_grads_in_cpu:\n    ...",
-            code=f"from {__name__} import reach\nreach(self, param_id)",
+            code="reach(self, param_id)",
+            uses=(reach,),
         ),
         Edit(
             f"{_OPTIMIZER}.independent_gradient_partition_epilogue",
             before="if self.cpu_offload is False:\n    ...",
-            code=f"from {__name__} import complete\ncomplete(self)",
+            code="complete(self)",
+            uses=(complete,),
         ),
         Edit(
             f"{_OPTIMIZER}.reset_cpu_buffers",
@@ -115,7 +114,9 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/391",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/391": "introduced, with ZeRO-Offload",
+    },
     fixed_in=None,
 )
 
@@ -126,17 +127,15 @@ _STEPS = ((True, True), (False, False), (True, False), (False, True))
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.models import Branches, regression_batch
-    from dsfix.lab.reference import largest_difference, train
-
+    largest_difference = lab.reference.largest_difference
     steps = [
-        [(*regression_batch(rank=0, step=2 * number + micro), both) for micro, both in enumerate(step)]
+        [(*lab.models.regression_batch(rank=0, step=2 * number + micro), both) for micro, both in enumerate(step)]
         for number, step in enumerate(_STEPS)
     ]
-    model = Branches()
-    expected = train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE).parameters
+    model = lab.models.Branches()
+    expected = lab.reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE).parameters
 
-    model = Branches()
+    model = lab.models.Branches()
     config = {
         "train_micro_batch_size_per_gpu": len(steps[0][0][0]),
         "gradient_accumulation_steps": len(steps[0]),
@@ -158,6 +157,6 @@ def reproduce(lab: Lab) -> str:
     repeated = {name: 2 * second[1][name] - second[0][name] for name in second[0]}
     left_out = largest_difference(second[2], second[1])
     if largest_difference(second[2], repeated).relative < 1e-4 < min(difference.relative, left_out.relative):
-        raise BugPresent(f"a step that left a branch out repeated the branch's update of the step before: {difference}")
-    assert difference.relative < 1e-4, f"after steps that left a branch out {difference}"
-    return f"after steps that left a branch out parameters are plain PyTorch's within {difference.relative:.1e}"
+        raise BugPresent(f"a step without a branch repeated the branch's previous update: {difference}")
+    assert difference.relative < 1e-4, f"after steps without a branch {difference}"
+    return f"after steps without a branch the parameters match plain PyTorch within {difference.relative:.1e}"

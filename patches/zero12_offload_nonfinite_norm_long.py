@@ -1,21 +1,17 @@
 """bf16 or fp32 + ZeRO-1/2 + optimizer offload: a gradient that is inf or nan: RuntimeError, norm of int64.
 
-Why: DeepSpeed's norm of a parameter group with a gradient that is inf or nan is -1. With optimizer offload that is an
-    int, of which 0.13.2 and later make a tensor, and torch has no norm of int64: "Expected a floating point or complex
-    tensor as input. Got Long". fp16 finds inf and nan before; bf16 and fp32 do not look. The job ends where every
-    parameter group has such a gradient, and mostly there is one group. Beside a group that has none the -1 becomes
-    floating point, and the step is made.
+Why: DeepSpeed's norm of a parameter group with a gradient that is inf or nan is -1. With optimizer offload it is an
+    int, which 0.13.2 and later turn into a tensor, and torch has no norm of int64: "Expected a floating point or
+    complex tensor as input. Got Long". fp16 finds inf and nan earlier; bf16 and fp32 do not check. The job crashes if
+    every parameter group has such a gradient, and mostly there is one group. Together with a group that has none the -1
+    becomes floating point, and the step is made. ZeRO-3 is not affected: through 0.12.6 its -1 is an int that never
+    becomes a tensor, and since 0.13.0 it is floating point.
 How: the -1 is a float, as in 0.17.1. The step is then made, as in 0.13.1 and 0.17.1, as without offload and in plain
-    PyTorch: weights whose gradient is inf or nan are inf or nan from then on, all others are trained on. What made the
-    gradient inf or nan is not cured: where the job ended it now goes on, so that the 1st, 10th, 100th … such norm is a
-    warning. In the norm that is reported and that clips such a group counts as 1, as in 0.13.1
-    and 0.17.1. (Without offload the norm is nan from 0.13.2 to 0.16.5, and from 0.14.3 on clips all weights to nan.)
-Changes: none for a job that did not end.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/5241, brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/4974 (0.13.2), ended by
-    https://github.com/deepspeedai/DeepSpeed/pull/6976 (0.17.1). ZeRO-3 is not affected: up to 0.12.6 its -1 is an int
-    that no tensor is made of, and from 0.13.0 on it is floating point.
-Retire: when DeepSpeed 0.17.0 is no longer supported here.
+    PyTorch: weights whose gradient is inf or nan are inf or nan from then on, all others continue to train. The cause
+    of the inf or nan is not fixed: the job now continues where it crashed, with a warning at the 1st, 10th, 100th …
+    such norm. In the norm that is reported and used for clipping such a group counts as 1, as in 0.13.1 and 0.17.1.
+    (Without offload the norm is nan from 0.13.2 to 0.16.5, and since 0.14.3 clips all weights to nan.)
+Changes: none for a job that did not crash.
 """
 
 from __future__ import annotations
@@ -27,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
@@ -43,18 +40,22 @@ def warn() -> None:
     )
 
 
+def _meets(job: Job) -> bool:
+    return job.stage in (1, 2) and job.offloads_optimizer and job.on("fp16") is not True
+
+
 PATCH = Patch(
     title="bf16 or fp32 + ZeRO-1/2 + optimizer offload: a gradient that is inf or nan: RuntimeError, norm of int64",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.13.2,<0.17.1"},
     changes=(Edit(_NORM, replace="total_norm = -1", code=f"total_norm = -1.0\nfrom {__name__} import warn\nwarn()"),),
     symptom=r"in scaled_global_norm[\s\S]*floating point or complex[\s\S]*Got Long",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/5241",
-        "https://github.com/huggingface/transformers/issues/34573",
-        "https://github.com/deepspeedai/DeepSpeed/pull/4974",
-        "https://github.com/deepspeedai/DeepSpeed/pull/6976",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/5241": "reported",
+        "https://github.com/huggingface/transformers/issues/34573": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/4974": "introduced in 0.13.2",
+        "https://github.com/deepspeedai/DeepSpeed/pull/6976": "fixed in 0.17.1",
+    },
     fixed_in="0.17.1",
     present=(
         Source(
@@ -64,10 +65,11 @@ PATCH = Patch(
         ),
     ),
     fixed=(Source(_NORM, "total_norm = -1.0"),),
+    config=_meets,
 )
 
 _LEARNING_RATE = 0.1
-_FACTORS = (0.0, float("inf"), 0.0)  # in each step, the gradient of the weight that is apart
+_FACTORS = (0.0, float("inf"), 0.0)  # of each step, the gradient of the weight `apart`
 
 
 def reproduce(lab: Lab) -> str:
@@ -76,12 +78,9 @@ def reproduce(lab: Lab) -> str:
 
 def _after_step(lab: Lab, stage: int, bf16: bool) -> str:
     torch = lab.torch
-    from dsfix.lab.models import regression_batch
-    from dsfix.lab.reference import largest_difference, train
-
-    steps = [(*regression_batch(rank=0, step=step), factor) for step, factor in enumerate(_FACTORS)]
+    steps = [(*lab.models.regression_batch(rank=0, step=step), factor) for step, factor in enumerate(_FACTORS)]
     parameters, skipped = _trained(lab, steps, stage, bf16, offload=True)
-    if skipped:  # by newer releases
+    if skipped:  # newer releases skip it
         steps = [step for step in steps if step[2] == 0.0]
     if bf16:
         reference, bound = "without offload", 5e-3
@@ -93,27 +92,27 @@ def _after_step(lab: Lab, stage: int, bf16: bool) -> str:
         def loss(inputs: Any, targets: Any, factor: float) -> Any:
             return model.loss(inputs, targets) + factor * model.apart.sum()
 
-        expected = train(model, [[step] for step in steps], loss, "SGD", lr=_LEARNING_RATE).parameters
+        expected = lab.reference.train(model, [[step] for step in steps], loss, "SGD", lr=_LEARNING_RATE).parameters
 
     what = f"ZeRO-{stage}, {'bf16' if bf16 else 'fp32'}: the step with inf is {'skipped' if skipped else 'made'}"
     apart, expected_apart = parameters.pop("apart"), expected.pop("apart")
-    assert torch.equal(apart, expected_apart), f"{what}; {apart.item()} is {expected_apart.item()} {reference}"
-    difference = largest_difference(parameters, expected)
+    assert torch.equal(apart, expected_apart), (
+        f"{what}; got {apart.item()}, expected {expected_apart.item()} {reference}"
+    )
+    difference = lab.reference.largest_difference(parameters, expected)
     assert difference.relative < bound, f"{what}; {difference} {reference}"
-    return f"{what}, all other weights are as {reference} within {difference.relative:.1e}"
+    return f"{what}, all other weights match those {reference} within {difference.relative:.1e}"
 
 
 def _model(lab: Lab) -> Any:
-    """An MLP and a weight that it does not use."""
-    from dsfix.lab.models import MLP
-
-    model = MLP()
+    """An MLP with a weight, `apart`, that it does not use."""
+    model = lab.models.MLP()
     model.apart = lab.torch.nn.Parameter(lab.torch.zeros(1))
     return model
 
 
 def _trained(lab: Lab, steps: Sequence[Any], stage: int, bf16: bool, offload: bool) -> tuple[dict[str, Any], int]:
-    """The parameters, and how many steps were skipped."""
+    """The parameters, and the number of skipped steps."""
     torch = lab.torch
     model = _model(lab)
     config = {

@@ -1,18 +1,15 @@
 """ZeRO-1/2 + optimizer offload + fp32 accumulation: after one step with inf or nan no later step is made.
 
-Why: since 0.19.8 a model of fp16 or bf16 with `data_types.grad_accum_dtype: "fp32"` adds its gradients up in a buffer
-    in `averaged_gradients`. A step that is made drops the buffer; one that is skipped because of inf or nan does so
-    only without optimizer offload. With it the next gradients are added to the inf, and that step is skipped, and so on
-    to the end of the job: with bf16 in silence, `skipped_steps` grows and no weight changes; with fp16 and a dynamic
-    loss scale that is halved until "Current loss scale already at minimum" ends the job.
-How: a skipped step drops the buffer, as one that is made does. ZenFlow's overlapped step, which has code of its own, is
+Why: since 0.19.8 an fp16 or bf16 model with `data_types.grad_accum_dtype: "fp32"` adds its gradients up in a buffer in
+    `averaged_gradients`. A step that is made drops the buffer; one that is skipped because of inf or nan does so only
+    without optimizer offload. With it the next gradients are added to the inf, that step is skipped too, and so on to
+    the end of the job: with bf16 silently, `skipped_steps` grows and no weight changes; with fp16 and a dynamic loss
+    scale the scale is halved until "Current loss scale already at minimum" ends the job.
+How: a skipped step drops the buffer, as one that is made does. ZenFlow's overlapped step, which has its own code, is
     not covered.
 Changes: the steps after a skipped one are made. A job that skips no step: as before. A checkpoint written without the
-    patch loads, with the weights and the optimizer's state of the last step before the first skipped one; its learning
-    rate's schedule stands there, too. The batches since then were not trained on.
-Upstream: not fixed in 0.19.8, and not known to be reported; that a skipped step of bf16 is not logged:
-    https://github.com/deepspeedai/DeepSpeed/issues/8415.
-Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it drops the buffer.
+    patch loads, with the weights and the optimizer state of the last step before the first skipped one; its learning
+    rate schedule is at that step, too. The batches since then were not trained on.
 """
 
 from __future__ import annotations
@@ -23,9 +20,15 @@ from typing import TYPE_CHECKING
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
+
+
+def _meets(job: Job) -> bool:
+    return job.stage in (1, 2) and job.offloads_optimizer and job.fp32_gradients and job.half
+
 
 PATCH = Patch(
     title="ZeRO-1/2 + optimizer offload + fp32 accumulation: after one step with inf or nan no later step is made",
@@ -35,12 +38,14 @@ PATCH = Patch(
         Edit(
             f"{_OPTIMIZER}.step",
             before="see_memory_usage('After overflow after clearing gradients')",
-            # in place: the parameters' links to their gradients hold this dict
+            # in place: the parameters' links to their gradients refer to this dict
             code="for i in self.averaged_gradients:\n    self.averaged_gradients[i] = None",
         ),
     ),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/issues/8415",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/8415": "related: a skipped step of bf16 is not logged",
+    },
     fixed_in=None,
     present=(
         Source(
@@ -48,6 +53,7 @@ PATCH = Patch(
             "self.cpu_offload and self._use_compact_grad_partition_buffer(group_idx)",
         ),
     ),
+    config=_meets,
 )
 
 _LEARNING_RATE = 0.1
@@ -63,25 +69,23 @@ def reproduce(lab: Lab) -> str:
 def _after_skipped_step(lab: Lab, stage: int) -> str:
     torch = lab.torch
     from dsfix.lab import half
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
 
     numbers = range(_STEPS * _MICRO_BATCHES)
-    batches = [regression_batch(rank=0, step=number) for number in numbers]
+    batches = [lab.models.regression_batch(rank=0, step=number) for number in numbers]
     steps = [batches[first : first + _MICRO_BATCHES] for first in numbers[::_MICRO_BATCHES]]
     made = [step for number, step in enumerate(steps) if number != _SKIPPED]
     optimizer = functools.partial(torch.optim.SGD, lr=_LEARNING_RATE)
-    expected = half.train(MLP(), torch.float16, made, optimizer)
-    before = half.train(MLP(), torch.float16, steps[:_SKIPPED], optimizer)
+    expected = half.train(lab.models.MLP(), torch.float16, made, optimizer)
+    before = half.train(lab.models.MLP(), torch.float16, steps[:_SKIPPED], optimizer)
     inputs, targets = steps[_SKIPPED][0]
     steps[_SKIPPED][0] = inputs, targets * float("inf")
 
-    model = MLP()
+    model = lab.models.MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(inputs),
         "gradient_accumulation_steps": _MICRO_BATCHES,
         "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
-        # bf16 finds inf on 0.17.1 to 0.19.2 only if asked to, and does not run beside this torch on some older ones
+        # 0.17.1 to 0.19.2 check bf16 for inf only if configured; some older ones do not run bf16 with this torch
         "fp16": {"enabled": True, "loss_scale": 1},
         "data_types": {"grad_accum_dtype": "fp32"},
         "zero_optimization": {"stage": stage, "offload_optimizer": {"device": "cpu"}},
@@ -93,11 +97,11 @@ def _after_skipped_step(lab: Lab, stage: int) -> str:
             engine.step()
 
     parameters = lab.parameters(engine)
-    difference = largest_difference(parameters, expected)
-    stopped = largest_difference(parameters, before)
+    difference = lab.reference.largest_difference(parameters, expected)
+    stopped = lab.reference.largest_difference(parameters, before)
     skipped = f"ZeRO-{stage}: {engine.skipped_steps} of {_STEPS} steps skipped for one with inf"
     if engine.skipped_steps == _STEPS - _SKIPPED and stopped.relative < 5e-3 < difference.relative:
         raise BugPresent(f"{skipped}; after them {difference}")
     assert engine.skipped_steps == 1, skipped
     assert difference.relative < 5e-3, f"{skipped}; after them {difference}"
-    return f"ZeRO-{stage}: the steps after a skipped one are plain PyTorch's within {difference.relative:.1e}"
+    return f"ZeRO-{stage}: the steps after a skipped one match plain PyTorch within {difference.relative:.1e}"

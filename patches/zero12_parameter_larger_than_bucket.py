@@ -1,15 +1,11 @@
 """ZeRO-1 and ZeRO-2, a parameter larger than the bucket, gradients sent in another dtype: RuntimeError in backward.
 
 Why: a parameter with more elements than `reduce_bucket_size` is reduced without a bucket. Since 0.17.2 there is one
-    bucket per dtype of the communication, but such a parameter is noted down under its own dtype. Where the two differ
-    (see zero12_full_bucket_dtype for when) it is not found again, and as many elements as it has are looked for
-    in the bucket, which is smaller: "start (0) + length (…) exceeds dimension size (…)".
-How: the parameter is noted down under the dtype in which its gradient is sent.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7653, brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/6993 (0.17.2), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7660 (0.18.2). Up to 0.18.0 the same job dies earlier, of
+    bucket per communication dtype, but such a parameter is recorded under its own dtype. Where the two differ (see
+    zero12_full_bucket_dtype for when) it is not found again, and its number of elements is read from the bucket, which
+    is smaller: "start (0) + length (…) exceeds dimension size (…)". Through 0.18.0 the same job crashes earlier:
     zero12_full_bucket_dtype.
-Retire: when DeepSpeed 0.18.1 is no longer supported here.
+How: the parameter is recorded under the dtype in which its gradient is sent.
 """
 
 from __future__ import annotations
@@ -36,11 +32,11 @@ PATCH = Patch(
         ),
     ),
     symptom=r"in reduce_ipg_grads[\s\S]*start \(0\) \+ length \(\d+\) exceeds dimension size",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/7653",
-        "https://github.com/deepspeedai/DeepSpeed/pull/6993",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7660",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7653": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/6993": "introduced in 0.17.2",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7660": "fixed in 0.18.2",
+    },
     fixed_in="0.18.2",
     fixed=(Source(_ADD, "self.extra_large_param_to_reduce[comm_dtype] = param"),),
 )
@@ -52,12 +48,12 @@ _STEPS = 2
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.reference import largest_difference, train
-
     # the loss is linear in the parameters, and all numbers are exact in fp16
     inputs = [torch.arange(float(_WIDTH)).view(1, _WIDTH) / 4 * (step + 1) for step in range(_STEPS)]
     model = _ones(torch)
-    expected = train(model, [[(each,)] for each in inputs], lambda x: model(x).sum(), "SGD", lr=_LEARNING_RATE)
+    expected = lab.reference.train(
+        model, [[(each,)] for each in inputs], lambda x: model(x).sum(), "SGD", lr=_LEARNING_RATE
+    )
 
     model = _ones(torch)
     config = {
@@ -77,9 +73,7 @@ def reproduce(lab: Lab) -> str:
                 raise BugPresent(f"in reduce_ipg_grads: {str(error).splitlines()[0]}") from error
             raise
         engine.step()
-    difference = largest_difference(lab.parameters(engine), expected.parameters)
-    assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
-    return f"after {_STEPS} steps the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return lab.reference.compare(lab.parameters(engine), expected.parameters, after=f"after {_STEPS} steps")
 
 
 def _ones(torch: Any) -> Any:

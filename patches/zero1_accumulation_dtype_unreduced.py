@@ -1,18 +1,16 @@
-"""ZeRO-1 with gradients accumulated in another dtype: no gradient is averaged over the ranks.
+"""ZeRO-1 with gradients accumulated in another dtype: gradients are not averaged across ranks.
 
-Why: with `data_types.grad_accum_dtype: "fp32"` ZeRO-1 adds up the micro-batches' gradients of fp16, and of bf16 with
-    optimizer offload (without it bf16 has BF16_Optimizer), in tensors of their own. What it reduces is a copy of such a
+Why: with `data_types.grad_accum_dtype: "fp32"`, ZeRO-1 accumulates the gradients of fp16 micro-batches, and of bf16
+    ones with optimizer offload (without it bf16 uses BF16_Optimizer), in separate tensors. It reduces a copy of such a
     tensor in the model's dtype, and the average stays in the copy: each rank steps its partition of the weights with
-    its own gradients. Nothing fails; with more ranks only the gradients' noise does not get smaller.
-    With `overlap_comm` the copy is made before the last micro-batch's gradient is added (0.13.0 to 0.16.4), without
-    gradient accumulation of nothing: AttributeError. One rank has nothing to average, and is right but for that.
-How: with more than one rank the copy takes the place of what it is a copy of, before it is reduced; before that, what
-    the hook is called for is added.
-Changes: each step is that of all ranks' gradients. They are sent in the model's dtype, as before; 0.19.8 sends them in
-    the one of the accumulation. A checkpoint written without the patch loads; its training had gradients with more
-    noise.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/2847; ended in 0.19.8.
-Retire: when DeepSpeed 0.19.7 is no longer supported here.
+    its own gradients. Nothing fails; more ranks do not reduce gradient noise.
+    With `overlap_comm` the copy is made before the last micro-batch's gradient is added (0.13.0 to 0.16.4) and, without
+    gradient accumulation, of nothing: AttributeError. One rank has nothing to average, and is otherwise correct.
+How: with more than one rank the copy replaces its source before it is reduced; before that, the gradient that the hook
+    is called for is added.
+Changes: each step uses the gradients of all ranks. They are communicated in the model's dtype, as before; 0.19.8
+    communicates them in the accumulation dtype. A checkpoint written without the patch loads; it was trained with
+    noisier gradients.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _GRADIENT = f"{_OPTIMIZER}.get_gradient_for_reduction"
 
 
 def accumulate(optimizer: Any, param: Any) -> None:
-    """Add the gradient that a hook is called for to what earlier micro-batches gave, where that is not done yet."""
+    """Add the gradient that a hook is called for to those of earlier micro-batches, unless that is already done."""
     if not optimizer.use_grad_accum_attribute or param.grad is None:
         return
     gradient = param.grad.to(optimizer.gradient_accumulation_dtype)
@@ -41,9 +39,9 @@ def accumulate(optimizer: Any, param: Any) -> None:
 
 
 PATCH = Patch(
-    title="ZeRO-1 + data_types.grad_accum_dtype: no gradient is averaged over the ranks",
+    title="ZeRO-1 + data_types.grad_accum_dtype: gradients are not averaged across ranks",
     severity=Severity.WRONG_RESULT,
-    # the fault is older, but nothing older than 0.12.0 has been run
+    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=(
         Edit(
@@ -55,14 +53,23 @@ PATCH = Patch(
         Edit(
             f"{_OPTIMIZER}.reduce_independent_p_g_buckets_and_remove_grads",
             before="grad_reduc = self.get_gradient_for_reduction(param)",
-            code=f"from {__name__} import accumulate\naccumulate(self, param)",
+            code="accumulate(self, param)",
+            uses=(accumulate,),
         ),
     ),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/2847",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/2847": "introduced",
+    },
     fixed_in="0.19.8",
     fixed=(Source(_GRADIENT, "return param.grad_accum if param.grad_accum is not None else None"),),
     ranks=2,
+    config=lambda job: (
+        job.stage == 1
+        and job.fp32_gradients
+        and (job.on("fp16") is True or (job.offloads_optimizer and job.half))
+        and job.ranks != 1
+    ),
 )
 
 _LEARNING_RATE = 0.1
@@ -78,32 +85,31 @@ def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     seen = {}
     for name, (accumulation, zero) in _CASES.items():
-        mean, alone = _off(lab, accumulation, zero)
-        if alone < 0.05 < mean:
+        mean, own = _deviations(lab, accumulation, zero)
+        if own < 0.05 < mean:
             raise BugPresent(
-                f"{name}: each rank's partition was stepped with its own gradient: {mean:.2f} off the ranks' average"
+                f"{name}: each rank stepped its partition with its own gradient: {mean:.2f} off the average"
             )
         assert mean < 0.05, f"{name}: {mean:.2f} off the average of the ranks' gradients"
         seen[name] = mean
     largest = max(seen.values())
-    return f"the steps are those of the average of both ranks' gradients within {largest:.1e} ({', '.join(seen)})"
+    return f"the steps match the average of both ranks' gradients within {largest:.1e} ({', '.join(seen)})"
 
 
-def _off(lab: Lab, accumulation: int, zero: dict[str, Any]) -> tuple[float, float]:
-    """How far the first step is from one with the ranks' average, and from one with each rank's own gradient."""
+def _deviations(lab: Lab, accumulation: int, zero: dict[str, Any]) -> tuple[float, float]:
+    """Deviation of the first step's gradient from the ranks' average, and from each rank's own gradient."""
     torch = lab.torch
     from dsfix.lab import half
-    from dsfix.lab.models import MLP, regression_batch
 
-    batches = [[regression_batch(rank, step=step) for step in range(accumulation)] for rank in range(2)]
-    model = MLP().half().float()
+    batches = [[lab.models.regression_batch(rank, step=step) for step in range(accumulation)] for rank in range(2)]
+    model = lab.models.MLP().half().float()
     start = torch.cat([p.detach().flatten() for p in model.parameters()])
     own = []
     for micro_batches in batches:
         loss = torch.stack([model.loss(inputs, targets) for inputs, targets in micro_batches]).mean()
         own.append(torch.cat([each.flatten() for each in torch.autograd.grad(loss, list(model.parameters()))]))
 
-    engine_model = MLP()
+    engine_model = lab.models.MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0][0]),
         "gradient_accumulation_steps": accumulation,
@@ -118,13 +124,12 @@ def _off(lab: Lab, accumulation: int, zero: dict[str, Any]) -> tuple[float, floa
         engine.backward(half.loss(engine, inputs, targets, next(engine_model.parameters())))
         engine.step()
     after: dict[str, Any] = lab.parameters(engine)
-    given = (
-        start - torch.cat([after[name].float().flatten() for name, _ in model.named_parameters()])
-    ) / _LEARNING_RATE
+    end = torch.cat([after[name].float().flatten() for name, _ in model.named_parameters()])
+    used = (start - end) / _LEARNING_RATE
 
-    def off(*gradients: Any) -> float:
-        """How far the gradient that was given is from the nearest of these, element by element."""
-        nearest = torch.stack([(given - each).abs() for each in gradients]).min(0).values
-        return float(nearest.norm() / given.norm())
+    def deviation(*gradients: Any) -> float:
+        """Relative distance of the gradient used from the nearest of these, element by element."""
+        nearest = torch.stack([(used - each).abs() for each in gradients]).min(0).values
+        return float(nearest.norm() / used.norm())
 
-    return off((own[0] + own[1]) / 2), off(*own)
+    return deviation((own[0] + own[1]) / 2), deviation(*own)

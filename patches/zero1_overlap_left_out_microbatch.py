@@ -1,23 +1,21 @@
-"""ZeRO-1 with overlap_comm: a gradient that the last micro-batch adds nothing to is not averaged over the ranks.
+"""ZeRO-1 with overlap_comm: gradients that the last micro-batch does not contribute to are not averaged across ranks.
 
 Why: with gradient accumulation, `overlap_comm` reduces each parameter when the last micro-batch's backward pass reaches
-    it. One that only earlier micro-batches reach (another task's head, a branch, a layer that is dropped) is never
-    reduced: each rank steps its partition with its own gradient, or, where the parameter's partition is another rank's,
-    its gradient is lost. With optimizer offload it is not even given to the optimizer, but added to the next step's.
-    Nothing fails. Without `overlap_comm` all gradients there are get reduced.
-How: before the step, what the hooks have not reduced is reduced. Which parameters those are all ranks know, for the
-    last micro-batch's reductions would not match otherwise; which of them an earlier micro-batch has used they tell
-    each other, as numbers that the last bucket takes along. A rank that has not used such a parameter gives zeros.
-Changes: only steps whose last micro-batch leaves out parameters that an earlier one uses, on any rank. All others: the
-    same numbers, and as many collectives, but where parameters are left out: one more, of a number per parameter, with
-    `reduce_scatter: false`, `use_multi_rank_bucket_allreduce: false` or experts; the host waits for the last bucket
-    before it waits for all; with more than two ranks the last bucket's sums may be rounded otherwise. A checkpoint
-    written without the patch loads; such parameters were trained on the gradients of one rank. Not cured: accumulation
-    by `no_sync`, or by several backward passes, where the config says 1 and the script sets no boundary; ZenFlow, which
-    reduces each micro-batch.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/4887 (0.13.0: `overlap_comm` is no longer ignored
-    with ZeRO-1); not fixed in 0.19.8, and not known to be reported.
-Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it reduces such gradients.
+    it. A parameter that only earlier micro-batches reach (another task's head, a branch, a dropped layer) is never
+    reduced: each rank steps its partition with its own gradient, or, where the parameter's partition belongs to another
+    rank, its gradient is lost. With optimizer offload it is not even passed to the optimizer, but added to the next
+    step's. Nothing fails. Without `overlap_comm`, which ZeRO-1 ignored before 0.13.0, all existing gradients are
+    reduced.
+How: before the step, reduces what the hooks have not reduced. All ranks know which parameters those are, as the last
+    micro-batch's reductions would not match otherwise; which of them an earlier micro-batch has used, the ranks
+    exchange as numbers appended to the last bucket. A rank that has not used such a parameter contributes zeros.
+Changes: only steps whose last micro-batch does not use parameters that an earlier one uses, on any rank. All others
+    give the same numbers with as many collectives, except where parameters are unused: one more collective, of a number
+    per parameter, with `reduce_scatter: false`, `use_multi_rank_bucket_allreduce: false` or experts; the host waits for
+    the last bucket before it waits for all; with more than two ranks the last bucket's sums may round differently. A
+    checkpoint written without the patch loads; such parameters were trained on the gradients of one rank. Not fixed:
+    accumulation by `no_sync`, or by several backward passes, where the config says 1 and the script sets no boundary;
+    ZenFlow, which reduces each micro-batch.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ _STAGE_1 = (
 
 
 def reduce_left_out(engine: Any) -> None:
-    """At the boundary: reduce the gradients that the hooks of the last backward pass have not."""
+    """At the boundary: reduce the gradients that the hooks of the last backward pass have not reduced."""
     optimizer = engine.optimizer
-    # what is asked here all ranks answer alike
+    # the answers are the same on all ranks
     accumulates = engine.gradient_accumulation_steps() > 1 or engine._is_gradient_accumulation_boundary is not None
     if not accumulates or not getattr(optimizer, "overlap_comm", False) or getattr(optimizer, "zenflow", False):
         return
@@ -50,13 +48,13 @@ def reduce_left_out(engine: Any) -> None:
             if number not in hooked and param.numel():
                 left_out.setdefault(optimizer.real_dp_process_group[group], []).append((group, param))
             number += 1
-    # experts last: their ranks need not have left out the same as other experts'
+    # experts last: other experts' ranks may have other unused parameters
     for process_group in sorted(left_out, key=lambda each: each is not optimizer.dp_process_group):
         _reduce(optimizer, process_group, left_out[process_group])
 
 
 def _hooked(optimizer: Any) -> set[int]:
-    """The numbers of the parameters that the last backward pass has reduced, or put into a bucket."""
+    """The indices of the parameters that the last backward pass has reduced, or put into a bucket."""
     buckets = optimizer.ipg_buckets.values() if hasattr(optimizer, "ipg_buckets") else ()
     waiting = [entry for bucket in buckets for entry in bucket.params] if buckets else optimizer.params_in_ipg_bucket
     reduced = {number for number, done in enumerate(optimizer.params_already_reduced) if done}
@@ -70,7 +68,7 @@ def _reduce(optimizer: Any, process_group: Any, left_out: list[tuple[int, Any]])
 
     mine = [float(optimizer.get_gradient_for_reduction(param) is not None) for _, param in left_out]
     if dist.get_world_size(group=optimizer.dp_process_group) == 1 and not optimizer.cpu_offload:
-        return  # it is the average already
+        return  # already the average
     used = mine if dist.get_world_size(group=process_group) == 1 else _of_all(optimizer, process_group, mine)
     for (group, param), anywhere in zip(left_out, used):
         if not anywhere:
@@ -80,15 +78,15 @@ def _reduce(optimizer: Any, process_group: Any, left_out: list[tuple[int, Any]])
                 param.grad_accum = torch.zeros_like(param.data, dtype=optimizer.gradient_accumulation_dtype)
             else:
                 param.grad = torch.zeros_like(param.data)
-        if optimizer.reduction_stream is not None:  # the bucket may be the one that is being reduced
+        if optimizer.reduction_stream is not None:  # it may still be reducing the bucket
             get_accelerator().current_stream().wait_stream(optimizer.reduction_stream)
         optimizer.reduce_ready_partitions_and_remove_grads(param, group)
     if process_group is not optimizer.dp_process_group:
-        optimizer.reduce_ipg_grads()  # the next experts' ranks are others
+        optimizer.reduce_ipg_grads()  # the next experts have other ranks
 
 
 def _of_all(optimizer: Any, process_group: Any, mine: list[float]) -> list[float]:
-    """The sums over the ranks, or a multiple."""
+    """The sums over the ranks, or a multiple of them."""
     import torch
     from deepspeed import comm as dist
     from deepspeed.accelerator import get_accelerator
@@ -123,18 +121,21 @@ def _of_all(optimizer: Any, process_group: Any, mine: list[float]) -> list[float
 
 
 PATCH = Patch(
-    title="ZeRO-1 + overlap_comm: a gradient that the last micro-batch adds nothing to is not averaged over the ranks",
+    title="ZeRO-1 + overlap_comm: gradients unused in the last micro-batch are not averaged across ranks",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.13.0"},
     changes=(
         Edit(
             f"{_ENGINE}.allreduce_gradients",
             before=f"if {_STAGE_1}:\n    ...\nelse:\n    ...",
-            code=f"from {__name__} import reduce_left_out\nreduce_left_out(self)",
+            code="reduce_left_out(self)",
+            uses=(reduce_left_out,),
         ),
     ),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/4887",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/4887": "introduced in 0.13.0",
+    },
     fixed_in=None,
     present=(
         Source(
@@ -157,14 +158,12 @@ _STEPS = 2
 
 
 def reproduce(lab: Lab) -> str:
-    torch = lab.torch
     lab.require_ranks(2)
-    from dsfix.lab.models import Branches, regression_batch
-    from dsfix.lab.reference import largest_difference, train
-
-    model = Branches()
+    torch = lab.torch
+    batch = lab.models.regression_batch
+    model = lab.models.Branches()
     config = {
-        "train_micro_batch_size_per_gpu": len(regression_batch(rank=0, step=0)[0]),
+        "train_micro_batch_size_per_gpu": len(batch(rank=0, step=0)[0]),
         "gradient_accumulation_steps": 2,
         "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
         "zero_optimization": {"stage": 1, "overlap_comm": True},
@@ -172,20 +171,28 @@ def reproduce(lab: Lab) -> str:
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     steps = []
     for number in range(_STEPS):
-        # the last micro-batch leaves the second branch out
+        # the last micro-batch does not use the second branch
         micros = [(2 * number, True), (2 * number + 1, False)]
-        steps.append([(*regression_batch(rank, step=step), both) for rank in range(2) for step, both in micros])
+        steps.append([(*batch(rank, step=step), both) for rank in range(2) for step, both in micros])
         for inputs, targets, both in steps[-1][2 * lab.rank :][:2]:
             outputs = engine(inputs.to(lab.device), both)
             engine.backward(torch.nn.functional.mse_loss(outputs, targets.to(lab.device)))
             engine.step()
-        model = Branches()
-        both_sides = lab.parameters(engine), train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE).parameters
+        model = lab.models.Branches()
+        right = lab.reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE).parameters
+        parameters = lab.parameters(engine)
         first, second = (
-            largest_difference(*({k: v for k, v in each.items() if k.startswith(part)} for each in both_sides))
-            for part in ("first.", "second.")
+            lab.reference.largest_difference(_branch(parameters, name), _branch(right, name))
+            for name in ("first", "second")
         )
-        if number == 0 and first.relative < 1e-4 < second.relative:  # from the next step on all goes wrong with it
-            raise BugPresent(f"the branch that the last micro-batch left out is not trained by both ranks: {second}")
+        if number == 0 and first.relative < 1e-4 < second.relative:  # the next step carries the error everywhere
+            raise BugPresent(f"the branch unused in the last micro-batch is not trained by both ranks: {second}")
         assert max(first.relative, second.relative) < 1e-4, f"after step {number} {first}, {second}"
-    return f"a branch that each of {_STEPS} last micro-batches left out is plain PyTorch's within {second.relative:.1e}"
+    return (
+        f"after {_STEPS} steps the branch unused in the last micro-batch matches plain PyTorch "
+        f"within {second.relative:.1e}"
+    )
+
+
+def _branch(parameters: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in parameters.items() if key.startswith(f"{name}.")}

@@ -1,30 +1,26 @@
-"""ZeRO-2 with gradient accumulation: only the last micro-batch of each step counts.
+"""ZeRO-2 with gradient accumulation: only the last micro-batch of each step is used.
 
-Why: 0.17.6 to 0.18.2 add a micro-batch's gradients to those so far where `averaged_gradients` is filled, but since
-    0.17.6 that is filled at the end of the accumulation only. Up to there each micro-batch takes the place of the one
-    before: a step is made of the last one's gradient, divided by the number of all. Nothing fails; the gradient norm is
-    wrong in silence. ZeRO-1 and ZeRO-3 are not concerned.
+Why: 0.17.6 to 0.18.2 add a micro-batch's gradients to the previous ones where `averaged_gradients` is filled, but since
+    0.17.6 that is filled only at the end of the accumulation. Until then each micro-batch replaces the previous one: a
+    step uses the last one's gradient, divided by the number of all. Nothing fails; the gradient norm is silently wrong.
+    ZeRO-1 and ZeRO-3 are not affected.
 How: gradients are also added where `all_grad_tensors`, which holds the sum so far, is filled. Where
-    `averaged_gradients` is filled (a second backward pass after the end of the accumulation) all stays as it is: an
-    error, and not the silent loss that upstream's condition makes of it.
+    `averaged_gradients` is filled (a second backward pass after the end of the accumulation) nothing changes: that
+    raises an error, instead of the silent loss that upstream's condition makes of it.
 Changes: with ZeRO-2, no optimizer offload and `gradient_accumulation_steps` n above 1, gradients become the mean over
-    all n micro-batches: where these agree n times as long as before, so that clipping sets in where it did not. In a
-    checkpoint written without the patch all is intact, but trained on one micro-batch in n. Its Adam moments are those
-    of gradients up to n times too small: after resuming, steps are too long until the second moment has followed (about
-    1 / (1 - beta2) steps). Warm the learning rate up again, or load the weights alone. A micro-batch before the last
-    that a script discards by zero_grad() counts as in all other releases, whose ZeRO-2 has added it up by then.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7718 and
-    https://github.com/huggingface/accelerate/issues/3877, https://github.com/huggingface/trl/issues/4631, brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/7509 (0.17.6), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7665 (0.18.3).
-Retire: when DeepSpeed 0.18.2 is no longer supported here.
+    all n micro-batches: where these agree n times as large as before, so that clipping sets in where it did not. A
+    checkpoint written without the patch is intact, but was trained on one micro-batch in n. Its Adam moments are those
+    of gradients up to n times too small: after resuming, steps are too large until the second moment has caught up
+    (about 1 / (1 - beta2) steps). Warm the learning rate up again, or load only the weights. A micro-batch before the
+    last that a script discards by zero_grad() counts as in all other releases, whose ZeRO-2 has already added it by
+    then.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
 _EPILOGUE = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.independent_gradient_partition_epilogue"
 
 PATCH = Patch(
-    title="ZeRO-2 + gradient accumulation: only the last micro-batch of each step counts",
+    title="ZeRO-2 + gradient accumulation: only the last micro-batch of each step is used",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.6,<0.18.3"},
     changes=(
@@ -43,35 +39,36 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/7718",
-        "https://github.com/huggingface/accelerate/issues/3877",
-        "https://github.com/huggingface/trl/issues/4631",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7665",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7718": "reported",
+        "https://github.com/huggingface/accelerate/issues/3877": "reported",
+        "https://github.com/huggingface/trl/issues/4631": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7509": "introduced in 0.17.6",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7665": "fixed in 0.18.3",
+    },
     fixed_in="0.18.3",
     present=(Source(_EPILOGUE, "self.all_grad_tensors[i] = None"),),
     fixed=(Source(_EPILOGUE, "i not in self.all_grad_tensors or self.all_grad_tensors[i] is None"),),
+    config=lambda job: job.stage == 2 and not job.offloads_optimizer and job.accumulates(),
 )
 
 _LEARNING_RATE = 0.1
-_MICRO_BATCHES = 3  # two would not show whether the ones in the middle count
-_STEPS = 2  # the second shows that nothing is left over from the first
+_MICRO_BATCHES = 3  # two would not show whether those in the middle are used
+_STEPS = 2  # the second shows that nothing remains of the first
 
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference, train
-
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
     steps = [batches[first : first + _MICRO_BATCHES] for first in range(0, len(batches), _MICRO_BATCHES)]
-    model = MLP()
-    expected = train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE)
-    model = MLP()
-    last_only = train(model, [step[-1:] for step in steps], model.loss, "SGD", lr=_LEARNING_RATE / _MICRO_BATCHES)
+    model = lab.models.MLP()
+    right = lab.reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE)
+    model = lab.models.MLP()
+    last_only = lab.reference.train(
+        model, [step[-1:] for step in steps], model.loss, "SGD", lr=_LEARNING_RATE / _MICRO_BATCHES
+    )
 
-    model = MLP()
+    model = lab.models.MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
         "gradient_accumulation_steps": _MICRO_BATCHES,
@@ -82,11 +79,9 @@ def reproduce(lab: Lab) -> str:
     for inputs, targets in batches:
         engine.backward(torch.nn.functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))
         engine.step()
-
-    parameters = lab.parameters(engine)
-    done = f"after {_STEPS} steps of {_MICRO_BATCHES} micro-batches"
-    difference = largest_difference(parameters, expected.parameters)
-    if largest_difference(parameters, last_only.parameters).relative < 1e-4 < difference.relative:
-        raise BugPresent(f"{done} the parameters are those of each step's last micro-batch alone: {difference}")
-    assert difference.relative < 1e-4, f"{done} {difference}"
-    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return lab.reference.compare(
+        lab.parameters(engine),
+        right.parameters,
+        {"those of each step's last micro-batch alone": last_only.parameters},
+        after=f"after {_STEPS} steps of {_MICRO_BATCHES} micro-batches",
+    )

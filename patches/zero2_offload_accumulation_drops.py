@@ -1,26 +1,23 @@
-"""ZeRO-2 with optimizer offload and gradient accumulation: only the first and the last micro-batch of a step count.
+"""ZeRO-2 with optimizer offload and gradient accumulation: only the first and the last micro-batch of a step are used.
 
-Why: 0.15.2 to 0.18.9 add to each micro-batch's gradient what is kept on the CPU for the step, but keep the result for
-    the first micro-batch only. With `gradient_accumulation_steps` 3 or more those between the first and the last are
-    lost: a step is made of two gradients, divided by the number of all. Nothing fails; the gradient norm is too small.
-    ZeRO-1 reduces once per step and is not concerned.
+Why: 0.15.2 to 0.18.9 add the sum kept on the CPU for the step to each micro-batch's gradient, but keep the result only
+    for the first micro-batch. With `gradient_accumulation_steps` 3 or more, those between the first and the last are
+    lost: a step uses two gradients, divided by the number of all. Nothing fails; the gradient norm is too small.
+    ZeRO-1 reduces once per step and is not affected.
 How: the sum is kept again, up to the accumulation boundary, as before 0.15.2. Upstream keeps it at the boundary too,
-    which is a copy more and, with ZeRO-1 up to 0.16.4, would be added to the next step.
+    which costs another copy and, with ZeRO-1 through 0.16.4, would be added to the next step.
 Changes: with ZeRO-2, `offload_optimizer` and `gradient_accumulation_steps` n of 3 or more, gradients become the mean
-    over all n micro-batches: where these agree n / 2 times as long as before, so that clipping sets in where it did
-    not. In a checkpoint written without the patch all is intact, but trained on two micro-batches in n. Its Adam
-    moments are those of gradients up to n / 2 times too small: after resuming, steps are too long until the second
-    moment has followed (about 1 / (1 - beta2) steps). Warm the learning rate up again, or load the weights alone.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/6550 (0.15.2), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7967 (0.19.0).
-Retire: when DeepSpeed 0.18.9 is no longer supported here.
+    over all n micro-batches: where these agree n / 2 times as large as before, so that clipping sets in where it did
+    not. A checkpoint written without the patch is intact, but was trained on two micro-batches in n. Its Adam moments
+    are those of gradients up to n / 2 times too small: after resuming, steps are too large until the second moment has
+    caught up (about 1 / (1 - beta2) steps). Warm the learning rate up again, or load only the weights.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -28,22 +25,22 @@ if TYPE_CHECKING:
 _ACCUMULATE = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.async_accumulate_grad_in_cpu_via_gpu"
 
 PATCH = Patch(
-    title="ZeRO-2 + optimizer offload + gradient accumulation: only the first and the last micro-batch count",
+    title="ZeRO-2 + optimizer offload + gradient accumulation: only the first and the last micro-batch are used",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.2,<0.19.0"},
     changes=(
         Edit(
             _ACCUMULATE,
             after="accumulate_gradients()",
-            # at the boundary the gradient itself goes to the optimizer
+            # at the boundary the gradient goes straight to the optimizer
             code="if not self.is_gradient_accumulation_boundary:\n    copy_gradients_to_cpu()",
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/6550",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7967",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/6550": "introduced in 0.15.2",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7967": "fixed in 0.19.0",
+    },
     fixed_in="0.19.0",
     present=(
         Source(
@@ -53,30 +50,28 @@ PATCH = Patch(
     ),
     fixed=(
         Source(_ACCUMULATE, "if self.micro_step_id > 0:\n    accumulate_gradients()\ncopy_gradients_to_cpu()"),
-        # up to 0.15.1
+        # through 0.15.1
         Source(_ACCUMULATE, "if not self.is_gradient_accumulation_boundary:\n    copy_gradients_to_cpu()"),
     ),
+    config=lambda job: job.stage == 2 and job.offloads_optimizer and job.accumulates(3),
 )
 
 _LEARNING_RATE = 0.1
 _MICRO_BATCHES = 4  # the first, two in the middle, the last
-_STEPS = 2  # the second shows that nothing is left over from the first
+_STEPS = 2  # the second shows that nothing remains of the first
 
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference, train
-
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
     steps = [batches[first : first + _MICRO_BATCHES] for first in range(0, len(batches), _MICRO_BATCHES)]
-    model = MLP()
-    expected = train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE)
-    model = MLP()
+    model = lab.models.MLP()
+    right = lab.reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE)
+    model = lab.models.MLP()
     ends = [[step[0], step[-1]] for step in steps]
-    ends_only = train(model, ends, model.loss, "SGD", lr=_LEARNING_RATE * 2 / _MICRO_BATCHES)
+    ends_only = lab.reference.train(model, ends, model.loss, "SGD", lr=_LEARNING_RATE * 2 / _MICRO_BATCHES)
 
-    model = MLP()
+    model = lab.models.MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
         "gradient_accumulation_steps": _MICRO_BATCHES,
@@ -87,11 +82,9 @@ def reproduce(lab: Lab) -> str:
     for inputs, targets in batches:
         engine.backward(torch.nn.functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))
         engine.step()
-
-    parameters = lab.parameters(engine)
-    done = f"after {_STEPS} steps of {_MICRO_BATCHES} micro-batches"
-    difference = largest_difference(parameters, expected.parameters)
-    if largest_difference(parameters, ends_only.parameters).relative < 1e-4 < difference.relative:
-        raise BugPresent(f"{done} the parameters are those of each step's first and last micro-batch: {difference}")
-    assert difference.relative < 1e-4, f"{done} {difference}"
-    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return lab.reference.compare(
+        lab.parameters(engine),
+        right.parameters,
+        {"those of each step's first and last micro-batch": ends_only.parameters},
+        after=f"after {_STEPS} steps of {_MICRO_BATCHES} micro-batches",
+    )

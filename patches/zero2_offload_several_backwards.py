@@ -1,30 +1,28 @@
-"""ZeRO-2 with optimizer offload and `set_gradient_accumulation_boundary`: only the last backward pass counts.
+"""ZeRO-2 with optimizer offload and `set_gradient_accumulation_boundary`: only the last backward pass is used.
 
-Why: with `gradient_accumulation_steps` 1 nothing is kept of a backward pass that is not at the accumulation boundary,
+Why: with `gradient_accumulation_steps` 1, nothing is kept of a backward pass that is not at the accumulation boundary,
     and `engine.set_gradient_accumulation_boundary(False)` makes such passes (open-instruct and others accumulate that
-    way, a varying number of passes per step). Nothing fails: a step is made of the last pass alone. ZeRO-1, and ZeRO-2
+    way, with a varying number of passes per step). Nothing fails: a step uses the last pass alone. ZeRO-1, and ZeRO-2
     without offload, add them up.
-How: a pass that is not at the boundary is kept on the CPU, and the next ones of the step are added, by the functions
-    that do so with more `gradient_accumulation_steps`. Which parameters have something kept in this step is written
-    down, so that a lone pass copies nothing and a parameter that is used in the last pass only gets nothing of the step
-    before; the optimizer's and the engine's `zero_grad` strike it out. With more than one `gradient_accumulation_steps`
-    nothing changes. Between 0.15.2 and 0.18.9 three passes and more need the patch zero2_offload_accumulation_drops as
-    well. Off unless asked for by name: a script that discards each such pass, a warm-up say, by `module.zero_grad()` or
-    by setting each `.grad` to None trains as in PyTorch because of the fault, and cannot be told from one that adds its
-    passes up: DeepSpeed has set each `.grad` to None by then itself.
-Changes: a step is longer by the passes that were lost, and takes a copy of the partition's gradients on the CPU.
-    What `module.zero_grad()` is to discard now counts, as with ZeRO-2 in 0.19.0: call `engine.zero_grad()`. In a
-    checkpoint written without the patch all is intact, but trained on the last pass of each step; Adam's moments are
-    those of its gradients and follow within some 1 / (1 - beta2) steps.
-Upstream: fixed by https://github.com/deepspeedai/DeepSpeed/pull/7981 (0.19.0).
-Retire: when DeepSpeed 0.18.9 is no longer supported here.
+How: a pass that is not at the boundary is kept on the CPU and the next ones of the step are added, by the functions
+    that do so with larger `gradient_accumulation_steps`. The patch records which parameters have a kept gradient in
+    this step, so that a lone pass copies nothing and a parameter used only in the last pass gets nothing of the
+    previous step; `zero_grad` of the optimizer or the engine clears the record. With `gradient_accumulation_steps`
+    above 1 nothing changes. Between 0.15.2 and 0.18.9 three or more passes also need the patch
+    zero2_offload_accumulation_drops. Disabled unless named: a script that discards each such pass, such as a warm-up,
+    by `module.zero_grad()` or by setting each `.grad` to None trains as in PyTorch because of the bug, and cannot be
+    distinguished from one that adds up its passes: DeepSpeed itself has already set each `.grad` to None.
+Changes: a step is larger by the passes that were lost, and needs a copy of the partition's gradients on the CPU.
+    Gradients that `module.zero_grad()` is meant to discard now count, as with ZeRO-2 in 0.19.0: call
+    `engine.zero_grad()`. A checkpoint written without the patch is intact, but was trained on the last pass of each
+    step; Adam's moments are those of its gradients and catch up within about 1 / (1 - beta2) steps.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -33,7 +31,7 @@ _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 _COPY = f"{_OPTIMIZER}.copy_grads_in_partition"
 
 PATCH = Patch(
-    title="ZeRO-2 + optimizer offload + set_gradient_accumulation_boundary: only the last backward pass counts",
+    title="ZeRO-2 + optimizer offload + set_gradient_accumulation_boundary: only the last backward pass is used",
     severity=Severity.WRONG_RESULT,
     default=False,
     affects={"deepspeed": ">=0.12.0,<0.19.0"},
@@ -41,7 +39,7 @@ PATCH = Patch(
         Edit(
             _COPY,
             replace="self.gradient_accumulation_steps > 1",
-            # ZenFlow has boundaries of its own
+            # ZenFlow has its own boundaries
             code="""(
     self.gradient_accumulation_steps > 1
     or not (self.is_gradient_accumulation_boundary or getattr(self, "zenflow", False))
@@ -67,7 +65,7 @@ if not (self.is_gradient_accumulation_boundary or getattr(self, "zenflow", False
         Edit(
             f"{_OPTIMIZER}.independent_gradient_partition_epilogue",
             after="self._release_ipg_buffers()",
-            # up to 0.18.4 it goes on with a zero_grad of its own, which discards nothing
+            # through 0.18.4 it then calls zero_grad itself, which discards nothing
             code="self._dsfix_zeroes_kept = not hasattr(self, '_clear_param_grad_only')",
         ),
         Edit(
@@ -87,31 +85,30 @@ if not (self.is_gradient_accumulation_boundary or getattr(self, "zenflow", False
         ),
     ),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/7981",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7981": "fixed in 0.19.0",
+    },
     fixed_in="0.19.0",
     fixed=(
         Source(_COPY, "self.micro_step_id > 0 or not self.is_gradient_accumulation_boundary"),
-        Source(_COPY, "self.micro_step_id > 0 or not self.is_gradient_accumulation_boundary()"),  # from 0.19.5 on
+        Source(_COPY, "self.micro_step_id > 0 or not self.is_gradient_accumulation_boundary()"),  # since 0.19.5
     ),
 )
 
 _LEARNING_RATE = 0.1
-_STEPS = 2  # the second shows that nothing is left over from the first
+_STEPS = 2  # the second shows that nothing remains of the first
 
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference, train
+    # two passes: with more, releases that drop those in the middle need another patch
+    steps = [[lab.models.regression_batch(rank=0, step=2 * step + i) for i in range(2)] for step in range(_STEPS)]
+    model = lab.models.MLP()
+    right = lab.reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE * 2)  # the sum, not the mean
+    model = lab.models.MLP()
+    last_only = lab.reference.train(model, [step[-1:] for step in steps], model.loss, "SGD", lr=_LEARNING_RATE)
 
-    # two passes: with more, releases that drop those in the middle would need another patch
-    steps = [[regression_batch(rank=0, step=2 * step + i) for i in range(2)] for step in range(_STEPS)]
-    model = MLP()
-    expected = train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE * 2)  # the sum, not the mean
-    model = MLP()
-    last_only = train(model, [step[-1:] for step in steps], model.loss, "SGD", lr=_LEARNING_RATE)
-
-    model = MLP()
+    model = lab.models.MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(steps[0][0][0]),
         "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
@@ -123,11 +120,9 @@ def reproduce(lab: Lab) -> str:
             engine.set_gradient_accumulation_boundary(last)
             engine.backward(torch.nn.functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))
         engine.step()
-
-    parameters = lab.parameters(engine)
-    done = f"after {_STEPS} steps of 2 backward passes"
-    difference = largest_difference(parameters, expected.parameters)
-    if largest_difference(parameters, last_only.parameters).relative < 1e-4 < difference.relative:
-        raise BugPresent(f"{done} the parameters are those of each step's last pass alone: {difference}")
-    assert difference.relative < 1e-4, f"{done} {difference}"
-    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return lab.reference.compare(
+        lab.parameters(engine),
+        right.parameters,
+        {"those of each step's last pass alone": last_only.parameters},
+        after=f"after {_STEPS} steps of 2 backward passes",
+    )

@@ -1,16 +1,14 @@
 """ZeRO-3 with `stage3_use_all_reduce_for_fetch_params`: parameters are gathered with wrong first elements.
 
-Why: a parameter whose size is no multiple of the number of ranks is padded, and one buffer holds all that are gathered
-    together. From 0.14.3 to 0.19.3 the buffer has room for the padding, but each parameter begins where the one before
-    ends without it. What the padding holds, which nobody has set, is so added to the first elements of the next
-    parameter. Fresh memory is mostly zero, memory that was used before is not: the results are wrong now and then.
-How: each parameter begins behind the padding of the one before.
+Why: a parameter whose size is not a multiple of the number of ranks is padded, and one buffer holds all parameters that
+    are gathered together. From 0.14.3 to 0.19.3 the buffer has room for the padding, but each parameter begins where
+    the previous one ends without its padding. The uninitialized content of the padding is thus added to the first
+    elements of the next parameter. Fresh memory is mostly zero, reused memory is not: the results are wrong
+    intermittently.
+How: each parameter begins after the padding of the previous one.
 Changes: only with `stage3_use_all_reduce_for_fetch_params` and padded parameters: losses and gradients are those of the
-    parameters as they are. A checkpoint written without the patch holds parameters that were never disturbed
-    themselves, but trained by gradients, and with an optimizer's moments, of disturbed ones.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/5420 (0.14.3), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/8158 (0.19.4).
-Retire: when DeepSpeed 0.19.3 is no longer supported here.
+    actual parameters. In a checkpoint written without the patch the parameters themselves were never corrupted, but
+    they, and the optimizer's moments, come from gradients of corrupted ones.
 """
 
 from __future__ import annotations
@@ -20,10 +18,17 @@ from typing import TYPE_CHECKING
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
-# the nested function that gathers is named all_gather_coalesced on some releases and _all_gather_coalesced on others
+# the nested function that gathers is all_gather_coalesced in some releases and _all_gather_coalesced in others
 _CONVERT = "deepspeed.runtime.zero.partition_parameters:Init._convert_to_deepspeed_param"
+
+
+def _meets(job: Job) -> bool:
+    names = ("stage3_use_all_reduce_for_fetch_params", "use_all_reduce_for_fetch_params")
+    return job.stage == 3 and any(job.get("zero_optimization", name) is True for name in names)
+
 
 PATCH = Patch(
     title="ZeRO-3 with stage3_use_all_reduce_for_fetch_params: padding is added to the next parameter",
@@ -37,18 +42,19 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/5420",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8158",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/5420": "introduced in 0.14.3",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8158": "fixed in 0.19.4",
+    },
     fixed_in="0.19.4",
     fixed=(Source(_CONVERT, "start_param += param.ds_numel_aligned"),),
     ranks=2,
+    config=_meets,
 )
 
 _LEARNING_RATE = 0.1
 _STEPS = 2
-_WIDTH = 5  # odd, as is the size of every parameter then
+_WIDTH = 5  # odd, so that every parameter's size is odd
 _PADDING = 100.0
 
 
@@ -60,21 +66,18 @@ def reproduce(lab: Lab) -> str:
         DeepSpeedZeroConfig,
     )
 
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference, train
-
     if not hasattr(DeepSpeedZeroConfig(), "use_all_reduce_for_fetch_params"):
         raise CannotTell(f"{deepspeed.__version__} has no stage3_use_all_reduce_for_fetch_params")
-    batches = [[regression_batch(rank, step, width=_WIDTH) for rank in range(2)] for step in range(_STEPS)]
-    model = MLP(_WIDTH)
-    expected = train(model, batches, model.loss, "SGD", lr=_LEARNING_RATE)
-    disturbed = MLP(_WIDTH)
-    for name, parameter in disturbed.named_parameters():
-        if name.endswith("bias"):  # gathered together with its module's weight, and after that
+    batches = [[lab.models.regression_batch(rank, step, width=_WIDTH) for rank in range(2)] for step in range(_STEPS)]
+    model = lab.models.MLP(_WIDTH)
+    right = lab.reference.train(model, batches, model.loss, "SGD", lr=_LEARNING_RATE)
+    corrupted = lab.models.MLP(_WIDTH)
+    for name, parameter in corrupted.named_parameters():
+        if name.endswith("bias"):  # gathered together with its module's weight, and after it
             parameter.data.view(-1)[0] += _PADDING
-    wrong, right = (model.loss(*batches[0][lab.rank]).item() for model in (disturbed, MLP(_WIDTH)))
+    model = lab.models.MLP(_WIDTH)
+    wrong_loss, right_loss = (each.loss(*batches[0][lab.rank]).item() for each in (corrupted, model))
 
-    model = MLP(_WIDTH)
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0][0]),
         "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
@@ -90,13 +93,14 @@ def reproduce(lab: Lab) -> str:
         for parameter in engine.module.parameters():
             part = parameter.ds_tensor
             own = parameter.ds_numel - lab.rank * part.ds_numel
-            part.data[max(0, own) :] = _PADDING  # as memory that was used before
+            part.data[max(0, own) :] = _PADDING  # as in reused memory
         loss = torch.nn.functional.mse_loss(engine(inputs), targets)
-        if step == 0 and abs(loss.item() - wrong) < 1e-4 * wrong < abs(right - wrong):
-            raise BugPresent(f"with {_PADDING:g} in the padding the first loss is {loss.item():.4g}, not {right:.4g}")
+        if step == 0 and abs(loss.item() - wrong_loss) < 1e-4 * wrong_loss < abs(right_loss - wrong_loss):
+            raise BugPresent(
+                f"with {_PADDING:g} in the padding the first loss is {loss.item():.4g}, expected {right_loss:.4g}"
+            )
         engine.backward(loss)
         engine.step()
-    difference = largest_difference(lab.parameters(engine), expected.parameters)
-    assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
-    done = f"after {_STEPS} steps with {_PADDING:g} in the padding"
-    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return lab.reference.compare(
+        lab.parameters(engine), right.parameters, after=f"after {_STEPS} steps with {_PADDING:g} in the padding"
+    )

@@ -1,12 +1,9 @@
 """ZeRO-3 with `stage3_use_all_reduce_for_fetch_params`: TypeError, unexpected keyword argument 'handle_dependency'.
 
-Why: from 0.16.3 on, what waits for gathered parameters passes `handle_dependency`, and of the kinds of handles that it
-    may wait for, the one of `stage3_use_all_reduce_for_fetch_params` does not know it up to 0.17.2. The first forward
-    pass on several ranks ends there.
-How: that handle's `wait` takes the argument and has no use for it: no memory of another stream is given back there.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/6694 (0.16.3), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7414 (0.17.3).
-Retire: when DeepSpeed 0.17.2 is no longer supported here.
+Why: since 0.16.3 the code that waits for gathered parameters passes `handle_dependency`, which one kind of handle, that
+    of `stage3_use_all_reduce_for_fetch_params`, does not accept through 0.17.2. The first forward pass on several ranks
+    fails.
+How: that handle's `wait` accepts the argument and ignores it: it releases no memory of another stream.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent, CannotTell, Patch, Replace, Severity, Source
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _COORDINATOR = "deepspeed.runtime.zero.partitioned_param_coordinator"
@@ -29,31 +27,37 @@ def _with_argument(original: Any) -> Any:
     return wait
 
 
+def _meets(job: Job) -> bool:
+    names = ("stage3_use_all_reduce_for_fetch_params", "use_all_reduce_for_fetch_params")
+    return job.stage == 3 and any(job.get("zero_optimization", name) is True for name in names)
+
+
 PATCH = Patch(
     title="ZeRO-3 with stage3_use_all_reduce_for_fetch_params: TypeError in the first forward pass",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.16.3,<0.17.3"},
     changes=(Replace("deepspeed.runtime.zero.partition_parameters:AllReduceCoalescedHandle.wait", _with_argument),),
     symptom=r"wait\(\) got an unexpected keyword argument 'handle_dependency'",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/6694",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7414",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/6694": "introduced in 0.16.3",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7414": "fixed in 0.17.3",
+    },
     fixed_in="0.17.3",
     present=(
         Source(
             f"{_COORDINATOR}:PartitionedParameterCoordinator.fetch_sub_module",
             "self.__inflight_param_registry.pop(param).wait(handle_dependency=not fast_fetch)",
         ),
-        # the fix is in a signature, where no evidence can point to: this line changed two days before
+        # the fix is in a signature, which evidence cannot name: this line changed two days earlier
         Source(f"{_COORDINATOR}:iter_params", "compiler.disable"),
     ),
     fixed=(Source(f"{_COORDINATOR}:iter_params", 'compiler.enable(min_version="2.7.0")'),),
     ranks=2,
+    config=_meets,
 )
 
 _LEARNING_RATE = 0.1
-_STEPS = 3  # from the second on, parameters are fetched ahead
+_STEPS = 3  # parameters are prefetched from the second on
 
 
 def reproduce(lab: Lab) -> str:
@@ -64,16 +68,13 @@ def reproduce(lab: Lab) -> str:
         DeepSpeedZeroConfig,
     )
 
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference, train
-
     if not hasattr(DeepSpeedZeroConfig(), "use_all_reduce_for_fetch_params"):
         raise CannotTell(f"{deepspeed.__version__} has no stage3_use_all_reduce_for_fetch_params")
-    batches = [[regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
-    model = MLP()
-    expected = train(model, batches, model.loss, "SGD", lr=_LEARNING_RATE)
+    batches = [[lab.models.regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
+    model = lab.models.MLP()
+    right = lab.reference.train(model, batches, model.loss, "SGD", lr=_LEARNING_RATE)
 
-    model = MLP()
+    model = lab.models.MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0][0]),
         "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
@@ -94,6 +95,4 @@ def reproduce(lab: Lab) -> str:
             raise
         engine.backward(torch.nn.functional.mse_loss(outputs, targets))
         engine.step()
-    difference = largest_difference(lab.parameters(engine), expected.parameters)
-    assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
-    return f"after {_STEPS} steps the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return lab.reference.compare(lab.parameters(engine), right.parameters, after=f"after {_STEPS} steps")

@@ -1,20 +1,16 @@
-"""bf16 + ZeRO-3: a gradient that is inf or nan is stepped on, whatever `bf16.check_grad_overflow` says.
+"""bf16 + ZeRO-3: the optimizer steps on inf or nan gradients, regardless of `bf16.check_grad_overflow`.
 
-Why: `bf16.check_grad_overflow` (0.17.1; on by default from 0.19.3) promises that a step whose gradients are not
-    finite is skipped. ZeRO-1 and ZeRO-2 do so; ZeRO-3 looks at its gradients with fp16 only. One such gradient, of
-    one micro-batch, and parameters and optimizer state are nan from then on. Nothing fails.
-How: where the setting is on, the norm of the gradients, which each step makes anyway and is -1 where one is not finite,
-    is made first and read by the host: the step is skipped on all ranks, as in fp16, counted in `skipped_steps`, the
-    gradients are dropped and the learning rate's schedule waits. The 1st, 10th, 100th … is a warning. ZenFlow and
-    SuperOffload, which step in other ways, stay as they are.
-Changes: for bf16 + ZeRO-3 jobs from 0.19.3 on, before that where the setting is on: a step with an inf or nan
-    gradient is skipped where it destroyed the parameters; all other steps are bit for bit as before. Without optimizer
-    offload the host waits for the norm, as ZeRO-1 and ZeRO-2 do with the setting, and 0.19.8. A checkpoint from without
-    the patch is either sound or has nan in it, and then it cannot be mended.
-Upstream: brought, for ZeRO-1 and ZeRO-2 only, by https://github.com/deepspeedai/DeepSpeed/pull/6976 (0.17.1), the
-    default by https://github.com/deepspeedai/DeepSpeed/pull/8035 (0.19.3). 0.19.8 skips the steps whose gradient norm
-    is invalid.
-Retire: when DeepSpeed 0.19.7 is no longer supported here.
+Why: `bf16.check_grad_overflow` (added in 0.17.1; on by default since 0.19.3) promises that a step with non-finite
+    gradients is skipped. ZeRO-1 and ZeRO-2 skip it; ZeRO-3 checks its gradients only with fp16. After one such
+    gradient, of one micro-batch, parameters and optimizer state stay nan. Nothing fails.
+How: where the setting is on, the gradient norm, which each step computes anyway and which is -1 where a gradient is not
+    finite, is computed first and read by the host: the step is skipped on all ranks, as with fp16, counted in
+    `skipped_steps`, the gradients are dropped and the learning rate schedule does not advance. The 1st, 10th, 100th …
+    skipped step is logged as a warning. ZenFlow and SuperOffload, which step differently, are unchanged.
+Changes: for bf16 + ZeRO-3 jobs since 0.19.3, before that where the setting is on: a step with an inf or nan gradient is
+    skipped instead of destroying the parameters; all other steps are bit-identical. Without optimizer offload the host
+    waits for the norm, as ZeRO-1 and ZeRO-2 do with the setting, and 0.19.8. A checkpoint written without the patch is
+    either sound or contains nan, and then it cannot be repaired.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ _OPTIMIZER = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
 
 
 def is_finite(norms: Sequence[Any]) -> bool:
-    """Of the parameter groups' norms, the same on all ranks; it waits for the device."""
+    """Whether the parameter groups' norms are finite, the same on all ranks; waits for the device."""
     import torch
 
     from dsfix.engine.log import warn_repeatedly
@@ -66,7 +62,7 @@ PATCH = Patch(
         Edit(
             f"{_ENGINE}._configure_optimizer",
             after="self.optimizer = self._configure_zero_optimizer(basic_optimizer)",
-            # read by ZeRO-3 only, MiCS included
+            # only ZeRO-3 reads it, MiCS included
             code="self.optimizer._dsfix_check_bf16 = (\n"
             "    self.bfloat16_enabled() and self._config.bfloat16_config.check_grad_overflow\n"
             "    and not getattr(self.optimizer, 'zenflow', False)\n"
@@ -74,10 +70,10 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/6976",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8035",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/6976": "introduced in 0.17.1",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8035": "related: the setting is on by default since 0.19.3",
+    },
     fixed_in="0.19.8",
     present=(
         Source(
@@ -86,24 +82,21 @@ PATCH = Patch(
         ),
     ),
     fixed=(Source(f"{_OPTIMIZER}.step", "is_invalid_grad_norm(scaled_global_grad_norm)"),),
+    config=lambda job: job.stage == 3 and job.may_be("bf16"),
 )
 
 _LEARNING_RATE = 0.1
 _SOUND_STEPS = 3
-_BROKEN = 1  # the step with the targets that are not finite comes after this many sound ones
+_BROKEN = 1  # number of sound steps before the step with non-finite targets
 
 
 def reproduce(lab: Lab) -> str:
-    torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
-
-    deepspeed = lab.deepspeed
+    torch, deepspeed = lab.torch, lab.deepspeed
     if importlib.util.find_spec("deepspeed.runtime.precision_config") is None:
         raise CannotTell(f"DeepSpeed {deepspeed.__version__} has no bf16.check_grad_overflow")
 
     def trained(batches: list[Any]) -> tuple[dict[str, Any], int]:
-        model = MLP()
+        model = lab.models.MLP()
         config = {
             "train_micro_batch_size_per_gpu": len(batches[0][0]),
             "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
@@ -117,14 +110,14 @@ def reproduce(lab: Lab) -> str:
             engine.step()
         return lab.parameters(engine), engine.skipped_steps
 
-    sound = [regression_batch(rank=0, step=step) for step in range(_SOUND_STEPS)]
+    sound = [lab.models.regression_batch(rank=0, step=step) for step in range(_SOUND_STEPS)]
     broken = (sound[0][0], torch.full_like(sound[0][1], float("inf")))
     expected, _ = trained(sound)
     parameters, skipped = trained([*sound[:_BROKEN], broken, *sound[_BROKEN:]])
     lost = sum(not tensor.isfinite().all() for tensor in parameters.values())
     if lost and not skipped:
-        raise BugPresent(f"after one gradient that is not finite {lost} of {len(parameters)} parameters are nan")
+        raise BugPresent(f"after one non-finite gradient {lost} of {len(parameters)} parameters are nan")
     assert skipped == 1, f"{skipped} steps were skipped"
-    difference = largest_difference(parameters, expected)
+    difference = lab.reference.largest_difference(parameters, expected)
     assert difference.absolute == 0, f"{difference} from the run without the skipped step"
-    return "the step is skipped: the parameters are, bit for bit, those of the run without it"
+    return "the step is skipped: the parameters are bit-identical to those of the run without it"

@@ -1,18 +1,14 @@
-"""ZeRO-3 with gradient checkpointing: parameters stay gathered after the backward pass, up to the optimizer step.
+"""ZeRO-3 with gradient checkpointing: parameters stay gathered after the backward pass, until the optimizer step.
 
 Why: ZeRO-3 releases a module's parameters when as many of its inputs have received their gradient as the forward pass
-    has counted. 0.16.0 to 0.16.7 no longer set that counter back: gradient checkpointing runs a module's forward pass
-    twice for one backward pass, the counter does not come back to zero, and nothing is released before the optimizer
-    step. The results are right, but a GPU holds the whole model: out of memory where 0.15.4 was not. It concerns
-    full fine-tuning as well as LoRA, reentrant checkpoints as well as others.
-How: the counter is set back before a module that is run in a backward pass, which is what a recomputation is, and for
-    all modules where the optimizer step releases all parameters, so that a forward pass without a backward pass leaves
-    nothing behind. Upstream sets it back in each forward pass, and with that loses what 0.16.0 had gained: a module
-    that is called twice before the backward pass, as in preference optimization, is still released.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7116 and 6966, brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/6726 (0.16.0), taken back by
-    https://github.com/deepspeedai/DeepSpeed/pull/7258 (0.16.8).
-Retire: when DeepSpeed 0.16.7 is no longer supported here.
+    counted. 0.16.0 to 0.16.7 no longer reset that counter: gradient checkpointing runs a module's forward pass twice
+    for one backward pass, the counter does not return to zero, and nothing is released before the optimizer step. The
+    results are right, but a GPU holds the whole model: out of memory where 0.15.4 was not. It affects full fine-tuning
+    as well as LoRA, reentrant checkpoints as well as others.
+How: the counter is reset before a module runs within a backward pass, which only a recomputation does, and for all
+    modules where the optimizer step releases all parameters, so that a forward pass without a backward pass leaves
+    nothing behind. Upstream resets it in each forward pass and thereby loses what 0.16.0 had gained: a module that is
+    called twice before the backward pass, as in preference optimization, is still released here.
 """
 
 from __future__ import annotations
@@ -28,9 +24,9 @@ _OFFLOAD = "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload"
 _COORDINATOR = "deepspeed.runtime.zero.partitioned_param_coordinator:PartitionedParameterCoordinator"
 
 PATCH = Patch(
-    title="ZeRO-3 + gradient checkpointing: parameters stay gathered up to the optimizer step, out of memory",
+    title="ZeRO-3 + gradient checkpointing: parameters stay gathered until the optimizer step, out of memory",
     severity=Severity.LEAK,
-    affects={"deepspeed": ">=0.16.0,<0.16.8", "torch": ">=2.0.0"},  # older ones do not number backward passes
+    affects={"deepspeed": ">=0.16.0,<0.16.8", "torch": ">=2.0.0"},  # earlier ones do not number backward passes
     changes=(
         Edit(
             f"{_OFFLOAD}.pre_sub_module_forward_function",
@@ -44,14 +40,14 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/7116",
-        "https://github.com/deepspeedai/DeepSpeed/issues/6966",
-        "https://github.com/deepspeedai/DeepSpeed/pull/6726",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7258",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7116": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/issues/6966": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/6726": "introduced in 0.16.0",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7258": "fixed in 0.16.8",
+    },
     fixed_in="0.16.8",
-    # the other half of the change that brought it: the function of the counter has two names in these releases
+    # the other half of the change that introduced it: the counter's function has two names in these releases
     present=(Source(f"{_COORDINATOR}.release_and_reset_all", "self.__n_available_params = 0"),),
     fixed=(
         Source(
@@ -71,13 +67,10 @@ _STEPS = 2
 
 
 def reproduce(lab: Lab) -> str:
-    assert lab.torch is not None  # with its device, before others import it
-    from dsfix.lab.reference import largest_difference
-
     gathered, parameters = _train(lab, checkpointing=False)
-    assert gathered == [0] * _STEPS, f"without checkpointing {gathered} parameters are gathered after a backward pass"
+    assert gathered == [0] * _STEPS, f"without checkpointing {gathered} parameters stay gathered after a backward pass"
     gathered, recomputed = _train(lab, checkpointing=True)
-    difference = largest_difference(recomputed, parameters)
+    difference = lab.reference.largest_difference(recomputed, parameters)
     assert difference.absolute == 0.0, f"after {_STEPS} steps {difference}"
     seen = f"after the backward passes of {_STEPS} steps {gathered} of {len(parameters)} parameters are still gathered"
     if gathered == [len(parameters)] * _STEPS:
@@ -87,13 +80,11 @@ def reproduce(lab: Lab) -> str:
 
 
 def _train(lab: Lab, checkpointing: bool) -> tuple[list[int], dict[str, Any]]:
-    """How many parameters were gathered after each backward pass, and the parameters at the end."""
+    """Number of parameters still gathered after each backward pass, and the parameters at the end."""
     torch = lab.torch
     from torch.utils.checkpoint import checkpoint
 
-    from dsfix.lab.models import MLP, regression_batch
-
-    class Checkpointed(MLP):
+    class Checkpointed(lab.models.MLP):  # type: ignore[misc,name-defined]
         def forward(self, x: Any) -> Any:
             forward = super().forward
             return checkpoint(forward, x, use_reentrant=False) if checkpointing else forward(x)
@@ -107,14 +98,9 @@ def _train(lab: Lab, checkpointing: bool) -> tuple[list[int], dict[str, Any]]:
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     gathered = []
     for step in range(_STEPS):
-        inputs, targets = (tensor.to(lab.device) for tensor in regression_batch(rank=0, step=step))
-        # a module whose input needs no gradient is not told of the end of its backward pass, on any release
+        inputs, targets = (tensor.to(lab.device) for tensor in lab.models.regression_batch(rank=0, step=step))
+        # on no release does a module whose input needs no gradient see the end of its backward pass
         engine.backward(torch.nn.functional.mse_loss(engine(inputs.requires_grad_()), targets))
-        gathered.append(
-            sum(
-                parameter.ds_status.name == "AVAILABLE"  # type: ignore[attr-defined,unused-ignore]
-                for parameter in model.parameters()
-            )
-        )
+        gathered.append(sum(parameter.ds_status.name == "AVAILABLE" for parameter in model.parameters()))
         engine.step()
     return gathered, lab.parameters(engine)

@@ -1,23 +1,17 @@
 """ZeRO-3 with frozen parameters (LoRA) and non-reentrant gradient checkpointing: CheckpointError in the backward pass.
 
-Why: ZeRO-3 gathers a module's parameters before its forward pass and empties them afterwards, by giving the parameter
-    other data. During the recomputation of a checkpoint torch keeps what the operations save: since torch 2.5 a tensor
-    that needs a gradient as a detached alias, any other as it is. A frozen parameter then is the emptied parameter by
-    the time that torch compares shapes: saved [n], recomputed [0]. All of 0.12.0 to 0.19.2 has it, with every way of
+Why: ZeRO-3 gathers a module's parameters before its forward pass and empties them afterwards, by replacing the
+    parameter's data. While a checkpoint is recomputed, torch keeps what the operations save: since torch 2.5, a tensor
+    that requires a gradient as a detached alias, any other as it is. A frozen parameter is therefore already emptied
+    when torch compares shapes: saved [n], recomputed [0]. All of 0.12.0 to 0.19.2 are affected, with every way of
     freezing; with LoRA it is the norms' weights and, with DeepSpeed's own linear function, those of the linear layers.
-    The workarounds have their price: `use_reentrant=True` needs inputs that require a gradient,
-    `determinism_check="none"` switches torch's check off.
+    The workarounds have a price: `use_reentrant=True` needs inputs that require a gradient, `determinism_check="none"`
+    disables torch's check.
 How: torch detaches a frozen ZeRO-3 parameter (it has a `ds_id`) as it detaches a trainable one: the alias keeps the
-    gathered data until the backward pass has used it, no longer than it keeps a trainable parameter's. torch's check
-    of what was recomputed stays on; nothing changes for tensors that are not ZeRO-3's. DeepSpeed 0.19.3 reaches the
+    gathered data until the backward pass has used it, no longer than a trainable parameter's. torch's check of the
+    recomputation stays on; nothing changes for tensors that are not ZeRO-3 parameters. DeepSpeed 0.19.3 achieves the
     same by keeping the frozen parameters gathered until the backward pass of the module that holds the checkpoint.
-    Not covered: selective checkpointing (`context_fn`), which fails under ZeRO-3 without frozen parameters as well.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/4332 and
-    https://github.com/huggingface/transformers/issues/47254, https://github.com/huggingface/trl/issues/2514,
-    https://github.com/huggingface/trl/issues/5217, first answered by
-    https://github.com/deepspeedai/DeepSpeed/pull/8130, fixed by https://github.com/deepspeedai/DeepSpeed/pull/8148
-    (0.19.3).
-Retire: when DeepSpeed 0.19.2 is no longer supported here.
+    Not covered: selective checkpointing (`context_fn`), which fails with ZeRO-3 even without frozen parameters.
 """
 
 from __future__ import annotations
@@ -45,19 +39,19 @@ PATCH = Patch(
         ),
     ),
     symptom=rf"CheckpointError[\s\S]*{_EMPTIED}",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/4332",
-        "https://github.com/huggingface/transformers/issues/47254",
-        "https://github.com/huggingface/trl/issues/2514",
-        "https://github.com/huggingface/trl/issues/5217",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8130",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8148",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/4332": "reported",
+        "https://github.com/huggingface/transformers/issues/47254": "reported",
+        "https://github.com/huggingface/trl/issues/2514": "reported",
+        "https://github.com/huggingface/trl/issues/5217": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8130": "related: first proposed fix",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8148": "fixed in 0.19.3",
+    },
     fixed_in="0.19.3",
     present=(Source(_RELEASE, "param.ds_id in params_to_release and not param.is_external_param"),),
     fixed=(
         Source(_RELEASE, "params_to_release.update(recompute_params)"),
-        # the form first proposed upstream, in use as a hand edit
+        # the form first proposed upstream, used as a hand edit
         Source(_RELEASE, "torch._C._current_graph_task_id() != -1"),
     ),
 )
@@ -67,8 +61,6 @@ _STEPS = 2
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.reference import largest_difference
-
     losses, parameters = _train(lab, checkpointing=None)
     try:
         recomputed_losses, recomputed_parameters = _train(lab, checkpointing="non-reentrant")
@@ -79,16 +71,14 @@ def reproduce(lab: Lab) -> str:
             raise BugPresent("CheckpointError: a frozen parameter saved {}, recomputed {}".format(*shapes)) from error
         raise
     assert recomputed_losses == losses, f"losses {recomputed_losses}, without checkpointing {losses}"
-    difference = largest_difference(recomputed_parameters, parameters)
+    difference = lab.reference.largest_difference(recomputed_parameters, parameters)
     assert difference.absolute == 0.0, f"after {_STEPS} steps {difference}"
-    return f"{_STEPS} steps with losses and parameters bit-equal to those without checkpointing"
+    return f"{_STEPS} steps with losses and parameters bit-identical to those without checkpointing"
 
 
 def _train(lab: Lab, checkpointing: str | None) -> tuple[list[float], dict[str, Any]]:
     torch = lab.torch
-    from dsfix.lab.models import Transformer, token_batch
-
-    model = Transformer(checkpointing=checkpointing)
+    model = lab.models.Transformer(checkpointing=checkpointing)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("norm" not in name)
     config = {
@@ -100,7 +90,7 @@ def _train(lab: Lab, checkpointing: str | None) -> tuple[list[float], dict[str, 
     engine = lab.initialize(model, config, model_parameters=trained)
     losses = []
     for step in range(_STEPS):
-        tokens, targets = token_batch(rank=0, step=step)
+        tokens, targets = lab.models.token_batch(rank=0, step=step)
         logits = engine(tokens.to(lab.device))
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.to(lab.device).flatten())
         engine.backward(loss)

@@ -1,14 +1,10 @@
 """ZeRO-3 + PEFT's modules_to_save: "object has no attribute 'ds_grads_remaining'".
 
-Why: ZeRO-3 gives each module autograd functions of its own for its backward hooks, unless it has them: `hasattr`. A
-    wrapper whose `__getattr__` hands on to the module inside (PEFT's ModulesToSaveWrapper) seems to have its child's,
-    and its hooks count on the child: AttributeError in the first forward pass. Up to 0.16.4 the functions were made
-    in the forward pass, outer module first, and the wrapper got its own.
-How: looks into the module's own `__dict__`, as upstream does from 0.19.3 on, for both functions and the counter.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7203 and 7615, brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/7062, fixed by https://github.com/deepspeedai/DeepSpeed/pull/8144
-    (0.19.3).
-Retire: when DeepSpeed 0.19.2 is no longer supported here.
+Why: ZeRO-3 creates autograd functions for each module's backward hooks, unless `hasattr` finds them. A wrapper whose
+    `__getattr__` delegates to the inner module (PEFT's ModulesToSaveWrapper) appears to have its child's functions, and
+    its hooks count on the child: AttributeError in the first forward pass. Through 0.16.4 the functions were created in
+    the forward pass, outer module first, and the wrapper got its own.
+How: looks them up in the module's own `__dict__`, as upstream does since 0.19.3, for both functions and the counter.
 """
 
 from __future__ import annotations
@@ -45,15 +41,15 @@ PATCH = Patch(
         ),
     ),
     symptom="has no attribute 'ds_grads_remaining'",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/7203",
-        "https://github.com/deepspeedai/DeepSpeed/issues/7615",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7062",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8144",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7203": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/issues/7615": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7062": "introduced",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8144": "fixed in 0.19.3",
+    },
     fixed_in="0.19.3",
     present=(
-        Source(  # up to 0.16.4 the check stands in a hook
+        Source(  # through 0.16.4 the check is in a hook
             _REGISTER,
             "self.forward_hooks.append(module.register_forward_hook(_post_forward_module_hook))\n"
             "if not hasattr(module, 'pre_bwd_fn'):\n    ...",
@@ -68,11 +64,9 @@ _STEPS = 3
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference, train
 
     class Delegating(torch.nn.Module):  # type: ignore[misc,name-defined]
-        """What it lacks it takes from the module inside, as PEFT's ModulesToSaveWrapper does."""
+        """Delegates missing attributes to the inner module, like PEFT's ModulesToSaveWrapper."""
 
         def __init__(self, inner: Any) -> None:
             super().__init__()
@@ -88,14 +82,14 @@ def reproduce(lab: Lab) -> str:
             return self.inner(x)
 
     def wrapped() -> Any:
-        model = MLP()
+        model = lab.models.MLP()
         model.blocks[1] = Delegating(model.blocks[1])
         model.head = Delegating(model.head)
         return model
 
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
     model = wrapped()
-    expected = train(model, [[batch] for batch in batches], model.loss, "SGD", lr=_LEARNING_RATE)
+    right = lab.reference.train(model, [[batch] for batch in batches], model.loss, "SGD", lr=_LEARNING_RATE)
 
     model = wrapped()
     config = {
@@ -113,6 +107,4 @@ def reproduce(lab: Lab) -> str:
             raise
         engine.backward(torch.nn.functional.mse_loss(outputs, targets.to(lab.device)))
         engine.step()
-    difference = largest_difference(lab.parameters(engine), expected.parameters)
-    assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
-    return f"after {_STEPS} steps the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return lab.reference.compare(lab.parameters(engine), right.parameters, after=f"after {_STEPS} steps")

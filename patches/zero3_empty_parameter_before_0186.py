@@ -1,12 +1,10 @@
-"""ZeRO-3 with a parameter of no elements: AssertionError in forward, 'status': 'NOT_AVAILABLE', 'ds_numel': 0.
+"""ZeRO-3 with an empty parameter: AssertionError in forward, 'status': 'NOT_AVAILABLE', 'ds_numel': 0.
 
-Why: whether a module's parameters have to be gathered is judged by the number of elements that are missing. Where only
-    parameters without elements are, that is 0: they are not gathered, and the check after it finds them missing. Such
+Why: whether a module's parameters must be gathered is decided by the number of missing elements. Where only empty
+    parameters are missing, that is 0: they are not gathered, and the check that follows finds them missing. Empty
     parameters come from layers of width 0 and from placeholders; plain PyTorch trains them.
-How: parameters are gathered where any is missing, with elements or without.
-Upstream: not fixed in 0.19.8; https://github.com/deepspeedai/DeepSpeed/pull/8375, open. From 0.18.6 on the same lines
-    are in another function: zero3_empty_parameter.
-Retire: when DeepSpeed 0.18.5 is no longer supported here.
+How: gathers parameters if any is missing, empty or not. Since 0.18.6 the same lines are in another function: see
+    zero3_empty_parameter.
 """
 
 from __future__ import annotations
@@ -21,9 +19,9 @@ if TYPE_CHECKING:
 _FETCH = "deepspeed.runtime.zero.partitioned_param_coordinator:PartitionedParameterCoordinator.fetch_sub_module"
 
 PATCH = Patch(
-    title="ZeRO-3: AssertionError in fetch_sub_module for a parameter without elements",
+    title="ZeRO-3: AssertionError in fetch_sub_module for an empty parameter",
     severity=Severity.CRASH,
-    affects={"deepspeed": ">=0.12.0,<0.18.6"},  # the fault is older, but nothing older than 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.18.6"},  # the bug is older, but releases before 0.12.0 have not been run
     changes=(
         Edit(
             _FETCH,
@@ -32,14 +30,16 @@ PATCH = Patch(
         ),
     ),
     symptom=r"fetch_sub_module[\s\S]*AssertionError: \{[^\n]*'status': 'NOT_AVAILABLE'[^\n]*'ds_numel': 0\b",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/8375",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/8375": "related: proposed fix",
+    },
     fixed_in=None,
     continued_by="zero3_empty_parameter",
 )
 
 
 def reproduce(lab: Lab) -> str:
-    assert lab.torch is not None  # with the device usable, before the next line imports it
-    from dsfix.lab.empty_parameter import reproduce as train_with_an_empty_parameter
+    _ = lab.torch  # makes the device usable before the next line imports torch
+    from dsfix.lab import empty_parameter
 
-    return train_with_an_empty_parameter(lab)
+    return empty_parameter.reproduce(lab)

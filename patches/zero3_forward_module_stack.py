@@ -1,17 +1,14 @@
 """ZeRO-3: a global list of running modules grows with each checkpoint, and keeps a destroyed engine's model alive.
 
-Why: ZeRO-3 puts each module on a global list before its forward pass and takes the last one off after it. A forward
+Why: ZeRO-3 appends each module to a global list before its forward pass and removes the last entry after it. A forward
     pass that ends with an exception leaves its modules there. Non-reentrant gradient checkpointing ends every
-    recomputation with one, as soon as it has what it needs: the list grows by some modules per checkpoint and step, and
-    an exception that the script catches (out of memory, try a smaller batch) adds more. From then on the last one on
-    the list may be no running module, and a parameter that another module uses is registered with the wrong one.
-    The model itself is put there when the engine is made and is not taken off by `engine.destroy()`: with the model,
-    its parameters stay in memory.
-How: each module gets a forward hook that torch calls whatever ended the forward pass; it cuts the list back to the
-    length that it had before. `destroy()` takes the model off.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7204 (what `destroy()` keeps), not fixed in 0.19.8.
-Retire: when https://github.com/deepspeedai/DeepSpeed/issues/7204 is closed by a release, and those before it are no
-    longer supported here.
+    recomputation with one, as soon as it has what it needs: the list grows by a few modules per checkpoint and step,
+    and an exception that the script catches (out of memory, try a smaller batch) adds more. From then on the last entry
+    may not be a running module, and a parameter that another module uses is registered with the wrong one.
+    The model itself is appended when the engine is created and is not removed by `engine.destroy()`: its parameters
+    stay in memory with it.
+How: each module gets a forward hook that torch calls however the forward pass ended; it truncates the list to its
+    previous length. `destroy()` removes the model.
 """
 
 from __future__ import annotations
@@ -28,14 +25,14 @@ _OFFLOAD = "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload"
 PATCH = Patch(
     title="ZeRO-3: the list of running modules grows with each checkpoint, a destroyed engine's model stays in memory",
     severity=Severity.LEAK,
-    # always_call is torch 2.1's
+    # always_call needs torch 2.1
     affects={"deepspeed": ">=0.12.0", "torch": ">=2.1"},
     changes=(
         Edit(
             f"{_OFFLOAD}.pre_sub_module_forward_function",
             before="FWD_MODULE_STACK.append(sub_module)",
-            # here, because hooks may be taken off and put back, and their function has two names; a wrapper may hand on
-            # what is set on it to the module inside (axolotl makes CheckpointWrapper do so), its `__dict__` does not
+            # here, because hooks may be removed and restored, and their function has two names; a wrapper may delegate
+            # attributes set on it to the inner module (axolotl makes CheckpointWrapper do so), its `__dict__` does not
             code="""
 own = vars(sub_module)
 if own.get("ds_unwind_hook") not in sub_module._forward_hooks:
@@ -52,7 +49,7 @@ own["ds_stack_lengths"].append(len(FWD_MODULE_STACK))
         Edit(
             f"{_OFFLOAD}.destroy",
             after="self._remove_module_hooks()",
-            # a forward pass that failed leaves its mark in place, and reading a parameter then asks for the list's end
+            # a failed forward pass leaves its mark, and reading a parameter then accesses the end of the list
             code="""
 if self.module in FWD_MODULE_STACK:
     FWD_MODULE_STACK.remove(self.module)
@@ -63,7 +60,9 @@ for module in self.module.modules():
         ),
     ),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/issues/7204",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7204": "reported (destroy() only)",
+    },
     fixed_in=None,
 )
 
@@ -78,9 +77,7 @@ def reproduce(lab: Lab) -> str:
     torch = lab.torch
     from torch.utils.checkpoint import checkpoint
 
-    from dsfix.lab.models import MLP, regression_batch
-
-    class Checkpointed(MLP):
+    class Checkpointed(lab.models.MLP):  # type: ignore[misc,name-defined]
         refuse = False
 
         def forward(self, x: Any) -> Any:
@@ -103,7 +100,7 @@ def reproduce(lab: Lab) -> str:
 
     lengths = [len(STACK)]
     for step in range(_STEPS):
-        inputs, targets = (tensor.to(lab.device) for tensor in regression_batch(rank=0, step=step))
+        inputs, targets = (tensor.to(lab.device) for tensor in lab.models.regression_batch(rank=0, step=step))
         engine.backward(torch.nn.functional.mse_loss(engine(inputs), targets))
         engine.step()
         lengths.append(len(STACK))

@@ -1,14 +1,12 @@
 """ZeRO-3, torch >= 2.5: a module attached after initialize: "'dict' object has no attribute '_in_forward'".
 
-Why: in each forward pass the engine marks the parameter container of all modules. ZeRO-3 has replaced the containers
-    by its own in `deepspeed.initialize`; a module attached since then (an adapter) has torch's, which is a plain dict
-    from torch 2.5 on and takes no attribute: AttributeError.
-How: gives such a module ZeRO-3's container before it is marked, as upstream does from 0.19.1 on, and leaves one that
-    came during the forward pass alone. The parameters themselves stay what they are: whole, and in no optimizer of
-    DeepSpeed. Up to 0.16.4 this stands in another function: see zero3_late_attached_module_0_16.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/6961, fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/8009 (0.19.1).
-Retire: when DeepSpeed 0.19.0 is no longer supported here.
+Why: in each forward pass the engine marks the parameter containers of all modules. ZeRO-3 replaces the containers with
+    its own in `deepspeed.initialize`; a module attached later (an adapter) has torch's, a plain dict since torch 2.5,
+    which accepts no attribute: AttributeError.
+How: gives such a module ZeRO-3's container before it is marked, as upstream does since 0.19.1, and ignores a module
+    that was attached during the forward pass. The parameters themselves do not change: they are not partitioned, and
+    belong to no DeepSpeed optimizer. Through 0.16.4 this code is in another function: see
+    zero3_late_attached_module_0_16.
 """
 
 from __future__ import annotations
@@ -42,10 +40,10 @@ PATCH = Patch(
         ),
     ),
     symptom="'dict' object has no attribute '_in_forward'",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/6961",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8009",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/6961": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8009": "fixed in 0.19.1",
+    },
     fixed_in="0.19.1",
     present=(Source(f"{_ENGINE}._forward_prologue", f"for module in self.module.modules():\n    {_MARK}"),),
     fixed=(Source(f"{_ENGINE}._forward_prologue", "ensure_zero_ordered_dict(module)"),),

@@ -1,15 +1,12 @@
 """ZeRO-3, torch >= 2.5: a module attached after initialize: "'dict' object has no attribute '_in_forward'".
 
-Why: in each forward pass the engine marks the parameter container of all modules. ZeRO-3 has replaced the containers
-    by its own in `deepspeed.initialize`; a module attached since then (an adapter) has torch's, which is a plain dict
-    from torch 2.5 on and takes no attribute: AttributeError.
-How: gives such a module ZeRO-3's container before it is marked, as upstream does from 0.19.1 on, and leaves one that
-    came during the forward pass alone; up to 0.15.1 the container takes parameters that ZeRO-3 does not know, too. They
-    stay what they are: whole, and in no optimizer of DeepSpeed. From 0.16.5 on this stands in other functions: see
-    zero3_late_attached_module.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/6961, fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/8009 (0.19.1).
-Retire: when DeepSpeed 0.16.4 is no longer supported here.
+Why: in each forward pass the engine marks the parameter containers of all modules. ZeRO-3 replaces the containers with
+    its own in `deepspeed.initialize`; a module attached later (an adapter) has torch's, a plain dict since torch 2.5,
+    which accepts no attribute: AttributeError.
+How: gives such a module ZeRO-3's container before it is marked, as upstream does since 0.19.1, and ignores a module
+    that was attached during the forward pass; through 0.15.1 the container also accepts parameters that ZeRO-3 does not
+    know. They do not change: they are not partitioned, and belong to no DeepSpeed optimizer. Since 0.16.5 this code is
+    in other functions: see zero3_late_attached_module.
 """
 
 from __future__ import annotations
@@ -25,9 +22,9 @@ _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _MARK, _UNMARK = "module._parameters._in_forward = True", "module._parameters._in_forward = False"
 
 PATCH = Patch(
-    title="ZeRO-3, torch >= 2.5: 'dict' object has no attribute '_in_forward' after attaching a module (up to 0.16.4)",
+    title="ZeRO-3, torch >= 2.5: 'dict' object has no attribute '_in_forward' after attaching a module (before 0.16.5)",
     severity=Severity.CRASH,
-    # the fault is older, but nothing older than 0.12.0 has been run
+    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0,<0.16.5", "torch": ">=2.5.0.dev0"},
     changes=(
         Edit(
@@ -49,10 +46,10 @@ PATCH = Patch(
         ),
     ),
     symptom="'dict' object has no attribute '_in_forward'",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/6961",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8009",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/6961": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8009": "fixed in 0.19.1",
+    },
     fixed_in=None,
     continued_by="zero3_late_attached_module",
     present=(Source(f"{_ENGINE}.forward", f"for module in self.module.modules():\n    {_MARK}"),),

@@ -1,15 +1,12 @@
 """`torch.autocast` around the engine: "torch.autocast is enabled outside DeepSpeed, but not in the DeepSpeed config".
 
-Why: 0.17.2 to 0.17.5 refuse a forward pass within `torch.autocast` unless the config has `torch_autocast`, under each
-    ZeRO stage. Trainers that put forward pass and loss into one autocast context, as they do without DeepSpeed, stop
-    with an AssertionError.
-How: warns once, as upstream does from 0.17.6 on, and goes on. The engine's own autocast context, which is off where
-    the config does not ask for it, is entered next: in the module the engine's precision holds, around it the user's.
-Changes: for nobody who could train. What 0.17.1 computed within such a context was autocast in the module too; in
-    0.17.6, and with the patch, it is not.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/6993 (0.17.2), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/7543 (0.17.6).
-Retire: when DeepSpeed 0.17.5 is no longer supported here.
+Why: 0.17.2 to 0.17.5 reject a forward pass within `torch.autocast` unless the config has `torch_autocast`, with every
+    ZeRO stage. Trainers that run forward pass and loss in one autocast context, as they do without DeepSpeed, stop with
+    an AssertionError.
+How: warns once, as upstream does since 0.17.6, and continues. The engine then enters its own autocast context, which is
+    off unless the config asks for it: inside the module the engine's precision applies, around it the user's.
+Changes: nothing for jobs that could train. 0.17.1 applied such a context to the module too; 0.17.6, and the patch, do
+    not.
 """
 
 from __future__ import annotations
@@ -42,10 +39,10 @@ PATCH = Patch(
         ),
     ),
     symptom=_MESSAGE,
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/6993",
-        "https://github.com/deepspeedai/DeepSpeed/pull/7543",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/6993": "introduced in 0.17.2",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7543": "fixed in 0.17.6",
+    },
     fixed_in="0.17.6",
     present=(Source(_FORWARD, "validate_nested_autocast(self)"),),
     fixed=(Source(_FORWARD, "autocast_if_enabled(self)"),),
@@ -57,12 +54,10 @@ _STEPS = 2
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
 
     def trained(nested: bool) -> dict[str, Any]:
-        model = MLP()
-        batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+        model = lab.models.MLP()
+        batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
         config = {
             "train_micro_batch_size_per_gpu": len(batches[0][0]),
             "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
@@ -86,7 +81,7 @@ def reproduce(lab: Lab) -> str:
         if _MESSAGE in str(error):
             raise BugPresent(f"in the first forward pass: {str(error).split('. ')[0]}") from error
         raise
-    difference = largest_difference(parameters, expected)
-    # up to 0.17.1 autocast reaches the module: bf16 rounds elsewhere
+    difference = lab.reference.largest_difference(parameters, expected)
+    # through 0.17.1 autocast reaches the module: bf16 rounds elsewhere
     assert difference.relative < 2e-2, f"after {_STEPS} steps {difference}"
-    return f"after {_STEPS} steps the parameters are those without autocast within {difference.relative:.1e}"
+    return f"after {_STEPS} steps the parameters match those without autocast within {difference.relative:.1e}"

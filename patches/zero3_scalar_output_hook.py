@@ -1,12 +1,10 @@
 """ZeRO-3: a sub-module that returns a number or a string: "vars() argument must have __dict__ attribute".
 
-Why: after each module's forward pass ZeRO-3 looks for parameters among its outputs. What is neither None, a tensor, a
-    list, a tuple nor a dict it takes apart with `vars`, which knows objects with a `__dict__` only: TypeError for an
+Why: after each module's forward pass ZeRO-3 looks for parameters among its outputs. It inspects outputs other than
+    None, tensors, lists, tuples and dicts with `vars`, which accepts only objects with a `__dict__`: TypeError for an
     int, a float, a bool or a str, and for objects with `__slots__`.
-How: gives DeepSpeed's module a `vars` of its own, which finds nothing where there is no `__dict__`. The name stands
-    in that module once; the function that it stands in was renamed in 0.16.4.
-Upstream: not fixed up to 0.19.8; https://github.com/deepspeedai/DeepSpeed/issues/7442.
-Retire: when no release without a fix is supported here; see https://github.com/deepspeedai/DeepSpeed/issues/7442.
+How: gives DeepSpeed's module its own `vars`, which returns nothing for objects without `__dict__`. That module uses the
+    name once, in a function that was renamed in 0.16.4.
 """
 
 from __future__ import annotations
@@ -32,9 +30,11 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.12.0"},
     changes=(Provide(_MODULE, "vars", _attributes),),
     symptom=r"_post_forward_module_hook[\s\S]*vars\(\) argument must have __dict__ attribute",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/issues/7442",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7442": "reported",
+    },
     fixed_in=None,
-    # where nothing calls vars, another one does no harm
+    # where nothing calls vars, replacing it does no harm
     present=(Source(_MODULE, "FWD_MODULE_STACK = list()"),),
 )
 
@@ -44,8 +44,6 @@ _STEPS = 2
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference, train
 
     class Length(torch.nn.Module):  # type: ignore[misc,name-defined]
         def forward(self, x: Any) -> int:
@@ -58,7 +56,7 @@ def reproduce(lab: Lab) -> str:
     class Scaled(torch.nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.net, self.length, self.kind = MLP(), Length(), Kind()
+            self.net, self.length, self.kind = lab.models.MLP(), Length(), Kind()
 
         def forward(self, x: Any) -> Any:
             return self.net(x) * (0.5 if self.kind(self.length(x)) == "half" else 1.0)
@@ -66,9 +64,9 @@ def reproduce(lab: Lab) -> str:
     def loss(model: Any, inputs: Any, targets: Any) -> Any:
         return torch.nn.functional.mse_loss(model(inputs), targets)
 
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
     model = Scaled()
-    expected = train(model, [[b] for b in batches], lambda *b: loss(model, *b), "SGD", lr=_LEARNING_RATE)
+    right = lab.reference.train(model, [[b] for b in batches], lambda *b: loss(model, *b), "SGD", lr=_LEARNING_RATE)
 
     model = Scaled()
     config = {
@@ -86,6 +84,4 @@ def reproduce(lab: Lab) -> str:
             raise
         engine.backward(value)
         engine.step()
-    difference = largest_difference(lab.parameters(engine), expected.parameters)
-    assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
-    return f"after {_STEPS} steps the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return lab.reference.compare(lab.parameters(engine), right.parameters, after=f"after {_STEPS} steps")

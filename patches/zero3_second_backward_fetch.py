@@ -1,16 +1,13 @@
 """ZeRO-3: a second backward pass through the same graph fails, "The size of tensor a (0) must match".
 
 Why: two losses of one forward pass, each with its own `engine.backward`, the first with `retain_graph=True`. The first
-    backward pass releases each module's parameters behind it, and the second does not fetch them: a module is fetched
-    for as many backward passes as its forward passes. It fails in the last module whose parameters are not persistent
-    (`stage3_param_persistence_threshold`); with reentrant checkpointing by "Expected weight to be of same shape as
-    normalized_shape, but got weight of shape [0]".
-How: a module is fetched for each backward pass. What the second one has fetched stays until the end of that pass from
-    0.19.3 on, up to there until the optimizer's step or the next forward pass: it needs memory for the whole
+    backward pass releases each module's parameters as it proceeds, and the second does not fetch them: a module is
+    fetched for as many backward passes as it had forward passes. It fails in the last module whose parameters are not
+    persistent (`stage3_param_persistence_threshold`); with reentrant checkpointing by "Expected weight to be of same
+    shape as normalized_shape, but got weight of shape [0]".
+How: a module is fetched for each backward pass. The parameters that the second one fetches stay until the end of that
+    pass since 0.19.3, before that until the optimizer step or the next forward pass: it needs memory for the whole
     parameters. One `backward` of the sum of the losses does not.
-Upstream: not fixed in 0.19.8: https://github.com/deepspeedai/DeepSpeed/issues/3539; open pull requests:
-    https://github.com/deepspeedai/DeepSpeed/pull/8045, https://github.com/deepspeedai/DeepSpeed/pull/8135.
-Retire: when no release without a fix is supported here; see https://github.com/deepspeedai/DeepSpeed/pull/8045.
 """
 
 from __future__ import annotations
@@ -25,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Expected(int):
-    """How many backward passes a module is still to be fetched for, by its forward passes; one more may come."""
+    """Backward passes that a module is still fetched for, by its forward passes; one more is always possible."""
 
     def __gt__(self, other: int) -> bool:
-        return True  # the caller asks whether it is above 0, in a function whose name differs between releases
+        return True  # the caller checks for > 0, in a function whose name differs between releases
 
     def __sub__(self, other: int) -> Expected:
         return Expected(max(0, int(self) - other))
@@ -37,22 +34,22 @@ class Expected(int):
 PATCH = Patch(
     title="ZeRO-3: a second backward pass through the same graph: The size of tensor a (0) must match",
     severity=Severity.CRASH,
-    # the fault is older, but nothing older than 0.12.0 has been run
+    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
             "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload.pre_sub_module_backward_function",
             before="param_coordinator.trace_prologue(sub_module)",
-            code=f"from {__name__} import Expected\n"
-            "sub_module.applied_pre_backward_ref_cnt = Expected(sub_module.applied_pre_backward_ref_cnt)",
+            code="sub_module.applied_pre_backward_ref_cnt = Expected(sub_module.applied_pre_backward_ref_cnt)",
+            uses=(Expected,),
         ),
     ),
     symptom=r"The size of tensor a \(0\) must match the size of tensor b",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/3539",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8045",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8135",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/3539": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8045": "related: proposed fix",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8135": "related: proposed fix",
+    },
     fixed_in=None,
 )
 
@@ -62,13 +59,10 @@ _STEPS = 3
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference, train
-
     losses = (torch.nn.functional.mse_loss, torch.nn.functional.l1_loss)
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
-    model = MLP()
-    expected = train(
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    model = lab.models.MLP()
+    right = lab.reference.train(
         model,
         [[batch] for batch in batches],
         lambda inputs, targets: sum(loss(model(inputs), targets) for loss in losses),
@@ -76,7 +70,7 @@ def reproduce(lab: Lab) -> str:
         lr=_LEARNING_RATE,
     ).parameters
 
-    model = MLP()
+    model = lab.models.MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
         "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
@@ -93,7 +87,6 @@ def reproduce(lab: Lab) -> str:
                 raise BugPresent(f"in the second backward pass: {str(error).splitlines()[0][:110]}") from error
             raise
         engine.step()
-
-    difference = largest_difference(lab.parameters(engine), expected)
-    assert difference.relative < 1e-5, f"after {_STEPS} steps of two losses {difference}"
-    return f"after {_STEPS} steps of two losses the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return lab.reference.compare(
+        lab.parameters(engine), right, within=1e-5, after=f"after {_STEPS} steps of two losses"
+    )

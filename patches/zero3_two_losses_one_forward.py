@@ -1,28 +1,25 @@
-"""ZeRO-3: of several backward passes after one forward pass only the last counts.
+"""ZeRO-3: only the last of several backward passes after one forward pass is used.
 
-Why: with ZeRO-3 a gradient is copied into its buffer in the first micro-batch of a step and added in later ones. Up
-    to 0.18.4 the end of a backward pass counted the micro-batches; since 0.18.5 the next forward pass does. A second
-    backward pass before it (two losses of one forward pass, each with its own `backward`) copies again: the gradient
-    of the first loss is lost, for each parameter that both reach. Nothing fails. With gradient accumulation it is the
-    first micro-batch of each step that loses.
-How: notes which parameters have had a gradient since the last forward pass, `zero_grad` or step, and adds for these.
-    Reentrant checkpointing, for which 0.18.5 made the change, has one gradient per parameter and stays as it is, and
-    so does a backward pass that was broken off: the next forward pass starts anew. SuperOffload and ZenFlow, which
-    have code of their own, are not covered.
-Changes: for whoever calls `backward` more than once per forward pass under ZeRO-3, with any optimizer offload:
-    gradients become the sum, as in plain PyTorch and as up to 0.18.4. One backward pass per forward pass: bit for bit
-    as before. A checkpoint from without the patch loads; its parameters and moments were made of the last loss's
+Why: ZeRO-3 copies a gradient into its buffer in the first micro-batch of a step and adds it in later ones. Through
+    0.18.4 the end of a backward pass counted micro-batches; since 0.18.5 the next forward pass does. A second backward
+    pass before it (two losses of one forward pass, each with its own `backward`) copies again: the gradient of the
+    first loss is lost, for each parameter that both reach. Nothing fails. With gradient accumulation the first
+    micro-batch of each step is the one that loses it.
+How: records which parameters have had a gradient since the last forward pass, `zero_grad` or step, and adds for these.
+    Reentrant checkpointing, for which 0.18.5 made the change, produces one gradient per parameter and is unchanged, as
+    is an interrupted backward pass: the next forward pass starts anew. SuperOffload and ZenFlow, which have their own
+    code, are not covered.
+Changes: for callers that run `backward` more than once per forward pass with ZeRO-3, with any optimizer offload:
+    gradients become the sum, as in plain PyTorch and as through 0.18.4. One backward pass per forward pass is
+    bit-identical. A checkpoint written without the patch loads; its parameters and moments come from the last loss's
     gradients alone.
-Upstream: brought by https://github.com/deepspeedai/DeepSpeed/pull/7780 (0.18.5); an open pull request that is about
-    several losses: https://github.com/deepspeedai/DeepSpeed/pull/8135.
-Retire: when no release without a fix is supported here; see https://github.com/deepspeedai/DeepSpeed/pull/8135.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -31,7 +28,7 @@ _OPTIMIZER = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
 _FORGET = "self._dsfix_reduced = set()"
 
 PATCH = Patch(
-    title="ZeRO-3: several backward passes after one forward pass: only the last one's gradient counts",
+    title="ZeRO-3: only the last of several backward passes after one forward pass is used",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.18.5"},
     changes=(
@@ -50,10 +47,10 @@ PATCH = Patch(
         Edit(f"{_OPTIMIZER}._pre_step", after="self.micro_step_id = 0", code=_FORGET),
     ),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/7780",
-        "https://github.com/deepspeedai/DeepSpeed/pull/8135",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7780": "introduced in 0.18.5",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8135": "related: proposed fix for several losses",
+    },
     fixed_in=None,
     present=(
         Source(f"{_OPTIMIZER}.independent_gradient_partition_epilogue", "self._epilogue_ran_this_backward = True"),
@@ -66,15 +63,13 @@ _STEPS = 2
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference, train
 
     class Pair(torch.nn.Module):  # type: ignore[misc,name-defined]
-        """Two graphs from one forward pass; nothing has to be retained."""
+        """Two graphs from one forward pass; no graph has to be retained."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.net = MLP()
+            self.net = lab.models.MLP()
 
         def forward(self, left: Any, right: Any) -> Any:
             return self.net(left), self.net(right)
@@ -83,12 +78,15 @@ def reproduce(lab: Lab) -> str:
         left, right = model(left, right)
         return torch.nn.functional.mse_loss(left, left_targets), torch.nn.functional.l1_loss(right, right_targets)
 
-    batches = [(*regression_batch(rank=0, step=step), *regression_batch(rank=1, step=step)) for step in range(_STEPS)]
+    batches = [
+        (*lab.models.regression_batch(rank=0, step=step), *lab.models.regression_batch(rank=1, step=step))
+        for step in range(_STEPS)
+    ]
     steps = [[batch] for batch in batches]
     model = Pair()
-    expected = train(model, steps, lambda *batch: sum(losses(model, *batch)), "SGD", lr=_LEARNING_RATE)
+    right = lab.reference.train(model, steps, lambda *batch: sum(losses(model, *batch)), "SGD", lr=_LEARNING_RATE)
     model = Pair()
-    last_only = train(model, steps, lambda *batch: losses(model, *batch)[1], "SGD", lr=_LEARNING_RATE)
+    last_only = lab.reference.train(model, steps, lambda *batch: losses(model, *batch)[1], "SGD", lr=_LEARNING_RATE)
 
     model = Pair()
     config = {
@@ -101,11 +99,9 @@ def reproduce(lab: Lab) -> str:
         for loss in losses(engine, *(tensor.to(lab.device) for tensor in batch)):
             engine.backward(loss)
         engine.step()
-
-    parameters = lab.parameters(engine)
-    done = f"after {_STEPS} steps of two losses"
-    difference = largest_difference(parameters, expected.parameters)
-    if largest_difference(parameters, last_only.parameters).relative < 1e-4 < difference.relative:
-        raise BugPresent(f"{done} the parameters are those of the second loss alone: {difference}")
-    assert difference.relative < 1e-4, f"{done} {difference}"
-    return f"{done} the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return lab.reference.compare(
+        lab.parameters(engine),
+        right.parameters,
+        {"those of the second loss alone": last_only.parameters},
+        after=f"after {_STEPS} steps of two losses",
+    )

@@ -1,16 +1,13 @@
-"""ZeRO-1 to 3 with torch's Adagrad and several parameter groups: IndexError, or the groups' options are gone.
+"""ZeRO-1 to 3 with torch's Adagrad and several parameter groups: IndexError, or the groups' options are lost.
 
-Why: torch's Adagrad makes its state when it is made, for the model's parameters and not for ZeRO's partitions of them.
-    ZeRO therefore makes another one, of all partitions as one group and with the options that the first was made with.
-    With several groups the first step fails, IndexError. With one group its own learning rate and weight decay count
-    no more; nor do those that the script, or a schedule that holds the optimizer, sets later.
-How: the optimizer stays the one that it is, with its groups, and gets the state of that other one.
-Changes: torch's Adagrad with one group that has options of its own: they count. Several groups train for the first
-    time. Others: bit for bit as before. A checkpoint written without the patch brings with it the options that it was
-    trained with: set the group's own again after `load_checkpoint`.
-Upstream: not fixed in 0.19.8, and not known to be reported; brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/3401.
-Retire: when DeepSpeed 0.19.8 is no longer supported here, if a release after it keeps the groups.
+Why: torch's Adagrad creates its state at construction, for the model's parameters and not for ZeRO's partitions of
+    them. ZeRO therefore creates another one, of all partitions as one group and with the options the first was
+    constructed with. With several groups the first step fails, IndexError. With one group its own learning rate and
+    weight decay are no longer used; nor are those that the script, or a schedule that holds the optimizer, sets later.
+How: keeps the optimizer, with its groups, and gives it the state of the other one.
+Changes: torch's Adagrad with one group that has its own options: they are used. Several groups train for the first
+    time. Others are bit-identical. A checkpoint written without the patch restores the options it was trained with:
+    set the group's own again after `load_checkpoint`.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def allocate(optimizer: Any, partitions: Iterable[Any]) -> None:
-    """The state of this Adagrad becomes that of the partitions."""
+    """Replace the state of this Adagrad by that of the partitions."""
     import torch
 
     fresh = torch.optim.Adagrad(list(partitions), **optimizer.defaults)
@@ -34,15 +31,16 @@ def allocate(optimizer: Any, partitions: Iterable[Any]) -> None:
 
 
 PATCH = Patch(
-    title="ZeRO-1 to 3 + torch's Adagrad + several parameter groups: IndexError, or the groups' options are gone",
+    title="ZeRO-1 to 3 + torch's Adagrad + several parameter groups: IndexError, or the groups' options are lost",
     severity=Severity.CRASH,
-    # the fault is older, but nothing older than 0.12.0 has been run
+    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0"},
     changes=tuple(
         Edit(
             f"deepspeed.runtime.zero.{optimizer}.initialize_optimizer_states",
             replace=f"self.optimizer = torch.optim.Adagrad(self.{partitions}, **self.optimizer.defaults)",
-            code=f"from {__name__} import allocate\nallocate(self.optimizer, self.{partitions})",
+            code=f"allocate(self.optimizer, self.{partitions})",
+            uses=(allocate,),
         )
         for optimizer, partitions in (
             ("stage_1_and_2:DeepSpeedZeroOptimizer", "single_partition_of_fp32_groups"),
@@ -51,7 +49,9 @@ PATCH = Patch(
     ),
     symptom=r"(?:original_param_groups\[group_no\]|optimizer\.param_groups\[param_group_idx?\]\['params'\])"
     r".*\n(?:.*\^.*\n)?.*IndexError: list index out of range",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/3401",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/3401": "introduced",
+    },
     fixed_in=None,
 )
 
@@ -62,14 +62,11 @@ _STEPS = 3
 
 
 def reproduce(lab: Lab) -> str:
-    torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
-
-    batches = [regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    torch, largest_difference = lab.torch, lab.reference.largest_difference
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
 
     def made(model: Any, several: bool) -> Any:
-        """Adagrad of two groups with rates of their own, or of one that has its own."""
+        """Adagrad of two groups with a learning rate each, or of one with its own."""
         parts = (model.blocks, model.head) if several else (model,)
         groups = [{"params": list(part.parameters()), "lr": rate} for part, rate in zip(parts, _RATES)]
         groups[0]["weight_decay"] = _DECAY
@@ -82,15 +79,15 @@ def reproduce(lab: Lab) -> str:
             optimizer.step()
         return {name: p.detach() for name, p in model.named_parameters()}
 
-    faults, largest = [], 0.0
+    seen, largest = [], 0.0
     for stage in (1, 2, 3):
         for several in (True, False):
             case = f"ZeRO-{stage}, {'two groups' if several else 'one group'}"
-            model = MLP()
+            model = lab.models.MLP()
             expected = plain(model, made(model, several))
-            model = MLP()
+            model = lab.models.MLP()
             without_options = plain(model, torch.optim.Adagrad(model.parameters(), lr=_DEFAULT_RATE))
-            model = MLP()
+            model = lab.models.MLP()
             config = {"train_micro_batch_size_per_gpu": len(batches[0][0]), "zero_optimization": {"stage": stage}}
             engine = lab.initialize(model, config, optimizer=made(model, several))
             try:
@@ -101,15 +98,15 @@ def reproduce(lab: Lab) -> str:
             except IndexError as error:
                 if not several:
                     raise
-                faults.append(f"{case}: {error}")
+                seen.append(f"{case}: {error}")
                 continue
             parameters = lab.parameters(engine)
             difference = largest_difference(parameters, expected)
             if not several and largest_difference(parameters, without_options).relative < 1e-5 < difference.relative:
-                faults.append(f"{case}: off {difference.relative:.2g}")
+                seen.append(f"{case}: off {difference.relative:.2g}")
                 continue
             assert difference.relative < 1e-5, f"{case}: {difference}"
             largest = max(largest, difference.relative)
-    if faults:
-        raise BugPresent("; ".join(faults))
-    return f"ZeRO-1 to 3, one group and two: after {_STEPS} steps plain Adagrad's parameters within {largest:.1e}"
+    if seen:
+        raise BugPresent("; ".join(seen))
+    return f"ZeRO-1 to 3, one and two groups: after {_STEPS} steps the parameters match Adagrad within {largest:.1e}"

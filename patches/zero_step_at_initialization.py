@@ -1,20 +1,17 @@
-"""ZeRO-1 to 3, and bf16: the optimizer makes a step before the training.
+"""ZeRO-1 to 3, and bf16: the optimizer takes a step before training starts.
 
-Why: the optimizers of ZeRO and of bf16 training allocate the optimizer's state by a step with gradients of zero. It
-    counts: AdamW and SGD with weight decay decay each weight once more, Adam with L2 regularization moves it by about
-    the learning rate, and Adam is one step ahead in its bias correction: the first real update is 0.74 of what it
-    should be (betas 0.9 and 0.999). Nothing shows it.
-How: during that step learning rate and weight decay are zero; then steps are counted from zero again. Of torch's
-    optimizers ASGD and Rprop begin from the learning rate and keep it, without ASGD's decay; what NAdam multiplies and
-    ASGD averages begins anew. Upstream leaves the step out, and for that links the state to the parameters later. Not
-    cured: SGD with `dampening`, which damps its first real step as well.
-Changes: all jobs with ZeRO or bf16 and an optimizer with weight decay, or Adam of any kind: the training begins with
-    the model's own weights, and with Adam its first updates are larger. A job that resumes from a checkpoint written
-    without the patch goes on as it would have: its weights were decayed once too often, and Adam's steps count one
-    more.
-Upstream: fixed by https://github.com/deepspeedai/DeepSpeed/pull/5104 (0.13.2). fp16 without ZeRO:
-    fp16_step_at_initialization.
-Retire: when DeepSpeed 0.13.1 is no longer supported here.
+Why: the optimizers of ZeRO and of bf16 training allocate the optimizer state by a step with zero gradients. It counts:
+    AdamW and SGD with weight decay decay each weight once more, Adam with L2 regularization moves it by about the
+    learning rate, and Adam is one step ahead in its bias correction: the first real update is 0.74 of what it should be
+    (betas 0.9 and 0.999). Nothing shows it.
+How: during that step learning rate and weight decay are zero; afterwards the step count is reset to zero. Of torch's
+    optimizers, ASGD and Rprop start from the learning rate and keep it, without ASGD's decay; NAdam's product and
+    ASGD's average are reset. Upstream omits the step, and therefore links the state to the parameters later. Not fixed:
+    SGD with `dampening`, which also damps its first real step.
+Changes: all jobs with ZeRO or bf16 and an optimizer with weight decay, or Adam of any kind: training starts from the
+    model's own weights, and with Adam its first updates are larger. A job that resumes from a checkpoint written
+    without the patch continues as it would have: its weights were decayed once too often, and Adam's step count is one
+    too high. fp16 without ZeRO: see fp16_step_at_initialization.
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _ZERO = "deepspeed.runtime.zero"
@@ -32,13 +30,13 @@ _BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
 
 
 def allocate(zero: Any, step: Callable[..., Any], *args: Any) -> None:
-    """Makes the step that allocates the optimizer's state, and takes back all else that it does."""
-    # ZeRO-3 has a second optimizer where it offloads in part
+    """Take the step that allocates the optimizer state, and revert its other effects."""
+    # ZeRO-3 has a second optimizer for partial offload
     optimizers = [zero.optimizer, *filter(None, [getattr(zero, "backup_optimizer", None)])]
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     options = [{name: value for name, value in group.items() if name != "params"} for group in groups]
     for group in groups:
-        # ASGD, Rprop: their state begins from the learning rate, and a gradient of zero moves nothing
+        # ASGD, Rprop: their state starts from the learning rate, and a zero gradient moves nothing
         begins_from_lr = "lambd" in group or "step_sizes" in group
         idle = ("lambd", "weight_decay") if begins_from_lr else ("lr", "weight_decay")
         group.update({name: 0.0 for name in idle if group.get(name) is not None})
@@ -52,7 +50,7 @@ def allocate(zero: Any, step: Callable[..., Any], *args: Any) -> None:
         for name, value in (("mu_product", 1.0), ("ax", 0.0)):  # NAdam, ASGD
             if hasattr(state.get(name), "fill_"):
                 state[name].fill_(value)
-    # DeepSpeed's and torch's optimizers count with the state, apex's with the group
+    # DeepSpeed's and torch's optimizers count steps in the state, apex's in the group
     for counter in (*states, *groups):
         if hasattr(counter.get("step"), "zero_"):
             counter["step"].zero_()
@@ -60,30 +58,40 @@ def allocate(zero: Any, step: Callable[..., Any], *args: Any) -> None:
             counter["step"] = 0
 
 
+def _meets(job: Job) -> bool:
+    wrapped = job.stage in (1, 2, 3) or (job.may_be("bf16") and job.fp32_gradients)
+    return wrapped and job.optimizer in ("adam", "adamw")
+
+
 PATCH = Patch(
-    title="ZeRO-1 to 3, and bf16: the optimizer makes a step before the training",
+    title="ZeRO-1 to 3, and bf16: the optimizer takes a step before training starts",
     severity=Severity.WRONG_RESULT,
-    # the fault is older, but nothing older than 0.12.0 has been run
+    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0,<0.13.2"},
     changes=(
         *(
             Edit(
                 f"{optimizer}.initialize_optimizer_states",
                 replace="self.optimizer.step()",
-                code=f"from {__name__} import allocate\nallocate(self, self.optimizer.step)",
+                code="allocate(self, self.optimizer.step)",
+                uses=(allocate,),
             )
             for optimizer in (f"{_ZERO}.stage_1_and_2:DeepSpeedZeroOptimizer", _BF16)
         ),
         Edit(
             f"{_ZERO}.stage3:DeepSpeedZeroOptimizer_Stage3.initialize_optimizer_states",
             replace="self._optimizer_step(i)",
-            code=f"from {__name__} import allocate\nallocate(self, self._optimizer_step, i)",
+            code="allocate(self, self._optimizer_step, i)",
+            uses=(allocate,),
         ),
     ),
     symptom="",
-    upstream=("https://github.com/deepspeedai/DeepSpeed/pull/5104",),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/5104": "fixed in 0.13.2",
+    },
     fixed_in="0.13.2",
     fixed=(Source(f"{_BF16}.step", "self._lazy_init_hp_params_optimizer_state()"),),
+    config=_meets,
 )
 
 
@@ -98,7 +106,7 @@ def reproduce(lab: Lab) -> str:
     bf16 = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
     try:
         cases["bf16"] = initial_step.compare(lab, torch.bfloat16, bf16)
-    except NotImplementedError as error:  # what newer releases say to this config
+    except NotImplementedError as error:  # later releases reject this config
         if "unsupported mix" not in str(error):
             raise
     return initial_step.report(cases)

@@ -1,22 +1,22 @@
-"""`zero_to_fp32` of DeepSpeed 0.16.0 writes uninitialized memory in place of the weights.
+"""`zero_to_fp32` of DeepSpeed 0.16.0 writes uninitialized memory instead of the weights.
 
-Why: to find out how the weights go into files, `convert_zero_checkpoint_to_fp32_state_dict` has `to_torch_tensor` put
-    empty tensors into a state_dict. In 0.16.0 that is the very state_dict that is written afterwards: the files have
-    all names and shapes, and whatever was in memory: zeros, or remains of other tensors. Nothing fails.
-    `get_fp32_state_dict_from_zero_checkpoint` and `max_shard_size=None` do not go this way, and are right.
+Why: to find out how to split the weights into files, `convert_zero_checkpoint_to_fp32_state_dict` has `to_torch_tensor`
+    put empty tensors into a state_dict. In 0.16.0 that is the same state_dict that is then written: the files have all
+    names and shapes, and whatever was in memory: zeros, or remains of other tensors. Nothing fails.
+    `get_fp32_state_dict_from_zero_checkpoint` and `max_shard_size=None` take another path, and are right.
 How: `to_torch_tensor` works on a copy of the state_dict. The copy `zero_to_fp32.py` in the checkpoint's directory, run
     as a program, is out of dsfix's reach: call the installed module's function, or run another release's file.
-Changes: the files hold the weights. What was written without the patch is no use; the checkpoint is intact: convert it
-    again.
-Upstream: https://github.com/deepspeedai/DeepSpeed/issues/6791, brought by
-    https://github.com/deepspeedai/DeepSpeed/pull/6658 (0.16.0), fixed by
-    https://github.com/deepspeedai/DeepSpeed/pull/6792 (0.16.1).
-Retire: when DeepSpeed 0.16.0 is no longer supported here.
+Changes: the files contain the weights. Files written without the patch are useless; the checkpoint is intact: convert
+    it again.
 """
 
 from __future__ import annotations
 
+import inspect
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 _CONVERT = "deepspeed.utils.zero_to_fp32:to_torch_tensor"
 
 PATCH = Patch(
-    title="zero_to_fp32 writes uninitialized memory in place of the weights",
+    title="zero_to_fp32 writes uninitialized memory instead of the weights",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.16.0,<0.16.1"},
     changes=(Edit(_CONVERT, before="converted_tensors = {}", code="state_dict = state_dict.copy()"),),
     symptom="",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/6791",
-        "https://github.com/deepspeedai/DeepSpeed/pull/6658",
-        "https://github.com/deepspeedai/DeepSpeed/pull/6792",
-    ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/6791": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/6658": "introduced in 0.16.0",
+        "https://github.com/deepspeedai/DeepSpeed/pull/6792": "fixed in 0.16.1",
+    },
     fixed_in="0.16.1",
     present=(Source(_CONVERT, "state_dict[name] = torch.empty(tensor.shape, dtype=tensor.dtype)"),),
     fixed=(Source(_CONVERT, "torch_state_dict[name] = torch.empty(tensor.shape, dtype=tensor.dtype)"),),
@@ -45,36 +45,30 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     from dsfix.lab.checkpoints import train
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
 
     worst = 0.0
     for stage in (2, 3):
-        model = MLP()
+        model = lab.models.MLP()
         config = {
             "train_micro_batch_size_per_gpu": 4,
             "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
             "zero_optimization": {"stage": stage},
         }
         engine = lab.initialize(model, config, model_parameters=model.parameters())
-        train(lab, engine, [regression_batch(rank=0, step=0)])
+        train(lab, engine, [lab.models.regression_batch(rank=0, step=0)])
         root = lab.tmp / f"zero{stage}"
         engine.save_checkpoint(str(root), tag="saved")
         weights = _converted(torch, root)
         if any(bool(weight.isnan().any()) for weight in weights.values()):
-            raise BugPresent(f"of a ZeRO-{stage} checkpoint uninitialized memory was written")
-        difference = largest_difference(weights, lab.parameters(engine))
+            raise BugPresent(f"uninitialized memory was written for a ZeRO-{stage} checkpoint")
+        difference = lab.reference.largest_difference(weights, lab.parameters(engine))
         assert difference.relative < 1e-6, f"ZeRO-{stage}: {difference}"
         worst = max(worst, difference.relative)
-    return f"the fp32 weights of ZeRO-2 and ZeRO-3 checkpoints are the models' within {worst:.1e}"
+    return f"the fp32 weights of ZeRO-2 and ZeRO-3 checkpoints match the models' within {worst:.1e}"
 
 
 def _converted(torch: Any, root: Any) -> dict[str, Any]:
-    """What is written of the checkpoint; memory that is not initialized is nan."""
-    import inspect
-    import sys
-    from unittest import mock
-
+    """The weights written from the checkpoint; uninitialized memory is nan."""
     try:
         from deepspeed.utils import zero_to_fp32  # type: ignore[import-not-found,unused-ignore]
     except ModuleNotFoundError as error:
@@ -95,8 +89,7 @@ def _converted(torch: Any, root: Any) -> dict[str, Any]:
 
 
 def _hub() -> Any:
-    """In place of huggingface_hub, of which zero_to_fp32 asks how the weights go into files: all into one."""
-    from types import ModuleType, SimpleNamespace
+    """A stand-in for huggingface_hub, which tells zero_to_fp32 how to split the weights into files: one file."""
 
     def split(state_dict: dict[str, Any], filename_pattern: str, **_: Any) -> Any:
         return SimpleNamespace(

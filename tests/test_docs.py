@@ -1,38 +1,36 @@
-"""The documents tell of every patch, and every patch tells its story."""
+"""Every patch is documented, and the pages agree with the code. Each test lists its offenders."""
 
 import ast
+import importlib
 import inspect
+import pkgutil
 import re
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
+import dsfix.cli
 from dsfix.engine import registry
+from dsfix.engine.outcome import Outcome
 from dsfix.patch import Severity
+from matrix import table
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ENTRIES = registry.catalogue()
+PATCHES = {patch_id: entry.patch for patch_id, entry in ENTRIES.items()}
+WRITTEN = ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((CHECKOUT / "docs").glob("*.md"))))
 SECTION = re.compile(r"^(Why|How|Changes|Upstream|Retire): (.*(?:\n(?!\w+: ).*)*)", re.M)
+LINK = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues/\d+|pull/\d+|commit/[0-9a-f]{7,40})")
+SILENT = (Severity.WRONG_RESULT, Severity.LEAK, Severity.USABILITY)
 
 # what the interpreter or dsfix itself has loaded, and small modules
 CHEAP = {
     *("__future__", "collections.abc", "contextlib", "copy", "datetime", "dsfix.patch", "functools", "gc"),
-    *(
-        "importlib.util",
-        "itertools",
-        "logging",
-        "os",
-        "pickle",
-        "re",
-        "shutil",
-        "sys",
-        "threading",
-        "traceback",
-        "typing",
-    ),
+    *("importlib.util", "inspect", "itertools", "logging", "os", "packaging.version", "pickle", "re", "shutil", "sys"),
+    *("threading", "traceback", "types", "typing"),
 }
-
-each_patch = pytest.mark.parametrize("patch_id", ENTRIES)
+LAB_WITH_TORCH = r"import torch|dsfix\.lab\.(models|reference|half|outputs|pipeline|empty_parameter)"
 
 
 def _page(name):
@@ -40,99 +38,173 @@ def _page(name):
 
 
 def _sections(patch_id):
-    return {name: " ".join(text.split()) for name, text in SECTION.findall(ENTRIES[patch_id].docstring)}
+    return {
+        name: " ".join(text.split()) for name, text in SECTION.findall(inspect.cleandoc(ENTRIES[patch_id].docstring))
+    }
+
+
+def _source(patch_id):
+    return inspect.getsource(ENTRIES[patch_id].module)
 
 
 def test_no_patch_is_broken():
     assert registry.load()[1] == ()
 
 
-@each_patch
-def test_the_changelog_names_every_patch(patch_id):
-    assert re.search(rf"^- `{patch_id}`: \S", _page("CHANGELOG.md"), re.M), (
-        f"CHANGELOG.md has no line - `{patch_id}`: …"
-    )
+@pytest.mark.parametrize(("page", "line"), [("CHANGELOG.md", r"^- `{}`: \S"), ("docs/catalogue.md", r"^#+ `?{}`?$")])
+def test_a_page_names_every_patch(page, line):
+    text = _page(page)
+    assert [each for each in ENTRIES if not re.search(line.format(re.escape(each)), text, re.M)] == []
 
 
-@each_patch
-def test_the_catalogue_has_a_section_for_every_patch(patch_id):
-    assert re.search(rf"^#+ `?{patch_id}`?$", _page("docs/catalogue.md"), re.M)
+def test_a_docstring_has_why_how_and_changes():
+    """Links are in `upstream`, and `fixed_in` says when a patch may go: neither is repeated in the docstring."""
+    told = {each: list(_sections(each)) for each in ENTRIES}
+    expected = {
+        each: ["Why", "How", "Changes"] if patch.severity is Severity.WRONG_RESULT else ["Why", "How"]
+        for each, patch in PATCHES.items()
+    }
+    for each, names in told.items():
+        if names == ["Why", "How", "Changes"]:  # a crash whose fix changes numbers
+            expected[each] = names
+    assert {each: names for each, names in told.items() if names != expected[each]} == {}
 
 
-@each_patch
-def test_a_patch_tells_its_story(patch_id):
-    sections = _sections(patch_id)
-    assert [name for name in sections if name != "Changes"] == ["Why", "How", "Upstream", "Retire"]
-    assert all(sections.values()), f"nothing under {[name for name, text in sections.items() if not text]}"
+def test_no_section_of_a_docstring_is_empty():
+    assert [each for each in ENTRIES if not all(_sections(each).values())] == []
 
 
-@each_patch
-def test_a_patch_that_changes_numbers_says_so(patch_id):
-    if ENTRIES[patch_id].patch.severity is Severity.WRONG_RESULT:
-        sections = _sections(patch_id)
-        assert list(sections) == ["Why", "How", "Changes", "Upstream", "Retire"]
-        assert re.search(r"checkpoint|resum", sections["Changes"]), "nothing on resuming from a checkpoint"
+def test_changes_says_what_resuming_from_a_checkpoint_does():
+    wrong = [each for each, patch in PATCHES.items() if patch.severity is Severity.WRONG_RESULT]
+    assert [each for each in wrong if not re.search(r"checkpoint|resum", _sections(each).get("Changes", ""))] == []
 
 
-@each_patch
-def test_retire_can_be_checked(patch_id):
-    retire = _sections(patch_id)["Retire"]
-    version = r"\d+\.\d+(\.\d+)?"
-    condition = rf"DeepSpeed {version}|(torch|numpy|Python|transformers|pydantic) {version}|https://github\.com/\S+"
-    assert re.search(condition, retire), f"no release and no link tells when: {retire!r}"
+def test_fixed_in_ends_the_range():
+    """What `fixed_in` names is not affected; without it the newest release is, or another patch continues."""
+    newest = table.load().releases[-1].deepspeed
+    offenders = []
+    for patch_id, patch in PATCHES.items():
+        affected = SpecifierSet(patch.affects["deepspeed"])
+        if patch.fixed_in is not None:
+            ends = not affected.contains(patch.fixed_in)
+        else:
+            ends = patch.continued_by in PATCHES or affected.contains(newest)
+        if not ends:
+            offenders.append(patch_id)
+    assert offenders == []
 
 
-@each_patch
-def test_loading_a_patch_is_cheap(patch_id):
-    """`import dsfix` loads them all: beyond what it needs itself, a patch imports where it runs."""
-    modules = set()
-    for node in ast.parse(inspect.getsource(ENTRIES[patch_id].module)).body:
-        if isinstance(node, ast.Import):
-            modules |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            modules.add(node.module)
-    assert modules - CHEAP == set()
+def test_loading_a_patch_is_cheap():
+    """`import dsfix` loads them all: beyond what it needs itself, a patch imports inside its functions."""
+    offenders = {}
+    for patch_id in ENTRIES:
+        modules = set()
+        for node in ast.parse(_source(patch_id)).body:
+            if isinstance(node, ast.Import):
+                modules |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                modules.add(node.module)
+        if modules - CHEAP:
+            offenders[patch_id] = modules - CHEAP
+    assert offenders == {}
 
 
-@each_patch
-def test_the_device_is_there_before_a_reproduction_imports_torch(patch_id):
-    """The emulated CUDA device is loaded before torch, by the lab: else `verify` cannot tell."""
-    body = inspect.getsource(ENTRIES[patch_id].module.reproduce).partition("\n")[2]
-    first = re.search(r"import torch|dsfix\.lab\.(models|reference|half|outputs|pipeline|empty_parameter)", body)
-    if first is not None:
-        assert re.search(r"lab\.(torch|deepspeed|initialize|device)\b|\(lab\b", body[: first.start()])
+def test_a_reproduction_uses_the_lab_before_it_imports_torch():
+    """The lab loads the emulated CUDA device, which has to be there before torch: else `verify` cannot tell."""
+    offenders = []
+    for patch_id, entry in ENTRIES.items():
+        body = inspect.getsource(entry.module.reproduce).partition("\n")[2]
+        first = re.search(LAB_WITH_TORCH, body)
+        if first and not re.search(
+            r"lab\.(torch|deepspeed|initialize|device|models|reference)\b|\(lab\b", body[: first.start()]
+        ):
+            offenders.append(patch_id)
+    assert offenders == []
 
 
-@each_patch
-def test_upstream_is_linked(patch_id):
-    patch = ENTRIES[patch_id].patch
-    assert patch.upstream
-    for link in patch.upstream:
-        assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues/\d+|pull/\d+|commit/[0-9a-f]{7,40})", link), (
-            link
+def test_upstream_links_are_github_links_that_say_what_they_did():
+    assert [each for each, patch in PATCHES.items() if not patch.upstream] == []
+    bad = {
+        each: {link: role for link, role in dict(patch.upstream).items() if not (LINK.fullmatch(link) and role.strip())}
+        for each, patch in PATCHES.items()
+    }
+    assert {each: links for each, links in bad.items() if links} == {}
+
+
+def test_titles_are_one_line():
+    titles = {each: patch.title for each, patch in PATCHES.items()}
+    assert {
+        each: title for each, title in titles.items() if title != title.strip(" .") or not title or "\n" in title
+    } == {}
+
+
+def test_a_symptom_is_specific_and_only_silent_bugs_lack_one():
+    assert [each for each, patch in PATCHES.items() if patch.symptom and re.search(patch.symptom, "")] == []
+    assert [each for each, patch in PATCHES.items() if not patch.symptom and patch.severity not in SILENT] == []
+
+
+def test_a_reproduction_returns_what_it_saw():
+    offenders = []
+    for patch_id in ENTRIES:
+        (reproduce,) = (
+            node
+            for node in ast.parse(_source(patch_id)).body
+            if isinstance(node, ast.FunctionDef) and node.name == "reproduce"
         )
+        takes_lab = [each.arg for each in reproduce.args.args] == ["lab"]
+        says_str = reproduce.returns is not None and ast.unparse(reproduce.returns) == "str"
+        if not (takes_lab and says_str and any(isinstance(n, ast.Return) and n.value for n in ast.walk(reproduce))):
+            offenders.append(patch_id)
+    assert offenders == []
 
 
-@each_patch
-def test_title_and_symptom_are_usable(patch_id):
-    patch = ENTRIES[patch_id].patch
-    assert patch.title == patch.title.strip() != ""
-    assert "\n" not in patch.title
-    if patch.symptom:
-        assert not re.search(patch.symptom, ""), "the symptom is found in every log"
-    else:
-        silent = (Severity.WRONG_RESULT, Severity.LEAK, Severity.USABILITY)
-        assert patch.severity in silent, f"a bug of severity {patch.severity.value} shows in a log"
+def test_the_readme_is_short_and_counts_the_catalogue():
+    readme = _page("README.md")
+    assert len(readme.splitlines()) <= 120
+    newest = table.load().releases[-1].deepspeed
+    here = [patch for patch in PATCHES.values() if SpecifierSet(patch.affects["deepspeed"]).contains(newest)]
+    wrong = [patch for patch in here if patch.severity is Severity.WRONG_RESULT]
+    by_default = [patch for patch in here if patch.default]
+    told = " ".join(readme.split())
+    assert f"Of {len(PATCHES)} bugs, {len(here)} are in DeepSpeed {newest}" in told
+    assert f"{len(wrong)} of these {len(here)} give wrong results" in told
+    assert f"shows that {len(by_default)} patches apply" in told
 
 
-@each_patch
-def test_a_patch_has_a_reproduction_that_says_what_it_saw(patch_id):
-    (reproduce,) = (
-        node
-        for node in ast.parse(inspect.getsource(ENTRIES[patch_id].module)).body
-        if isinstance(node, ast.FunctionDef) and node.name == "reproduce"
-    )
-    assert [each.arg for each in reproduce.args.args] == ["lab"]
-    assert reproduce.returns is not None
-    assert ast.unparse(reproduce.returns) == "str"
-    assert any(isinstance(node, ast.Return) and node.value is not None for node in ast.walk(reproduce))
+def test_commands_and_variables_are_documented():
+    page = _page("docs/commands.md")
+    modules = (importlib.import_module(f"dsfix.cli.{each.name}") for each in pkgutil.iter_modules(dsfix.cli.__path__))
+    commands = [module.NAME for module in modules if hasattr(module, "NAME")]
+    assert len(commands) > 10
+    assert [each for each in commands if not re.search(rf"`{each}\b", page)] == []
+    engine = Path(registry.__file__).parent
+    variables = {
+        each for path in engine.glob("*.py") for each in re.findall(r"\bDSFIX_[A-Z_]+", path.read_text("utf-8"))
+    }
+    assert [each for each in sorted(variables) if f"`{each}" not in page] == []
+
+
+def test_outcomes_are_documented():
+    page = _page("docs/outcomes.md")
+    assert [each.value for each in Outcome if f"| `{each.value}` |" not in page] == []
+
+
+def test_links_between_pages_lead_somewhere():
+    offenders = []
+    for name in WRITTEN:
+        for target in re.findall(r"\]\((?!https?:)([^)\s]*)\)", re.sub(r"`[^`\n]*`", "", _page(name))):
+            path, _, anchor = target.partition("#")
+            page = (CHECKOUT / name).parent / path if path else CHECKOUT / name
+            if not page.exists() or (anchor and anchor not in _anchors(page)):
+                offenders.append(f"{name}: {target}")
+    assert offenders == []
+
+
+def test_every_page_is_linked_from_the_readme_or_a_page_it_links():
+    linked = {target for name in WRITTEN for target in re.findall(r"\]\((?:docs/)?([\w-]+\.md)", _page(name))}
+    assert [name for name in WRITTEN if name.startswith("docs/") and name[5:] not in linked] == []
+
+
+def _anchors(page):
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,11 +1,11 @@
-"""What holds in the long run and under faults: ``python bench/soak [--only PART] [--fixed DIR] [--write PAGE] …``.
+"""Long runs and injected faults: ``python bench/soak [--only PART] [--fixed DIR] [--write PAGE] …``.
 
-steps: a patched engine trains by turns with the unpatched one of the fixed release in DIR; neither memory nor time per
+steps: a patched engine and the unpatched one of the fixed release in DIR train alternately; neither memory nor time per
 step may grow.
-kills: processes that import DeepSpeed are killed (SIGKILL) at a random moment while patches are applied; after each, no
+kills: processes that import DeepSpeed are killed (SIGKILL) at random moments while patches are applied; afterwards no
 file is half-written and the next start works.
-threads: 64 threads import DeepSpeed's modules at once; every patch is applied, nothing hangs, nothing is raised.
-The environment's DeepSpeed is the patched one. Exit status 1 where one of these does not hold.
+threads: 64 threads import DeepSpeed's modules concurrently; every patch is applied, nothing hangs or is raised.
+The environment's DeepSpeed is the patched one. Exit status 1 if any of this does not hold.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PARTS = {"steps": steps, "kills": kills, "threads": threads}
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=PARTS, action="append", help="this part; may be given more than once")
-    parser.add_argument("--fixed", type=Path, metavar="DIR", help="holds the release that steps compares with")
+    parser.add_argument("--only", choices=PARTS, action="append", help="only this part; can be repeated")
+    parser.add_argument("--fixed", type=Path, metavar="DIR", help="directory of the release that `steps` compares with")
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=100, help="of threads")
-    parser.add_argument("--seed", type=int, default=0, help="of the random moments and orders")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="write this part of the page, too")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds of `threads`")
+    parser.add_argument("--seed", type=int, default=0, help="seed for random moments and orders")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="also update these parts of the page")
     options = parser.parse_args()
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("dsfix", "deepspeed", "torch"))
     conditions = f"{date.today()}: {versions}, Python {platform.python_version()}, {os.cpu_count()} cores"
@@ -46,7 +46,7 @@ def main() -> int:
         try:
             found = PARTS[part](options)
         except Broken as broken:
-            found, status = f"It does not hold: {broken}", 1
+            found, status = f"Failed: {broken}", 1
         sections[part] = section(part, command, conditions, found)
         print(sections[part], flush=True)
         if options.write:

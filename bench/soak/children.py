@@ -1,4 +1,4 @@
-"""Children of this process, which has torch but neither dsfix nor DeepSpeed: a start is an import of these two."""
+"""Forks children of this process, which has imported torch but neither dsfix nor DeepSpeed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable
 
-LIMIT = 600  # seconds that a child may take on a busy machine
+LIMIT = 600  # seconds for a child, on a busy machine
 
 
 class Broken(Exception):
-    """Something does not hold; the message says what."""
+    """An expectation was not met; the message says which."""
 
 
 def forked(work: Callable[[], Any], scratch: Path) -> int:
-    """The pid of a child that does this work, with a DSFIX_REPORT, a cache and bytecode of its own below `scratch`."""
+    """The pid of a child that does this work, with its DSFIX_REPORT, cache and bytecode below `scratch`."""
     import torch  # noqa: F401  once, for all children
 
     sys.stdout.flush()
@@ -41,7 +41,7 @@ def forked(work: Callable[[], Any], scratch: Path) -> int:
 
 
 def wait(child: int, what: str) -> None:
-    """Raises Broken where the child has not ended well."""
+    """Wait for the child. Raises Broken unless it succeeded."""
     _, status = os.waitpid(child, 0)
     if status:
         how = f"status {os.WEXITSTATUS(status)}" if os.WIFEXITED(status) else f"signal {os.WTERMSIG(status)}"

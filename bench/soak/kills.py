@@ -1,4 +1,4 @@
-"""SIGKILL at a random moment while patches are applied."""
+"""SIGKILL at random moments while patches are applied."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pathlib import Path
 
 from children import Broken, forked, wait
 
-WRITTEN_ANEW = {"*.pyc": 0.1, "learned-*.bin": 0.5}  # of these files, by each process
+REMOVED = {"*.pyc": 0.1, "learned-*.bin": 0.5}  # share of these files that each process has to write again
 
 
 def kills(options: argparse.Namespace) -> str:
-    """Kills so many processes."""
+    """Kill the processes and return the report. Raises Broken."""
     chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="dsfix-soak-") as name:
         scratch = Path(name)
@@ -32,24 +32,24 @@ def kills(options: argparse.Namespace) -> str:
         duration = time.monotonic() - began
         killed, left = 0, Counter[str]()
         while killed < options.kills:
-            for pattern, share in WRITTEN_ANEW.items():
+            for pattern, share in REMOVED.items():
                 for file in list(scratch.rglob(pattern)):
                     if chance.random() < share:
                         file.unlink()
             child = forked(imports, scratch)
             time.sleep(chance.random() * duration)
             os.kill(child, signal.SIGKILL)
-            killed += os.waitpid(child, 0)[1] == signal.SIGKILL  # and not over before
+            killed += os.waitpid(child, 0)[1] == signal.SIGKILL  # otherwise it ended before
             left.update(leftovers(scratch))
             found = start(scratch)
             if found != wanted:
-                raise Broken(f"the next start is another: {dict(found.items() ^ wanted.items())}")
+                raise Broken(f"the next start differs: {dict(found.items() ^ wanted.items())}")
     applied = sum(outcome == "applied" for outcome in wanted.values())
     remains = ", ".join(f"{count} {what}" for what, count in left.items()) or "nothing"
     return (
         f"{killed} processes killed at a random moment of the {duration:.1f} s in which they import dsfix and\n"
-        "DeepSpeed, torch being there: no report, bytecode or file of a cache was half-written, and the next start\n"
-        f"applied the same {applied} patches each time. Left behind: {remains}."
+        "DeepSpeed after torch: no report, bytecode or cache file was half-written, and the next start applied\n"
+        f"the same {applied} patches each time. Left behind: {remains}."
     )
 
 
@@ -59,7 +59,7 @@ def imports() -> None:
 
 
 def start(scratch: Path) -> dict[str, str]:
-    """A start that is not disturbed: what became of each patch."""
+    """The outcome of each patch in an undisturbed start."""
     reports = scratch / "reports"
     shutil.rmtree(reports, ignore_errors=True)
     wait(forked(imports, scratch), "a start")
@@ -68,14 +68,14 @@ def start(scratch: Path) -> dict[str, str]:
 
 
 def leftovers(scratch: Path) -> Iterator[str]:
-    """Looks at all files; those that a killed process has not come to rename, which nobody reads, are told of.
+    """Check all files, and yield and remove temporary ones that a killed process has not renamed.
 
-    Raises Broken where a file under its own name is not whole.
+    Raises Broken if a file under its final name is incomplete.
     """
     for file in filter(Path.is_file, scratch.rglob("*")):
         try:
             if file.name.endswith(".partial"):
-                yield "unfinished file under another name"
+                yield "unfinished temporary file"
                 file.unlink()
             elif file.suffix == ".json":
                 json.loads(file.read_bytes())
@@ -84,11 +84,11 @@ def leftovers(scratch: Path) -> Iterator[str]:
             elif file.suffix == ".bin":
                 digest, content = file.read_bytes()[:16], file.read_bytes()[16:]
                 if hashlib.blake2b(content, digest_size=16).digest() != digest:
-                    raise ValueError("the digest is another")
+                    raise ValueError("wrong digest")
             elif ".pyc." in file.name:
-                yield "unfinished bytecode under another name (of Python's import)"
+                yield "unfinished temporary bytecode of Python's import"
                 file.unlink()
             else:
-                raise ValueError("nobody should have written it")
+                raise ValueError("unexpected file")
         except (ValueError, EOFError, TypeError) as error:
             raise Broken(f"{file.relative_to(scratch)} is half-written: {error}") from None

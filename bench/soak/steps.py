@@ -1,4 +1,4 @@
-"""A patched engine beside the unpatched one of the fixed release, by turns."""
+"""A patched engine and the unpatched one of the fixed release, training alternately."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from children import Broken
 
 WINDOWS = 20
 MEMORY = 8  # MiB by which memory may grow after the first window, beyond the growth of the other engine
-OBJECTS = 0.05  # for each step, as above
-TIME = 1.1  # time of a step by that of the other engine's, which is measured by turns, at the end / at the beginning
+OBJECTS = 0.05  # per step, likewise
+TIME = 1.1  # limit of patched / unpatched time of a step, at the end relative to the beginning
 COLUMNS = ("engine", "patches", "memory", "grows by", "Python objects", "CPU time of a step", "last / first quarter")
 
 
@@ -32,7 +32,7 @@ NONE = Growth(0, 0)
 
 
 def steps(options: argparse.Namespace) -> str:
-    """So many steps of each engine."""
+    """Run the steps of each engine and return the report. Raises Broken."""
     window = options.steps // WINDOWS
     engines = [Engine("patched")]
     if options.fixed:
@@ -47,20 +47,20 @@ def steps(options: argparse.Namespace) -> str:
             engine.process.wait()
     patched, other = engines[0].growth(), engines[1].growth() if options.fixed else NONE
     if patched.memory - other.memory > MEMORY or patched.objects - other.objects > OBJECTS * options.steps:
-        raise Broken(f"memory grows by {patched.memory:.1f} MiB and {patched.objects} objects, without by {other}")
+        raise Broken(f"memory grows by {patched.memory:.1f} MiB and {patched.objects} objects, unpatched by {other}")
     turns = zip(*(engine.seconds() for engine in engines))
     slower = last_by_first([one / another for one, another in turns]) if options.fixed else 1
     if slower > TIME:
-        raise Broken(f"a step becomes slower, to {slower:.2f} of its time, beside the other engine's")
+        raise Broken(f"relative to the unpatched engine, a step slows down to {slower:.2f} times its initial time")
     rows = [COLUMNS, ["---"] * len(COLUMNS), *(engine.row(window) for engine in engines)]
-    about = f"{options.steps} steps of ZeRO-3 with offloaded optimizer and clipped gradients, {window} by turns:\n\n"
+    about = f"{options.steps} steps of ZeRO-3 with optimizer offload and gradient clipping, {window} at a time:\n\n"
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    compared = f"\n\nBy that of the other engine, a step takes {slower:.2f} of its time at the beginning."
+    compared = f"\n\nRelative to the unpatched engine, a step takes {slower:.2f} times its initial time."
     return about + table + (compared if options.fixed else "")
 
 
 def last_by_first(windows: Sequence[float]) -> float:
-    """The median of the last quarter by that of the first, the first window left out."""
+    """The median of the last quarter over that of the first, without the first window."""
     settled = windows[1:]
     quarter = len(settled) // 4
     return statistics.median(settled[-quarter:]) / statistics.median(settled[:quarter])
@@ -88,10 +88,10 @@ class Engine:
         self.windows.append(self.answer())
 
     def answer(self) -> dict[str, Any]:
-        """Raises Broken where the process has ended."""
+        """The next JSON line of the process. Raises Broken if it has ended."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.startswith("{"):  # DeepSpeed logs there, too
+            if line.startswith("{"):  # DeepSpeed also logs to standard output
                 answer: dict[str, Any] = json.loads(line)
                 return answer
         raise Broken(f"the {self.name} engine has ended")

@@ -1,12 +1,12 @@
-"""64 threads that import DeepSpeed's modules at once.
+"""64 threads that import DeepSpeed's modules concurrently.
 
-In every second process they begin with `import deepspeed`, and nothing may be raised. In the others they begin with the
-modules below it, each thread in an order of its own. Python itself refuses some of these imports, with or without
-dsfix: a thread that imports a.b holds its lock and waits for a, another that executes a waits for a.b. So what is
-raised there is counted, and once more in a process with those patches only without which DeepSpeed cannot be imported
-beside this torch and numpy; one thread imports everything again. A package that has copied the names of a half-executed
-module stays without the others, and what needs them cannot be imported any more: that is counted, too. All patches of
-what has been imported have to be applied.
+In every second process they start with `import deepspeed`, and nothing may be raised. In the others they start with its
+submodules, each thread in its own order. Python itself refuses some of these imports, with or without dsfix: a thread
+that imports a.b holds its lock and waits for a, while another that executes a waits for a.b. Exceptions there are
+counted, and compared with a process that has only the patches needed to import DeepSpeed with this torch and NumPy. One
+thread then imports everything again. A package that has copied names from a half-executed module lacks the rest, and
+modules that need them can no longer be imported; these are counted as well. All patches of the imported modules have to
+be applied.
 """
 
 from __future__ import annotations
@@ -29,37 +29,38 @@ THREADS = 64
 
 
 def threads(options: argparse.Namespace) -> str:
-    """So many rounds, each in a fresh process."""
+    """Run the rounds, each in a fresh process, and return the report. Raises Broken."""
     refused, broken = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory(prefix="dsfix-soak-") as name:
         scratch = Path(name)
-        told = scratch / "told"
-        wait(forked(lambda: told.write_text(json.dumps(import_alone())), scratch), "an import by one thread")
-        modules, wanted, needed = json.loads(told.read_text())
+        result = scratch / "result"
+        wait(forked(lambda: result.write_text(json.dumps(import_alone())), scratch), "an import by one thread")
+        modules, wanted, needed = json.loads(result.read_text())
         for number in range(options.rounds):
             for only in ("", needed) if number % 2 else ("",):
 
                 def work(number: int = number, only: str = only) -> None:
                     os.environ["DSFIX_ONLY"] = only
                     seed, whole = options.seed + number, number % 2 == 0
-                    told.write_text(json.dumps(import_at_once(modules, {} if only else wanted, seed, whole)))
+                    result.write_text(json.dumps(import_at_once(modules, {} if only else wanted, seed, whole)))
 
                 wait(forked(work, scratch), f"round {number} of the threads")
-                raised, missing = json.loads(told.read_text())
+                raised, missing = json.loads(result.read_text())
                 refused[only] += raised
                 broken[only] += bool(missing)
     applied, other = sum(outcome == "applied" for outcome in wanted.values()), options.rounds // 2
     return (
-        f"{options.rounds} processes in which {THREADS} threads import DeepSpeed and {len(modules)} modules of it at\n"
-        f"once; nothing hung. In the {options.rounds - other} that begin with `import deepspeed` nothing was raised\n"
-        f"and all {applied} patches were applied. In the {other} that begin with the modules Python refused\n"
-        f"{refused['']} imports ({refused[needed]} without dsfix), and DeepSpeed could not be imported whole any more\n"
-        f"in {broken['']} of them ({broken[needed]} without dsfix); all patches of what was imported were applied."
+        f"{options.rounds} processes in which {THREADS} threads import DeepSpeed and {len(modules)} of its modules\n"
+        f"concurrently; nothing hung. In the {options.rounds - other} that start with `import deepspeed` nothing was\n"
+        f"raised and all {applied} patches were applied. In the {other} that start with the submodules, Python\n"
+        f"refused {refused['']} imports ({refused[needed]} without dsfix), and in {broken['']} of them\n"
+        f"({broken[needed]} without dsfix) DeepSpeed could no longer be imported completely; all patches of the\n"
+        "imported modules were applied."
     )
 
 
 def import_alone() -> tuple[list[str], dict[str, str], str]:
-    """The modules that `import deepspeed` brings; what became of the patches then; those of the import itself."""
+    """The modules that `import deepspeed` imports, the patches' outcomes, and the patches needed for the import."""
     import dsfix  # noqa: F401 isort: skip
     import deepspeed  # noqa: F401
 
@@ -72,10 +73,10 @@ def import_alone() -> tuple[list[str], dict[str, str], str]:
 
 
 def import_at_once(modules: list[str], wanted: dict[str, str], seed: int, whole: bool) -> tuple[int, list[str]]:
-    """How many imports were refused, and the modules that cannot be imported any more.
+    """How many imports were refused, and the modules that can no longer be imported.
 
-    Raises what was raised where the `whole` package was imported first, and AssertionError where a patch of modules
-    that are there is not what it is with one thread.
+    Raises the first exception if the `whole` package was imported first, and AssertionError if a patch of imported
+    modules has a different outcome than with one thread.
     """
     import dsfix  # noqa: F401
     from dsfix.engine.registry import catalogue
@@ -99,7 +100,7 @@ def import_at_once(modules: list[str], wanted: dict[str, str], seed: int, whole:
         worker.join()
     if whole and raised:
         raise raised[0]
-    for _ in range(5):  # a module that has failed may leave others in want of it
+    for _ in range(5):  # a failed module may make others fail
         for module in ["deepspeed", *modules]:
             with contextlib.suppress(ImportError, AttributeError, KeyError):
                 importlib.import_module(module)

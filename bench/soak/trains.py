@@ -1,8 +1,8 @@
-"""A rank that trains on demand: ``python bench/soak/trains.py``, and a number of steps on each line of standard input.
+"""A rank that trains on demand: ``python bench/soak/trains.py``, with a number of steps per line of standard input.
 
-ZeRO-3 with the optimizer offloaded and gradients clipped, on the emulated CUDA device or a GPU: the job of the founding
-bug, whose edit is reached in every step. Each line is answered with the CPU time that the steps took, the resident
-memory and the number of Python objects that then are there.
+ZeRO-3 with optimizer offload and gradient clipping, on the emulated CUDA device or a GPU: the job of
+zero3_offload_clip_device, whose edit runs in every step. Answers each line with the CPU time of the steps, the resident
+memory and the number of Python objects.
 """
 
 import dsfix  # isort: skip

@@ -1,4 +1,4 @@
-"""Two names that torch and numpy had when DeepSpeed 0.14.2 was released, put back by hand, without dsfix."""
+"""Restores two names that torch and numpy had when DeepSpeed 0.14.2 was released, without dsfix."""
 
 from __future__ import annotations
 

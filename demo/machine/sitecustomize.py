@@ -1,8 +1,8 @@
-"""What the machine is. Python runs this before the script, because run.py puts this directory on PYTHONPATH.
+"""Sets up the machine. Python runs this before the script, because run.py puts this directory on PYTHONPATH.
 
-train.py is what one writes for a machine with a GPU; where there is none, dsfix.lab emulates one. Its modules are
-loaded without running dsfix/__init__.py, which is what switches dsfix on, and no module of dsfix is left in
-sys.modules: whether dsfix is active is up to the script.
+train.py is written for a machine with a GPU; without one, dsfix.lab emulates it. Its modules are loaded without running
+dsfix/__init__.py, which would activate dsfix, and no module of dsfix stays in sys.modules: the script decides whether
+dsfix is active.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 import types
 
 
-def give_cuda() -> None:
-    """dsfix.lab's CUDA device, from a stand-in for the package dsfix that finds its files and runs no __init__.py."""
+def set_up_cuda() -> None:
+    """Sets up dsfix.lab's CUDA device through a stand-in for the package dsfix that does not run its __init__.py."""
     spec = importlib.util.find_spec("dsfix")
     if spec is None or spec.submodule_search_locations is None:
         raise ModuleNotFoundError("dsfix is not installed")
@@ -30,6 +30,6 @@ def give_cuda() -> None:
             del sys.modules[name]
 
 
-give_cuda()
+set_up_cuda()
 if "DEMO_OLD_NAMES" in os.environ:
     import old_names  # noqa: F401

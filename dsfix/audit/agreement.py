@@ -1,4 +1,4 @@
-"""What one comparison of DeepSpeed with PyTorch found. Imports no torch."""
+"""The result of one comparison of DeepSpeed with PyTorch. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that DeepSpeed computes otherwise, from the first step at which it does.
+    """A quantity that DeepSpeed computes differently, and the first step where it does.
 
     phase: "training" or one of plan.PHASES. what: "loss", "norm", "gradients", "parameters", "learning rates", "state
-    exp_avg" and the like, "weights" (what the model computes with, against the parameters), "still parameters"
-    (elements that Lion should not move), "loss scale", "skipped" or "error"; with "initial " before it what is so
-    before the first step. step: from 0. names: the parameters, most different first; empty for what has none. got,
-    wanted: the number, for tensors the norm of the first. off: relative difference; bound: what rounding explains.
-    detail: a sentence more, or the error's last line.
+    exp_avg" etc., "weights" (those the model computes with, compared with the parameters), "still parameters"
+    (elements that Lion should not move), "loss scale", "skipped" or "error"; prefixed by "initial " before the first
+    step. step: from 0. names: the parameters, most different first; may be empty. got, wanted: the number; for tensors
+    the norm of the first. off: relative difference; bound: how much rounding explains. detail: a further sentence, or
+    the error's last line.
     """
 
     phase: str
@@ -31,11 +31,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """differences: in the order in which they arise; none means agreement within rounding.
+    """differences: in order of appearance; none means agreement within rounding.
 
-    comparisons: numbers and tensors that were compared. unseen: what could not be compared -> why. patches: dsfix's
-    patch ids that were applied in the ranks. versions: distribution -> version. device: as Lab.device_name. failed: the
-    sentence that says why there is no comparison at all (timeout, ranks that died without a word), else "".
+    comparisons: number of compared numbers and tensors. unseen: what could not be compared -> why. patches: ids of the
+    patches that were applied in the ranks. versions: distribution -> version. device: as Lab.device_name. failed: why
+    nothing could be compared (timeout, ranks that crashed without a message), else "". errors: the ranks' tracebacks.
     """
 
     differences: tuple[Difference, ...] = ()
@@ -46,6 +46,7 @@ class Verdict:
     device: str = ""
     seconds: float = 0.0
     failed: str = ""
+    errors: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:

@@ -1,4 +1,4 @@
-"""What could be changed in a config, or in the call around it: each a candidate for the change that avoids a fault."""
+"""Changes of a config, or of the code around it, that may avoid a bug."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from .plan import Plan
 
 _ZERO = "zero_optimization"
-#: The key is taken out.
+#: The key is removed.
 ABSENT = object()
-# what else in zero_optimization says where things are, and has a candidate of its own
-_PLACES = ("stage", "offload_optimizer", "offload_param")
-# booleans of zero_optimization that may be the other way round, too -> DeepSpeed's default
+# keys of zero_optimization about placement, which have their own candidates
+_PLACEMENT = ("stage", "offload_optimizer", "offload_param")
+# booleans of zero_optimization to flip -> DeepSpeed's default
 _FLAGS = {"contiguous_gradients": True, "reduce_scatter": True, "overlap_comm": None, "allgather_partitions": True}
-# keys at the top that only say how, and that DeepSpeed has a default for
-_HOW = (
+# top-level keys about communication and implementation, with a default in DeepSpeed
+_TOP_LEVEL = (
     *("communication_data_type", "data_types", "prescale_gradients", "gradient_predivide_factor", "checkpoint"),
     *("zero_force_ds_cpu_optimizer", "disable_allgather", "sparse_gradients", "load_from_fp32_weights"),
     *("managed_gradient_accumulation", "gradient_allreduce_op", "use_data_before_expert_parallelism"),
@@ -26,7 +26,7 @@ _HOW = (
 
 @dataclass(frozen=True)
 class Change:
-    """`what` in the imperative. config: dotted key -> what is put there, or ABSENT. fields: of the Plan."""
+    """what: in the imperative. config: dotted key -> new value, or ABSENT. fields: of the Plan."""
 
     what: str
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -46,12 +46,12 @@ class Change:
         return replace(plan, config=config, **self.fields)
 
     def as_json(self) -> dict[str, Any]:
-        """`config`: key -> value, null where the key is taken out; empty where it is about the call."""
+        """Returns `change` and `config`: key -> value, null for a removed key; empty for a change of the code."""
         return {"change": self.what, "config": {key: None if v is ABSENT else v for key, v in self.config.items()}}
 
 
 def changed(plan: Plan, changes: Iterable[Change]) -> Plan:
-    """The plan with all of them, its batch size made whole again."""
+    """Returns the plan with all changes and a consistent batch size."""
     for change in changes:
         plan = change.apply(plan)
     config = dict(plan.config)
@@ -60,27 +60,34 @@ def changed(plan: Plan, changes: Iterable[Change]) -> Plan:
 
 
 def alternatives(plan: Plan, sizes: Mapping[str, int]) -> list[Change]:
-    """The candidates, the least first: how it communicates, what it computes, the call, the stage, the precision.
+    """Returns the candidates, least intrusive first: communication, computation, code, stage, precision.
 
-    sizes: what the plan would have for DeepSpeed's default sizes.
+    sizes: DeepSpeed's default sizes, scaled to the plan.
     """
-    return [*_how(plan, sizes), *_flags(plan), *_what(plan), *_call(plan), *_stages(plan), *_precision(plan)]
+    return [
+        *_communication(plan, sizes),
+        *_flags(plan),
+        *_computation(plan),
+        *_code(plan),
+        *_stages(plan),
+        *_precision(plan),
+    ]
 
 
-def _how(plan: Plan, sizes: Mapping[str, int]) -> Iterator[Change]:
-    for name in _HOW:
+def _communication(plan: Plan, sizes: Mapping[str, int]) -> Iterator[Change]:
+    for name in _TOP_LEVEL:
         if plan.config.get(name):
             yield _without(name)
     for name, value in _zero(plan).items():
         if name in sizes:
             if value != sizes[name]:
-                yield Change(f"leave out {_ZERO}.{name}", {f"{_ZERO}.{name}": sizes[name]})
-        elif value and name not in (*_PLACES, *_FLAGS):
+                yield Change(f"remove {_ZERO}.{name}", {f"{_ZERO}.{name}": sizes[name]})
+        elif value and name not in (*_PLACEMENT, *_FLAGS):
             yield _without(f"{_ZERO}.{name}")
 
 
 def _without(key: str) -> Change:
-    return Change(f"leave out {key}", {key: ABSENT})
+    return Change(f"remove {key}", {key: ABSENT})
 
 
 def _zero(plan: Plan) -> Mapping[str, Any]:
@@ -95,7 +102,7 @@ def _flags(plan: Plan) -> Iterator[Change]:
         yield Change(f"set {_ZERO}.{name} to {str(value).lower()}", {f"{_ZERO}.{name}": value})
 
 
-def _what(plan: Plan) -> Iterator[Change]:
+def _computation(plan: Plan) -> Iterator[Change]:
     if plan.config.get("gradient_clipping"):
         yield Change("set gradient_clipping to 0", {"gradient_clipping": 0.0})
     if plan.accumulation > 1:
@@ -107,12 +114,12 @@ def _what(plan: Plan) -> Iterator[Change]:
             yield _without(f"{_ZERO}.{part}")
 
 
-def _call(plan: Plan) -> Iterator[Change]:
+def _code(plan: Plan) -> Iterator[Change]:
     if plan.checkpointing != "none":
         other = "reentrant" if plan.checkpointing == "non-reentrant" else "non-reentrant"
-        what = f"checkpoint with use_reentrant={other == 'reentrant'}"
+        what = f"set use_reentrant={other == 'reentrant'} in gradient checkpointing"
         yield Change(what, fields={"checkpointing": other})
-        yield Change("do without gradient checkpointing", fields={"checkpointing": "none"})
+        yield Change("disable gradient checkpointing", fields={"checkpointing": "none"})
     if plan.ep_size > 1:
         yield Change("set ep_size of the MoE layers to 1", fields={"ep_size": 1})
     if plan.zero_init:

@@ -1,4 +1,4 @@
-"""Puts together what the ranks of a trial saw, and compares it with plain PyTorch. Importing this imports torch."""
+"""Merges what the ranks of a trial saw and compares it with plain PyTorch. Importing this imports torch."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dsfix.audit.compare import Findings, compare
 from dsfix.audit.defaults import complete
 from dsfix.audit.pieces import join
 from dsfix.audit.plan import PHASES, Plan
-from dsfix.audit.rank import Seen
 from dsfix.audit.record import Record
+from dsfix.audit.seen import Seen
 from dsfix.audit.unsupported import Unsupported
 
 
 def read(directory: Path) -> list[Seen]:
-    """What the ranks wrote, in the order of the ranks; one that ended without a word is left out."""
+    """Returns what the ranks wrote, in rank order; ranks that wrote nothing are missing."""
     paths = sorted(directory.glob("rank-*.pt"), key=lambda path: int(path.stem.partition("-")[2]))
     return [torch.load(path, weights_only=False) for path in paths]
 
 
 def record(jobs: Mapping[str, list[Seen]]) -> Record:
-    """One record from what all ranks of "training", and of the phases that load, saw; a step counts that all saw."""
+    """Merges what the ranks of "training" and of the loading phases saw, up to the last step that all of them saw."""
     found = Record()
     for job, seen in jobs.items():
         for each in seen:
@@ -44,8 +44,8 @@ def record(jobs: Mapping[str, list[Seen]]) -> Record:
     return found
 
 
-def judge(plan: Plan, seen: list[Seen], resumed: Mapping[str, list[Seen]] | None = None) -> Verdict:
-    """The verdict on one trial. seen: by the ranks of the training; resumed: phase -> by those that went on from it."""
+def verdict_of(plan: Plan, seen: list[Seen], resumed: Mapping[str, list[Seen]] | None = None) -> Verdict:
+    """Returns the verdict on one trial. seen: of the training's ranks; resumed: phase -> of the ranks that loaded."""
     joined = record({"training": seen, **(resumed or {})})
     found, failed = Findings(), next((each.failed for each in seen if each.failed), "")
     try:
@@ -54,39 +54,41 @@ def judge(plan: Plan, seen: list[Seen], resumed: Mapping[str, list[Seen]] | None
     except Unsupported as reason:
         failed = str(reason)
     for phase, error in joined.errors.items():
-        reached = _reached(joined, plan, phase)
-        found.differences.append(Difference(phase, "error", reached, (), 0, 0, 0, 0, _last(error)))
+        step = _reached(joined, plan, phase)
+        found.differences.append(Difference(phase, "error", step, (), 0, 0, 0, 0, _last(error)))
+    ranks = [*seen, *(each for job in (resumed or {}).values() for each in job)]
     return Verdict(
-        tuple(found.differences),
-        found.comparisons,
-        found.unseen,
-        seen[0].patches,
-        seen[0].versions,
-        seen[0].device,
+        differences=tuple(found.differences),
+        comparisons=found.comparisons,
+        unseen=found.unseen,
+        patches=seen[0].patches,
+        versions=seen[0].versions,
+        device=seen[0].device,
         failed=failed,
+        errors=tuple(dict.fromkeys(error for each in ranks for error in each.errors.values())),
     )
 
 
 def _last(error: str) -> str:
-    """The first line of a traceback's exception, whose message may have many, and where it was raised."""
+    """Returns the first line of a traceback's exception and where it was raised."""
     places = re.findall(r'^  File "(.*)", line (\d+), in (.*)$', error, re.MULTILINE)
     if not places:
         return error.strip().splitlines()[-1]
-    said = re.findall(r"^\S.*$", error.rpartition("Traceback (most recent call last):")[2], re.MULTILINE)
+    message = re.findall(r"^\S.*$", error.rpartition("Traceback (most recent call last):")[2], re.MULTILINE)
     file, line, function = places[-1]
-    return f"{said[0]} ({Path(file).name}:{line} in {function})"
+    return f"{message[0]} ({Path(file).name}:{line} in {function})"
 
 
 def _reached(record: Record, plan: Plan, phase: str) -> int:
-    """The step that was not made."""
+    """Returns the step that the error ended."""
     return len(record.steps) if phase == "training" else plan.half + len(record.resumed.get(phase, ()))
 
 
 def main(plan_file: str, directory: str) -> int:
-    """Write the verdict to DIRECTORY/verdict.json."""
+    """Writes the verdict to DIRECTORY/verdict.json."""
     plan = Plan.load(Path(plan_file).read_text(encoding="utf-8"))
     jobs = {phase: read(path) for phase in PHASES if (path := Path(directory, phase)).is_dir()}
     resumed = {phase: seen for phase, seen in jobs.items() if seen}
-    verdict = judge(plan, read(Path(directory, "training")), resumed)
+    verdict = verdict_of(plan, read(Path(directory, "training")), resumed)
     Path(directory, "verdict.json").write_text(json.dumps(dataclasses.asdict(verdict)), encoding="utf-8")
     return 0

@@ -1,6 +1,6 @@
-""" "auto" in a config: the values that transformers and accelerate put there.
+"""The values that transformers and accelerate put in place of "auto" in a config.
 
-Facts: transformers.integrations.deepspeed.HfTrainerDeepSpeedConfig and TrainingArguments (5.23.0),
+Sources: transformers.integrations.deepspeed.HfTrainerDeepSpeedConfig and TrainingArguments (5.23.0),
 accelerate.utils.dataclasses.DeepSpeedPlugin (1.15.0).
 """
 
@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from ..check.facts import AUTO, Facts, name_of
-from .shrink import HIDDEN
+from .draft import Draft
+from .plan import WIDTH
 
-#: TrainingArguments' defaults, by the names of `--model-args`.
+#: Defaults of TrainingArguments, by their names in `--model-args`.
 TRAINING_ARGUMENTS: Mapping[str, Any] = {
     "per_device_train_batch_size": 8,
     "gradient_accumulation_steps": 1,
@@ -27,7 +28,7 @@ TRAINING_ARGUMENTS: Mapping[str, Any] = {
     "fp16": False,
 }
 _ZERO = "zero_optimization"
-# place -> the arguments that its value is made of
+# key -> the arguments that its value comes from
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "gradient_accumulation_steps": ("gradient_accumulation_steps",),
     "gradient_clipping": ("max_grad_norm",),
@@ -50,33 +51,33 @@ _FIXED: Mapping[str, Any] = {
     f"{_ZERO}.offload_optimizer.nvme_path": None,
     f"{_ZERO}.offload_param.device": "none",
     f"{_ZERO}.offload_param.nvme_path": None,
-    # of the model that is trained, as transformers does it
-    f"{_ZERO}.reduce_bucket_size": HIDDEN * HIDDEN,
-    f"{_ZERO}.stage3_prefetch_bucket_size": int(0.9 * HIDDEN * HIDDEN),
-    f"{_ZERO}.stage3_param_persistence_threshold": 10 * HIDDEN,
+    # computed from the audit's model, as transformers computes them
+    f"{_ZERO}.reduce_bucket_size": WIDTH * WIDTH,
+    f"{_ZERO}.stage3_prefetch_bucket_size": int(0.9 * WIDTH * WIDTH),
+    f"{_ZERO}.stage3_param_persistence_threshold": 10 * WIDTH,
 }
-_MADE: Mapping[str, Callable[..., Any]] = {
+_CONVERSIONS: Mapping[str, Callable[..., Any]] = {
     "optimizer.params.betas": lambda first, second: [first, second],
     "scheduler.params.warmup_num_steps": lambda steps: max(1, steps),
 }
 
 
 def arguments(facts: Facts) -> dict[str, Any]:
-    """TrainingArguments as far as they are known: the given ones, accelerate's mixed_precision, else the defaults."""
+    """Returns TrainingArguments: those given, else accelerate's mixed_precision, else the defaults."""
     precision = facts.accelerate.others.get("mixed_precision") if facts.accelerate is not None else None
     own = {precision: True} if precision in ("bf16", "fp16") else {}
     return {**TRAINING_ARGUMENTS, **own, **facts.arguments}
 
 
-def fill(facts: Facts, config: dict[str, Any]) -> list[str]:
-    """Puts values in place of "auto", of the batch size by `shrink`. Returns what was assumed, in sentences."""
-    known = arguments(facts)
+def fill(draft: Draft) -> None:
+    """Replaces "auto" by values, except for batch sizes and the schedule's steps, which `shrink` sets."""
+    known = arguments(draft.facts)
     assumed: dict[str, Any] = {}
-    for path, value in facts.walk():
+    for path, value in draft.facts.walk():
         name = name_of(path)
         if value != AUTO or name not in {*_ARGUMENTS, *_FIXED}:
             continue
-        block = config
+        block = draft.config
         for part in path[:-1]:
             block = block[part]
         if name in _FIXED:
@@ -84,9 +85,8 @@ def fill(facts: Facts, config: dict[str, Any]) -> list[str]:
             continue
         names = _ARGUMENTS[name]
         values = [known[each] for each in names]
-        block[path[-1]] = _MADE[name](*values) if name in _MADE else values[0]
+        block[path[-1]] = _CONVERSIONS[name](*values) if name in _CONVERSIONS else values[0]
         assumed.update({each: known[each] for each in names if known[each] is TRAINING_ARGUMENTS[each]})
-    if not assumed:
-        return []
-    said = ", ".join(f"{name}={str(value).lower()}" for name, value in assumed.items())
-    return [f'for "auto" the defaults of transformers\' TrainingArguments: {said} (--model-args)']
+    if assumed:
+        defaults = ", ".join(f"{name}={str(value).lower()}" for name, value in assumed.items())
+        draft.notes.append(f'"auto" takes the defaults of transformers\' TrainingArguments: {defaults} (--model-args)')

@@ -1,4 +1,4 @@
-"""Where DeepSpeed's record and plain PyTorch differ by more than rounding explains. Importing this imports torch."""
+"""Finds where DeepSpeed's record differs from plain PyTorch by more than rounding. Importing this imports torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dsfix.audit.reference import Gradients, Reference
 
 @dataclass
 class Findings:
-    """differences: in the order in which they arise, each kind once per phase; comparisons: numbers and tensors."""
+    """differences: in order of appearance, each kind once per phase; comparisons: numbers and tensors."""
 
     differences: list[Difference] = field(default_factory=list)
     comparisons: int = 0
@@ -26,17 +26,17 @@ class Findings:
 
 
 class Comparison:
-    """Of the steps of one phase, each from what DeepSpeed had before it."""
+    """Compares the steps of one phase, each starting from DeepSpeed's own state before it."""
 
     def __init__(self, reference: Reference, phase: str, findings: Findings, made: int = 0) -> None:
-        """made: steps that were made, not skipped, before the first."""
+        """made: steps before the first that were not skipped."""
         self._reference, self._phase, self._found, self._made = reference, phase, findings, made
         plan = reference.plan
         self._eps = max(torch.finfo(reference.dtype).eps, bounds.EPS32)
         self._sent = max(self._eps, _eps(plan.config.get("communication_data_type")))
 
     def start(self, start: Step) -> None:
-        """What is held before the first step."""
+        """Compares the state before the first step."""
         wanted = self._reference.start
         self._tensors("initial parameters", 0, start.parameters, wanted, dict.fromkeys(wanted, 0.0))
         self._tensors("initial weights", 0, start.weights, wanted, dict.fromkeys(wanted, 0.0))
@@ -47,9 +47,9 @@ class Comparison:
         self._torn(start, 0)
 
     def loaded(self, saved: Step, start: Step, number: int) -> bool:
-        """What is held after a load, before step number `number`: what was saved, bit for bit.
+        """Compares the state after a load, before step number `number`, with what was saved, bit for bit.
 
-        Returns whether steps can go on from it: not where weights were nan when they were saved.
+        Returns whether the steps after it can be compared: not if weights were nan when they were saved.
         """
         self._made = number - saved.counters["skipped_steps"]
         for what in ("parameters", "weights"):
@@ -66,9 +66,9 @@ class Comparison:
         return not any(tensor.isnan().any() for tensor in (*saved.parameters.values(), *saved.weights.values()))
 
     def exported(self, weights: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], number: int) -> None:
-        """What was exported before step number `number`: all of `weights`, by the model's names, tied ones included.
+        """Compares an export before step number `number`: all of `weights` by the model's names, including tied ones.
 
-        weights: as DeepSpeed held them then. Buffers are what the model began with, in its dtype or the engine's.
+        weights: as DeepSpeed held them then. Buffers have their initial values, in the model's dtype or the engine's.
         """
         model = models.build(self._reference.plan)
         names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -81,26 +81,24 @@ class Comparison:
             wanted[name], limits[name] = weights[names[id(parameter)]], 0.0
         self._tensors("parameters", number, tensors, wanted, limits)
         if extra := tuple(sorted(tensors.keys() - wanted.keys())):
-            detail = "the model's state has no such tensor"
+            detail = "the model has no such tensor"
             self._add(Difference(self._phase, "parameters", number, extra, 0.0, 0.0, 1.0, 0.0, detail))
 
     def steps(self, before: Step, steps: Iterable[Step], first: int = 0) -> None:
-        """`before`: what was held before step number `first`."""
+        """Compares steps. before: the state before step number `first`."""
         for number, step in enumerate(steps, first):
             if not self._step(before, step, number):
                 return
             before = step
 
     def _step(self, before: Step, step: Step, number: int) -> bool:
-        """Whether the steps after this one can be compared."""
+        """Compares one step. Returns whether the steps after it can be compared."""
         reference = self._reference
         if not self._whole(before, number) or not reference.follows(number):
             return False
         truth = reference.gradients(before.weights, number, before.scale or 1.0)
         if truth.undecided:
-            self._found.unseen[f"{self._phase} step {number + 1}"] = (
-                "which experts take a token is a matter of rounding"
-            )
+            self._found.unseen[f"{self._phase} step {number + 1}"] = "rounding decides which experts take a token"
             self._made += not step.skipped
             return True
         self._number("loss", number, step.loss, truth.loss, bounds.loss(truth.loss, truth.loss_spread, self._eps))
@@ -116,11 +114,13 @@ class Comparison:
         if step.skipped:
             return True
         if not math.isfinite(truth.largest):
-            self._found.unseen[f"{self._phase} from step {number}"] = "its gradients are not finite, and it was made"
+            self._found.unseen[f"{self._phase} from step {number}"] = (
+                "not skipped although its gradients are not finite"
+            )
             return False
         self._made += 1
         if step.norm is None:
-            self._found.unseen["norm"] = "engine.get_global_grad_norm() gives None"
+            self._found.unseen["norm"] = "engine.get_global_grad_norm() returns None"
         else:
             self._number("norm", number, step.norm, truth.norm, norm_limit)
         relative = norm_limit / truth.norm if truth.norm else 0.0
@@ -176,7 +176,7 @@ class Comparison:
         wanted: Mapping[str, torch.Tensor],
         number: int,
     ) -> dict[str, torch.Tensor]:
-        """The parameters after a step of Lion: elements that it should not move as `wanted`, and told if they were."""
+        """Returns the parameters after a step of Lion; elements that should not move are reported and reset."""
         moved, names = dict(step.parameters), []
         for name in given.keys() & moved.keys():
             still = lion.still(given[name], before.state.get(name, {}))
@@ -184,7 +184,7 @@ class Comparison:
             if not torch.allclose(moved[name], step.parameters[name].double(), rtol=1e-6, atol=0.0):
                 names.append(name)
         if names:
-            detail = "the step moves them by the learning rate, where the sign of zero is zero"
+            detail = "the step moves them by the learning rate, although the sign of zero is zero"
             self._add(Difference(self._phase, "still parameters", number, tuple(sorted(names)), 0, 0, 1, 0, detail))
         return moved
 
@@ -200,22 +200,22 @@ class Comparison:
         missing = [name for name, pair in held.items() if any(tensor is None for tensor in pair)]
         torn = [name for name, pair in held.items() if any(t is not None and t.isnan().any() for t in pair)]
         if missing or torn:
-            detail = f"no rank holds all of {', '.join((missing or torn)[:3])} before this step"
+            detail = f"the ranks do not hold all of {', '.join((missing or torn)[:3])} before this step"
             self._add(Difference(self._phase, "parameters", number, tuple(missing or torn), 0, 0, 1, 0, detail))
         return not (missing or torn)
 
     def _skipped(self, before: Step, step: Step, truth: Gradients, number: int) -> None:
-        """Whether the step is made where it has to be, and the loss scale follows."""
+        """Compares whether the step is skipped, and the loss scale."""
         plan = self._reference.plan
         finite = math.isfinite(truth.largest)
         if plan.precision == "fp16":
-            # between the two it depends on the order in which the ranks' gradients are added
+            # in between it depends on the order of the reduction
             certain = not finite or truth.largest < torch.finfo(torch.float16).max / 2
             wanted = not finite
         else:
             section = plan.config.get("bf16") or plan.config.get("bfloat16") or {}
             wanted = not finite and bool(section.get("check_grad_overflow"))
-            certain = finite or wanted  # some optimizers skip the step without being told to
+            certain = finite or wanted  # some optimizers skip the step without this option
         if certain:
             self._number("skipped", number, float(step.skipped), float(wanted), 0.0)
         if before.scale is None or step.scale is None or plan.precision != "fp16":
@@ -246,7 +246,7 @@ class Comparison:
 
     def _numbers(self, what: str, number: int, got: list[float], wanted: list[float]) -> None:
         if len(got) != len(wanted):
-            detail = f"{len(got)} groups, {len(wanted)} are given"
+            detail = f"{len(got)} groups, expected {len(wanted)}"
             self._add(Difference(self._phase, what, number, (), len(got), len(wanted), 1.0, 0.0, detail))
             return
         for one, other in zip(got, wanted):
@@ -261,9 +261,9 @@ class Comparison:
         limits: Mapping[str, float],
         known: bool = False,
     ) -> None:
-        """known: there was some before: that there is none is no lack of access."""
+        """known: the quantity was accessible before, so that its absence is a difference."""
         if not got and wanted and not known:
-            self._found.unseen[what] = f"this DeepSpeed gives no access to {what}"
+            self._found.unseen[what] = f"this DeepSpeed does not expose {what}"
             return
         off: list[tuple[float, str, float, float, float]] = []
         for name, true in wanted.items():
@@ -284,10 +284,10 @@ class Comparison:
             self._add(Difference(self._phase, what, number, names, seen, size, ratio, limit))
 
     def _distance(self, what: str, got: torch.Tensor, wanted: torch.Tensor) -> float:
-        """The norm of the difference; where both are nan, or the same inf, there is none, which is told."""
+        """Returns the norm of the difference. Elements that are nan in both are reported as not compared."""
         nan = got.isnan() & wanted.isnan()
         if nan.any():
-            self._found.unseen[f"{self._phase}: {what}"] = "elements that are nan in both: there is nothing to compare"
+            self._found.unseen[f"{self._phase}: {what}"] = "elements that are nan in both"
         return float((got - wanted).masked_fill(nan | (got == wanted), 0.0).norm())
 
     def _add(self, difference: Difference) -> None:
@@ -305,7 +305,7 @@ def _eps(dtype: str | None) -> float:
 
 
 def compare(plan: Plan, record: Record) -> Findings:
-    """The record of DeepSpeed's training against plain PyTorch. Raises Unsupported."""
+    """Compares the record of DeepSpeed's training with plain PyTorch. Raises Unsupported."""
     findings = Findings(unseen=dict(record.unseen))
     reference = Reference(plan)
     if record.start is not None:

@@ -1,4 +1,4 @@
-"""What a config leaves open and a DeepSpeed release settles in its own way."""
+"""Config defaults that depend on the DeepSpeed release."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dsfix.audit.plan import Plan
 
 
 def clipping(release: Version) -> float:
-    """gradient_clipping where a config leaves it out. https://github.com/deepspeedai/DeepSpeed/pull/8068"""
+    """Returns the default of gradient_clipping. https://github.com/deepspeedai/DeepSpeed/pull/8068"""
     return 1.0 if release >= Version("0.19.3") else 0.0
 
 
 def complete(plan: Plan, version: str) -> Plan:
-    """The plan as DeepSpeed `version` understands it, for the reference: what it leaves open is said.
+    """Returns the plan with the defaults of DeepSpeed `version`, for the reference.
 
-    bf16 gradients are checked for inf and nan from 0.19.3 on; warmup_max_lr was 0.001 up to 0.17.1 and is the parameter
-    group's own rate since; Muon has the method "gram" from 0.19.0 on.
+    bf16 gradients are checked for inf and nan since 0.19.3; warmup_max_lr defaults to 0.001 through 0.17.1, later to
+    the parameter group's own rate; Muon has the method "gram" since 0.19.0.
     """
     release = Version(version)
     config: dict[str, Any] = dict(plan.config)

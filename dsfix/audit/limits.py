@@ -1,18 +1,20 @@
-"""What of a config the audit cannot train, and what it leaves out because it changes no number."""
+"""What the audit cannot train, and what it drops from a config because it does not affect the numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Callable
 
+from .draft import Draft, NotAudited
 from .plan import EXPERTS, Plan
 
 Value = Any
 
 
 def _on(value: Value) -> bool:
-    """A block that is switched on, or a flag."""
+    """Whether a block or a flag is enabled."""
     return bool(value.get("enabled")) if isinstance(value, Mapping) else value is True
 
 
@@ -25,7 +27,7 @@ def _positive(value: Value) -> bool:
 
 
 def _any_enabled(value: Value) -> bool:
-    """Whether `enabled` is true anywhere below."""
+    """Whether `enabled` is true at any depth."""
     if not isinstance(value, Mapping):
         return False
     return value.get("enabled") is True or any(_any_enabled(each) for each in value.values())
@@ -37,79 +39,104 @@ def _present(value: Value) -> bool:
 
 @dataclass(frozen=True)
 class Limit:
-    """`holds`: whether the value at `path` asks for it. why: the end of the sentence that names the key."""
+    """holds: whether the value at `path` asks for it. why: completes the sentence that names the key."""
 
     path: tuple[str, ...]
     holds: Callable[[Value], bool]
     why: str
 
 
-#: The numbers of the job depend on these, and the reference does not have them: nothing is audited.
+#: They affect the numbers and have no reference: the config is not audited.
 REFUSED = (
-    Limit(("tensor_parallel",), _present, "all ranks of the audit are data-parallel, none splits a layer"),
-    Limit(("sequence_parallel_size",), _several, "all ranks of the audit are data-parallel, none splits a sequence"),
-    Limit(("expert_parallel",), _any_enabled, "AutoEP takes known models apart (--moe: DeepSpeed's own MoE layer)"),
-    Limit(("amp",), _on, "Apex casts operations on a GPU only; bf16 and fp16 are audited"),
-    Limit(("compression_training",), _any_enabled, "it trains other weights than PyTorch does, on purpose"),
-    Limit(("quantize_training",), _on, "it trains other weights than PyTorch does, on purpose"),
-    Limit(("weight_quantization",), _any_enabled, "it trains other weights than PyTorch does, on purpose"),
-    Limit(("progressive_layer_drop",), _on, "it leaves out layers at random"),
+    Limit(("tensor_parallel",), _present, "all ranks of the audit are data-parallel; none splits a layer"),
+    Limit(("sequence_parallel_size",), _several, "all ranks of the audit are data-parallel; none splits a sequence"),
+    Limit(("expert_parallel",), _any_enabled, "AutoEP converts known models only (--moe: DeepSpeed's MoE layer)"),
+    Limit(("amp",), _on, "Apex casts operations on GPUs only; bf16 and fp16 are audited"),
+    Limit(("compression_training",), _any_enabled, "it trains different weights than PyTorch by design"),
+    Limit(("quantize_training",), _on, "it trains different weights than PyTorch by design"),
+    Limit(("weight_quantization",), _any_enabled, "it trains different weights than PyTorch by design"),
+    Limit(("progressive_layer_drop",), _on, "it skips layers at random"),
     Limit(("eigenvalue",), _on, "it belongs to quantized training"),
-    Limit(("zero_optimization", "zenflow"), _present, "it updates some weights late, on purpose"),
-    Limit(("zero_optimization", "mics_shard_size"), _positive, "MiCS needs a model that was built for it"),
+    Limit(("zero_optimization", "zenflow"), _present, "it updates some weights late by design"),
+    Limit(("zero_optimization", "mics_shard_size"), _positive, "MiCS needs a model built for it"),
     Limit(
-        ("zero_optimization", "offload_optimizer", "super_offload"), _on, "it steps before it knows the norm, on a GPU"
+        ("zero_optimization", "offload_optimizer", "super_offload"), _on, "it steps before the norm is known, on a GPU"
     ),
 )
 
 
-def experts(plan: Plan) -> str:
-    """Why the plan's experts cannot be trained, in a sentence; "" where they can."""
-    if plan.ep_size > 1 and not plan.moe:
-        return "--ep-size says how many ranks share the experts of --moe, which is not given"
-    if not plan.moe:
-        return ""
-    if plan.stage == 3:
-        return "--moe is for ZeRO stages 0 to 2: DeepSpeed refuses its MoE layer with stage 3"
-    if plan.freeze == "base":
-        return "--moe needs experts that are trained: not with --freeze base or LoRA"
-    if plan.ranks % plan.ep_size or EXPERTS % plan.ep_size:
-        return f"{plan.ranks} ranks and {EXPERTS} experts cannot be shared by --ep-size {plan.ep_size}"
-    return ""
-
-
-_MONITOR = "it writes logs only"
-_OTHER_CODE = "it acts only through calls that the audit does not make"
+_MONITOR = "it only writes logs"
+_OTHER_CODE = "it has an effect only through calls that the audit does not make"
 _EIGHT_BITS = (
-    "its CUDA kernel takes only parameters of a multiple of 8 elements, of which the audit's model has others, and its "
-    "rounding moves gradients as far as faults do"
+    "its CUDA kernel takes only parameters with a multiple of 8 elements, which the audit's model does not have, and "
+    "its rounding changes gradients as much as bugs do"
 )
-_DATA = "it picks the data, and the audit's batches are fixed"
+_DATA = "it selects the data; the audit's batches are fixed"
 
-#: These are left out, and the report says so.
+#: Dropped from the config; the report names them.
 DROPPED = (
     *(Limit((name,), _on, _MONITOR) for name in ("tensorboard", "wandb", "csv_monitor", "comet", "comms_logger")),
     *(Limit((name,), _on, _MONITOR) for name in ("flops_profiler", "wall_clock_breakdown", "memory_breakdown")),
     *(Limit((name,), _on, _MONITOR) for name in ("dump_state",)),
     Limit(("steps_per_print",), _present, _MONITOR),
-    Limit(("pipeline",), _present, "only a PipelineModule reads it, and the audit's model is none"),
+    Limit(("pipeline",), _present, "only a PipelineModule reads it; the audit's model is not one"),
     Limit(
         ("activation_checkpointing",), _present, "only deepspeed.checkpointing reads it (--checkpointing is torch's)"
     ),
     Limit(("sparse_attention",), _present, _OTHER_CODE),
     Limit(("compile",), _present, _OTHER_CODE),
-    Limit(("hybrid_engine",), _on, "it is for generation"),
-    Limit(("autotuning",), _on, "the launcher reads it; the file is trained as it is"),
-    Limit(("elasticity",), _on, "the batch sizes of the audit are its own"),
+    Limit(("hybrid_engine",), _on, "it concerns generation"),
+    Limit(("autotuning",), _on, "only the launcher reads it; the config is trained as it is"),
+    Limit(("elasticity",), _on, "the audit sets its own batch sizes"),
     Limit(("curriculum_learning",), _on, _DATA),
     Limit(("data_efficiency",), _on, _DATA),
     Limit(("nebula",), _on, "it needs a service that the audit does not have"),
     Limit(("datastates_ckpt",), _present, "it needs a package that the audit does not have"),
-    Limit(("checkpoint", "load_universal"), _on, "the audit says itself what is loaded"),
-    Limit(("checkpoint", "writer"), _present, "the audit's checkpoints are written by the default writer"),
+    Limit(("checkpoint", "load_universal"), _on, "the audit decides what is loaded"),
+    Limit(("checkpoint", "writer"), _present, "the audit writes checkpoints with the default writer"),
     *(
         Limit(("zero_optimization", name), _on, _EIGHT_BITS)
         for name in ("zero_quantized_weights", "zero_quantized_nontrainable_weights")
     ),
-    Limit(("zero_optimization", "zero_quantized_gradients"), _on, "it quantizes on purpose, with kernels for a GPU"),
+    Limit(("zero_optimization", "zero_quantized_gradients"), _on, "it quantizes by design, with GPU kernels"),
 )
+
+
+def refuse(draft: Draft) -> None:
+    """Raises NotAudited for a config that asks for one of REFUSED."""
+    for limit in REFUSED:
+        if limit.holds(draft.facts.get(*limit.path)):
+            raise NotAudited(f"{'.'.join(limit.path)} is not audited: {limit.why}")
+
+
+def drop(draft: Draft) -> None:
+    """Removes from the config what is in DROPPED."""
+    dropped = [limit for limit in DROPPED if limit.holds(draft.facts.get(*limit.path))]
+    for limit in dropped:
+        block = draft.config
+        for name in limit.path[:-1]:
+            block = block[name]
+        del block[limit.path[-1]]
+    for why, limits in groupby(sorted(dropped, key=lambda each: each.why), key=lambda each: each.why):
+        draft.notes.append(f"without {', '.join('.'.join(each.path) for each in limits)}: {why}")
+
+
+def require_experts(draft: Draft) -> None:
+    """Raises NotAudited for experts that cannot be trained with this plan."""
+    if why := _experts(draft.plan):
+        raise NotAudited(why)
+
+
+def _experts(plan: Plan) -> str:
+    """Why the plan's experts cannot be trained; "" where they can."""
+    if plan.ep_size > 1 and not plan.moe:
+        return "--ep-size is the number of ranks that share the experts of --moe, which is not given"
+    if not plan.moe:
+        return ""
+    if plan.stage == 3:
+        return "--moe requires ZeRO stages 0 to 2: DeepSpeed rejects its MoE layer with stage 3"
+    if plan.freeze == "base":
+        return "--moe requires trainable experts: not with --freeze base or LoRA"
+    if plan.ranks % plan.ep_size or EXPERTS % plan.ep_size:
+        return f"{plan.ranks} ranks and {EXPERTS} experts cannot be shared by --ep-size {plan.ep_size}"
+    return ""

@@ -1,4 +1,4 @@
-"""Lion: the published step in plain PyTorch, in the dtype of what it is given. Imports torch."""
+"""Lion: the published step in plain PyTorch, in the dtype of its parameters. Imports torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 class Lion(torch.optim.Optimizer):  # type: ignore[misc,unused-ignore]
     """The sign of an average of momentum and gradient, with decoupled decay. https://arxiv.org/abs/2302.06675
 
-    An element whose average is zero does not move. betas: of that average, and of the momentum, as DeepSpeed's default.
+    An element whose average is zero does not move. betas: of that average and of the momentum; DeepSpeed's default.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class Lion(torch.optim.Optimizer):  # type: ignore[misc,unused-ignore]
                 direction = momentum.lerp(parameter.grad, 1 - first).sign()
                 parameter.sub_(group["lr"] * (direction + group["weight_decay"] * parameter))
                 momentum.lerp_(parameter.grad, 1 - second)
-                self.state[parameter] = {"exp_avg": momentum}  # what else DeepSpeed keeps says nothing
+                self.state[parameter] = {"exp_avg": momentum}  # other state of DeepSpeed is ignored
 
 
 def still(gradient: torch.Tensor, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Where a step moves nothing but by weight decay. state: before the step."""
+    """Returns a mask of the elements that a step changes by weight decay only. state: before the step."""
     return (gradient == 0.0) & (state.get("exp_avg", torch.zeros(())) == 0.0)

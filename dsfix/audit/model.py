@@ -1,10 +1,10 @@
-"""The model that the audit trains, the same on every rank and in the reference, and its batches. Imports torch."""
+"""The model that the audit trains, on every rank and in the reference, and its batches. Imports torch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,19 +13,18 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from dsfix.audit import moe
-from dsfix.audit.muon import is_matrix
-from dsfix.audit.plan import Plan
+from dsfix.audit.plan import WIDTH, Plan
 from dsfix.audit.unsupported import Unsupported
 
-VOCABULARY, WIDTH, HIDDEN, ODD, LENGTH = 37, 16, 64, 13, 6
+VOCABULARY, HIDDEN, ODD, LENGTH = 37, 64, 13, 6
 _BLOCKS = 2
 _RANK = 4
-_QUIET = 8.0  # by which the layer's input of experts is divided: what chooses them is louder
+_INPUT_SCALE = 1 / 8  # of the MoE layer's hidden input: the routing signal added to it dominates
 _AUXILIARY = 0.05
 
 
 class _Lora(nn.Module):  # type: ignore[misc,unused-ignore]
-    """A Linear and its adapter: float [..., width] -> [..., width]."""
+    """A Linear with a LoRA adapter: float [..., width] -> [..., width]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -38,7 +37,7 @@ class _Lora(nn.Module):  # type: ignore[misc,unused-ignore]
 
 
 class _Block(nn.Module):  # type: ignore[misc,unused-ignore]
-    """Pre-norm: tokens mixed causally, then an MLP: float [n, length, width] -> the same."""
+    """Pre-norm block: causal token mixing, then an MLP: float [n, length, width] -> the same."""
 
     def __init__(self, lora: bool) -> None:
         super().__init__()
@@ -53,16 +52,16 @@ class _Block(nn.Module):  # type: ignore[misc,unused-ignore]
 
 
 def tokens(plan: Plan) -> int:
-    """Of one forward on one rank."""
+    """Tokens per forward and rank."""
     return plan.micro_batch * LENGTH
 
 
 class Model(nn.Module):  # type: ignore[misc,unused-ignore]
-    """A tiny causal language model: int64 tokens [n, length + 1] -> its loss, in the form that plan.backwards says.
+    """A tiny causal language model: int64 tokens [n, length + 1] -> its loss, in the form set by plan.backwards.
 
-    It has what bites: an embedding tied to the head, a module that is used twice in one forward, parameters of odd
-    sizes and of one element, one that is larger than the others (up), one that is used in every second step only
-    (sometimes), biases, LayerNorm, and buffers of three dtypes; and experts, if the plan says so.
+    It covers known trouble spots: an embedding tied to the head, a module used twice in one forward, parameters of odd
+    sizes and of one element, one larger than the others (up), one used in every second step only (sometimes), biases,
+    LayerNorm, buffers of three dtypes, and experts if the plan has them.
     """
 
     causal: torch.Tensor
@@ -91,12 +90,12 @@ class Model(nn.Module):  # type: ignore[misc,unused-ignore]
             self.register_buffer("routes", moe.routes(VOCABULARY, WIDTH))
 
     def forward(self, tokens: torch.Tensor, sometimes: bool, factor: float) -> Any:
-        """factor: multiplies the loss; not finite where the plan wants gradients that are not."""
+        """factor: multiplies the loss; inf where the plan wants non-finite gradients."""
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         x = self.embed(inputs)
         x = x + torch.sin(self.positions.to(x.dtype) / LENGTH).unsqueeze(1)
         if self.plan.checkpointing == "reentrant" and not x.requires_grad:
-            x.requires_grad_()  # as training scripts do with a frozen embedding
+            x.requires_grad_()  # as training scripts do for a frozen embedding
         x = self._blocks(self.shared(x))
         x = self.shared(x) + self.widen(torch.tanh(self.narrow(x)))
         if sometimes:
@@ -104,7 +103,7 @@ class Model(nn.Module):  # type: ignore[misc,unused-ignore]
         auxiliary: Any = 0.0
         if self.plan.moe:
             mixed, auxiliary, *_ = self.moe(
-                functional.layer_norm(x, (WIDTH,)) / _QUIET + self.routes[inputs].to(x.dtype)
+                functional.layer_norm(x, (WIDTH,)) * _INPUT_SCALE + self.routes[inputs].to(x.dtype)
             )
             x = x + mixed
         logits = self.head(self.norm(x) * torch.sigmoid(self.gate(x)))
@@ -127,14 +126,14 @@ class Model(nn.Module):  # type: ignore[misc,unused-ignore]
 
 
 def losses(output: Any) -> tuple[torch.Tensor, ...]:
-    """The losses in what `Model` returns, each of which wants its backward."""
+    """Returns the losses in the output of `Model`, each of which needs its own backward."""
     if isinstance(output, dict):
         return (output["loss"],)
     return output if isinstance(output, tuple) else (output,)
 
 
 def build(plan: Plan, seed: int = 0) -> Model:
-    """The model on the CPU in fp32 with its initial weights; `seed` is added to the plan's. Raises Unsupported."""
+    """Returns the model on the CPU in fp32 with initial weights; `seed` is added to the plan's. Raises Unsupported."""
     if plan.freeze == "base" and not plan.lora:
         raise Unsupported("freeze 'base' leaves nothing to train without LoRA layers")
     state = torch.get_rng_state()
@@ -148,7 +147,7 @@ def build(plan: Plan, seed: int = 0) -> Model:
 
 
 def initial(name: str, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
-    """The initial weights of a parameter: nothing is zero, so that every gradient counts."""
+    """Returns the initial weights of a parameter: none is zero, so that no gradient vanishes."""
     noise = torch.randn(shape, generator=generator)
     if name == "moe.gate.weight":
         return moe.initial_gate(noise)
@@ -158,7 +157,7 @@ def initial(name: str, shape: torch.Size, generator: torch.Generator) -> torch.T
 
 
 def freeze(model: Model, plan: Plan) -> Model:
-    """`model` with its requires_grad as the plan says."""
+    """Sets requires_grad as the plan requires and returns the model."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad = not _frozen(name, plan)
     return model
@@ -173,65 +172,8 @@ def _frozen(name: str, plan: Plan) -> bool:
 
 
 @dataclass(frozen=True)
-class Group:
-    """A parameter group: the names of its parameters, and its own lr (as a factor) and weight decay.
-
-    muon: Muon updates them.
-    """
-
-    names: tuple[str, ...]
-    rate: float
-    weight_decay: float
-    muon: bool = False
-
-
-def groups(model: Model, plan: Plan) -> list[Group]:
-    """The optimizer's parameter groups: those of `whole_groups`, and those of their experts after all of them.
-
-    So does DeepSpeed's split_params_into_different_moe_groups_for_optimizer. With Muon each is one for it, and one for
-    Adam.
-    """
-    whole = whole_groups(model, plan)
-    if not plan.optimizer and str((plan.config.get("optimizer") or {}).get("type")).lower() == "muon":
-        return _muon_groups(model, whole)
-    dense = [replace(group, names=tuple(n for n in group.names if not _is_expert(n))) for group in whole]
-    experts = [replace(group, names=tuple(filter(_is_expert, group.names))) for group in whole]
-    return [group for group in (*dense, *experts) if group.names]
-
-
-def _muon_groups(model: Model, whole: list[Group]) -> list[Group]:
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters() if parameter.requires_grad}
-    found = []
-    for group in whole:
-        for which in (True, False):
-            names = (name for name in group.names if name in shapes and is_matrix(name, shapes[name]) is which)
-            found.append(replace(group, names=tuple(names), muon=which))
-    return [group for group in found if group.names]
-
-
-def _is_expert(name: str) -> bool:
-    return name.startswith("moe.experts.")
-
-
-def whole_groups(model: Model, plan: Plan) -> list[Group]:
-    """The script's groups: matrices, what is not decayed, and embedding and gate at a higher rate; or one of all.
-
-    The one holds the frozen parameters, too, as `model.parameters()` in a script does.
-    """
-    named = dict(model.named_parameters())
-    if not plan.groups:
-        return [Group(tuple(named), 1.0, 0.1)]
-    trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
-    fast = tuple(name for name in trained if name.startswith(("embed.", "gate.", "blocks.0.mix.lora_b")))
-    plain = tuple(name for name, shape in ((n, p.dim()) for n, p in trained.items()) if shape < 2 and name not in fast)
-    decayed = tuple(name for name in trained if name not in fast and name not in plain)
-    found = [Group(decayed, 1.0, 0.1), Group(plain, 0.5, 0.0), Group(fast, 2.0, 0.02)]
-    return [group for group in found if group.names]
-
-
-@dataclass(frozen=True)
 class Batch:
-    """One micro-batch of one rank: tokens int64 [micro_batch, LENGTH + 1] and the other arguments of Model.forward."""
+    """One micro-batch of one rank, the arguments of Model.forward; tokens: int64 [micro_batch, LENGTH + 1]."""
 
     tokens: torch.Tensor
     sometimes: bool
@@ -239,9 +181,9 @@ class Batch:
 
 
 def batch(plan: Plan, step: int, micro: int, rank: int) -> Batch:
-    """The same for the same place in the global batch, however many ranks share it.
+    """Returns the micro-batch at a position of the global batch, independent of how many ranks share it.
 
-    micro, rank: of plan.accumulation and plan.ranks.
+    micro, rank: the position, out of plan.accumulation and plan.ranks.
     """
     generator = torch.Generator().manual_seed(1 + plan.seed + 1_000_003 * step + 1_009 * micro + 31 * rank)
     tokens = torch.randint(VOCABULARY, (plan.micro_batch, LENGTH + 1), generator=generator)
@@ -250,7 +192,7 @@ def batch(plan: Plan, step: int, micro: int, rank: int) -> Batch:
 
 
 def batches(plan: Plan, step: int) -> Iterator[Batch]:
-    """The global batch of a step: of all ranks and all accumulations."""
+    """The global batch of a step: the micro-batches of all ranks."""
     for micro in range(plan.accumulation):
         for rank in range(plan.ranks):
             yield batch(plan, step, micro, rank)

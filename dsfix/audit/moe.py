@@ -1,4 +1,4 @@
-"""Mixture of experts: the reference's own layer, and DeepSpeed's (deepspeed.moe.layer.MoE) in its place. Imports torch.
+"""Mixture of experts: the reference's layer, and DeepSpeed's (deepspeed.moe.layer.MoE) built from it. Imports torch.
 
 Source: https://deepspeed.readthedocs.io/en/latest/moe.html; top-1: https://arxiv.org/abs/2101.03961; top-2:
 https://arxiv.org/abs/2006.16668; more: https://github.com/deepspeedai/DeepSpeed/pull/5881.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dsfix.lab.session import Lab
 
 INNER = 8
-_LEVELS = -torch.arange(EXPERTS).float()  # so that scores are negative, too
+_LEVELS = -torch.arange(EXPERTS).float()  # negative scores are covered, too
 
 
 class _Expert(nn.Module):  # type: ignore[misc,unused-ignore]
@@ -39,12 +39,12 @@ class _Expert(nn.Module):  # type: ignore[misc,unused-ignore]
 
 
 class Mixture(nn.Module):  # type: ignore[misc,unused-ignore]
-    """All experts on one process, each evaluated on all tokens: float [..., width] -> the same, and auxiliary loss.
+    """All experts in one process, each evaluated on all tokens: float [..., width] -> the same, and the auxiliary loss.
 
-    Gating is in fp32 at least. With one expert a token, its probability is the weight; with more, the weights of a
-    token are normalized. The auxiliary loss is the number of experts times the sum over them of mean probability times
-    the share of tokens: by their first expert for one or two a token, by all of them over their number for more.
-    capacity: tokens that an expert takes, those with the largest probability for it.
+    Gating is at least in fp32. With one expert per token, its probability is the weight; with more, the weights of a
+    token are normalized. The auxiliary loss is the number of experts times the sum over experts of mean probability
+    times share of tokens; the share counts first experts for k <= 2, and all of a token's experts, divided by k, for
+    k > 2. capacity: tokens per expert; those with the largest probability are kept.
     """
 
     def __init__(self, width: int, k: int, capacity: int) -> None:
@@ -72,12 +72,12 @@ class Mixture(nn.Module):  # type: ignore[misc,unused-ignore]
         return mixed.view_as(x), auxiliary
 
     def _fits(self, chosen: torch.Tensor) -> torch.Tensor:
-        """1.0 where an expert has room for the token."""
+        """Returns 1.0 where an expert has room for the token."""
         wanted = self.seen.masked_fill(chosen == 0.0, -torch.inf)
         return (wanted.argsort(0, descending=True).argsort(0) < self.capacity).to(chosen)
 
     def undecided(self, rounded: Mixture) -> bool:
-        """Whether rounding may send a token of the last forward to another expert; rounded: this, less precise."""
+        """Whether rounding may route a token of the last forward differently; rounded: in lower precision."""
         ordered = self.seen.sort(1, descending=True).values
         gaps = [ordered[:, self.k - 1] - ordered[:, self.k], ordered[:, 0] - ordered[:, 1]]
         wanted = torch.zeros_like(self.seen).scatter(1, self.seen.topk(self.k, dim=1).indices, 1.0)
@@ -91,7 +91,7 @@ class Mixture(nn.Module):  # type: ignore[misc,unused-ignore]
 
 
 def routes(vocabulary: int, width: int) -> torch.Tensor:
-    """What is added to each token's input of the layer, float [vocabulary, width]: its experts are clearly apart."""
+    """Returns what is added to each token's input, float [vocabulary, width]: it clearly separates the experts."""
     generator = torch.Generator().manual_seed(0)
     found = torch.zeros(vocabulary, width)
     for row in found:
@@ -100,32 +100,32 @@ def routes(vocabulary: int, width: int) -> torch.Tensor:
 
 
 def initial_gate(noise: torch.Tensor) -> torch.Tensor:
-    """Initial weights of the gate, for which `routes` tells: the next expert is less probable by a factor of 4."""
+    """Returns the gate's initial weights: with `routes`, the next expert is less probable by a factor of 4."""
     return 1.4 * torch.eye(*noise.shape) + 0.02 * noise
 
 
 def capacity(plan: Plan, tokens: int) -> int:
-    """No token is dropped; where DeepSpeed drops by probability (k > 2), one less, so that it looks which one."""
+    """Returns the capacity: all tokens; one less for k > 2, where DeepSpeed drops the least probable."""
     return tokens if plan.moe <= 2 else tokens - 1
 
 
 def _factor(plan: Plan, tokens: int) -> float:
-    """The capacity factor, of which DeepSpeed rounds k * factor * tokens / experts up."""
+    """Returns the capacity factor: DeepSpeed rounds k * factor * tokens / experts up."""
     return (capacity(plan, tokens) - 0.5) * EXPERTS / tokens / plan.moe
 
 
 def deepspeed_layer(plan: Plan, mixture: Mixture, width: int, tokens: int, lab: Lab) -> Any:
-    """DeepSpeed's layer with this rank's experts of `mixture`, and its weights. Raises Unsupported."""
+    """Returns DeepSpeed's layer with the weights of `mixture` and this rank's experts. Raises Unsupported."""
     from deepspeed.moe import layer as layers  # type: ignore[import-not-found,unused-ignore]
     from deepspeed.moe import sharded_moe
 
     options: dict[str, Any] = {"noisy_gate_policy": None, "use_rts": False, "min_capacity": 1}
     if plan.moe == 2:
         if "top2_2nd_expert_sampling" not in inspect.signature(layers.MoE).parameters:
-            raise Unsupported("this DeepSpeed draws the second of two experts at random: --moe 1")
+            raise Unsupported("this DeepSpeed samples the second of two experts at random: use --moe 1")
         options["top2_2nd_expert_sampling"] = False
     if plan.moe > 2 and not hasattr(sharded_moe, "topkgating"):
-        raise Unsupported(f"{plan.moe} experts a token are possible from DeepSpeed 0.15.0 on: --moe 1")
+        raise Unsupported(f"{plan.moe} experts per token require DeepSpeed 0.15.0: use --moe 1")
     factor = _factor(plan, tokens)
     layer = layers.MoE(width, _Expert(width), EXPERTS, plan.ep_size, plan.moe, capacity_factor=factor, **options)
     weights = {f"moe.{name}": parameter for name, parameter in mixture.named_parameters()}
@@ -139,7 +139,7 @@ def deepspeed_layer(plan: Plan, mixture: Mixture, width: int, tokens: int, lab: 
 
 
 def apart(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The optimizer's groups with those of the experts apart, by DeepSpeed's function."""
+    """Returns the optimizer's groups with the experts in separate groups, split by DeepSpeed's function."""
     from deepspeed.moe.utils import (  # type: ignore[import-not-found,unused-ignore]
         split_params_into_different_moe_groups_for_optimizer,
     )
@@ -150,14 +150,14 @@ def apart(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _share(plan: Plan, lab: Lab) -> int:
-    """Which of plan.ep_size shares of the experts this rank holds."""
-    # ranks that hold different experts are neighbours, unless the config wants those with the same ones to be
+    """Returns which of plan.ep_size shares of the experts this rank holds."""
+    # neighbours hold different experts, unless the config wants them to hold the same
     alike = lab.world_size // plan.ep_size
     return lab.rank // alike if plan.config.get("use_data_before_expert_parallelism") else lab.rank % plan.ep_size
 
 
 def _global_name(name: str, plan: Plan, share: int) -> str:
-    """The reference's name of a parameter of DeepSpeed's layer."""
+    """Returns the reference's name of a parameter of DeepSpeed's layer."""
     if not name.startswith("moe.deepspeed_moe."):
         return name
     found = re.fullmatch(r"moe\.deepspeed_moe\.experts\.deepspeed_experts\.(\d+)\.(.*)", name)
@@ -167,6 +167,6 @@ def _global_name(name: str, plan: Plan, share: int) -> str:
 
 
 def global_names(tensors: Mapping[str, Any], plan: Plan, lab: Lab) -> dict[str, Any]:
-    """This rank's `tensors` by the reference's names."""
+    """Returns this rank's `tensors` by the reference's names."""
     share = _share(plan, lab)
     return {_global_name(name, plan, share): tensor for name, tensor in tensors.items()}

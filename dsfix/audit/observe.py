@@ -1,8 +1,8 @@
-"""What one rank holds of parameters, gradients and optimizer state, read from the engine without changing anything.
+"""Reads one rank's parameters, gradients and optimizer state from the engine without changing anything.
 
-Nothing is gathered, for a collective more could change what is observed: each rank keeps its own pieces, and the pieces
-of all ranks are put together afterwards (pieces.py). Gradients are those that the inner optimizer has when its step
-begins: DeepSpeed unscales and clips them just before.
+Nothing is gathered, because another collective could change what is observed: each rank keeps its own pieces, which are
+merged afterwards (pieces.py). Gradients are read when the inner optimizer's step starts: DeepSpeed unscales and clips
+them just before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dsfix.audit.pieces import Part, Piece
 
 @dataclass(frozen=True)
 class Slice:
-    """`numel` elements from `start` of a tensor that the inner optimizer updates are those of `name` from `offset`."""
+    """Elements [start, start + numel) of `held`, a tensor of the inner optimizer, are those of `name` from `offset`."""
 
     name: str
     held: torch.Tensor
@@ -29,13 +29,13 @@ class Slice:
     shape: torch.Size
 
     def of(self, flat: torch.Tensor) -> Piece:
-        """The same elements of a tensor laid out as `held`, copied to the CPU."""
+        """Returns these elements of a tensor with the layout of `held`, copied to the CPU."""
         found = flat.detach().reshape(-1).narrow(0, self.start, self.numel)
         return Piece(self.name, self.offset, self.shape, found.to("cpu", copy=True))
 
 
 class Observer:
-    """Follows the steps of one engine. `names`: parameter of the engine's module -> its name."""
+    """Observes the steps of one engine. names: parameter of the engine's module -> its name."""
 
     def __init__(self, engine: Any, names: Mapping[Any, str]) -> None:
         self._engine, self._names = engine, names
@@ -47,20 +47,20 @@ class Observer:
         self._hook = torch_optimizer.register_optimizer_step_pre_hook(self._before)
 
     def close(self) -> None:
-        """Stop following."""
+        """Stops observing."""
         self._hook.remove()
 
     def start(self) -> None:
-        """Before the micro-batches of a step."""
+        """To be called before the micro-batches of a step."""
         self._gradients, self._stepped = [], False
         self._rates = [float(rate) for rate in self._engine.get_lr()]
 
     def state(self) -> Part:
-        """What is held now, as after a step that was not made."""
+        """Returns the current state."""
         return self._part(0.0)
 
     def step(self, loss: float) -> Part:
-        """After the step; `loss` is the mean over this rank's micro-batches."""
+        """Returns the state after the step; loss: mean over this rank's micro-batches."""
         return self._part(loss)
 
     def _part(self, loss: float) -> Part:
@@ -100,7 +100,7 @@ class Observer:
                 seen.add(each.name)
                 yield each.of(each.held)
         for parameter, name in self._names.items():
-            # a rank that holds no part of a trained one leaves it to the others
+            # trained parameters are held by the ranks that own a part
             if name not in seen and not parameter.requires_grad:
                 yield self._weight(parameter, name)
 
@@ -110,7 +110,7 @@ class Observer:
 
     @staticmethod
     def _weight(parameter: Any, name: str) -> Piece:
-        """What the model computes with: this rank's partition of it where it is partitioned."""
+        """Returns the model's weight, or this rank's partition of it."""
         if not hasattr(parameter, "ds_tensor"):
             return Piece(name, 0, parameter.shape, parameter.detach().reshape(-1).to("cpu", copy=True))
         partition = parameter.ds_tensor.detach().reshape(-1)
@@ -178,7 +178,7 @@ class Observer:
         return Slice(name, held, 0, 0, held.numel(), held.shape)
 
     def _partitions(self, flats: Any, groups: Any, offsets: Any, processes: Any) -> Iterator[Slice]:
-        """ZeRO-1/2 and BF16_Optimizer: a rank holds one slice of all parameters of a group laid end to end."""
+        """ZeRO-1/2 and BF16_Optimizer: a rank holds one slice of the concatenated parameters of a group."""
         for flat, group, starts, process in zip(flats, groups, offsets, processes):
             first = 0 if process is None else torch.distributed.get_rank(process) * flat.numel()
             start = 0
@@ -191,7 +191,7 @@ class Observer:
                 start += parameter.numel()
 
     def _stage3(self, wrapper: Any) -> Iterator[Slice]:
-        """A rank holds, sub-group by sub-group, its partition of each parameter, the last one padded."""
+        """ZeRO-3: a rank holds, per sub-group, its partition of each parameter, the last one padded."""
         for flat, group in zip(wrapper.fp32_partitioned_groups_flat, wrapper.fp16_groups):
             start = 0
             for parameter in group:
@@ -204,6 +204,6 @@ class Observer:
 
 
 def _step(optimizer: Any, group: Mapping[str, Any]) -> Any:
-    """What a group has counted: FusedAdam counts in the state of its last parameter only, or in the group."""
+    """Returns the step count of a group: FusedAdam has it in the state of its last parameter only, or in the group."""
     counted = [optimizer.state[held].get("step") for held in group["params"] if held in optimizer.state]
     return max([each for each in counted if each is not None], default=group.get("step"))

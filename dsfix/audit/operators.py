@@ -1,6 +1,7 @@
-"""DeepSpeed's CPU optimizers are compiled when first used: done once, ahead of the ranks and outside their time limit.
+"""Compiles DeepSpeed's CPU optimizers before the ranks start, outside their time limit.
 
-A process that is killed while it compiles leaves a lock file, for which all later ones would wait without end.
+DeepSpeed compiles them on first use. A process killed while compiling leaves a lock file that all later processes wait
+for forever.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dsfix.lab.launcher import fresh, launch
 from dsfix.lab.session import Lab
 
 _SECONDS = 900.0  # a minute on two free cores
-# the config's optimizer -> the operator, the module and the class that uses it
+# the config's optimizer -> operator, module and class that uses it
 _OPERATORS = {
     "adam": ("cpu_adam", "deepspeed.ops.adam", "DeepSpeedCPUAdam"),
     "adamw": ("cpu_adam", "deepspeed.ops.adam", "DeepSpeedCPUAdam"),
@@ -30,7 +31,7 @@ _OPERATORS = {
 
 
 def build(plan: Plan, environment: Mapping[str, str], work: Path) -> None:
-    """Compiles what `plan` needs, where it is not there yet. What goes wrong, the ranks will meet and tell.
+    """Compiles what `plan` needs unless it is already built. Errors are ignored: the ranks will report them.
 
     environment, work: those of the ranks.
     """
@@ -43,23 +44,23 @@ def build(plan: Plan, environment: Mapping[str, str], work: Path) -> None:
 
 
 def _current(directory: Path) -> bool:
-    """Whether nothing is to be compiled: a build that was killed, or one for another torch, leaves a library, too."""
+    """Whether the build is up to date: a killed build, or one for another torch, leaves a library, too."""
     try:
         plan = (directory / "build.ninja").read_text(encoding="utf-8")
-        told = subprocess.run(["ninja", "-C", str(directory), "-n"], capture_output=True, text=True)
+        dry_run = subprocess.run(["ninja", "-C", str(directory), "-n"], capture_output=True, text=True)
     except OSError:
         return False
-    return f"{torch_build().directory}{os.sep}" in plan and "no work to do" in told.stdout
+    return f"{torch_build().directory}{os.sep}" in plan and "no work to do" in dry_run.stdout
 
 
 def main(device: str, optimizer: str) -> int:
-    """In a process of its own."""
+    """Compiles one operator; runs in its own process."""
     operator, module, name = _OPERATORS[optimizer]
     extensions = cache_directory() / f"extensions-deepspeed{deepspeed_version()}-torch{torch_build().version}"
     directory = Path(os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(extensions))) / operator
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory / "dsfix.lock"):
-        left = directory / "lock"  # of a process that was killed: all of dsfix's wait at the other lock
+        left = directory / "lock"  # left by a killed process: dsfix's own processes wait for the other lock
         if left.exists() or not _current(directory):
             left.unlink(missing_ok=True)
             with Lab(device) as lab:

@@ -1,4 +1,4 @@
-"""The pieces of whole tensors that each rank holds, and putting them together. Importing this imports torch."""
+"""The pieces of tensors that each rank holds, and how they are merged. Importing this imports torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsfix.audit.record import Step
 
 @dataclass(frozen=True)
 class Piece:
-    """Elements of the flattened tensor `name`, whose whole has `shape`, from `offset`: `values`, one-dimensional."""
+    """values: one-dimensional, the elements from `offset` of the flattened tensor `name` of this `shape`."""
 
     name: str
     offset: int
@@ -22,7 +22,7 @@ class Piece:
 
 @dataclass
 class Part:
-    """What one rank saw of one step; tensors: "gradients", "parameters", "weights", "state exp_avg" and the like."""
+    """One rank's part of a step; tensors: "gradients", "parameters", "weights", "state exp_avg" etc. -> its pieces."""
 
     loss: float
     norm: float | None
@@ -34,13 +34,13 @@ class Part:
 
 
 def join(parts: Sequence[Part]) -> Step:
-    """One step from what each rank saw of it."""
+    """Returns one step from the parts of all ranks."""
     first = parts[0]
     torn: dict[str, list[str]] = {}
     whole: dict[str, dict[str, torch.Tensor]] = {}
     for kind in sorted({kind for part in parts for kind in part.tensors}):
         pieces = [piece for part in parts for piece in part.tensors.get(kind, [])]
-        whole[kind], split = _assemble(pieces)
+        whole[kind], split = _merge(pieces)
         if split:
             torn[kind] = split
     for kind in ("norm", "skipped", "scale", "counters", "learning_rates"):
@@ -66,8 +66,8 @@ def join(parts: Sequence[Part]) -> Step:
     )
 
 
-def _assemble(pieces: Sequence[Piece]) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """The whole tensors, nan where no rank holds an element, and the names of which two ranks hold different values."""
+def _merge(pieces: Sequence[Piece]) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """Returns the whole tensors, nan where no rank holds an element, and the names on which ranks disagree."""
     whole: dict[str, torch.Tensor] = {}
     held: dict[str, torch.Tensor] = {}
     torn = []

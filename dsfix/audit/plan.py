@@ -1,4 +1,4 @@
-"""What one audit trains: everything that the ranks and the reference have to agree on, as plain JSON."""
+"""What one audit trains: all that the ranks and the reference have to agree on, as plain JSON."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: What is done at half of the steps, each against the run that is not interrupted.
+#: What happens after half of the steps; each is compared with the uninterrupted training.
 PHASES = ("resume", "universal", "zero_to_fp32", "16bit")
-#: Of a mixture-of-experts layer.
-EXPERTS = 8
+#: Width and number of parameters of the model, and experts of its mixture-of-experts layer.
+WIDTH, PARAMETERS, EXPERTS = 16, 6_500, 8
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One training, whole: the same Plan gives the same numbers.
+    """One training, complete: the same Plan gives the same numbers.
 
-    config: what deepspeed.initialize is given: the user's config with "auto" resolved and only sizes shrunk.
-    ranks: processes, all of them data-parallel. steps: optimizer steps; phases begin at half of them.
-    device: "cuda" (a GPU where there is one, else the emulated device) or "cpu" (DeepSpeed's CPU accelerator).
-    optimizer: name of a torch.optim class that the script builds itself and passes to deepspeed.initialize; "" takes
-    the config's. groups: parameter groups with their own lr and weight decay, or one.
-    freeze: "none", "part" (one block and one bias) or "base" (all but the adapters, which needs lora).
+    config: passed to deepspeed.initialize: the user's config with "auto" resolved and sizes shrunk.
+    ranks: processes, all of them data-parallel. steps: optimizer steps; phases start after half of them.
+    device: "cuda" (a GPU if there is one, else the emulated device) or "cpu" (DeepSpeed's CPU accelerator).
+    optimizer: name of a torch.optim class that the script creates and passes to deepspeed.initialize; "" uses the
+    config's. groups: several parameter groups with their own lr and weight decay, or one.
+    freeze: "none", "part" (one block and one bias) or "base" (all but the adapters; requires lora).
     checkpointing: gradient checkpointing of the blocks: "none", "reentrant" or "non-reentrant".
-    zero_init: the model is built under deepspeed.zero.Init. lora: the model has such layers.
-    moe: the model has DeepSpeed's mixture-of-experts layer, and that many of its experts take a token; 0: it has none.
+    zero_init: the model is built under deepspeed.zero.Init. lora: the model has LoRA layers.
+    moe: experts per token in the model's DeepSpeed mixture-of-experts layer; 0: no such layer.
     ep_size: ranks that share the experts.
-    left_out: every second step leaves a module of the model out.
-    backwards: what ends a forward: "loss" (engine.backward), "dict" (the model returns a dictionary with the loss),
-    "two" (two losses of one forward, each with its engine.backward) or "tensor" (loss.backward()).
-    skip_step: the step (from 0) whose gradients hold an inf on one rank, or None.
-    phases: which of PHASES are run. universal_ranks: ranks that load the universal checkpoint.
+    left_out: one module of the model is unused in every second step.
+    backwards: how a forward ends: "loss" (engine.backward), "dict" (the model returns a dictionary with the loss),
+    "two" (two losses of one forward, each with its own engine.backward) or "tensor" (loss.backward()).
+    skip_step: the step (from 0) whose gradients contain an inf on one rank, or None.
+    phases: those of PHASES that run. universal_ranks: ranks that load the universal checkpoint.
     """
 
     config: Mapping[str, Any]
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def precision(self) -> str:
-        """What the model computes in: "fp32", "fp16" or "bf16"."""
+        """The dtype of the model: "fp32", "fp16" or "bf16"."""
         for name, keys in (("fp16", ("fp16",)), ("bf16", ("bf16", "bfloat16"))):
             if any(self.config.get(key, {}).get("enabled", False) for key in keys):
                 return name
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def micro_batch(self) -> int:
-        """Samples of one forward on one rank."""
+        """Samples per forward and rank."""
         micro = self.config.get("train_micro_batch_size_per_gpu")
         if micro is None:
             micro = self.config["train_batch_size"] // (self.ranks * self.config.get("gradient_accumulation_steps", 1))
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def accumulation(self) -> int:
-        """Micro-batches of one step on one rank."""
+        """Micro-batches per step and rank."""
         steps = self.config.get("gradient_accumulation_steps")
         if steps is None and "train_batch_size" in self.config:
             steps = self.config["train_batch_size"] // (self.ranks * self.micro_batch)
@@ -85,15 +85,15 @@ class Plan:
 
     @property
     def half(self) -> int:
-        """Steps before which the phases begin."""
+        """Steps before the phases start."""
         return self.steps // 2
 
     def dump(self) -> str:
-        """As JSON."""
+        """Returns JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def load(cls, text: str) -> Plan:
-        """What `dump` wrote."""
+        """Returns the Plan that `dump` wrote."""
         content = json.loads(text)
         return cls(**{**content, "phases": tuple(content["phases"])})

@@ -1,4 +1,4 @@
-"""One rank of an audit: trains with the real engine and writes what it saw. Importing this imports torch."""
+"""One rank of an audit: trains with the real engine and writes what it observed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
 import dsfix
-from dsfix.audit.plan import Plan
+from dsfix.audit.plan import WIDTH, Plan
+from dsfix.audit.seen import Seen
 from dsfix.audit.unsupported import Unsupported
 from dsfix.engine.outcome import Outcome
 from dsfix.engine.versions import installed
@@ -27,36 +28,37 @@ _DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "python")
 
 @dataclass
 class Trainer:
-    """Makes engines of the plan and trains them."""
+    """Creates engines for the plan and trains them."""
 
     plan: Plan
     lab: Lab
 
     def engine(self, seed: int = 0, config: Mapping[str, Any] | None = None) -> Any:
-        """A fresh engine; its model has the plan's initial weights, or others with another seed.
+        """Returns a fresh engine; its model has the plan's initial weights, or others with another seed.
 
-        config: in place of the plan's.
+        config: replaces the plan's. Raises Unsupported if this release cannot run the plan.
         """
         from dsfix.audit import model as models
         from dsfix.audit import moe
+        from dsfix.audit.groups import script_groups
         from dsfix.audit.recipe import recipe
 
         plan, deepspeed = self.plan, self.lab.deepspeed
         if plan.backwards == "tensor" and Version(deepspeed_version()) < Version("0.18.3"):
-            raise Unsupported("loss.backward() in place of engine.backward(loss) is possible from DeepSpeed 0.18.3 on")
+            raise Unsupported("loss.backward() instead of engine.backward(loss) requires DeepSpeed 0.18.3")
         options = recipe(plan)
         if options.kind == "muon":
             if Version(deepspeed_version()) < Version("0.18.3"):
-                raise Unsupported("Muon is audited from DeepSpeed 0.18.3 on, which leaves embeddings to Adam")
-            self.lab.torch.compiler.set_stance("force_eager")  # it is compiled on first use, by a compiler and for long
+                raise Unsupported("the audit of Muon requires DeepSpeed 0.18.3, which leaves embeddings to Adam")
+            self.lab.torch.compiler.set_stance("force_eager")  # DeepSpeed compiles Muon on first use, which takes long
         config = dict(plan.config if config is None else config)
         wanted = models.build(plan, seed)
-        groups = models.whole_groups(wanted, plan)
+        groups = script_groups(dict(wanted.named_parameters()), plan)
         model = wanted
         if plan.zero_init:
             model = self._partitioned(wanted, config)
         if plan.moe:
-            model.moe = moe.deepspeed_layer(plan, model.moe, models.WIDTH, models.tokens(plan), self.lab)
+            model.moe = moe.deepspeed_layer(plan, model.moe, WIDTH, models.tokens(plan), self.lab)
         named = moe.global_names(dict(model.named_parameters()), plan, self.lab)
         grouped = [
             {**group, "params": [named[name] for name in group["params"] if name in named]}
@@ -88,7 +90,7 @@ class Trainer:
         return model
 
     def observer(self, engine: Any) -> Any:
-        """Follows `engine`."""
+        """Returns an Observer of `engine`."""
         from dsfix.audit import moe
         from dsfix.audit.observe import Observer
 
@@ -96,13 +98,13 @@ class Trainer:
         return Observer(engine, {parameter: name for name, parameter in named.items()})
 
     def step(self, engine: Any, number: int) -> float:
-        """One optimizer step. Returns the mean loss over this rank's micro-batches."""
+        """Makes one optimizer step and returns the mean loss over this rank's micro-batches."""
         from dsfix.audit import model as models
 
         total, plan = 0.0, self.plan
         accumulation = plan.accumulation * plan.ranks // self.lab.world_size
         for micro in range(accumulation):
-            place = micro * self.lab.world_size + self.lab.rank  # a universal checkpoint is loaded by other ranks
+            place = micro * self.lab.world_size + self.lab.rank  # a universal checkpoint has other ranks
             batch = models.batch(plan, number, place // plan.ranks, place % plan.ranks)
             losses = models.losses(engine(batch.tokens.to(self.lab.device), batch.sometimes, batch.factor))
             total += sum(float(loss.detach()) for loss in losses)
@@ -117,23 +119,8 @@ class Trainer:
         return total / accumulation
 
 
-@dataclass
-class Seen:
-    """What one rank saw: Parts, and as in Record and Verdict."""
-
-    start: Any = None
-    steps: list[Any] = field(default_factory=list)
-    exports: dict[str, dict[str, Any]] = field(default_factory=dict)
-    unseen: dict[str, str] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-    patches: tuple[str, ...] = ()
-    versions: dict[str, str] = field(default_factory=dict)
-    device: str = ""
-    failed: str = ""
-
-
 def train(plan: Plan, lab: Lab, seen: Seen, root: Path | None = None) -> None:
-    """The uninterrupted training, which saves below `root`, if any, at half of the steps; fills `seen` on its way."""
+    """The uninterrupted training; saves below `root`, if given, after half of the steps. Fills `seen` as it goes."""
     from dsfix.audit import saving
 
     trainer = Trainer(plan, lab)
@@ -145,7 +132,7 @@ def train(plan: Plan, lab: Lab, seen: Seen, root: Path | None = None) -> None:
 
 
 def resume(plan: Plan, lab: Lab, seen: Seen, root: Path, phase: str) -> None:
-    """Another job that goes on from what `train` has saved; fills `seen` on its way."""
+    """Another job that continues from what `train` saved. Fills `seen` as it goes."""
     from dsfix.audit import saving
 
     trainer = Trainer(plan, lab)
@@ -169,9 +156,9 @@ def _follow(trainer: Trainer, engine: Any, numbers: Iterable[int], seen: Seen) -
 
 
 def main(plan_file: str, directory: str, phase: str = "training", plant: str = "") -> int:
-    """Write what this rank saw to DIRECTORY/PHASE/rank-N.pt; the exit status is 1 where it ended by an error.
+    """Writes what this rank saw to DIRECTORY/PHASE/rank-N.pt; the exit status is 1 if it ended in an error.
 
-    plan_file: holds Plan.dump's text. plant: a module file that is imported before the training, for tests.
+    plan_file: contains the text of Plan.dump. plant: a module file to import before the training, for tests.
     """
     plan = Plan.load(Path(plan_file).read_text(encoding="utf-8"))
     seen = Seen()
@@ -202,14 +189,14 @@ def main(plan_file: str, directory: str, phase: str = "training", plant: str = "
 
 
 def describe(lab: Lab, seen: Seen) -> None:
-    """Fill in where it ran."""
+    """Records patches, versions and device."""
     seen.device = lab.device_name
     seen.patches = tuple(each.id for each in dsfix.report() if each.outcome is Outcome.APPLIED)
     seen.versions = {name: installed(name) or "" for name in _DISTRIBUTIONS}
 
 
 def provide_kernels(lab: Lab) -> None:
-    """DeepSpeed's FusedAdam and FusedLion are kernels for a GPU: plain PyTorch does their step where there is none."""
+    """Replaces DeepSpeed's FusedAdam and FusedLion, which are GPU kernels, by plain PyTorch if there is no GPU."""
     assert lab.deepspeed
     if lab.device_name in ("CPU", "emulated CUDA device"):
         from dsfix.lab.half import provide_fused_adam, provide_fused_lion

@@ -10,9 +10,9 @@ from dsfix.audit.plan import Plan
 from dsfix.audit.unsupported import Unsupported
 
 if TYPE_CHECKING:
-    from dsfix.audit.model import Group
+    from dsfix.audit.groups import Group
 
-# what the script's own optimizer is built with, by torch.optim's name
+# options of the script's own optimizer, by class name in torch.optim
 _CLIENT: Mapping[str, Mapping[str, Any]] = {
     "AdamW": {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8},
     "Adam": {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8},
@@ -20,10 +20,10 @@ _CLIENT: Mapping[str, Mapping[str, Any]] = {
     "Adagrad": {"lr": 1e-2},
 }
 
-# DeepSpeed's optimizers that have no reference, and why
+# DeepSpeed's optimizers without a reference, and why
 _WITHOUT: Mapping[str, str] = {
-    "lamb": "DeepSpeed has it as a CUDA kernel only",
-    "muon": "there is a reference for its AdamW only, not for adam_w_mode false",
+    "lamb": "DeepSpeed implements it as a CUDA kernel only",
+    "muon": "its reference covers AdamW only, not adam_w_mode false",
 }
 
 
@@ -31,14 +31,14 @@ _WITHOUT: Mapping[str, str] = {
 class Recipe:
     """kind: "adam" (L2 decay), "adamw" (decoupled), "sgd", "adagrad", "lion" or "muon".
 
-    "muon" is for matrices, and for all else as "adamw". options: of the first group.
+    "muon" applies to matrices; everything else is updated as by "adamw". options: of the first group.
     """
 
     kind: str
     options: Mapping[str, Any]
 
     def groups(self, plan: Plan, groups: list[Group]) -> list[dict[str, Any]]:
-        """Each group's options, and its names as "params"."""
+        """Returns each group's options, with its parameter names as "params"."""
         own = [
             {"lr": self.options["lr"] * group.rate, "weight_decay": group.weight_decay}
             if plan.groups
@@ -52,10 +52,10 @@ class Recipe:
 
 
 def recipe(plan: Plan) -> Recipe:
-    """Raises Unsupported for an optimizer whose step the reference does not know."""
+    """Returns the recipe of the plan's optimizer. Raises Unsupported if the reference does not implement it."""
     if plan.optimizer:
         if plan.optimizer not in _CLIENT:
-            raise Unsupported(f"the audit knows no torch.optim.{plan.optimizer}: it has {', '.join(_CLIENT)}")
+            raise Unsupported(f"torch.optim.{plan.optimizer} is not audited; supported: {', '.join(_CLIENT)}")
         return Recipe(plan.optimizer.lower(), client_options(plan))
     section = plan.config.get("optimizer")
     if not section:
@@ -72,15 +72,15 @@ def recipe(plan: Plan) -> Recipe:
         return _muon(plan, options)
     if name in _WITHOUT:
         raise Unsupported(f"{section['type']} is not audited: {_WITHOUT[name]}")
-    raise Unsupported(f"the audit knows no reference for the optimizer {section['type']}")
+    raise Unsupported(f"the audit has no reference for the optimizer {section['type']}")
 
 
 def _muon(plan: Plan, options: dict[str, Any]) -> Recipe:
     if plan.precision != "fp32":
-        why = "it makes most of an update of what rounding does to a gradient, so that no fault would stand out"
+        why = "rounding of the gradients dominates its updates and would hide any bug"
         raise Unsupported(f"Muon is not audited in {plan.precision}: {why}")
     if not plan.stage:
-        raise Unsupported("Muon is not audited without ZeRO: its updates are made in the optimizer, and not seen")
+        raise Unsupported("Muon is not audited without ZeRO: its updates inside the optimizer cannot be observed")
     if plan.moe:
         raise Unsupported("Muon is not audited together with experts")
     both = options.get("lr")
@@ -90,7 +90,7 @@ def _muon(plan: Plan, options: dict[str, Any]) -> Recipe:
 
 
 def client_options(plan: Plan) -> dict[str, Any]:
-    """What the script's own optimizer is built with beyond its groups."""
+    """Returns the options of the script's own optimizer apart from its groups."""
     return {**_CLIENT[plan.optimizer], "weight_decay": 0.1}
 
 

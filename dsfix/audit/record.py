@@ -1,4 +1,4 @@
-"""What a training leaves to be compared, step by step. Importing this imports torch."""
+"""What is recorded of a training for the comparison, step by step. Importing this imports torch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 
 @dataclass
 class Step:
-    """One optimizer step; tensors are on the CPU, whole (not this rank's partition), and in the model's names.
+    """One optimizer step; tensors are on the CPU, whole (not partitioned) and keyed by the model's names.
 
-    loss: mean over the global batch. norm: of the whole gradient before clipping, as DeepSpeed reports it; None where
-    it reports none. gradients: what the optimizer was given: unscaled, averaged and clipped. learning_rates: by
-    parameter group, those of this step. parameters: after the step: the optimizer's fp32 weights, where it has any.
-    state: of the optimizer, after the step: parameter -> "exp_avg" and the like. skipped: inf or nan, no step made.
-    weights: what the model computes with after the step, in its own dtype. scale: the loss scale after the step, None
-    where there is none. counters: the engine's global_steps and skipped_steps after the step. torn: "gradients", "norm"
-    and the like of which the ranks hold different values -> the names. An element that no rank holds is nan.
+    loss: mean over the global batch. norm: of the global gradient before clipping, as DeepSpeed reports it, or None.
+    gradients: as passed to the optimizer: unscaled, averaged and clipped. learning_rates: of this step, by parameter
+    group. parameters: after the step; the optimizer's fp32 weights, if it has any. state: of the optimizer after the
+    step: parameter -> "exp_avg" etc. skipped: no step because of inf or nan. weights: the model's, after the step, in
+    its dtype. scale: the loss scale after the step, or None. counters: the engine's global_steps and skipped_steps
+    after the step. torn: "gradients", "norm" etc. on which the ranks disagree -> the names. An element that no rank
+    holds is nan.
     """
 
     loss: float
@@ -35,13 +35,12 @@ class Step:
 
 @dataclass
 class Record:
-    """One training and what followed from its checkpoints.
+    """One training and the trainings that continued from its checkpoints.
 
-    start: what is held before the first step; its loss, norm and gradients say nothing. steps: the uninterrupted
-    training. loaded: phase ("resume", "universal") -> what is held after the load; resumed: -> the steps after it.
-    exports: phase ("zero_to_fp32", "16bit") -> the parameters that it gave at half of the steps.
-    unseen: what this DeepSpeed gives no access to -> why, in a sentence. errors: phase, or "training" -> the traceback
-    of what ended it.
+    start: the state before the first step; its loss, norm and gradients are meaningless. steps: the uninterrupted
+    training. loaded: phase ("resume", "universal") -> the state after the load; resumed: -> the steps after it.
+    exports: phase ("zero_to_fp32", "16bit") -> the parameters exported after half of the steps. unseen: what this
+    DeepSpeed does not expose -> why. errors: phase, or "training" -> the traceback that ended it.
     """
 
     start: Step | None = None

@@ -1,15 +1,15 @@
-"""What a plan has to compute, by plain PyTorch in one process and in float64. Importing this imports torch.
+"""What a plan has to compute: plain PyTorch in one process and in float64. Importing this imports torch.
 
-Every step can start from what DeepSpeed had before it instead of from the reference's own result (`Reference.gradients`
-and `Reference.update` take weights and state): rounding then never adds up over the steps, nor is it amplified by Adam,
-whose first update is the sign of the gradient. `train` runs freely.
+Every step can start from DeepSpeed's weights and state instead of the reference's own (`Reference.gradients` and
+`Reference.update` take them): rounding then does not accumulate over steps and is not amplified by Adam, whose first
+update is the sign of the gradient. `train` runs on its own results.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from dsfix.audit import model as models
 from dsfix.audit import muon
 from dsfix.audit.bounds import EPS32, Spread
+from dsfix.audit.groups import optimizer_groups
 from dsfix.audit.lion import Lion
 from dsfix.audit.plan import Plan
 from dsfix.audit.recipe import recipe
@@ -31,10 +32,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Gradients:
-    """Of one global batch, in float64. clipped: by the norm of the whole, with `factor`. spread: what rounding does.
+    """Those of one global batch, in float64. clipped: by the global norm, with `factor`. spread: the rounding errors.
 
-    largest: the sum over all micro-batches of their largest scaled element in the plan's precision; inf or nan where
-    one of them overflows. undecided: rounding may choose other experts for a token, and then all is different.
+    largest: the sum over all micro-batches of their largest scaled element in the plan's precision; inf or nan if one
+    of them overflows. undecided: rounding may route a token to other experts, which changes everything.
     """
 
     loss: float
@@ -49,14 +50,14 @@ class Gradients:
 
 @dataclass
 class Update:
-    """parameters and optimizer state after a step, in float64."""
+    """Parameters and optimizer state after a step, in float64."""
 
     parameters: dict[str, torch.Tensor] = field(default_factory=dict)
     state: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
 
 
 class Reference:
-    """A plan that leaves nothing open (defaults.complete), by plain PyTorch. Raises Unsupported."""
+    """A plan without open defaults (defaults.complete), in plain PyTorch. Raises Unsupported."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.clip = plan, float(plan.config.get("gradient_clipping", 0.0))
@@ -67,14 +68,14 @@ class Reference:
         self.start = {name: p.detach().to(self.dtype).float() for name, p in built.named_parameters()}
         self.trained = [name for name, p in built.named_parameters() if p.requires_grad]
         self.recipe = recipe(plan)
-        self.groups = self.recipe.groups(plan, models.groups(built, plan))
+        self.groups = self.recipe.groups(plan, optimizer_groups(dict(built.named_parameters()), plan))
         self._momentum: dict[int, Tensors] = {0: {}}
         self.rates = rates(plan, [group["lr"] for group in self.groups])
 
     def gradients(self, weights: Tensors, step: int, scale: float = 1.0) -> Gradients:
-        """The gradients of the global batch of `step` where the model computes with `weights`, rounded to its dtype.
+        """Returns the gradients of the global batch of `step` at `weights`, which are rounded to the model's dtype.
 
-        scale: by which the loss is multiplied in fp16.
+        scale: the loss scale in fp16.
         """
         exact, rounded = _load(self._exact, weights, self.dtype), _load(self._rounded, weights, self.dtype)
         batches = list(models.batches(self.plan, step))
@@ -92,30 +93,36 @@ class Reference:
             for name in self.trained:
                 total[name] += true[name] / len(batches)
                 spread[name].add(true[name], seen[name], len(batches))
-        norm = float(torch.stack([gradient.norm() for gradient in total.values()]).norm())
-        factor = min(1.0, self.clip / (norm + 1e-6)) if self.clip > 0.0 else 1.0
-        clipped = {name: gradient * factor for name, gradient in total.items()}
+        norm, factor, clipped = self._clipped(total)
         return Gradients(loss, norm, clipped, factor, spread, loss_error, largest, undecided)
 
+    def _clipped(self, gradients: Tensors) -> tuple[float, float, dict[str, torch.Tensor]]:
+        """Returns the global norm, the factor and the clipped gradients."""
+        norm = float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
+        factor = min(1.0, self.clip / (norm + 1e-6)) if self.clip > 0.0 else 1.0
+        return norm, factor, {name: gradient * factor for name, gradient in gradients.items()}
+
     def follows(self, number: int) -> bool:
-        """Whether what the steps before step `number` have left is known."""
+        """Whether the state that the steps before step `number` left is known."""
         return self.recipe.kind != "muon" or number in self._momentum
 
     def given(
         self, truth: Gradients, limits: Mapping[str, float], number: int
     ) -> tuple[Gradients, Mapping[str, float]]:
-        """What the optimizer is given in step `number`, and the limits, which are of what is not clipped.
+        """Returns what the optimizer is given in step `number`, and its limits before clipping.
 
-        A momentum follows from the steps before: where those of one phase were followed, it is every phase's.
+        A momentum follows from the steps before; once computed in one phase it serves all phases.
         """
         beta = {name: group["momentum"] for group in self.groups if group.get("muon") for name in group["params"]}
         if not beta:
             return truth, limits
         options = self.plan.config["optimizer"].get("params") or {}
         dtype = torch.bfloat16 if options.get("ns_method") == "standard" else torch.float16
-        found, wide, moved = muon.given(truth, limits, self._momentum[number], beta, self.clip, dtype)
+        total = {name: tensor / truth.factor for name, tensor in truth.clipped.items()}
+        updates, wide, moved = muon.given(total, limits, self._momentum[number], beta, dtype)
         self._momentum.setdefault(number + 1, moved)
-        return found, wide
+        norm, factor, clipped = self._clipped(updates)
+        return replace(truth, norm=norm, factor=factor, clipped=clipped), wide
 
     def _one(
         self, model: Any, parameters: Tensors, batch: models.Batch, scale: float = 1.0
@@ -133,7 +140,7 @@ class Reference:
         return float(whole.detach()), gradients
 
     def update(self, weights: Tensors, state: States, gradients: Tensors, rates: list[float]) -> Update:
-        """One step of the optimizer, in float64, from what it has before it; rates by group."""
+        """Returns the result of one optimizer step in float64 from the weights and state before it; rates: by group."""
         result = Update()
         for group, rate in zip(self.groups, rates):
             names = [name for name in group["params"] if name in self.trained]
@@ -159,9 +166,9 @@ class Reference:
         return result
 
     def margins(self, weights: Tensors, state: States, gradients: Tensors, rates: list[float]) -> dict[str, float]:
-        """How far rounding may take the update of a tensor, as a norm, where weight decay is added to the gradient.
+        """Returns how much rounding may change each tensor's update, as a norm, if weight decay is added to gradients.
 
-        Adam and Adagrad divide the sum by its own size: where the two all but cancel, it is rounding that they divide.
+        Adam and Adagrad divide the sum by its own size: where the two nearly cancel, rounding is all that is left.
         """
         coupled = self.recipe.kind in ("adam", "adagrad") and any(group.get("weight_decay") for group in self.groups)
         if not coupled:
@@ -185,7 +192,7 @@ _OPTIMIZERS: Mapping[str, Any] = {
     "sgd": torch.optim.SGD,
     "adagrad": torch.optim.Adagrad,
     "lion": Lion,
-    "muon": torch.optim.AdamW,  # of what is no matrix
+    "muon": torch.optim.AdamW,  # of all but matrices
 }
 
 
@@ -204,7 +211,7 @@ def _load(model: Any, weights: Tensors, dtype: torch.dtype) -> dict[str, torch.T
 
 
 def train(plan: Plan) -> Record:
-    """The whole training with float64 masters, on its own. Raises Unsupported."""
+    """Returns the whole training with float64 master weights, on its own results. Raises Unsupported."""
     reference = Reference(plan)
     weights: dict[str, torch.Tensor] = {name: tensor.double() for name, tensor in reference.start.items()}
     state: dict[str, dict[str, torch.Tensor]] = {}

@@ -1,15 +1,16 @@
-"""Which patches can matter to a plan at all, as far as that is cheap to know: a search for a cure begins with them."""
+"""Which patches are likely to matter for a plan or an error: the search for the needed ones starts with them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 
 from ..engine import registry
 from ..patch import Patch, Severity
 from .plan import Plan
 
 _RUNTIME = "deepspeed.runtime"
-# module -> the ZeRO stages in which a training without pipeline runs its code
+# module -> the ZeRO stages that execute its code in a training without pipeline parallelism
 _STAGES: dict[str, tuple[int, ...]] = {
     f"{_RUNTIME}.pipe.engine": (),
     f"{_RUNTIME}.sequence_parallel.ulysses_sp": (),
@@ -25,31 +26,40 @@ _STAGES: dict[str, tuple[int, ...]] = {
 _NUMBERS = (Severity.WRONG_RESULT, Severity.CRASH, Severity.HANG)
 
 
-def pools(plan: Plan, applied: Iterable[str], suspects: Iterable[str]) -> tuple[list[str], list[list[str]]]:
-    """Of `applied`: those for the import itself; and ever larger choices of the others: suspects, what can matter in
-    this stage, all.
+def named_by(errors: Iterable[str], applied: Iterable[str]) -> list[str]:
+    """Returns those of `applied` whose symptom matches one of the errors."""
+    symptoms = {name: patch.symptom for name, patch in _patches(applied).items() if patch.symptom}
+    return [name for name, symptom in symptoms.items() if any(re.search(symptom, error) for error in errors)]
+
+
+def pools(plan: Plan, applied: Collection[str], suspects: Iterable[str]) -> tuple[list[str], list[list[str]]]:
+    """Returns the patches for the import itself, and ever larger sets of the others: suspects, those relevant to this
+    stage, all.
     """
-    applied = sorted(applied)
-    known = registry.catalogue()
-    patches = {name: known[name].patch for name in applied if name in known}
+    patches = _patches(applied)
     imports = [name for name, patch in patches.items() if patch.severity is Severity.IMPORT]
-    experts = [name for name, patch in patches.items() if plan.moe and _of_experts(patch)]
+    experts = [name for name, patch in patches.items() if plan.moe and _concerns_experts(patch)]
     suspected = [name for name in dict.fromkeys([*suspects, *experts]) if name in applied and name not in imports]
-    matter = [name for name, patch in patches.items() if _matters(patch, plan) and name not in (*imports, *suspected)]
-    rest = [name for name in applied if name not in (*suspected, *matter, *imports)]
+    relevant = [n for n, patch in patches.items() if _is_relevant(patch, plan) and n not in (*imports, *suspected)]
+    rest = [name for name in sorted(applied) if name not in (*suspected, *relevant, *imports)]
     found: list[list[str]] = []
     chosen: list[str] = []
-    for more in (suspected, matter, rest):
+    for more in (suspected, relevant, rest):
         chosen = [*chosen, *more]
         if more:
             found.append(chosen)
     return imports, found or [[]]
 
 
-def _of_experts(patch: Patch) -> bool:
+def _patches(names: Iterable[str]) -> dict[str, Patch]:
+    known = registry.catalogue()
+    return {name: known[name].patch for name in sorted(names) if name in known}
+
+
+def _concerns_experts(patch: Patch) -> bool:
     return any(change.module.startswith("deepspeed.moe.") for change in patch.changes)
 
 
-def _matters(patch: Patch, plan: Plan) -> bool:
+def _is_relevant(patch: Patch, plan: Plan) -> bool:
     stages: Sequence[Sequence[int]] = [_STAGES.get(change.module, (0, 1, 2, 3)) for change in patch.changes]
     return patch.severity in _NUMBERS and any(plan.stage in each for each in stages)

@@ -1,4 +1,4 @@
-"""What an audit has found, as text and as JSON."""
+"""The result of an audit as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from ..engine import registry
 from .agreement import Difference, Verdict
 from .plan import Plan
 from .resolve import Resolved
-from .search import Cure, Found
+from .search import Fix, Found
 
 _WIDTH = 110
-_NAMES, _DIFFERENCES, _CHANGES = 3, 8, 4  # that are told in the text; JSON has all
+_NAMES, _DIFFERENCES, _CHANGES = 3, 8, 4  # shown in the text; the JSON has all
 _PHASES = {
     "training": "",
     "resume": "after save_checkpoint and load_checkpoint: ",
     "universal": "after loading the universal checkpoint: ",
-    "zero_to_fp32": "what zero_to_fp32 gives: ",
-    "16bit": "what save_16bit_model gives: ",
+    "zero_to_fp32": "exported by zero_to_fp32: ",
+    "16bit": "saved by save_16bit_model: ",
 }
 _WHAT = {
     "loss": "the loss",
     "norm": "the gradient norm that DeepSpeed reports",
-    "gradients": "the gradients that the optimizer is given",
+    "gradients": "the gradients passed to the optimizer",
     "parameters": "the parameters",
     "still parameters": "elements whose gradient and momentum are zero",
-    "weights": "the weights that the model computes with",
+    "weights": "the model's weights",
     "learning rates": "the learning rates",
     "skipped": "whether the step is skipped",
     "loss scale": "the loss scale",
     "initial parameters": "the parameters before the first step",
-    "initial weights": "the weights before the first step",
-    # what the ranks should have alike
+    "initial weights": "the model's weights before the first step",
+    # what should be equal on all ranks
     "scale": "the loss scale",
     "learning_rates": "the learning rates",
-    "counters": "the numbers of steps counted",
+    "counters": "the step counters",
 }
 
 
 @dataclass
 class Audit:
-    """One run of the command. without: the verdict without dsfix; None where no patch applies, or before it is there.
+    """One run of the command. without: the verdict without dsfix; None if no patch applies, or not available yet.
 
-    found: None where nothing was searched for. interrupted: by the user, before it was whole.
+    found: None if there was no search. interrupted: the user stopped it early.
     """
 
     file: str
@@ -64,7 +64,7 @@ class Audit:
 
 
 def text(audit: Audit) -> Iterator[str]:
-    """The lines."""
+    """Yields the lines."""
     verdict = audit.with_dsfix
     if verdict is None:
         return
@@ -72,20 +72,16 @@ def text(audit: Audit) -> Iterator[str]:
     yield f"{described(audit.resolved.plan)}; {verdict.device or 'no device'}, {audit.seconds:.0f} s"
     yield ""
     applied = len(verdict.patches)
-    heading = (
-        f"With dsfix ({applied} patch{'es' * (applied != 1)} of it applied)"
-        if applied
-        else "Here, where no patch applies"
-    )
+    heading = f"With dsfix ({applied} patch{'es' * (applied != 1)} applied)" if applied else "No patch applies here"
     yield from _verdict(heading, verdict)
     if audit.without is not None:
         yield from _verdict("Without dsfix", audit.without)
-    yield from _cures(audit)
+    yield from _fixes(audit)
     yield from _changes(audit)
     if audit.interrupted:
-        yield "Interrupted: this is what was found until then."
+        yield "Interrupted: the results so far."
     for heading, sentences in (
-        ("Assumed and shrunk", audit.resolved.notes),
+        ("Assumed and changed", audit.resolved.notes),
         ("Not compared", [f"{what}: {why}" for what, why in verdict.unseen.items()]),
     ):
         if sentences:
@@ -96,7 +92,7 @@ def text(audit: Audit) -> Iterator[str]:
 
 
 def described(plan: Plan) -> str:
-    """What is trained, in one line."""
+    """Returns one line on what is trained."""
     config = plan.config
     zero: Mapping[str, Any] = config.get("zero_optimization", {})
     parts = [f"ZeRO-{plan.stage}" if plan.stage else "no ZeRO", plan.precision]
@@ -118,7 +114,7 @@ def described(plan: Plan) -> str:
 
 
 def in_short(verdict: Verdict) -> str:
-    """For a line of progress."""
+    """Returns a summary for the progress line."""
     if verdict.failed:
         return verdict.failed
     if not verdict.differences:
@@ -128,14 +124,15 @@ def in_short(verdict: Verdict) -> str:
 
 
 def _versions(verdict: Verdict) -> str:
-    return ", ".join(f"{name} {version}" for name, version in verdict.versions.items()) or "no rank told its versions"
+    named = ", ".join(f"{name} {version}" for name, version in verdict.versions.items())
+    return named or "no rank reported its versions"
 
 
 def _verdict(heading: str, verdict: Verdict) -> Iterator[str]:
     if verdict.failed:
-        yield from _wrapped(f"{heading}: no comparison: {verdict.failed}", 0)
+        yield from _wrapped(f"{heading}: nothing compared: {verdict.failed}", 0)
     elif not verdict.differences:
-        yield f"{heading}: agrees with PyTorch within rounding: {verdict.comparisons} comparisons."
+        yield f"{heading}: agrees with PyTorch within rounding ({verdict.comparisons} comparisons)"
     else:
         yield f"{heading}: differs from PyTorch ({verdict.comparisons} comparisons):"
         for difference in verdict.differences[:_DIFFERENCES]:
@@ -146,15 +143,15 @@ def _verdict(heading: str, verdict: Verdict) -> Iterator[str]:
 
 
 def sentence(difference: Difference) -> str:
-    """A difference in plain words; steps are counted from 1."""
+    """Returns a difference in words; steps are counted from 1."""
     phase = _PHASES.get(difference.phase, f"{difference.phase}: ")
     where = f"step {difference.step + 1}"
     if difference.what == "error":
-        return f"{phase}{where} ends with {difference.detail}"
+        return f"{phase}{where} fails with {difference.detail}"
     more = len(difference.names) - _NAMES
     names = ", ".join(difference.names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
     of = f" of {names}" if names else ""
-    return f"{phase}from {where} on {_subject(difference)}{of}: {difference.detail or _amount(difference)}"
+    return f"{phase}from {where} on, {_subject(difference)}{of}: {difference.detail or _amount(difference)}"
 
 
 def _subject(difference: Difference) -> str:
@@ -166,44 +163,44 @@ def _subject(difference: Difference) -> str:
 
 
 def _amount(difference: Difference) -> str:
-    """How much; of a tensor, of its norm."""
+    """Returns the size of the difference; for a tensor, of its norm."""
     got, wanted = difference.got, difference.wanted
     if difference.what == "skipped":
-        return "it is, and should not be" if got else "it is not, and should be"
+        return "it is, but should not be" if got else "it is not, but should be"
     explained = f", rounding explains {difference.bound:.1g}" if difference.bound else ""
     if not difference.names:
         off = f", off by {difference.off:.2g}" if math.isfinite(difference.off) else ""
-        return f"{got:.6g} where PyTorch has {wanted:.6g}{off}{explained}"
+        return f"{got:.6g}, PyTorch: {wanted:.6g}{off}{explained}"
     if not math.isfinite(got):
-        return "not a number, where PyTorch has one" if math.isfinite(wanted) else "not a number"
-    off = f"off by {difference.off:.2g} of its size{explained}; " if math.isfinite(difference.off) else ""
-    return f"{off}its size is {got:.4g}, PyTorch's {wanted:.4g}"
+        return "nan or inf, but finite in PyTorch" if math.isfinite(wanted) else "nan or inf"
+    off = f"relative difference {difference.off:.2g}{explained}; " if math.isfinite(difference.off) else ""
+    return f"{off}norm {got:.4g}, PyTorch: {wanted:.4g}"
 
 
-def _cures(audit: Audit) -> Iterator[str]:
+def _fixes(audit: Audit) -> Iterator[str]:
     verdict, without, found = audit.with_dsfix, audit.without, audit.found
     assert verdict is not None
     if without is None or without.agrees:
         if without is not None and verdict.differences:
-            yield from _wrapped("Only with dsfix: a patch is at fault. Report it; DSFIX_SKIP=ID leaves one out.", 0)
+            yield from _wrapped("Only with dsfix: a patch is wrong. Report it; DSFIX_SKIP=ID disables a patch.", 0)
         return
-    if found is not None and found.cures:
-        part = " in part" * bool(verdict.differences)
-        yield f"Cured by dsfix{part}, with `import dsfix` on the first line of the script:"
-        for cure in found.cures:
-            yield from _wrapped(f"- {_cure(cure)}", 2)
+    if found is not None and found.fixes:
+        partly = "Partly fixed" if verdict.differences else "Fixed"
+        yield f"{partly} by dsfix, with `import dsfix` on the first line of the script:"
+        for fix in found.fixes:
+            yield from _wrapped(f"- {_fix(fix)}", 2)
     elif found is not None and found.among:
-        yield from _wrapped(f"Cured by dsfix; there was no time to tell by which of {', '.join(found.among)}.", 0)
+        yield from _wrapped(f"Fixed by dsfix; out of time to find out by which of {', '.join(found.among)}.", 0)
     elif verdict.agrees:
-        yield "Cured by dsfix: `import dsfix` on the first line of the script."
+        yield "Fixed by dsfix: `import dsfix` on the first line of the script."
     else:
-        yield "No patch of dsfix cures it."
+        yield "No patch of dsfix fixes it."
 
 
-def _cure(cure: Cure) -> str:
-    entry = registry.catalogue().get(cure.patch)
+def _fix(fix: Fix) -> str:
+    entry = registry.catalogue().get(fix.patch)
     title = f": {entry.patch.title}" if entry is not None else ""
-    return f"{cure.patch}{title}"
+    return f"{fix.patch}{title}"
 
 
 def _changes(audit: Audit) -> Iterator[str]:
@@ -211,15 +208,17 @@ def _changes(audit: Audit) -> Iterator[str]:
     if found is None or verdict is None or not verdict.differences:
         return
     if found.changes:
-        yield "The smallest change that avoids what is left:"
+        yield "The smallest change that avoids what remains:"
         for number, change in enumerate(found.changes[:_CHANGES]):
             yield from _wrapped(f"- {'or ' * bool(number)}{change.what}", 2)
     elif found.together:
-        yield "The smallest change that avoids what is left, all of it at once:"
+        yield "The smallest combination of changes that avoids what remains:"
         for change in found.together:
             yield from _wrapped(f"- {change.what}", 2)
     elif found.complete:
-        yield from _wrapped(f"None of {found.candidates} changes of the config avoids it, nor all of them at once.", 0)
+        yield from _wrapped(
+            f"None of {found.candidates} changes of the config avoids it, nor do all of them together.", 0
+        )
     if not found.complete:
         tried = (
             f"{found.tried} of {found.candidates} single changes were tried"
@@ -241,7 +240,7 @@ def _wrapped(sentence: str, indent: int) -> Iterator[str]:
 
 
 def as_json(audit: Audit) -> dict[str, Any]:
-    """docs/audit.md says what is in it."""
+    """Returns the object that docs/audit.md describes."""
     found = audit.found
     return {
         "file": audit.file,
@@ -256,7 +255,7 @@ def as_json(audit: Audit) -> dict[str, Any]:
         and {
             "complete": found.complete,
             "trials": found.trials,
-            "cures": [{"patch": cure.patch, "without_it": _verdict_json(cure.seen)} for cure in found.cures],
+            "cures": [{"patch": fix.patch, "without_it": _verdict_json(fix.seen)} for fix in found.fixes],
             "cures_among": list(found.among),
             "changes": [change.as_json() for change in found.changes],
             "changes_together": [change.as_json() for change in found.together],
@@ -273,7 +272,7 @@ def _verdict_json(verdict: Verdict | None) -> dict[str, Any] | None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no nan and no inf: they are strings."""
+    """Returns the value with nan and inf as strings, which JSON requires."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

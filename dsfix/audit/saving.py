@@ -1,7 +1,7 @@
-"""The phases of a Plan: what is saved at half of the steps, and what goes on from there. Importing this imports torch.
+"""The phases of a Plan: saving after half of the steps, and continuing from there. Importing this imports torch.
 
-The job that trains calls `save` on all ranks after half of the steps, and trains on. Each phase that loads is a job of
-fresh processes, as a user's would be: it calls `prepare` before its engine is made, and `load` before its first step.
+The training job calls `save` on all ranks after half of the steps and continues. Each loading phase is a job of fresh
+processes, like a user's: it calls `prepare` before creating its engine, and `load` before its first step.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ import torch
 
 from dsfix.audit import moe
 from dsfix.audit.plan import Plan
-from dsfix.audit.rank import Seen
+from dsfix.audit.seen import Seen
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.checkpoints import convert_to_universal
 from dsfix.lab.session import Lab
 
-#: Phases that are jobs of their own.
+#: Phases that run as separate jobs.
 LOADING = ("resume", "universal")
 
-_CLIENT_STATE = {"audit": "saved at half of the steps"}
+_CLIENT_STATE = {"audit": "saved after half of the steps"}
 
 
 def save(lab: Lab, plan: Plan, engine: Any, root: Path, seen: Seen) -> None:
-    """Save what the plan's phases need below `root`, and export. All ranks call it.
+    """Saves what the plan's phases need below `root`, and exports. All ranks call it.
 
-    Rank 0 writes to phases.json there which phases can be loaded; why others cannot goes to `seen`, as exports do.
+    Rank 0 writes the phases that can be loaded to phases.json there. `seen` gets the exports, and why a phase cannot
+    run.
     """
     if set(plan.phases) - {"16bit"}:
         engine.save_checkpoint(str(root), client_state=dict(_CLIENT_STATE))
@@ -54,16 +55,14 @@ def save(lab: Lab, plan: Plan, engine: Any, root: Path, seen: Seen) -> None:
 
 
 def _no_universal(plan: Plan, root: Path) -> str:
-    """Why this DeepSpeed makes no universal checkpoint of what was saved, in a sentence; "" where it does."""
+    """Returns why this DeepSpeed cannot make a universal checkpoint of what was saved; "" if it can."""
     if not _has_optimizer_files(root):
         return "without ZeRO a checkpoint has no *_optim_states.pt, which ds_to_universal reads"
     if not hasattr(import_module("deepspeed.checkpoint.ds_to_universal"), "_inject_missing_state"):
         version = deepspeed_version()
-        return (
-            f"ds_to_universal of deepspeed {version} needs universal_checkpoint_info, which only Megatron's models set"
-        )
+        return f"ds_to_universal of deepspeed {version} needs universal_checkpoint_info, which only Megatron models set"
     if plan.universal_ranks % plan.ep_size:
-        return f"experts that are shared by {plan.ep_size} ranks cannot be loaded by {plan.universal_ranks}"
+        return f"experts shared by {plan.ep_size} ranks cannot be loaded by {plan.universal_ranks}"
     if plan.accumulation * plan.ranks % plan.universal_ranks:
         shared = f"the {plan.accumulation * plan.ranks} micro-batches of a step"
         return f"{shared} cannot be shared by {plan.universal_ranks} ranks"
@@ -71,7 +70,7 @@ def _no_universal(plan: Plan, root: Path) -> str:
 
 
 def prepare(lab: Lab, plan: Plan, root: Path, phase: str) -> Mapping[str, Any]:
-    """The config for the engine of `phase`: the same batch on its ranks. All ranks call it."""
+    """Returns the config for the engine of `phase`: the same global batch on its ranks. All ranks call it."""
     config = dict(plan.config)
     if phase == "universal":
         convert_to_universal(lab, root, _tag(root))
@@ -82,11 +81,11 @@ def prepare(lab: Lab, plan: Plan, root: Path, phase: str) -> Mapping[str, Any]:
 
 
 def load(engine: Any, root: Path) -> None:
-    """Load what `save` left. All ranks call it. Raises AssertionError where the engine says that it found nothing."""
+    """Loads what `save` wrote. All ranks call it. Raises AssertionError if the engine does not find or restore it."""
     path, client_state = engine.load_checkpoint(str(root))
     assert path is not None, "load_checkpoint found no checkpoint"
     lost = {name: value for name, value in _CLIENT_STATE.items() if client_state.get(name) != value}
-    assert not lost, f"load_checkpoint lost of the client state {lost}"
+    assert not lost, f"load_checkpoint lost {lost} of the client state"
 
 
 def _save_16bit(lab: Lab, plan: Plan, engine: Any, root: Path, seen: Seen) -> None:
@@ -98,9 +97,9 @@ def _save_16bit(lab: Lab, plan: Plan, engine: Any, root: Path, seen: Seen) -> No
 
 
 def _zero_to_fp32(plan: Plan, root: Path, seen: Seen) -> None:
-    """By DeepSpeed's function, and by the script that it has put into the checkpoint."""
+    """Exports by DeepSpeed's function, and by the script that it wrote into the checkpoint."""
     if plan.moe:
-        seen.unseen["zero_to_fp32"] = "it reads no checkpoint with experts, which have files of their own"
+        seen.unseen["zero_to_fp32"] = "it does not read checkpoints with experts, which are in separate files"
         return
     if not _has_optimizer_files(root):
         seen.unseen["zero_to_fp32"] = "without ZeRO a checkpoint has no *_optim_states.pt, which zero_to_fp32 reads"

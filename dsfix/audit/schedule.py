@@ -1,6 +1,6 @@
-"""The learning rates of a plan, step by step, by the formulas that DeepSpeed documents for its schedulers.
+"""The learning rates of a plan, step by step, by the documented formulas of DeepSpeed's schedulers.
 
-DeepSpeed's schedulers count from -1, which is the first step, and count a step that is made, not one that is skipped.
+DeepSpeed's schedulers count from -1, the first step, and do not count skipped steps.
 Source: https://deepspeed.readthedocs.io/en/latest/schedulers.html
 """
 
@@ -17,20 +17,20 @@ Options = Mapping[str, Any]
 
 
 def rates(plan: Plan, initial: list[float]) -> list[list[float]]:
-    """For each number of steps made, the rate of each group. initial: those of the optimizer. Raises Unsupported."""
+    """Returns each group's rate by number of steps made. initial: the optimizer's rates. Raises Unsupported."""
     scheduler = plan.config.get("scheduler") or {}
     name, options = scheduler.get("type"), scheduler.get("params") or {}
     if name is None:
         return [list(initial) for _ in range(plan.steps)]
     if name not in _FORMULAS:
-        raise Unsupported(f"the audit knows no formula of the scheduler {name}: it has {', '.join(_FORMULAS)}")
+        raise Unsupported(f"the audit has no formula for the scheduler {name}; supported: {', '.join(_FORMULAS)}")
     if name == "OneCycle" and options.get("cycle_momentum", True):
-        raise Unsupported("the audit knows no OneCycle that changes the momentum: set its cycle_momentum to false")
+        raise Unsupported("the audit does not support OneCycle with changing momentum: set its cycle_momentum to false")
     return [_FORMULAS[name](options, initial, step - 1) for step in range(plan.steps)]
 
 
 def _warmup(options: Options, iteration: int) -> float:
-    """How far from the low to the high rate, 0 to 1."""
+    """Returns the progress from the low to the high rate, 0 to 1."""
     steps = max(2, options.get("warmup_num_steps", 1000))
     if iteration < 0:
         return 0.0

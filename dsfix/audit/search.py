@@ -1,4 +1,4 @@
-"""Which patches cure what an audit finds without dsfix, and which change of the config avoids what is left with it."""
+"""Which patches fix what an audit finds without dsfix, and which change of the config avoids what remains with it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Callable, Protocol, TypeVar
 from .agreement import Verdict
 from .alternatives import Change, alternatives, changed
 from .plan import Plan
-from .relevance import pools
+from .relevance import named_by, pools
 
 _Item = TypeVar("_Item")
 
 
 class Trial(Protocol):
-    """dsfix.audit.trial.trial, as far as it is called for an audit of the installed DeepSpeed."""
+    """dsfix.audit.trial.trial, with the parameters that an audit of the installed DeepSpeed uses."""
 
     def __call__(
         self, plan: Plan, *, skip: Sequence[str] = ..., patched: bool = ..., timeout: float = ...
@@ -24,8 +24,8 @@ class Trial(Protocol):
 
 
 @dataclass(frozen=True)
-class Cure:
-    """A patch that is needed. seen: what there is with the other cures and without this one; None: not tried."""
+class Fix:
+    """A patch that is needed. seen: the verdict with the other fixes and without this one; None: not tried."""
 
     patch: str
     seen: Verdict | None = None
@@ -33,15 +33,15 @@ class Cure:
 
 @dataclass
 class Found:
-    """What was found until now: it grows while the search goes on, so that an interrupted one can be told.
+    """What was found so far; it grows during the search, so that an interrupted search can be reported.
 
-    cures: the patches that it takes, each of them needed. among: where they could not be told apart in time, those of
-    which some are needed. changes: each is enough alone, the least first. together: where none is, those that are
-    enough all at once. tried: single changes that were tried, out of `candidates`. trials: that were made in all.
-    complete: neither the time limit nor the user has ended the search.
+    fixes: the patches that are needed, each of them necessary. among: if time ran out, the patches that contain the
+    needed ones. changes: each is sufficient alone, the least intrusive first. together: if none is, those that are
+    sufficient combined. tried: single changes that were tried, out of `candidates`. trials: their total number.
+    complete: the search ended neither by the time limit nor by the user.
     """
 
-    cures: list[Cure] = field(default_factory=list)
+    fixes: list[Fix] = field(default_factory=list)
     among: tuple[str, ...] = ()
     changes: list[Change] = field(default_factory=list)
     together: tuple[Change, ...] = ()
@@ -52,15 +52,15 @@ class Found:
 
 
 class _OutOfTime(Exception):
-    """The limit of the search."""
+    """The time limit of the search."""
 
 
 @dataclass
 class Search:
-    """A search for one plan. with_dsfix: the verdict that there is with all patches that apply.
+    """A search for one plan. with_dsfix: the verdict with all patches that apply.
 
-    deadline: of time.monotonic(). timeout: of one trial, seconds. watched: is called around each trial, first with what
-    is tried, then with None and the verdict.
+    deadline: of time.monotonic(). timeout: of one trial, in seconds. watched: called before each trial with what is
+    tried, and after it with None and the verdict.
     """
 
     trial: Trial
@@ -70,19 +70,24 @@ class Search:
     timeout: float = 120.0
     watched: Callable[[str | None, Verdict | None], None] = lambda what, verdict: None
     found: Found = field(default_factory=Found)
+    _verdicts: dict[tuple[str, frozenset[str]], Verdict] = field(default_factory=dict)
 
     def run(self, without: Verdict, suspects: Iterable[str], sizes: Mapping[str, int]) -> None:
-        """Fills `found`. without: the verdict without dsfix. suspects, sizes: as Resolved has them."""
+        """Fills `found`. without: the verdict without dsfix. suspects, sizes: as in Resolved."""
         try:
             if not self._as_good(without):
-                self._cures(without, suspects)
+                self._find_fixes(without, suspects)
             if self.with_dsfix.differences:
-                self._changes(sizes)
+                self._find_changes(sizes)
             self.found.complete = True
         except _OutOfTime:
             pass
 
     def _try(self, what: str, plan: Plan, skip: Iterable[str] = ()) -> Verdict:
+        """Returns the verdict on a plan without some patches; no trial is made twice."""
+        key = plan.dump(), frozenset(skip)
+        if key in self._verdicts:
+            return self._verdicts[key]
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise _OutOfTime
@@ -90,52 +95,76 @@ class Search:
         verdict = self.trial(plan, skip=sorted(skip), timeout=min(self.timeout, left))
         self.found.trials += 1
         self.watched(None, verdict)
-        if verdict.failed and time.monotonic() >= self.deadline:  # it was cut short, and says nothing
+        if verdict.failed and time.monotonic() >= self.deadline:  # it was cut short: no result
             raise _OutOfTime
+        self._verdicts[key] = verdict
+        return verdict
+
+    def _try_only(self, plan: Plan, kept: Sequence[str]) -> Verdict:
+        applied = self.with_dsfix.patches
+        verdict = self._try(_with(kept, applied), plan, set(applied) - set(kept))
+        if self._as_good(verdict) and len(kept) < len(self.found.among):
+            self.found.among = tuple(kept)
         return verdict
 
     def _as_good(self, verdict: Verdict) -> bool:
-        """Whether nothing differs but what differs with all patches, too."""
+        """Whether nothing differs except what also differs with all patches."""
         return not verdict.failed and _kinds(verdict) <= _kinds(self.with_dsfix)
 
-    def _cures(self, without: Verdict, suspects: Iterable[str]) -> None:
-        applied = self.with_dsfix.patches
-        # a patch's id says of which phase it is: universal_checkpoint_…, zero_to_fp32_…
-        phases = {each.phase for each in without.differences}
-        named = (
-            [patch for patch in applied if any(phase in patch for phase in phases)] if "training" not in phases else []
-        )
-        imports, choices = pools(self.plan, applied, [*suspects, *named])
-        if not without.failed and all(each.what != "error" for each in without.differences):
-            imports = []  # it was imported without
-        self.found.among = applied
-
-        def enough(plan: Plan, kept: Sequence[str]) -> bool:
-            good = self._as_good(self._try(_with(kept, applied), plan, set(applied) - set(kept)))
-            if good and len(kept) < len(self.found.among):
-                self.found.among = tuple(kept)
-            return good
-
-        def least(plan: Plan, base: Sequence[str], items: Sequence[str], fresh: bool) -> list[str]:
-            return minimal(base, items, lambda kept: enough(plan, kept), fresh)
-
+    def _find_fixes(self, without: Verdict, suspects: Iterable[str]) -> None:
+        self.found.among = applied = self.with_dsfix.patches
         small = _narrowed(self.plan, without)
-        needed: list[str] = []
-        if not imports or not enough(small, imports):
-            *likely, pool = choices
-            pool = next((few for few in likely if enough(small, [*imports, *few])), pool)
-            needed = least(small, imports, pool, fresh=False)
-        needed += least(small, needed, imports, fresh=bool(needed)) if imports else []
+        named = self._named_by_errors(small, without)
+        if named and self._enough(small, named):
+            needed = minimal([], named, lambda kept: self._enough(small, kept), fresh=False)
+        else:
+            needed = self._needed(small, without, [*named, *suspects])
         if small != self.plan and len(needed) < len(applied):
-            needed += least(self.plan, needed, [patch for patch in applied if patch not in needed], fresh=True)
+            rest = [patch for patch in applied if patch not in needed]
+            needed += minimal(needed, rest, lambda kept: self._enough(self.plan, kept), fresh=True)
         self.found.among = ()
-        self.found.cures = [Cure(patch, without if len(needed) == 1 else None) for patch in needed]
+        self.found.fixes = [Fix(patch, without if len(needed) == 1 else None) for patch in needed]
         for number, patch in enumerate(needed if len(needed) > 1 else ()):
             others = [each for each in needed if each != patch]
-            seen = self._try(_with(others, applied), small, set(applied) - set(others))
-            self.found.cures[number] = Cure(patch, seen)
+            self.found.fixes[number] = Fix(patch, self._try_only(small, others))
 
-    def _changes(self, sizes: Mapping[str, int]) -> None:
+    def _enough(self, plan: Plan, kept: Sequence[str]) -> bool:
+        return self._as_good(self._try_only(plan, kept))
+
+    def _named_by_errors(self, plan: Plan, verdict: Verdict) -> list[str]:
+        """Returns the patches whose symptom an error matches: the verdict's, then what remains with these patches."""
+        named: list[str] = []
+        while more := [
+            patch
+            for patch in named_by((*verdict.errors, verdict.failed), self.with_dsfix.patches)
+            if patch not in named
+        ]:
+            named += more
+            verdict = self._try_only(plan, named)
+        return named
+
+    def _needed(self, small: Plan, without: Verdict, suspects: Sequence[str]) -> list[str]:
+        """Returns the needed patches, found in ever larger pools."""
+        applied = self.with_dsfix.patches
+        # a patch's id names its phase: universal_checkpoint_…, zero_to_fp32_…
+        phases = {each.phase for each in without.differences}
+        if "training" not in phases:
+            suspects = [*suspects, *(patch for patch in applied if any(phase in patch for phase in phases))]
+        imports, choices = pools(self.plan, applied, suspects)
+        if not without.failed and all(each.what != "error" for each in without.differences):
+            imports = []  # the import worked without them
+
+        def least(base: Sequence[str], items: Sequence[str], fresh: bool) -> list[str]:
+            return minimal(base, items, lambda kept: self._enough(small, kept), fresh)
+
+        needed: list[str] = []
+        if not imports or not self._enough(small, imports):
+            *likely, pool = choices
+            pool = next((few for few in likely if self._enough(small, [*imports, *few])), pool)
+            needed = least(imports, pool, fresh=False)
+        return needed + (least(needed, imports, fresh=bool(needed)) if imports else [])
+
+    def _find_changes(self, sizes: Mapping[str, int]) -> None:
         small = _narrowed(self.plan, self.with_dsfix)
         candidates = alternatives(small, sizes)
         self.found.candidates = len(candidates)
@@ -146,7 +175,7 @@ class Search:
             return all(self._try(what, changed(plan, changes)).agrees for plan in plans)
 
         for change in candidates:
-            # a stage still lower is no news
+            # once one stage is sufficient, lower stages are not tried
             if not any(change.config.keys() == each.config.keys() != set() for each in self.found.changes) and enough(
                 [change]
             ):
@@ -167,7 +196,7 @@ def _kinds(verdict: Verdict) -> set[tuple[str, str]]:
 
 
 def _narrowed(plan: Plan, verdict: Verdict) -> Plan:
-    """The plan with no more phases than show the verdict's differences: none where the training itself differs."""
+    """Returns the plan with only the phases that show the verdict's differences; none if the training differs."""
     if verdict.failed:
         return plan
     phases = tuple(phase for phase in plan.phases if any(each.phase == phase for each in verdict.differences))
@@ -178,9 +207,9 @@ def _narrowed(plan: Plan, verdict: Verdict) -> Plan:
 def minimal(
     base: Sequence[_Item], items: Sequence[_Item], enough: Callable[[Sequence[_Item]], bool], fresh: bool
 ) -> list[_Item]:
-    """The least of `items` that is enough beside `base`, where all of them are: each of it is needed.
+    """Returns a minimal subset of `items` that is enough together with `base`, given that all of them are.
 
-    Junker, QuickXplain (AAAI 2004): about 2 k log(n / k) tests for k of n. fresh: `base` alone was not tested yet.
+    Junker, QuickXplain (AAAI 2004): about 2 k log(n / k) tests for k of n. fresh: `base` alone has not been tested.
     """
     if fresh and enough(base):
         return []

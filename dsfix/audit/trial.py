@@ -28,11 +28,11 @@ def trial(
     plant: str = "",
     command: Callable[[str], Sequence[str]] = fresh,
 ) -> Verdict:
-    """Train `plan` with DeepSpeed and compare it with plain PyTorch, step by step.
+    """Trains `plan` with DeepSpeed and returns how it compares with plain PyTorch, step by step.
 
-    skip: patches of dsfix that are left out; patched: whether any is applied. path: comes first on the ranks' sys.path,
-    for a DeepSpeed that is installed there. timeout: of each job; a phase that loads is a job of its own. plant: a
-    module file with a planted fault, for tests. command: as `fresh`.
+    skip: patches to disable; patched: whether any patch is applied. path: the first entry of the ranks' sys.path, with
+    the DeepSpeed to use. timeout: of each job; each loading phase is a separate job. plant: a module file with a
+    planted bug, for tests. command: as `fresh`.
     """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dsfix-audit-") as name:
@@ -72,9 +72,9 @@ def _trial(
     ended = {}
     for phase in _loadable(directory):
         ranks = plan.universal_ranks if phase == "universal" else plan.ranks
-        if len(without_word := job(phase, ranks)) == ranks:
-            ended[phase] = _end(without_word, timeout)
-    [judge] = launch(
+        if len(silent_now := job(phase, ranks)) == ranks:
+            ended[phase] = _end(silent_now, timeout)
+    [comparison] = launch(
         [*command("dsfix.audit.assemble"), str(plan_file), str(directory)],
         ranks=1,
         timeout=timeout,
@@ -84,7 +84,7 @@ def _trial(
     try:
         found = json.loads((directory / "verdict.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return Verdict(failed=f"the comparison failed: {_end([judge], timeout)}")
+        return Verdict(failed=f"the comparison failed: {_end([comparison], timeout)}")
     if silent and not found["differences"]:
         found["failed"] = _end(silent, timeout)
     verdict = load(found)
@@ -93,7 +93,7 @@ def _trial(
 
 
 def _loadable(directory: Path) -> list[str]:
-    """The phases that the training says can go on from what it has saved; none where it did not get that far."""
+    """Returns the phases that can load what the training saved; none if it did not get that far."""
     try:
         found: list[str] = json.loads((directory / "checkpoint" / "phases.json").read_text(encoding="utf-8"))
     except OSError:
@@ -102,16 +102,23 @@ def _loadable(directory: Path) -> list[str]:
 
 
 def load(found: dict[str, Any]) -> Verdict:
-    """The Verdict that dataclasses.asdict has made `found` of."""
+    """Returns the Verdict that dataclasses.asdict turned into `found`."""
     differences = tuple(Difference(**{**each, "names": tuple(each["names"])}) for each in found["differences"])
-    return Verdict(**{**found, "differences": differences, "patches": tuple(found["patches"])})
+    return Verdict(
+        **{
+            **found,
+            "differences": differences,
+            "patches": tuple(found["patches"]),
+            "errors": tuple(found["errors"]),
+        }
+    )
 
 
 def _end(ranks: Sequence[RankResult], timeout: float) -> str:
-    """How the first of `ranks` that says anything ended, in a sentence."""
+    """Returns how the first rank with a message ended, in a sentence."""
     late = [result for result in ranks if result.timed_out]
     if late:
-        return f"no end after {timeout:g} s"
+        return f"timed out after {timeout:g} s"
     result = min(ranks, key=lambda each: each.returncode == -9)
-    last = ([line for line in result.stderr.splitlines() if line.strip()] or ["without a word"])[-1]
+    last = ([line for line in result.stderr.splitlines() if line.strip()] or ["no message"])[-1]
     return f"rank {result.rank} ended with exit status {result.returncode}: {last}"

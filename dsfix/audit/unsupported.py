@@ -1,7 +1,7 @@
-"""What the audit has no reference for."""
+"""The error for what the audit has no reference for."""
 
 from __future__ import annotations
 
 
 class Unsupported(Exception):
-    """The message is the sentence that says what the audit has no reference for."""
+    """The message says what the audit has no reference for, in a sentence."""

@@ -1,1 +1,1 @@
-"""`check`: a DeepSpeed config against the rules; nothing of DeepSpeed is imported."""
+"""`check`: checks a DeepSpeed config against the rules without importing DeepSpeed."""

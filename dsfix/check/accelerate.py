@@ -1,6 +1,6 @@
-"""accelerate's own config file: the DeepSpeed config that accelerate makes of its `deepspeed_config` block.
+"""accelerate's config file: the DeepSpeed config that accelerate builds from its `deepspeed_config` block.
 
-Facts: accelerate.utils.dataclasses.DeepSpeedPlugin.
+Source: accelerate.utils.dataclasses.DeepSpeedPlugin.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from .reading import Reading, Unreadable, read
 
-# key of the block -> place in the DeepSpeed config
+# key of the block -> path in the DeepSpeed config
 PLACES = {
     "gradient_accumulation_steps": "gradient_accumulation_steps",
     "gradient_clipping": "gradient_clipping",
@@ -26,7 +26,7 @@ PLACES = {
 
 @dataclass(frozen=True)
 class Accelerate:
-    """The file: its `deepspeed_config` block, its other keys, and the DeepSpeed config file that it names, if any."""
+    """accelerate's file: `file` is the DeepSpeed config file that its `deepspeed_config` block names, if any."""
 
     block: dict[str, Any]
     others: dict[str, Any]
@@ -43,24 +43,24 @@ def is_accelerate(content: dict[str, Any]) -> bool:
 
 
 def resolve(path: str, content: dict[str, Any]) -> tuple[Reading, Accelerate]:
-    """The DeepSpeed config that accelerate would use for this file.
+    """Returns the DeepSpeed config that accelerate uses for this file, and the file's own content.
 
     Raises:
-        Unreadable: there is none, or the file it names cannot be read.
+        Unreadable: there is no DeepSpeed config, or the file it names cannot be read.
     """
     block = content.get("deepspeed_config")
     if not isinstance(block, dict) or not block:
-        raise Unreadable(f"{path} has no deepspeed_config block: accelerate runs this without DeepSpeed")
+        raise Unreadable(f"{path} has no deepspeed_config block: accelerate runs without DeepSpeed")
     others = {key: value for key, value in content.items() if key != "deepspeed_config"}
     named = block.get("deepspeed_config_file")
     if named is not None:
         file = str(named)
-        beside = os.path.join(os.path.dirname(path), file)  # accelerate itself looks in the working directory only
-        file = beside if not os.path.exists(file) and os.path.exists(beside) else file
+        sibling = os.path.join(os.path.dirname(path), file)  # accelerate itself looks in the working directory only
+        file = sibling if not os.path.exists(file) and os.path.exists(sibling) else file
         try:
             return read(file), Accelerate(block, others, file)
         except Unreadable as error:
-            raise Unreadable(f"{path} names a deepspeed_config_file, but {error}") from None
+            raise Unreadable(f"{path}: deepspeed_config_file: {error}") from None
     return Reading(_config(block, others)), Accelerate(block, others)
 
 

@@ -1,4 +1,4 @@
-"""`--model-args`: what rules need to know of the training around a config, and how it is written down."""
+"""`--model-args`: what rules need to know about the training around a config."""
 
 from __future__ import annotations
 
@@ -13,83 +13,98 @@ _YES, _NO = {"true", "1", "yes"}, {"false", "0", "no"}
 
 
 class UnknownArgument(ValueError):
-    """A fact that no rule knows, or a value that cannot be meant: one sentence."""
+    """An argument that no rule uses, or an invalid value; the message is one sentence."""
 
 
 def _flag(text: str) -> bool:
     if text.lower() not in _YES | _NO:
-        raise ValueError("true or false is wanted")
+        raise ValueError("must be true or false")
     return text.lower() in _YES
 
 
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("must be an integer") from None
+
+
 def _number(text: str) -> float:
-    """7e9, 7B, 500M"""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("must be a number") from None
+
+
+def _count(text: str) -> float:
+    """Parses 7e9, 7B or 500M."""
     scale = {"K": 1e3, "M": 1e6, "B": 1e9}.get(text[-1:].upper(), 1.0)
-    value = float(text[:-1] if scale != 1.0 else text) * scale
+    value = _number(text[:-1] if scale != 1.0 else text) * scale
     if not math.isfinite(value):
-        raise ValueError("a number is wanted")
+        raise ValueError("must be finite")
     return value
 
 
 def _lora(text: str) -> str:
     if text not in ("peft", "own"):
-        raise ValueError("peft (a PeftModel) or own (adapters of one's own making) is wanted")
+        raise ValueError("must be peft (a PeftModel) or own (adapters implemented by the script)")
     return text
 
 
-# name -> how it is read, what it is
+_TRAINING = "as in transformers' TrainingArguments"
+# name -> parser, description
 KNOWN: dict[str, tuple[Callable[[str], Value], str]] = {
-    "per_device_train_batch_size": (int, "of transformers' TrainingArguments"),
-    "gradient_accumulation_steps": (int, "the same"),
-    "max_grad_norm": (float, "the same"),
-    "learning_rate": (float, "the same"),
-    "weight_decay": (float, "the same"),
-    "adam_beta1": (float, "the same"),
-    "adam_beta2": (float, "the same"),
-    "adam_epsilon": (float, "the same"),
-    "warmup_steps": (int, "the same"),
-    "bf16": (_flag, "the same"),
-    "fp16": (_flag, "the same"),
-    "gradient_checkpointing": (_flag, "the same"),
-    "use_reentrant": (_flag, "of gradient_checkpointing_kwargs"),
-    "device_map": (str, "of from_pretrained, e.g. auto"),
-    "low_cpu_mem_usage": (_flag, "of from_pretrained"),
-    "lora": (_lora, "peft or own"),
-    "moe": (_flag, "the model has mixture-of-experts layers"),
-    "optimizer": (str, "class of the optimizer that the script itself passes to deepspeed.initialize"),
-    "parameters": (_number, "of the model, e.g. 7B"),
-    "gpu_memory": (float, "GB of one GPU"),
-    "save_16bit": (_flag, "16-bit weights are to be saved in training"),
+    "per_device_train_batch_size": (_integer, _TRAINING),
+    "gradient_accumulation_steps": (_integer, _TRAINING),
+    "max_grad_norm": (_number, _TRAINING),
+    "learning_rate": (_number, _TRAINING),
+    "weight_decay": (_number, _TRAINING),
+    "adam_beta1": (_number, _TRAINING),
+    "adam_beta2": (_number, _TRAINING),
+    "adam_epsilon": (_number, _TRAINING),
+    "warmup_steps": (_integer, _TRAINING),
+    "bf16": (_flag, _TRAINING),
+    "fp16": (_flag, _TRAINING),
+    "gradient_checkpointing": (_flag, _TRAINING),
+    "use_reentrant": (_flag, "as in gradient_checkpointing_kwargs"),
+    "device_map": (str, "as in from_pretrained, e.g. auto"),
+    "low_cpu_mem_usage": (_flag, "as in from_pretrained"),
+    "lora": (_lora, "peft: a PeftModel; own: adapters implemented by the script"),
+    "moe": (_flag, "whether the model has mixture-of-experts layers"),
+    "optimizer": (str, "class of the optimizer that the script passes to deepspeed.initialize"),
+    "parameters": (_count, "number of model parameters, e.g. 7B"),
+    "gpu_memory": (_number, "memory of one GPU in GB"),
+    "save_16bit": (_flag, "whether the job saves 16-bit weights"),
 }
 
 
 def parse(texts: Iterable[str]) -> dict[str, Value]:
-    """``["learning_rate=1e-5,bf16=true", "lora=peft"]`` as a dictionary.
+    """Parses ``["learning_rate=1e-5,bf16=true", "lora=peft"]`` into a dictionary.
 
     Raises:
-        UnknownArgument: one sentence.
+        UnknownArgument: an item is not KEY=VALUE, or as in `checked`.
     """
     given = {}
     for pair in (pair.strip() for text in texts for pair in text.split(",") if pair.strip()):
         name, equals, value = pair.partition("=")
         if not equals:
-            raise UnknownArgument(f"model argument {pair!r} is not of the form KEY=VALUE")
+            raise UnknownArgument(f"model argument must be KEY=VALUE, got {pair!r}")
         given[name.strip()] = value.strip()
     return checked(given)
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Value]:
-    """The arguments with their values read.
+    """Returns the arguments with their values parsed.
 
     Raises:
-        UnknownArgument: one sentence.
+        UnknownArgument: an argument is unknown, or its value is invalid.
     """
     values: dict[str, Value] = {}
     for name, value in given.items():
         if name not in KNOWN:
             near = difflib.get_close_matches(name, KNOWN, n=1)
-            hint = f"did you mean {near[0]}" if near else f"known are {', '.join(KNOWN)}"
-            raise UnknownArgument(f"no rule asks for the model argument {name!r}; {hint}")
+            hint = f"did you mean {near[0]}?" if near else f"known arguments: {', '.join(KNOWN)}"
+            raise UnknownArgument(f"unknown model argument {name!r}; {hint}")
         try:
             values[name] = KNOWN[name][0](str(value))
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""A config against the rules: what is to be known is collected here."""
+"""Collects the facts about a config and checks it against the rules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ _DISTRIBUTIONS = ("torch", "transformers", "accelerate")
 
 @dataclass(frozen=True)
 class Checked:
-    """The findings, worst first; the release they are for; what had to be assumed, in sentences; what was looked at."""
+    """What was found, worst first.
+
+    release: the DeepSpeed release that the config was checked for. assumed: what had to be assumed, as phrases.
+    installed: whether that release is the installed one.
+    """
 
     findings: list[Finding]
     release: str
@@ -41,7 +45,7 @@ class Checked:
     facts: Facts
 
     def states(self) -> dict[str, tuple[str, str]]:
-        """Of each patch that a finding names: its state here, and why."""
+        """Returns the state of each patch that a finding names, and the reason."""
         named = dict.fromkeys(patch_id for finding in self.findings for patch_id in finding.patches)
         entries = registry.catalogue()
         return {patch_id: self._state(entries[patch_id]) for patch_id in named if patch_id in entries}
@@ -53,7 +57,7 @@ class Checked:
             return word, verdict.reason
         affected = fits(entry.patch.affects, _versions(self.release))
         claim = ", ".join(f"{name} {specifiers}" for name, specifiers in entry.patch.affects.items())
-        return ("would apply" if affected else "not-affected"), f"for {claim}"
+        return ("would apply" if affected else "not-affected"), f"affects {claim}"
 
 
 def check_config(
@@ -64,17 +68,17 @@ def check_config(
     model_args: Mapping[str, Any] | None = None,
     plain: bool = False,
 ) -> list[Finding]:
-    """What `python -m dsfix check` finds in a DeepSpeed config, the worst first. Nothing of DeepSpeed is imported.
+    """Returns what `python -m dsfix check` finds in a DeepSpeed config, worst first. DeepSpeed is not imported.
 
     Args:
-        config: a path (JSON, hjson, accelerate's YAML), a dictionary, or an object that holds one in `config`.
-        world_size: processes of the job.
-        deepspeed: the release to check for; the installed one by default, the newest known where none is installed.
-        model_args: the training around the config, by the names that `python -m dsfix check --help` lists.
-        plain: nobody puts values in place of "auto" before deepspeed.initialize.
+        config: a path (JSON, hjson, accelerate's YAML), a dictionary, or an object with one in its attribute `config`.
+        world_size: number of processes of the job.
+        deepspeed: the release to check for; default: the installed one, or the newest known if none is installed.
+        model_args: the training around the config; `python -m dsfix check --help` lists the names.
+        plain: "auto" is not filled in before deepspeed.initialize.
 
     Raises:
-        ValueError: one sentence: the config cannot be read, or an argument is none.
+        ValueError: the config cannot be read, or an argument is invalid; the message is one sentence.
     """
     given = arguments.checked(model_args or {})
     return check(config, world_size=world_size, deepspeed=deepspeed, given=given, plain=plain).findings
@@ -90,21 +94,21 @@ def check(
     overridden: Iterable[str] = (),
     in_job: bool = False,
 ) -> Checked:
-    """The same with what was assumed.
+    """Like `check_config`, and also returns what was assumed.
 
     Args:
-        given: as `arguments.checked` returns it.
-        overridden: blocks of the config that do not count, for the script passes such an object itself.
+        given: model arguments as returned by `arguments.checked`.
+        overridden: blocks of the config to ignore, because the script passes these objects itself.
         in_job: as in Facts.
 
     Raises:
-        ValueError: one sentence.
+        ValueError: as in `check_config`.
     """
     if world_size is not None and world_size < 1:
-        raise ValueError(f"a world size of {world_size} is none")
+        raise ValueError(f"world_size must be positive, got {world_size}")
     reading, from_accelerate = _reading(config)
-    counts = {key: value for key, value in reading.content.items() if key not in overridden}
-    reading = dataclasses.replace(reading, content=counts)
+    content = {key: value for key, value in reading.content.items() if key not in overridden}
+    reading = dataclasses.replace(reading, content=content)
     known, release, assumed, installed = _target(deepspeed)
     _require_deepspeed_key(reading, known)
     if from_accelerate is not None:
@@ -122,9 +126,9 @@ def check(
         memory=_memory(),
     )
     if not plain and facts.has_auto:
-        assumed.append('transformers or accelerate puts values in place of "auto" (--plain: nobody does)')
+        assumed.append('transformers or accelerate fills in "auto" (use --plain if not)')
     if world_size is None and facts.get("train_batch_size") not in (None, AUTO):
-        assumed.append("any number of processes (--world-size N)")
+        assumed.append("any number of processes (set it with --world-size)")
     found = findings(load(f"{__package__}.rules"), facts, facts.versions)
     return Checked(found, release, assumed, installed, facts)
 
@@ -134,7 +138,7 @@ def _reading(config: Config) -> tuple[Reading, accelerate.Accelerate | None]:
     if isinstance(held, Mapping):
         return Reading(dict(held)), None
     if not isinstance(held, (str, os.PathLike)):
-        raise Unreadable(f"a {type(held).__name__} is no config: give a path or a dictionary")
+        raise Unreadable(f"config must be a path or a dictionary, got {type(held).__name__}")
     path = os.fspath(held)
     if not os.path.exists(path):
         encoded = _base64(path)
@@ -144,42 +148,44 @@ def _reading(config: Config) -> tuple[Reading, accelerate.Accelerate | None]:
     if accelerate.is_accelerate(reading.content):
         return accelerate.resolve(path, reading.content)
     if path.endswith((".yaml", ".yml")):
-        raise Unreadable(f"{path} is no config of accelerate, and DeepSpeed reads no YAML")
+        raise Unreadable(f"{path} is not an accelerate config, and DeepSpeed does not read YAML")
     return reading, None
 
 
 def _require_deepspeed_key(reading: Reading, known: keys.Known) -> None:
-    """Raises Unreadable for a file of some other program."""
-    names, content = known.keys.names, reading.content
-    if content and not any(name in known.keys.below or keys.nearest(name, names) for name in map(str, content)):
-        raise Unreadable(f"no key of DeepSpeed's is in this: {', '.join(map(str, list(content)[:3]))}, …")
+    """Raises Unreadable for another program's file."""
+    known_names, names = known.keys.names, list(map(str, reading.content))
+    if names and not any(name in known.keys.below or keys.nearest(name, known_names) for name in names):
+        shown = ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
+        raise Unreadable(f"no key of DeepSpeed found, only {shown}")
 
 
 def _base64(text: str) -> Reading | None:
-    """DeepSpeed takes the config itself, base64-encoded, in place of a path."""
+    """Decodes a base64-encoded config, which DeepSpeed accepts instead of a path."""
     try:
-        return from_text("the base64 text", base64.urlsafe_b64decode(text).decode("utf-8"))
+        return from_text("the base64-encoded config", base64.urlsafe_b64decode(text).decode("utf-8"))
     except ValueError:
         return None
 
 
 def _target(wanted: str | None) -> tuple[keys.Known, str, list[str], bool]:
-    """What the release reads; the release; what was assumed; whether it is the installed one."""
+    """Returns the keys that the release reads, the release, what was assumed, and whether it is the installed one."""
     here = versions.installed("deepspeed")
     if wanted is not None and wanted != here:
         try:
             version = Version(wanted)
         except InvalidVersion:
-            raise ValueError(f"{wanted!r} is no version of DeepSpeed") from None
+            raise ValueError(f"{wanted!r} is not a version of DeepSpeed") from None
         return keys.of_release(version), str(version), _outside(version), False
     newest = keys.table()["releases"][1]
     if here is None:
-        return keys.of_release(Version(newest)), newest, [f"deepspeed {newest}: none is installed (--deepspeed)"], False
+        assumed = [f"deepspeed {newest}, since none is installed (choose another with --deepspeed)"]
+        return keys.of_release(Version(newest)), newest, assumed, False
     assumed = []
     try:
         version = Version(Version(here).base_version)
     except InvalidVersion:
-        assumed.append(f"deepspeed {newest}: the installed one gives no version, its keys are read from its source")
+        assumed.append(f"deepspeed {newest}, since the installed one has no valid version (its own keys are used)")
         version = Version(newest)
     try:
         return _read_from(_package()), str(version), assumed, True
@@ -193,7 +199,7 @@ def _outside(version: Version) -> list[str]:
     if Version(first) <= version <= Version(last):
         return []
     near = first if version < Version(first) else last
-    return [f"the keys of deepspeed {near}: dsfix knows {first} to {last}"]
+    return [f"the keys of deepspeed {near}, since dsfix knows {first} to {last} only"]
 
 
 @functools.cache
@@ -220,6 +226,6 @@ def _is_wsl() -> bool:
 
 
 def _memory() -> float | None:
-    """The machine's memory in GB."""
+    """Returns the machine's memory in GB, None if unknown."""
     total = physical()
     return None if total is None else total / 1e9

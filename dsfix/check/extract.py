@@ -1,7 +1,8 @@
-"""The keys that DeepSpeed reads from its config, from its source text: nothing of DeepSpeed is imported or run.
+"""Extracts the keys that DeepSpeed reads from its config out of its source, without importing or running it.
 
-The dictionary is followed from `DeepSpeedConfig.__init__` and `deepspeed.initialize` through calls, assignments and
-`param_dict[KEY]`, `.get(KEY)`, `KEY in …`; where a part of it is unpacked into a pydantic model, its fields count.
+The config dictionary is followed from `DeepSpeedConfig.__init__` and `deepspeed.initialize` through calls, assignments
+and `param_dict[KEY]`, `.get(KEY)`, `KEY in …`; if part of it is unpacked into a pydantic model, the model's fields are
+the keys.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Union
 
 from .keys import Key, Known
 
-Place = tuple[str, ...]  # where in the config a value is; () is the config itself
+Place = tuple[str, ...]  # path of a value in the config; () is the config itself
 Definition = Union[ast.FunctionDef, ast.ClassDef]
 
 _MODELS = ("DeepSpeedConfigModel", "BaseModel")
@@ -24,14 +25,14 @@ KINDS = ("int", "float", "bool")
 
 
 class Unreadable(Exception):
-    """The source is not there, or is not DeepSpeed's."""
+    """The source is missing, or is not DeepSpeed's."""
 
 
 def known(package: Path) -> Known:
-    """What the DeepSpeed in the directory `package` (the one with its __init__.py) reads.
+    """Returns the keys read by the DeepSpeed in the directory `package` (the one with its __init__.py).
 
     Raises:
-        Unreadable: there is no config to be found there.
+        Unreadable: the directory has no DeepSpeedConfig.
     """
     source = _Source(package)
     config = source.module("runtime.config")
@@ -55,7 +56,7 @@ def known(package: Path) -> Known:
 
 @dataclass
 class _Module:
-    """One file: its top-level definitions and values by name, and what it imports."""
+    """One file: its top-level definitions and values by name, and its imports."""
 
     name: str
     names: dict[str, Definition | ast.expr] = field(default_factory=dict)
@@ -63,21 +64,21 @@ class _Module:
     stars: list[str] = field(default_factory=list)
 
     def mapping(self, name: str) -> list[str]:
-        """The keys of a dictionary display."""
+        """Returns the keys of a dictionary display."""
         node = self.names.get(name)
         keys = node.keys if isinstance(node, ast.Dict) else []
         return [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
 
 
 class _Source:
-    """The modules of one package, parsed when they are asked for."""
+    """The modules of one package, parsed on demand."""
 
     def __init__(self, package: Path) -> None:
         self.package = package
         self.parsed: dict[str, _Module | None] = {}
 
     def module(self, name: str) -> _Module | None:
-        """`name` without the package's own: runtime.config."""
+        """Returns a module; `name` is relative to the package, e.g. runtime.config."""
         if name not in self.parsed:
             self.parsed[name] = None  # an import cycle ends here
             self.parsed[name] = self._parse(name)
@@ -114,7 +115,7 @@ class _Source:
         return ".".join(parts[1:]) if parts and parts[0] == self.package.name else None
 
     def resolve(self, module: _Module, name: str) -> tuple[_Module, Definition | ast.expr] | None:
-        """Where a name of that module was defined, and as what."""
+        """Returns the module that defines a name used in `module`, and its definition."""
         if name in module.names:
             return module, module.names[name]
         if name in module.imports:
@@ -156,7 +157,7 @@ class _Source:
 
 
 class _Reader:
-    """Follows the config through the source, and collects in `root` what is read from it."""
+    """Follows the config through the source and collects the keys read from it in `root`."""
 
     def __init__(self, source: _Source) -> None:
         self.source = source
@@ -164,7 +165,7 @@ class _Reader:
         self.seen: set[tuple[object, ...]] = set()
 
     def follow(self, module: _Module, node: object, bound: dict[str, set[Place]]) -> None:
-        """Reads a function, or a class's __init__, whose parameters hold the parts of the config that `bound` names."""
+        """Follows a function, or a class's __init__; `bound` maps its parameters to parts of the config."""
         owner = node if isinstance(node, ast.ClassDef) else None
         function = _method(owner, "__init__") if owner is not None else node
         if isinstance(function, ast.FunctionDef):
@@ -177,7 +178,7 @@ class _Reader:
             _Body(self, module, owner, held).visit(node)
 
     def model(self, module: _Module, node: ast.ClassDef, place: Place, closed: bool = True) -> None:
-        """Takes a pydantic model's fields for the keys at that place."""
+        """Adds a pydantic model's fields as the keys at that place."""
         for base in node.bases:
             found = self.source.resolve(module, _last(base))
             if found is not None and isinstance(found[1], ast.ClassDef) and self.source.is_model(*found):
@@ -202,7 +203,7 @@ class _Reader:
 
 
 class _Held:
-    """What the variables of one function may hold: parts of the config, and names of keys."""
+    """What the variables of one function may hold: parts of the config, or names of keys."""
 
     def __init__(self, places: dict[str, set[Place]], names: dict[str, set[str]] | None = None) -> None:
         self.places = {name: set(several) for name, several in places.items() if several}
@@ -210,7 +211,7 @@ class _Held:
 
 
 class _Body(ast.NodeVisitor):
-    """One function's body, in the order of its statements."""
+    """Visits one function's body in statement order."""
 
     def __init__(self, reader: _Reader, module: _Module, owner: ast.ClassDef | None, held: _Held) -> None:
         self.reader, self.source, self.module, self.owner, self.held = reader, reader.source, module, owner, held
@@ -273,7 +274,7 @@ class _Body(ast.NodeVisitor):
                     self.reader.function(module, owner, function, held)
 
     def bound(self, call: ast.Call, callee: ast.FunctionDef) -> _Held:
-        """What the callee's parameters hold."""
+        """Returns what the callee's parameters hold."""
         parameters = [argument.arg for argument in callee.args.args if argument.arg != "self"]
         defaults = callee.args.defaults
         given: dict[str, ast.expr] = dict(zip(parameters[len(parameters) - len(defaults) :], defaults))
@@ -293,14 +294,14 @@ class _Body(ast.NodeVisitor):
             self.reader.root.at(*place)
 
     def names(self, node: ast.expr) -> set[str]:
-        """The strings that an expression may be."""
+        """Returns the strings that an expression may evaluate to."""
         if isinstance(node, ast.Name) and node.id in self.held.names:
             return self.held.names[node.id]
         text = self.source.string(self.module, node)
         return set() if text is None else {text}
 
     def places(self, node: ast.expr) -> set[Place]:
-        """The parts of the config that an expression may give."""
+        """Returns the parts of the config that an expression may evaluate to."""
         if isinstance(node, (ast.Name, ast.Attribute)):
             return self.held.places.get(_dotted(node), set())
         if isinstance(node, ast.Subscript):
@@ -322,7 +323,7 @@ class _Body(ast.NodeVisitor):
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a module, those under a top-level `if` or `try` too."""
+    """Yields the statements of a module, including those under a top-level `if` or `try`."""
     for node in body:
         yield node
         for part in ("body", "orelse", "handlers"):

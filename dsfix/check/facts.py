@@ -1,4 +1,4 @@
-"""What the rules look at: the config, the release that is to read it, and what is known of the training around it."""
+"""What the rules check: the config, the release that reads it, and what is known about the training around it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ Path = tuple[str, ...]
 
 @dataclass
 class Facts:
-    """plain: nobody puts values in place of "auto" before DeepSpeed reads the config.
+    """Facts about one config.
 
-    versions: distribution -> version, as rules.fits takes them. world_size: processes of the job; None where unknown.
-    in_job: at deepspeed.initialize, whose arguments are known. pinned_limited: WSL2. memory: GB of RAM of this
-    machine; None where unknown.
+    plain: "auto" is not filled in before DeepSpeed reads the config. versions: distribution -> version, as for
+    rules.fits. world_size: number of processes of the job, None if unknown. in_job: whether the check runs at
+    deepspeed.initialize, whose arguments are known. pinned_limited: whether this is WSL. memory: RAM of this machine
+    in GB, None if unknown.
     """
 
     reading: Reading
@@ -49,7 +50,7 @@ class Facts:
         return Version(self.versions["deepspeed"] or "0")
 
     def get(self, *path: str, default: Any = None) -> Any:
-        """The value at that place; the default where there is none."""
+        """Returns the value at that path, or the default."""
         value: Any = self.config
         for name in path:
             if not isinstance(value, dict) or name not in value:
@@ -58,12 +59,12 @@ class Facts:
         return value
 
     def block(self, *path: str) -> dict[str, Any]:
-        """The block at that place; an empty one where there is none."""
+        """Returns the block at that path, or an empty one."""
         value = self.get(*path)
         return value if isinstance(value, dict) else {}
 
     def walk(self) -> Iterator[tuple[Path, Any]]:
-        """Every key with its value, blocks before what is in them."""
+        """Yields every key with its value, blocks before their content."""
         todo: list[tuple[Path, dict[str, Any]]] = [((), self.config)]
         while todo:
             above, block = todo.pop(0)
@@ -75,9 +76,9 @@ class Facts:
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; None where it is still to be put in."""
+        """The ZeRO stage; None if it is still to be filled in."""
         value = self.get("zero_optimization")
-        if isinstance(value, bool):  # an old form
+        if isinstance(value, bool):  # deprecated form
             return int(value)
         stage = self.block("zero_optimization").get("stage", 0)
         if stage == AUTO:
@@ -88,7 +89,7 @@ class Facts:
             return 0
 
     def device(self, part: str) -> str:
-        """Where `offload_optimizer` or `offload_param` goes: none, cpu, nvme."""
+        """Returns the device of `offload_optimizer` or `offload_param`: none, cpu or nvme."""
         old = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}[part]
         if self.get("zero_optimization", old) is True:
             return "cpu"
@@ -96,19 +97,19 @@ class Facts:
 
     @property
     def optimizer(self) -> str | None:
-        """The optimizer that the config names, in the spelling of DeepSpeed's list where it is on it."""
+        """The optimizer that the config names; in lower case if it is one of DeepSpeed's."""
         name = self.block("optimizer").get("type")
         if not isinstance(name, str):
             return None
         return name.lower() if name.lower() in self.known.optimizers else name
 
     def on(self, section: str) -> bool | None:
-        """Whether `enabled` is true in fp16, bf16 or torch_autocast; None where that is still to be put in."""
+        """Whether `enabled` is true in fp16, bf16 or torch_autocast; None if it is still to be filled in."""
         value = self._precision(section).get("enabled", False)
         if value == AUTO:
-            return self.taken_for_true if self.plain else None
+            return self._any_string_is_true if self.plain else None
         if isinstance(value, str):
-            return self.taken_for_true or value.lower() in ("true", "1", "yes", "on", "t", "y")
+            return self._any_string_is_true or value.lower() in ("true", "1", "yes", "on", "t", "y")
         return bool(value)
 
     def _precision(self, section: str) -> dict[str, Any]:
@@ -116,12 +117,12 @@ class Facts:
         return self.block(name)
 
     @property
-    def taken_for_true(self) -> bool:
-        """Whether this release takes any string in fp16.enabled and bf16.enabled for true."""
+    def _any_string_is_true(self) -> bool:
+        """Whether this release treats any string in fp16.enabled and bf16.enabled as true."""
         return self.release < Version("0.17.1")
 
     def number(self, argument: str) -> float | None:
-        """A model argument that is a number."""
+        """Returns a numeric model argument, None if it is not given."""
         value = self.arguments.get(argument)
         return float(value) if is_number(value) else None
 
@@ -134,19 +135,19 @@ class Facts:
 
     @property
     def builds_optimizer(self) -> bool:
-        """Whether it is sure that DeepSpeed builds the optimizer that the config names, and the script passes none."""
+        """Whether DeepSpeed is known to build the config's optimizer, because the script passes none."""
         if "optimizer" in self.arguments:
             return False
         return self.in_job or (not self.plain and (self.has_auto or self.accelerate is not None))
 
     @property
     def pinned(self) -> bool:
-        """What this release takes for pin_memory where it is left out."""
+        """This release's default of pin_memory."""
         return self.release >= Version("0.19.5")
 
     @property
     def data_parallel(self) -> int | None:
-        """The number that DeepSpeed divides the batch by; None where it is unknown."""
+        """The number of ranks that DeepSpeed divides the batch by; None if unknown."""
         parallel = self.get("sequence_parallel_size", default=1)
         if self.block("tensor_parallel") or self.world_size is None or not isinstance(parallel, int):
             return None
@@ -154,7 +155,7 @@ class Facts:
 
     @property
     def accumulation(self) -> Any:
-        """The accumulation steps; "auto" where they are still to be put in."""
+        """The gradient accumulation steps; "auto" if they are still to be filled in."""
         steps = self.get("gradient_accumulation_steps", default=1)
         return self.arguments.get("gradient_accumulation_steps", AUTO) if steps == AUTO else steps
 

@@ -1,4 +1,4 @@
-"""The keys that a DeepSpeed release reads from its config, as a tree; which releases read which is in keys.json."""
+"""The keys that a DeepSpeed release reads from its config, as a tree; keys.json has those of all releases."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 from packaging.version import Version
 
 TABLE = Path(__file__).with_name("keys.json")
-_NEAR = 0.8  # difflib's ratio: gradient_cliping is near, comms_config is not near comms_logger
+_CUTOFF = 0.8  # of difflib: gradient_cliping matches gradient_clipping, comms_config does not match comms_logger
 
 
 @dataclass
 class Key:
     """One key, and the keys below it.
 
-    closed: a config model of DeepSpeed, which rejects what it does not know.
-    kind: "int", "float" or "bool" where that model says so.
-    removed: the release knows the key and rejects it.
+    closed: a config model of DeepSpeed, which rejects unknown keys.
+    kind: "int", "float" or "bool" if the config model declares it.
+    removed: the release rejects this key as removed.
     """
 
     closed: bool = False
@@ -31,7 +31,7 @@ class Key:
     below: dict[str, Key] = field(default_factory=dict)
 
     def at(self, *path: str) -> Key:
-        """The key at that path below this one, made where it is not there."""
+        """Returns the key at that path below this one; creates it if missing."""
         key = self
         for name in path:
             key = key.below.setdefault(name, Key())
@@ -50,7 +50,7 @@ class Key:
 
     @property
     def names(self) -> list[str]:
-        """The keys below that are read."""
+        """The keys below this one that are read."""
         return [name for name, key in self.below.items() if not key.removed]
 
 
@@ -64,17 +64,17 @@ class Known:
 
 
 def nearest(name: str, known: list[str]) -> str | None:
-    """The known key that was most likely meant; None where none is near.
+    """Returns the known key that was most likely meant, None if there is none.
 
-    A key that somebody cut short (train_micro_batch_size) is near the longer one.
+    A truncated key (train_micro_batch_size) matches the full one.
     """
     folded = {each.lower().replace("-", "_"): each for each in known}
-    found = difflib.get_close_matches(name.lower().replace("-", "_"), list(folded), n=1, cutoff=_NEAR)
+    found = difflib.get_close_matches(name.lower().replace("-", "_"), list(folded), n=1, cutoff=_CUTOFF)
     return folded[found[0]] if found else None
 
 
 def flatten(known: Known) -> dict[str, str]:
-    """Path -> what is known of it: one release's part of the table."""
+    """Returns one release's part of the table: path -> what is known about the key."""
     flat = {}
     for path, key in known.keys.walk():
         flat["/".join(path)] = "removed" if key.removed else key.kind or ("closed" if key.closed else "")
@@ -85,13 +85,13 @@ def flatten(known: Known) -> dict[str, str]:
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """keys.json: `releases`, the first and last; `keys`: path -> [[first, last, what]], last null while it goes on."""
+    """Returns keys.json: `releases`: [first, last]; `keys`: path -> [[first, last, what]], last null in the newest."""
     loaded: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
     return loaded
 
 
 def of_release(version: Version) -> Known:
-    """What the table says of a release; one outside the table is taken for the nearest one in it."""
+    """Returns what the table knows about a release, or about the nearest one in the table."""
     first, last = (Version(text) for text in table()["releases"])
     near = min(max(version, first), last)
     known = Known()
@@ -121,7 +121,7 @@ def _what(spans: list[list[str | None]], version: Version) -> str | None:
 
 
 def elsewhere(path: tuple[str, ...]) -> str | None:
-    """In which other releases a key is read, in words; None where in none."""
+    """Returns the releases that read a key, as text; None if there are none."""
     spans = [span for span in table()["keys"].get("/".join(path), ()) if span[2] != "removed"]
     if not spans:
         return None
@@ -129,7 +129,7 @@ def elsewhere(path: tuple[str, ...]) -> str | None:
 
 
 def merged(releases: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """The table, from what `flatten` gave for each release in order."""
+    """Builds the table from the result of `flatten` for each release, in order."""
     spans: dict[str, list[list[str | None]]] = {}
     names = list(releases)
     for number, (release, flat) in enumerate(releases.items()):

@@ -1,7 +1,7 @@
-"""Reading a config file as DeepSpeed, transformers and accelerate read it, and saying in one sentence why it cannot be.
+"""Reads a config file as DeepSpeed, transformers and accelerate do.
 
-DeepSpeed reads with hjson, which allows comments and trailing commas, and rejects duplicate keys (all releases from
-0.12.0 on: runtime/config.py); transformers and accelerate read with json, accelerate's own file with YAML.
+DeepSpeed uses hjson, which allows comments and trailing commas, and rejects duplicate keys (all releases since 0.12.0:
+runtime/config.py); transformers and accelerate use json, and YAML for accelerate's own file.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Callable, NoReturn
 
-_LARGEST = 16 << 20  # bytes; the largest config in public repositories has some 10 KB
-_LARGEST_HJSON = 1 << 20  # its parser is written in Python
+_MAX_BYTES = 16 << 20  # the largest config in public repositories has some 10 KB
+_MAX_HJSON = 1 << 20  # characters; hjson's parser is written in Python
 _BYTE_ORDER_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
 class Unreadable(ValueError):
-    """A config that cannot be read: one sentence."""
+    """The config cannot be read; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What is in a file.
+    """The content of a config file.
 
-    plain_json: also transformers and accelerate can read it. duplicates: keys that stand twice in one block.
+    plain_json: whether transformers and accelerate can read it as well. duplicates: duplicate keys of one block.
     """
 
     content: dict[str, Any]
@@ -36,20 +36,20 @@ class Reading:
 
 
 def read(path: str) -> Reading:
-    """Reads a JSON, hjson or (by its ending) YAML file.
+    """Reads a JSON, hjson or (by its extension) YAML file.
 
     Raises:
-        Unreadable: there is no such file, or it holds no config.
+        Unreadable: the file cannot be read, or has no config.
     """
     return from_text(path, _text(path))
 
 
 def from_text(path: str, text: str) -> Reading:
-    """The same for a file's text; `path` is what it is called in messages."""
+    """Like `read`, for the text of a file; messages name `path`."""
     reading = _yaml(path, text) if path.endswith((".yaml", ".yml")) else _json(path, text)
     if not isinstance(reading.content, dict):
         kind = type(reading.content).__name__
-        raise Unreadable(f"{path} holds no config: its content is no object in braces but a {kind}")
+        raise Unreadable(f"{path} holds no config: expected an object, got {kind}")
     return reading
 
 
@@ -57,35 +57,35 @@ def _text(path: str) -> str:
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
-            raise Unreadable(f"{path} is a directory: name the file")
-        if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for ever
-            raise Unreadable(f"{path} is no regular file")
-        if status.st_size > _LARGEST:
-            raise Unreadable(f"{path} has {status.st_size >> 20} MiB: that is no config")
+            raise Unreadable(f"{path} is a directory, expected a file")
+        if not stat.S_ISREG(status.st_mode):  # opening a FIFO would block
+            raise Unreadable(f"{path} is not a regular file")
+        if status.st_size > _MAX_BYTES:
+            raise Unreadable(f"{path} is too large for a config: {status.st_size >> 20} MiB")
         with open(path, "rb") as file:
             data = file.read()
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # a NUL in the name
+    except ValueError as error:  # the name contains a NUL
         raise Unreadable(f"{path!r} cannot be read: {error}") from None
     if not data.strip():
         raise Unreadable(f"{path} is empty")
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if data.startswith(mark):
-            raise Unreadable(f"{path} is {encoding}, DeepSpeed reads UTF-8: save it as UTF-8")
+            raise Unreadable(f"{path} is encoded in {encoding}, but DeepSpeed reads UTF-8: save it as UTF-8")
     if data.startswith(b"\xef\xbb\xbf"):
         raise Unreadable(
-            f"{path} begins with a UTF-8 byte order mark, which json rejects: save it as UTF-8 without BOM"
+            f"{path} starts with a UTF-8 byte order mark, which json rejects: save it as UTF-8 without BOM"
         )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise Unreadable(f"{path} is not UTF-8: byte 0x{data[error.start]:02x} in line {line}") from None
+        raise Unreadable(f"{path} is not valid UTF-8: byte 0x{data[error.start]:02x} in line {line}") from None
 
 
 class _Pairs:
-    """The objects_pairs_hook: later keys win, as in json, and what stands twice is kept."""
+    """The object_pairs_hook: later values win, as in json; duplicate keys are recorded."""
 
     def __init__(self) -> None:
         self.duplicates: dict[str, None] = {}
@@ -101,7 +101,7 @@ def _json(path: str, text: str) -> Reading:
     pairs = _Pairs()
 
     def constant(name: str) -> NoReturn:
-        raise Unreadable(f"{path} has the value {name}, which is no JSON number: DeepSpeed takes it for a string")
+        raise Unreadable(f"{path} has the value {name}, which is not valid JSON: DeepSpeed reads it as a string")
 
     try:
         content = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
@@ -113,8 +113,8 @@ def _json(path: str, text: str) -> Reading:
 
 
 def _hjson(path: str, text: str, why: json.JSONDecodeError) -> Reading:
-    not_json = f"{path} is not JSON: line {why.lineno} column {why.colno}: {why.msg}"
-    if len(text) > _LARGEST_HJSON:
+    not_json = f"{path} is not valid JSON: line {why.lineno} column {why.colno}: {why.msg}"
+    if len(text) > _MAX_HJSON:
         raise Unreadable(not_json)
     loads, error_type = _hjson_module(not_json)
     pairs = _Pairs()
@@ -124,7 +124,7 @@ def _hjson(path: str, text: str, why: json.JSONDecodeError) -> Reading:
         raise _too_deep(path) from None
     except error_type as error:
         where = f"line {error.lineno} column {error.colno}: {error.msg}"  # type: ignore[attr-defined]
-        raise Unreadable(f"{path} is neither JSON nor hjson: {where}") from None
+        raise Unreadable(f"{path} is neither valid JSON nor hjson: {where}") from None
     if not isinstance(content, dict):
         raise Unreadable(not_json)
     return Reading(content, plain_json=False, duplicates=tuple(pairs.duplicates))
@@ -135,7 +135,7 @@ def _hjson_module(not_json: str) -> tuple[Callable[..., Any], type[Exception]]:
         import hjson  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError:
         raise Unreadable(
-            f"{not_json}; DeepSpeed would read it with hjson (comments, trailing commas), which is not installed here"
+            f"{not_json}; DeepSpeed reads it with hjson (comments, trailing commas), which is not installed here"
         ) from None
     return hjson.loads, hjson.HjsonDecodeError
 
@@ -144,7 +144,7 @@ def _yaml(path: str, text: str) -> Reading:
     try:
         import yaml  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError:
-        raise Unreadable(f"{path} is YAML, and PyYAML, which comes with accelerate, is not installed here") from None
+        raise Unreadable(f"{path} is YAML, but PyYAML, a dependency of accelerate, is not installed here") from None
     try:
         return Reading(yaml.safe_load(text))
     except RecursionError:
@@ -153,8 +153,8 @@ def _yaml(path: str, text: str) -> Reading:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1} column {mark.column + 1}: " if mark is not None else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise Unreadable(f"{path} is not YAML: {where}{problem}") from None
+        raise Unreadable(f"{path} is not valid YAML: {where}{problem}") from None
 
 
 def _too_deep(path: str) -> Unreadable:
-    return Unreadable(f"{path} is nested too deeply to be read")
+    return Unreadable(f"{path} is nested too deeply")

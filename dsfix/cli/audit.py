@@ -1,4 +1,4 @@
-"""`audit FILE`: does the installed DeepSpeed, with this config, compute what PyTorch computes?"""
+"""`audit FILE`: does the installed DeepSpeed compute the same as PyTorch with this config?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Callable
 from ..audit.plan import PHASES
 from ..check import arguments
 from ..engine import versions
-from . import processes, require
+from . import prepare
 from .exits import INTERRUPTED, NO_DEEPSPEED, OK, TROUBLE, UNSEEN, Complaint
 from .printing import output, progress
 
@@ -23,68 +23,69 @@ if TYPE_CHECKING:
     from ..audit.resolve import Resolved
 
 NAME = "audit"
-HELP = "trains a small model with this config and compares every step with plain PyTorch: does DeepSpeed compute right?"
+HELP = "train a small model with this config and compare every step with plain PyTorch"
 _WIDTH = 110  # columns of text
-_PATIENCE, _LEAST = 3, 30.0  # a trial of the search may take that many times the audited one, and that many seconds
+_PATIENCE, _LEAST = 3, 30.0  # limit of a trial in the search: so many times the audited one, plus so many seconds
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = textwrap.fill(
-        f"{HELP} Takes ds_config.json (or accelerate's YAML), shrinks sizes only, and trains for a few steps: with "
-        "DeepSpeed and dsfix's patches as they apply here, with DeepSpeed alone, and in one process with PyTorch. "
-        "Where they differ by more than rounding it says what, by how much, from which step and for which parameters, "
-        "which patch cures it, and which is the smallest change of the config that avoids it.",
+        "Check whether DeepSpeed computes correctly with a config: train a small model for a few steps with DeepSpeed "
+        "and the patches that apply here, with DeepSpeed alone, and in one process with PyTorch. Only sizes are "
+        "changed. Differences beyond rounding are reported with their size, first step and parameters, the patch that "
+        "fixes them, and the smallest change of the config that avoids them.",
         _WIDTH,
     )
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.epilog = "\n".join(
         [
-            "exit status: 0 agrees, with dsfix's patches as they apply here; 1 differs, or nothing could be compared;",
-            "  2 the command line or the config is wrong, or cannot be audited; 3 no DeepSpeed, or no torch;",
-            "  130 interrupted, what was found until then is printed",
+            "exit status: 0 DeepSpeed with dsfix agrees; 1 it differs, or nothing could be compared;",
+            "  2 the command line or the config is wrong or cannot be audited; 3 no DeepSpeed or no torch;",
+            "  130 interrupted, with the results so far",
             "",
-            'model arguments, which also stand for values that are "auto":',
+            'model arguments, also used for "auto" values:',
             *(f"  {name:<28} {what}" for name, (_, what) in arguments.KNOWN.items()),
         ]
     )
     command.add_argument("file", metavar="FILE", help="ds_config.json, or accelerate's YAML")
-    number = command.add_argument
-    number("--ranks", type=_number(1, 8), metavar="N", help="1 to 8 processes (default: accelerate's, else 2)")
-    number("--steps", type=_number(2, 50), metavar="N", help="optimizer steps, 2 to 50 (default: 6)")
-    choose = command.add_argument
-    choose(
-        "--device", choices=("cuda", "cpu"), help="cuda: a GPU, else the emulated device; cpu: DeepSpeed's CPU class"
+    add = command.add_argument
+    add("--ranks", type=_number(1, 8), metavar="N", help="processes, 1 to 8 (default: accelerate's, else 2)")
+    add("--steps", type=_number(2, 50), metavar="N", help="optimizer steps, 2 to 50 (default: 6)")
+    add(
+        "--device",
+        choices=("cuda", "cpu"),
+        help="cuda: a GPU, else the emulated device; cpu: DeepSpeed on the CPU",
     )
-    choose("--optimizer", metavar="NAME", help="class of torch.optim that the script passes to deepspeed.initialize")
-    choose(
-        "--freeze", choices=("none", "part", "base"), help="which parameters are frozen (default: part; base for LoRA)"
-    )
-    choose("--checkpointing", choices=("none", "reentrant", "non-reentrant"), help="gradient checkpointing")
-    choose(
+    add("--optimizer", metavar="NAME", help="torch.optim class that the script passes to deepspeed.initialize")
+    add("--freeze", choices=("none", "part", "base"), help="which parameters are frozen (default: part; base for LoRA)")
+    add("--checkpointing", choices=("none", "reentrant", "non-reentrant"), help="gradient checkpointing")
+    add(
         "--backwards",
         choices=("loss", "dict", "two", "tensor"),
-        help="what ends a forward: engine.backward(loss), the same with a model that returns a dictionary, two losses, "
-        "or loss.backward()",
+        help="engine.backward(loss), the same for a model that returns a dictionary, two losses per forward, or "
+        "loss.backward()",
     )
-    choose("--zero-init", action=argparse.BooleanOptionalAction, help="the model is built under deepspeed.zero.Init")
-    choose("--lora", action="store_true", help="the model has adapters, and all else is frozen")
-    number(
-        "--moe", type=_number(1, 4), metavar="K", help="the model has DeepSpeed's MoE layer: K of 8 experts per token"
-    )
-    number("--ep-size", type=_number(1, 8), metavar="N", help="ranks that share the experts of --moe (default: 1)")
-    choose("--phases", type=_phases, metavar="NAME,…", help=f"of {', '.join(PHASES)}, or none (default: all)")
-    choose("--model-args", action="append", default=[], metavar="KEY=VALUE[,…]", help="see below; may be repeated")
-    choose("--no-search", action="store_true", help="only say what differs, with dsfix and without")
-    choose("--time", type=_number(1, 86400), default=300, metavar="SECONDS", help="limit of the search (default: 300)")
-    choose(
-        "--timeout", type=_number(1, 86400), default=120, metavar="SECONDS", help="limit of one trial (default: 120)"
+    add("--zero-init", action=argparse.BooleanOptionalAction, help="build the model under deepspeed.zero.Init")
+    add("--lora", action="store_true", help="add LoRA adapters and freeze everything else")
+    add("--moe", type=_number(1, 4), metavar="K", help="add DeepSpeed's MoE layer with K of 8 experts per token")
+    add("--ep-size", type=_number(1, 8), metavar="N", help="ranks that share the experts of --moe (default: 1)")
+    add("--phases", type=_phases, metavar="NAME,…", help=f"{', '.join(PHASES)} or none (default: all)")
+    add("--model-args", action="append", default=[], metavar="KEY=VALUE[,…]", help="see below; may be repeated")
+    add("--no-search", action="store_true", help="only compare, with and without dsfix")
+    add("--time", type=_number(1, 86400), default=300, metavar="SECONDS", help="limit of the search (default: 300)")
+    add(
+        "--timeout",
+        type=_number(1, 86400),
+        default=120,
+        metavar="SECONDS",
+        help="limit per trial (default: 120)",
     )
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} to {most}")
+            raise argparse.ArgumentTypeError(f"must be between {least} and {most}, got {text!r}")
         return int(text)
 
     return read
@@ -94,26 +95,26 @@ def _phases(text: str) -> tuple[str, ...]:
     names = () if text == "none" else tuple(text.split(","))
     for name in names:
         if name not in PHASES:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(PHASES)}, none")
+            raise argparse.ArgumentTypeError(f"must be some of {', '.join(PHASES)}, or none; got {name!r}")
     return names
 
 
 def run(options: argparse.Namespace) -> int:
     try:
-        require.require_deepspeed()
+        prepare.require_deepspeed()
         if versions.installed("torch") is None:
             raise Complaint(f"torch is not installed for {sys.executable}: nothing to audit", NO_DEEPSPEED)
-        processes.require_temporary_directory()
-        processes.require_same_packages(NAME)
+        prepare.require_temporary_directory()
+        prepare.require_same_packages(NAME)
         resolved = _resolved(options)
     except Complaint as complaint:
-        if complaint.status == UNSEEN:  # of what starts processes
+        if complaint.status == UNSEEN:  # processes cannot be started
             complaint.status = TROUBLE
-        return require.refused(complaint, options.json)
+        return prepare.refused(complaint, options.json)
     from ..audit import report
 
     audit = report.Audit(options.file, resolved)
-    processes.be_kind()
+    prepare.lower_priority()
     started = time.monotonic()
     try:
         _audit(audit, options)
@@ -127,13 +128,14 @@ def run(options: argparse.Namespace) -> int:
         else:
             print(*map(output.printable, report.text(audit)), sep="\n")
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough; the exit status still counts
+    except BrokenPipeError:  # the reader closed the pipe; keep the exit status
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return status
 
 
 def _resolved(options: argparse.Namespace) -> Resolved:
-    from ..audit.resolve import MOST_RANKS, Options, resolve
+    from ..audit.draft import MOST_RANKS, Options
+    from ..audit.resolve import resolve
 
     try:
         given = arguments.parse(options.model_args)
@@ -149,12 +151,12 @@ def _resolved(options: argparse.Namespace) -> Resolved:
     except ValueError as error:
         raise Complaint(str(error)) from None
     if ranks is not None and resolved.plan.ranks > ranks:
-        raise Complaint(f"{resolved.plan.ranks} ranks need as many GPUs, and here are {ranks}: --ranks {ranks}")
+        raise Complaint(f"{resolved.plan.ranks} ranks need as many GPUs, found {ranks}: use --ranks {ranks}")
     return dataclasses.replace(resolved, notes=(*resolved.notes, why)) if why else resolved
 
 
 def _device(wanted: str | None) -> tuple[str, int | None, str]:
-    """The device, its number where it is a GPU, and why it is the CPU where nobody asked for it."""
+    """Returns the device, the number of GPUs or None, and why it is the CPU if that was not requested."""
     from ..lab import cuda_device
     from ..lab.cuda import compiling
     from ..lab.errors import LabUnavailable
@@ -175,7 +177,7 @@ def _device(wanted: str | None) -> tuple[str, int | None, str]:
 
 
 def _audit(audit: Audit, options: argparse.Namespace) -> None:
-    """Runs what is to be run, adding to `audit` as it goes."""
+    """Runs the trials and adds their results to `audit`."""
     from ..audit.report import in_short
     from ..audit.search import Search
     from ..audit.trial import trial

@@ -1,4 +1,4 @@
-"""`check FILE`: a DeepSpeed config, or accelerate's own config file, against the rules."""
+"""`check FILE`: checks a DeepSpeed config, or accelerate's config file, against the rules."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ if TYPE_CHECKING:
     from ..check.checking import Checked
 
 NAME = "check"
-HELP = "what is wrong with a DeepSpeed config: mistakes, misspelled and removed keys, known bugs that it meets"
+HELP = "check a DeepSpeed config for errors, misspelled and removed keys, and known bugs that it triggers"
 _WIDTH = 110  # columns of text
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = textwrap.fill(
-        f"{HELP}. Reads JSON with comments and trailing commas as DeepSpeed does, and accelerate's YAML with its "
-        "deepspeed_config block. Imports neither torch nor DeepSpeed; the keys are taken from the installed "
-        "DeepSpeed's source, for another release from a table.",
+        f"{HELP[0].upper()}{HELP[1:]}. Reads JSON with comments and trailing commas, as DeepSpeed does, and "
+        "accelerate's YAML with a deepspeed_config block. Imports neither torch nor DeepSpeed: the known keys come "
+        "from the source of the installed DeepSpeed, or from a table for other releases.",
         _WIDTH,
     )
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.epilog = "\n".join(
         [
-            "exit status: 0 no error found; 1 an error was found; 2 the command line or the file is wrong",
+            "exit status: 0 no error found; 1 an error was found; 2 the command line or the file is invalid",
             "",
             "model arguments:",
             *(f"  {name:<28} {what}" for name, (_, what) in arguments.KNOWN.items()),
         ]
     )
     command.add_argument("file", metavar="FILE", help="ds_config.json, or accelerate's YAML")
-    command.add_argument("--world-size", type=_positive, metavar="N", help="processes of the job")
+    command.add_argument("--world-size", type=_positive, metavar="N", help="number of processes of the job")
     command.add_argument("--deepspeed", metavar="VERSION", help="check for this release (default: the installed one)")
     command.add_argument(
         "--plain",
         action="store_true",
-        help='nobody puts values in place of "auto": the file goes to deepspeed.initialize as it is '
-        "(default: transformers or accelerate does)",
+        help="the job passes the file to deepspeed.initialize unchanged "
+        '(default: transformers or accelerate fills in "auto" first)',
     )
     command.add_argument(
         "--model-args",
         action="append",
         default=[],
         metavar="KEY=VALUE[,…]",
-        help="the training around the config, e.g. per_device_train_batch_size=2,bf16=true,lora=peft; may be repeated",
+        help="facts about the training, e.g. per_device_train_batch_size=2,bf16=true,lora=peft; may be repeated",
     )
 
 
@@ -60,7 +60,7 @@ def _positive(text: str) -> int:
     except ValueError:
         value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of processes")
+        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}")
     return value
 
 
@@ -95,9 +95,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _print(file: str, checked: Checked, states: dict[str, tuple[str, str]]) -> None:
     counts = Counter(finding.level for finding in checked.findings)
-    said = ", ".join(f"{counts[level]} {level.value}{'s' * (counts[level] > 1)}" for level in Level if counts[level])
+    summary = ", ".join(f"{counts[level]} {level.value}{'s' * (counts[level] > 1)}" for level in Level if counts[level])
     print(f"{file}, deepspeed {checked.release}{'' if checked.installed else ' (not installed here)'}: ", end="")
-    print(said or "nothing found")
+    print(summary or "no problems found")
     for finding in checked.findings:
         print(f"\n{finding.level.value:<8} {finding.where or 'this config'}    [{finding.rule}]")
         _indented(finding.what)

@@ -1,4 +1,4 @@
-"""`diff [ID…]`: what the edits amount to, as a unified diff against the installed DeepSpeed."""
+"""`diff [ID...]`: the edits as a unified diff against the installed DeepSpeed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..engine.anchors import Place, Run
 from ..engine.outcome import Outcome
 from ..engine.source import text_of
 from ..patch import Edit
-from . import require
+from . import prepare
 from .exits import OK, TROUBLE, Complaint
 from .printing import output
 
 NAME = "diff"
-HELP = "the unified diff that the patches amount to against the installed DeepSpeed"
+HELP = "the patches as a unified diff against the installed DeepSpeed"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    require.require_deepspeed()
+    prepare.require_deepspeed()
     entries = [survey.entry(patch_id) for patch_id in dict.fromkeys(options.ids)] or list(registry.catalogue().values())
     verdicts = survey.verdicts()
     edits, notes = [], []
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
             if isinstance(change, Edit):
                 edits.append(change)
             else:
-                notes.append(f"{entry.id} changes no source: {type(change).__name__} of {change.target}")
+                notes.append(f"{entry.id} does not change source: {type(change).__name__} of {change.target}")
     diff = unified_diff(edits)
     if options.json:
         output.print_json({"diff": diff, "notes": notes})
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 def unified_diff(edits: list[Edit]) -> str:
     """The diff of all edited files, paths relative to the directory that holds the package.
 
-    Edits at one place stand in the order in which they are given; the engine's is that of the patches' ids.
+    Edits at the same place keep the given order; the engine orders them by patch id.
 
     Raises:
         Complaint: an anchor shares its line with other statements.
@@ -72,7 +72,7 @@ def unified_diff(edits: list[Edit]) -> str:
         before = (text_of(path) or "").splitlines(keepends=True)
         after = list(before)
         in_order = sorted(several, key=_position)
-        for edit, place in reversed(in_order):  # from the end: what stands before stays put
+        for edit, place in reversed(in_order):  # from the end, so that earlier positions stay valid
             _splice(after, edit, place)
         parts += difflib.unified_diff(before, after, f"a/{names[path]}", f"b/{names[path]}")
     return "".join(line if line.endswith("\n") else line + "\n" for line in parts)
@@ -88,7 +88,7 @@ def _position(change: tuple[Edit, Place]) -> tuple[int, int]:
 
 
 def _splice(lines: list[str], edit: Edit, place: Place) -> None:
-    """Makes one edit in the file's lines."""
+    """Applies one edit to the lines of the file."""
     if not isinstance(place, Run):
         start, end = place.lineno - 1, place.end_lineno or place.lineno
         head = lines[start].encode()[: place.col_offset]  # columns count bytes
@@ -99,7 +99,7 @@ def _splice(lines: list[str], edit: Edit, place: Place) -> None:
     start, end = first.lineno - 1, last.end_lineno or last.lineno
     indent = lines[start].encode()[: first.col_offset].decode()
     if indent.strip():
-        raise Complaint(f"{edit.target}: line {first.lineno} holds more than the anchor, it cannot be shown as a diff")
+        raise Complaint(f"{edit.target}: line {first.lineno} holds more than the anchor: it cannot be shown as a diff")
     code = [f"{line}\n" for line in textwrap.indent(edit.written.strip("\n"), indent).split("\n")]
     if edit.replace is None:
         start = end = end if edit.after is not None else start

@@ -1,4 +1,4 @@
-"""`disable`: takes back what `enable` did."""
+"""`disable`: removes the file that `enable` wrote."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .exits import OK, TROUBLE, Complaint
 from .printing import output
 
 NAME = "disable"
-HELP = "take back what `enable` did"
+HELP = "undo `enable`"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.epilog = "exit status: 0 dsfix is not enabled any more; 1 another environment's file still enables it"
+    command.epilog = "exit status: 0 dsfix is no longer enabled; 1 the file of another environment still enables it"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         }
         output.print_json(known)
     else:
-        print(f"{file} is {'removed' if removed else 'not there'}: it does not enable dsfix for {sys.executable}")
+        print(f"{file} {'removed' if removed else 'does not exist'}: it does not enable dsfix for {sys.executable}")
         for other in others:
-            print(f"{other} still enables it: `python -m dsfix disable` with the Python that it belongs to")
+            print(f"{other} still enables it: run `python -m dsfix disable` with the Python that it belongs to")
     return TROUBLE if others else OK

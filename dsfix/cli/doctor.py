@@ -1,4 +1,4 @@
-"""`doctor`: one page about the environment, what is wrong with it, and what to do, the worst first."""
+"""`doctor`: shows the environment, what is wrong with it, and how to fix it, worst first."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from ..doctor.facts import Facts
 
 NAME = "doctor"
-HELP = "one page about this environment, from the driver to the patches, and what to do, the worst first"
+HELP = "show this environment, from the GPU driver to the patches, and what to fix, worst first"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
-        f"{HELP}. torch, DeepSpeed and nvidia-smi are asked in processes of their own, each with a time limit: what is "
-        "broken is a finding. Nothing is changed."
+        f"{HELP[0].upper()}{HELP[1:]}. Runs torch, DeepSpeed and nvidia-smi in separate processes with time limits, so "
+        "that broken ones are reported. Changes nothing."
     )
     command.epilog = (
-        "exit status: 0 nothing at the level of an error; 1 an error was found; 2 bad usage; 3 DeepSpeed is not "
-        "installed, or only half (the page is printed all the same)"
+        "exit status: 0 no error found; 1 an error was found; 2 the command line is invalid; 3 DeepSpeed is not "
+        "installed, or only partly (the page is still printed)"
     )
 
 
@@ -61,11 +61,11 @@ def as_json(facts: Facts, found: list[Finding]) -> dict[str, object]:
 
 
 def advice(found: list[Finding]) -> Iterator[str]:
-    """What to do, the worst first."""
+    """Yields the findings and their remedies as lines, worst first."""
     if not found:
-        yield "Nothing is wrong that dsfix knows of."
+        yield "No problems found."
         return
-    yield "What to do, the worst first:"
+    yield "What to fix, worst first:"
     for number, finding in enumerate(found, 1):
         head = f"{number:>2}. {finding.level.value}: "
         yield from textwrap.wrap(
@@ -84,4 +84,4 @@ def advice(found: list[Finding]) -> Iterator[str]:
             break_long_words=False,
             break_on_hyphens=False,
         )
-    yield "`python -m dsfix doctor --json` prints all that was seen: put it into a support request."
+    yield "`python -m dsfix doctor --json` prints all details; attach them to a support request."

@@ -1,4 +1,4 @@
-"""`enable`: every process of this environment's Python that imports DeepSpeed has dsfix, without `import dsfix`."""
+"""`enable`: loads dsfix in every process of this environment's Python that imports DeepSpeed, by a .pth file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .exits import OK, Complaint
 from .printing import output
 
 NAME = "enable"
-HELP = "switch dsfix on for every process of this environment's Python, by a .pth file; no script is edited"
+HELP = "enable dsfix for every process of this environment's Python with a .pth file; scripts stay unchanged"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.epilog = "It does not reach a Python that is started with -S."
+    command.epilog = "A Python started with -S is not affected."
 
 
 def run(options: argparse.Namespace) -> int:
@@ -23,11 +23,11 @@ def run(options: argparse.Namespace) -> int:
         written = pth.write(file)
     except OSError as error:
         raise Complaint(
-            f"{file} cannot be written: {error.strerror or error}; enable dsfix in a virtual environment, "
-            "or start the job with `python -m dsfix run`"
+            f"{file} cannot be written: {error.strerror or error}; use a virtual environment, or start the job with "
+            "`python -m dsfix run`"
         ) from None
     if options.json:
         output.print_json({"enabled": True, "file": str(file), "changed": written})
     else:
-        print(f"dsfix is {'now' if written else 'already'} enabled for {sys.executable}, by {file}")
+        print(f"dsfix is {'now' if written else 'already'} enabled for {sys.executable} by {file}")
     return OK

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 OK, TROUBLE, BAD_USAGE, NO_DEEPSPEED, UNSEEN, INTERRUPTED = 0, 1, 2, 3, 4, 130
-NOT_EXECUTABLE, NOT_FOUND = 126, 127  # of `run`, as a shell has them
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # of `run`, as in a shell
 
 STATUSES = {
     OK: "done",
-    TROUBLE: "a patch is in trouble (drifted, conflict, too-late, failed); verify: or not cured, or without an answer; "
-    "check, doctor: an error was found; audit: DeepSpeed differs from PyTorch, or nothing could be compared; status: "
-    "the file that should enable dsfix has no effect; disable: another one still enables it",
+    TROUBLE: "a patch is in trouble (drifted, conflict, too-late, failed); verify: or not fixed, or no answer; check, "
+    "doctor: an error was found; audit: DeepSpeed differs from PyTorch, or nothing could be compared; status: the file "
+    "that should enable dsfix has no effect; disable: another file still enables it",
     BAD_USAGE: "the command line or a file it names is wrong",
-    NO_DEEPSPEED: "DeepSpeed is not installed, or only half; audit: or no torch",
-    UNSEEN: "verify: nothing is wrong, but not everything could be shown here; explain: nothing was recognised",
+    NO_DEEPSPEED: "DeepSpeed is not installed or incomplete; audit: or torch is missing",
+    UNSEEN: "verify: nothing is wrong, but not everything could be tested here; explain: nothing was recognised",
     NOT_EXECUTABLE: "run: the command cannot be executed",
     NOT_FOUND: "run: the command is not found",
     INTERRUPTED: "interrupted",

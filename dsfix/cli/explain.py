@@ -1,4 +1,4 @@
-"""`explain [FILE…]`: which known faults logs or tracebacks show, which of them is the cause, and what helps."""
+"""`explain [FILE…]`: recognises known problems in logs or tracebacks, and shows the cause and what helps."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from .exits import BAD_USAGE, OK, UNSEEN
 from .printing import output
 
 NAME = "explain"
-HELP = "which known fault a log or a traceback shows, and what helps"
+HELP = "recognise known problems in logs and tracebacks, and show the most likely cause and what helps"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "files", metavar="FILE", nargs="*", default=["-"], help="logs, of any size, gzip too; - or none: standard input"
+        "files", metavar="FILE", nargs="*", default=["-"], help="logs of any size, also gzip; - or none: standard input"
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """What can be read is read; a file that cannot is named, and is the exit status."""
+    """Reads what can be read; a file that cannot is reported and sets the exit status."""
     from ..explain.ranking import ranked
     from ..explain.recognise import Reading
     from .printing import findings
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     reading = Reading()
     for name in dict.fromkeys(options.files):
         if name == "-" and sys.stdin is not None and sys.stdin.isatty():
-            print("dsfix: reading standard input, up to Ctrl-D", file=sys.stderr)
+            print("dsfix: reading standard input until Ctrl-D", file=sys.stderr)
         reading.read(name)
     for file in reading.files:
         if complaint := findings.complaint(file):

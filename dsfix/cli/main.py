@@ -1,4 +1,4 @@
-"""Arguments in, exit status out."""
+"""The command line: parse the arguments, run one command, return its exit status."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from ..engine.outcome import UnknownPatch
 from ..engine.settings import Settings
 from . import audit, check, diff, disable, doctor, enable, explain, run, show, verify
 from . import list as list_command
-from . import status as enabled
+from . import status as status_command
 from .exits import BAD_USAGE, INTERRUPTED, OK, STATUSES, Complaint
+
+_COMMANDS = (list_command, show, diff, verify, check, audit, explain, doctor, run, enable, disable, status_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status; complaints go to standard error, one sentence each."""
+    """Runs one command and returns its exit status; errors go to standard error, one sentence each."""
     if sys.stdout is None:  # closed by the caller
         sys.stdout = io.StringIO()
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -29,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dsfix: {complaint}", file=sys.stderr)
     try:
         if not registry.catalogue():
-            raise Complaint("there are no patches to look at")
+            raise Complaint("no patches are installed")
         status: int = options.command(options)
         sys.stdout.flush()
         return status
@@ -39,23 +41,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to be written would fail again
-        if isinstance(error, BrokenPipeError):  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # flushing at exit would fail again
+        if isinstance(error, BrokenPipeError):  # the reader is gone
             return OK
         print(f"dsfix: standard output cannot be written: {error.strerror}", file=sys.stderr)
         return BAD_USAGE
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line's grammar."""
+    """The argument parser with all commands."""
     top = argparse.ArgumentParser(
         prog="python -m dsfix",
-        description="What dsfix does to the installed DeepSpeed.",
+        description="Inspect and control the patches that dsfix applies to the installed DeepSpeed.",
         epilog="exit status: " + "; ".join(f"{number} {meaning}" for number, meaning in STATUSES.items()),
     )
     top.add_argument("--version", action="version", version=f"dsfix {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for module in (list_command, show, diff, verify, check, audit, explain, doctor, run, enable, disable, enabled):
+    for module in _COMMANDS:
         command = commands.add_parser(module.NAME, help=module.HELP, description=module.HELP)
         if getattr(module, "JSON", True):
             command.add_argument("--json", action="store_true", help="print JSON")

@@ -1,4 +1,4 @@
-"""`run`: a command, and all Python processes below it, with dsfix."""
+"""`run`: runs a command with dsfix in all Python processes below it."""
 
 from __future__ import annotations
 
@@ -17,37 +17,40 @@ from ..start import DIRECTORY
 from .exits import NOT_EXECUTABLE, NOT_FOUND, Complaint
 
 NAME = "run"
-HELP = "run a command with dsfix in it and in all Python processes below it; no script is edited"
-JSON = False  # what is printed is the command's
+HELP = "run a command with dsfix in all Python processes below it; scripts stay unchanged"
+JSON = False  # the output belongs to the command
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.usage = "python -m dsfix run CMD ..."
     command.add_argument("words", nargs=argparse.REMAINDER, metavar="CMD ...", help="the command and its arguments")
     command.epilog = (
-        "Each Python below CMD imports dsfix when it first imports DeepSpeed. It does not reach one that is started "
-        "with -I, -E or -S, or with a PYTHONPATH that replaces the one it would inherit. exit status: CMD's; 126 CMD "
-        "cannot be executed; 127 CMD is not found"
+        "Each Python process below CMD imports dsfix when it first imports DeepSpeed, unless it is started with -I, -E "
+        "or -S, or with a PYTHONPATH that replaces the inherited one. exit status: that of CMD; 126 CMD cannot be "
+        "executed; 127 CMD is not found"
     )
 
 
 def run(options: argparse.Namespace) -> int:
     words: list[str] = options.words[1:] if options.words[:1] == ["--"] else options.words
     if not words:
-        raise Complaint("run needs a command, as in `python -m dsfix run torchrun --nproc_per_node 2 train.py`")
+        raise Complaint("run needs a command, for example `python -m dsfix run torchrun --nproc_per_node 2 train.py`")
     environment = with_dsfix(os.environ)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
     if os.name != "posix":
-        return _beside(words, environment)
-    _instead(words, environment)
+        return _as_child(words, environment)
+    _replace_process(words, environment)
 
 
 def with_dsfix(environment: Mapping[str, str]) -> dict[str, str]:
-    """The same environment, with the directory of dsfix's sitecustomize first on PYTHONPATH, once."""
+    """The environment with the directory of dsfix's sitecustomize first on PYTHONPATH, once.
+
+    Raises Complaint if the directory cannot be on PYTHONPATH.
+    """
     if os.pathsep in DIRECTORY:
-        raise Complaint(f"{DIRECTORY} cannot stand on PYTHONPATH, whose entries are separated by {os.pathsep!r}")
+        raise Complaint(f"{DIRECTORY} cannot be put on PYTHONPATH, because it contains the separator {os.pathsep!r}")
     changed = dict(environment)
     path = changed.get("PYTHONPATH", "")
     if DIRECTORY not in path.split(os.pathsep):
@@ -58,7 +61,7 @@ def with_dsfix(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _coerced(environment: Mapping[str, str]) -> bool:
-    """Whether it was this Python that set LC_CTYPE, as it does in the C locale (PEP 538)."""
+    """Whether this Python itself set LC_CTYPE, as it does in the C locale (PEP 538)."""
     try:
         original = Path("/proc/self/environ").read_bytes().split(b"\0")
     except OSError:
@@ -66,9 +69,9 @@ def _coerced(environment: Mapping[str, str]) -> bool:
     return "LC_CTYPE" in environment and not any(each.startswith(b"LC_CTYPE=") for each in original)
 
 
-def _instead(words: list[str], environment: dict[str, str]) -> NoReturn:
-    """The command takes this process's place: signals and the exit status are its own."""
-    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and what it executes would, too
+def _replace_process(words: list[str], environment: dict[str, str]) -> NoReturn:
+    """Executes the command in this process, so that signals and the exit status are its own."""
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and the command would inherit that
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         try:
@@ -77,14 +80,14 @@ def _instead(words: list[str], environment: dict[str, str]) -> NoReturn:
             file = shutil.which(words[0])
             if error.errno != errno.ENOEXEC or file is None:
                 raise
-            os.execve("/bin/sh", ["sh", file, *words[1:]], environment)  # without #!: a shell executes it itself
+            os.execve("/bin/sh", ["sh", file, *words[1:]], environment)  # a script without #!
     except OSError as error:
         raise _complaint(words[0], error) from None
 
 
-def _beside(words: list[str], environment: dict[str, str]) -> int:
-    """Windows has no exec: the exit status is handed on."""
-    file = shutil.which(words[0]) or words[0]  # Windows itself looks for .exe only, and not for deepspeed.bat
+def _as_child(words: list[str], environment: dict[str, str]) -> int:
+    """For Windows, which has no exec: runs the command in a child process and returns its exit status."""
+    file = shutil.which(words[0]) or words[0]  # Windows itself finds .exe files only, not deepspeed.bat
     try:
         process = subprocess.Popen([file, *words[1:]], env=environment)
     except OSError as error:
@@ -92,8 +95,8 @@ def _beside(words: list[str], environment: dict[str, str]) -> int:
     while True:
         try:
             status = process.wait()
-            return status - 2**32 if status >= 2**31 else status  # sys.exit takes no more than 31 bits there
-        except KeyboardInterrupt:  # the command has got it, too
+            return status - 2**32 if status >= 2**31 else status  # sys.exit takes at most 31 bits there
+        except KeyboardInterrupt:  # the command receives it too
             continue
 
 
@@ -102,13 +105,13 @@ def _complaint(command: str, error: OSError) -> Complaint:
         return Complaint(f"{command}: cannot be executed: {error.strerror or error}", NOT_EXECUTABLE)
     if shutil.which(command) is not None:
         return Complaint(
-            f"{command}: cannot be executed: the interpreter that its first line names is missing", NOT_EXECUTABLE
+            f"{command}: cannot be executed: the interpreter named in its first line is missing", NOT_EXECUTABLE
         )
     sentence = f"{command}: command not found"
     if not os.path.dirname(command):
-        beside = shutil.which(command, path=os.path.dirname(sys.executable))
-        if beside is not None:
-            sentence += f"; {beside} is not on PATH"
+        found = shutil.which(command, path=os.path.dirname(sys.executable))
+        if found is not None:
+            sentence += f"; {found} is not on PATH"
         elif os.path.isfile(command):
-            sentence += f"; a script in this directory is run by `python {command}`"
+            sentence += f"; run a script in this directory with `python {command}`"
     return Complaint(sentence, NOT_FOUND)

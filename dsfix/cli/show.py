@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ..engine import survey, versions
 from ..engine import verdict as judge
+from ..engine.registry import Entry
 from ..engine.settings import Settings
+from ..engine.verdict import Verdict
+from ..patch import Patch
 from .exits import OK, TROUBLE
 from .printing import output
 
 NAME = "show"
-HELP = "the story of one bug: what users see, what the patch does, upstream's links, and whether it applies here"
+HELP = "the story of one bug: what users see, what the patch does, upstream links, whether it applies here"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -22,9 +25,17 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     entry = survey.entry(options.id)
-    patch = entry.patch
     verdict = judge.decide(entry, Settings.read())
-    story = {
+    if options.json:
+        output.print_json(_as_json(entry, verdict))
+    else:
+        _print(entry, verdict)
+    return TROUBLE if verdict.outcome.trouble else OK
+
+
+def _as_json(entry: Entry, verdict: Verdict) -> dict[str, object]:
+    patch = entry.patch
+    return {
         "id": entry.id,
         "title": patch.title,
         "severity": patch.severity.value,
@@ -33,37 +44,54 @@ def run(options: argparse.Namespace) -> int:
         "continued_by": patch.continued_by,
         "upstream": list(patch.upstream),
         "symptom": patch.symptom,
-        "changes": [f"{type(change).__name__} of {change.target}" for change in patch.changes],
+        "changes": _changes(patch),
         "outcome": verdict.outcome.value,
         "reason": verdict.reason,
         "story": inspect.cleandoc(entry.docstring),
         "distribution": entry.distribution,
         "file": entry.module.__file__,
     }
-    if options.json:
-        output.print_json(story)
-    else:
-        _print(story)
-    return TROUBLE if verdict.outcome.trouble else OK
 
 
-def _print(story: Mapping[str, object]) -> None:
-    affects = story["affects"]
-    assert isinstance(affects, dict)
-    goes_on = story["continued_by"]
-    print(f"{story['id']}: {story['title']}\n")
-    print(f"{story['story']}\n")
-    facts = {
-        "severity": story["severity"],
-        "affects": ", ".join(f"{name} {specifiers}" for name, specifiers in affects.items()),
-        "fixed in": story["fixed_in"] or "no release so far" + f"; goes on as {goes_on}" * bool(goes_on),
-        "symptom": story["symptom"] or "none: no error and no log line shows it",
-        "changes": story["changes"],
-        "here": f"{story['outcome']}: {story['reason']}",
-        "from": versions.described(str(story["distribution"])) or story["distribution"],
-        "file": story["file"],
+def _print(entry: Entry, verdict: Verdict) -> None:
+    patch = entry.patch
+    print(f"{entry.id}: {patch.title}\n")
+    print(f"{inspect.cleandoc(entry.docstring)}\n")
+    facts: dict[str, Iterable[str]] = {
+        "here": [f"{output.word(verdict.outcome)}: {verdict.reason}"],
+        "severity": [patch.severity.value],
+        "affects": [", ".join(f"{name} {specifiers}" for name, specifiers in patch.affects.items())],
+        "fixed in": [_fixed_in(patch)],
+        "retire": [_retire(patch)],
+        "symptom": [patch.symptom or "none: no error and no log line shows it"],
+        "changes": _changes(patch),
+        "upstream": _upstream(patch),
+        "from": [versions.described(entry.distribution) or entry.distribution],
+        "file": [str(entry.module.__file__)],
     }
-    for name, value in facts.items():
-        lines = value if isinstance(value, list) else [value]
+    for name, lines in facts.items():
         for number, line in enumerate(lines):
             print(f"{name + ':' if not number else '':<10} {line}")
+
+
+def _changes(patch: Patch) -> list[str]:
+    return [f"{type(change).__name__} of {change.target}" for change in patch.changes]
+
+
+def _fixed_in(patch: Patch) -> str:
+    continued = f"; {patch.continued_by} covers later releases" if patch.continued_by else ""
+    return (patch.fixed_in or "no release yet") + continued
+
+
+def _retire(patch: Patch) -> str:
+    """When the patch file can be deleted."""
+    if patch.fixed_in is None:
+        return "once a release has the fix and earlier releases are no longer supported"
+    return f"once releases before {patch.fixed_in} are no longer supported"
+
+
+def _upstream(patch: Patch) -> list[str]:
+    """The links, each with what it did."""
+    if not isinstance(patch.upstream, Mapping):  # a plug-in's tuple of links
+        return list(patch.upstream)
+    return [f"{link} ({what})" if what else link for link, what in patch.upstream.items()]

@@ -1,4 +1,4 @@
-"""`status`: whether dsfix is switched on for this environment's Python from outside its scripts, and by what."""
+"""`status`: whether `enable` or `run` has enabled dsfix for this environment's Python."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .exits import OK, TROUBLE
 from .printing import output
 
 NAME = "status"
-HELP = "whether dsfix is enabled for this environment's Python, by what, and which dsfix"
+HELP = "whether dsfix is enabled for this environment's Python, by which file, and the version and path of dsfix"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.epilog = "exit status: 0 enabled or not; 1 a file is there that should enable it, and does not"
+    command.epilog = "exit status: 0 enabled or not; 1 a file exists that should enable dsfix but does not"
 
 
 def run(options: argparse.Namespace) -> int:
     files = pth.found()
     below_run = DIRECTORY in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    enabled = "_dsfix_start" in sys.modules  # this process has been through it as any other
+    enabled = "_dsfix_start" in sys.modules  # the file acts on this process too
     disabled = Settings.read().disable
     if options.json:
         output.print_json(
@@ -42,9 +42,9 @@ def run(options: argparse.Namespace) -> int:
         where = f"{sys.executable} (Python {platform.python_version()})"
         print(f"dsfix {__version__} in {os.path.dirname(DIRECTORY)}: {'' if enabled else 'not '}enabled for {where}")
         for file in files:
-            print(f"by {file}" if enabled else f"{file} is there and has no effect: what it names is gone")
+            print(f"by {file}" if enabled else f"{file} has no effect: the directory it names is gone")
         if below_run:
-            print("by PYTHONPATH, as `python -m dsfix run` sets it")
+            print("by PYTHONPATH, set by `python -m dsfix run`")
         if not enabled:
             print("`python -m dsfix enable` enables it")
         if disabled:

@@ -1,4 +1,4 @@
-"""`verify [ID…]`: the reproductions on this machine, without each patch and with it: is the bug seen, is it gone?"""
+"""`verify [ID...]`: runs the reproductions on this machine, without each patch and with it."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from ..engine import registry, survey, verdict
 from ..engine.outcome import STAYS_OUT, Outcome
 from ..engine.settings import Settings
 from ..engine.verdict import Verdict
-from . import processes, require
+from . import prepare
 from .exits import INTERRUPTED, OK, TROUBLE, UNSEEN, Complaint
 from .printing import output, progress
-from .printing.sightings import Row, State, as_json, print_rows
+from .printing.verify_results import Row, State, as_json, print_rows
 
 if TYPE_CHECKING:
     from ..lab.reproduction import Sighting
 
 NAME = "verify"
-HELP = "runs each bug's reproduction on this machine, without the patch and with it: bug seen? bug gone?"
+HELP = "run each bug's reproduction on this machine, without the patch and with it"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
-        f"{HELP} Without ids: every patch that applies to the installed DeepSpeed. Each runs in processes of its own, "
-        "one after the other, with one thread, at the lowest priority, in a scratch directory; all other patches apply."
+        "Runs each bug's reproduction on this machine, without the patch and with it: is the bug seen, and is it gone? "
+        "Without ids: every patch that applies to the installed DeepSpeed. Each runs in its own processes, one after "
+        "the other, single-threaded, at the lowest priority, in a scratch directory; all other patches apply."
     )
     command.epilog = (
-        "exit status: 0 everything that should be cured is; 1 a patch is not cured, in trouble, or gave no answer, or "
-        "a bug was seen where its patch does not apply; 2 bad usage; 3 no DeepSpeed; 4 nothing is wrong, but not "
-        "everything could be shown here; 130 interrupted, what was found until then is printed"
+        "exit status: 0 every bug that should be fixed is; 1 a patch does not fix its bug, is in trouble, or gave no "
+        "answer, or a bug was seen where its patch does not apply; 2 bad usage; 3 no DeepSpeed; 4 nothing is wrong, "
+        "but not everything could be tested here; 130 interrupted, the results so far are printed"
     )
-    command.add_argument("ids", metavar="ID", nargs="*", help="these patches, also where they do not apply")
+    command.add_argument("ids", metavar="ID", nargs="*", help="only these patches, even if they do not apply")
     command.add_argument(
         "--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="time limit of each run (default: 300)"
     )
@@ -49,42 +50,42 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {text!r}")
     return value
 
 
 def run(options: argparse.Namespace) -> int:
     named = [survey.entry(patch_id) for patch_id in dict.fromkeys(options.ids)]
     try:
-        require.require_deepspeed()
-        processes.require_temporary_directory()
-        processes.require_same_packages(NAME)
+        prepare.require_deepspeed()
+        prepare.require_temporary_directory()
+        prepare.require_same_packages(NAME)
     except Complaint as complaint:
-        return require.refused(complaint, options.json)
+        return prepare.refused(complaint, options.json)
     verdicts = _verdicts(named)
     entries = named or [entry for entry in registry.catalogue().values() if verdicts[entry.id].outcome not in STAYS_OUT]
     rows: list[Row] = []
     interrupted = False
-    processes.be_kind()
+    prepare.lower_priority()
     try:
         _collect(entries, verdicts, bool(named), options.timeout, rows)
     except KeyboardInterrupt:
         interrupted = True
-    apart = [each.outcome for each in verdicts.values() if not named and each.outcome in STAYS_OUT]
+    not_run = [each.outcome for each in verdicts.values() if not named and each.outcome in STAYS_OUT]
     status = INTERRUPTED if interrupted else _status(row.state for row in rows)
     try:
         if options.json:
-            output.print_json(as_json(rows, apart, interrupted))
+            output.print_json(as_json(rows, not_run, interrupted))
         else:
-            print_rows(rows, apart, len(entries) if interrupted else None)
+            print_rows(rows, not_run, len(entries) if interrupted else None)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough; the exit status still counts
+    except BrokenPipeError:  # the reader is gone; keep the exit status
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return status
 
 
 def _verdicts(named: Iterable[registry.Entry]) -> dict[str, Verdict]:
-    """As `list` has them; a patch that is off by default counts as asked for where it is named."""
+    """The verdicts of `list`; naming a patch that is off by default turns it on."""
     verdicts = survey.verdicts()
     for entry in named:
         verdicts[entry.id] = verdict.if_asked_for(entry, Settings.read())
@@ -94,23 +95,23 @@ def _verdicts(named: Iterable[registry.Entry]) -> dict[str, Verdict]:
 def _collect(
     entries: list[registry.Entry], verdicts: dict[str, Verdict], named: bool, timeout: float, rows: list[Row]
 ) -> None:
-    """Runs what is to be run, adding to `rows` as it goes."""
+    """Runs the reproductions and appends to `rows` after each run, so that an interrupt keeps what is done."""
     plan = []
     for entry in entries:
         outcome = verdicts[entry.id].outcome
-        wanted = 2 if outcome is Outcome.PENDING else int(named and outcome is not Outcome.DISABLED)
-        plan.append((Row(entry, verdicts[entry.id]), wanted))
-    with progress.shown(sum(wanted for _, wanted in plan)) as shown:
-        for row, wanted in plan:
-            if not wanted:
+        runs = 2 if outcome is Outcome.PENDING else int(named and outcome is not Outcome.DISABLED)
+        plan.append((Row(entry, verdicts[entry.id]), runs))
+    with progress.shown(sum(runs for _, runs in plan)) as shown:
+        for row, runs in plan:
+            if not runs:
                 rows.append(row)
                 continue
             shown.start(f"{row.entry.id} without the patch")
             without = _reproduce(row.entry.id, False, timeout)
-            skipped = wanted == 2 and without.outcome == "cannot-tell"
+            skipped = runs == 2 and without.outcome == "cannot-tell"
             shown.done(_in_short(without), 2 if skipped else 1)
             rows.append(dataclasses.replace(row, without=without))
-            if wanted == 2 and not skipped:
+            if runs == 2 and not skipped:
                 shown.start(f"{row.entry.id} with the patch")
                 patched = _reproduce(row.entry.id, True, timeout)
                 rows[-1] = dataclasses.replace(rows[-1], patched=patched)
@@ -122,7 +123,7 @@ def _reproduce(patch_id: str, patched: bool, timeout: float) -> Sighting:
 
     try:
         return reproduction.run(patch_id, patched, timeout)
-    except OSError as error:  # of the scratch directory: in the reproduction itself it is an outcome
+    except OSError as error:  # from the scratch directory: an error inside the reproduction is an outcome
         return reproduction.Sighting("cannot-tell", f"{tempfile.gettempdir()}: {error.strerror or error}", 0.0)
 
 

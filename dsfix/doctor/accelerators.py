@@ -1,4 +1,4 @@
-"""The NVIDIA driver and its GPUs, by nvidia-smi and /proc; nothing here initialises CUDA."""
+"""The NVIDIA driver and GPUs, from nvidia-smi and /proc; CUDA is not initialised."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .files import text
 from .programs import Answer, ask
 
 _FIELDS = ("index", "name", "uuid", "driver_version", "memory.total", "memory.used", "compute_cap")
-_OLD_FIELDS = _FIELDS[:-1]  # drivers before 510 do not know compute_cap
+_OLD_FIELDS = _FIELDS[:-1]  # drivers before 510 do not support compute_cap
 _WSL = "/usr/lib/wsl/lib/nvidia-smi"
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """Memory in MiB; `capability` like "9.0", "" where the driver does not tell."""
+    """One GPU; memory in MiB, `capability` like "9.0", "" if the driver does not report it."""
 
     index: int
     name: str
@@ -32,10 +32,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Accelerators:
-    """`complaint`: why nvidia-smi named no GPU, in its own words, "" where it did or is not there.
+    """The GPUs and their driver.
 
-    `kernel_module`: the version of the driver's part in the kernel. `devices`: the device nodes.
-    `others`: what there is of other makers, by device node.
+    `complaint`: why nvidia-smi lists no GPU, in its own words; "" if it lists some or is not installed.
+    `kernel_module`: the version of the loaded kernel module. `devices`: the NVIDIA device nodes. `others`: device nodes
+    of other vendors.
     """
 
     nvidia_smi: str = ""
@@ -48,11 +49,11 @@ class Accelerators:
 
     @property
     def present(self) -> bool:
-        """Whether this process is shown an NVIDIA GPU, usable or not."""
+        """Whether an NVIDIA GPU is visible to this process, usable or not."""
         return bool(self.gpus or self.devices)
 
 
-def look(root: Path, environment: Mapping[str, str], seconds: float) -> Accelerators:
+def collect(root: Path, environment: Mapping[str, str], seconds: float) -> Accelerators:
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if program is None and os.access(_WSL, os.X_OK):
         program = _WSL
@@ -69,7 +70,7 @@ def look(root: Path, environment: Mapping[str, str], seconds: float) -> Accelera
 
 
 def query(program: str, seconds: float) -> tuple[str, tuple[Gpu, ...], str]:
-    """Driver version, GPUs, and the complaint where there are none."""
+    """Returns the driver version, the GPUs, and the complaint if there are none."""
     answer = _query(program, _FIELDS, seconds)
     if not answer.problem and "compute_cap" in answer.output + answer.errors:
         answer = _query(program, _OLD_FIELDS, seconds)
@@ -81,7 +82,7 @@ def _query(program: str, fields: tuple[str, ...], seconds: float) -> Answer:
 
 
 def parse(answer: Answer) -> tuple[str, tuple[Gpu, ...], str]:
-    """What nvidia-smi's answer amounts to; its first line is the complaint where it names no GPU."""
+    """Parses nvidia-smi's output; its first line is the complaint if it lists no GPU."""
     driver, gpus = "", []
     for row in csv.reader(answer.output.replace("\0", "").splitlines(), skipinitialspace=True):
         if len(row) >= len(_OLD_FIELDS) and row[0].strip().isdecimal():
@@ -91,7 +92,7 @@ def parse(answer: Answer) -> tuple[str, tuple[Gpu, ...], str]:
             driver = cells[3]
     if gpus:
         return driver, tuple(gpus), ""
-    return "", (), answer.problem or answer.said or "nvidia-smi says nothing"
+    return "", (), answer.problem or answer.first_line or "nvidia-smi prints nothing"
 
 
 def _mib(cell: str) -> int | None:
@@ -99,7 +100,7 @@ def _mib(cell: str) -> int | None:
 
 
 def kernel_module(root: Path) -> str:
-    """The version of the loaded NVIDIA kernel module, "" where there is none."""
+    """Returns the version of the loaded NVIDIA kernel module, "" if there is none."""
     found = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text(root / "proc/driver/nvidia/version"))
     return found[1] if found else ""
 
@@ -116,7 +117,7 @@ def _nodes(root: Path, pattern: str) -> tuple[str, ...]:
 
 
 def visible(value: str | None, gpus: tuple[Gpu, ...]) -> tuple[list[Gpu], str]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, and the entry at which CUDA stops reading, "" for none.
+    """Returns the GPUs that CUDA_VISIBLE_DEVICES shows, and the invalid entry at which CUDA stops reading, or "".
 
     Source: https://docs.nvidia.com/cuda/archive/13.4.3/cuda-programming-guide/05-appendices/environment-variables.html
     """
@@ -127,7 +128,7 @@ def visible(value: str | None, gpus: tuple[Gpu, ...]) -> tuple[list[Gpu], str]:
         named = [
             gpu for gpu in gpus if entry == str(gpu.index) or (entry.startswith("GPU-") and gpu.uuid.startswith(entry))
         ]
-        if entry.startswith("MIG-"):  # which GPU it is on, nvidia-smi's query does not tell
+        if entry.startswith("MIG-"):  # nvidia-smi's query does not report the GPU of a MIG instance
             return list(gpus), ""
         if len(named) != 1:
             return seen, entry

@@ -1,4 +1,4 @@
-"""The caches of what is compiled on the user's machine: torch's extensions (DeepSpeed's ops) and Triton's."""
+"""The caches of code compiled on the user's machine: torch's extensions (DeepSpeed's ops), and Triton's."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SOURCE = re.compile(r"^build \S+: (?:cuda_)?compile (.+)$", re.M)
 
 @dataclass(frozen=True)
 class Build:
-    """One op in the cache. Times are seconds since 1970, None where there is no such file.
+    """One op in the cache. Times are seconds since 1970, None if there is no such file.
 
-    `sources`: the files that it was compiled from, by its build.ninja. `newest_source`: when the newest of them was
-    written. `locked`: since when there is a lock file; `holders`: the processes here that have it open.
+    `sources`: the source files listed in its build.ninja. `newest_source`: the modification time of the newest of them.
+    `locked`: the modification time of the lock file; `holders`: the processes on this machine that have it open.
     """
 
     op: str
@@ -36,9 +36,10 @@ class Build:
 
 @dataclass(frozen=True)
 class Extensions:
-    """`root`: where torch puts what it compiles for this Python and torch. `problem`: why `builds` cannot be told.
+    """The cache of compiled ops.
 
-    `builds`: those in `root`, and those that dsfix has put into a directory of its own.
+    `root`: the directory where torch compiles for this Python and torch. `problem`: why `builds` is unknown, or "".
+    `builds`: those in `root`, and those in dsfix's own directory.
     """
 
     root: str = ""
@@ -51,7 +52,7 @@ class Extensions:
     deepspeed_installed: float | None = None
 
 
-def look(root: Path, environment: Mapping[str, str], torch: Torch) -> Extensions:
+def collect(root: Path, environment: Mapping[str, str], torch: Torch) -> Extensions:
     chosen = environment.get("TORCH_EXTENSIONS_DIR")
     directory = Path(chosen) if chosen else default_root(environment, torch)
     above = home(environment)
@@ -59,9 +60,9 @@ def look(root: Path, environment: Mapping[str, str], torch: Torch) -> Extensions
     builds: tuple[Build, ...] = ()
     problem = "there is no home directory: set HOME or TORCH_EXTENSIONS_DIR"
     if directory is not None:
-        builds, problem = look_at(directory, root)
+        builds, problem = builds_in(directory, root)
         if not chosen:
-            builds += look_at(directory.parent / of_dsfix(), root)[0]
+            builds += builds_in(directory.parent / dsfix_directory(), root)[0]
     return Extensions(
         root=str(directory or ""),
         disk=disk(directory, root) if directory else None,
@@ -75,7 +76,7 @@ def look(root: Path, environment: Mapping[str, str], torch: Torch) -> Extensions
 
 
 def default_root(environment: Mapping[str, str], torch: Torch) -> Path | None:
-    """Where torch compiles to when TORCH_EXTENSIONS_DIR does not say, as torch.utils.cpp_extension composes it."""
+    """Returns where torch.utils.cpp_extension compiles if TORCH_EXTENSIONS_DIR is not set; None without a home."""
     above = home(environment)
     if above is None:
         return None
@@ -94,8 +95,8 @@ def default_root(environment: Mapping[str, str], torch: Torch) -> Path | None:
     return caches / "torch_extensions" / f"{_python()}_{built_for}"
 
 
-def of_dsfix() -> str:
-    """The directory's name under the patch extension_cache_shared_by_versions."""
+def dsfix_directory() -> str:
+    """Returns the directory's name under the patch extension_cache_shared_by_versions."""
     return f"{_python()}_torch{versions.installed('torch')}_deepspeed{versions.installed('deepspeed')}"
 
 
@@ -103,8 +104,8 @@ def _python() -> str:
     return f"py{sys.version_info.major}{sys.version_info.minor}{getattr(sys, 'abiflags', '')}"
 
 
-def look_at(directory: Path, root: Path) -> tuple[tuple[Build, ...], str]:
-    """The builds in a cache directory, and why they cannot be told, "" where they can."""
+def builds_in(directory: Path, root: Path) -> tuple[tuple[Build, ...], str]:
+    """Returns the builds in a cache directory, and why they are unknown, or ""."""
     try:
         names = sorted(each.name for each in os.scandir(directory) if each.is_dir())
     except FileNotFoundError:
@@ -135,7 +136,7 @@ def _with_holders(build: Build, held: Mapping[str, tuple[int, ...]]) -> Build:
 
 
 def _holders(locks: list[Path], root: Path) -> dict[str, tuple[int, ...]]:
-    """Lock file -> the processes that have it open, of those that this user may look at."""
+    """Returns lock file -> the processes that have it open, among those that this user may inspect."""
     wanted = {os.path.realpath(lock) for lock in locks}
     found: dict[str, tuple[int, ...]] = {}
     if not wanted:

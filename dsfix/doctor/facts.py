@@ -1,4 +1,4 @@
-"""Everything that `doctor` collects, as the rules get it."""
+"""The facts that `doctor` collects, as passed to the rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .packages import Packages
 from .platform import Platform
 from .toolchain import Toolchain
 
-IMPORT_SECONDS = 120.0  # a first import from a network disk takes that long
+IMPORT_SECONDS = 120.0  # a first import from a network file system can take that long
 PROGRAM_SECONDS = 20.0  # nvidia-smi without persistence mode takes seconds per GPU
 
 VARIABLES = (
@@ -47,13 +47,13 @@ VARIABLES = (
         "MAX_JOBS",
     ),
 )
-"""The variables that a support request shows, with those that begin with one of PREFIXES; no other is looked at."""
+"""The variables that are shown, together with those that start with one of PREFIXES; no others are read."""
 PREFIXES = ("DSFIX_", "NCCL_", "TORCH_NCCL_", "GLOO_", "DS_BUILD_")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of the environment. `variables`: VARIABLES and PREFIXES as far as they are set."""
+    """Facts about the environment. `variables`: those of VARIABLES and PREFIXES that are set."""
 
     platform: Platform
     accelerators: Accelerators
@@ -68,12 +68,12 @@ class Facts:
 
     @property
     def versions(self) -> dict[str, str | None]:
-        """What the rules' `affects` are compared with."""
+        """The versions that the rules' `affects` are compared with."""
         return {**self.packages.versions, "python": self.platform.python}
 
     @property
     def deepspeed_usable(self) -> bool:
-        """Whether DeepSpeed is installed, and not half."""
+        """Whether DeepSpeed is installed completely."""
         return self.packages.versions.get("deepspeed") is not None and bool(self.packages.deepspeed.file)
 
     def as_json(self) -> dict[str, Any]:
@@ -95,8 +95,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def chosen(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are shown."""
+def shown_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that are shown."""
     return {
         name: value for name, value in sorted(environment.items()) if name in VARIABLES or name.startswith(PREFIXES)
     }
@@ -108,27 +108,25 @@ def collect(
     import_seconds: float = IMPORT_SECONDS,
     program_seconds: float = PROGRAM_SECONDS,
 ) -> Facts:
-    """Looks at everything; what has to be run is run at the same time, each with its limit of seconds."""
+    """Collects all facts; programs run concurrently, each with a time limit in seconds."""
     with ThreadPoolExecutor() as pool:
         try:
-            torch_probe = pool.submit(packages.ask_package, "torch", import_seconds, environment)
-            deepspeed_probe = pool.submit(packages.ask_package, "deepspeed", import_seconds, environment)
-            gpus = pool.submit(accelerators.look, root, environment, program_seconds)
-            tools = pool.submit(toolchain.look, root, environment, program_seconds)
-            static = packages.look()
+            torch_probe = pool.submit(packages.run_probe, "torch", import_seconds, environment)
+            deepspeed_probe = pool.submit(packages.run_probe, "deepspeed", import_seconds, environment)
+            gpus = pool.submit(accelerators.collect, root, environment, program_seconds)
+            tools = pool.submit(toolchain.collect, root, environment, program_seconds)
+            static = packages.collect()
             verdicts = patches.verdicts() if registry.catalogue() else {}
             found = dataclasses.replace(
                 static, torch_probe=torch_probe.result(), deepspeed_probe=deepspeed_probe.result()
             )
             if "import" in found.deepspeed_probe.errors and not found.torch_probe.failed:
-                found = dataclasses.replace(
-                    found, dsfix_probe=packages.ask_package("dsfix", import_seconds, environment)
-                )
+                found = dataclasses.replace(found, dsfix_probe=packages.run_probe("dsfix", import_seconds, environment))
             return Facts(
-                platform=platform.look(root, environment),
+                platform=platform.collect(root, environment),
                 accelerators=gpus.result(),
                 toolchain=tools.result(),
-                memory=memory.look(root),
+                memory=memory.collect(root),
                 disks={
                     name: disk(path, root)
                     for name, path in (
@@ -139,8 +137,8 @@ def collect(
                 },
                 infiniband=tuple(sorted(_names(root / "sys/class/infiniband"))),
                 packages=found,
-                extensions=extensions.look(root, environment, static.torch),
-                variables=chosen(environment),
+                extensions=extensions.collect(root, environment, static.torch),
+                variables=shown_variables(environment),
                 verdicts=verdicts,
             )
         except BaseException:

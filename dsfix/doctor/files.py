@@ -1,4 +1,4 @@
-"""Reading what may not be there, may not be readable, or may never end."""
+"""Reads files and file systems that may be missing, unreadable or endless."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-_MOST = 1 << 20  # bytes
+_MAX_BYTES = 1 << 20
 _NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p", "fuse.sshfs")
 
 
 @dataclass(frozen=True)
 class Disk:
-    """The file system of a path. Sizes in bytes, None where they cannot be had; `type` is "" where it is unknown."""
+    """The file system of a path. Sizes are in bytes, None if unknown; `type` is "" if unknown."""
 
     path: str
     free: int | None = None
@@ -26,10 +26,10 @@ class Disk:
 
 
 def text(path: Path) -> str:
-    """The beginning of a file, "" where it cannot be read."""
+    """Returns the start of a file, "" if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            return file.read(_MOST).decode(errors="replace")
+            return file.read(_MAX_BYTES).decode(errors="replace")
     except (OSError, ValueError):
         return ""
 
@@ -39,19 +39,19 @@ def lines(path: Path) -> list[str]:
 
 
 def disk(path: Path, root: Path) -> Disk:
-    """The file system that `path` is on, or would be on once it exists."""
-    there = _nearest(path)
-    kind = type_of(there, root)
+    """Returns the file system that `path` is on, or would be on if it existed."""
+    existing = _nearest(path)
+    kind = type_of(existing, root)
     try:
-        writable = os.access(there, os.W_OK)
-        sizes = os.statvfs(there)
+        writable = os.access(existing, os.W_OK)
+        sizes = os.statvfs(existing)
     except (OSError, AttributeError):  # Windows has no statvfs
         return Disk(str(path), type=kind)
     return Disk(str(path), sizes.f_bavail * sizes.f_frsize, sizes.f_blocks * sizes.f_frsize, kind, writable)
 
 
 def type_of(path: Path, root: Path) -> str:
-    """The type of the file system that holds a path, by /proc/mounts; "" where that is not there."""
+    """Returns the type of the file system that a path is on, from /proc/mounts; "" if unknown."""
     best, kind = "", ""
     for line in lines(root / "proc/mounts"):
         fields = line.split(" ")
@@ -65,7 +65,7 @@ def type_of(path: Path, root: Path) -> str:
 
 
 def _nearest(path: Path) -> Path:
-    """The path, or the nearest directory above it that exists."""
+    """Returns the path, or its nearest existing parent."""
     path = Path(os.path.abspath(path))
     for each in (path, *path.parents):
         try:

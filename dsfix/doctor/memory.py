@@ -1,4 +1,4 @@
-"""Memory: the machine's, what a container may use of it, locked memory, /dev/shm."""
+"""Memory: the machine's, the control group's limit, locked memory, /dev/shm."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as the largest number of pag
 
 @dataclass(frozen=True)
 class Memory:
-    """All in bytes, None where it is unknown. `locked` is `ulimit -l`, -1 for unlimited.
+    """Sizes in bytes, None if unknown. `locked` is `ulimit -l`, -1 for unlimited.
 
-    `limit` is what the control group allows, `limit_used` what it has used of that.
+    `limit` is the control group's limit, `limit_used` its current usage.
     """
 
     total: int | None = None
@@ -30,12 +30,12 @@ class Memory:
 
     @property
     def usable(self) -> int | None:
-        """What a job can have at most: the container's limit or the machine's memory, whichever is less."""
+        """The most a job can use: the smaller of the machine's memory and the control group's limit."""
         known = [each for each in (self.total, self.limit) if each is not None]
         return min(known) if known else None
 
 
-def look(root: Path) -> Memory:
+def collect(root: Path) -> Memory:
     facts = meminfo(text(root / "proc/meminfo"))
     limit, used = control_group(root)
     shm, shm_free = shared(root / "dev/shm")
@@ -52,13 +52,13 @@ def look(root: Path) -> Memory:
 
 
 def meminfo(content: str) -> dict[str, int]:
-    """Name -> bytes."""
+    """Returns name -> bytes."""
     found = re.findall(r"^(\w+):\s+(\d+) kB$", content, re.M)
     return {name: int(number) * 1024 for name, number in found}
 
 
 def control_group(root: Path) -> tuple[int | None, int | None]:
-    """The memory limit of this process's control group and what is used of it; the tightest of it and those above."""
+    """Returns the tightest memory limit of this process's control group and its parents, and the usage there."""
     tightest: tuple[int | None, int | None] = (None, None)
     for line in lines(root / "proc/self/cgroup"):
         number, _, rest = line.partition(":")
@@ -78,7 +78,7 @@ def control_group(root: Path) -> tuple[int | None, int | None]:
 
 
 def _upwards(path: str) -> list[str]:
-    """The group and all above it; in a container the path is the host's and only the last of these is there."""
+    """Returns the group and its parents; in a container the path is the host's, and only the last one exists."""
     parts = [part for part in path.split("/") if part not in ("", ".", "..")]
     return ["/".join(parts[:length]) for length in range(len(parts), -1, -1)]
 
@@ -99,7 +99,7 @@ def locked() -> int | None:
 
 
 def shared(path: Path) -> tuple[int | None, int | None]:
-    """Size and free bytes of /dev/shm."""
+    """Returns the size and the free bytes of /dev/shm."""
     try:
         sizes = os.statvfs(path)
     except (OSError, AttributeError):
@@ -108,7 +108,7 @@ def shared(path: Path) -> tuple[int | None, int | None]:
 
 
 def physical() -> int | None:
-    """Bytes of this machine's memory, None where it does not tell."""
+    """Returns the bytes of this machine's memory, None if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):

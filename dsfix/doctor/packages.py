@@ -1,4 +1,4 @@
-"""What is installed: versions, what torch's and DeepSpeed's files say, and what they say when they are imported."""
+"""What is installed: versions, and what torch and DeepSpeed report in their files and when imported."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _OP = re.compile(r"^(\w+)[ .]+\[(YES|NO)\][ .]+\[(OKAY|NO)\]\s*$", re.M)
 
 @dataclass(frozen=True)
 class Probe:
-    """What a package said of itself in a process of its own.
+    """What a package reported about itself in a separate process.
 
-    `facts`: by part. `errors`: the exceptions, by part, in one line. `stopped`: why the process did not come to its
-    end, "" where it did, and `at` the part that it was in then.
+    `facts`: by part. `errors`: exceptions by part, one line each. `stopped`: why the process did not finish, or "";
+    `at`: the part at which it stopped.
     """
 
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Probe:
 
     @property
     def failed(self) -> str:
-        """Why the import gave nothing, "" where it did, or was not tried."""
+        """Why the import failed, "" if it succeeded or was not tried."""
         return self.errors.get("import", self.stopped if self.at == "import" else "")
 
     def fact(self, part: str, name: str) -> Any:
@@ -55,9 +55,9 @@ class Probe:
 
 @dataclass(frozen=True)
 class Torch:
-    """From torch's own files: `cuda` and `hip` are versions, "" where torch was built without.
+    """From torch's files: `cuda` and `hip` are versions, "" if torch was built without.
 
-    `baton`: whether a lock file stops the compilation of an op until somebody deletes it.
+    `baton`: whether a leftover lock file blocks the compilation of an op until it is deleted.
     """
 
     file: str = ""
@@ -68,10 +68,10 @@ class Torch:
 
 @dataclass(frozen=True)
 class DeepSpeed:
-    """From DeepSpeed's own files: how it was built, and which versions and accelerators it accepts.
+    """From DeepSpeed's files: how it was built, and which versions and accelerators it accepts.
 
-    `prebuilt`: the ops that were compiled when it was installed; `missing`: those of them that have no file for this
-    Python. `built_with`: versions of torch and CUDA, like "2.3" and "12.1".
+    `prebuilt`: the ops compiled at installation; `missing`: those of them without a file for this Python.
+    `built_with`: versions of torch and CUDA, like "2.3" and "12.1".
     """
 
     file: str = ""
@@ -85,7 +85,7 @@ class DeepSpeed:
 
 @dataclass(frozen=True)
 class Unmet:
-    """A requirement that a package declares and the environment does not fulfil; `found` is None where it is absent."""
+    """A declared requirement that is not satisfied; `found` is the installed version, None if not installed."""
 
     package: str
     requirement: str
@@ -94,7 +94,7 @@ class Unmet:
 
 @dataclass(frozen=True)
 class Packages:
-    """`versions`: None where a distribution is absent, "" where it has no metadata."""
+    """The installed packages. `versions`: None if a distribution is not installed, "" if it has no metadata."""
 
     versions: Mapping[str, str | None]
     torch: Torch
@@ -106,13 +106,13 @@ class Packages:
 
     @property
     def ops(self) -> dict[str, tuple[bool, bool]]:
-        """What DeepSpeed's own report says of each op: prebuilt, and whether it can be built here."""
+        """From DeepSpeed's report, by op: whether it is prebuilt, and whether it can be built here."""
         probe = self.dsfix_probe or self.deepspeed_probe
         return read_report(str(probe.fact("report", "text") or ""))
 
 
-def look() -> Packages:
-    """What can be told without importing anything."""
+def collect() -> Packages:
+    """Collects what is known without importing anything."""
     return Packages(
         versions={name: versions.installed(name) for name in SHOWN},
         torch=torch_files(module_file("torch")),
@@ -122,32 +122,32 @@ def look() -> Packages:
 
 
 def torch_files(file: str | None) -> Torch:
-    """What torch's files say; nothing is imported."""
+    """Reads torch's files without importing them."""
     if file is None:
         return Torch()
     package = Path(file).parent
-    said = _literals(package / "version.py")
-    cuda, hip = (str(said.get(name) or "") for name in ("cuda", "hip"))
+    version = _literals(package / "version.py")
+    cuda, hip = (str(version.get(name) or "") for name in ("cuda", "hip"))
     extension = text(package / "utils/cpp_extension.py")
     return Torch(file, cuda, hip, baton=not extension or "FileBaton(" in extension)
 
 
 def deepspeed_files(file: str | None) -> DeepSpeed:
-    """What DeepSpeed's files say; nothing is imported."""
+    """Reads DeepSpeed's files without importing them."""
     if file is None:
         return DeepSpeed()
     package = Path(file).parent
-    built = _literals(package / "git_version_info_installed.py")
-    installed = built.get("installed_ops")
-    ops = tuple(op for op, there in installed.items() if there) if isinstance(installed, dict) else ()
-    info = built.get("torch_info")
+    build = _literals(package / "git_version_info_installed.py")
+    installed = build.get("installed_ops")
+    ops = tuple(op for op, built in installed.items() if built) if isinstance(installed, dict) else ()
+    info = build.get("torch_info")
     alike = _literals(package / "ops/op_builder/builder.py").get("cuda_minor_mismatch_ok")
     accelerators = _literals(package / "accelerator/real_accelerator.py").get("SUPPORTED_ACCELERATOR_LIST")
     return DeepSpeed(
         file=file,
         prebuilt=ops,
         missing=tuple(op for op in ops if not _compiled(package, op)),
-        built_for=str(built.get("accelerator_name") or ""),
+        built_for=str(build.get("accelerator_name") or ""),
         built_with={name: str(value) for name, value in info.items()} if isinstance(info, dict) else {},
         cuda_alike={major: tuple(each) for major, each in alike.items()} if isinstance(alike, dict) else {},
         accelerators=tuple(accelerators) if isinstance(accelerators, list) else (),
@@ -159,7 +159,7 @@ def _compiled(package: Path, op: str) -> bool:
 
 
 def _literals(path: Path) -> dict[str, Any]:
-    """The module-level names of a file that are bound to literals."""
+    """Returns the module-level names of a file that are bound to literals."""
     try:
         tree = ast.parse(text_of(str(path)) or "")
     except (SyntaxError, ValueError, RecursionError):
@@ -169,16 +169,16 @@ def _literals(path: Path) -> dict[str, Any]:
         if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
             continue
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            with contextlib.suppress(ValueError, TypeError):  # no literal
+            with contextlib.suppress(ValueError, TypeError):  # not a literal
                 if isinstance(target, ast.Name):
                     found[target.id] = ast.literal_eval(node.value)
     return found
 
 
 def unmet() -> tuple[Unmet, ...]:
-    """What the packages of the stack require of others and do not find.
+    """Returns the unsatisfied requirements of the packages of the stack.
 
-    Of optional dependencies only those are compared that are in the stack themselves and installed.
+    An optional dependency is compared only if it belongs to the stack and is installed.
     """
     found: dict[Unmet, None] = {}
     for package in STACK:
@@ -186,18 +186,18 @@ def unmet() -> tuple[Unmet, ...]:
             try:
                 requirement = Requirement(line)
                 needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-                wanted = needed or (requirement.name in STACK and _for_an_extra(requirement))
+                compared = needed or (requirement.name in STACK and _is_optional(requirement))
             except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
                 continue
-            if not wanted:
+            if not compared:
                 continue
-            there = versions.installed(requirement.name)
-            if (there is None and needed) or (there and not _fulfils(requirement, there)):
-                found[Unmet(package, f"{requirement.name}{requirement.specifier}", there)] = None
+            installed = versions.installed(requirement.name)
+            if (installed is None and needed) or (installed and not _satisfies(requirement, installed)):
+                found[Unmet(package, f"{requirement.name}{requirement.specifier}", installed)] = None
     return tuple(found)
 
 
-def _for_an_extra(requirement: Requirement) -> bool:
+def _is_optional(requirement: Requirement) -> bool:
     marker = requirement.marker
     extras = re.findall(r"""extra == ["']([^"']+)""", str(marker))
     return any(marker is not None and marker.evaluate({"extra": extra}) for extra in extras)
@@ -206,19 +206,19 @@ def _for_an_extra(requirement: Requirement) -> bool:
 def _requires(package: str) -> list[str]:
     try:
         return metadata.requires(package) or []
-    except Exception:  # absent, or metadata that cannot be read
+    except Exception:  # not installed, or unreadable metadata
         return []
 
 
-def _fulfils(requirement: Requirement, version: str) -> bool:
+def _satisfies(requirement: Requirement, version: str) -> bool:
     try:
         return requirement.specifier.contains(Version(version).public, prereleases=True)
     except InvalidVersion:
-        return True  # nobody can tell
+        return True  # unknown
 
 
-def ask_package(what: str, seconds: float, environment: Mapping[str, str]) -> Probe:
-    """Runs probe.py; `what` is its argument."""
+def run_probe(what: str, seconds: float, environment: Mapping[str, str]) -> Probe:
+    """Runs probe.py with the argument `what`."""
     quiet = {name: value for name, value in environment.items() if name != "DSFIX_REPORT"}
     quiet["PYTHONFAULTHANDLER"] = "1"
     try:
@@ -230,45 +230,45 @@ def ask_package(what: str, seconds: float, environment: Mapping[str, str]) -> Pr
 
 
 def read_probe(answer: Answer, parts: tuple[str, ...]) -> Probe:
-    """What a probe's process has said until its end, whatever that was."""
+    """Parses a probe's output, complete or not."""
     facts: dict[str, Mapping[str, Any]] = {}
     errors: dict[str, str] = {}
     for line in answer.output.splitlines():
         try:
-            said = json.loads(line)
-            if "error" in said:
-                errors[said["part"]] = first_line(str(said["error"]))
+            report = json.loads(line)
+            if "error" in report:
+                errors[report["part"]] = first_line(str(report["error"]))
             else:
-                facts[said["part"]] = dict(said["facts"])
+                facts[report["part"]] = dict(report["facts"])
         except (ValueError, KeyError, TypeError):
             continue
     left = [part for part in parts if part not in facts and part not in errors]
     if not left or "import" in errors:
         return Probe(facts, errors)
-    why = answer.problem or f"the process ended with status {answer.status}"
+    why = answer.problem or f"the process exited with status {answer.status}"
     fatal = next((line for line in answer.errors.splitlines() if line.startswith("Fatal Python error")), "")
     last = first_line(fatal) or (first_line("\n".join(reversed(answer.errors.splitlines()))) if answer.status else "")
     return Probe(facts, errors, f"{why}: {last}" if last else why, left[0])
 
 
 def read_report(report: str) -> dict[str, tuple[bool, bool]]:
-    """The table of ops of DeepSpeed's own report: op -> (installed, compatible)."""
+    """Parses the table of ops in DeepSpeed's report: op -> (installed, compatible)."""
     rows = _OP.findall(_ESCAPES.sub("", report))
     return {op: (built == "YES", can == "OKAY") for op, built, can in rows if op != "deepspeed_not_implemented"}
 
 
 def installed_at(distribution: str) -> float | None:
-    """When a distribution was installed, by the newest file of its metadata; None where there is none."""
+    """Returns when a distribution was installed, from the newest file of its metadata; None if unknown."""
     try:
         found = metadata.distribution(distribution)
         directory = getattr(found, "_path", None)
         return max(each.stat().st_mtime for each in Path(str(directory)).iterdir()) if directory else None
-    except Exception:  # absent, or metadata that cannot be read
+    except Exception:  # not installed, or unreadable metadata
         return None
 
 
 def home(environment: Mapping[str, str]) -> Path | None:
-    """The home directory, as os.path.expanduser finds it; None where there is none to be found."""
+    """Returns the home directory as os.path.expanduser does; None if there is none."""
     if "HOME" in environment:
         return Path(environment["HOME"] or "/")
     try:

@@ -1,4 +1,4 @@
-"""The Python and the operating system: distribution, kernel, WSL, container."""
+"""Python and the operating system: distribution, kernel, WSL, container."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONTAINERS = re.compile(r"docker|kubepods|containerd|libpod|lxc|garden")
 
 @dataclass(frozen=True)
 class Platform:
-    """`wsl`: 0 for none, else its version. `container`: its kind, "" for none that can be told."""
+    """Python and the operating system. `wsl`: its version, 0 if none. `container`: its kind, "" if none is detected."""
 
     python: str
     executable: str
@@ -31,7 +31,7 @@ class Platform:
     container: str = ""
 
 
-def look(root: Path, environment: Mapping[str, str]) -> Platform:
+def collect(root: Path, environment: Mapping[str, str]) -> Platform:
     kernel = text(root / "proc/version")
     return Platform(
         python=platform.python_version(),
@@ -48,7 +48,7 @@ def look(root: Path, environment: Mapping[str, str]) -> Platform:
 
 
 def distribution(root: Path) -> str:
-    """The name that /etc/os-release gives, else "" (macOS, Windows)."""
+    """Returns the name in /etc/os-release, "" if there is none (macOS, Windows)."""
     for line in lines(root / "etc/os-release"):
         name, _, value = line.partition("=")
         if name == "PRETTY_NAME":
@@ -57,14 +57,14 @@ def distribution(root: Path) -> str:
 
 
 def wsl(kernel: str) -> int:
-    """The version of the Windows Subsystem for Linux that a kernel's /proc/version tells of, 0 for another kernel."""
+    """Returns the version of the Windows Subsystem for Linux from the text of /proc/version, 0 for other kernels."""
     if "microsoft" not in kernel.lower():
         return 0
     return 2 if re.search(r"WSL2|microsoft-standard", kernel) else 1
 
 
 def container(root: Path, environment: Mapping[str, str]) -> str:
-    """What kind of container this is, "" where nothing says that it is one."""
+    """Returns the kind of container this is, "" if none is detected."""
     if (root / ".dockerenv").exists():
         return "docker"
     if (root / "run/.containerenv").exists():

@@ -1,7 +1,7 @@
-"""Run by `doctor` in processes of their own, from standard input: what torch, or DeepSpeed, says of itself.
+"""What torch or DeepSpeed report about themselves; `doctor` runs this in a separate process, from standard input.
 
-The argument is "torch", "deepspeed", or "dsfix" for DeepSpeed with `import dsfix` in front. Prints one JSON line per
-part: a part that fails says why, and where the process dies or hangs, the last line tells how far it came.
+The argument is "torch", "deepspeed", or "dsfix" for DeepSpeed after `import dsfix`. Prints one JSON line per part, with
+the error if the part fails. If the process crashes or hangs, the lines show which part it had reached.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ def torch_cuda() -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available, devices = torch.cuda.is_available(), torch.cuda.device_count()
-    said = [str(each.message) for each in caught if not issubclass(each.category, (FutureWarning, DeprecationWarning))]
+    messages = [
+        str(each.message) for each in caught if not issubclass(each.category, (FutureWarning, DeprecationWarning))
+    ]
     nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     return {
         "available": available,
         "devices": devices,
-        "warning": said[0] if said else "",
+        "warning": messages[0] if messages else "",
         "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else str(nccl),
     }
 
@@ -90,9 +92,9 @@ PARTS = {
 
 
 def main() -> None:
-    """Runs the parts in order; without the first there are no others."""
+    """Runs the parts in order; stops if the import fails."""
     answers = os.dup(1)
-    os.dup2(2, 1)  # whatever is printed on the way is no answer
+    os.dup2(2, 1)  # keeps other output apart from the answers
     for name, part in PARTS[sys.argv[1]].items():
         try:
             answer: dict[str, Any] = {"facts": part()}
@@ -101,7 +103,7 @@ def main() -> None:
         os.write(answers, (json.dumps({"part": name, **answer}, default=str) + "\n").encode())
         if name == "import" and "error" in answer:
             break
-    os._exit(0)  # what hangs or crashes at exit has nothing more to say
+    os._exit(0)  # skips exit handlers, which may hang or crash
 
 
 if __name__ == "__main__":

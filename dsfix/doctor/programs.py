@@ -1,4 +1,4 @@
-"""Other programs, asked with a time limit: whatever they do, the answer is an `Answer`."""
+"""Runs other programs with a time limit; whatever they do, the result is an `Answer`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Optional, Union
 
-_MOST = 1 << 20  # bytes of one stream that are kept
+_MAX_BYTES = 1 << 20  # of one stream; a program that writes more is killed
 _AFTER_KILL = 2.0  # seconds; a process that waits for a broken driver cannot be killed
 _running: set[subprocess.Popen[bytes]] = set()
 
@@ -20,7 +20,7 @@ Input = Optional[Union[int, IO[bytes]]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program said. `problem`: one sentence where it gave no answer, else ""."""
+    """A program's output. `problem`: why it failed to run or to finish, one sentence, or ""."""
 
     output: str = ""
     errors: str = ""
@@ -29,15 +29,15 @@ class Answer:
     timed_out: bool = False
 
     @property
-    def said(self) -> str:
-        """The first line that says something, of its output, else of its errors, else the problem."""
+    def first_line(self) -> str:
+        """The first non-blank line of its output, else of its errors, else the problem."""
         return first_line(self.output) or first_line(self.errors) or self.problem
 
 
 def ask(
     argv: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None, stdin: Input = None
 ) -> Answer:
-    """Runs a program in a session of its own; it is killed with all that it started when the time is up."""
+    """Runs a program in its own session; after the time limit, it is killed together with its children."""
     name = os.path.basename(argv[0])
     try:
         process = subprocess.Popen(
@@ -61,7 +61,7 @@ def ask(
         reader.start()
     for reader in readers:
         reader.join(max(0.0, deadline - time.monotonic()))
-    # a process is killed before it is waited for: afterwards its number may be another's
+    # kill before waiting: after that, the process id may be reused
     timed_out = any(reader.is_alive() for reader in readers) or not _ends(process, deadline - time.monotonic())
     if timed_out:
         _kill(process)
@@ -73,23 +73,23 @@ def ask(
     status = process.returncode
     problem = ""
     if timed_out:
-        problem = f"{name} gave no answer within {seconds:g} s"
+        problem = f"{name} did not finish within {seconds:g} s"
         if not gone:
             problem += " and cannot be killed"
     elif status < 0:
-        problem = f"{name} was ended by {_signal(-status)}"
+        problem = f"{name} was killed by {_signal(-status)}"
     return Answer(output, errors, status, problem, timed_out)
 
 
 def end_all() -> None:
-    """Kills what is still running: the command was interrupted."""
+    """Kills all programs that are still running."""
     for process in list(_running):
         if process.returncode is None:
             _kill(process)
 
 
 def first_line(text: str) -> str:
-    """The first line that says something, without what a terminal would not print."""
+    """Returns the first non-blank line, without non-printable characters."""
     for line in text.splitlines():
         shown = "".join(character for character in line if character.isprintable()).strip()
         if shown:
@@ -106,13 +106,13 @@ def _keep(stream: IO[bytes], into: bytearray, process: subprocess.Popen[bytes]) 
         if not chunk:
             return
         into += chunk
-        if len(into) > _MOST:
+        if len(into) > _MAX_BYTES:
             _kill(process)
             return
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process and what it started."""
+    """Kills the process and its children."""
     try:
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What compiling DeepSpeed's ops needs: nvcc, a C++ compiler, ninja, Python's headers; and numactl."""
+"""What DeepSpeed's ops are compiled with: nvcc, a C++ compiler, ninja, Python's headers; and numactl."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .programs import Answer, ask
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Versions are "" where the program is not there or gives none; `complaints`: what those said that did not work.
+    """Versions are "" if the program is missing or reports none; `complaints`: errors of programs that failed.
 
-    `cuda_home` is where torch would look for nvcc; `nvcc_path` what stands there.
+    `cuda_home` is where torch looks for nvcc; `nvcc_path` is the nvcc there.
     """
 
     cuda_home: str = ""
@@ -32,14 +32,14 @@ class Toolchain:
     complaints: tuple[str, ...] = ()
 
 
-def look(root: Path, environment: Mapping[str, str], seconds: float) -> Toolchain:
+def collect(root: Path, environment: Mapping[str, str], seconds: float) -> Toolchain:
     path = environment.get("PATH")
     complaints: list[str] = []
 
-    def said(program: str, *arguments: str) -> Answer:
+    def run(program: str, *arguments: str) -> Answer:
         answer = ask([program, *arguments], seconds, environment)
         if answer.problem or answer.status:
-            complaints.append(f"{program}: {answer.problem or answer.said or f'status {answer.status}'}")
+            complaints.append(f"{program}: {answer.problem or answer.first_line or f'status {answer.status}'}")
             return Answer()
         return answer
 
@@ -48,15 +48,15 @@ def look(root: Path, environment: Mapping[str, str], seconds: float) -> Toolchai
     compiler = (environment.get("CXX") or "c++").split()[0]
     compiler_path = shutil.which(compiler, path=path)
     ninja = shutil.which("ninja", path=path)
-    version = said(compiler_path, "--version") if compiler_path else Answer()
+    version = run(compiler_path, "--version") if compiler_path else Answer()
     return Toolchain(
         cuda_home=home,
         nvcc_path=nvcc or "",
-        nvcc=nvcc_version(said(nvcc, "-V").output) if nvcc else "",
+        nvcc=nvcc_version(run(nvcc, "-V").output) if nvcc else "",
         compiler=compiler_path or "",
         compiler_version=compiler_version(version.output),
         gcc="Free Software Foundation" in version.output,
-        ninja=said(ninja, "--version").output.strip()[:40] if ninja else "",
+        ninja=run(ninja, "--version").output.strip()[:40] if ninja else "",
         python_headers=os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")),
         numactl=shutil.which("numactl", path=path) or "",
         complaints=tuple(complaints),
@@ -64,25 +64,25 @@ def look(root: Path, environment: Mapping[str, str], seconds: float) -> Toolchai
 
 
 def cuda_home(root: Path, environment: Mapping[str, str]) -> str:
-    """As torch.utils.cpp_extension finds it: CUDA_HOME, CUDA_PATH, the nvcc on PATH, /usr/local/cuda; else ""."""
+    """Returns CUDA_HOME as torch finds it: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda; "" if there is none."""
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if environment.get(name):
             return environment[name]
     nvcc = shutil.which("nvcc", path=environment.get("PATH"))
     if nvcc:
         return os.path.dirname(os.path.dirname(nvcc))
-    usual = root / "usr/local/cuda"
-    return str(usual) if usual.exists() else ""
+    default = root / "usr/local/cuda"
+    return str(default) if default.exists() else ""
 
 
 def nvcc_version(output: str) -> str:
-    """ "12.4" of what `nvcc -V` prints, "" where it is not there."""
+    """Returns the version in the output of `nvcc -V`, e.g. "12.4"; "" if there is none."""
     found = re.search(r"\brelease (\d+\.\d+)", output)
     return found[1] if found else ""
 
 
 def compiler_version(output: str) -> str:
-    """ "12.2.0" of what `c++ --version` prints in its first line, "" where it is not there."""
+    """Returns the version in the first line of `c++ --version`, e.g. "12.2.0"; "" if there is none."""
     first = output.partition("\n")[0]
     found = re.findall(r"(?<![\w.])\d+\.\d+(?:\.\d+)*", re.sub(r"\([^)]*\)", "", first))
     return str(found[-1]) if found else ""

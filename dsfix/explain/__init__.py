@@ -1,1 +1,1 @@
-"""What a log shows: reading logs of any size, the signatures of known faults, and which of them is the cause."""
+"""`explain`: reads logs of any size, recognises known problems by their signatures, and finds the cause."""

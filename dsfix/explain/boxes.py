@@ -1,4 +1,4 @@
-"""Tracebacks that rich has drawn into a box, with the message below it broken to the box's width."""
+"""Tracebacks that rich has drawn in a box, with the message below it wrapped to the box's width."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ _TOP, _SIDE, _BOTTOM = ("╭", "+-"), ("│", "|"), ("╰", "+-")
 
 @dataclass
 class _Message:
-    """`limit`: the width of its box; `place`: which of the lines it is; `length`: of the line that it has come to."""
+    """limit: the width of its box; place: index of its line; length: of its last wrapped line."""
 
     limit: int
     place: int = 0
     length: int = 0
 
-    def goes_on(self, text: str) -> bool:
-        """A line is broken where the next word has no room on it."""
+    def continues(self, text: str) -> bool:
+        """Whether `text` continues the message: a line is wrapped if the next word does not fit."""
         return self.length > 0 and self.length + 1 + len(text.split(" ", 1)[0]) > self.limit
 
 
 def unboxed(lines: list[Line]) -> list[Line]:
-    """The lines with the frames of a box indented as Python does it, and its message in one line."""
+    """Returns the lines with a box's frames indented as in a plain traceback, and its message on one line."""
     if not any(_is_top(line.text) for line in lines):
         return lines
     result: list[Line] = []
-    width: dict[str, int] = {}  # process -> of the box that it is in
-    messages: dict[str, _Message] = {}  # process -> what stands below its box
+    width: dict[str, int] = {}  # process -> the width of its open box
+    messages: dict[str, _Message] = {}  # process -> the message below its box
     for line in lines:
         source, text = line.source, line.text
         message = messages.get(source)
@@ -41,7 +41,7 @@ def unboxed(lines: list[Line]) -> list[Line]:
             messages[source] = _Message(width.pop(source))
         elif message and not message.length:
             message.place, message.length = len(result), len(text.rstrip())
-        elif message and message.goes_on(text):
+        elif message and message.continues(text):
             begun = result[message.place]
             result[message.place] = begun._replace(text=f"{begun.text.rstrip()} {text}")
             message.length = len(text.rstrip())

@@ -1,20 +1,20 @@
-"""The few places of a log that are worth a closer look, found by plain strings in bounded memory."""
+"""Finds the parts of a log that contain given strings, in bounded memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-_ZONE = 4 << 20  # bytes that are looked through at a time
-# bytes around a hit: the tracebacks of many ranks may be interleaved, and the message comes last
+_ZONE = 4 << 20  # bytes that are searched at a time
+# bytes around a hit: tracebacks of many ranks may be interleaved, and the message comes last
 _BEFORE = 512 << 10
 _AFTER = 256 << 10
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Whole lines, but where those are longer than an excerpt. `first`: the number of the first, from 1; `hits`: the
-    numbers of those that hold a string that was looked for; `ends`: whether the log ends with it.
+    """Whole lines, unless a line is longer than an excerpt. first: number of the first line, from 1; hits: numbers of the
+    lines that contain one of the strings; ends: whether the log ends here.
     """
 
     text: str
@@ -24,20 +24,20 @@ class Excerpt:
 
 
 class Excerpts:
-    """Looks for strings in a log. `size` (bytes) and `lines` are those of what has been read so far."""
+    """Searches a log for strings. size (bytes), lines: of what has been read so far."""
 
     def __init__(self, literals: Iterable[str]) -> None:
         encoded = sorted({each.encode() for each in literals}, key=len)
-        # what contains another one is found with it
+        # a string that contains another one is found with it
         self._literals = [
             each for place, each in enumerate(encoded) if not any(less in each for less in encoded[:place])
         ]
         self.size = self.lines = 0
 
     def of(self, blocks: Iterable[bytes]) -> Iterator[Excerpt]:
-        """The excerpts, in their order; two neighbours may overlap, but no line is a hit of both."""
-        buffer, number = b"", 1  # the number of the line that the buffer begins in
-        start = 0  # of what has not been looked through
+        """Yields the excerpts in order; neighbours may overlap, but no line is a hit in both."""
+        buffer, number = b"", 1  # of the line that the buffer starts in
+        start = 0  # of the part not searched yet
         for added, ends in _zones(blocks):
             self.size += len(added)
             buffer += added
@@ -67,7 +67,7 @@ class Excerpts:
             hits = hits[count:]
 
     def _hits(self, buffer: bytes, start: int, stop: int) -> list[int]:
-        """Where the strings begin, from `start` up to `stop`; one of each string for each line."""
+        """Returns the positions of the strings from `start` to `stop`, one per string and line."""
         found = set()
         for literal in self._literals:
             at = buffer.find(literal, start, stop + len(literal) - 1)
@@ -88,7 +88,7 @@ def _numbers(buffer: bytes, begin: int, first: int, hits: list[int]) -> frozense
 
 
 def _zones(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """The blocks put together, and whether that is the end."""
+    """Yields the blocks joined to zones, and whether each is the last."""
     zone: list[bytes] = []
     size = 0
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Lines of a log without what launchers put in front of them, each with the process that it came from."""
+"""Lines of a log without the prefixes of launchers, each with the process it came from."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_LONGEST = 16_384  # characters; of a longer line each such piece is a line
-_OVERLAP = 1024  # characters that two pieces share: a message is not cut in two
+_LONGEST = 16_384  # characters; longer lines are split
+_OVERLAP = 1024  # characters that neighbouring pieces share, so that no message is cut
 _MOST_PREFIXES = 5
 
 TRACEBACK = "Traceback (most recent call last)"
@@ -23,14 +23,14 @@ _PREFIX = re.compile(
     r"|\[pod/(?P<pod>[^\]]+)\] "  # kubectl logs --prefix
 )
 _STARTS = frozenset("[(0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")  # of _PREFIX
-# pdsh, srun --label, docker compose: only what stands before lines of a traceback is known to be no message
+# pdsh, srun --label, docker compose: only a prefix of traceback lines is certain not to be a message
 _HOST = re.compile(r"(?P<prefix>(?P<host>[\w.-]{1,64})(?::|\s*\|))(?: (?! ))?")
 _NO_HOST = re.compile(r"(?i)error|exception|warning|info|debug|critical|fatal")
 
 
 class Line(NamedTuple):
-    """`number` counts from 1; `source` is the process as far as the line tells ("" where it does not); `stamp` the time
-    that the line bears, or the last one before it.
+    """number: from 1; source: the process, as far as the line names it, else ""; stamp: the time of the line, or the last
+    one before it.
     """
 
     number: int
@@ -40,14 +40,14 @@ class Line(NamedTuple):
 
 
 class Cleaner:
-    """Of one file: it learns the names of hosts from what stands before its tracebacks."""
+    """Removes the prefixes in one file; learns host names from the prefixes of its tracebacks."""
 
     def __init__(self) -> None:
-        self._hosts: dict[str, str] = {}  # what stands before the line -> the host
+        self._hosts: dict[str, str] = {}  # prefix -> host
         self._stamp = ""
 
     def lines(self, text: str, first: int) -> list[Line]:
-        """The lines of an excerpt whose first line has the number `first`."""
+        """Returns the lines of an excerpt whose first line has the number `first`."""
         raw = [(number, each) for number, line in enumerate(text.split("\n"), first) for each in _pieces(line)]
         if any(part in text for part in _OF_TRACEBACK):
             for _, each in raw:
@@ -83,7 +83,7 @@ class Cleaner:
 
 
 def _pieces(line: str) -> Iterator[str]:
-    """What a terminal would show one after the other: a progress bar writes its line anew."""
+    """Yields what a terminal would show in turn: a progress bar rewrites its line. Long lines are split."""
     for part in line.split("\r"):
         if len(part) <= _LONGEST:
             if part:

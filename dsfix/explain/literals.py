@@ -1,4 +1,4 @@
-"""What a text has to contain for a regular expression to match it: plain strings, which are found much faster."""
+"""The plain strings that a match of a regular expression must contain: searching for them is much faster."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import re
 import sys
 from typing import Any
 
-# the only place where Python says how it understands an expression
+# the only place where Python exposes the parsed expression
 _parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
-_SHORTEST = 4  # characters; less is everywhere
-_TELLING = 12
+_SHORTEST = 4  # characters; shorter strings are everywhere
+_DISTINCTIVE = 12
 
-Clause = frozenset  # of str; a text that matches contains at least one of them
+Clause = frozenset  # of str; a matching text contains at least one of them
 
 
 def required(pattern: str) -> list[Clause[str]]:
-    """The clauses of a regular expression, in its order; a text that matches satisfies all of them.
+    """Returns the clauses of a regular expression in order; a matching text satisfies all of them.
 
     Raises:
-        re.error: for what is no regular expression.
+        re.error: the pattern is not a regular expression.
     """
     parsed = _parser.parse(pattern)
     return [] if parsed.state.flags & re.IGNORECASE else _clauses(parsed)
 
 
 def trigger(clauses: list[Clause[str]]) -> Clause[str]:
-    """The clause to look for first: a message ends what the frames of a traceback begin. Empty where there is none."""
-    telling = [clause for clause in clauses if _least(clause) >= _TELLING]
-    return telling[-1] if telling else max(clauses, key=_least, default=frozenset())
+    """Returns the clause to search for: the last distinctive one, as messages follow frames. Empty if there is none."""
+    distinctive = [clause for clause in clauses if _least(clause) >= _DISTINCTIVE]
+    return distinctive[-1] if distinctive else max(clauses, key=_least, default=frozenset())
 
 
 def _least(clause: Clause[str]) -> int:
@@ -37,7 +37,7 @@ def _least(clause: Clause[str]) -> int:
 
 
 def _clauses(parsed: Any) -> list[Clause[str]]:
-    """Walks a sequence: runs of characters within a line, and what its groups and alternatives require."""
+    """Returns the clauses of a sequence: literal runs within a line, and those of its groups and alternatives."""
     clauses: list[Clause[str]] = []
     run = ""
     for operator, argument in [*parsed, ("END", None)]:

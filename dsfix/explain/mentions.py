@@ -1,10 +1,10 @@
-"""Which versions a log says that the job ran with."""
+"""The versions that a log names."""
 
 from __future__ import annotations
 
 import re
 
-# from what runs, from reports of the environment, from what was installed: the later forms count less
+# by decreasing priority: the running version, environment reports, installed packages
 _FORMS = (
     r"(?P<name>DeepSpeed) info: version=(?P<version>[\w.+-]+)",
     r"(?P<name>deepspeed info|torch version) \.{3,} (?P<version>\d[\w.+]*)",
@@ -14,7 +14,7 @@ _FORMS = (
 _PATTERNS = [re.compile(form) for form in _FORMS]
 _NAMES = {"pytorch": "torch"}
 
-# what the forms require; "torch-2.", not "torch-", which is a part of many names
+# strings that the forms require; "torch-2.", because "torch-" is part of many names
 LITERALS = (
     *("DeepSpeed info: version=", "deepspeed info ...", "DeepSpeed version", "deepspeed==", "deepspeed-0."),
     *("torch version ...", "PyTorch version", "torch==", "torch-2."),
@@ -22,7 +22,7 @@ LITERALS = (
 
 
 class Versions:
-    """distribution -> version, the last one of the form that counts most."""
+    """Collects distribution -> version: the last mention in the form with the highest priority."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, str]] = {}

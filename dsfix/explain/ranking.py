@@ -1,4 +1,4 @@
-"""Which of the findings is the cause: the first error in time, and what follows from it."""
+"""Orders the findings: the first error in time is the most likely cause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .signature import Role
 
 
 class Standing(enum.Enum):
-    """What a finding is in this job."""
+    """The role of a finding in this job."""
 
     CAUSE = "cause"  # the first error
     LATER = "later"  # another error, after it
@@ -20,7 +20,7 @@ class Standing(enum.Enum):
 
 @dataclass(frozen=True)
 class Ranked:
-    """`first`: the first place in all logs."""
+    """first: the first place in all logs."""
 
     found: Found
     standing: Standing
@@ -28,10 +28,10 @@ class Ranked:
 
 
 def ranked(reading: Reading) -> list[Ranked]:
-    """The findings, the most likely cause first.
+    """Returns the findings, the most likely cause first.
 
-    An error that is not known leads where only follow-ups and notes are; beside a known one it is left out, unless it
-    was there before.
+    An unknown error comes first if there are only follow-ups and notes. With a known cause, an unknown error is omitted
+    unless it was earlier.
     """
     known = list(reading.known.values())
     unknown = [found for found in reading.unknown.values() if found.count > 0]
@@ -49,7 +49,7 @@ def ranked(reading: Reading) -> list[Ranked]:
         return sorted(some, key=lambda found: when(first(found)))
 
     def of(*roles: Role) -> list[Found]:
-        return sort([found for found in known if found.fault and found.fault.role in roles])
+        return sort([found for found in known if found.problem and found.problem.role in roles])
 
     causes, notes = of(Role.CAUSE, Role.GENERAL), of(Role.NOTE)
     if causes:

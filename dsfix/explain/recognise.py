@@ -1,4 +1,4 @@
-"""Reads logs and collects what is recognised in them."""
+"""Reads logs and collects the problems recognised in them."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from . import faults
+from . import problems
 from .boxes import unboxed
 from .excerpts import Excerpt, Excerpts
-from .faults import Fault
+from .problems import Problem
 from .lines import TRACEBACK, Cleaner, Line
 from .mentions import LITERALS, Versions
 from .segments import Segment, around, segments
 from .signature import Role
 from .stream import Unreadable, blocks
 
-_MOST_UNKNOWN = 1000  # different errors that are remembered
-_MOST_SOURCES = 10_000  # ranks of one finding that are told apart
+_MOST_UNKNOWN = 1000  # distinct errors
+_MOST_SOURCES = 10_000  # ranks of one finding
 _Matches = Mapping[str, list[tuple[int, int]]]
 _USER = re.compile(r"(KeyboardInterrupt|SystemExit)\b")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a log: `file` is its place in the order of the files, `text` the line without its prefixes."""
+    """A line of a log; file: index of the file; text: without prefixes."""
 
     file: int
     line: int
@@ -34,13 +34,13 @@ class Place:
 
 @dataclass
 class Found:
-    """One fault, or (`fault` is None) one error that is not known, in all logs.
+    """One problem, or (problem is None) one unknown error, in all logs.
 
-    `first`: the first place in each file. `sources`: the processes, as far as the lines name them. `patches`: those
-    whose symptoms were seen.
+    first: the first place in each file. sources: the processes, as far as the lines name them. patches: those whose
+    symptoms were seen.
     """
 
-    fault: Fault | None
+    problem: Problem | None
     count: int = 0
     first: dict[int, Place] = field(default_factory=dict)
     sources: set[str] = field(default_factory=set)
@@ -57,7 +57,7 @@ class Found:
 
 @dataclass
 class File:
-    """A file as far as it was read: bytes (unpacked) and lines; `trouble`: why not to its end, "" where it was."""
+    """A file as far as it was read; size: unpacked bytes; trouble: why it was not read completely, else ""."""
 
     name: str
     size: int = 0
@@ -66,17 +66,17 @@ class File:
 
 
 class Reading:
-    """What some logs show. `known` by id of the fault, `unknown` by the error without its numbers."""
+    """What some logs show. known: by id of the problem; unknown: by the error with its numbers replaced."""
 
     def __init__(self) -> None:
         self.files: list[File] = []
         self.known: dict[str, Found] = {}
         self.unknown: dict[str, Found] = {}
         self.versions = Versions()
-        self._literals = faults.literals() | {TRACEBACK, *LITERALS}
+        self._literals = problems.literals() | {TRACEBACK, *LITERALS}
 
     def read(self, name: str) -> None:
-        """Reads one more file, "-" for standard input; what cannot be read is said in `files`."""
+        """Reads one more file, "-" for standard input; errors are recorded in `files`."""
         file = File(name)
         self.files.append(file)
         one = _OneFile(self, len(self.files) - 1)
@@ -97,8 +97,10 @@ class _OneFile:
     def __init__(self, reading: Reading, file: int) -> None:
         self._reading, self._file = reading, file
         self._cleaner = Cleaner()
-        self._last: dict[tuple[str, str], int] = {}  # fault and process -> the last line that was counted
-        self._chain: dict[str, tuple[bool, str]] = {}  # process -> whether its last chain of errors is known, its first
+        self._last: dict[tuple[str, str], int] = {}  # problem and process -> the last line counted
+        self._chain: dict[
+            str, tuple[bool, str]
+        ] = {}  # process -> whether its last chain of errors is known, and its first error
 
     def look_at(self, excerpt: Excerpt) -> None:
         lines = unboxed(self._cleaner.lines(excerpt.text, excerpt.first))
@@ -107,38 +109,38 @@ class _OneFile:
                 self._reading.versions.look_at(line.text)
         for segment in segments(lines, excerpt.hits, excerpt.ends):
             self._look_at_segment(segment, excerpt.hits)
-        for fault in faults.known():
-            if fault.spread:
+        for problem in problems.known():
+            if problem.spread:
                 for lines_of_all in around(lines, excerpt.hits):
-                    if matches := fault.matches(lines_of_all):
-                        self._count(fault, matches, lines_of_all)
+                    if matches := problem.matches(lines_of_all):
+                        self._count(problem, matches, lines_of_all)
 
     def _look_at_segment(self, segment: Segment, hits: frozenset[int]) -> None:
-        matched = [(fault, matches) for fault in faults.known() if (matches := fault.matches(segment))]
-        special = any(fault.role is Role.CAUSE for fault, _ in matched)
+        matched = [(problem, matches) for problem in problems.known() if (matches := problem.matches(segment))]
+        special = any(problem.role is Role.CAUSE for problem, _ in matched)
         explained = False
-        for fault, matches in matched:
-            explained |= fault.role in (Role.CAUSE, Role.GENERAL) or bool(_of_traceback(matches, segment))
-            if not (special and fault.role is Role.GENERAL):
-                self._count(fault, matches, segment)
+        for problem, matches in matched:
+            explained |= problem.role in (Role.CAUSE, Role.GENERAL) or bool(_of_traceback(matches, segment))
+            if not (special and problem.role is Role.GENERAL):
+                self._count(problem, matches, segment)
         if segment.raised:
             self._follow(segment, segment.raised, explained, hits)
 
-    def _count(self, fault: Fault, matches: _Matches, segment: Segment) -> None:
-        lines = _of_traceback(matches, segment)[-1:]  # once: its frames may hold what its message says
+    def _count(self, problem: Problem, matches: _Matches, segment: Segment) -> None:
+        lines = _of_traceback(matches, segment)[-1:]  # count it once: its frames may contain its message
         if not lines:
             ends = sorted(end for found in matches.values() for _, end in found)
             lines = [segment.line_at(end - 1) for end in ends]
         for line in lines:
-            key = fault.id, line.source
+            key = problem.id, line.source
             if line.number > self._last.get(key, 0):
                 self._last[key] = line.number
-                found = self._reading.known.setdefault(fault.id, Found(fault))
+                found = self._reading.known.setdefault(problem.id, Found(problem))
                 found.add(self._file, line)
                 found.patches |= matches.keys() - {""}
 
     def _follow(self, segment: Segment, raised: Line, known: bool, hits: frozenset[int]) -> None:
-        """Remembers an error that is not known: the first of a chain, unless another one of the chain is known."""
+        """Records an unknown error: the first of a chain, unless another error of the chain is known."""
         unknown = self._reading.unknown
         if segment.chained and raised.source in self._chain:
             chain_known, error = self._chain[raised.source]
@@ -156,7 +158,7 @@ class _OneFile:
 
 
 def _of_traceback(matches: _Matches, segment: Segment) -> list[Line]:
-    """The lines of matches within the segment's traceback, its exception's line for those that go beyond it."""
+    """Returns the lines of matches within the segment's traceback; for matches beyond it, the exception's line."""
     if not (raised := segment.raised):
         return []
     spans = sorted(span for found in matches.values() for span in found)

@@ -1,4 +1,4 @@
-"""Parts of a log that belong together: one traceback of one process, or some lines around what was looked for."""
+"""Related lines of a log: one traceback of one process, or the lines around a hit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .lines import TRACEBACK, Line
 _BEFORE, _AFTER = 500, 60  # lines of the same process around a hit
 _LONGEST = 2000  # lines
 _SHOWN = 300  # characters
-END = "\x04"  # stands behind the last line of a process, in the last excerpt of a log
+END = "\x04"  # appended to the last line of a process in the last excerpt of a log
 _CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
 
 
 @dataclass(frozen=True)
 class Segment:
-    """`chained`: it is the traceback of an exception that was raised while the one before it was handled."""
+    """chained: a traceback that was raised while the one before it was handled. ends: the log ends after it."""
 
     lines: Sequence[Line]
     chained: bool
@@ -36,14 +36,14 @@ class Segment:
         return [0, *accumulate(len(line.text) + 1 for line in self.lines)]
 
     def line_at(self, position: int) -> Line:
-        """The line that this place of the text is in; of a long one what stands around it."""
+        """Returns the line at this position of the text; for a long line, the part around it."""
         number = min(bisect_right(self._starts, position), len(self.lines)) - 1
         line, at = self.lines[number], position - self._starts[number]
         return line._replace(text=line.text[max(0, at - _SHOWN) : at + _SHOWN]) if len(line.text) > _SHOWN else line
 
     @cached_property
     def raised(self) -> Line | None:
-        """The line that names the exception; None where there is no traceback, or not its end."""
+        """The line that names the exception; None if there is no traceback or its end is missing."""
         header = next((place for place, line in enumerate(self.lines) if TRACEBACK in line.text), None)
         if header is None:
             return None
@@ -54,7 +54,7 @@ class Segment:
 
 
 def segments(lines: Sequence[Line], hits: frozenset[int], ends: bool) -> Iterator[Segment]:
-    """The segments of each process that hold a hit, in the order of their first lines."""
+    """Yields the segments of each process that contain a hit, in the order of their first lines."""
     sources: dict[str, list[Line]] = {}
     for line in lines:
         sources.setdefault(line.source, []).append(line)
@@ -63,7 +63,7 @@ def segments(lines: Sequence[Line], hits: frozenset[int], ends: bool) -> Iterato
 
 
 def around(lines: Sequence[Line], hits: frozenset[int]) -> Iterator[Segment]:
-    """The lines of all processes around the hits, as they stand in the log."""
+    """Yields the lines of all processes around the hits, in the order of the log."""
     for begin, end in _spans(lines, hits, 0, len(lines)):
         yield Segment(lines[begin:end], chained=False)
 
@@ -77,9 +77,9 @@ def _of_one_process(lines: Sequence[Line], hits: frozenset[int], ends: bool) -> 
 
 
 def _borders(lines: Sequence[Line]) -> Iterator[int]:
-    """Where a traceback begins, and some lines after its exception.
+    """Yields where a traceback starts, and the position some lines after its exception.
 
-    It does not begin where the one before it is not over: two processes write to the same place, line by line.
+    A header within another traceback starts none: two processes write interleaved lines to the same log.
     """
     inside, over = False, -1
     for place, line in enumerate(lines):
@@ -98,7 +98,7 @@ def _inside_traceback(text: str) -> bool:
 
 
 def _spans(lines: Sequence[Line], hits: frozenset[int], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """From `start` to `stop`: the lines around the hits, where several are near each other in one span."""
+    """Yields spans of lines around the hits from `start` to `stop`; nearby hits share a span."""
     places = [place for place in range(start, stop) if lines[place].number in hits]
     for group in _near(places):
         last = group[-1]

@@ -1,4 +1,4 @@
-"""What a signature declares: what a log shows of one fault, what that is, and what helps."""
+"""What a signature declares: how one problem appears in a log, what it is, and what helps."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from dataclasses import dataclass, field
 
 
 class Role(enum.Enum):
-    """What it says about the job that it is in the log."""
+    """What the problem means for the job."""
 
-    CAUSE = "cause"  # this stopped the job, or made it wrong
-    GENERAL = "general cause"  # the same, where nothing more special is known of the same traceback
-    FOLLOW_UP = "follow-up"  # an error before it, on another rank perhaps, is the cause
-    NOTE = "note"  # the job goes on
+    CAUSE = "cause"  # it stopped the job or made it wrong
+    GENERAL = "general cause"  # the same, unless the traceback matches a more specific one
+    FOLLOW_UP = "follow-up"  # caused by an earlier error, perhaps on another rank
+    NOTE = "note"  # the job continues
 
 
 @dataclass(frozen=True)
 class Signature:
-    """One fault.
+    """One problem.
 
-    pattern: a regular expression, searched in one traceback of one process, or in the lines of one process around what
-        it requires; "" where the symptoms of `patches` say it. It requires a string of at least eight characters.
+    pattern: a regular expression, searched in one traceback of one process, or in the lines of one process around the
+        strings it requires; "" if the symptoms of `patches` are sufficient. It must require a string of at least eight
+        characters.
     title: one line, without a full stop. what, remedy: sentences; `remedy` is what helps besides dsfix.
-    affects: PEP 440 specifiers per distribution, for the reader; the ranges of the patches are added.
-    patches: the ids of those that cure it; their symptoms are this fault, too.
+    affects: PEP 440 specifiers per distribution, to show; the ranges of the patches are added.
+    patches: ids of the patches that fix it; their symptoms indicate this problem, too.
     evidence: links.
     """
 

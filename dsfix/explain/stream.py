@@ -1,4 +1,4 @@
-"""A log as blocks of plain UTF-8, whatever it was written as: gzip, UTF-16, with the colours of a terminal."""
+"""Reads a log as blocks of plain UTF-8: unpacks gzip, converts UTF-16 and removes terminal escape sequences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Union
 
 _BLOCK = 1 << 20  # bytes
-_LONGEST_ESCAPE = 256  # bytes; a longer one is no escape sequence but what the log holds
+_LONGEST_ESCAPE = 256  # bytes; anything longer is content
 # colours and cursor movements; titles and links; sequences of two or three bytes
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")
 _GZIP = b"\x1f\x8b"
@@ -27,17 +27,17 @@ class Unreadable(Exception):
 
 
 def blocks(name: str) -> Iterator[bytes]:
-    """The content of a file, "-" for standard input: blocks not cut at lines, without a terminal's escape sequences.
+    """Yields the content of a file, "-" for standard input, without escape sequences; blocks do not end at lines.
 
     Raises:
-        Unreadable: at once, or after what could be read.
+        Unreadable: at once, or after the readable part.
     """
     with ExitStack() as stack:
         try:
             source = stack.enter_context(open(name, "rb")) if name != "-" else _standard_input()
             yield from _without_escapes(_utf8(_unpacked(source)))
         except (EOFError, gzip.BadGzipFile, zlib.error):
-            raise Unreadable("its compressed data is damaged, or ends too early") from None
+            raise Unreadable("its compressed data is damaged or truncated") from None
         except OSError as error:
             raise Unreadable(error.strerror or str(error)) from None
 
@@ -57,7 +57,7 @@ def _unpacked(file: io.BufferedReader) -> Iterator[bytes]:
 
 
 def _utf8(found: Iterator[bytes]) -> Iterator[bytes]:
-    """What is UTF-16 as UTF-8, anything else as it is."""
+    """Converts UTF-16 to UTF-8; anything else is unchanged."""
     decoder: codecs.IncrementalDecoder | None = None
     for number, block in enumerate(found):
         if number == 0 and (encoding := _utf16(block)):
@@ -66,7 +66,7 @@ def _utf8(found: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _utf16(block: bytes) -> str | None:
-    """The byte order of a file that begins like this: by its mark, else by the zero bytes of Latin letters."""
+    """Returns the encoding of a UTF-16 file that starts like this: by its BOM, else by the zero bytes of Latin letters."""
     if encoding := _UTF16.get(block[:2]):
         return encoding
     start = block[:4096]
@@ -83,7 +83,7 @@ def _without_escapes(found: Iterator[bytes]) -> Iterator[bytes]:
         kept = b""
         if b"\x1b" in block:
             cut = block.rfind(b"\x1b", -_LONGEST_ESCAPE)
-            if cut >= 0 and not _ESCAPE.match(block, cut):  # the rest of it is in the next block
+            if cut >= 0 and not _ESCAPE.match(block, cut):  # it continues in the next block
                 block, kept = block[:cut], block[cut:]
             block = _ESCAPE.sub(b"", block)
         yield block

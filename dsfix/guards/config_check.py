@@ -1,4 +1,4 @@
-"""`DSFIX_CHECK=warn|error`: the config that is given to deepspeed.initialize against the rules of `check`."""
+"""`DSFIX_CHECK=warn|error`: checks the config passed to deepspeed.initialize with the rules of `check`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from ..engine import log
 from ..engine.outcome import Outcome
-from ..engine.process import report
+from ..engine.process import report as patch_reports
 from ..rules import Finding, Level
 from . import GuardError
 from .initialize import Call
@@ -15,14 +15,14 @@ _OVERRIDE = {"optimizer": "optimizer", "scheduler": "lr_scheduler"}  # block of 
 
 
 class ConfigError(GuardError):
-    """DSFIX_CHECK=error: the config has errors; the message names them."""
+    """Under DSFIX_CHECK=error: the config has errors; the message lists them."""
 
 
 def before(call: Call) -> None:
-    """Logs errors and warnings on rank 0; notes are for the command.
+    """Logs errors and warnings on rank 0; only the command prints notes.
 
     Raises:
-        ConfigError: DSFIX_CHECK=error and an error was found.
+        ConfigError: under DSFIX_CHECK=error, if an error is found.
     """
     if call.settings.check == "off" or call.config is None:
         return
@@ -39,18 +39,18 @@ def before(call: Call) -> None:
             in_job=True,
         )
     except ValueError as error:
-        _complain(call, [str(error)], stop=True)
+        _report(call, [str(error)], stop=True)
         return
-    applied = {each.id for each in report() if each.outcome is Outcome.APPLIED}
+    applied = {each.id for each in patch_reports() if each.outcome is Outcome.APPLIED}
     worst = [
-        finding for finding in checked.findings if finding.level is not Level.NOTE and not _cured(finding, applied)
+        finding for finding in checked.findings if finding.level is not Level.NOTE and not _fixed(finding, applied)
     ]
     if worst:
-        _complain(call, list(map(_line, worst)), stop=any(finding.level is Level.ERROR for finding in worst))
+        _report(call, list(map(_line, worst)), stop=any(finding.level is Level.ERROR for finding in worst))
 
 
-def _cured(finding: Finding, applied: set[str]) -> bool:
-    """Whether what the warning is about does not happen in this process, for its patch is in force."""
+def _fixed(finding: Finding, applied: set[str]) -> bool:
+    """Whether a warning is moot, because the patch for it is applied in this process."""
     return finding.level is Level.WARNING and bool(applied.intersection(finding.patches))
 
 
@@ -58,10 +58,10 @@ def _line(finding: Finding) -> str:
     return f"{finding.level.value}: {finding.where or 'config'}: {finding.what} ({finding.remedy}) [{finding.rule}]"
 
 
-def _complain(call: Call, lines: list[str], stop: bool) -> None:
+def _report(call: Call, lines: list[str], stop: bool) -> None:
     message = "the DeepSpeed config: " + "\n  ".join(lines)
     if stop and call.settings.check == "error":
-        raise ConfigError(f"{message}\nDSFIX_CHECK=error stopped this job; DSFIX_CHECK=warn lets it go on")
+        raise ConfigError(f"{message}\nDSFIX_CHECK=error stopped this job; DSFIX_CHECK=warn lets it continue")
     if log.rank() == 0:
         log.warn(message)
 
@@ -79,9 +79,9 @@ def _given(call: Call) -> dict[str, str | bool]:
 
 
 def _world_size(call: Call) -> int | None:
-    """Processes that the batch is divided by; None where a topology of the user's own says it."""
+    """The number of data-parallel processes; None if the user passes a topology."""
     topologies = (call.arguments.get("mpu"), call.arguments.get("mesh_param"), getattr(call.model, "mpu", None))
-    if any(topology is not None for topology in topologies):  # the last one is PipelineModule's
+    if any(topology is not None for topology in topologies):  # the last is that of a PipelineModule
         return None
     import torch
 

@@ -1,9 +1,9 @@
 """Before DistributedDataParallel: a model that was loaded with device_map.
 
-With `device_ids` the whole model has to be on that one device. Without it DDP trains a model that accelerate computes
-on several devices, and rightly, as long as each process has devices of its own. No process can tell that alone: such a
-model passes, with a warning where the machine has too few devices for all its processes, which may be wrong where each
-process sees devices of its own (CUDA_VISIBLE_DEVICES). NCCL stops a job whose processes share a device.
+With `device_ids` the whole model must be on that one device. Without it DDP correctly trains a model that accelerate
+spreads over several devices, provided that processes share no device. No process can tell that alone, so such a model
+passes, with a warning if the machine has too few devices for all its processes. The warning may be wrong if
+CUDA_VISIBLE_DEVICES differs between processes. NCCL stops a job whose processes share a device.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .device_map import OFF, refuse, refuse_offloaded, repair
 if TYPE_CHECKING:
     from .initialize import Call
 
-REMEDY = "Load it without device_map, or with device_map={'': int(os.environ['LOCAL_RANK'])}, onto this rank's device."
+REMEDY = "Load it without device_map, or onto this rank's device with device_map={'': int(os.environ['LOCAL_RANK'])}."
 
 
 def before(call: Call) -> None:
-    """Raises GuardError where the model is not, or not only, on the device that DDP is given, or is offloaded.
+    """Raises GuardError if part of the model is not on the device passed to DDP, or is offloaded.
 
-    Under DSFIX_DEVICE_MAP=repair the hooks and the map are taken off and the model is moved to that device, without
-    `device_ids` to LOCAL_RANK's; what is offloaded is still an error.
+    Under DSFIX_DEVICE_MAP=repair removes the hooks and the map and moves the model to that device, or to LOCAL_RANK's
+    without `device_ids`; an offloaded model is still an error.
     """
     if call.settings.device_map == "off":
         return
@@ -40,7 +40,7 @@ def before(call: Call) -> None:
     devices: Any = getattr(importlib.import_module("torch"), kind, None)
     here = kind if kind == "cpu" else _device(kind, devices, device_ids)
     found = dispatch.find(model, here)
-    # who tells DDP to leave parameters out has taken their placement into his own hands
+    # users who exclude parameters from DDP place them themselves
     if found is None or not parameters.keys().isdisjoint(getattr(model, "_ddp_params_and_buffers_to_ignore", ())):
         return
     refuse_offloaded(found, REMEDY)
@@ -57,11 +57,11 @@ def before(call: Call) -> None:
         if not found.elsewhere(here):
             placed = {name.rpartition(".")[0]: str(parameter.device) for name, parameter in parameters.items()}
             found = dataclasses.replace(found, placed=placed)
-        refuse(found, f"{here}, which DistributedDataParallel is given as device_ids", REMEDY)
+        refuse(found, f"{here}, which was passed to DistributedDataParallel as device_ids", REMEDY)
     elif wrong:
         log.warn(
-            "device_map has put the model on several devices, and this machine has too few of them for each of its "
-            f"processes to have its own: NCCL stops a job whose processes share a device. {REMEDY} {OFF}"
+            "device_map placed the model on several devices, and this machine has too few for each of its processes to "
+            f"have its own: NCCL stops a job whose processes share a device. {REMEDY} {OFF}"
         )
 
 

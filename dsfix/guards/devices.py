@@ -1,4 +1,4 @@
-"""`check_tensors_device`: one clear error where tensors are not all on one device."""
+"""`check_tensors_device`: one clear error if tensors are on different devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN = 5  # names per device in the message
 class DeviceMismatch(RuntimeError):
     """Tensors are on more than one device.
 
-    devices: for each device, as torch writes it, the names of the tensors there: ``{"cuda:0": ["x"], "cpu": ["y"]}``.
+    devices: device, as torch writes it, -> the names of the tensors on it: ``{"cuda:0": ["x"], "cpu": ["y"]}``.
     """
 
     def __init__(self, devices: dict[str, list[str]]) -> None:
@@ -28,20 +28,20 @@ class DeviceMismatch(RuntimeError):
 def check_tensors_device(*tensors: Any, **named: Any) -> None:
     """Raises DeviceMismatch unless all tensors among the arguments are on one device.
 
-    Lists, tuples and mappings are looked into, to any depth; all else that is no tensor is passed over, and so are the
-    lengths of a PackedSequence, which torch keeps on the CPU. The error calls a tensor by its path: ``tensors[0]`` for
-    the first positional argument, ``batch['labels'][0]`` for what was given as ``batch=``.
+    Lists, tuples and mappings are searched recursively; other non-tensors are ignored, and so are the lengths of a
+    PackedSequence, which torch keeps on the CPU. The error names a tensor by its path: ``tensors[0]`` is the first
+    positional argument, ``batch['labels'][0]`` is inside the keyword argument ``batch``.
 
-    Every tensor counts: one on meta, which holds no data, and a 0-dim one on the CPU, which arithmetic takes together
-    with another device's, but `torch.stack` and most other operators do not. Imports nothing and copies nothing.
+    All tensors are checked, including those on meta and 0-dim tensors on the CPU: arithmetic mixes the latter with
+    other devices, but `torch.stack` and most other operators do not. Imports nothing and copies nothing.
     """
     torch = sys.modules.get("torch")
-    if torch is None:  # nobody can have made a tensor
+    if torch is None:  # no tensor can exist
         return
     kind, device = torch.Tensor, None
     values = [*tensors, *named.values()] if named else list(tensors)
     entered: set[int] = set()
-    for value in values:  # grows while it is walked
+    for value in values:  # grows during the iteration
         if isinstance(value, kind):
             if device is None:
                 device = value.device
@@ -55,12 +55,12 @@ def check_tensors_device(*tensors: Any, **named: Any) -> None:
 
 
 def _children(torch: Any, value: Any) -> list[tuple[Any, Any]]:
-    """(index or key, value) of what a container holds; nothing for all else."""
+    """(index or key, value) of the members of a container; empty for anything else."""
     if isinstance(value, (list, tuple)):
         if isinstance(value, torch.nn.utils.rnn.PackedSequence):
             return [("data", value.data)]
         return list(enumerate(value))
-    if isinstance(value, (dict, Mapping)):  # `dict` answers faster
+    if isinstance(value, (dict, Mapping)):  # `dict` is the faster check
         return list(value.items())
     return []
 

@@ -1,6 +1,6 @@
-"""What device_map leaves on a model: accelerate's dispatch hooks and `hf_device_map`; found, told of, and removed.
+"""The traces of device_map on a model, accelerate's dispatch hooks and `hf_device_map`: find, describe, remove.
 
-Nothing is imported to find it. transformers leaves no trace of a map that names one device only (from 5.0 on).
+Finding them imports nothing. transformers 5.0 and later leave no trace of a map with a single device.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import Any
 
 from . import GuardError
 
-_NAMES = 3  # of modules per device that a message shows
+_NAMES = 3  # modules per device in a message
 
 
 @dataclass(frozen=True)
 class Dispatch:
-    """placed: module name -> the device that its hook computes on, as "cuda:1"; parents come before their children.
+    """What device_map did to a model.
 
+    placed: module name -> the device on which its hook computes, e.g. "cuda:1"; parents precede their children.
     offloaded: modules whose weights accelerate keeps elsewhere between calls, or that have a parameter on meta.
-    mapped: the devices that `hf_device_map` names, of all modules that have one.
+    mapped: the devices in the `hf_device_map` of all modules that have one.
     """
 
     model: Any
@@ -29,11 +30,11 @@ class Dispatch:
     mapped: frozenset[str]
 
     def elsewhere(self, device: str) -> bool:
-        """Whether a hook computes on another device than this one."""
+        """Whether some hook computes on another device."""
         return any(each != device for each in self.placed.values())
 
     def describe(self) -> str:
-        """One line per device with the outermost modules that are computed there."""
+        """One line per device with the outermost modules computed on it."""
         return "\n".join(f"  {device}: {listed(names)}" for device, names in self._outermost().items())
 
     def _outermost(self) -> dict[str, list[str]]:
@@ -48,9 +49,9 @@ class Dispatch:
         return found
 
     def remove(self) -> int:
-        """Takes accelerate's dispatch hooks and the map off the model; how many modules had a hook.
+        """Removes accelerate's dispatch hooks and the map; returns the number of modules that had a hook.
 
-        The parameters stay where they are. Raises GuardError where that would not make it a plain model again.
+        The parameters stay where they are. Raises GuardError if the model also has other hooks of accelerate.
         """
         accelerate = importlib.import_module("accelerate.hooks")
         hooked = []
@@ -58,8 +59,8 @@ class Dispatch:
             kinds = {isinstance(hook, accelerate.AlignDevicesHook) for hook in _hooks(module)}
             if len(kinds) > 1 or (name in self.placed and kinds != {True}):
                 raise GuardError(
-                    f"DSFIX_DEVICE_MAP=repair: {name or 'the model'} has a hook of accelerate that device_map has not "
-                    "made, and that would be lost. Load the model without device_map."
+                    f"DSFIX_DEVICE_MAP=repair: {name or 'the model'} has an accelerate hook that device_map did not "
+                    "create and that would be lost. Load the model without device_map."
                 )
             if kinds == {True}:
                 hooked.append(module)
@@ -67,14 +68,14 @@ class Dispatch:
             accelerate.remove_hook_from_module(module)
             forward = vars(module).get("forward")
             if getattr(forward, "__func__", None) is type(module).forward and forward.__self__ is module:
-                del module.forward  # accelerate leaves the class's own method on the module
+                del module.forward  # accelerate leaves the class's method on the module
         for module in self.model.modules():
             vars(module).pop("hf_device_map", None)
         return len(hooked)
 
 
 def find(model: Any, here: str) -> Dispatch | None:
-    """What device_map has left on a model, None where there is nothing; `here` is this rank's device, as "cuda:0"."""
+    """The traces of device_map on a model, or None; `here` is this rank's device, e.g. "cuda:0"."""
     if not hasattr(model, "named_modules"):
         return None
     placed: dict[str, str] = {}
@@ -97,7 +98,7 @@ def find(model: Any, here: str) -> Dispatch | None:
 
 
 def label(device: Any, here: str) -> str:
-    """A device as a map or a hook gives it (1, "cuda:1", "cuda", "cpu", "disk", a torch.device) -> "cuda:1", "cpu"."""
+    """A device as a map or hook names it (1, "cuda:1", "cuda", "cpu", "disk", a torch.device) -> "cuda:1", "cpu"."""
     kind = here.partition(":")[0]
     text = str(device)
     if text.isdecimal():
@@ -108,19 +109,19 @@ def label(device: Any, here: str) -> str:
 
 
 def listed(names: list[str] | tuple[str, ...]) -> str:
-    """The first names, and how many more there are."""
+    """The first names, and the number of the others."""
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
     return ", ".join(names[:_NAMES]) + more
 
 
 def _hooks(module: Any) -> Iterator[Any]:
-    # accelerate sets plain attributes; PEFT's wrappers would answer for the model inside them
+    # accelerate sets plain attributes; getattr on a PEFT wrapper would find those of the wrapped model
     hook = vars(module).get("_hf_hook")
     return iter(()) if hook is None else _single(hook)
 
 
 def _single(hook: Any) -> Iterator[Any]:
-    if hasattr(hook, "hooks"):  # a SequentialHook, which may hold others
+    if hasattr(hook, "hooks"):  # a SequentialHook, possibly nested
         for each in hook.hooks:
             yield from _single(each)
     else:

@@ -17,18 +17,18 @@ from ..patch import Wrap
 from . import GuardError
 
 GUARDS: tuple[str, ...] = ("config_check", "device_map", "placement")
-"""Modules of this package, in the order in which they look."""
+"""Modules of this package, in the order in which they run."""
 
 DDP_GUARDS: tuple[str, ...] = ("ddp_device_map",)
 """The same for DistributedDataParallel."""
 
 RANK_GUARDS: tuple[str, ...] = ("rank_check",)
-"""The same for init_distributed, which deepspeed.initialize and zero.Init call before they do anything in common."""
+"""The same for init_distributed, which deepspeed.initialize and zero.Init call before any other collective work."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of deepspeed.initialize, or of another watched function: its arguments by name, dsfix's settings."""
+    """One call of deepspeed.initialize or another watched function: its arguments by name, and dsfix's settings."""
 
     arguments: dict[str, Any]
     settings: Settings
@@ -39,7 +39,7 @@ class Call:
 
     @property
     def config(self) -> Any:
-        """A dict, a path, or None; as DeepSpeed itself looks for it."""
+        """A dict, a path, or None; found as DeepSpeed finds it."""
         config = self.arguments.get("config")
         if config is None:
             config = self.arguments.get("config_params")
@@ -87,31 +87,31 @@ class Watch:
 
 
 def _wrapper(names: tuple[str, ...], settings: Settings) -> Callable[..., Any]:
-    """What stands in for a function that these guards look at. It raises what they raise: GuardError."""
+    """The wrapper that runs these guards around a function. It raises their GuardErrors."""
 
     def call(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         try:
             made = Call(inspect.signature(wrapped).bind(*args, **kwargs).arguments, settings)
-        except TypeError:  # the function says it better
+        except TypeError:  # the call below raises a better error
             return wrapped(*args, **kwargs)
         guards = list(names)
-        _ask(guards, "before", made)
+        _run(guards, "before", made)
         result = wrapped(*args, **kwargs)
-        _ask(guards, "after", made, result)
+        _run(guards, "after", made, result)
         return result
 
     return call
 
 
-def _ask(guards: list[str], question: str, *arguments: Any) -> None:
-    """Puts the question to each guard; one that fails is asked no more."""
+def _run(guards: list[str], when: str, *arguments: Any) -> None:
+    """Calls `before` or `after` of each guard; one that fails is removed from the list."""
     for name in list(guards):
         try:
             guard = importlib.import_module(f"{__package__}.{name}")
-            if hasattr(guard, question):
-                getattr(guard, question)(*arguments)
+            if hasattr(guard, when):
+                getattr(guard, when)(*arguments)
         except GuardError:
             raise
         except Exception as error:
             guards.remove(name)
-            log.warn(f"the guard {name} failed and is left out: {type(error).__name__}: {error}")
+            log.warn(f"the guard {name} failed and is skipped: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""After `deepspeed.initialize`: the placement report, as DSFIX_PLACEMENT says (warn, error, move or off)."""
+"""After `deepspeed.initialize`: the placement report, handled according to DSFIX_PLACEMENT (warn, error, move, off)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .initialize import Call
 from .placement_report import PlacementReport, move_buffers, placement_report
 
 SHOWN = 20
-"""So many tensors are named."""
+"""The number of tensors that a message names."""
 
 
 class PlacementError(GuardError):
-    """Under DSFIX_PLACEMENT=error: a parameter or a buffer is not where the engine expects it."""
+    """Under DSFIX_PLACEMENT=error: a parameter or buffer is not on the expected device."""
 
 
 def after(call: Call, result: tuple[Any, ...]) -> None:
-    """Warns; or raises PlacementError on each rank that has a reason, or moves the buffers.
+    """Warns about misplaced tensors, moves the buffers, or raises PlacementError on each affected rank.
 
-    Plain attributes alone stop no job: only the model knows whether its forward pass moves them.
+    Plain attributes alone do not stop a job: only the model knows whether its forward pass moves them.
     """
     mode = call.settings.placement
     if mode == "off":
@@ -28,23 +28,23 @@ def after(call: Call, result: tuple[Any, ...]) -> None:
     engine = result[0]
     report = placement_report(engine)
     if mode == "error" and any(each.kind != "attribute" for each in report):
-        raise PlacementError(f"{report.text(SHOWN)}\nDSFIX_PLACEMENT=warn lets the job go on")
+        raise PlacementError(f"{report.text(SHOWN)}\nDSFIX_PLACEMENT=warn lets the job continue")
     if mode == "move":
         moved, report = move_buffers(engine.module, report)
         moved = _for_this_rank(moved, engine)
         if moved:
-            say = log.warn if log.rank() else log.inform
-            say(f"{_who()}moved {len(moved)} buffer{'s' if len(moved) > 1 else ''} to {moved.device}: {_paths(moved)}")
+            emit = log.warn if log.rank() else log.inform
+            emit(f"{_who()}moved {len(moved)} buffer{'s' if len(moved) > 1 else ''} to {moved.device}: {_paths(moved)}")
     report = _for_this_rank(report, engine)
     if report:
         log.warn(f"{_who()}{report.text(SHOWN)}")
 
 
 def _for_this_rank(report: PlacementReport, engine: Any) -> PlacementReport:
-    """What this rank is to log, so that a job says each thing once.
+    """The part that this rank logs, so that a job logs everything once.
 
-    Rank 0 tells all, and so does the first rank of each stage of a pipeline, which has modules of its own. Rank 1 tells
-    what rank 0 cannot see: what was put on an accelerator by number, "cuda:0", is astray from rank 1 on.
+    Rank 0 logs everything, as does the first rank of each pipeline stage, which has its own modules. Rank 1 logs what
+    rank 0 cannot see: a tensor placed explicitly on "cuda:0" is misplaced only on ranks other than 0.
     """
     rank = log.rank()
     if rank == 0 or (engine.pipeline_parallelism and engine.grid.get_data_parallel_id() == 0):

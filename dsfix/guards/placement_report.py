@@ -1,4 +1,4 @@
-"""The placement report: which of a model's tensors are not where the engine expects them, and why."""
+"""The placement report: which of a model's tensors are not on the expected device, and why."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .tensors import Held, held_by
 if TYPE_CHECKING:
     import torch
 
-# the modules of Qwen-Omni models that speak
+# modules of Qwen-Omni models that generate audio
 _AUDIO_OUTPUT = {"talker", "token2wav", "code2wav"}
 _AUDIO_HINT = (
-    "the audio output of a Qwen-Omni model: with ms-swift, ENABLE_AUDIO_OUTPUT=0 leaves it out "
+    "the audio output of a Qwen-Omni model: with ms-swift, ENABLE_AUDIO_OUTPUT=0 disables it "
     "(https://github.com/modelscope/ms-swift/issues/3824)"
 )
 
@@ -27,32 +27,32 @@ class _Cause(NamedTuple):
 
 
 _UNKNOWN_TO_ZERO = _Cause(
-    "without ds_id: attached after deepspeed.initialize, so that ZeRO-3 neither partitions nor steps it",
+    "no ds_id: attached after deepspeed.initialize, so ZeRO-3 neither partitions nor updates it",
     "attach it before deepspeed.initialize",
 )
 _LEFT_BEHIND = _Cause(
-    "the engine moves nothing of a model made under zero.Init, which itself places only what tensor, empty, zeros, "
-    "ones, full, arange, eye and randn create inside it without device=",
-    "DSFIX_PLACEMENT=move moves such buffers at deepspeed.initialize; or create them with device=",
+    "the engine does not move a model created under zero.Init, which places only what tensor, empty, zeros, ones, "
+    "full, arange, eye and randn create inside it without device=",
+    "set DSFIX_PLACEMENT=move to move such buffers at deepspeed.initialize, or create them with device=",
 )
 _LATE = _Cause(
-    "attached, replaced or moved after deepspeed.initialize, which does not look again",
-    "module.to(engine.device) after it is attached",
+    "attached, replaced or moved after deepspeed.initialize",
+    "call module.to(engine.device) after attaching it",
 )
 _PLAIN = _Cause(
-    "a plain attribute, which neither .to() nor the engine moves: right only if forward() moves it",
+    "a plain attribute, which neither .to() nor the engine moves: correct only if forward() moves it",
     "register_buffer(name, tensor, persistent=False)",
 )
-_ASTRAY = _Cause("not moved there, or moved away since", "model.to(device)")
+_NOT_MOVED = _Cause("never moved there, or moved away later", "model.to(device)")
 
 
 @dataclass(frozen=True)
 class Misplaced:
-    """A tensor that is not where it is expected.
+    """A tensor that is not on the expected device.
 
     module: the path of its module, "" for the model itself; name: its name there, ``scale`` or, in a container,
     ``scales[0]``; kind: "parameter", "buffer" or "attribute" (a plain tensor attribute); dtype, device: "float32",
-    "cpu"; why, remedy: a clause each.
+    "cpu"; why, remedy: short texts.
     """
 
     module: str
@@ -74,9 +74,9 @@ class Misplaced:
 
 @dataclass(frozen=True)
 class PlacementReport:
-    """What `placement_report` found; false where all is in place. As a string the whole list.
+    """The result of `placement_report`: false if no tensor is misplaced; as a string, the whole list.
 
-    device: where tensors are expected, as torch writes it; "" where none are expected anywhere.
+    device: the expected device, as torch writes it; "" if none is expected.
     """
 
     device: str
@@ -92,10 +92,10 @@ class PlacementReport:
         return self.text()
 
     def text(self, limit: int = sys.maxsize) -> str:
-        """The report, with no more than `limit` tensors by name."""
+        """The report, naming at most `limit` tensors."""
         if not self.misplaced:
-            return f"all tensors are on {self.device}" if self.device else "no tensor is expected anywhere"
-        lines = [f"{len(self)} tensor{'s are' if len(self) > 1 else ' is'} not where expected ({self.device}):"]
+            return f"all tensors are on {self.device}" if self.device else "no device is expected"
+        lines = [f"{len(self)} tensor{'s are' if len(self) > 1 else ' is'} not on the expected device ({self.device}):"]
         groups: dict[_Cause, list[Misplaced]] = {}
         for each in self.misplaced:
             groups.setdefault(_Cause(each.why, each.remedy), []).append(each)
@@ -103,7 +103,7 @@ class PlacementReport:
             shown, limit = group[:limit], max(limit - len(group), 0)
             lines += [f"  {each}" for each in shown]
             if len(shown) < len(group):
-                lines.append(f"  and {len(group) - len(shown)} more: print(dsfix.placement_report(engine)) has all")
+                lines.append(f"  and {len(group) - len(shown)} more: print(dsfix.placement_report(engine)) lists all")
             lines += [f"    why: {cause.why}", f"    remedy: {cause.remedy}"]
         parts = {part for each in self.misplaced for part in each.module.split(".")}
         if parts & _AUDIO_OUTPUT:
@@ -112,20 +112,20 @@ class PlacementReport:
 
 
 def placement_report(engine_or_model: Any, device: Any = None) -> PlacementReport:
-    """Every parameter, buffer and plain tensor attribute that is not where it is expected.
+    """Lists every parameter, buffer and plain tensor attribute that is not on the expected device.
 
-    Expected is `device`; where that is None, the engine's device, and for a model without an engine the device of most
-    of its elements (of a model made under zero.Init, the one that ZeRO-3 gathers on). A parameter that ZeRO-3 does not
-    know is reported wherever it is. A tensor with several names is reported once; the members of a list, tuple or dict
-    of tensors are attributes. Reads no tensor's values and waits for no device.
+    The expected device is `device`; if that is None, the engine's device, and for a model without an engine the device
+    of most of its elements (for a model created under zero.Init, the device on which ZeRO-3 gathers). A parameter
+    unknown to ZeRO-3 is always reported. A tensor with several names is reported once; the members of a list, tuple or
+    dict of tensors are attributes. Reads no tensor values and does not synchronize.
 
-    Not reported, for it is right or cannot be told: tensors on meta, or offloaded by DeepSpeed; what an engine with
-    dont_change_device, or below ZeRO-3 a class with an `_apply` of its own, leaves where it is; of the attributes the
-    0-dim ones on the CPU, which arithmetic takes, copies of a buffer called ``original_…``, what a hook computes anew
-    before each forward pass (weight_norm), and those of transformers' and DeepSpeed's own classes.
+    Not reported, because it is correct or cannot be decided: tensors on meta or offloaded by DeepSpeed; what an engine
+    with dont_change_device, or below ZeRO-3 a class that overrides `_apply`, leaves in place; and these attributes:
+    0-dim tensors on the CPU, which arithmetic accepts, copies of a buffer named ``original_...``, tensors that a hook
+    recomputes before each forward pass (weight_norm), and those of classes of transformers and DeepSpeed.
 
     Raises:
-        TypeError: it is neither an engine nor a torch.nn.Module.
+        TypeError: the argument is neither an engine nor a torch.nn.Module.
     """
     import torch
 
@@ -153,9 +153,9 @@ def placement_report(engine_or_model: Any, device: Any = None) -> PlacementRepor
 
 
 def move_buffers(model: torch.nn.Module, report: PlacementReport) -> tuple[PlacementReport, PlacementReport]:
-    """Moves the report's buffers to its device; returns what was moved, and what is left where it was.
+    """Moves the buffers in the report to its device; returns what was moved, and the rest.
 
-    A buffer stays the tensor that it is, so that whoever else holds it sees it moved.
+    A buffer stays the same tensor, so other references to it see the move.
     """
     moved: list[Misplaced] = []
     left: list[Misplaced] = []
@@ -167,13 +167,13 @@ def move_buffers(model: torch.nn.Module, report: PlacementReport) -> tuple[Place
         try:
             buffer.data = buffer.data.to(report.device)
             moved.append(each)
-        except RuntimeError as error:  # out of memory; a kind of tensor that cannot change its device
+        except RuntimeError as error:  # out of memory, or a tensor subclass that cannot change its device
             left.append(replace(each, why=f"could not be moved: {error}"))
     return PlacementReport(report.device, tuple(moved)), PlacementReport(report.device, tuple(left))
 
 
 def _main_device(tensors: list[Held]) -> torch.device | None:
-    """Where a model without an engine is expected to be."""
+    """The expected device of a model without an engine."""
     elements: Counter[torch.device] = Counter()
     for each in tensors:
         if hasattr(each.tensor, "ds_id"):
@@ -184,7 +184,7 @@ def _main_device(tensors: list[Held]) -> torch.device | None:
 
 
 def _cause(held: Held, device: torch.device | None, in_engine: bool, zero3: bool) -> _Cause | None:
-    """Why a tensor is not where it is expected; None where it is."""
+    """Why a tensor is not on the expected device; None if it is."""
     tensor = held.tensor
     has_ds_id = hasattr(tensor, "ds_id")
     partitioned = has_ds_id and tensor.numel() == 0
@@ -196,15 +196,15 @@ def _cause(held: Held, device: torch.device | None, in_engine: bool, zero3: bool
         return None
     if held.kind == "attribute":
         return None if tensor.dim() == 0 and tensor.device.type == "cpu" else _PLAIN
-    if zero3 and held.kind == "buffer" and (not in_engine or _there_at_initialize(held.module)):
+    if zero3 and held.kind == "buffer" and (not in_engine or _present_at_initialize(held.module)):
         return _LEFT_BEHIND
     if not in_engine:
-        return _ASTRAY
+        return _NOT_MOVED
     return None if held.own_apply and not zero3 else _LATE
 
 
-def _there_at_initialize(module: torch.nn.Module) -> bool:
-    return "_external_params" in vars(module)  # ZeRO-3 gives it to each module that it finds
+def _present_at_initialize(module: torch.nn.Module) -> bool:
+    return "_external_params" in vars(module)  # ZeRO-3 sets it on each module that it finds
 
 
 def _described(held: Held, cause: _Cause) -> Misplaced:

@@ -1,16 +1,16 @@
 """After init_distributed: do all ranks run the same dsfix, DeepSpeed and torch with the same patches?
 
-deepspeed.initialize, zero.Init and accelerate call init_distributed before they do anything that all ranks do together,
-so here a difference is one error on all ranks, where later it would be a hang or weights that differ in silence.
+deepspeed.initialize, zero.Init and accelerate call init_distributed before any other collective work, so a difference
+is one error on all ranks here; later it would be a hang or silently different weights.
 
-The ranks compare through the store of the process group's rendezvous, and not by a collective. A rank without dsfix
-takes part in neither; but for a key that nobody has set one can wait with a time limit, and name its rank, whereas a
-collective would be answered by the first one of DeepSpeed. The store is the same for every backend and device. Each
-rank sets one digest; rank 0 reads them all and sets the verdict, for which the others wait.
+The ranks compare through the store of the process group's rendezvous, not by a collective. A rank without dsfix takes
+part in neither, but a rank can wait for a missing key with a time limit and name the missing rank, whereas a collective
+would be matched by the first one of DeepSpeed. The store works with every backend and device. Each rank sets one
+digest; rank 0 reads them all and sets the verdict, for which the others wait.
 
-torch's elastic agent may keep one store for all tries of a job (https://github.com/pytorch/pytorch/issues/135712), so
-what a rank finds there may be of ranks that have died. Only the first word of rank 0 stands under a key that is the
-same in all tries; whoever answers it tells a token of its own, and takes a verdict that is addressed to it.
+torch's elastic agent may keep one store for all attempts of a job (https://github.com/pytorch/pytorch/issues/135712),
+so keys may be left over from dead ranks. Only the announcement of rank 0 is under a key shared by all attempts; a rank
+answers it with its own token and accepts only a verdict addressed to that token.
 """
 
 from __future__ import annotations
@@ -32,44 +32,46 @@ if TYPE_CHECKING:
     from .initialize import Call
 
 PATIENCE = timedelta(seconds=60)
-"""After so long the log says which ranks are missing."""
+"""After this time the log names the missing ranks."""
 
-_AGAIN = timedelta(seconds=1)  # after so long a rank looks whether it has answered a rank 0 that has died
-_FIRST = "0"  # the key under which rank 0 speaks first
-_HOSTS = 3  # that an error names
+_POLL = timedelta(seconds=1)  # how often a rank checks whether rank 0 has been replaced by a new one
+_ANNOUNCEMENT = "0"  # the key of rank 0's announcement
+_HOSTS = 3  # hosts that an error names
 _ADVICE = (
-    "Remedy: the same packages and DSFIX_ variables on all hosts; DSFIX_RANK_CHECK=0 on all ranks lets the job go on"
+    "Remedy: the same packages and DSFIX_ variables on all hosts; DSFIX_RANK_CHECK=0 on all ranks disables this check"
 )
 _compared: Any = None  # a weak reference to the process group whose ranks have been compared
 
 
 class RankError(GuardError):
-    """The ranks of the job differ: the same message on each that has dsfix."""
+    """The ranks of the job differ; the message is the same on all ranks with dsfix."""
 
 
 def after(call: Call, _: Any) -> None:
     """Compares the ranks of the default process group, once.
 
     Raises:
-        RankError: they differ, or one has not taken part within the time limit of the process group.
+        RankError: they differ, or a rank does not take part within the time limit of the process group.
     """
     global _compared
     distributed: Any = importlib.import_module("torch.distributed")
     if not call.settings.rank_check or not distributed.is_initialized() or distributed.get_world_size() == 1:
         return
     group = distributed.group.WORLD
-    store = distributed.distributed_c10d._get_default_store()  # there is no public way to it
+    store = distributed.distributed_c10d._get_default_store()  # torch has no public function for it
     if store is None or (_compared is not None and _compared() is group):  # MPI has no store
         return
     _compared = weakref.ref(group)
-    meeting = Meeting(distributed.PrefixStore("dsfix", store), distributed.get_rank(), distributed.get_world_size())
-    verdict = meeting.verdict(Statement.here())
+    comparison = Comparison(
+        distributed.PrefixStore("dsfix", store), distributed.get_rank(), distributed.get_world_size()
+    )
+    verdict = comparison.verdict(Statement.here())
     if verdict:
         raise RankError(f"{verdict}\n{_ADVICE}")
 
 
-class Meeting:
-    """One comparison; `store` is a torch.distributed.Store whose keys nobody else uses."""
+class Comparison:
+    """One comparison of all ranks; `store` is a torch.distributed.Store that nothing else uses."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self.store, self.rank, self.size = store, rank, size
@@ -77,75 +79,75 @@ class Meeting:
         self.token = os.urandom(8).hex()
 
     def verdict(self, mine: Statement) -> str:
-        """In what the ranks differ, in words, "" where they do not; the same on all ranks."""
-        return self._ask(mine) if self.rank else self._decide(mine)
+        """The differences between the ranks as text, "" if there are none; the same on all ranks."""
+        return self._answer(mine) if self.rank else self._decide(mine)
 
-    def _ask(self, mine: Statement) -> str:
-        if self._missing({_FIRST: 0}):
+    def _answer(self, mine: Statement) -> str:
+        if self._missing({_ANNOUNCEMENT: 0}):
             return self._absent([0])
-        until = time.monotonic() + (self.limit + 2 * PATIENCE).total_seconds()  # rank 0 may wait as long for another
+        until = time.monotonic() + (self.limit + 2 * PATIENCE).total_seconds()  # rank 0 may wait for others
         answered = ""
         while time.monotonic() < until:
-            token, digest = self._get(_FIRST).split()
+            token, digest = self._get(_ANNOUNCEMENT).split()
             if token != answered:
                 if digest != mine.digest:
                     self.store.set(f"{token}/{mine.digest}", mine.to_json())
                 self.store.set(f"{token}/{self.rank}", f"{self.token} {mine.digest} {socket.gethostname()}")
                 answered = token
-            if not self._wait([self.token], _AGAIN):
+            if not self._wait([self.token], _POLL):
                 verdict = self._get(self.token)
                 self.store.set(f"{self.token}/read", "")
                 return verdict
         return self._absent([0])
 
     def _decide(self, mine: Statement) -> str:
-        self.store.set(_FIRST, f"{self.token} {mine.digest}")
+        self.store.set(_ANNOUNCEMENT, f"{self.token} {mine.digest}")
         missing = self._missing({f"{self.token}/{rank}": rank for rank in range(1, self.size)})
         present = [rank for rank in range(1, self.size) if rank not in missing]
-        said = {rank: self._get(f"{self.token}/{rank}").split() for rank in present}
-        verdict = ""  # where this fails, the others need not wait
+        answers = {rank: self._get(f"{self.token}/{rank}").split() for rank in present}
+        verdict = ""  # if the next line fails, the others must not wait
         try:
-            verdict = self._judge(mine, said, missing)
+            verdict = self._judge(mine, answers, missing)
         finally:
-            for token, *_ in said.values():
+            for token, *_ in answers.values():
                 self.store.set(token, verdict)
-        if verdict:  # the end of rank 0 may be that of the store
-            self._wait([f"{token}/read" for token, *_ in said.values()], PATIENCE)
+        if verdict:  # the store may end with rank 0
+            self._wait([f"{token}/read" for token, *_ in answers.values()], PATIENCE)
         return verdict
 
-    def _judge(self, mine: Statement, said: dict[int, list[str]], missing: list[int]) -> str:
+    def _judge(self, mine: Statement, answers: dict[int, list[str]], missing: list[int]) -> str:
         hosts = {0: socket.gethostname()}
         ranks = {mine.digest: [0]}
-        for rank, (_, digest, host) in said.items():
+        for rank, (_, digest, host) in answers.items():
             hosts[rank] = host
             ranks.setdefault(digest, []).append(rank)
         groups: list[Group] = [(ranks.pop(mine.digest), mine)]
         groups += [(where, Statement.from_json(self._get(f"{self.token}/{each}"))) for each, where in ranks.items()]
         lines = [f"  {_named(where, hosts)}: {'; '.join(what)}" for where, what in differences(groups).items()]
-        found = ["the ranks of this job are not alike, which ends in a hang or in weights that differ:", *lines]
+        found = ["the ranks of this job differ, which would cause a hang or different weights:", *lines]
         return "\n".join([*(found if lines else []), *([self._absent(missing)] if missing else [])])
 
     def _missing(self, keys: dict[str, int]) -> list[int]:
-        """Waits for the keys of these ranks as long as a collective would; returns those that have not taken part."""
+        """Waits for the keys of these ranks as long as a collective would; returns the missing ranks."""
         missing = self._wait(list(keys), min(PATIENCE, self.limit))
         if missing and self.limit > PATIENCE:
-            if self.rank <= 1:  # one voice in the log; rank 1 speaks where rank 0 is missing
+            if self.rank <= 1:  # one log line; rank 1 logs it if rank 0 is missing
                 late = _ranks(keys[key] for key in missing)
-                log.warn(f"no sign of {late}: late, or without dsfix; waiting for {self._time}")
+                log.warn(f"no answer from {late}: late, or without dsfix; waiting for {self._time}")
             missing = self._wait(missing, self.limit - PATIENCE)
         return [keys[key] for key in missing]
 
     def _wait(self, keys: list[str], limit: timedelta) -> list[str]:
         try:
             self.store.wait(keys, limit)
-        except RuntimeError:  # the time is up; or there is no store any more, which `check` will say
+        except RuntimeError:  # timed out; if the store is gone, `check` raises
             return [key for key in keys if not self.store.check([key])]
         return []
 
     def _absent(self, ranks: list[int]) -> str:
         return (
-            f"no sign of {_ranks(ranks)} for {self._time}: without dsfix, with DSFIX_DISABLE=1 or DSFIX_RANK_CHECK=0, "
-            "or stuck."
+            f"no answer from {_ranks(ranks)} in {self._time}: without dsfix, with DSFIX_DISABLE=1 or "
+            "DSFIX_RANK_CHECK=0, or stuck."
         )
 
     @property

@@ -1,4 +1,4 @@
-"""What one rank says of itself, and in what the ranks of a job differ; needs neither torch nor a process group."""
+"""What one rank reports about itself, and how the ranks of a job differ; needs neither torch nor a process group."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .. import __version__
 from ..engine import process, versions
 from ..engine.outcome import Outcome
 
-_CURED = {Outcome.APPLIED.value, Outcome.PENDING.value}
+_FIXED = {Outcome.APPLIED.value, Outcome.PENDING.value}
 _ABSENT = "not in the catalogue"
-_LEFT_OUT = {Outcome.DISABLED.value, _ABSENT}  # wherever the module is imported later
-_NOT_CURED = _LEFT_OUT | {Outcome.DRIFTED.value, Outcome.CONFLICT.value, Outcome.FAILED.value}
-_SHOWN = 5  # patches of one sort that are named
+_NEVER_APPLIED = {Outcome.DISABLED.value, _ABSENT}  # even once the module is imported
+_NOT_FIXED = _NEVER_APPLIED | {Outcome.DRIFTED.value, Outcome.CONFLICT.value, Outcome.FAILED.value}
+_SHOWN = 5  # patches that are named per difference
 
 
 @dataclass(frozen=True)
 class Statement:
-    """versions: distribution -> version; outcomes: patch id -> outcome; reasons: of those that leave a bug there."""
+    """versions: distribution -> version; outcomes: patch id -> outcome; reasons: of unfixed bugs."""
 
     versions: Mapping[str, str]
     outcomes: Mapping[str, str]
@@ -28,17 +28,17 @@ class Statement:
 
     @classmethod
     def here(cls) -> Statement:
-        """This process's."""
+        """The statement of this process."""
         reports = process.report()
         return cls(
             {"dsfix": __version__, **{name: versions.installed(name) or "" for name in ("deepspeed", "torch")}},
             {each.id: each.outcome.value for each in reports},
-            {each.id: each.reason for each in reports if each.outcome.value in _NOT_CURED},
+            {each.id: each.reason for each in reports if each.outcome.value in _NOT_FIXED},
         )
 
     @property
     def digest(self) -> str:
-        """The same on two ranks that do not differ; reasons may name paths, and are left out."""
+        """Equal on ranks that do not differ; excludes reasons, which may contain paths."""
         return hashlib.sha256(json.dumps([self.versions, self.outcomes]).encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
@@ -50,14 +50,14 @@ class Statement:
 
 
 Group = tuple[list[int], Statement]
-"""The ranks that say the same, in order, and what they say."""
+"""Ranks with equal statements, in order, and the statement."""
 
 
 def differences(groups: list[Group]) -> dict[tuple[int, ...], list[str]]:
-    """Ranks -> in what they differ from most others; empty where all are alike.
+    """Ranks -> how they differ from most others; empty if no ranks differ.
 
-    Not a difference: a module that some ranks have not imported yet (`pending`), a bug that is not there on some
-    (`not-affected`, `already-fixed`), and `too-late`, of which the rank itself has warned.
+    Not a difference: a module that some ranks have not imported yet (`pending`), a bug that some ranks do not have
+    (`not-affected`, `already-fixed`), and `too-late`, about which the rank itself has warned.
     """
     found: dict[str, list[int]] = {}
     for ranks, text in (*_versions(groups), *_patches(groups)):
@@ -80,20 +80,20 @@ def _versions(groups: list[Group]) -> Iterator[tuple[list[int], str]]:
 
 
 def _patches(groups: list[Group]) -> Iterator[tuple[list[int], str]]:
-    sorts: dict[tuple[int, str, str, str], list[str]] = {}  # of difference; group and texts -> patches
+    kinds: dict[tuple[int, str, str, str], list[str]] = {}  # group and texts -> patches
     for patch_id in dict.fromkeys(each for _, statement in groups for each in statement.outcomes):
         outcomes = [statement.outcomes.get(patch_id, _ABSENT) for _, statement in groups]
         if not _unlike(set(outcomes)):
             continue
-        cured = [number for number, outcome in enumerate(outcomes) if outcome in _CURED]
-        not_cured = [number for number, outcome in enumerate(outcomes) if outcome in _NOT_CURED]
+        fixed = [number for number, outcome in enumerate(outcomes) if outcome in _FIXED]
+        not_fixed = [number for number, outcome in enumerate(outcomes) if outcome in _NOT_FIXED]
         few, most = sorted(
-            (cured, not_cured), key=lambda side: _weight([r for number in side for r in groups[number][0]])
+            (fixed, not_fixed), key=lambda side: _weight([r for number in side for r in groups[number][0]])
         )
         for number in few:
             why = groups[number][1].reasons.get(patch_id, "")
-            sorts.setdefault((number, outcomes[number], why, outcomes[most[0]]), []).append(patch_id)
-    for (number, outcome, why, usual), ids in sorts.items():
+            kinds.setdefault((number, outcomes[number], why, outcomes[most[0]]), []).append(patch_id)
+    for (number, outcome, why, usual), ids in kinds.items():
         more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
         yield (
             groups[number][0],
@@ -102,12 +102,12 @@ def _patches(groups: list[Group]) -> Iterator[tuple[list[int], str]]:
 
 
 def _unlike(outcomes: set[str]) -> bool:
-    """Whether some ranks have, or will have, a cure that others certainly lack."""
-    return (Outcome.APPLIED.value in outcomes and bool(outcomes & _NOT_CURED)) or (
-        Outcome.PENDING.value in outcomes and bool(outcomes & _LEFT_OUT)
+    """Whether some ranks have, or will have, a fix that others certainly lack."""
+    return (Outcome.APPLIED.value in outcomes and bool(outcomes & _NOT_FIXED)) or (
+        Outcome.PENDING.value in outcomes and bool(outcomes & _NEVER_APPLIED)
     )
 
 
 def _weight(ranks: list[int]) -> tuple[int, bool]:
-    """What most ranks say is usual; of two halves, what rank 0 says."""
+    """Most ranks decide what is usual; in a tie, the side of rank 0."""
     return len(ranks), 0 in ranks

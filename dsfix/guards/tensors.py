@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import torch
 
-# packages whose modules move their plain attributes themselves: they are used with every placement there is
+# packages whose modules move their plain attributes themselves
 _SELF_MOVING = ("deepspeed", "transformers")
 _REGISTERS = ("_parameters", "_buffers", "_modules")
 
 
 class Held(NamedTuple):
-    """A tensor and where it is held.
+    """A tensor and the module that holds it.
 
     path: of the module, "" for the model itself; name: ``scale`` or, in a container, ``scales[0]``; kind: "parameter",
-    "buffer" or "attribute"; own_apply: the module, or one around it, decides what `.to()` does to it.
+    "buffer" or "attribute"; own_apply: the module's class, or that of one around it, overrides `_apply`, hence `.to()`.
     """
 
     path: str
@@ -29,7 +29,7 @@ class Held(NamedTuple):
 
 
 def held_by(model: torch.nn.Module) -> Iterator[Held]:
-    """Each tensor once, by its first path; parameters and buffers first. A module in a plain list is not entered."""
+    """Each tensor once, by its first path; parameters and buffers first. Modules in plain lists are not searched."""
     seen: set[int] = set()
     modules = list(_modules(model))
     for members in (_registered, _plain):
@@ -71,19 +71,19 @@ def _plain(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
     if type(module).__module__.partition(".")[0] in _SELF_MOVING:
         return
     copies = {f"original_{name}" for name, _ in module._buffers.items()}  # in code copied from transformers
-    passed_over = _recomputed(module) | copies
+    ignored = _recomputed(module) | copies
     for name, value in vars(module).items():
         if isinstance(value, torch.Tensor):
-            if name not in passed_over:
+            if name not in ignored:
                 yield name, "attribute", value
         elif isinstance(value, (list, tuple, dict)) and value and name not in _REGISTERS:
             for key, member in value.items() if isinstance(value, dict) else enumerate(value):
-                if not isinstance(member, torch.Tensor):  # and so are the others: a vocabulary is long
+                if not isinstance(member, torch.Tensor):  # nor are the others: a vocabulary is long
                     break
                 yield f"{name}[{key!r}]", "attribute", member
 
 
 def _recomputed(module: torch.nn.Module) -> set[Any]:
-    """The attributes that a hook computes anew before each forward pass: weight_norm, spectral_norm, pruning."""
+    """The attributes that a hook recomputes before each forward pass: weight_norm, spectral_norm, pruning."""
     hooks = module._forward_pre_hooks.values()
     return {getattr(hook, "name", None) or getattr(hook, "_tensor_name", None) for hook in hooks}

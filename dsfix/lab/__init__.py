@@ -1,6 +1,6 @@
-"""What a reproduction needs: a device, ranks, tiny models, a reference. Importing this imports no torch.
+"""Tools for reproductions: a device, ranks, tiny models, a reference. Importing this package does not import torch.
 
-A script that shall run on a GPU or, where there is none, on the emulated CUDA device starts with
+A script that runs on a GPU or, without one, on the emulated CUDA device starts with
 
     from dsfix.lab import use_cuda
     use_cuda()

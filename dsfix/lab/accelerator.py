@@ -1,4 +1,4 @@
-"""Which accelerator DeepSpeed uses: its CUDA class on the emulated device, or its CPU class, both with gloo."""
+"""Chooses DeepSpeed's accelerator: its CUDA class on the emulated device, or its CPU class, both with gloo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packaging.version import Version
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.rank_variables import local_world_size
 
-# DeepSpeed's CPU accelerator imports these two unconditionally up to this release
+# DeepSpeed's CPU accelerator imports these two unconditionally through this release
 LAST_WITH_INTEL = Version("0.14.0")
 INTEL = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
 _COLLECTIVES = (
@@ -28,7 +28,7 @@ _SHARED_MEMORY_BUILDERS = ("ShareMemCommBuilder", "CCLCommBuilder")
 
 
 def deepspeed_version() -> str:
-    """The installed DeepSpeed's version. Raises LabUnavailable where there is none."""
+    """The installed DeepSpeed's version. Raises LabUnavailable if it is not installed."""
     try:
         return importlib.metadata.version("deepspeed")
     except importlib.metadata.PackageNotFoundError:
@@ -36,9 +36,9 @@ def deepspeed_version() -> str:
 
 
 def prepare() -> None:
-    """Before `import deepspeed` without a GPU: imported as "cuda" it looks for a CUDA toolkit."""
+    """Call before `import deepspeed` without a GPU: with the accelerator "cuda" it requires a CUDA toolkit."""
     os.environ["DS_ACCELERATOR"] = "cpu"
-    # without it the CPU accelerator of 0.14 and 0.15 counts NUMA nodes with the program numactl
+    # otherwise the CPU accelerator of 0.14 and 0.15 runs numactl to count NUMA nodes
     os.environ.setdefault("LOCAL_SIZE", str(local_world_size()))
     try:
         version = Version(deepspeed_version())
@@ -52,15 +52,15 @@ def prepare() -> None:
 
 
 def use_emulated_cuda(deepspeed: Any) -> None:
-    """After `import deepspeed`: DeepSpeed's own CUDA accelerator, with gloo for NCCL."""
+    """Call after `import deepspeed`: DeepSpeed's own CUDA accelerator, with gloo in place of NCCL."""
     accelerator = importlib.import_module("deepspeed.accelerator.cuda_accelerator").CUDA_Accelerator()
     accelerator._communication_backend_name = "gloo"
     deepspeed.accelerator.set_accelerator(accelerator)
     _remove_stubs()
 
 
-def answer_nccl_with_gloo() -> None:
-    """After the emulated device was loaded: a process group with NCCL, as accelerate asks for, is gloo's."""
+def replace_nccl_with_gloo() -> None:
+    """Call after loading the emulated device: process groups with NCCL, as accelerate requests, use gloo."""
     from torch.distributed import distributed_c10d
 
     initialize = distributed_c10d.init_process_group
@@ -74,9 +74,9 @@ def answer_nccl_with_gloo() -> None:
 
 
 def use_cpu(deepspeed: Any) -> None:
-    """After `import deepspeed`: its CPU accelerator without the shared-memory collectives, which it would compile.
+    """Call after `import deepspeed`: its CPU accelerator without the shared-memory collectives, which need compiling.
 
-    Collectives have finished when they return: DeepSpeed waits for the last of several only, which is enough on a GPU.
+    Collectives are synchronous: DeepSpeed waits only for the last of several, which suffices on a GPU.
     """
     accelerator = deepspeed.accelerator.get_accelerator()
     accelerator._communication_backend_name = "gloo"
@@ -108,7 +108,7 @@ def _finish_collectives() -> None:
 
 
 def _remove_stubs() -> None:
-    # other packages ask sys.modules whether these are installed
+    # other packages check sys.modules for these
     for name in INTEL:
         module = sys.modules.get(name)
         if module is not None and getattr(module.__spec__, "loader", None) is None:

@@ -1,4 +1,4 @@
-"""What reproductions about checkpoints on disk share."""
+"""Shared code of reproductions about checkpoints on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsfix.patch import CannotTell
 
 
 def train(lab: Lab, engine: Any, batches: Sequence[Sequence[Any]]) -> None:
-    """One step of `engine` with each batch of an MLP."""
+    """Makes one step of `engine` with each batch, for an MLP."""
     mse_loss = lab.torch.nn.functional.mse_loss
     for inputs, targets in batches:
         engine.backward(mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))
@@ -27,7 +27,7 @@ def train(lab: Lab, engine: Any, batches: Sequence[Sequence[Any]]) -> None:
 
 
 def refused(error: UnpicklingError, module: str) -> str:
-    """What torch.load's weights-only mode has refused, where `module` (a file's name) called it; else ""."""
+    """What torch.load refused in weights-only mode when `module` (a file name) called it; else ""."""
     if not any(frame.filename.endswith(f"/{module}.py") for frame in traceback.extract_tb(error.__traceback__)):
         return ""
     if "Weights only load failed" not in str(error):
@@ -37,20 +37,20 @@ def refused(error: UnpicklingError, module: str) -> str:
 
 
 def require_universal_zero3() -> None:
-    """Raise CannotTell where this DeepSpeed has no universal checkpoint of ZeRO-3. Call it first."""
+    """Raises CannotTell if this DeepSpeed has no universal checkpoint for ZeRO-3. Call it first."""
     version = deepspeed_version()
     if Version(version) < Version("0.14.5"):
-        raise CannotTell(f"deepspeed {version} has no universal checkpoint of ZeRO-3")
+        raise CannotTell(f"deepspeed {version} has no universal checkpoint for ZeRO-3")
     load_whole_files()
 
 
 def load_whole_files() -> None:
-    """Let torch >= 2.6 load what releases up to 0.15.4 have saved, a fault of its own. Call it first."""
+    """Lets torch >= 2.6 load checkpoints saved by releases through 0.15.4, a separate bug. Call it first."""
     os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
 
 
 def convert_to_universal(lab: Lab, root: Path, tag: str) -> str:
-    """Convert the checkpoint `tag` below `root` on rank 0, with DeepSpeed's tool; the other ranks wait. The new tag."""
+    """Converts the checkpoint `tag` in `root` with DeepSpeed's tool on rank 0; the others wait. Returns the new tag."""
     converted = f"{tag}_universal"
     lab.torch.distributed.barrier()
     if lab.rank == 0:
@@ -73,10 +73,10 @@ def convert_to_universal(lab: Lab, root: Path, tag: str) -> str:
 
 @dataclass(frozen=True)
 class Resumed:
-    """An engine that has loaded a universal checkpoint after half the steps.
+    """An engine that loaded a universal checkpoint after half the steps.
 
-    rest: the batches of the other half. initial: the parameters before the load. half, whole: plain PyTorch's after
-    half the steps and after all.
+    rest: the batches of the second half. initial: the parameters before loading. half, whole: the parameters of plain
+    PyTorch after half the steps and after all.
     """
 
     engine: Any
@@ -87,18 +87,17 @@ class Resumed:
 
 
 def resume_in_sub_groups(lab: Lab, steps: int, sub_group_size: int) -> Resumed:
-    """Train with ZeRO-3, torch's AdamW and one sub-group, and load the checkpoint into an engine that has several."""
+    """Trains with ZeRO-3, torch's AdamW and one sub-group, and loads the checkpoint into an engine with several."""
     require_universal_zero3()
-    _ = lab.torch
-    from dsfix.lab import models, reference
-
+    models, reference = lab.models, lab.reference
     batches = [models.regression_batch(rank=0, step=step) for step in range(steps)]
     options = {"lr": 0.01, "weight_decay": 0.0}
 
     def expected(count: int) -> dict[str, Any]:
         model = models.MLP()
         done = reference.train(model, [[batch] for batch in batches[:count]], model.loss, "AdamW", **options)
-        return done.parameters
+        parameters: dict[str, Any] = done.parameters
+        return parameters
 
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),

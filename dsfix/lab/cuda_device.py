@@ -1,4 +1,4 @@
-"""A CUDA device for this process: the GPU where there is one, else the emulated device."""
+"""A CUDA device for this process: the GPU if available, else the emulated device."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ EMULATED = "emulated CUDA device"
 
 
 def use_cuda() -> str:
-    """Give this process CUDA devices; call it before torch is imported. Returns what they are, e.g. "NVIDIA H100".
+    """Gives this process CUDA devices; call it before torch is imported. Returns their name, e.g. "NVIDIA H100".
 
-    On the emulated device a DeepSpeed that is imported later uses its CUDA accelerator, process groups are gloo's even
-    where NCCL is asked for, and where no launcher has set RANK and its like this becomes a job of one rank. On a GPU
-    nothing is changed. Raises LabUnavailable with one sentence where there is neither.
+    On the emulated device a DeepSpeed imported later uses its CUDA accelerator, process groups use gloo even if NCCL is
+    requested, and without a launcher's RANK variables the process becomes a job of one rank. On a GPU nothing changes.
+    Raises LabUnavailable if neither device is available.
     """
     if has_gpu():
         import torch
 
         return str(torch.cuda.get_device_name())
     load_emulated()
-    accelerator.answer_nccl_with_gloo()
+    accelerator.replace_nccl_with_gloo()
     accelerator.prepare()
     wrapt.register_post_import_hook(accelerator.use_emulated_cuda, "deepspeed")
     return EMULATED
 
 
 def has_gpu() -> bool:
-    """Whether the installed torch can use a GPU here. Imports torch only where that is likely."""
+    """Whether the installed torch can use a GPU here. Imports torch only if that is likely."""
     if torch_build().gpu is None or not gpu_visible():
         return False
     import torch
@@ -41,6 +41,6 @@ def has_gpu() -> bool:
 
 
 def load_emulated() -> None:
-    """Load the emulated device with one device per local rank, at least 8. Raises LabUnavailable."""
+    """Loads the emulated device with one device per local rank, at least 8. Raises LabUnavailable."""
     complete_rank_environment(os.environ)
     cuda.load(devices=max(8, local_world_size()))

@@ -1,4 +1,4 @@
-"""What is installed, found out without importing it."""
+"""The installed torch and GPU, detected without importing torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TorchBuild:
 
 
 def torch_build() -> TorchBuild:
-    """Read the installed torch's version file. Raises LabUnavailable where there is none."""
+    """Reads the installed torch's version file. Raises LabUnavailable if torch or the file is missing."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise LabUnavailable("torch is not installed")
@@ -44,12 +44,12 @@ def torch_build() -> TorchBuild:
         except (ValueError, SyntaxError):
             continue
     if "__version__" not in values:
-        raise LabUnavailable(f"torch in {directory} does not say its version")
+        raise LabUnavailable(f"torch in {directory} does not state its version")
     return TorchBuild(values["__version__"], directory, values.get("cuda") or values.get("hip"))
 
 
 def gpu_visible() -> bool:
-    """Whether there is an NVIDIA device file (or WSL's) and CUDA_VISIBLE_DEVICES does not hide it."""
+    """Whether an NVIDIA device file (or that of WSL) exists and CUDA_VISIBLE_DEVICES does not hide it."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
         return False
     return bool(glob.glob("/dev/nvidia[0-9]*")) or os.path.exists("/dev/dxg")

@@ -1,4 +1,4 @@
-"""ZeRO-3 with a parameter of no elements: the reproduction of the patches for it. Importing this imports torch."""
+"""ZeRO-3 with an empty parameter: the reproduction shared by its patches. Importing this imports torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEPS = 3
 
 
 class _Model(nn.Module):  # type: ignore[misc,unused-ignore]
-    """Linear, Linear to nothing, Linear: float [n, width] -> the sum of squares."""
+    """Linear, Linear with no outputs, Linear: float [n, width] -> the sum of squares."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class _Model(nn.Module):  # type: ignore[misc,unused-ignore]
 
 
 def reproduce(lab: Lab) -> str:
-    """BugPresent where the parameter is not gathered; compares the parameters with plain PyTorch's."""
+    """Compares the parameters with those of plain PyTorch. Raises BugPresent if the empty parameter is not gathered."""
     batches = [torch.arange(float(_WIDTH)).view(1, _WIDTH) / _WIDTH * (step + 1) for step in range(_STEPS)]
     model = _Model()
     expected = train(model, [[(each,)] for each in batches], model, "SGD", lr=_LEARNING_RATE)
@@ -49,13 +49,13 @@ def reproduce(lab: Lab) -> str:
             loss = engine(each.to(lab.device))
         except AssertionError as error:
             place = traceback.extract_tb(error.__traceback__)[-1].name
-            told = error.args[0] if error.args else None
-            if isinstance(told, dict) and (told["status"], told["ds_numel"]) == ("NOT_AVAILABLE", 0):
-                shape = tuple(told["ds_shape"])
+            summary = error.args[0] if error.args else None
+            if isinstance(summary, dict) and (summary["status"], summary["ds_numel"]) == ("NOT_AVAILABLE", 0):
+                shape = tuple(summary["ds_shape"])
                 raise BugPresent(f"in {place}: a parameter of shape {shape} is NOT_AVAILABLE in forward") from error
             raise
         engine.backward(loss)
         engine.step()
     difference = largest_difference(lab.parameters(engine), expected.parameters)
     assert difference.relative < 1e-4, f"after {_STEPS} steps {difference}"
-    return f"after {_STEPS} steps the parameters are plain PyTorch's within {difference.relative:.1e}"
+    return f"after {_STEPS} steps the parameters match plain PyTorch within {difference.relative:.1e}"

@@ -1,7 +1,7 @@
-"""What goes wrong in the lab, as one sentence."""
+"""Errors of the lab."""
 
 from __future__ import annotations
 
 
 class LabUnavailable(Exception):
-    """This machine or environment cannot provide what was asked for; the message names what is missing."""
+    """This machine or environment lacks something; the message names it in one sentence."""

@@ -1,4 +1,4 @@
-"""fp16 and bf16 training: DeepSpeed's fused optimizers without their kernels, and the reference by plain PyTorch."""
+"""fp16 and bf16 training: DeepSpeed's fused optimizers without their kernels, and a reference in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Kernel:
-    """In place of FusedAdamBuilder: the same step in plain PyTorch, for the kernel takes minutes and nvcc to build."""
+    """Replaces FusedAdamBuilder: the same step in plain PyTorch, because building the kernel takes minutes and nvcc."""
 
     def load(self) -> _Kernel:
         return self
@@ -47,7 +47,7 @@ class _Kernel:
 
 
 class _LionKernel:
-    """In place of FusedLionBuilder: the same step in plain PyTorch, which adds lr where there is no sign."""
+    """Replaces FusedLionBuilder: the same step in plain PyTorch; it adds lr where the sign is zero."""
 
     def load(self) -> _LionKernel:
         return self
@@ -70,19 +70,19 @@ class _LionKernel:
 
 
 def provide_fused_lion(lab: Lab) -> None:
-    """DeepSpeed's FusedLion, which "Lion" in a config is on a GPU without offload, needs no kernel."""
+    """Makes DeepSpeed's FusedLion work without its kernel; "Lion" in a config selects it on a GPU without offload."""
     assert lab.deepspeed
     importlib.import_module("deepspeed.ops.lion.fused_lion").FusedLionBuilder = _LionKernel  # type: ignore[attr-defined]
 
 
 def provide_fused_adam(lab: Lab) -> None:
-    """DeepSpeed's FusedAdam, which "Adam" in a config is on a GPU unless `torch_adam` is set, needs no kernel."""
+    """Makes DeepSpeed's FusedAdam work without its kernel; "Adam" in a config selects it on a GPU by default."""
     assert lab.deepspeed
     importlib.import_module("deepspeed.ops.adam.fused_adam").FusedAdamBuilder = _Kernel  # type: ignore[attr-defined]
 
 
 def loss(model: Callable[..., torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor, like: torch.Tensor) -> Any:
-    """Mean squared error in fp32 of a model that computes on the device and in the dtype of `like`."""
+    """Mean squared error in fp32 of a model that computes in the dtype and on the device of `like`."""
     return functional.mse_loss(model(inputs.to(like)).float(), targets.to(like.device))
 
 
@@ -96,12 +96,12 @@ def train(
     zero_grad: bool = True,
     masters: list[torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The parameters, as fp32 on the CPU, of `model` trained in place in `dtype` by an optimizer of fp32 weights.
+    """Trains `model` in place in `dtype` with fp32 master weights; returns its parameters as fp32 on the CPU.
 
-    On the GPU, emulated or not, where there is one: rounding is then that of the engine.
-    steps: for each step the micro-batches of all ranks, whose gradients are added in `accumulation`.
-    first_step_without_gradients: as DeepSpeed's wrappers do to allocate the optimizer's state; it counts in Adam's bias
-    correction. zero_grad: whether gradients are zeroed after a step. masters: filled with the fp32 weights.
+    Runs on the GPU, real or emulated, if there is one, so that rounding is that of the engine.
+    steps: for each step the micro-batches of all ranks, whose gradients are accumulated in the dtype `accumulation`.
+    first_step_without_gradients: as DeepSpeed's wrappers do to allocate the optimizer state; it counts in Adam's bias
+    correction. zero_grad: whether gradients are zeroed after a step. masters: receives the fp32 weights.
     """
     model.to("cuda" if torch.cuda.is_available() else "cpu", dtype)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -134,7 +134,7 @@ def train(
 def sgd_weights(
     micro_batches: Sequence[Sequence[torch.Tensor]], lr: float, accumulation: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """All fp32 weights of an MLP in bf16 after one step of SGD, in one vector."""
+    """The fp32 master weights of a bf16 MLP after one step of SGD, as one vector."""
     masters: list[torch.Tensor] = []
     optimizer = functools.partial(torch.optim.SGD, lr=lr)
     train(MLP(), torch.bfloat16, [micro_batches], optimizer, accumulation=accumulation, masters=masters)
@@ -142,7 +142,7 @@ def sgd_weights(
 
 
 def zero1_sgd_weights(lab: Lab, micro_batches: Sequence[Sequence[torch.Tensor]], lr: float) -> torch.Tensor:
-    """The fp32 weights on this rank after one step by DeepSpeed: bf16, ZeRO-1, gradient accumulation in fp32."""
+    """The fp32 master weights on this rank after one DeepSpeed step: bf16, ZeRO-1, gradient accumulation in fp32."""
     model = MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(micro_batches[0][0]),
@@ -150,7 +150,7 @@ def zero1_sgd_weights(lab: Lab, micro_batches: Sequence[Sequence[torch.Tensor]],
         "optimizer": {"type": "SGD", "params": {"lr": lr}},
         "bf16": {"enabled": True},
         "data_types": {"grad_accum_dtype": "fp32"},
-        "communication_data_type": "fp32",  # bf16 by default, which rounds
+        "communication_data_type": "fp32",  # the default, bf16, rounds
         "zero_optimization": {"stage": 1},
     }
     engine = lab.initialize(model, config, model_parameters=model.parameters())
@@ -161,7 +161,7 @@ def zero1_sgd_weights(lab: Lab, micro_batches: Sequence[Sequence[torch.Tensor]],
 
 
 def zero1_difference(lab: Lab, own: torch.Tensor, whole: torch.Tensor) -> float:
-    """How far this rank's weights are from its part of the whole, relative to the largest weight."""
+    """The largest difference of this rank's weights from its part of `whole`, relative to the largest weight."""
     padded = functional.pad(whole, (0, max(0, own.numel() * lab.world_size - whole.numel())))
     part = padded if own.numel() == whole.numel() else padded.narrow(0, lab.rank * own.numel(), own.numel())
     return float((own - part[: own.numel()]).abs().max() / whole.abs().max())

@@ -1,4 +1,4 @@
-"""Whether an engine's optimizer has made a step before the first: compared with AdamW by plain PyTorch."""
+"""Whether an engine's optimizer makes an extra step before the first: a comparison with AdamW in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent
 
 _STEPS = 2
-# large enough that one step more, and one more in the bias correction, show beside the rounding of bf16
+# large enough for an extra step, and an extra step in the bias correction, to exceed the rounding of bf16
 _OPTIONS = {"lr": 0.05, "betas": (0.9, 0.95), "weight_decay": 1.0}
 _TOLERANCE = 0.01
 
 
 def compare(lab: Lab, dtype: torch.dtype, config: Mapping[str, Any], fused: bool = False) -> tuple[bool, Difference]:
-    """Whether the weights are those with a step without gradients before the first; how far from those without it."""
+    """Whether the weights are those with an extra first step without gradients; their difference from those without."""
     steps = [[regression_batch(rank=0, step=step)] for step in range(_STEPS)]
     right, ahead = (
         half.train(MLP(), dtype, steps, functools.partial(torch.optim.AdamW, **_OPTIONS), first)  # type: ignore[arg-type]
@@ -44,16 +44,16 @@ def compare(lab: Lab, dtype: torch.dtype, config: Mapping[str, Any], fused: bool
 
 
 def report(cases: Mapping[str, tuple[bool, Difference]]) -> str:
-    """BugPresent where a case has the step; else what to say of them all."""
-    ahead = [name for name, (fault, _) in cases.items() if fault]
+    """The result of a reproduction with these cases. Raises BugPresent if a case has the extra step."""
+    ahead = [name for name, (extra, _) in cases.items() if extra]
     wrong = {
         name: str(difference)
-        for name, (fault, difference) in cases.items()
-        if not fault and difference.relative >= _TOLERANCE
+        for name, (extra, difference) in cases.items()
+        if not extra and difference.relative >= _TOLERANCE
     }
     assert not wrong, f"after {_STEPS} steps {wrong}"
     if ahead:
         largest = max((cases[name][1] for name in ahead), key=lambda difference: difference.relative)
-        raise BugPresent(f"one step of AdamW too many, without gradients ({', '.join(ahead)}): {largest}")
+        raise BugPresent(f"an extra step of AdamW without gradients ({', '.join(ahead)}): {largest}")
     largest = max((difference for _, difference in cases.values()), key=lambda difference: difference.relative)
-    return f"after {_STEPS} steps plain AdamW's weights within {largest.relative:.1e} ({', '.join(cases)})"
+    return f"after {_STEPS} steps the weights match plain AdamW within {largest.relative:.1e} ({', '.join(cases)})"

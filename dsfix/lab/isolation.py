@@ -1,4 +1,4 @@
-"""The environment of a reproduction: this machine's Python and devices, nothing of the user's job, caches or files."""
+"""The environment of a reproduction: this machine's Python and devices, without the user's job, caches and files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from dsfix.engine.cache import cache_directory
 from dsfix.lab.errors import LabUnavailable
 
-# What it takes to start this Python, to find its packages, compilers and GPUs, and to choose patches. All else stays
-# out: a job's place among its ranks, trackers, caches, log files, numbers of threads, switches of torch and Python.
+# What is needed to start this Python, to find its packages, compilers and GPUs, and to select patches. Everything else
+# is dropped: rank variables, experiment trackers, caches, log files, thread counts, options of torch and Python.
 _NAMES = frozenset(
     (
         *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ"),
@@ -24,7 +24,7 @@ _NAMES = frozenset(
         *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "TORCH_CUDA_ARCH_LIST", "DS_SKIP_CUDA_CHECK"),
         *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "ROCM_HOME", "ROCM_PATH"),
         *("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME", "NCCL_CUMEM_ENABLE"),
-        # without these some mixtures of MKL and OpenMP end the process
+        # without these some combinations of MKL and OpenMP abort the process
         *("KMP_DUPLICATE_LIB_OK", "MKL_THREADING_LAYER", "MKL_SERVICE_FORCE_INTEL"),
         *("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_DISABLE"),
     )
@@ -40,10 +40,10 @@ print(json.dumps({name: spec and spec.origin for name, spec in found.items()}))
 
 
 def isolated(scratch: Path, *, path: Path | None = None, skip: Iterable[str] = ()) -> dict[str, str]:
-    """A whole environment in which the home directory, the caches and the temporary files are below `scratch`.
+    """A complete environment whose home directory, caches and temporary files are below `scratch`.
 
-    path: comes first on sys.path, for a DeepSpeed that is installed there. skip: patches that are left out, too.
-    dsfix's own cache stays what it is: the emulated device and DeepSpeed's compiled operators are built there once.
+    path: first entry of sys.path, for a DeepSpeed installed there. skip: more patches to disable.
+    dsfix keeps its own cache, in which the emulated device and DeepSpeed's operators are compiled once.
     """
     home, temporary = scratch / "home", scratch / "tmp"
     for directory in (home, temporary):
@@ -54,25 +54,25 @@ def isolated(scratch: Path, *, path: Path | None = None, skip: Iterable[str] = (
         HOME=str(home),
         TMPDIR=str(temporary),
         DSFIX_CACHE=str(cache),
-        PYTHONUSERBASE=site.getuserbase(),  # packages that were installed with --user are found below HOME otherwise
+        PYTHONUSERBASE=site.getuserbase(),  # keeps packages installed with --user, which otherwise depend on HOME
         PYTHONDONTWRITEBYTECODE="1",
-        NUMBA_CACHE_DIR=str(scratch / "numba"),  # beside the source otherwise
+        NUMBA_CACHE_DIR=str(scratch / "numba"),  # otherwise next to the source
         HF_HUB_OFFLINE="1",
         OMP_NUM_THREADS="1",
         MAX_JOBS="1",
     )
-    if cache.exists() and not os.access(cache, os.W_OK):  # one that is shared, with the emulated device in it
+    if cache.exists() and not os.access(cache, os.W_OK):  # a shared read-only cache with the emulated device
         kept["TORCH_EXTENSIONS_DIR"] = str(scratch / "extensions")
     paths = [str(path or ""), *kept.get("PYTHONPATH", "").split(os.pathsep)]
-    kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(each) for each in paths if each)  # each has its own directory
+    kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(each) for each in paths if each)  # processes differ in cwd
     kept["DSFIX_SKIP"] = ",".join(filter(None, [kept.get("DSFIX_SKIP", ""), *skip]))
     return kept
 
 
 def origins(scratch: Path, *packages: str) -> dict[str, str | None]:
-    """The file that a reproduction would import as each package, None where it would find none.
+    """The file that a reproduction would import for each package, None if it finds none.
 
-    Raises LabUnavailable where a fresh Python does not get that far.
+    Raises LabUnavailable if a fresh Python cannot be started.
     """
     command = [sys.executable, "-c", _FIND, *packages]
     try:
@@ -81,12 +81,12 @@ def origins(scratch: Path, *packages: str) -> dict[str, str | None]:
         )
         found: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError):
-        raise LabUnavailable(f"{sys.executable} cannot be started in an environment of its own") from None
+        raise LabUnavailable(f"{sys.executable} cannot be started in an isolated environment") from None
     return found
 
 
 def _cache(scratch: Path) -> Path:
     try:
         return cache_directory().absolute()
-    except RuntimeError:  # no HOME, and the user has no entry among the machine's users
+    except RuntimeError:  # no HOME, and no passwd entry for the user
         return scratch / "cache"

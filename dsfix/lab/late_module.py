@@ -1,4 +1,4 @@
-"""A module attached to a ZeRO-3 model after `deepspeed.initialize`: the forward pass, against plain PyTorch."""
+"""A module attached to a ZeRO-3 model after `deepspeed.initialize`: the forward pass, compared with plain PyTorch."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ _MESSAGE = "has no attribute '_in_forward'"
 
 
 def forward_with_late_module(lab: Lab) -> str:
-    """Raises BugPresent where the engine cannot mark the late module. No step: ZeRO-3 cannot partition the late one."""
-    torch = lab.torch
-    from dsfix.lab.models import MLP, regression_batch
-    from dsfix.lab.reference import largest_difference
+    """Raises BugPresent if the engine cannot mark the late module. Makes no step: ZeRO-3 cannot partition it."""
+    torch, models = lab.torch, lab.models
 
     def attach(model: Any, device: Any) -> None:
-        late = MLP(depth=1, seed=1).to(device)
+        late = models.MLP(depth=1, seed=1).to(device)
         model.add_module("late", late.requires_grad_(False))
         model.head.register_forward_hook(lambda head, inputs, output: output + late(inputs[0]))
 
-    inputs = {str(step): regression_batch(rank=0, step=step)[0] for step in range(_PASSES)}
-    model = MLP()
+    inputs = {str(step): models.regression_batch(rank=0, step=step)[0] for step in range(_PASSES)}
+    model = models.MLP()
     attach(model, "cpu")
     with torch.no_grad():
         expected = {step: model(x) for step, x in inputs.items()}
 
-    model = MLP()
+    model = models.MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(inputs["0"]),
         "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
@@ -45,6 +43,6 @@ def forward_with_late_module(lab: Lab) -> str:
             if _MESSAGE in str(error):
                 raise BugPresent(f"in forward pass {step}: {error}") from error
             raise
-    difference = largest_difference(outputs, expected)
+    difference = lab.reference.largest_difference(outputs, expected)
     assert difference.relative < 1e-4, f"the outputs of pass {difference}"
-    return f"the outputs of {_PASSES} forward passes are plain PyTorch's within {difference.relative:.1e}"
+    return f"the outputs of {_PASSES} forward passes match plain PyTorch within {difference.relative:.1e}"

@@ -1,4 +1,4 @@
-"""Start the ranks of a job on this machine and leave none behind, whatever happens. Linux only."""
+"""Starts the ranks of a job on this machine and never leaves one behind. Linux only."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.rank_variables import SCRATCH, free_port, rank_environment
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
-# not `-m`, which would put the current directory, a checkout of dsfix perhaps, before what is installed
+# not `-m`, which puts the current directory, possibly a checkout of dsfix, before installed packages
 _MAIN = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from {} import main; sys.exit(main(*sys.argv[1:]))"
 
 
 def fresh(module: str) -> tuple[str, ...]:
-    """The command of a fresh process that calls `main` of a module with the arguments that are added."""
+    """The command of a fresh process that calls `main` of a module with the arguments appended to it."""
     return (sys.executable, "-c", _MAIN.format(module))
 
 
 @dataclass(frozen=True)
 class RankResult:
-    """How one rank ended: returncode is negative for a signal; timed_out where the time limit ended it."""
+    """How one rank ended: returncode is negative for a signal; timed_out if the time limit killed it."""
 
     rank: int
     returncode: int
@@ -43,16 +43,16 @@ def launch(
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> list[RankResult]:
-    """Run `argv` as `ranks` processes with RANK, WORLD_SIZE and their like, and wait for all. One result per rank.
+    """Runs `argv` as `ranks` processes with RANK, WORLD_SIZE etc. and waits for all; returns one result per rank.
 
-    env, cwd: the environment, whole, and the directory of the ranks; this process's by default. When one rank fails the
-    others are killed a few seconds later, at `timeout` seconds all are; with a rank its whole process group goes. The
-    ranks also die with this process. Raises LabUnavailable where the program cannot be started.
+    env, cwd: the complete environment and the directory of the ranks; by default those of this process. If one rank
+    fails, the others are killed a few seconds later; after `timeout` seconds all are. A rank is killed with its whole
+    process group. The ranks also die with this process. Raises LabUnavailable if the program cannot be started.
     """
     if not sys.platform.startswith("linux"):
-        raise LabUnavailable(f"the rank launcher runs on Linux; here is {sys.platform}")
+        raise LabUnavailable(f"the rank launcher requires Linux, this is {sys.platform}")
     if ranks < 1:
-        raise ValueError(f"a job has at least one rank, not {ranks}")
+        raise ValueError(f"a job needs at least one rank, got {ranks}")
     port = free_port()
     common = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **(os.environ if env is None else env)}
     with tempfile.TemporaryDirectory(prefix="dsfix-ranks-") as directory:
@@ -72,11 +72,11 @@ def launch(
             ),
             encoding="utf-8",
         )
-        said = _supervise([sys.executable, "-I", str(_SUPERVISOR), str(specification), str(results)])
+        error = _supervise([sys.executable, "-I", str(_SUPERVISOR), str(specification), str(results)])
         try:
             ended = json.loads(results.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            raise LabUnavailable(said or "the process that watches the ranks was killed") from None
+            raise LabUnavailable(error or "the supervisor of the ranks was killed") from None
         if "error" in ended:
             raise LabUnavailable(f"the ranks cannot be started: {ended['error']}")
         return [
@@ -86,19 +86,19 @@ def launch(
 
 
 def _supervise(command: list[str]) -> str:
-    """Returns what the supervisor says where it could not do its work."""
-    # in a session of its own: a Ctrl-C of the terminal reaches this process only, which then closes the pipe
+    """Runs the supervisor; returns the last line of its standard error, "" if it has none."""
+    # in its own session: Ctrl-C in the terminal reaches only this process, which then closes the pipe
     pipe = subprocess.PIPE
     supervisor = subprocess.Popen(command, stdin=pipe, stderr=pipe, text=True, start_new_session=True)
     assert supervisor.stdin is not None
     assert supervisor.stderr is not None
     try:
-        said = supervisor.stderr.read()
+        errors = supervisor.stderr.read()
     finally:
         supervisor.stdin.close()
         supervisor.wait()
         supervisor.stderr.close()
-    return (said.strip().splitlines() or [""])[-1]
+    return (errors.strip().splitlines() or [""])[-1]
 
 
 def _read(directory: str, rank: int, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Tiny models and batches, the same on every rank and run for the same arguments. Importing this imports torch."""
+"""Tiny models and batches, equal on every rank and in every run for equal arguments. Importing this imports torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MLP(nn.Module):  # type: ignore[misc,unused-ignore]
 
 
 class Branches(nn.Module):  # type: ignore[misc,unused-ignore]
-    """Two MLPs, added; a batch may leave the second out: float [n, width] -> [n, 1]."""
+    """The sum of two MLPs; a batch may skip the second: float [n, width] -> [n, 1]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Transformer(nn.Module):  # type: ignore[misc,unused-ignore]
     ) -> None:
         super().__init__()
         if checkpointing not in (None, "reentrant", "non-reentrant"):
-            raise ValueError(f"checkpointing is None, 'reentrant' or 'non-reentrant', not {checkpointing!r}")
+            raise ValueError(f"checkpointing must be None, 'reentrant' or 'non-reentrant', got {checkpointing!r}")
         self.checkpointing = checkpointing
         with _seeded(seed):
             self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
@@ -124,7 +124,7 @@ def _generator(rank: int, step: int) -> torch.Generator:
 
 
 class _seeded:
-    """The global generator's state is as before afterwards."""
+    """Seeds the global generator, and restores its state at the end."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -1,4 +1,4 @@
-"""Models whose output is their loss, or holds it beside what it was computed from. Importing this imports torch."""
+"""Models whose output is their loss, or contains it. Importing this imports torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 class LossAndOutput(nn.Module):  # type: ignore[misc,unused-ignore]
-    """`model` as Hugging Face's models are: (inputs, targets) -> {"loss": mean squared error, "logits": its output}."""
+    """`model` with a Hugging Face output: (inputs, targets) -> {"loss": mean squared error, "logits": model output}."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class LossAndOutput(nn.Module):  # type: ignore[misc,unused-ignore]
         return {"loss": functional.mse_loss(logits, targets), "logits": logits}
 
     def loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The loss alone."""
+        """Only the loss."""
         result: torch.Tensor = self(inputs, targets)["loss"]
         return result
 

@@ -1,4 +1,4 @@
-"""A job of pipeline parallelism, one stage per rank, and what it has to compute. Importing this imports torch."""
+"""A job with pipeline parallelism, one stage per rank, and its reference. Importing this imports torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LAYERS = 4
 
 
 def train(lab: Lab, config: Mapping[str, Any], learning_rate: float) -> dict[str, torch.Tensor]:
-    """Train with SGD, and give the parameters of this rank's stage."""
+    """Trains with SGD; returns the parameters of this rank's stage."""
     module = lab.deepspeed.pipe.PipelineModule(
         layers=_layers(), num_stages=lab.world_size, loss_fn=functional.mse_loss, partition_method="uniform"
     )
@@ -36,9 +36,9 @@ def train(lab: Lab, config: Mapping[str, Any], learning_rate: float) -> dict[str
 
 
 def expected(learning_rates: Sequence[float]) -> dict[str, torch.Tensor]:
-    """The parameters of all stages by plain PyTorch, where each stage has a learning rate of its own."""
+    """The parameters of all stages in plain PyTorch, with one learning rate per stage."""
     model = nn.Sequential(*_layers())
-    length = _LAYERS // len(learning_rates)  # of a stage: "uniform"
+    length = _LAYERS // len(learning_rates)  # layers per stage: "uniform"
     groups = [
         {"params": model[stage * length : (stage + 1) * length].parameters(), "lr": rate}
         for stage, rate in enumerate(learning_rates)
@@ -55,7 +55,7 @@ def expected(learning_rates: Sequence[float]) -> dict[str, torch.Tensor]:
 
 
 def of_stage(everything: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Of `expected(…)`, the parameters that `train(…)` gave on this rank."""
+    """The subset of `expected(...)` that `train(...)` returned on this rank."""
     return {name: everything[name] for name in parameters}
 
 

@@ -9,10 +9,10 @@ from collections.abc import MutableMapping
 
 from dsfix.lab.errors import LabUnavailable
 
-# a directory that the ranks of one launch share; the launcher removes it
+# a directory shared by the ranks of one launch; the launcher removes it
 SCRATCH = "DSFIX_LAB_TMP"
 
-# below Linux's range for outgoing connections, which could take the port before rank 0 does
+# below Linux's ephemeral range: an outgoing connection could take the port before rank 0 does
 _PORTS = range(20000, 32000)
 
 
@@ -33,7 +33,7 @@ def local_world_size() -> int:
 
 
 def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What a launcher sets for one of `ranks` processes on this machine."""
+    """The variables that a launcher sets for one of `ranks` processes on this machine."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -45,13 +45,13 @@ def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
 
 
 def complete_rank_environment(environment: MutableMapping[str, str]) -> None:
-    """Make this process a job of one rank where no launcher has set RANK and WORLD_SIZE."""
+    """Makes this process a job of one rank if no launcher has set RANK and WORLD_SIZE."""
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
         environment.update(rank_environment(0, 1, free_port()))
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on. Raises LabUnavailable where none is found."""
+    """A free TCP port on 127.0.0.1. Raises LabUnavailable if none is found."""
     for port in random.SystemRandom().sample(_PORTS, 100):
         with socket.socket() as candidate:
             try:
@@ -59,4 +59,4 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
-    raise LabUnavailable("no TCP port of 127.0.0.1 is free")
+    raise LabUnavailable("no free TCP port on 127.0.0.1")

@@ -1,4 +1,4 @@
-"""What a job has to compute, by plain PyTorch in one process, and how far a result is from it. Imports torch."""
+"""The reference: training in plain PyTorch in one process, and comparing results with it. Imports torch."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def train(
 ) -> Training:
     """Train `model` in place.
 
-    steps: for each step the micro-batches of all ranks and accumulations, whose mean loss counts.
+    steps: for each step the micro-batches of all ranks and accumulations, whose mean loss is used.
     loss: called as ``loss(*micro_batch)``.
     optimizer: "Adam", "AdamW" or "SGD" with `options`; DeepSpeed's "Adam" is AdamW unless its adam_w_mode is off.
-    clip: the largest gradient norm, 0 for none.
+    clip: the maximum gradient norm, 0 for no clipping.
     """
     if optimizer not in _OPTIMIZERS:
-        raise ValueError(f"optimizer is one of {', '.join(_OPTIMIZERS)}, not {optimizer!r}")
+        raise ValueError(f"optimizer must be one of {', '.join(_OPTIMIZERS)}, got {optimizer!r}")
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     stepper = _OPTIMIZERS[optimizer](list(trained.values()), **options)
     result = Training()
@@ -65,7 +65,7 @@ def train(
 
 @dataclass(frozen=True)
 class Difference:
-    """The tensor that differs most: absolute is max |a - b|, relative is that divided by max |b|."""
+    """The tensor with the largest difference: absolute is max |a - b|, relative is that divided by max |b|."""
 
     name: str
     absolute: float
@@ -76,9 +76,9 @@ class Difference:
 
 
 def largest_difference(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> Difference:
-    """Compare by name; the largest relative difference counts, and anything not finite is infinitely far off.
+    """The largest relative difference of tensors with the same name; infinite if a value is not finite.
 
-    Raises ValueError where names or shapes do not agree, or where there is nothing to compare.
+    Raises ValueError if names or shapes differ, or if there are no tensors.
     """
     if tensors.keys() != expected.keys() or not tensors:
         raise ValueError(f"names differ: {sorted(tensors.keys() ^ expected.keys()) or 'there are none'}")
@@ -114,7 +114,7 @@ def compare(
 
 def _difference(name: str, tensor: torch.Tensor, expected: torch.Tensor) -> Difference:
     if tensor.shape != expected.shape:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected is {tuple(expected.shape)}")
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected.shape)}")
     left, right = (t.detach().to("cpu", torch.float64) for t in (tensor, expected))
     absolute = (left - right).abs().max().item() if left.numel() else 0.0
     scale = right.abs().max().item() if right.numel() else 0.0

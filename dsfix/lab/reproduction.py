@@ -1,4 +1,4 @@
-"""Run the reproduction of one patch in fresh processes, with the patch or without it, and say what was seen."""
+"""Runs the reproduction of one patch in fresh processes, with or without the patch, and reports what was seen."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "pydantic", "python")
 
 @dataclass(frozen=True)
 class Sighting:
-    """What one reproduction saw.
+    """The result of one reproduction.
 
-    outcome: "bug", "no-bug", "cannot-tell", "error" or "timeout"; detail: what was seen, or why not. patch: what became
-    of the patch in that process, as in `dsfix.report()`; device: "CPU", "emulated CUDA device" or the GPU's name;
-    versions: distribution -> version. The last three are empty where the process did not live to tell.
+    outcome: "bug", "no-bug", "cannot-tell", "error" or "timeout"; detail: what was seen, or why nothing was. patch: the
+    outcome of the patch in that process, as in `dsfix.report()`; device: "CPU", "emulated CUDA device" or the GPU's
+    name; versions: distribution -> version. The last three are empty if no process reported.
     """
 
     outcome: str
@@ -51,11 +51,10 @@ def run(
     path: Path | None = None,
     rank_command: Sequence[str] = fresh(__name__),
 ) -> Sighting:
-    """Reproduce in `patch.ranks` fresh processes that import dsfix first, in an environment of their own.
+    """Runs the reproduction in `patch.ranks` fresh processes that import dsfix first, in an isolated environment.
 
-    Without the patch all others still apply. path: comes first on the processes' sys.path, for a DeepSpeed that is
-    installed there. rank_command: what runs `main` with the arguments that are added to it. Raises KeyError for an id
-    that is not in the catalogue.
+    Without the patch all others still apply. path: first entry of the processes' sys.path, for a DeepSpeed installed
+    there. rank_command: runs `main` with the arguments appended to it. Raises KeyError for an unknown id.
     """
     entry = catalogue()[patch_id]
     started = time.monotonic()
@@ -63,7 +62,7 @@ def run(
         scratch = Path(directory)
         environment = isolated(scratch, path=path, skip=() if patched else (patch_id,))
         if patched and not entry.patch.default and not environment.get("DSFIX_ONLY", "").strip():
-            environment["DSFIX_ONLY"] = ",".join(_with_defaults(patch_id))  # off unless asked for by name
+            environment["DSFIX_ONLY"] = ",".join(_with_defaults(patch_id))  # it is off unless named
         work = scratch / "work"
         work.mkdir()
         command = [*rank_command, patch_id, directory]
@@ -73,14 +72,14 @@ def run(
             return Sighting("cannot-tell", str(error), time.monotonic() - started)
         seen = [_read(result, scratch) for result in ranks]
         outcome, detail = _combine([_judge(result, one) for result, one in zip(ranks, seen)], timeout)
-    told = [one for one in seen if one]
+    reported = [one for one in seen if one]
     return Sighting(
         outcome,
         detail,
         time.monotonic() - started,
-        patch=", ".join(sorted({one["patch"] for one in told})),
-        device=", ".join(sorted({one["device"] for one in told} - {""})),
-        versions=told[0]["versions"] if told else {},
+        patch=", ".join(sorted({one["patch"] for one in reported})),
+        device=", ".join(sorted({one["device"] for one in reported} - {""})),
+        versions=reported[0]["versions"] if reported else {},
     )
 
 
@@ -89,7 +88,7 @@ def _with_defaults(patch_id: str) -> list[str]:
 
 
 def _read(result: RankResult, directory: Path) -> dict[str, Any] | None:
-    """What the rank wrote, or None where it ended before."""
+    """What the rank wrote, or None if it ended before."""
     try:
         seen: dict[str, Any] = json.loads(_result_file(directory, result.rank).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -98,7 +97,7 @@ def _read(result: RankResult, directory: Path) -> dict[str, Any] | None:
 
 
 def _judge(result: RankResult, seen: Mapping[str, Any] | None) -> tuple[str, str]:
-    """What one rank saw; "killed" where it ended by another's failure."""
+    """What one rank saw; "killed" if it was ended because another rank failed."""
     tail = "\n".join(result.stderr.splitlines()[-_TAIL_LINES:])
     if seen is not None:
         return seen["outcome"], "\n".join([seen["detail"], tail]) if seen["outcome"] == "error" else seen["detail"]
@@ -113,11 +112,11 @@ def _judge(result: RankResult, seen: Mapping[str, Any] | None) -> tuple[str, str
 
 
 def _combine(seen: list[tuple[str, str]], timeout: float) -> tuple[str, str]:
-    """A rank that saw the bug, or cannot tell, leaves the others without a peer: what they then say counts less."""
+    """The result of all ranks; "bug" and "cannot-tell" come first, as they leave the other ranks without a peer."""
     for outcome in ("bug", "cannot-tell", "error", "timeout", "killed"):
         for what, detail in seen:
             if what == outcome == "timeout":
-                return "timeout", f"no end after {timeout:g} s: {detail}"
+                return "timeout", f"timed out after {timeout:g} s: {detail}"
             if what == outcome:
                 return "error" if what == "killed" else what, detail
     return seen[0]
@@ -132,7 +131,7 @@ def _reproduce(patch_id: str) -> dict[str, Any]:
     with Lab(device=entry.patch.device) as lab:
         try:
             if not hasattr(entry.module, "reproduce"):
-                raise CannotTell("its file has no reproduce(lab)")  # of a plug-in
+                raise CannotTell("its file has no reproduce(lab)")  # a plug-in's patch
             outcome, detail = "no-bug", entry.module.reproduce(lab)
         except BugPresent as seen:
             outcome, detail = "bug", str(seen)
@@ -148,7 +147,7 @@ def _reproduce(patch_id: str) -> dict[str, Any]:
 
 
 def main(patch_id: str, directory: str) -> int:
-    """Write what this rank saw; the exit status is 0 only for "no-bug", so that other ranks do not wait for it."""
+    """Writes what this rank saw; returns 0 only for "no-bug", so that other ranks do not wait for it."""
     seen = _reproduce(patch_id)
     path = _result_file(Path(directory), rank())
     partial = path.with_suffix(".partial")

@@ -1,4 +1,4 @@
-"""What `reproduce(lab)` of a patch receives."""
+"""The argument of a patch's `reproduce(lab)`."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from dsfix.lab import accelerator, cuda, cuda_device, rank_variables
 from dsfix.lab.errors import LabUnavailable
 from dsfix.patch import BugPresent, CannotTell
 
-# what a config leaves open and every reproduction needs settled; gradient_clipping's default differs between releases
+# fixed values for every reproduction; the default of gradient_clipping differs between releases
 _DEFAULTS: dict[str, Any] = {
     "gradient_clipping": 0.0,
     "zero_allow_untested_optimizer": True,
     "zero_force_ds_cpu_optimizer": False,
 }
-# 2 GB each by default, and releases up to 0.14.0 go through the whole of it in each backward pass
+# 2 GB each by default, and releases through 0.14.0 traverse the whole buffer in each backward pass
 _BUCKETS = {"reduce_bucket_size": 1_000_000, "allgather_bucket_size": 1_000_000}
 
 
 class Lab:
-    """One process of a reproduction: torch, DeepSpeed, a device and its place among the ranks.
+    """One process of a reproduction: torch, DeepSpeed, a device and a rank. A context manager.
 
-    device: "cuda" (a GPU where there is one, else the emulated device) or "cpu". Nothing is imported before `torch`,
-    `deepspeed` or `device` is asked for; what is missing then raises CannotTell. A context manager.
+    device: "cuda" (a GPU if available, else the emulated device) or "cpu". Nothing is imported before the first access
+    to `torch`, `deepspeed`, `device`, `models` or `reference`, which raises CannotTell if something is missing.
     """
 
     def __init__(self, device: str = "cuda") -> None:
         if device not in ("cuda", "cpu"):
-            raise ValueError(f"a Lab's device is 'cuda' or 'cpu', not {device!r}")
+            raise ValueError(f"device must be 'cuda' or 'cpu', got {device!r}")
         self._kind = device
 
     def __enter__(self) -> Lab:
@@ -51,7 +51,7 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """Leave the process group and remove `tmp`, unless other ranks use it too."""
+        """Destroys the process group, and removes `tmp` unless other ranks use it."""
         if "torch" in self.__dict__ and self.torch.distributed.is_initialized():
             self.torch.distributed.destroy_process_group()
         if "tmp" in self.__dict__ and rank_variables.SCRATCH not in os.environ:
@@ -59,7 +59,7 @@ class Lab:
 
     @cached_property
     def torch(self) -> Any:
-        """The module torch, with the device usable."""
+        """The module torch, with a usable device."""
         with _cannot_tell():
             rank_variables.complete_rank_environment(os.environ)
             if self._kind == "cuda" and not cuda_device.has_gpu():
@@ -71,7 +71,7 @@ class Lab:
         if self._kind == "cuda":
             if rank_variables.local_rank() >= torch.cuda.device_count():
                 ranks = rank_variables.local_world_size()
-                raise CannotTell(f"needs {ranks} GPUs, here are {torch.cuda.device_count()}")
+                raise CannotTell(f"needs {ranks} GPUs, found {torch.cuda.device_count()}")
             torch.cuda.set_device(rank_variables.local_rank())
         return torch
 
@@ -91,11 +91,11 @@ class Lab:
 
     @cached_property
     def deepspeed(self) -> Any:
-        """The module deepspeed, with its accelerator chosen and its process group initialized."""
+        """The module deepspeed, with its accelerator set and its process group initialized."""
         with _cannot_tell():
             version = accelerator.deepspeed_version()
         torch = self.torch
-        # the compiled ops of two releases clash in one directory
+        # compiled ops of different releases must not share a directory
         extensions = cache_directory() / f"extensions-deepspeed{version}-torch{torch.__version__}"
         os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(extensions))
         on_gpu = self._kind == "cuda" and not self.emulated
@@ -108,13 +108,13 @@ class Lab:
         elif self.emulated:
             accelerator.use_emulated_cuda(deepspeed)
         deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
-        if self.emulated:  # else torch splits it for a group of some of the ranks, which gloo cannot
+        if self.emulated:  # otherwise torch splits it for subgroups, which gloo does not support
             torch.distributed.distributed_c10d._get_default_group().bound_device_id = None
-        gc.freeze()  # an engine collects a dozen times, and would look through all of torch each time
+        gc.freeze()  # an engine runs the collector a dozen times, each time over all objects of torch
         return deepspeed
 
     def import_deepspeed(self, symptom: str) -> Any:
-        """`deepspeed`, for a bug of the import itself: BugPresent for an ImportError that shows `symptom`."""
+        """`deepspeed`, for a bug of the import itself: raises BugPresent for an ImportError that matches `symptom`."""
         try:
             return self.deepspeed
         except ImportError as error:
@@ -130,12 +130,12 @@ class Lab:
 
     @property
     def emulated(self) -> bool:
-        """Whether `device` is an emulated CUDA device."""
+        """Whether `device` is the emulated CUDA device."""
         return self._kind == "cuda" and self.torch is not None and cuda.loaded()
 
     @property
     def device_name(self) -> str:
-        """ "CPU", "emulated CUDA device" or the GPU's name; "" where torch has not been asked for."""
+        """The GPU's name, "emulated CUDA device" or "CPU"; "" before the first access to `torch`."""
         if "torch" not in self.__dict__:
             return ""
         if self._kind == "cpu":
@@ -152,20 +152,20 @@ class Lab:
 
     @cached_property
     def tmp(self) -> Path:
-        """A scratch directory, the same for all ranks that `launch` started together; removed at the end."""
+        """A scratch directory, shared by all ranks of one `launch`; removed at the end."""
         shared = os.environ.get(rank_variables.SCRATCH)
         return Path(shared) if shared else Path(tempfile.mkdtemp(prefix="dsfix-lab-"))
 
     def require_ranks(self, ranks: int) -> None:
-        """Raise CannotTell unless the job has exactly `ranks` ranks."""
+        """Raises CannotTell unless the job has exactly `ranks` ranks."""
         if self.world_size != ranks:
-            raise CannotTell(f"needs {ranks} ranks, here are {self.world_size}")
+            raise CannotTell(f"needs {ranks} ranks, found {self.world_size}")
 
     def initialize(self, model: Any, config: Mapping[str, Any], **options: Any) -> Any:
-        """The engine that `deepspeed.initialize` makes; `options` go to it as they are.
+        """The engine that `deepspeed.initialize` returns; `options` are passed on.
 
-        Settles what differs between releases, would compile an operator or takes gigabytes: no gradient clipping,
-        torch's Adam, micro-batches of 1, ZeRO buckets of 1_000_000 elements; whatever `config` says itself stands.
+        Sets defaults for what differs between releases, would compile an operator or needs gigabytes: no gradient
+        clipping, torch's Adam, micro-batches of 1, ZeRO buckets of 1_000_000 elements; `config` takes precedence.
         """
         config = {**_DEFAULTS, **config}
         if "zero_optimization" in config:
@@ -178,11 +178,11 @@ class Lab:
         return self.deepspeed.initialize(model=model, config=config, **options)[0]
 
     def parameters(self, engine: Any) -> dict[str, Any]:
-        """The whole parameters of the engine's module by name, as detached CPU float32 copies. Call it on all ranks."""
+        """The full parameters of the engine's module by name, as detached CPU float32 copies. Call it on all ranks."""
         zero = self.deepspeed.zero
         result = {}
         for name, parameter in engine.module.named_parameters():
-            # one at a time: gathering several at once with gloo has returned garbage on some releases
+            # one by one: gathering several at once with gloo returned garbage on some releases
             with zero.GatheredParameters(parameter, enabled=hasattr(parameter, "ds_id")):
                 result[name] = parameter.detach().to("cpu", self.torch.float32, copy=True)
         return result
@@ -190,6 +190,7 @@ class Lab:
 
 @contextmanager
 def _cannot_tell() -> Iterator[None]:
+    """Turns LabUnavailable into CannotTell."""
     try:
         yield
     except LabUnavailable as error:

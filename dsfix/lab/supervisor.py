@@ -1,10 +1,10 @@
-"""Runs the ranks of one job and leaves none behind. A script that `ranks.launch` starts: standard library only.
+"""Runs the ranks of one job and leaves none behind. `launcher.launch` starts this script; standard library only.
 
     supervisor.py SPECIFICATION RESULTS
 
-The specification is JSON: argv, environments (one per rank), directory, timeout, cwd. Each rank leads a session of its
-own and writes to DIRECTORY/RANK.out and .err. Standard input is a pipe that the launcher holds open: when it closes,
-because the launcher wants an end or is dead, all ranks are killed.
+The specification is JSON: argv, environments (one per rank), directory, timeout, cwd. Each rank leads its own session
+and writes to DIRECTORY/RANK.out and .err. Standard input is a pipe held open by the launcher: when it closes, because
+the launcher is done or dead, all ranks are killed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import sys
 import time
 from typing import Any
 
-GRACE = 3.0  # seconds that the other ranks have to say what they saw, once one has failed
+GRACE = 3.0  # seconds for the other ranks to report after one has failed
 _POLL = 0.02
 
 
 class Rank:
-    """One process that leads a session, and with it everything that it starts."""
+    """One process that leads a session, including all its descendants in it."""
 
     def __init__(self, argv: list[str], environment: dict[str, str], cwd: str, path: str) -> None:
         with open(path + ".out", "wb") as out, open(path + ".err", "wb") as err:
@@ -46,8 +46,8 @@ class Rank:
         return self.seconds is None
 
     def poll(self) -> None:
-        """Notice the end of the process and end what it left behind."""
-        # not reaped yet, so its process group cannot be another's
+        """Checks whether the process has ended, and kills what it left running."""
+        # WNOWAIT: not reaped yet, so its process group id cannot be reused
         if self.running and os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             self._end()
 
@@ -56,7 +56,7 @@ class Rank:
             self._end()
 
     def _end(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.seconds = time.monotonic() - self.started
@@ -66,7 +66,7 @@ class Rank:
 
 
 def supervise(ranks: list[Rank], timeout: float) -> None:
-    """Wait until all ranks have ended: by themselves, after one's failure, at the time limit, or with the launcher."""
+    """Waits until all ranks have ended: by themselves, after a failure, at the time limit, or with the launcher."""
     deadline = time.monotonic() + timeout
     failed = False
     while True:
@@ -108,7 +108,7 @@ def main() -> None:
         with open(sys.argv[2], "w", encoding="utf-8") as file:
             json.dump(results, file)
     except OSError as error:
-        sys.exit(f"what the ranks did cannot be written: {error}")
+        sys.exit(f"the results of the ranks cannot be written: {error}")
 
 
 if __name__ == "__main__":

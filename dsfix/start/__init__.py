@@ -1,6 +1,6 @@
-"""What starts with Python where dsfix is switched on from outside: `python -m dsfix run`, `python -m dsfix enable`.
+"""Modules that Python loads at start-up after `python -m dsfix enable` or below `python -m dsfix run`.
 
-The modules here are loaded under top-level names, from this directory: importing the package dsfix would activate it.
+They are loaded from this directory under top-level names, because importing the package dsfix would activate it.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Imports dsfix when DeepSpeed is first imported, and costs a start of Python that never does so next to nothing.
+"""Imports dsfix when DeepSpeed is first imported; the cost is negligible for a process that never imports it.
 
-Whatever goes wrong here, DeepSpeed is imported as if nobody had asked; under DSFIX_STRICT=1 it is an error instead.
-This file is loaded by Pythons that dsfix itself does not know: 3.7 suffices for it, and it needs nothing but `sys`.
+If anything fails here, DeepSpeed is imported unpatched with a warning; under DSFIX_STRICT=1 the error is raised.
+Pythons that dsfix does not support load this file too, so it runs on 3.7 and needs only `sys`.
 """
 
 import sys
@@ -17,7 +17,7 @@ NAME = "deepspeed"
 
 
 class Finder:
-    """The first entry of sys.meta_path until DeepSpeed is imported: lets the others find it."""
+    """The first entry of sys.meta_path until DeepSpeed is imported; delegates to the other finders."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
@@ -34,7 +34,7 @@ class Finder:
 
 
 class _Loader:
-    """Stands in for DeepSpeed's loader: looking for it, as transformers and accelerate do, is not importing it."""
+    """Wraps DeepSpeed's loader: find_spec, as transformers and accelerate call it, must not import dsfix."""
 
     def __init__(self, loader: "Any") -> None:
         self._loader = loader
@@ -58,7 +58,7 @@ class _Loader:
 
 
 class _Elsewhere:
-    """For a Python that has no dsfix of its own: finds the one that this file is of, wherever that is installed."""
+    """For a Python without dsfix: finds the installation that this file belongs to."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
@@ -71,7 +71,7 @@ class _Elsewhere:
         directory = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         if name == "dsfix.patches":
             installed = os.path.join(directory, "patches")
-            # in a checkout they stand beside the package
+            # in a checkout they are next to the package
             directory = installed if os.path.isdir(installed) else os.path.join(os.path.dirname(directory), "patches")
         file = os.path.join(directory, "__init__.py")
         return spec_from_file_location(name, file, submodule_search_locations=[directory])
@@ -96,7 +96,7 @@ def _activate() -> None:
 
     try:
         _import_dsfix()
-    except Exception as error:  # a job is worth more than its patches
+    except Exception as error:  # an unpatched job is better than none
         if os.environ.get("DSFIX_STRICT", "").strip().lower() not in ("", "0", "false", "no", "off"):
             raise
         if sys.stderr is not None:
@@ -110,9 +110,9 @@ def _import_dsfix() -> None:
     from importlib import import_module
 
     if sys.version_info < (3, 9):  # noqa: UP036
-        raise RuntimeError("Python {}.{} is too old for it".format(*sys.version_info))
+        raise RuntimeError("Python {}.{} is too old".format(*sys.version_info))
     try:
-        # a directory of that name, as a clone's parent has one, can be imported and is nothing
+        # a directory named dsfix, such as a clone, is importable as an empty namespace package
         if getattr(import_module("dsfix"), "__file__", None) is not None:
             return
         del sys.modules["dsfix"]

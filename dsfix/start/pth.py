@@ -1,4 +1,4 @@
-"""The .pth file by which every start of an environment's Python watches for DeepSpeed: where it is, writing it."""
+"""The .pth file that loads `_dsfix_start` whenever the environment's Python starts: finding and writing it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from . import DIRECTORY
 
 NAME = "dsfix.pth"
-# what the file names may have been uninstalled since
+# dsfix may have been uninstalled since the file was written
 _PROGRAM = """\
 sys.path.insert(0, {directory!a})
 try: import _dsfix_start
@@ -20,27 +20,27 @@ finally: sys.path.remove({directory!a})
 
 
 def text() -> str:
-    """The file's content: one line that Python executes. ASCII only, for before 3.13 the locale says what it is."""
+    """The file's content: one line that Python executes. ASCII: before 3.13 it is read in the locale's encoding."""
     return f"import sys; exec({_PROGRAM.format(directory=DIRECTORY)!a})\n"
 
 
 def destination() -> Path:
-    """The file for the running Python: where dsfix is among the user's own packages, it goes there, too."""
-    users = os.path.abspath(site.getusersitepackages())
-    if site.ENABLE_USER_SITE and DIRECTORY.startswith(users + os.sep):
-        return Path(users, NAME)
+    """The file for the running Python: in the user site if dsfix is installed there, else in site-packages."""
+    user_site = os.path.abspath(site.getusersitepackages())
+    if site.ENABLE_USER_SITE and DIRECTORY.startswith(user_site + os.sep):
+        return Path(user_site, NAME)
     return Path(sysconfig.get_path("purelib"), NAME)
 
 
 def found() -> list[Path]:
-    """The files that the running Python executes at its start."""
-    users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-    files = [Path(directory, NAME) for directory in dict.fromkeys([*users, *site.getsitepackages()])]
+    """The files that the running Python executes at start-up."""
+    user_site = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    files = [Path(directory, NAME) for directory in dict.fromkeys([*user_site, *site.getsitepackages()])]
     return [file for file in files if file.is_file()]
 
 
 def write(file: Path) -> bool:
-    """Writes it, whole or not at all; False where it says the same already. Raises OSError."""
+    """Writes the file atomically; returns False if it is up to date. Raises OSError."""
     if file.is_file() and file.read_bytes() == text().encode("ascii"):
         return False
     file.parent.mkdir(parents=True, exist_ok=True)

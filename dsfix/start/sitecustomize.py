@@ -1,7 +1,7 @@
 """Loaded at the start of every Python below `python -m dsfix run`, which puts this directory on PYTHONPATH.
 
-It goes first on the path and must hide nothing: the sitecustomize that Python would have found is loaded as well, and
-this directory leaves sys.path. Any Python may get here, an old one, too.
+It is first on the path and must hide nothing: it removes this directory from sys.path and loads the sitecustomize that
+Python would have found. Any Python may load it, including old ones.
 """
 
 import os
@@ -18,4 +18,4 @@ try:
 except ImportError as error:
     if getattr(error, "name", "sitecustomize") != "sitecustomize":
         raise
-    sys.modules["sitecustomize"] = _this  # Python's import wants to find what it has loaded
+    sys.modules["sitecustomize"] = _this  # the import system expects the module that it loaded

@@ -1,8 +1,8 @@
-"""For pytest: prove a patch, hold it to the contract, and use the (emulated) CUDA device in tests.
+"""A pytest plug-in: prove a patch, check it against the contract, and use the (emulated) CUDA device in tests.
 
-``pytest_plugins = ["dsfix.testing"]`` in the conftest.py of the root directory. It is no entry point of pytest: that
-would import dsfix, and so patch DeepSpeed, in every run of pytest beside which dsfix is installed.
-docs/plugins.md tells of the fixtures `dsfix_lab` and `dsfix_contract`, the mark `dsfix_lab`, and of these functions.
+Put ``pytest_plugins = ["dsfix.testing"]`` into the conftest.py of the root directory. It is not a pytest entry point,
+which would import dsfix, and thus patch DeepSpeed, in every pytest run of an environment with dsfix.
+docs/plugins.md documents the fixtures `dsfix_lab` and `dsfix_contract`, the mark `dsfix_lab`, and these functions.
 """
 
 from dsfix.testing.apart import dsfix_lab, pytest_configure, pytest_runtest_protocol

@@ -1,4 +1,4 @@
-"""pytest in a process that `dsfix.testing.apart` has started: the device is there before anything imports torch."""
+"""The pytest plug-in of processes started by `dsfix.testing.apart`: sets up the device before torch is imported."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from dsfix.patch import CannotTell
 
 _DEVICE, _DIRECTORY = "DSFIX_TESTING_DEVICE", "DSFIX_TESTING_DIRECTORY"
 
-# taken out: a process that the test starts is no rank of it
+# removed: a process that the test starts is not one of its ranks
 device, _directory = os.environ.pop(_DEVICE, ""), os.environ.pop(_DIRECTORY, "")
-"""This rank's device, "" in a process that is no rank of a test."""
+"""This rank's device, "" in a process that is not a rank of a test."""
 
 
 def variables(device: str, directory: str) -> dict[str, str]:
-    """What tells a process that it is a rank of one test. Raises ValueError for an unknown device."""
+    """The variables that make a process a rank of a test. Raises ValueError for an unknown device."""
     if device not in ("cuda", "cpu"):
-        raise ValueError(f"a test's device is 'cuda' or 'cpu', not {device!r}")
+        raise ValueError(f"device must be 'cuda' or 'cpu', got {device!r}")
     return {_DEVICE: device, _DIRECTORY: directory}
 
 
 def _prepare() -> str:
-    """Gives this process its device; returns why there is none, or ""."""
+    """Sets up the device of this process; returns why that failed, or ""."""
     try:
         if device == "cuda":
             cuda_device.use_cuda()
@@ -44,15 +44,15 @@ def _prepare() -> str:
 def pytest_runtest_setup() -> Generator[None, None, None]:
     if _missing:
         pytest.skip(_missing)
-    return (yield from _what_cannot_be_told_is_skipped())
+    return (yield from _skip_if_cannot_tell())
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, None, None]:
-    return (yield from _what_cannot_be_told_is_skipped())
+    return (yield from _skip_if_cannot_tell())
 
 
-def _what_cannot_be_told_is_skipped() -> Generator[None, None, None]:
+def _skip_if_cannot_tell() -> Generator[None, None, None]:
     try:
         return (yield)
     except CannotTell as reason:
@@ -60,17 +60,17 @@ def _what_cannot_be_told_is_skipped() -> Generator[None, None, None]:
 
 
 class _Reports:
-    """Writes what is reported of the test, whole each time."""
+    """Writes the reports of the test, all of them each time."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.told: list[dict[str, Any]] = []
+        self.reports: list[dict[str, Any]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.told.append(self.config.hook.pytest_report_to_serializable(config=self.config, report=report))
+        self.reports.append(self.config.hook.pytest_report_to_serializable(config=self.config, report=report))
         path = Path(_directory, f"{rank_variables.rank()}.reports")
         partial = path.with_suffix(".partial")
-        partial.write_bytes(pickle.dumps(self.told))  # JSON has no tuples
+        partial.write_bytes(pickle.dumps(self.reports))  # JSON has no tuples
         os.replace(partial, path)
 
 

@@ -1,4 +1,4 @@
-"""The contract for the patches of this environment, on the DeepSpeed that is installed in it."""
+"""The contract for the patches of this environment, on its installed DeepSpeed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ CHECKS: tuple[str, ...] = tuple(_CHECKS)
 
 @dataclass
 class Contract:
-    """What every patch has to stand; `root` is a directory with the installed DeepSpeed and nothing else."""
+    """The checks that every patch must pass; `root` is a directory with only the installed DeepSpeed."""
 
     machine: Machine
     root: Path
     release: str
 
     def check(self, patch_id: str, check: str) -> None:
-        """Fails the test where the patch does not stand that check; skips it where the check has nothing to say.
+        """Fails the test if the patch does not pass the check; skips it if the check does not apply to the patch.
 
         check: one of CHECKS. Raises UnknownPatch, and KeyError for an unknown check.
         """
@@ -45,15 +45,15 @@ class Contract:
             pytest.skip(f"{patch_id} does not apply here: {verdict.outcome.value}: {verdict.reason}")
         try:
             chosen(self._case(named))
-        except checks.DoesNotArise as reason:
+        except checks.NotApplicable as reason:
             pytest.skip(f"{patch_id}: {reason}")
 
     def together(self) -> None:
-        """Fails the test unless all patches that apply here, dsfix's and those of plug-ins, are in force together.
+        """Fails the test unless all patches that apply here, including those of plug-ins, are in effect together.
 
-        It takes minutes; DSFIX_ONLY and DSFIX_SKIP choose among them.
+        Takes minutes; DSFIX_ONLY and DSFIX_SKIP select patches.
         """
-        checks.all_at_once([self._case(each) for each in self._beside])
+        checks.all_at_once([self._case(each) for each in self._applying])
 
     def _case(self, entry: Entry) -> Case:
         return Case(
@@ -62,13 +62,13 @@ class Contract:
             root=self.root,
             fixing=None,
             catalogue=registry.catalogue(),
-            beside=self._beside if entry in self._beside else (*self._beside, entry),
+            applying=self._applying if entry in self._applying else (*self._applying, entry),
             front=self.machine.front(self.release),
             machine=self.machine,
         )
 
     @functools.cached_property
-    def _beside(self) -> tuple[Entry, ...]:
+    def _applying(self) -> tuple[Entry, ...]:
         """All patches that apply here."""
         verdicts = survey.verdicts()
         return tuple(e for e in registry.catalogue().values() if verdicts[e.id].outcome is Outcome.PENDING)
@@ -76,9 +76,9 @@ class Contract:
 
 @pytest.fixture(scope="session")
 def dsfix_contract(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contract]:
-    """The contract on the installed DeepSpeed; skips where that cannot be had. See `Contract`."""
+    """The contract on the installed DeepSpeed; skips if it is not available. See `Contract`."""
     if not sys.platform.startswith("linux") or sys.version_info < (3, 11):
-        pytest.skip("the contract is looked at on Linux, with Python 3.11 or newer")
+        pytest.skip("the contract needs Linux and Python 3.11 or newer")
     spec = find_spec("deepspeed")
     if spec is None or spec.origin is None:
         pytest.skip("DeepSpeed is not installed")

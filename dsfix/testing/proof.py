@@ -1,4 +1,4 @@
-"""The proof of a patch: its reproduction without it and with it, on the installed DeepSpeed."""
+"""The proof of a patch: its reproduction without and with the patch, on the installed DeepSpeed."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from dataclasses import replace
 
 import pytest
 
-from dsfix.cli.printing.sightings import Row, State
+from dsfix.cli.printing.verify_results import Row, State
 from dsfix.engine import plugins, registry, survey, verdict
 from dsfix.engine.outcome import Outcome
 from dsfix.engine.settings import Settings
 from dsfix.lab import reproduction
 
-_PROVEN = (State.CURED, State.NO_BUG)
+_PROVEN = (State.FIXED, State.NO_BUG)
 
 
 def patch_ids(distribution: str) -> list[str]:
-    """The ids of all patches that a distribution brings, for `pytest.mark.parametrize`.
+    """The ids of all patches of a distribution, for `pytest.mark.parametrize`.
 
-    Raises ValueError where it brings none, or one that cannot be loaded: tests of nothing would pass.
+    Raises ValueError if it has none, or one that cannot be loaded: without parameters, no test would fail.
     """
     entries, broken = registry.load()
     name = plugins.normalized(distribution)
     found = [each.id for each in entries.values() if each.distribution == name]
     lost = [f"{each.id}: {each.reason}" for each in broken if each.id.startswith((f"{name}:", f"{name} ("))]
     if lost:
-        raise ValueError(f"{distribution} brings patches that cannot be loaded: {'; '.join(lost)}")
+        raise ValueError(f"{distribution} has patches that cannot be loaded: {'; '.join(lost)}")
     if not found:
-        raise ValueError(f"{distribution} is not installed, or names nothing in the entry-point group dsfix.patches")
+        raise ValueError(f"{distribution} is not installed, or has no entry point in the group dsfix.patches")
     return found
 
 
 def prove(patch_id: str, timeout: float = 300.0) -> None:
     """Fails the test unless the bug is seen without the patch and gone with it, as `python -m dsfix verify ID` does.
 
-    Where the patch does not apply to the installed DeepSpeed the bug must not be seen at all. Skips the test where this
-    machine cannot tell. timeout: seconds, of each run. Raises UnknownPatch.
+    If the patch does not apply to the installed DeepSpeed, the bug must not be seen at all. Skips the test if this
+    machine cannot tell. timeout: seconds per run. Raises UnknownPatch.
     """
     named = survey.entry(patch_id)
     row = Row(named, verdict.if_asked_for(named, Settings.read()))
@@ -45,8 +45,8 @@ def prove(patch_id: str, timeout: float = 300.0) -> None:
         if row.verdict.outcome is Outcome.PENDING and without.outcome != "cannot-tell":
             row = replace(row, patched=reproduction.run(patch_id, True, timeout))
     seen = [f"{name} the patch: {run.outcome}: {run.detail}" for name, run in row.runs]
-    told = "\n".join([f"{patch_id}: {row.state.value}", f"{row.verdict.outcome.value}: {row.verdict.reason}", *seen])
+    text = "\n".join([f"{patch_id}: {row.state.value}", f"{row.verdict.outcome.value}: {row.verdict.reason}", *seen])
     if row.state is State.CANNOT_TELL:
-        pytest.skip(told)
+        pytest.skip(text)
     if row.state not in _PROVEN:
-        pytest.fail(told, pytrace=False)
+        pytest.fail(text, pytrace=False)

@@ -1,4 +1,4 @@
-"""Writes what the fine-tuning commands read: a tiny Qwen2 made from a config, its tokenizer, and 24 conversations.
+"""Writes the input of the fine-tuning commands: a tiny Qwen2 created from a config, its tokenizer, 24 conversations.
 
 python tiny_qwen2.py    # model/ and data/ in the current directory; nothing is downloaded
 """

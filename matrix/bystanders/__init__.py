@@ -1,1 +1,1 @@
-"""Jobs that do not have a patch's bug: with the patches and without they compute the same, or what PyTorch computes."""
+"""Jobs without any patch's bug: they must give the same results with and without the patches, or match PyTorch."""

@@ -1,4 +1,4 @@
-"""``python -m matrix bystanders``: runs jobs that have no patch's bug, and writes docs/bystanders.md."""
+"""``python -m matrix bystanders``: runs jobs without any patch's bug, and writes docs/bystanders.md."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ from matrix.bystanders import docs, records, scenario, space
 from matrix.bystanders.records import Record
 
 NAME = "bystanders"
-HELP = "jobs that run the lines of the patches: the same without dsfix and with it, or what PyTorch computes"
+HELP = "jobs that run the patches' lines: the same results with and without dsfix, or those of PyTorch"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="run on these releases what is not in the record")
+    run = commands.add_parser("run", help="run the jobs of these releases that are not in the record")
     run.add_argument("releases", nargs="+", metavar="RELEASE")
-    run.add_argument("--scenario", nargs="+", default=[], metavar="NAME", help="jobs of these scenarios only")
+    run.add_argument("--scenario", nargs="+", default=[], metavar="NAME", help="only jobs of these scenarios")
     run.add_argument(
         "--patch",
         nargs="+",
         default=[],
         metavar="ID",
-        help="and leave these patches out one by one, in jobs of any scenario",
+        help="also disable these patches one by one, in jobs of any scenario",
     )
     run.add_argument(
-        "--each-patch", action="store_true", help="and leave each patch out that applies and has no other record"
+        "--each-patch",
+        action="store_true",
+        help="also disable, one by one, each patch that applies here and is not judged in another record",
     )
     run.add_argument(
-        "--pinned", action="store_true", help="the first pinned setting of each scenario; nothing is recorded"
+        "--pinned", action="store_true", help="only the first pinned setting of each scenario; nothing is recorded"
     )
-    run.add_argument("--again", action="store_true", help="also those in the record")
-    run.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="jobs at a time")
+    run.add_argument("--again", action="store_true", help="run jobs that are in the record again")
+    run.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="jobs in parallel")
     run.set_defaults(bystanders=_run)
-    write = commands.add_parser("docs", help="write docs/bystanders.md; with --check only say whether it is up to date")
+    write = commands.add_parser("docs", help="write docs/bystanders.md; with --check only report whether it is stale")
     write.add_argument("--check", action="store_true")
     write.set_defaults(bystanders=_docs)
 
@@ -49,13 +51,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """0: nothing is worse; 1: something is. Raises Complaint."""
+    """0 if no job is worse without an explanation, else 1. Raises Complaint."""
     known = [each.deepspeed for each in table.load().releases]
     _must_be(options.releases, known, "in the table of releases")
     _must_be(options.scenario, scenario.load(), "a scenario")
     _must_be(options.patch, catalogue(), "a patch")
     if options.pinned and (options.patch or options.each_patch):
-        raise Complaint("--pinned records nothing: --patch and --each-patch need a run without it")
+        raise Complaint("--pinned records nothing: --patch and --each-patch cannot be combined with it")
     from matrix.bystanders import running
     from matrix.bystanders.trials import Trials
 
@@ -80,20 +82,20 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _chosen(record: Record, options: argparse.Namespace) -> list[str]:
-    """The patches to be left out one by one."""
+    """The patches to judge one by one."""
     if not options.each_patch:
         return list(options.patch)
-    there = [each for each in records.load_all() if each.release != record.release]
-    there.append(dataclasses.replace(record, statements=dict.fromkeys(_applying(record), 0)))
+    this = dataclasses.replace(record, statements=dict.fromkeys(_applying(record), 0))
+    known = [*(each for each in records.load_all() if each.release != record.release), this]
     return [
         each
-        for each in there[-1].statements
-        if records.home(each, there) is there[-1] and (options.again or not record.is_proved(each))
+        for each in this.statements
+        if records.home(each, known) is this and (options.again or not record.is_proved(each))
     ]
 
 
 def _applying(record: Record) -> list[str]:
-    """Those that its jobs told of, and those that are off by default."""
+    """The patches that its jobs reported as applied, and those off by default that claim the release."""
     release = table.load()
     environment = environments.current(release)
     return [

@@ -1,4 +1,4 @@
-"""What two runs of a job say of the patches that lie between them, given what plain PyTorch computes."""
+"""The verdict on the patches that two runs of a job differ in, with plain PyTorch as reference."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ import numpy as np  # type: ignore[import-not-found,unused-ignore]
 from matrix.bystanders.trials import Seen
 from matrix.proofs import without_paths
 
-_BOUNDS = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}  # of the way that the parameters have moved
-_FLOORS = {"fp32": 5e-6, "bf16": 5e-2, "fp16": 5e-2}  # below, one is as good as the other
+_BOUNDS = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}  # relative to how far the parameters have moved
+_FLOORS = {"fp32": 5e-6, "bf16": 5e-2, "fp16": 5e-2}  # differences below are rounding
 _WORSE = 1.3
 _WHOLE = float("inf")
 _HANGS = "hangs"
 
 
 class State(enum.Enum):
-    SAME = "same"  # to the bit, with as many collectives
-    ENDED = "ended"  # both in the same exception, after the same or what plain PyTorch computes
-    RIGHT = "right"  # what plain PyTorch computes, where it was something else, or rounded otherwise; fewer collectives
-    OTHER = "other"  # not what plain PyTorch computes, neither without nor with: no patch's bug
-    WORSE = "worse"  # wrong, less exact, ended or without agreement among the ranks, where it was not without
+    SAME = "same"  # bitwise identical, with as many collectives
+    ENDED = "ended"  # both raise the same exception, after the same results or those of plain PyTorch
+    RIGHT = "right"  # matches plain PyTorch where results differ; or the same with fewer collectives
+    OTHER = "other"  # does not match plain PyTorch, with or without the patches: no patch's bug
+    WORSE = "worse"  # wrong, less accurate, ended early or with ranks that disagree, where the other run was not
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """why: in one sentence. before, after: how far off without and with, relative; inf for a job that ended."""
+    """why: one sentence. before, after: relative error without and with the patches; inf for a job that ended early.
+
+    collectives, syncs, peak: how many more collectives, host waits and bytes of peak memory the patched job has.
+    """
 
     state: State
     why: str
@@ -41,9 +44,9 @@ class Verdict:
 
 
 def judge(precision: str, before: Seen, after: Seen, plain: Seen | None) -> Verdict:
-    """Of `after`, a run with a patch, against `before`, the one without.
+    """The verdict on `after`, a run with a patch, compared with `before`, the one without.
 
-    plain: None where the scenario has no reference. The Verdict's last three are what `after` has more of, per job.
+    plain: the reference; None if the scenario has none.
     """
     half = precision.partition(",")[0]
     more = _more(before, after)
@@ -57,20 +60,20 @@ def judge(precision: str, before: Seen, after: Seen, plain: Seen | None) -> Verd
     if not difference and ends[0] == ends[1]:
         if ends[0]:
             return Verdict(State.ENDED, ends[0], **more)
-        told = f"the same numbers with {more.get('collectives', 0):+d} collectives"
+        why = f"the same numbers with {more.get('collectives', 0):+d} collectives"
         if more.get("collectives", 0) > 0:
-            return Verdict(State.WORSE, told, **more)
+            return Verdict(State.WORSE, why, **more)
         distance, where = off(after, plain) if plain else (0.0, "")
         if distance > _BOUNDS[half]:
             return Verdict(State.OTHER, where, distance, distance, **more)
         if more.get("collectives", 0) < 0:
-            return Verdict(State.RIGHT, told, distance, distance, **more)
+            return Verdict(State.RIGHT, why, distance, distance, **more)
         return Verdict(State.SAME, where, distance, distance, **more)
     if plain is None:
         if ends[0] and not ends[1]:
-            return Verdict(State.RIGHT, f"goes on where it ended: {ends[0]}", _WHOLE, 0.0, **more)
+            return Verdict(State.RIGHT, f"continues where it ended: {ends[0]}", _WHOLE, 0.0, **more)
         if not any(ends) and _apart(before, after) <= _FLOORS[half]:
-            return Verdict(State.RIGHT, f"rounded otherwise from {difference} on", **more)
+            return Verdict(State.RIGHT, f"rounded differently from {difference} on", **more)
         return Verdict(State.WORSE, ends[1] or f"not the same: {difference}", 0.0, _WHOLE, **more)
     alike = ends[0] == ends[1]
     (off_before, where_before), (off_after, where_after) = (
@@ -81,23 +84,23 @@ def judge(precision: str, before: Seen, after: Seen, plain: Seen | None) -> Verd
     if off_after <= bound and (off_after <= floor or off_after <= _WORSE * off_before):
         if ends[1]:
             return Verdict(State.ENDED, ends[1], **more)
-        return Verdict(State.RIGHT, where_before or f"rounded otherwise from {difference} on", **numbers)
+        return Verdict(State.RIGHT, where_before or f"rounded differently from {difference} on", **numbers)
     worse = off_after > _WORSE * off_before or (off_after == _WHOLE > off_before) or ends[1] == _HANGS != ends[0]
     return Verdict(State.WORSE if worse else State.OTHER, where_after, **numbers)
 
 
 def ending(seen: Seen) -> str:
-    """How the job ended before its end, "" where it did not."""
-    told = [rank["ended"] for rank in seen.ranks if rank and rank["ended"]]
-    if told:
-        return without_paths(told[0])  # each run has its own directory
+    """How the job ended early, "" if it did not."""
+    endings = [rank["ended"] for rank in seen.ranks if rank and rank["ended"]]
+    if endings:
+        return without_paths(endings[0])  # each run has its own directory
     if seen.late:
         return _HANGS
     return "" if all(seen.ranks) else "a rank was killed"
 
 
 def first_difference(one: Seen, other: Seen) -> str:
-    """The label of the first note that is not the same, to the bit, on some rank; "" where all are."""
+    """The label and rank of the first note that is not bitwise identical; "" if all are."""
     for rank, (left, right) in enumerate(zip(one.ranks, other.ranks)):
         if left is None or right is None:
             continue
@@ -118,7 +121,7 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _apart(one: Seen, other: Seen) -> float:
-    """The largest relative distance of a note from the other's."""
+    """The largest relative distance between two corresponding notes."""
     worst = 0.0
     for left, right in ((a["notes"], b["notes"]) for a, b in zip(one.ranks, other.ranks) if a and b):
         if [label for label, _ in left] != [label for label, _ in right]:
@@ -157,7 +160,7 @@ def _distance(value: Any, right: Any) -> float:
 
 
 def disagreeing(seen: Seen) -> str:
-    """Where two ranks of a group do not make the same collectives in the same order; "" where all do."""
+    """Where two ranks of a group differ in their sequence of collectives; "" if none do."""
     ranks = [rank["collectives"] if rank else [] for rank in seen.ranks]
     if not all(seen.ranks):
         return ""
@@ -167,13 +170,13 @@ def disagreeing(seen: Seen) -> str:
             for number, (left, right) in enumerate(zip(sequences[0], sequence)):
                 if left != right and left[0] != "barrier":
                     return f"number {number} of {group} is {left} on rank {group[0]}, {right} on rank {other}"
-            if len(sequence) != len(sequences[0]) and not ending(seen):  # a rank that has ended makes no more
+            if len(sequence) != len(sequences[0]) and not ending(seen):  # a rank that ended early makes fewer
                 return f"{len(sequences[0])} on rank {group[0]}, {len(sequence)} on rank {other} of {group}"
     return ""
 
 
 def _more(before: Seen, after: Seen) -> dict[str, int]:
-    """Collectives and waits of all ranks, and the peak memory of the worst, that `after` has more of; a job's."""
+    """How many more collectives and host waits (over all ranks) and bytes of peak memory (worst rank) `after` has."""
     if not (all(before.ranks) and all(after.ranks)):
         return {}
     pairs = [(left, right) for left, right in zip(before.ranks, after.ranks) if left and right]

@@ -1,4 +1,4 @@
-"""docs/bystanders.md, from the records and their explanations."""
+"""Writes docs/bystanders.md from the records and their explanations."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from matrix.bystanders.space import Job
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "bystanders.md"
 COMMAND = "python -m tox run -e bystanders"
-_TOLD = (State.OTHER.value, State.WORSE.value)
+_EXPLAINED = (State.OTHER.value, State.WORSE.value)
 
 _HEAD = f"""# Bystanders
 
-Jobs whose way leads through the lines that patches edit, most of them without any patch's bug. {{scenarios}} training
-scripts meet settings (stage, offload, precision, ranks, accumulation, clipping, optimizer, …): {{jobs}} jobs, on the
-emulated CUDA device. Each is run without the patches (but for those without which the release cannot be imported), with
-them, and by plain PyTorch in fp32.
+Jobs that run the lines that patches edit, most of them without any patch's bug. {{scenarios}} training scripts are
+combined with settings (stage, offload, precision, ranks, accumulation, clipping, optimizer, …) into {{jobs}} jobs on
+the emulated CUDA device. Each job is run without patches (except those needed to import the release), with them, and in
+plain PyTorch in fp32.
 
     {COMMAND} -- run {space.WHOLE} --each-patch
 
-runs what is not in the record yet, on {space.WHOLE} all jobs, on another release one to two of each script; `-- docs`
-writes this page, which has what was run so far. *Same*: with dsfix to the bit what it is without, with the same
-collectives; *right*: something else than without, and what PyTorch computes, within rounding, or the same with fewer
-collectives; *ended*: in the same exception with and without, after the same or what PyTorch computes; *other*: not what
-PyTorch computes, with or without; *worse*: wrong, less exact, ended, or without agreement of the ranks on their
-collectives, where it was not without.
+runs the jobs that are not in the record yet: on {space.WHOLE} all jobs, on other releases one or two of each script.
+`-- docs` writes this page from what has been run so far.
+
+- *same*: bitwise identical with and without dsfix, with the same collectives
+- *right*: results differ, and those with dsfix match PyTorch within rounding; or the same with fewer collectives
+- *ended*: the same exception with and without dsfix, after the same results or those of PyTorch
+- *other*: results do not match PyTorch, with or without dsfix
+- *worse*: only with dsfix wrong, less accurate, ended early, or with ranks that disagree on their collectives
 """
 
 
 def worse(record: Record) -> list[str]:
-    """One sentence for each job that a patch, or all of them, make worse without an explanation."""
+    """One sentence for each job that one patch, or all of them, make worse without an explanation."""
     return [
         f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {found.why}"
         for job, patch_id, found in _findings(record)
@@ -45,20 +47,20 @@ def worse(record: Record) -> list[str]:
 
 
 def faults(found: Sequence[Record]) -> Iterator[str]:
-    """One sentence for each thing that is missing, stale, or has no explanation."""
+    """One sentence for each run that is missing, stale or unexplained."""
     used: set[str] = set()
     for record in found:
         for job in space.jobs_of(record.release):
             if record.current(job) is None:
-                yield f"{record.release}: {job.id} was not run as it is: `{COMMAND} -- run {record.release}`"
+                yield f"{record.release}: {job.id} is missing or stale: `{COMMAND} -- run {record.release}`"
         for patch_id in registry.catalogue():
             if records.home(patch_id, found) is record and not record.is_proved(patch_id):
                 how = f"`{COMMAND} -- run {record.release} --patch {patch_id}`"
-                yield f"{record.release}: {patch_id} is another now: {how}"
+                yield f"{record.release}: {patch_id} has changed: {how}"
         for job, patch_id, one in _findings(record):
             explained = explanations.of(job, record.release, one, patch_id)
             used.update(each.id for each in explained)
-            if one.state in _TOLD and not explained:
+            if one.state in _EXPLAINED and not explained:
                 yield f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {one.state}: {one.why}"
     for each in explanations.EXPLANATIONS:
         if each.id not in used:
@@ -66,7 +68,7 @@ def faults(found: Sequence[Record]) -> Iterator[str]:
 
 
 def _findings(record: Record) -> Iterator[tuple[Job, str, Found]]:
-    """Of all patches against none ("" for the patch), and of single ones against all others."""
+    """The verdicts on all patches (patch id "") and on single ones."""
     for job in space.jobs():
         run = record.jobs.get(job.id)
         if run is not None:
@@ -80,7 +82,7 @@ def render(found: Sequence[Record]) -> str:
         _HEAD.format(scenarios=len(scenario.load()), jobs=len(space.jobs())),
         _overview(found),
         _patches(found),
-        *(_told(record) for record in found),
+        *(_explained(record) for record in found),
         _scenarios(),
     ]
     return "\n".join(part.rstrip("\n") + "\n" for part in parts if part)
@@ -89,26 +91,26 @@ def render(found: Sequence[Record]) -> str:
 def _overview(found: Sequence[Record]) -> str:
     states = [each.value for each in State]
     lines = [
-        f"| release | jobs | {' | '.join(states)} | statements of patches run | day |",
+        f"| release | jobs | {' | '.join(states)} | patch statements run | date |",
         f"| --- | --- | {' | '.join('---' for _ in states)} | --- | --- |",
     ]
     for record in found:
         counts = Counter(run.found.state for run in record.jobs.values())
         shares = [records.share(record, each) for each in record.statements]
-        run, there = (sum(each[i] for each in shares) for i in (0, 1))
+        run, total = (sum(each[i] for each in shares) for i in (0, 1))
         numbers = " | ".join(str(counts[each]) for each in states)
-        lines.append(f"| {record.release} | {len(record.jobs)} | {numbers} | {run} of {there} | {record.date} |")
+        lines.append(f"| {record.release} | {len(record.jobs)} | {numbers} | {run} of {total} | {record.date} |")
     return "\n".join(lines)
 
 
 def _patches(found: Sequence[Record]) -> str:
     lines = [
         "## The patches\n",
-        f"On {space.WHOLE} or, where it does not apply, the newest release here where it does: its statements",
-        "that some job runs; the jobs that do; those in which it was left out, with all others there (one that",
-        "is off by default: was taken in), and what came of it; what it adds at most to a job that stays the same:",
-        "collectives, waits of the host for the device, bytes of peak memory.\n",
-        "| patch | release | statements run | jobs | left out by itself | added |",
+        f"Each patch is judged on {space.WHOLE} or, if it does not apply there, on the newest of these releases where",
+        "it does. Statements run: by any job; jobs: those that run them; disabled alone: the verdicts of jobs with all",
+        "other patches (for one that is off by default: enabled on top of all others); added: the most that it adds to",
+        "a job whose results stay the same, in collectives, waits of the host for the device, bytes of peak memory.\n",
+        "| patch | release | statements run | jobs | disabled alone | added |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     gaps, nowhere = [], []
@@ -126,15 +128,15 @@ def _patches(found: Sequence[Record]) -> str:
     if gaps:
         lines += ["", f"Gaps: no job runs a line of {', '.join(gaps)}."]
     if nowhere:
-        lines += ["", f"On none of these releases: {', '.join(nowhere)}."]
+        lines += ["", f"These apply to none of these releases: {', '.join(nowhere)}."]
     return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class OfPatch:
-    """A patch on the release where it is looked at by itself. run: how many of its statements some of the jobs ran;
-    states: of the jobs in which it was left out by itself; added: the most collectives, waits of the host and bytes of
-    peak memory that it adds to one that stays the same, None where there is none."""
+    """A patch on the release where it is judged alone. run: how many of its statements any job ran; states: the
+    verdicts on it alone; added: the most collectives, host waits and bytes of peak memory that it adds to a job that
+    stays the same, None if there is no such job."""
 
     release: str
     statements: int
@@ -145,7 +147,7 @@ class OfPatch:
 
 
 def of(patch_id: str, found: Sequence[Record]) -> OfPatch | None:
-    """None where it applies to none of these releases."""
+    """The patch's summary, or None if it applies to none of these releases."""
     record = records.home(patch_id, found)
     if record is None:
         return None
@@ -159,10 +161,10 @@ def of(patch_id: str, found: Sequence[Record]) -> OfPatch | None:
     return OfPatch(record.release, statements, run, jobs, Counter(each.state for each in ones), added)
 
 
-def _told(record: Record) -> str:
+def _explained(record: Record) -> str:
     rows: dict[tuple[str, str], list[str]] = {}
     for job, patch_id, one in _findings(record):
-        if one.state in _TOLD:
+        if one.state in _EXPLAINED:
             explained = explanations.of(job, record.release, one, patch_id)
             texts = " ".join(each.text for each in explained) or "not explained"
             setting = ", ".join(f"{name} {level}" for name, level in space.differing(job.setting).items())

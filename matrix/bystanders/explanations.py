@@ -1,4 +1,4 @@
-"""What is worse, or not what plain PyTorch computes, for a reason that somebody has found. By hand."""
+"""Hand-written explanations of jobs that are worse, or do not match plain PyTorch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from matrix.bystanders.space import Job
 
 @dataclass(frozen=True)
 class Explanation:
-    """scenarios (none: all), states, levels (factor -> those it needs), releases, patches (left out, or taken in, by
-    themselves; "" for all of them) and why (how the verdict's sentence begins) say what it is for; all have to hold."""
+    """Applies where all conditions hold: scenarios (none: all), states, levels (factor -> required levels), releases,
+    patches (judged alone; "" for all of them together) and why (a prefix of the verdict's sentence)."""
 
     id: str
     text: str
@@ -44,80 +44,81 @@ _FROZEN_AND_THAWED = (
 EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "several-backwards",
-        "ZeRO-1 and 2 lose gradients, or count them twice, where engine.backward() is called several times before a "
-        "step. zero12_several_backwards_drop and, with offload, zero12_offload_several_backwards_drop cure it; they "
-        "are off unless DSFIX_ONLY names them, for they cannot see what module.zero_grad() discards.",
+        "ZeRO-1 and ZeRO-2 lose gradients, or count them twice, if engine.backward() is called several times before a "
+        "step. zero12_several_backwards_drop and, with offload, zero12_offload_several_backwards_drop fix this; they "
+        "are off unless DSFIX_ONLY names them, because they cannot detect what module.zero_grad() discards.",
         ("cached_gradients", "forwards_first", "loss_twice", "several_backwards", "two_heads", "two_losses"),
         levels={"stage": ("1", "2")},
     ),
     Explanation(
         "gradients-of-scripts",
-        "BF16_Optimizer steps with fp32 gradients of its own: what a script makes of `.grad` before a step is lost.",
+        "BF16_Optimizer steps with its own fp32 gradients: changes that a script makes to `.grad` before a step are "
+        "lost.",
         ("clipped_by_torch", "discarded_in_place", "rows_masked"),
         levels={"precision": ("bf16, fp32 accumulation",)},
     ),
     Explanation(
         "zero3-weights-alone",
-        "ZeRO-3's weights are in the optimizer's files: with load_module_only nothing is loaded.",
+        "ZeRO-3 stores the weights in the optimizer's files: with load_module_only nothing is loaded.",
         ("warm_start",),
         levels={"stage": ("3",)},
     ),
     Explanation(
         "schedule-loaded-without-rate",
-        "A schedule that is made anew sets its first rate, and loading its state no other: until its next step() the "
-        "optimizer has that, unless its own state, loaded afterwards, has a rate.",
+        "A new schedule sets its first rate, and loading its state does not change it: the optimizer keeps that rate "
+        "until the next step(), unless its own state, loaded afterwards, includes a rate.",
         ("warmup_by_hand_resumed", "warmup_resumed_elastic"),
     ),
     Explanation(
         "pipeline-bf16-resumed",
-        "BF16_Optimizer, which a pipeline in bf16 gets without ZeRO, too, is handed one state where it looks for one "
-        "of each rank.",
+        "BF16_Optimizer, which a bf16 pipeline uses even without ZeRO, is given one state where it expects one per "
+        "rank.",
         ("pipeline_resumed",),
         levels={"stage": ("0",), "precision": ("bf16",)},
     ),
     Explanation(
         "zero3-bucket-left-full",
-        "After a backward pass that was cut off ZeRO-3's bucket goes on holding parameters, whose gradients "
-        "zero_grad() has taken.",
+        "After an interrupted backward pass ZeRO-3's bucket still holds parameters whose gradients zero_grad() has "
+        "cleared.",
         ("stumble_half_way_in_backward",),
         levels={"stage": ("3",)},
     ),
     Explanation(
         "groups-refused",
-        "An optimizer's state of another number of groups is refused.",
+        "An optimizer state with a different number of groups is refused.",
         ("evaluated_with_other_groups",),
     ),
     Explanation(
         "pipeline-clips-by-stage",
-        "Without ZeRO each stage of a pipeline is clipped by the norm of its own parameters.",
+        "Without ZeRO each pipeline stage is clipped by the gradient norm of its own parameters.",
         ("pipeline", "pipeline_resumed", "pipeline_timed", "pipeline_measured"),
         levels={"stage": ("0",), "clipping": ("on",)},
     ),
     Explanation(
         "zero2-zero-grad-within-a-round",
-        "ZeRO-2's zero_grad() leaves what earlier micro-batches have added up in `all_grad_tensors`.",
+        "ZeRO-2's zero_grad() keeps what earlier micro-batches have accumulated in `all_grad_tensors`.",
         ("back_from_within_a_round",),
         levels={"stage": ("2",), "offload": ("none",)},
     ),
     Explanation(
         "zero3-several-backwards-in-a-hook",
-        "Of several backward passes that a hook makes within another, ZeRO-3 keeps the last one's gradients.",
+        "If a hook runs several backward passes within another one, ZeRO-3 keeps only the last one's gradients.",
         ("cached_loss",),
         levels={"stage": ("3",)},
     ),
     Explanation(
         "zero3-differentiated-before",
-        "Since 0.18.3 torch.autograd.grad ends a backward pass of ZeRO-3, so that the first one of a round adds to the "
-        "gradients of the round before.",
+        "Since 0.18.3 torch.autograd.grad ends a backward pass of ZeRO-3, so that the first backward pass of a round "
+        "adds to the gradients of the previous round.",
         ("adversarial_inputs",),
         levels={"stage": ("3",)},
         releases=">=0.18.3",
     ),
     Explanation(
         "bf16-without-zero-before-0.17.6",
-        "Up to 0.17.5 bf16 without ZeRO is BF16_Optimizer's. It trains what was not frozen at deepspeed.initialize, "
-        "and goes on with what is frozen later. It adds up fp32 gradients of its own, which what a script does to "
-        "`.grad`, or discards, does not reach. In a checkpoint it looks for files of its own.",
+        "Through 0.17.5, bf16 without ZeRO uses BF16_Optimizer. It trains the parameters that were not frozen at "
+        "deepspeed.initialize, and continues to train those frozen later. It accumulates its own fp32 gradients, which "
+        "changes to `.grad` do not affect. When loading a checkpoint it expects its own files.",
         (
             *_FROZEN_AND_THAWED,
             *("back_from_within_a_round", "clipped_by_torch", "discarded_by_hand", "rows_masked", "warm_up_by_engine"),
@@ -128,8 +129,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "zero1-averaged-before-0.17.6",
-        "Up to 0.17.5 ZeRO-1 adds to what it has averaged at the end of each backward pass, and ZeRO-2 to what it has "
-        "of one that no step followed, which neither a zero_grad() nor `.grad = None` reaches.",
+        "Through 0.17.5, ZeRO-1 accumulates what it averages at the end of each backward pass, and ZeRO-2 keeps the "
+        "gradients of a backward pass that no step followed; neither zero_grad() nor `.grad = None` clears them.",
         (
             *("discarded_by_hand", "discarded_by_module", "discarded_inside_by_engine", "discarded_inside_by_hand"),
             *("discarded_inside_by_module", "discarded_inside_by_optimizer", "discarded_inside_to_zero"),
@@ -140,30 +141,31 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "warmup-to-0.001-before-0.17.2",
-        "Up to 0.17.1 WarmupLR goes to 0.001 where warmup_max_lr is not given; since then to the optimizer's own rate.",
+        "Through 0.17.1, WarmupLR warms up to 0.001 if warmup_max_lr is not set; later releases, to the optimizer's "
+        "own rate.",
         ("warmup_to_one_rate",),
         releases="<0.17.2",
     ),
     Explanation(
         "bf16-not-checked-before-0.17.1",
-        "Up to 0.17.0 bf16 has no check_grad_overflow: the step is made, with weights that are nan.",
+        "Through 0.17.0, bf16 has no check_grad_overflow: the step is made, and the weights become nan.",
         ("infinite_loss_in_bf16",),
         levels={"precision": ("bf16",)},
         releases="<0.17.1",
     ),
     Explanation(
         "several-sub-groups-into-one",
-        "A universal checkpoint of several sub-groups is refused where ZeRO-3 has one. universal_checkpoint_subgroups "
-        "makes its conversion possible; universal_checkpoint_load_subgroups is for engines that have several.",
+        "A universal checkpoint with several sub-groups is refused if ZeRO-3 has one. universal_checkpoint_subgroups "
+        "makes the conversion possible; universal_checkpoint_load_subgroups is for engines with several.",
         ("universal_on_more_ranks",),
         levels={"stage": ("3",)},
         releases="<0.18.0",
     ),
     Explanation(
         "half-trains-what-was-not-frozen-at-first",
-        "Since 0.19.1 fp16 and bf16 without ZeRO train what was not frozen at deepspeed.initialize: what thaws later "
-        "never trains, and what is frozen later is moved on. fp16_step_at_initialization makes the first steps right, "
-        "so that the later ones are off by another amount, which can be the larger one.",
+        "Since 0.19.1, fp16 and bf16 without ZeRO train the parameters that were not frozen at deepspeed.initialize: "
+        "those unfrozen later are never trained, and those frozen later are still updated. fp16_step_at_initialization "
+        "corrects the first steps, so that the error of the later ones differs and can be larger.",
         _FROZEN_AND_THAWED,
         ("other", "worse"),
         {"stage": ("0",), "precision": ("bf16", "fp16")},
@@ -171,30 +173,30 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "differentiated-outputs-divided",
-        "Since 0.19.6 engine.backward() divides the loss by the accumulation steps, and what torch.autograd.grad takes "
-        "of an output is divided, too: a penalty on it counts too little.",
+        "Since 0.19.6 engine.backward() divides the loss by the accumulation steps, and gradients that "
+        "torch.autograd.grad computes from an output are divided as well: a penalty on them is too small.",
         ("gradient_norm_penalty",),
         releases=">=0.19.6",
     ),
     Explanation(
         "offload-skips-in-fp32",
-        "Since 0.19.8 ZeRO-1 and 2 with optimizer offload skip a step of inf or nan in fp32, too, where plain "
-        "PyTorch's weights become nan.",
+        "Since 0.19.8 ZeRO-1 and ZeRO-2 with optimizer offload skip steps with inf or nan gradients in fp32 as well, "
+        "where plain PyTorch's weights become nan.",
         ("nan_loss_in_fp32",),
         levels={"stage": ("1", "2"), "offload": ("optimizer",)},
         releases=">=0.19.8",
     ),
     Explanation(
         "differentiated-outputs-refused",
-        "0.18.3 and 0.18.4 take torch.autograd.grad of an output for loss.backward(), which this optimizer refuses, "
-        "with bf16_zero1_silently_off in other words.",
+        "0.18.3 and 0.18.4 mistake torch.autograd.grad on an output for loss.backward(), which this optimizer refuses; "
+        "with bf16_zero1_silently_off the message differs.",
         ("gradient_norm_penalty",),
         releases=">=0.18.3,<0.18.5",
     ),
     Explanation(
         "overflow-exchanged",
-        "fp16_zero1_overflow_deadlock: the ranks tell each other of an overflow, one byte per step, as DeepSpeed does "
-        "up to 0.17.0 and from 0.18.0 on.",
+        "fp16_zero1_overflow_deadlock: the ranks exchange the overflow flag, one byte per step, as DeepSpeed does "
+        "through 0.17.0 and since 0.18.0.",
         (),
         ("worse",),
         {"stage": ("1",), "precision": ("fp16", "bf16")},
@@ -204,8 +206,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "accumulated-as-from-0.18.3-on",
-        "The bug of zero2_accumulation_drops_microbatches; there is no reference by PyTorch. With the patch the notes "
-        "are to the bit those of 0.18.9, where zero_grad() does not discard what ZeRO-2 has added up in a round.",
+        "The bug of zero2_accumulation_drops_microbatches; there is no PyTorch reference. With the patch the results "
+        "are bitwise those of 0.18.9, where zero_grad() does not discard what ZeRO-2 has accumulated in a round.",
         ("experts_short_of_room", "first_pass_zero2_by_optimizer"),
         ("worse",),
         {"stage": ("2",), "offload": ("none",)},
@@ -214,7 +216,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "first-step-as-from-0.13.2-on",
-        "zero_step_at_initialization makes the difference, and there is no reference by PyTorch. With it the notes are "
+        "zero_step_at_initialization makes the difference; there is no PyTorch reference. With it the results are "
         "those of 0.18.9 within rounding, as far as the job gets.",
         (
             *("first_pass_zero2_by_hand", "first_pass_zero2_by_module", "first_pass_zero2_by_optimizer"),
@@ -226,8 +228,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "steps-not-clipped-before-0.13.2",
-        "BF16_Optimizer does not see what torch clips, with and without. zero_step_at_initialization gives AdamW's "
-        "first steps their full size, so that they are off by more.",
+        "BF16_Optimizer ignores torch's clipping, with and without dsfix. zero_step_at_initialization gives AdamW's "
+        "first steps their full size, which makes the error larger.",
         ("clipped_by_torch",),
         ("worse",),
         {"stage": ("0",), "precision": ("bf16",)},
@@ -236,15 +238,15 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "elastic-adam-before-0.13.2",
-        "What elastic_checkpoint_scalar_step lets Adam save is not loaded up to 0.13.1: `step` is taken for "
-        "partitioned.",
+        "elastic_checkpoint_scalar_step lets Adam save its state, but releases through 0.13.1 cannot load it: they "
+        "treat `step` as partitioned.",
         ("elastic_adamw",),
         releases="<0.13.2",
     ),
     Explanation(
         "elastic-blocks-refused",
         "Since 0.13.2 an elastic checkpoint gives each rank an even number of a state's elements, which an optimizer "
-        "that has an odd one refuses. To 0.15.4, beside torch 2.6 or later, loading ends before that without "
+        "with an odd number refuses. Through 0.15.4, with torch 2.6 or later, loading fails before that without "
         "checkpoint_weights_only.",
         ("elastic_blocks",),
         ("worse",),
@@ -254,20 +256,20 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "universal-zero3-before-0.14.5",
-        "ZeRO-3 has universal checkpoints since 0.14.5; without the patches the job ends earlier.",
+        "ZeRO-3 supports universal checkpoints since 0.14.5; without the patches the job fails earlier.",
         ("universal_frozen", "universal_tied"),
         levels={"stage": ("3",)},
         releases="<0.14.5",
     ),
     Explanation(
         "hooks-lost-before-0.13.2",
-        "Up to 0.13.1, on the emulated device, a parameter has lost the hooks that it had before deepspeed.initialize.",
+        "Through 0.13.1, on the emulated device, a parameter loses hooks registered before deepspeed.initialize.",
         ("parameter_hooks",),
         releases="<0.13.2",
     ),
     Explanation(
         "discarded-unseen",
-        "Off unless DSFIX_ONLY names it: it cannot see what module.zero_grad() or `.grad = None` discards.",
+        "Off unless DSFIX_ONLY names it, because it cannot detect what module.zero_grad() or `.grad = None` discards.",
         (
             *("discarded_by_hand", "discarded_by_module", "warm_up_by_hand", "warm_up_by_module"),
             *("first_pass_zero2_by_hand", "first_pass_zero2_by_module"),
@@ -279,5 +281,5 @@ EXPLANATIONS: tuple[Explanation, ...] = (
 
 
 def of(job: Job, release: str, found: Found, patch_id: str) -> list[Explanation]:
-    """patch_id: of the one that was left out, or taken in, by itself; "" for all patches against none."""
+    """The explanations that apply. patch_id: the patch judged alone, "" for all patches."""
     return [each for each in EXPLANATIONS if each.fits(job, release, found, patch_id)]

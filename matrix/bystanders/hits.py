@@ -1,7 +1,7 @@
-"""Which statements of the patches a process runs: a finder that puts a mark into each, as a patch is loaded.
+"""Records which statements of the patches a process runs: a finder instruments each patch as it is loaded.
 
-Marked are the code of every Edit, and the functions of a patch's file that its changes use; not `reproduce` and what
-only that uses. Install it before dsfix is imported.
+Instrumented are the code of every Edit and the functions of a patch's file that its changes use; not `reproduce` and
+its helpers. Install it before dsfix is imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 _PACKAGE = "dsfix.patches."
-_MARK = "_dsfix_mark"  # a builtin: edited code runs in DeepSpeed's modules
+_MARK = "_dsfix_mark"  # a builtin, because edited code runs in DeepSpeed's modules
 
 #: patch id -> the numbers of its statements that were run.
 run: dict[str, set[int]] = {}
@@ -26,7 +26,7 @@ statements: dict[str, int] = {}
 
 
 def install() -> None:
-    """Watch the patches that are loaded from now on, and start with none run."""
+    """Instrument the patches loaded from now on."""
     setattr(builtins, _MARK, _mark)
     sys.meta_path.insert(0, _Finder())
 
@@ -47,7 +47,7 @@ class _Finder:
 
 
 class _Loader(SourceFileLoader):
-    def get_code(self, fullname: str) -> Any:  # not from a cache of bytecode
+    def get_code(self, fullname: str) -> Any:  # never from the bytecode cache
         return self.source_to_code(self.get_data(self.path), self.path)
 
     def source_to_code(  # type: ignore[override,unused-ignore]
@@ -74,7 +74,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Marks:
-    """Puts marks with numbers that go on from the patch's last one."""
+    """Inserts marks, numbered consecutively within a patch."""
 
     def __init__(self, patch_id: str) -> None:
         self._patch_id = patch_id
@@ -82,16 +82,16 @@ class _Marks:
         statements.setdefault(patch_id, 0)
 
     def of(self, code: str, replaces: bool) -> str:
-        """The code of an Edit with its marks."""
+        """The code of an Edit with marks."""
         tree = ast.parse(textwrap.dedent(code))
         if replaces and len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr):
-            marked = ast.Tuple([self._call(), tree.body[0].value], ast.Load())  # where an expression may stand
+            marked = ast.Tuple([self._call(), tree.body[0].value], ast.Load())  # stays an expression
             return ast.unparse(ast.fix_missing_locations(ast.Subscript(marked, ast.Constant(1), ast.Load())))
         self.put_into(tree.body)
         return ast.unparse(ast.fix_missing_locations(tree))
 
     def put_into(self, body: list[ast.stmt]) -> None:
-        """A mark before each statement, of inner blocks, too, and of no nested function's docstring."""
+        """Insert a mark before each statement, including inner blocks, but not before docstrings."""
         marked: list[ast.stmt] = []
         for statement in body:
             if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
@@ -122,7 +122,7 @@ def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _used_by_changes(tree: ast.Module) -> list[ast.FunctionDef]:
-    """The functions at the file's top level, or in its classes, that PATCH leads to."""
+    """The functions, at top level or in classes, that are reachable from PATCH."""
     defined: dict[str, ast.stmt] = {}
     for each in tree.body:
         if isinstance(each, (ast.FunctionDef, ast.ClassDef)):
@@ -147,7 +147,7 @@ def _used_by_changes(tree: ast.Module) -> list[ast.FunctionDef]:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """The names that a statement uses, also those that the text of an Edit imports."""
+    """The names that a statement uses, including those imported in the text of an Edit."""
     for each in ast.walk(node):
         if isinstance(each, ast.Name):
             yield each.id

@@ -1,4 +1,4 @@
-"""What a scenario is given: models, batches, an engine, and the book of what came out. Imports torch."""
+"""What a scenario is given: models, batches, an engine, and the notes of results. Imports torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class MLP(models.MLP):  # type: ignore[misc,unused-ignore]
-    """Without kinks: no rounding switches a unit on or off, so that half precision stays close to fp32."""
+    """With a smooth activation: rounding switches no unit on or off, so half precision stays close to fp32."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -37,7 +37,7 @@ class MLP(models.MLP):  # type: ignore[misc,unused-ignore]
 
 
 class Branches(models.Branches):  # type: ignore[misc,unused-ignore]
-    """Of those."""
+    """Branches of that MLP."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,9 +45,9 @@ class Branches(models.Branches):  # type: ignore[misc,unused-ignore]
 
 
 class Job:
-    """One rank of a job; with `plain` by plain PyTorch in fp32, otherwise by DeepSpeed's engine with the setting.
+    """One rank of a job: in plain PyTorch in fp32 with `plain`, otherwise with DeepSpeed's engine and the setting.
 
-    notes: (label, array, "a string" or None) in the order in which they were made.
+    notes: (label, value) in order; a value is an array, number, string or None.
     """
 
     MLP, Branches, Transformer = MLP, Branches, models.Transformer
@@ -65,7 +65,7 @@ class Job:
 
     @property
     def tmp(self) -> Path:
-        """A scratch directory, the same for all ranks."""
+        """A scratch directory shared by all ranks."""
         return self._lab.tmp
 
     def engine(
@@ -75,12 +75,12 @@ class Job:
         optimizer: Callable[[list[Any]], torch.optim.Optimizer] | None = None,
         **config: Any,
     ) -> Any:
-        """DeepSpeed's engine for a model on the CPU in fp32, or what plain PyTorch has in its place.
+        """DeepSpeed's engine for a model on the CPU in fp32, or its plain PyTorch equivalent.
 
-        parameters: as for an optimizer, parameters or groups; all by default. optimizer: makes the client's own of
-        them; otherwise the setting says which. config: keys of DeepSpeed's config, merged over the setting's.
+        parameters: parameters or groups, as for an optimizer; all by default. optimizer: creates a client optimizer
+        for them; by default the setting's optimizer is used. config: DeepSpeed config keys, merged over the setting's.
         """
-        with torch.no_grad():  # what half precision can hold, so that all begin alike
+        with torch.no_grad():  # round to half precision, so that all variants start from the same weights
             for parameter in model.parameters():
                 parameter.copy_(parameter.to(self._held))
         given = list(model.parameters() if parameters is None else parameters)
@@ -88,7 +88,7 @@ class Job:
         kind = self.setting["optimizer"].rpartition(" ")[2]
         make, options = _OPTIMIZERS[kind]
         if self.plain:
-            model.to(self.device)  # some optimizers make their state at once
+            model.to(self.device)  # some optimizers create their state at once
             client = optimizer(given) if optimizer else make(given, **options)
             merged = space.config(self.setting)
             space._merge(merged, config)
@@ -105,16 +105,16 @@ class Job:
         return engine
 
     def model(self, forward: Callable[..., Any], **parts: Any) -> nn.Module:
-        """A module of these modules and parameters, whose forward is `forward(module, …)`."""
+        """A module with these submodules and parameters, whose forward is `forward(module, …)`."""
         return _Composed(forward, parts)
 
     def batch(self, number: int) -> Batch:
-        """This rank's micro-batch of that number: inputs [4, 16] and targets [4, 1]."""
+        """This rank's micro-batch with that number: inputs [4, 16] and targets [4, 1]."""
         inputs, targets = regression_batch(self.rank, number)
         return inputs.to(self.device, self.dtype), targets.to(self.device)
 
     def batches(self, step: int) -> list[Batch]:
-        """The micro-batches of an optimizer step, as many as the setting accumulates."""
+        """The micro-batches of an optimizer step; their number is the setting's accumulation."""
         return [self.batch(step * self.accumulation + micro) for micro in range(self.accumulation)]
 
     def loss(self, model: Callable[..., torch.Tensor], batch: Batch, *arguments: Any) -> torch.Tensor:
@@ -129,9 +129,9 @@ class Job:
         loss: Callable[..., torch.Tensor] | None = None,
         backward: Callable[..., Any] | None = None,
     ) -> None:
-        """One optimizer step in the usual way, and its notes.
+        """One ordinary optimizer step, with notes.
 
-        loss: of a batch; `self.loss(engine, …)`. backward: of a loss; `engine.backward`.
+        loss: computes a batch's loss; default `self.loss(engine, …)`. backward: default `engine.backward`.
         """
         for micro, batch in enumerate(self.batches(step)):
             value = loss(batch) if loss else self.loss(engine, batch)
@@ -141,7 +141,7 @@ class Job:
         self.look(engine, f"step {step}")
 
     def train_on_tokens(self, engine: Any, step: int) -> None:
-        """One optimizer step of a `Transformer`, which predicts the tokens that follow."""
+        """One optimizer step of a `Transformer` on next-token prediction."""
 
         def loss(_: Batch) -> torch.Tensor:
             tokens, following = (each.to(self.device) for each in token_batch(self.rank, next(numbers)))
@@ -153,9 +153,9 @@ class Job:
     def resume(
         self, make: Callable[[int], Any], convert: Callable[[str], str] = str, optimizer: bool = True, **load: bool
     ) -> None:
-        """Two steps and a checkpoint, which another engine loads and goes on from with three more.
+        """Two steps and a checkpoint, from which another engine resumes for three more.
 
-        make: the first engine, of 0, and the other, of 1. convert: of the checkpoint's tag, that of the one to load.
+        make: creates the first engine for 0, the second for 1. convert: maps the checkpoint's tag to the one to load.
         optimizer, load: as for `load`.
         """
         engine = make(0)
@@ -170,7 +170,7 @@ class Job:
             self.train(engine, step)
 
     def look(self, engine: Any, label: str) -> None:
-        """Note the parameters, as their way from where they began, the norm and how many steps were skipped."""
+        """Note how far the parameters have moved, the gradient norm and the number of skipped steps."""
         with self._lab_unseen():
             now = self.weights(engine)
             initial = self._initial[id(engine)]
@@ -182,7 +182,7 @@ class Job:
             self.bits(f"{label}: skipped steps", int(engine.skipped_steps))
 
     def parameters(self, engine: Any) -> dict[str, torch.Tensor]:
-        """The whole parameters by name, as detached fp32 copies on the CPU. Call it on all ranks."""
+        """The full parameters by name, as detached fp32 copies on the CPU. Call it on all ranks."""
         return self._whole(engine.module)
 
     def _whole(self, model: nn.Module) -> dict[str, torch.Tensor]:
@@ -194,7 +194,7 @@ class Job:
         return {name: each.detach().to("cpu", torch.float32, copy=True) for name, each in parameters.items()}
 
     def weights(self, engine: Any) -> dict[str, torch.Tensor]:
-        """The same, with the fp32 weights that the optimizer steps where DeepSpeed has them by parameter."""
+        """Like `parameters`, but the optimizer's fp32 weights where DeepSpeed provides them per parameter."""
         found = self.parameters(engine)
         if self.plain or not self.half:
             return found
@@ -213,9 +213,9 @@ class Job:
         engine.save(tag) if self.plain else engine.save_checkpoint(str(self.tmp / "checkpoint"), tag=tag)
 
     def load(self, engine: Any, tag: str, optimizer: bool = True, module_only: bool = False) -> None:
-        """Go back to that checkpoint, with or without the optimizer's states. Call it on all ranks.
+        """Load that checkpoint, with or without the optimizer's states. Call it on all ranks.
 
-        module_only: nothing but the weights, by DeepSpeed's `load_module_only`.
+        module_only: only the weights, with DeepSpeed's `load_module_only`.
         """
         if self.plain:
             engine.load(tag, optimizer and not module_only)
@@ -230,11 +230,11 @@ class Job:
         assert path is not None, f"no checkpoint {tag}"
 
     def note(self, label: str, value: Any) -> None:
-        """A tensor, number or string that has a right value: plain PyTorch's, within rounding."""
+        """Note a tensor, number or string to be compared with plain PyTorch's, within rounding."""
         self._put(label, value)
 
     def bits(self, label: str, value: Any) -> None:
-        """One of which only is asked whether dsfix changes it."""
+        """Note a value to be compared only with and without dsfix."""
         self._put(f"[bits] {label}", value)
 
     def _put(self, label: str, value: Any) -> None:
@@ -244,10 +244,10 @@ class Job:
         self.notes.append((label, value))
 
     def survived(self, label: str, error: BaseException) -> None:
-        """An exception that the script catches: noted, without what differs from process to process."""
+        """Note an exception that the script catches: its type and first line."""
         self.bits(label, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}")
 
-    # the rank puts the watch's in its place
+    # set by rank.py to Watch.unseen
     _lab_unseen: Callable[[], Any]
 
 
@@ -267,7 +267,7 @@ def _number(value: Any) -> float | None:
 
 
 def _masters_without_zero(optimizer: Any) -> dict[torch.Tensor, torch.Tensor]:
-    """Half precision's parameters and their fp32 weights."""
+    """Half-precision parameters and their fp32 weights."""
     found: dict[torch.Tensor, torch.Tensor] = {}
     for number, parameters in enumerate(getattr(optimizer, "fp16_groups", ())):
         if hasattr(optimizer, "fp32_groups_flat"):
@@ -281,7 +281,7 @@ def _masters_without_zero(optimizer: Any) -> dict[torch.Tensor, torch.Tensor]:
 
 
 def _masters(engine: Any) -> Iterable[tuple[str, torch.Tensor]]:
-    """This rank's fp32 weights, where the release keeps them."""
+    """This rank's fp32 weights, wherever the release keeps them."""
     for name in (
         *("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"),
         *("fp32_groups_flat", "fp32_groups"),

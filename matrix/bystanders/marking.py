@@ -1,4 +1,4 @@
-"""Run once in the process from which ranks are forked, before anything imports dsfix."""
+"""Runs once in the process from which ranks are forked, before dsfix is imported."""
 
 from matrix.bystanders import hits
 

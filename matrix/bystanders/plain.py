@@ -1,4 +1,4 @@
-"""DeepSpeed's engine as its documentation has it, by plain PyTorch in fp32. Imports torch."""
+"""DeepSpeed's engine as documented, in plain PyTorch and fp32. Imports torch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from torch import distributed, nn
 
 
 class Plain:
-    """Gradients add up in `.grad`; at the boundary they are averaged over the ranks, clipped and stepped.
+    """Gradients accumulate in `.grad`; at the boundary they are averaged over the ranks, clipped and applied.
 
-    What is trained and has no gradient is stepped with zeros; with ZeRO all that was trained when it was made.
-    half: whether the job it stands for trains in half precision, which skips a step whose gradients are not finite.
+    Trainable parameters without a gradient get a zero gradient; with ZeRO, so does every parameter that was trainable
+    when the engine was created. half: whether the job trains in half precision, which skips steps with non-finite
+    gradients.
     """
 
-    saved: ClassVar[dict[str, Any]] = {}  # as files are, for all engines of the process
+    saved: ClassVar[dict[str, Any]] = {}  # like files, shared by all engines of the process
 
     def __init__(
         self, module: nn.Module, optimizer: torch.optim.Optimizer, config: Mapping[str, Any], half: bool
@@ -37,7 +38,7 @@ class Plain:
         return self.module(*args, **options)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["module"], name)  # train, eval, named_parameters …
+        return getattr(self.__dict__["module"], name)  # train, eval, named_parameters, ...
 
     @property
     def micro_steps(self) -> int:
@@ -91,7 +92,7 @@ class Plain:
         self.optimizer.zero_grad()
 
     def _average(self, parameter: torch.Tensor) -> None:
-        """Over the ranks; one that has no gradient counts as zeros, unless none has."""
+        """Average the gradient over the ranks; a missing one counts as zeros, unless it is missing on all ranks."""
         if distributed.get_world_size() == 1:
             return
         has = torch.tensor([parameter.grad is not None], dtype=torch.float32)
@@ -107,7 +108,7 @@ class Plain:
         self.saved[tag] = _copy((self.module.state_dict(), self.optimizer.state_dict(), self.global_steps))
 
     def load(self, tag: str, optimizer: bool = True) -> None:
-        """Back to what was saved: the weights, and with `optimizer` its state. The micro-batches go on counting."""
+        """Restore the weights and, with `optimizer`, its state. The micro-batch count continues."""
         weights, state, steps = _copy(self.saved[tag])
         self.module.load_state_dict(weights)
         if optimizer:
@@ -120,7 +121,7 @@ class Plain:
 
 
 def _copy(state: Any) -> Any:
-    """On the CPU: copy.deepcopy does not know the emulated device."""
+    """A copy on the CPU: copy.deepcopy does not support the emulated device."""
     if isinstance(state, torch.Tensor):
         return state.detach().to("cpu", copy=True)
     if isinstance(state, dict):

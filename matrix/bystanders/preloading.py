@@ -1,4 +1,4 @@
-"""Run once in the process from which ranks are forked: imports what every rank imports, as a rank does."""
+"""Runs once in the process from which ranks are forked: imports what every rank imports."""
 
 import importlib
 

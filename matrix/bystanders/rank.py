@@ -1,4 +1,4 @@
-"""One rank of a job: runs the scenario and writes what came out. `rank.main` is called in a process of its own."""
+"""One rank of a job: runs the scenario and writes the results. `main` is called in a separate process."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dsfix.lab import Lab
 from dsfix.patch import CannotTell
 from matrix.bystanders import scenario
 
-_PORT = re.compile(r":\d+\b")  # gloo's messages have one, another in each run
+_PORT = re.compile(r":\d+\b")  # in gloo's messages; different in each run
 
 
 def main(name: str, setting: str, how: str, directory: str) -> int:
-    """how: "plain" for PyTorch, else DeepSpeed. The exit status is 1 where the scenario ends in an exception."""
+    """how: "plain" for PyTorch, else DeepSpeed. Returns 1 if the scenario raises an exception."""
     with Lab("cuda") as lab:
         seen = _run(lab, name, json.loads(setting), how == "plain")
         path = Path(directory, f"{lab.rank}.pickle")

@@ -1,4 +1,4 @@
-"""What was run: records/<release>.json, facts only. A release is one file, a job one line of it."""
+"""The recorded runs: records/<release>.json, one file per release, one line per job."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from matrix.bystanders.comparison import State, Verdict
 from matrix.bystanders.space import Job
 
 DIRECTORY = Path(__file__).with_name("records")
-_LONGEST = 200  # characters of a sentence
+_LONGEST = 200  # characters of a reason
 
 
 @dataclass(frozen=True)
 class Found:
-    """A verdict on all patches, or on one, as recorded: numbers to three digits."""
+    """A recorded verdict on all patches or on one; numbers have three significant digits."""
 
     state: str
     why: str = ""
@@ -41,8 +41,8 @@ class Found:
 
 @dataclass
 class Run:
-    """One job with all patches against none, its script's fingerprint. run: patch id -> the numbers of its statements
-    that were run, as bits of a hexadecimal number. one: patch id -> the verdict on that patch, left out by itself."""
+    """One job with all patches compared with none. script: the scenario's fingerprint. run: patch id -> the numbers of
+    its statements that were run, as bits of a hexadecimal number. one: patch id -> the verdict on that patch alone."""
 
     script: str
     found: Found
@@ -52,8 +52,8 @@ class Run:
 
 @dataclass
 class Record:
-    """One release. statements: of each patch that applies, how many it has. proved: patch id -> the fingerprint of its
-    declaration when it was last left out by itself."""
+    """One release. statements: patch id -> number of its statements, for patches that apply. proved: patch id -> the
+    fingerprint of its declaration when it was last judged alone."""
 
     release: str
     date: str = ""
@@ -63,25 +63,26 @@ class Record:
     jobs: dict[str, Run] = field(default_factory=dict)
 
     def current(self, job: Job) -> Run | None:
-        """The job's run, if its script has not changed since."""
+        """The job's run, or None if there is none or its script has changed since."""
         run = self.jobs.get(job.id)
         return run if run is not None and run.script == job.scenario.fingerprint() else None
 
     def is_proved(self, patch_id: str) -> bool:
-        """Whether the patch, as it is now, was left out by itself."""
+        """Whether the patch in its current version was judged alone."""
         return self.proved.get(patch_id) == fingerprints.of(catalogue()[patch_id]).declaration
 
 
 def found(verdict: Verdict) -> Found:
-    sentence = " ".join(proofs.without_paths(verdict.why).split())[:_LONGEST]
+    """The verdict as it is recorded: without paths, numbers rounded."""
+    why = " ".join(proofs.without_paths(verdict.why).split())[:_LONGEST]
     numbers: dict[str, Any] = {name: float(f"{getattr(verdict, name):.3g}") for name in ("before", "after")}
     return Found(
-        verdict.state.value, sentence, **numbers, **{n: getattr(verdict, n) for n in ("collectives", "syncs", "peak")}
+        verdict.state.value, why, **numbers, **{n: getattr(verdict, n) for n in ("collectives", "syncs", "peak")}
     )
 
 
 def load(release: str, directory: Path = DIRECTORY) -> Record:
-    """An empty one where there is none. Raises Complaint where the file is not what `save` writes."""
+    """The release's record, empty if there is no file. Raises Complaint if the file is damaged."""
     path = directory / f"{release}.json"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -90,7 +91,7 @@ def load(release: str, directory: Path = DIRECTORY) -> Record:
     except FileNotFoundError:
         return Record(release)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise Complaint(f"{path} cannot be read as a record of the bystanders: mend or remove it") from None
+        raise Complaint(f"{path} is not a valid bystander record: repair or remove it") from None
 
 
 def _run(data: Any) -> Run:
@@ -99,19 +100,19 @@ def _run(data: Any) -> Run:
 
 
 def load_all(directory: Path = DIRECTORY) -> list[Record]:
-    """The newest release first."""
+    """All records, newest release first."""
     releases = sorted((path.stem for path in directory.glob("*.json")), key=Version, reverse=True)
     return [load(release, directory) for release in releases]
 
 
 def home(patch_id: str, found: Sequence[Record]) -> Record | None:
-    """Where the patch is looked at by itself: the record that has all jobs, or else the newest, if it applies there."""
-    there = [each for each in found if patch_id in each.statements]
-    return max(there, key=lambda each: (each.release == space.WHOLE, Version(each.release)), default=None)
+    """The record in which the patch is judged alone: the one with all jobs, else the newest where it applies."""
+    applying = [each for each in found if patch_id in each.statements]
+    return max(applying, key=lambda each: (each.release == space.WHOLE, Version(each.release)), default=None)
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    """Write it whole, one job per line."""
+    """Write the whole record atomically, one job per line."""
     directory.mkdir(exist_ok=True)
     head = {name: getattr(record, name) for name in ("release", "date", "versions", "statements", "proved")}
     lines = [f" {json.dumps(name)}: {json.dumps(value, sort_keys=True)}," for name, value in head.items()]
@@ -136,12 +137,12 @@ def _short(each: Found) -> dict[str, Any]:
 
 
 def bits(numbers: Any) -> str:
-    """Numbers of statements as bits of a hexadecimal number."""
+    """Statement numbers as bits of a hexadecimal number."""
     return f"{sum(1 << number for number in numbers):x}"
 
 
 def share(record: Record, patch_id: str) -> tuple[int, int]:
-    """How many of a patch's statements some job ran, and how many there are."""
+    """How many of a patch's statements were run by any job, and how many there are."""
     mask = 0
     for run in record.jobs.values():
         mask |= int(run.run.get(patch_id, "0"), 16)

@@ -1,4 +1,4 @@
-"""Runs the jobs that are not in the record of a release, then looks at single patches."""
+"""Runs the jobs that are not in the record of a release, then judges single patches."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from matrix.bystanders.space import Job
 from matrix.bystanders.trials import ALL, NONE, PLAIN, Seen, Trials, with_also, without
 from matrix.progress import Meter
 
-_JOBS_OF_A_PATCH = 24  # at the most, in which it is left out by itself
+_JOBS_OF_A_PATCH = 24  # at most, in which it is judged alone
 _APPLIES = ("applied", "pending")  # pending: the job has not imported its module
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
 def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, keep: bool = True) -> None:
-    """All patches against none, and each job stored as it ends if `keep`."""
+    """Compare all patches with none. With `keep`, the record is saved after each job."""
     for job, (found, seen) in _each(chosen, lambda job: _all(job, trials), at_a_time):
         run = {name: records.bits(numbers) for name, numbers in sorted(seen.run.items())}
         before = record.current(job)
         record.jobs[job.id] = Run(job.scenario.fingerprint(), found, run, before.one if before else {})
         record.date = datetime.date.today().isoformat()
-        told = next((rank for rank in seen.ranks if rank), None)
-        if told is not None:  # some rank came to its end
-            applied = [name for name, outcome in told["patches"].items() if outcome in _APPLIES]
+        rank = next((rank for rank in seen.ranks if rank), None)
+        if rank is not None:
+            applied = [name for name, outcome in rank["patches"].items() if outcome in _APPLIES]
             named = [name for name in record.statements if name in catalogue() and not catalogue()[name].patch.default]
             record.statements = {
                 **{name: record.statements[name] for name in named},
-                **{name: told["statements"][name] for name in applied},
+                **{name: rank["statements"][name] for name in applied},
             }
-            record.versions = told["versions"]
+            record.versions = rank["versions"]
         if keep:
             records.save(record)
 
 
 def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], at_a_time: int) -> None:
-    """One patch against all others, in jobs that run its lines; if none is known to, the samples are asked."""
-    proofs_of_now = fingerprints.of(catalogue()[patch_id]).declaration
+    """Judge one patch alone, in jobs that run its lines; if none is known to, in the sample jobs."""
+    declaration = fingerprints.of(catalogue()[patch_id]).declaration
     chosen = list(_through(record, patch_id, every)) or space.samples(every)
     fresh: dict[str, tuple[Found, Seen]] = {}
     for job, seen in _each(chosen, lambda job: _one(job, trials, patch_id), at_a_time):
         fresh[job.id] = seen
-    changed = record.proved.get(patch_id, proofs_of_now) != proofs_of_now
-    for name, run in record.jobs.items():  # what an earlier version of the patch did, and which lines it had, goes
+    changed = record.proved.get(patch_id, declaration) != declaration
+    for name, run in record.jobs.items():  # drop the results of an earlier version of the patch
         run.one.pop(patch_id, None)
         if name not in fresh and not changed:
             continue
@@ -61,10 +61,10 @@ def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], a
         }
         if bits != "0":
             run.one[patch_id] = fresh[name][0]
-    record.proved[patch_id] = proofs_of_now
-    told = next((rank for _, seen in fresh.values() for rank in seen.ranks if rank), None)
-    if told is not None:
-        record.statements[patch_id] = told["statements"][patch_id]
+    record.proved[patch_id] = declaration
+    rank = next((rank for _, seen in fresh.values() for rank in seen.ranks if rank), None)
+    if rank is not None:
+        record.statements[patch_id] = rank["statements"][patch_id]
     records.save(record)
 
 
@@ -87,19 +87,19 @@ def _one(job: Job, trials: Trials, patch_id: str) -> tuple[Found, Seen]:
 def _judged(job: Job, trials: Trials, before: Seen, after: Seen, again: Callable[[], Seen]) -> Found:
     plain = trials.run(job, PLAIN) if job.scenario.reference else None
     verdict = judge(job.setting["precision"], before, after, plain)
-    if verdict.state is State.WORSE:  # a busy machine has hung or killed more than one job that was right
+    if verdict.state is State.WORSE:  # repeated, because a busy machine can hang or kill a correct job
         verdict = judge(job.setting["precision"], before, again(), plain)
     return records.found(verdict)
 
 
 def _through(record: Record, patch_id: str, every: Sequence[Job]) -> Iterator[Job]:
-    """Jobs that run the patch's lines: first those that run most of what no earlier one ran."""
+    """Jobs that run the patch's lines, greedily ordered by how many new lines they add."""
     masks = {job.id: int(record.jobs[job.id].run.get(patch_id, "0"), 16) for job in every if job.id in record.jobs}
     waiting = [job for job in every if masks.get(job.id)]
     covered = 0
     for _ in range(min(_JOBS_OF_A_PATCH, len(waiting))):
         best = max(waiting, key=lambda job: (masks[job.id] & ~covered).bit_count())
-        if not masks[best.id] & ~covered:  # then others, spread over the scenarios
+        if not masks[best.id] & ~covered:  # all lines are covered: add others, spread over the scenarios
             yield from waiting[:: max(1, len(waiting) // (_JOBS_OF_A_PATCH // 2))]
             return
         covered |= masks[best.id]
@@ -107,7 +107,7 @@ def _through(record: Record, patch_id: str, every: Sequence[Job]) -> Iterator[Jo
         yield best
 
 
-def _each(chosen: Sequence[Job], work: Callable[[Job], Told], at_a_time: int) -> Iterable[tuple[Job, Told]]:
+def _each(chosen: Sequence[Job], work: Callable[[Job], Result], at_a_time: int) -> Iterable[tuple[Job, Result]]:
     with Meter(len(chosen)) as meter, ThreadPoolExecutor(at_a_time) as pool:
         running = {pool.submit(work, job): job for job in chosen}
         try:

@@ -1,4 +1,4 @@
-"""What a scenario is: a training script, as people write them, for DeepSpeed's engine and for plain PyTorch alike."""
+"""A scenario: a typical training script that runs with DeepSpeed's engine and in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Levels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Scenario:
-    """One function of a module in scenarios/; its name is the scenario's.
+    """One function of a module in scenarios/, whose name is the scenario's.
 
-    title: what the script does, one line. only: factor -> the levels that it makes sense with, all where it is not
-    named. pinned: settings that are run besides those that the space deals out, as differences from the plain one.
-    reference: whether plain PyTorch says what is right; else the jobs with and without dsfix have to agree.
+    title: what the script does, one line. only: factor -> the levels it is run with; all levels of factors not named.
+    pinned: settings to run in addition to those that the space assigns, as differences from the plain one.
+    reference: whether plain PyTorch is the reference; otherwise the jobs with and without dsfix have to agree.
     """
 
     title: str
@@ -65,11 +65,11 @@ _known: dict[str, Scenario] = {}
 def scenario(
     title: str, *, pinned: Sequence[Levels] = (), reference: bool = True, **only: Sequence[str]
 ) -> Callable[[Callable[[Job], None]], Callable[[Job], None]]:
-    """Register the function below; `only` are factors of the space, with "_" for a space."""
+    """Register the decorated function as a scenario. Raises ValueError for a duplicate name."""
 
     def register(run: Callable[[Job], None]) -> Callable[[Job], None]:
         if run.__name__ in _known:
-            raise ValueError(f"there are two scenarios {run.__name__}")
+            raise ValueError(f"duplicate scenario {run.__name__}")
         _known[run.__name__] = Scenario(title, run, only, pinned, reference)
         return run
 
@@ -78,7 +78,7 @@ def scenario(
 
 @functools.cache
 def load() -> Mapping[str, Scenario]:
-    """All scenarios by name. Imports no torch."""
+    """All scenarios by name. Does not import torch."""
     package = importlib.import_module("matrix.bystanders.scenarios")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")

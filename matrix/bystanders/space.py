@@ -1,6 +1,6 @@
-"""The space of jobs: scenarios and settings. A setting is factor -> level; a job is a scenario with a setting.
+"""The space of jobs: scenarios and settings. A setting maps factors to levels; a job is a scenario with a setting.
 
-Each scenario meets every stage, with levels of the other factors that are dealt to it in turn where they go together.
+Each scenario is run with every stage; levels of the other factors are assigned in turn where they are compatible.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def _optimizer(kind: str, **params: Any) -> dict[str, Any]:
 
 
 SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
-# a large epsilon: the step then depends on the gradient's size, and less on the rounding of small ones
+# with a large epsilon the step depends on the gradient's size, and less on rounding of small gradients
 ADAM = {"lr": 0.01, "betas": [0.9, 0.95], "eps": 1e-2, "weight_decay": 0.01}
 
-#: What a level puts into the config. The first is the plain one.
+#: factor -> level -> what it adds to the config. The first level is the plain one.
 FACTORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "stage": {each: _zero(stage=int(each)) if each != "0" else {} for each in "0123"},
     "offload": {
@@ -68,10 +68,10 @@ FACTORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
 }
 
-#: How often a level is dealt: four ranks take two cores twice as long as two.
+#: How often a number of ranks is assigned: on two cores, four ranks take twice as long as two.
 _OFTEN: Mapping[str, int] = {"1": 3, "2": 4, "4": 1}
 
-#: The release whose record has all jobs. That of another has the first pinned one of each scenario, and one of all.
+#: The release whose record has all jobs. Other records have each scenario's first pinned job and one chosen at random.
 WHOLE = "0.18.9"
 
 Setting = Mapping[str, str]
@@ -79,7 +79,7 @@ Setting = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Job:
-    """pinned: whether the scenario asks for this very setting."""
+    """pinned: whether the scenario pins this setting."""
 
     scenario: Scenario
     setting: Setting
@@ -106,7 +106,7 @@ def differing(setting: Setting) -> dict[str, str]:
 
 
 def possible(setting: Setting) -> bool:
-    """Whether DeepSpeed takes these levels together."""
+    """Whether DeepSpeed accepts these levels together."""
     stage, precision = setting["stage"], setting["precision"]
     return (
         (setting["offload"] == "none" or stage in "123")
@@ -119,12 +119,12 @@ def possible(setting: Setting) -> bool:
 
 
 def jobs() -> list[Job]:
-    """All jobs, in the order of the scenarios' names."""
+    """All jobs, ordered by scenario name."""
     return [job for each in scenario.load().values() for job in _jobs(each)]
 
 
 def jobs_of(release: str) -> list[Job]:
-    """Those that the release's record has."""
+    """The jobs in the release's record."""
     if release == WHOLE:
         return jobs()
     every = jobs()
@@ -135,13 +135,13 @@ def jobs_of(release: str) -> list[Job]:
 
 
 def samples(every: Sequence[Job]) -> list[Job]:
-    """The first pinned job of each scenario that has one."""
+    """The first pinned job of each scenario that pins any."""
     pinned = {job.scenario.name: job for job in reversed(every) if job.pinned}
     return [job for job in every if pinned.get(job.scenario.name) is job]
 
 
 def _jobs(each: Scenario) -> Iterator[Job]:
-    """Another scenario, or a level more of another factor, changes none of these."""
+    """A scenario's jobs; they do not change when other scenarios, or levels of other factors, are added."""
     allowed = {
         name: [level for level in levels if level in each.only.get(name, levels)] for name, levels in FACTORS.items()
     }

@@ -1,4 +1,4 @@
-"""One job on one release, in ranks that are forked from a process that has imported torch and DeepSpeed."""
+"""Run one job on one release, in ranks forked from a process that has imported torch and DeepSpeed."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ _HERE = Path(__file__).parent
 _SCRIPTS = (_HERE / "marking.py", _HERE / "preloading.py")
 _TIMEOUT = 180.0  # seconds, for one job
 
-#: Without the patches, but for those without which the release cannot be imported beside this torch.
+#: Without patches, except those needed to import the release with this torch.
 NONE = "none"
 #: With all patches that are on by default.
 ALL = "all"
-#: By plain PyTorch.
+#: In plain PyTorch.
 PLAIN = "plain"
 
 
 def without(patch_id: str) -> str:
-    """With all patches but one."""
+    """All patches but one."""
     return f"without {patch_id}"
 
 
 def with_also(patch_id: str) -> str:
-    """With all patches, and one that is off by default."""
+    """All patches and one that is off by default."""
     return f"with {patch_id}"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the ranks of a job saw, as rank.py writes it; None for a rank that ended before. late: it did not end."""
+    """What the ranks of a job observed, as rank.py writes it; None for a rank that crashed. late: the job timed out."""
 
     ranks: tuple[dict[str, Any] | None, ...]
     late: bool
 
     @property
     def run(self) -> dict[str, set[int]]:
-        """patch id -> the numbers of its statements that some rank ran."""
+        """patch id -> the numbers of its statements that any rank ran."""
         found: dict[str, set[int]] = {}
         for rank in self.ranks:
             for patch_id, numbers in (rank or {}).get("run", {}).items():
@@ -65,10 +65,10 @@ class Seen:
 
 
 class Trials:
-    """Runs the jobs of one release, several at a time if called by several threads. A context manager.
+    """Runs the jobs of one release; thread-safe. A context manager.
 
-    marks: whether the statements of the patches that are run are told. Raises environments.Unavailable where the
-    release cannot be had.
+    marks: whether the patch statements that run are recorded. Raises environments.Unavailable if the release cannot be
+    installed.
     """
 
     def __init__(self, release: str, marks: bool = True) -> None:
@@ -89,13 +89,13 @@ class Trials:
         self._stack.close()
 
     def run(self, job: Job, variant: str) -> Seen:
-        """What does not depend on the patches is kept in dsfix's cache."""
+        """What the job's ranks observed. Runs that do not depend on the patches are kept in dsfix's cache."""
         kept = self._kept(job, variant)
         if kept is not None and kept.is_file():
             seen: Seen = pickle.loads(kept.read_bytes())
             return seen
         seen = self._run(job, variant)
-        if kept is not None and not seen.late:  # a busy machine may be why it has not ended
+        if kept is not None and not seen.late:  # a busy machine may be the reason for a timeout
             kept.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
                 file.write(pickle.dumps(seen))
@@ -115,14 +115,14 @@ class Trials:
             files = [scratch / f"{rank}.pickle" for rank in range(job.ranks)]
             ranks = tuple(pickle.loads(each.read_bytes()) if each.is_file() else None for each in files)
             if not any(ranks):
-                said = [line for line in ended[0].stderr.splitlines() if line.strip()]
+                stderr = [line for line in ended[0].stderr.splitlines() if line.strip()]
                 late = any(each.timed_out for each in ended)
                 if not late:
-                    raise environments.Unavailable(f"{job.id} could not be run: {(said or ['no word'])[-1]}")
+                    raise environments.Unavailable(f"{job.id} could not be run: {(stderr or ['no output'])[-1]}")
             return Seen(ranks, any(each.timed_out for each in ended))
 
     def starts(self, variant: str) -> bool:
-        """Whether DeepSpeed can be imported without the patch that the variant leaves out."""
+        """Whether DeepSpeed can be imported in this variant."""
         if variant not in self._cannot_start:
             try:
                 self.server(variant)
@@ -131,7 +131,7 @@ class Trials:
         return variant not in self._cannot_start
 
     def server(self, variant: str) -> Preloaded:
-        """The process from which ranks of that variant are forked."""
+        """The process from which the variant's ranks are forked."""
         with self._lock:
             if variant not in self._servers:
                 environment = {"PYTHONPATH": str(self.path), **_environment(variant)}

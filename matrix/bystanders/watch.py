@@ -1,4 +1,4 @@
-"""What a rank does that a patch may add to: collectives, waits of the host for the device, memory. Imports torch."""
+"""Count what a patch may add to a rank: collectives and waits of the host for the device. Imports torch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Collective = tuple[str, tuple[int, ...], int, str]
 
 
 class Watch:
-    """collectives: kind, ranks of the group, elements and dtype of the first tensor, in order. syncs: how often
-    the host waited for the device."""
+    """collectives: in order; kind, ranks of the group, elements and dtype of the first tensor. syncs: how often the
+    host waited for the device."""
 
     def __init__(self) -> None:
         self.collectives: list[Collective] = []
@@ -32,7 +32,7 @@ class Watch:
         self._inside = threading.local()
 
     def install(self) -> None:
-        """For the rest of this process."""
+        """Watch for the rest of this process."""
         for name in _COLLECTIVES:
             if hasattr(distributed_c10d, name):
                 watched = self._collective(name, getattr(distributed_c10d, name))
@@ -73,7 +73,7 @@ class Watch:
 
     @contextmanager
     def _outermost(self) -> Iterator[bool]:
-        """Whether no other watched call of this thread is under way."""
+        """Yield whether no other watched call of this thread is in progress."""
         inside = getattr(self._inside, "yes", False)
         self._inside.yes = True
         try:
@@ -83,7 +83,7 @@ class Watch:
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
-        """What is done inside is the proof's own."""
+        """Exclude calls made by the test harness."""
         with self._outermost():
             yield
 

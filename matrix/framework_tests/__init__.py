@@ -1,1 +1,1 @@
-"""`python -m matrix.framework_tests`: the frameworks' own DeepSpeed tests, without dsfix and with it."""
+"""`python -m matrix.framework_tests`: the frameworks' own DeepSpeed tests, without and with dsfix."""

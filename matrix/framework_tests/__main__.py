@@ -1,4 +1,4 @@
-"""`python -m matrix.framework_tests run NAME DIR`: a framework's own DeepSpeed tests, without dsfix and with it."""
+"""`python -m matrix.framework_tests run NAME DIR`: run a framework's own DeepSpeed tests, without and with dsfix."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dsfix.cli.run import with_dsfix
 from dsfix.engine.cache import cache_directory
 from dsfix.lab.isolation import isolated
+from matrix.environments import with_dsfix
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RECORD = HERE / "record.json"
 PAGE = ROOT / "docs" / "framework-tests.md"
-MACHINE = ROOT / "demo" / "machine"  # a GPU, or the emulated device: the tests are skipped without
+MACHINE = ROOT / "demo" / "machine"  # provides the emulated device if there is no GPU; tests are skipped without one
 COMMAND = "python -m tox exec -e patches-0.18.9 -- python -m matrix.framework_tests"
 VARIANTS = ("without", "with")
 TROUBLE = ("conflict", "drifted", "failed", "too-late")
 BADNESS = {"passed": 0, "skipped": 1, "failed": 2, "died": 3}
-_NEEDS = "parameterized==0.9.0"  # which the tests import; it goes into no environment
+_NEEDS = "parameterized==0.9.0"  # imported by the tests; installed into a scratch directory
 _LENGTH = 160
 _RANKS_ERROR = re.compile(r"\[rank\d+\]: (\w+Error: .*)")
 
 
 @dataclass(frozen=True)
 class Suite:
-    """paths: below the framework's directory. left_out: part of a test's name -> why."""
+    """paths: relative to the framework's directory. left_out: part of a test's name -> why it is not run."""
 
     paths: tuple[str, ...]
     left_out: dict[str, str] = field(default_factory=dict)
@@ -65,30 +65,30 @@ SUITES = {
     ),
 }
 NOT_RUN = (
-    ("accelerate", "`test_utils/scripts` in the package", f"what the tests above do not run needs {_MRPC}"),
+    ("accelerate", "`test_utils/scripts` in the package", f"those that the tests above do not run need {_MRPC}"),
     ("accelerate", "`tests/test_fp8.py`", "transformer_engine, on a GPU"),
     (
         "peft",
         "`TestUnshardedLoRASaveUnderZeRO3`, of its source distribution",
-        "asks torch for the process group of a GPU without naming gloo: NCCL, which the build for the CPU lacks",
+        "uses torch's default process group for a GPU, NCCL, which the CPU build lacks",
     ),
-    ("transformers", "all", "neither the package nor its source distribution has its DeepSpeed tests"),
-    ("trl", "all", "neither the package nor its source distribution has tests"),
+    ("transformers", "all", "neither the package nor its source distribution contains its DeepSpeed tests"),
+    ("trl", "all", "neither the package nor its source distribution contains tests"),
 )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m matrix.framework_tests", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    runs = commands.add_parser("run", help="run a framework's tests that are not in the record, on both sides")
+    runs = commands.add_parser("run", help="run a framework's tests that are not in the record, without and with dsfix")
     runs.add_argument("framework", choices=SUITES)
-    runs.add_argument("directory", type=Path, metavar="DIR", help="a clone of it")
-    runs.add_argument("--of", required=True, metavar="TAG", help="the tag, or commit, of the tests")
-    runs.add_argument("--again", action="store_true", help="also what is in the record")
-    runs.add_argument("--seconds", type=float, default=1800.0, metavar="S", help="for one file of tests")
+    runs.add_argument("directory", type=Path, metavar="DIR", help="a clone of the framework")
+    runs.add_argument("--of", required=True, metavar="TAG", help="the tag or commit of the tests")
+    runs.add_argument("--again", action="store_true", help="run tests that are in the record again")
+    runs.add_argument("--seconds", type=float, default=1800.0, metavar="S", help="time limit of one test file")
     runs.set_defaults(action=_run)
     writing = commands.add_parser("docs", help=f"write docs/{PAGE.name}")
-    writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 where it is stale")
+    writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 if it is stale")
     writing.set_defaults(action=_docs)
     options = parser.parse_args()
     status: int = options.action(options)
@@ -97,13 +97,13 @@ def main() -> int:
 
 def _run(options: argparse.Namespace) -> int:
     record = _read()
-    told = record.setdefault(options.framework, {})
+    suite = record.setdefault(options.framework, {})
     names = ("deepspeed", "torch", "transformers", options.framework)
     new = {"tests": options.of, "versions": {name: importlib.metadata.version(name) for name in names}}
-    if options.again or new != {name: told.get(name) for name in new}:
-        told.clear()
-    told.update(new, date=datetime.date.today().isoformat())
-    runs, applied = told.setdefault("runs", {}), told.setdefault("applied", [])
+    if options.again or new != {name: suite.get(name) for name in new}:
+        suite.clear()
+    suite.update(new, date=datetime.date.today().isoformat())
+    runs, applied = suite.setdefault("runs", {}), suite.setdefault("applied", [])
     for path in SUITES[options.framework].paths:
         for variant in VARIANTS:
             if _done(runs, path, variant):
@@ -129,7 +129,7 @@ def _done(runs: dict[str, dict[str, Any]], path: str, variant: str) -> bool:
 
 
 class _Session:
-    """A suite's tests in a directory of their own, with the models that they ask for."""
+    """A suite's tests in a scratch directory, with the models that they load."""
 
     def __init__(self, scratch: Path, options: argparse.Namespace, variant: str) -> None:
         self._suite, self._seconds = SUITES[options.framework], options.seconds
@@ -140,7 +140,7 @@ class _Session:
         subprocess.run([*install, "--python", sys.executable], check=True)
         extensions = cache_directory() / "framework-tests"
         for lock in extensions.rglob("lock"):
-            lock.unlink()  # of a build that was killed, on which the next would wait for ever
+            lock.unlink()  # left by a build that was killed, on which the next would wait forever
         environment = isolated(scratch)
         environment.update(
             GLOO_SOCKET_IFNAME="lo",
@@ -155,19 +155,19 @@ class _Session:
         self._environment = {**environment, "DSFIX_REPORT": str(self._reports)}
 
     def tests(self, path: str) -> Iterator[tuple[str, str, str]]:
-        """(test, outcome, why) of each."""
+        """(test, outcome, why) for each test."""
         results = self._work / "results.xml"
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-q"]
         command += ["-k", f"not ({' or '.join(self._suite.left_out)})", f"--junitxml={results}", path]
         try:
             subprocess.run(command, cwd=self._work, env=self._environment, timeout=self._seconds, check=False)
         except subprocess.TimeoutExpired:
-            yield "all", "died", f"no end after {self._seconds:g} s"
+            yield "all", "died", f"not finished after {self._seconds:g} s"
         if results.is_file():
             yield from map(_outcome, xml.parse(results).iter("testcase"))
 
     def patches(self) -> tuple[set[str], list[str]]:
-        """Those that were applied in any process, and those in trouble."""
+        """The patches applied in any process, and those in trouble."""
         reports = [json.loads(each.read_text(encoding="utf-8")) for each in self._reports.glob("*.json")]
         seen = {(patch["id"], patch["outcome"]) for report in reports for patch in report["patches"]}
         return {name for name, outcome in seen if outcome == "applied"}, [
@@ -180,7 +180,7 @@ def _outcome(case: xml.Element) -> tuple[str, str, str]:
     for child in case:
         if child.tag in ("failure", "error", "skipped"):
             outcome = "skipped" if child.tag == "skipped" else "failed"
-            ranks = _RANKS_ERROR.findall(child.text or "")  # of processes that the test has launched
+            ranks = _RANKS_ERROR.findall(child.text or "")  # from processes that the test has launched
             return test, outcome, " ".join((ranks[-1] if ranks else child.get("message") or "").split())[:_LENGTH]
     return test, "passed", ""
 
@@ -190,9 +190,9 @@ def _read() -> dict[str, Any]:
     return record
 
 
-def _complete(told: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tests whose file was run on both sides; one that a side does not have ended with its process."""
-    runs: dict[str, dict[str, Any]] = told["runs"]
+def _complete(suite: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The tests whose file was run on both sides; a test missing on one side died with its process."""
+    runs: dict[str, dict[str, Any]] = suite["runs"]
     files = {test.partition("::")[0] for test in runs}
     done = {path for path in files if all(_done(runs, path, variant) for variant in VARIANTS)}
     return {test: run for test, run in sorted(runs.items()) if test.partition("::")[0] in done}
@@ -204,7 +204,7 @@ def _worse(run: dict[str, Any]) -> bool:
 
 
 def _complain(record: dict[str, Any]) -> int:
-    worse = [test for told in record.values() for test, run in _complete(told).items() if _worse(run)]
+    worse = [test for suite in record.values() for test, run in _complete(suite).items() if _worse(run)]
     for test in worse:
         print(f"{test} is worse with dsfix", file=sys.stderr)
     return 1 if worse else 0
@@ -227,22 +227,22 @@ def _render(record: dict[str, Any]) -> str:
         f"""\
 # The frameworks' own tests
 
-Nobody here wrote them: accelerate's DeepSpeed tests, without dsfix and with it, on the CPU, with the emulated CUDA
-device. No test may be worse with dsfix.
+accelerate's own DeepSpeed tests, run without and with dsfix on the CPU, with the emulated CUDA device. No test may be
+worse with dsfix.
 
     git clone https://github.com/huggingface/accelerate && git -C accelerate checkout 16cb6eb8
     {COMMAND} run accelerate accelerate --of 16cb6eb8
 
-runs what is not in `matrix/framework_tests/record.json`; `docs` instead of `run …` writes this page. There is no
-network: the models that the tests name are tiny ones of the same kind, made by `matrix/framework_tests/models.py`.
-Nothing of the tests is here but their names.
+runs the tests that are not in `matrix/framework_tests/record.json`; `docs` instead of `run …` writes this page. The
+tests run without a network: `matrix/framework_tests/models.py` creates tiny models of the same kind under the names
+that the tests load. This repository contains only the tests' names.
 """
     ]
-    for name, told in sorted(record.items()):
-        versions = ", ".join(f"{package} {version}" for package, version in told["versions"].items())
-        parts.append(f"\n## {name}\n\nTests of {told['tests']}; {versions}; {told['date']}.\n")
-        parts.append(f"{len(told['applied'])} patches were applied in the processes of the tests.\n\n")
-        runs = _complete(told)
+    for name, suite in sorted(record.items()):
+        versions = ", ".join(f"{package} {version}" for package, version in suite["versions"].items())
+        parts.append(f"\n## {name}\n\nTests of {suite['tests']}; {versions}; {suite['date']}.\n")
+        parts.append(f"{len(suite['applied'])} patches were applied in the tests' processes.\n\n")
+        runs = _complete(suite)
         counts = [Counter(run.get(variant, "died") for run in runs.values()) for variant in VARIANTS]
         outcomes = [each for each in BADNESS if any(count[each] for count in counts)]
         rows = [
@@ -257,14 +257,14 @@ Nothing of the tests is here but their names.
         parts.append(
             _table(["test", "without dsfix", "with it", "why"], [[*row, _plain(why)] for row, why in zip(cells, whys)])
         )
-    left_out = [[name, f"`{test}`", why] for name, suite in SUITES.items() for test, why in suite.left_out.items()]
+    left_out = [[name, f"`{test}`", why] for name, each in SUITES.items() for test, why in each.left_out.items()]
     parts.append("\n## What is not run\n\n")
     parts.append(_table(["framework", "tests", "why"], [*left_out, *map(list, NOT_RUN)]))
     return "".join(parts)
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown leaves as it is, in a cell of a table."""
+    """The text escaped for a Markdown table cell."""
     return "".join(f"\\{each}" if each in r"\`*_<>|" else each for each in text)
 
 

@@ -1,6 +1,6 @@
-"""Run in an empty directory: makes what the tests ask the hub for, tiny, of the same kind and under the same names.
+"""Run in an empty directory: creates tiny models of the same kind and under the same names as those on the hub.
 
-transformers takes a directory of that name below the current one before it asks the hub.
+transformers prefers a directory of that name in the current one to the hub.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def make() -> None:
     transformers: Any = importlib.import_module("transformers")
     importlib.import_module("torch").manual_seed(0)
     for name in _GPT2:
-        # the tests draw tokens below 1000
+        # the tests draw token ids below 1000
         config = transformers.GPT2Config(n_embd=32, n_head=2, n_layer=2, vocab_size=1000, n_positions=64)
         transformers.GPT2LMHeadModel(config).save_pretrained(name)
     config = transformers.LlamaConfig(**_HEADS, intermediate_size=64, vocab_size=1000)

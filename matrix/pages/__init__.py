@@ -1,1 +1,1 @@
-"""The pages below docs/ that are generated from the catalogue, the table of releases and the run proof."""
+"""The pages in docs/ that are generated from the catalogue, the table of releases and the run proof."""

@@ -1,4 +1,4 @@
-"""The data of the matrix, as docs/matrix/matrix.json gives it and as the page carries it."""
+"""The data of the matrix, as docs/matrix/index.html contains it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matrix.proofs import Run
 from . import text
 from .evidence import Column, Evidence, Judged
 
-# of each cell, in the order in which the page carries them
+# the values of a cell, in the order in which the page lists them
 _PATHS = (
     ("state",),
     ("why",),
@@ -32,7 +32,7 @@ _PATHS = (
 
 
 def tree(evidence: Evidence) -> dict[str, Any]:
-    """Everything that the pages show, as plain data; docs/matrix.md names its fields."""
+    """Everything that the page shows, as plain data."""
     return {
         "environments": {
             each.name: {"python": each.python, **each.distributions} for each in evidence.table.environments.values()
@@ -75,35 +75,21 @@ def _patch(entry: Entry, evidence: Evidence) -> dict[str, Any]:
 
 
 def _cell(judged: Judged) -> dict[str, Any]:
-    said = {"state": judged.state.value, "why": judged.why}
+    verdict = {"state": judged.state.value, "why": judged.why}
     cell = judged.cell
     if cell is None:
-        return said
-    seen = {"without": _run(cell.without), "with": _run(cell.patched)}
+        return verdict
+    runs = {"without": _run(cell.without), "with": _run(cell.patched)}
     facts = {"versions": dict(cell.versions), "device": cell.device, "preloaded": cell.preloaded, "date": cell.date}
-    return {**said, **seen, **facts}
+    return {**verdict, **runs, **facts}
 
 
 def _run(run: Run) -> dict[str, Any]:
     return {"outcome": run.outcome, "patch": run.patch, "detail": run.detail, "seconds": round(run.seconds, 1)}
 
 
-def as_file(data: Mapping[str, Any]) -> str:
-    """The text of matrix.json: one cell per line, so that a change of one cell is a change of one line."""
-    head = {key: value for key, value in data.items() if key != "cells"}
-    lines = [json.dumps(head, indent=1).removesuffix("\n}") + ",", ' "cells": {']
-    patches = []
-    for patch_id, columns in data["cells"].items():
-        parts = []
-        for column, releases in columns.items():
-            rows = ",\n".join(f"    {json.dumps(release)}: {json.dumps(cell)}" for release, cell in releases.items())
-            parts.append(f"   {json.dumps(column)}: {{\n{rows}\n   }}")
-        patches.append(f"  {json.dumps(patch_id)}: {{\n" + ",\n".join(parts) + "\n  }")
-    return "\n".join([*lines, ",\n".join(patches), " }", "}"]) + "\n"
-
-
 def packed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with each cell as a list of indices into `values`: most of what cells say is said many times."""
+    """The same data with each cell as a list of indices into `values`, because most values occur many times."""
     values: dict[str, int] = {}
 
     def pack(cell: Mapping[str, Any]) -> list[int]:

@@ -1,4 +1,4 @@
-"""What all pages show: the judged cells of every patch, in every column, on every release that is run there."""
+"""The data for all pages: the judged cells of every patch, in every column, on every release run there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from matrix.table import Environment, Table
 class Column:
     """One column of proof: an environment of the table, or that environment on a GPU, and the releases run in it.
 
-    command: runs what the column lacks, on a machine as the column's.
+    command: runs the missing cells, on a machine like the column's.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Judged:
-    """A cell (None where it was not run), what it says of the patch's claim, and why in one sentence."""
+    """A cell (None if it was not run), what it shows about the patch's claim, and why in one sentence."""
 
     cell: Cell | None
     state: State
@@ -53,12 +53,12 @@ class Evidence:
         return tuple(each.deepspeed for each in self.table.releases)
 
     def ran(self, column: Column) -> list[Cell]:
-        """Every cell of the column that was run."""
+        """All cells of the column that were run."""
         judged = (cell for columns in self.cells.values() for cell in columns[column.name].values())
         return [each.cell for each in judged if each.cell is not None]
 
     def counts(self, column: Column) -> dict[State, int]:
-        """State -> the number of the column's cells."""
+        """State -> number of the column's cells."""
         found = dict.fromkeys(State, 0)
         for columns in self.cells.values():
             for each in columns[column.name].values():
@@ -67,7 +67,7 @@ class Evidence:
 
 
 def collect(entries: Iterable[Entry], table: Table, directory: Path = proofs.DIRECTORY) -> Evidence:
-    """Read and judge the records of these patches."""
+    """Read and judge the records of these patches. Raises Complaint for a damaged record."""
     severities = list(Severity)
     ordered = tuple(sorted(entries, key=lambda each: (severities.index(each.patch.severity), each.id)))
     records = {entry.id: proofs.load(entry, directory) for entry in ordered}

@@ -6,12 +6,12 @@ const [columnSelect, filter, table, scroll, detail] = ["column", "filter", "matr
 );
 const OUTCOMES = { bug: "bug seen", "no-bug": "no bug", "cannot-tell": "cannot tell", error: "error", timeout: "timeout" };
 let column = Object.keys(data.columns)[0];
-let rows = []; // of the table as shown: {id, line, items: the link and the buttons, in their order}
+let rows = []; // of the table as shown: {id, line, items: the link and the buttons, in order}
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children); // strings become text, never markup
+  made.append(...children); // strings are added as text, never as markup
   return made;
 }
 
@@ -81,15 +81,15 @@ function render() {
   const caption = element("caption", { class: "hidden" }, `${column}: patches by severity, DeepSpeed releases`);
   table.replaceChildren(caption, element("thead", {}, top, bottom), ...groups.values());
 
-  const legend = Object.entries(data.states).filter(([state]) => counts[state] || state === "cured");
+  const legend = Object.entries(data.states).filter(([state]) => counts[state] || state === "fixed");
   document.getElementById("legend").replaceChildren(
     ...legend.map(([state, [, meaning]]) =>
       element("li", { title: meaning }, glyph(state), `${state}: ${counts[state] ?? 0}`),
     ),
   );
-  const beside = data.environments[data.columns[column].environment];
-  const versions = Object.entries(beside).map(([name, version]) => `${name} ${version}`);
-  document.getElementById("beside").textContent = `Beside ${versions.join(", ")}.`;
+  const environment = data.environments[data.columns[column].environment];
+  const versions = Object.entries(environment).map(([name, version]) => `${name} ${version}`);
+  document.getElementById("versions").textContent = `Run with ${versions.join(", ")}.`;
   document.getElementById("jump").replaceChildren(...minors.map(jumpTo));
   applyFilter();
 }
@@ -117,7 +117,7 @@ function applyFilter() {
   if (!table.querySelector('tr:not(.filtered) [tabindex="0"]')) enter(left[0]?.items[0]);
 }
 
-/** Make it the one item of the table that the Tab key reaches. */
+/** Make it the only item of the table that the Tab key reaches. */
 function enter(item) {
   for (const old of table.querySelectorAll('[tabindex="0"]')) old.tabIndex = -1;
   if (item) item.tabIndex = 0;
@@ -184,10 +184,10 @@ function cellPanel(id, release) {
     bar(id, release),
     element("h2", { id: "detail-title", tabindex: -1 }, `${id} on DeepSpeed ${release}`),
     element("p", {}, element("a", { href: hashOf(id) }, data.patches[id].title)),
-    element("p", { class: "said" }, glyph(cell.state), element("span", {}, `${cell.state}: ${cell.why}`)),
+    element("p", { class: "verdict" }, glyph(cell.state), element("span", {}, `${cell.state}: ${cell.why}`)),
   ];
   if (cell.without) {
-    parts.push(...ran("Without the patch", cell.without), ...ran("With it", cell.with), element("h3", {}, "Run beside"));
+    parts.push(...ran("Without the patch", cell.without), ...ran("With it", cell.with), element("h3", {}, "Run with"));
     const process = cell.preloaded ? "forked from one that had imported torch" : "fresh";
     const versions = Object.entries(cell.versions).filter(([name]) => name !== "deepspeed");
     parts.push(facts([...versions, ["device", cell.device], ["process", process], ["on", cell.date]]));
@@ -195,7 +195,7 @@ function cellPanel(id, release) {
   parts.push(
     element("h3", {}, cell.without ? "Run it again" : "Run it"),
     element("pre", {}, `${command} -- --patch ${id} --release ${release} --again`),
-    element("p", {}, "With what you have installed:"),
+    element("p", {}, "In your environment:"),
     element("pre", {}, `python -m dsfix verify ${id}`),
   );
   return parts;
@@ -213,9 +213,9 @@ function patchPanel(id) {
       ["severity", patch.severity],
       ["affects", affects.join(", ")],
       ["fixed in", patch.fixed_in ?? "no release so far"],
-      ["default", patch.default ? "" : `off; DSFIX_ONLY=${id} puts it on`],
+      ["default", patch.default ? "" : `off; DSFIX_ONLY=${id} enables it`],
     ]),
-    element("h3", {}, "As proven"),
+    element("h3", {}, "Proven"),
     ...Object.entries(patch.proven).map(([name, range]) => element("p", {}, `${name}: ${range}`)),
     ...Object.entries(patch.story).flatMap(([name, text]) => [element("h3", {}, name), element("p", {}, text)]),
     element("h3", {}, "The log shows"),
@@ -230,12 +230,12 @@ function go(hash) {
   show();
 }
 
-/** Open what the address names: #patch, #patch/release or #patch/release/column. */
+/** Open the panel for the address: #patch, #patch/release or #patch/release/column. */
 function show() {
   let parts = [];
   try {
     parts = location.hash.slice(1).split("/").map(decodeURIComponent);
-  } catch {} // a % that is none of ours
+  } catch {} // a malformed % escape
   const [id, release, wanted] = parts;
   const known = Object.hasOwn(data.patches, id ?? "");
   if (known && wanted !== undefined && wanted !== column && Object.hasOwn(data.columns, wanted)) {

@@ -1,4 +1,4 @@
-"""docs/matrix/index.html: the matrix as one static page; index.html, index.css and index.js here are its parts."""
+"""docs/matrix/index.html: the matrix as one static page, made of index.html, index.css and index.js in this folder."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _HERE = Path(__file__).parent
 
 
 def render(tree: Mapping[str, Any]) -> str:
-    """The page; `tree` is what matrix.json holds."""
+    """The page; `tree` is the result of `data.tree`."""
     style, script = (f"\n{_part(name)}" for name in ("index.css", "index.js"))
     states = {state.value: markdown.GLYPHS[state] for state in State}
-    # no text in it can end the element: "<" stands in no place of JSON but inside strings
-    carried = json.dumps({**data.packed(tree), "states": states}, separators=(",", ":")).replace("<", "\\u003c")
+    # no text in it can end the element: in JSON, "<" occurs only inside strings
+    embedded = json.dumps({**data.packed(tree), "states": states}, separators=(",", ":")).replace("<", "\\u003c")
     return Template(_part("index.html")).substitute(
-        style=style, script=script, style_hash=_hash(style), script_hash=_hash(script), data=carried
+        style=style, script=script, style_hash=_hash(style), script_hash=_hash(script), data=embedded
     )
 
 
@@ -33,5 +33,5 @@ def _part(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """As a content security policy names the one inline text that is allowed."""
+    """The hash by which the content security policy allows this inline text."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,1 +1,1 @@
-"""The audit over the space of configs: a pairwise covering array, run on a release without dsfix and with it."""
+"""The audit over the space of configs: a pairwise covering array, run on a release without and with dsfix."""

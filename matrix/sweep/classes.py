@@ -1,4 +1,4 @@
-"""From runs that disagree to classes: the fewest levels that show a disagreement, and the patches that cure it."""
+"""Reduces disagreements to classes: the fewest levels that show a disagreement, and the patches that fix it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matrix.sweep import space
 from matrix.sweep.records import Class, Found, Run
 from matrix.sweep.space import Row
 
-#: Runs a row in a variant, leaving out some patches, too.
+#: Runs a row in a variant, with some patches disabled.
 Try = Callable[[Row, str, Sequence[str]], Run]
 
 _VARIABLE = re.compile(r"0x[0-9a-f]+|\d+|'[^']*'")
@@ -20,15 +20,15 @@ _LENGTH = 60
 
 
 def kind(found: Found) -> tuple[str, str, str]:
-    """What disagreements with one cause have in common: phase, what, and of an error how its text begins."""
+    """What disagreements with one cause have in common: phase, what, and the start of an error's text."""
     text = _VARIABLE.sub("", found.detail)[:_LENGTH] if found.what in ("error", "failed") else ""
     return found.phase, found.what, text
 
 
 def findings(run: Run) -> tuple[Found, ...]:
-    """What the run shows: what is wrong in the training, else in the other phases.
+    """The run's disagreements in training, else those in the other phases.
 
-    What a wrong training leaves in its checkpoints is no finding of its own.
+    Disagreements in the checkpoints of a wrong training are consequences, not separate findings.
     """
     if run.failed:
         return (Found("training", "failed", 0, (), 0.0, 0.0, 0.0, 0.0, run.failed),)
@@ -37,33 +37,33 @@ def findings(run: Run) -> tuple[Found, ...]:
 
 
 def shows(run: Run, wanted: Found) -> bool:
-    """Whether the run has a disagreement of that kind."""
+    """Whether the run has a finding of that kind."""
     return any(kind(each) == kind(wanted) for each in findings(run))
 
 
 def holds(found: Class, variant: str, row: Row, wanted: Found) -> bool:
-    """Whether a class has this disagreement of this row."""
+    """Whether a class includes this finding of this row."""
     same = any(kind(each) == kind(wanted) for each in found.shown)
     return same and found.variant in (variant, "with") and found.minimal.items() <= row.items()
 
 
 def but(found: Class, others: Sequence[Class]) -> Class:
-    """The class without what the others have of it."""
+    """The class without findings that the others include."""
     row = space.complete(found.minimal)
     shown = [each for each in found.shown if not any(holds(one, found.variant, row, each) for one in others)]
     return dataclasses.replace(found, shown=tuple(shown))
 
 
 def alike(known: Iterable[Class], wanted: Found) -> list[Class]:
-    """Those that show a disagreement of that kind, the smallest first."""
+    """The classes with a finding of that kind, smallest first."""
     found = [each for each in known if any(kind(one) == kind(wanted) for one in each.shown)]
     return sorted(found, key=lambda each: len(each.minimal))
 
 
 def reduce(row: Row, variant: str, shown: Found, run: Try, known: Iterable[Class] = ()) -> Class:
-    """Leave out level after level until none can be left out; `row` shows `shown`.
+    """Remove levels from `row`, which shows `shown`, until none can be removed.
 
-    known: classes, of other releases too, whose levels are tried first.
+    known: classes, also of other releases, whose levels are tried first.
     """
     left = dict(row)
     for each in alike(known, shown):
@@ -85,10 +85,10 @@ def _within(one: Class, other: Class) -> bool:
     return one.minimal.items() <= other.minimal.items()
 
 
-def with_cures(found: Class, applied: Sequence[str], run: Try, known: Iterable[Class] = ()) -> Class:
-    """A class of the variant "without" with the patches that it takes to cure it: none where dsfix does not.
+def with_fixes(found: Class, applied: Sequence[str], run: Try, known: Iterable[Class] = ()) -> Class:
+    """A class of the variant "without" with the patches needed to fix it; none if dsfix does not fix it.
 
-    known: classes, of other releases too, whose patches are tried first.
+    known: classes, also of other releases, whose patches are tried first.
     """
     row = space.complete(found.minimal)
     near = [each for each in alike(known, found.shown[0]) if _within(each, found) or _within(found, each)]

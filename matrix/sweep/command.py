@@ -1,4 +1,4 @@
-"""`sweep`: the audit over the space of configs, on a release without dsfix and with it."""
+"""`sweep`: run the audit over the space of configs, on a release without and with dsfix."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from matrix import page_of_records, runner, table
 from matrix.sweep import covering, docs, records, running, space
 
 NAME = "sweep"
-HELP = "the audit over the space of configs: run it, write its page"
+HELP = "the audit over the space of configs: run it, write the page"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     commands = command.add_subparsers(required=True, metavar="COMMAND")
-    runs = commands.add_parser("run", help="run the configs that are not in the record, and classify what disagrees")
+    runs = commands.add_parser("run", help="run the configs that are not in the record, and classify disagreements")
     runs.add_argument("releases", nargs="+", metavar="RELEASE")
-    runs.add_argument("--config", nargs="+", default=(), metavar="ID", help="these configs only")
-    runs.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="runs at a time")
-    runs.add_argument("--again", action="store_true", help="also those in the record")
+    runs.add_argument("--config", nargs="+", default=(), metavar="ID", help="only these configs")
+    runs.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="runs in parallel")
+    runs.add_argument("--again", action="store_true", help="run configs that are in the record again")
     runs.set_defaults(action=_run)
     writing = commands.add_parser("docs", help="write docs/sweep.md")
-    writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 where it is stale")
+    writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 if it is stale")
     writing.set_defaults(action=_docs)
-    covered = commands.add_parser("cover", help="write configs.json, from the factors and their constraints")
+    covered = commands.add_parser("cover", help="write configs.json from the factors and their constraints")
     covered.set_defaults(action=_cover)
 
 
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """0: all is run and explained; 1: not so. Raises Complaint."""
+    """0 if everything was run and is explained, else 1. Raises Complaint."""
     known = [each.deepspeed for each in table.load().releases]
     for name in options.releases:
         if name not in known:
@@ -42,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
     ids = {space.identify(row) for row in covering.load()}
     for name in options.config:
         if name not in ids:
-            raise Complaint(f"{name} is no config of the sweep")
+            raise Complaint(f"{name} is not a config of the sweep")
     from matrix.sweep.trials import Trials
 
     for name in options.releases:

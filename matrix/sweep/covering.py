@@ -1,6 +1,6 @@
-"""A covering array of the space: rows among which every combination of levels occurs that the constraints allow.
+"""A covering array of the space: rows in which every allowed combination of levels occurs.
 
-Any two factors, and any three of the core, where most of DeepSpeed's known faults need three to meet.
+It covers any two factors, and any three of the core, where most of DeepSpeed's known bugs need three.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dsfix.cli.exits import Complaint
 from matrix.sweep import space
 from matrix.sweep.space import CONSTRAINTS, FACTORS, Row
 
-#: The rows that are run, as the levels that are not the plain ones; `python -m matrix sweep cover` writes it.
+#: The rows to run, as their levels that are not plain; `python -m matrix sweep cover` writes it.
 PATH = Path(__file__).with_name("configs.json")
 
 CORE = ("stage", "precision", "accumulation", "offload", "backwards")
@@ -23,7 +23,7 @@ Combination = frozenset[tuple[str, str]]
 
 
 def make() -> list[dict[str, str]]:
-    """The same rows each time; the plain row is the first."""
+    """The rows, starting with the plain one; deterministic."""
     import covertable  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     constraints = [
@@ -45,7 +45,7 @@ def make() -> list[dict[str, str]]:
 
 
 def load(path: Path = PATH) -> list[dict[str, str]]:
-    """The committed rows. Raises Complaint where the file is not of this space."""
+    """The rows of the file. Raises Complaint if it does not fit the space."""
     try:
         return [space.complete(levels) for levels in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, AttributeError, TypeError) as error:
@@ -53,7 +53,7 @@ def load(path: Path = PATH) -> list[dict[str, str]]:
 
 
 def save(rows: Sequence[Row], path: Path = PATH) -> None:
-    """One row per line."""
+    """Write the rows, one per line."""
     lines = ",\n".join(f"  {json.dumps(space.differing(row))}" for row in rows)
     path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
@@ -65,7 +65,7 @@ def combinations(row: Row, strength: int = 2, factors: Collection[str] = FACTORS
 
 
 def allowed(strength: int = 2, factors: Collection[str] = FACTORS) -> set[Combination]:
-    """Every combination of `strength` levels that some row has which breaks no constraint."""
+    """Every combination of `strength` levels that occurs in a row satisfying all constraints."""
     found: set[Combination] = set()
     for names in itertools.combinations(factors, strength):
         for levels in itertools.product(*(FACTORS[name] for name in names)):
@@ -76,7 +76,7 @@ def allowed(strength: int = 2, factors: Collection[str] = FACTORS) -> set[Combin
 
 
 def _completed(part: dict[str, str]) -> dict[str, str] | None:
-    """A row that has these levels and breaks no constraint, by going back."""
+    """A row with these levels that satisfies all constraints, found by backtracking; None if there is none."""
     if next(space.broken(part), None):
         return None
     name = next((name for name in FACTORS if name not in part), None)

@@ -1,4 +1,4 @@
-"""docs/sweep.md, from the records and their explanations."""
+"""Writes docs/sweep.md from the records and their explanations."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from matrix.sweep.space import Row
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sweep.md"
 COMMAND = "python -m tox run -e sweep"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_ADDRESS = re.compile(r"\b(?:\d{12,}|0x[0-9a-f]+)\b")  # an object's id, another one in each run
+_ADDRESS = re.compile(r"\b(?:\d{12,}|0x[0-9a-f]+)\b")  # an object's id, different in each run
 
 _HEAD = f"""# The sweep
 
-`python -m dsfix audit` compares one config with plain PyTorch; the sweep does it over the space of configs
-(`matrix/sweep/space.py`): {{factors}} factors, {{configs}} configs, in which any two levels meet that can, and any
-three of {{core}}. Each is run on a release without dsfix and with it, in processes of its own, on the emulated CUDA
-device.
+`python -m dsfix audit` compares one config with plain PyTorch; the sweep does so over the space of configs
+(`matrix/sweep/space.py`): {{factors}} factors and {{configs}} configs, which contain all compatible pairs of levels,
+and all compatible triples of {{core}}. Each config is run on a release without and with dsfix, in separate processes,
+on the emulated CUDA device.
 
     {COMMAND} -- run 0.19.8
 
-runs what is not in the record yet, and `-- docs` writes this page. Without dsfix means without its patches, but for
-those without which the release cannot be imported beside this torch. What disagrees is reduced to the fewest options
-that show it; all others are then at their plain level: {{plain}}. So is a level that a release does not have yet:
-{{later}}.
+runs the configs that are not in the record yet; `-- docs` writes this page. "Without dsfix" means without its patches,
+except those needed to import the release with this torch. A disagreement is reduced to the fewest options that show it;
+all other options are then plain: {{plain}}. An option is also plain on releases that do not have its level: {{later}}.
 """
 
 
 def faults(found: Sequence[Record], explanations: Sequence[Explanation] = EXPLANATIONS) -> Iterator[str]:
-    """One sentence for each thing that is missing, or has no explanation."""
+    """One sentence for each run that is missing, and each disagreement without a class or explanation."""
     rows = {space.identify(row): row for row in covering.load()}
     patches = registry.catalogue()
     used: set[str] = set()
@@ -52,7 +51,7 @@ def faults(found: Sequence[Record], explanations: Sequence[Explanation] = EXPLAN
         for each in record.classes:
             for patch in each.patches:
                 if patch not in patches:
-                    yield f"{record.release}: {patch} is no patch: `{COMMAND} -- run {record.release} --again`"
+                    yield f"{record.release}: {patch} is not a patch: `{COMMAND} -- run {record.release} --again`"
             explained = fitting(each, record.release, explanations)
             used.update(one.id for one in explained)
             if not each.patches and not explained:
@@ -83,13 +82,13 @@ def render(found: Sequence[Record], explanations: Sequence[Explanation] = EXPLAN
     for record in found:
         parts.append(_release(record, known, explanations))
     if explanations:
-        parts.append("## What they are\n\n" + "\n\n".join(_explanation(one) for one in explanations))
+        parts.append("## Explanations\n\n" + "\n\n".join(_explanation(one) for one in explanations))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
 def _overview(found: Sequence[Record], known: Mapping[str, Row]) -> str:
     lines = [
-        "| release | configs | comparisons | disagree without dsfix | with it | day |",
+        "| release | configs | comparisons | disagree without dsfix | with it | date |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for record in found:
@@ -104,9 +103,9 @@ def _overview(found: Sequence[Record], known: Mapping[str, Row]) -> str:
 
 
 def _release(record: Record, known: Mapping[str, Row], explanations: Sequence[Explanation]) -> str:
-    beside = ", ".join(f"{name} {version}" for name, version in record.versions.items() if name != "deepspeed")
-    lines = [f"## {record.release}", "", f"{record.device}; {beside}.", ""]
-    lines += ["| fewest options | what | configs | it is |", "| --- | --- | --- | --- |"]
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items() if name != "deepspeed")
+    lines = [f"## {record.release}", "", f"{record.device}; {versions}.", ""]
+    lines += ["| fewest options | disagreement | configs | cause |", "| --- | --- | --- | --- |"]
     for each in sorted(record.classes, key=lambda each: (each.variant, not each.patches, sorted(each.minimal.items()))):
         lines.append(_class(each, record, known, explanations))
     return "\n".join(lines) + "\n"
@@ -119,15 +118,15 @@ def _class(each: Class, record: Record, known: Mapping[str, Row], explanations: 
         if config in known and _shows(each, known[config], runs.get(each.variant))
     ]
     explained = fitting(each, record.release, explanations)
-    told = [f"cured by [{patch}](catalogue.md#{patch}){_if_named(patch)}" for patch in each.patches]
-    told += [f"[{one.kind.value}: {one.id}](#{one.id})" for one in explained] if not each.patches else []
-    return f"| {_levels(each.minimal)} | {_shown(each)} | {len(configs)} | {', '.join(told)} |"
+    causes = [f"fixed by [{patch}](catalogue.md#{patch}){_if_off(patch)}" for patch in each.patches]
+    causes += [f"[{one.kind.value}: {one.id}](#{one.id})" for one in explained] if not each.patches else []
+    return f"| {_levels(each.minimal)} | {_shown(each)} | {len(configs)} | {', '.join(causes)} |"
 
 
-def _if_named(patch_id: str) -> str:
-    """What is said of a patch that is off by default now, whatever it was when the configs were run."""
+def _if_off(patch_id: str) -> str:
+    """A remark if the patch is off by default now, even if it was on when the configs were run."""
     entry = registry.catalogue().get(patch_id)
-    return "" if entry is None or entry.patch.default else " (off unless it is named)"
+    return "" if entry is None or entry.patch.default else " (off by default)"
 
 
 def _shows(found: Class, row: Row, run: Run | None) -> bool:
@@ -155,7 +154,7 @@ def _finding(found: Found) -> str:
     if found.detail:
         return f"{found.what}{names}{where}, step {found.step}: {_escaped(found.detail)}"
     got = "absent" if math.isnan(found.got) else f"{found.got:.4g}"
-    return f"{found.what}{names}{where}, step {found.step}: {got} for {found.wanted:.4g}"
+    return f"{found.what}{names}{where}, step {found.step}: {got} instead of {found.wanted:.4g}"
 
 
 def _escaped(text: str) -> str:

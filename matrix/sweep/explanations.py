@@ -1,4 +1,4 @@
-"""What every disagreement in the records is, where no patch of the catalogue cures it. Written by hand."""
+"""Hand-written explanations of the recorded disagreements that no patch fixes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from matrix.sweep.records import Class, Found
 
 
 class Kind(enum.Enum):
-    """What a disagreement is."""
+    """The kind of a disagreement."""
 
-    MEANING = "DeepSpeed's meaning"  # documented, or refused with a sentence
-    DIAGNOSIS = "diagnosis"  # a fault that no patch can cure
-    OPEN = "open"  # a fault that has no patch yet
+    MEANING = "DeepSpeed's meaning"  # documented, or refused with a message
+    DIAGNOSIS = "diagnosis"  # a bug that no patch can fix
+    OPEN = "open"  # a bug without a patch so far
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explains what classes of `releases` show that need one of each of `levels`.
+    """Explains findings of classes on `releases` whose levels are among `levels` (factor -> levels).
 
-    levels: factor -> levels. phase, what: as in a Difference, any where empty. detail: a regular expression that is
-    found in the error. links: documentation, source or issues.
+    phase, what: as in a Difference; empty means any. detail: a regular expression searched in the error. links:
+    documentation, source or issues.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Explanation:
     links: tuple[str, ...] = ()
 
     def explains(self, found: Class, shown: Found, release: str) -> bool:
-        """Whether `shown`, one of the findings of the class, is this."""
+        """Whether this explains `shown`, one of the class's findings."""
         return (
             SpecifierSet(self.releases).contains(release)
             and all(found.minimal.get(name) in levels for name, levels in self.levels.items())
@@ -50,7 +50,7 @@ class Explanation:
 
 
 def fitting(found: Class, release: str, explanations: Sequence[Explanation]) -> list[Explanation]:
-    """Those that explain the class together; none unless each of its findings is explained."""
+    """The explanations that together explain the class; none unless each of its findings is explained."""
     of_each = [[one for one in explanations if one.explains(found, shown, release)] for shown in found.shown]
     return [one for one in explanations if any(one in each for each in of_each)] if all(of_each) else []
 
@@ -61,8 +61,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "hpz-of-old",
         Kind.DIAGNOSIS,
-        "0.12 counts a group's ranks until torch raises a RuntimeError, and torch raises a ValueError by now. No patch "
-        "makes hpZ right there: up to 0.13.1 its backward pass runs on old weights. `dsfix check`: "
+        "0.12 counts a group's ranks until torch raises a RuntimeError, but current torch raises a ValueError. No "
+        "patch makes hpZ correct there: through 0.13.1 its backward pass runs on stale weights. `dsfix check`: "
         "hpz_backward_on_old_weights; `dsfix explain`: hpz_group_rank.",
         releases="<0.13.0",
         levels={"partitioning": ("hpZ",)},
@@ -76,8 +76,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "universal-of-adam",
         Kind.DIAGNOSIS,
-        "`ds_to_universal` reads the two moments of Adam; of an optimizer that has none it ends in a KeyError, and "
-        "nothing is written that could be loaded. `dsfix explain`: universal_checkpoint_not_of_adam.",
+        "`ds_to_universal` reads Adam's two moments; with an optimizer that has none it raises a KeyError and writes "
+        "nothing that can be loaded. `dsfix explain`: universal_checkpoint_not_of_adam.",
         levels={
             "optimizer": ("SGD", "client's SGD", "client's Adagrad"),
             "save": ("universal",),
@@ -89,8 +89,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "export-of-bf16-optimizer",
         Kind.DIAGNOSIS,
-        "`zero_to_fp32` refuses the checkpoints of BF16_Optimizer, which bf16 has with ZeRO-1 and fp32 "
-        "accumulation. `dsfix explain`: zero_to_fp32_of_bf16_optimizer.",
+        "`zero_to_fp32` refuses checkpoints of BF16_Optimizer, which bf16 uses with ZeRO-1 and fp32 accumulation. "
+        "`dsfix explain`: zero_to_fp32_of_bf16_optimizer.",
         levels={"precision": ("bf16",), "save": ("export",)},
         what=("error",),
         detail=r"bf16_zero_pp_rank_\d+_mp_rank_\d+_optim_states\.pt is not a zero checkpoint",
@@ -99,9 +99,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "zero-to-fp32-copy-weights-only",
         Kind.DIAGNOSIS,
-        "The copy of `zero_to_fp32.py` that a checkpoint has reads with `torch.load`'s default, which torch 2.6 turned "
-        "to `weights_only=True`. It is run by itself; dsfix changes the installed module, which gives the weights that "
-        "it would. `dsfix explain`: zero_to_fp32_copy_weights_only.",
+        "A checkpoint's copy of `zero_to_fp32.py` uses `torch.load`'s default, which is `weights_only=True` since "
+        "torch 2.6. The copy runs on its own; dsfix patches the installed module, which gives the same weights. "
+        "`dsfix explain`: zero_to_fp32_copy_weights_only.",
         releases="<0.16.0",
         levels={"save": ("export",)},
         phase="zero_to_fp32.py",

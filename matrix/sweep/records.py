@@ -1,4 +1,4 @@
-"""What was run: records/<release>.json, facts only. A release is one file, a config one line of it."""
+"""The recorded runs: records/<release>.json, one file per release, one line per config."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from matrix import proofs
 
 DIRECTORY = Path(__file__).with_name("records")
 VARIANTS = ("without", "with")  # dsfix's patches
-_LONGEST = 300  # characters of a sentence
-_NAMES = 3  # parameters that are named
+_LONGEST = 300  # characters of a message
+_NAMES = 3  # parameters that are listed
 
 
 @dataclass(frozen=True)
 class Found:
-    """A Difference as recorded: numbers to four digits, the parameters that differ most."""
+    """A recorded Difference: numbers have four significant digits, names are those of the most different parameters."""
 
     phase: str
     what: str
@@ -38,7 +38,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Run:
-    """One config in one variant. failed: why there is no comparison, else ""."""
+    """One config in one variant. failed: why there is no comparison, "" if there is one."""
 
     comparisons: int
     differences: tuple[Found, ...] = ()
@@ -48,11 +48,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Class:
-    """Disagreements with one cause, as far as that shows: of the same kinds in all configs that hold these levels.
+    """Disagreements that apparently share a cause: of the same kinds in all configs with these levels.
 
-    variant: "with" where it is there with dsfix (and without), "without" where that has to be. minimal: the levels that
-    are not the plain ones, none of which can be left out. shown: the disagreements there, at least one. patches: those
-    that it takes to cure it.
+    variant: "with" if it also occurs with dsfix, else "without". minimal: the levels that are not plain, none of which
+    can be removed. shown: the disagreements, at least one. patches: those needed to fix it.
     """
 
     variant: str
@@ -63,7 +62,7 @@ class Class:
 
 @dataclass
 class Record:
-    """One release. runs: config -> variant -> run; versions, device and date are those of the last run."""
+    """One release. runs: config -> variant -> run. versions, device and date are those of the last run."""
 
     release: str
     date: str = ""
@@ -75,7 +74,7 @@ class Record:
 
 
 def run_of(verdict: Verdict) -> Run:
-    """What of a verdict is recorded."""
+    """The recorded part of a verdict."""
     return Run(
         comparisons=verdict.comparisons,
         differences=tuple(_found(each) for each in verdict.differences),
@@ -102,18 +101,18 @@ def _sentence(text: str) -> str:
 
 
 def load(release: str, directory: Path = DIRECTORY) -> Record:
-    """An empty one where there is none. Raises Complaint where the file is not what `save` writes."""
+    """The release's record, empty if there is no file. Raises Complaint if the file is damaged."""
     path = directory / f"{release}.json"
     try:
         return _read(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return Record(release)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise Complaint(f"{path} cannot be read as a record of the sweep: mend or remove it") from None
+        raise Complaint(f"{path} is not a valid sweep record: repair or remove it") from None
 
 
 def load_all(directory: Path = DIRECTORY) -> list[Record]:
-    """The newest release first."""
+    """All records, newest release first."""
     releases = sorted((path.stem for path in directory.glob("*.json")), key=Version, reverse=True)
     return [load(release, directory) for release in releases]
 
@@ -141,7 +140,7 @@ def _difference(data: Any) -> Found:
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    """Write it whole, one config or class per line."""
+    """Write the whole record atomically, one config or class per line."""
     directory.mkdir(exist_ok=True)
     head = {name: getattr(record, name) for name in ("release", "date", "device", "versions", "patches")}
     lines = [f" {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()]
@@ -159,5 +158,5 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
 
 
 def _row(run: Run) -> dict[str, Any]:
-    """What is not empty."""
+    """The fields that are not empty."""
     return {name: value for name, value in asdict(run).items() if value or name == "comparisons"}

@@ -1,4 +1,4 @@
-"""Runs what is not in the records, then reduces what disagrees."""
+"""Runs the configs that are not in the record, then classifies disagreements."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from matrix.sweep import classes, covering, records, space
 from matrix.sweep.records import VARIANTS, Class, Found, Record, Run
 from matrix.sweep.space import Row
 
-#: row, variant, patches to leave out
+#: row, variant, patches to disable
 Try = Callable[[Row, str, Sequence[str]], Verdict]
 
 
 def release(name: str, run: Try, jobs: int, again: bool, configs: Sequence[str] = ()) -> Record:
-    """Run the configs of one release in both variants, `configs` only if given, and store each as it ends."""
+    """Run the configs of one release (all, or only `configs`) in both variants, and save each as it ends."""
     record = records.load(name)
     if again and not configs:
         record.classes = []
@@ -29,7 +29,7 @@ def release(name: str, run: Try, jobs: int, again: bool, configs: Sequence[str] 
         for variant in VARIANTS
         if (not configs or config in configs) and (again or variant not in record.runs.get(config, {}))
     ]
-    print(f"deepspeed {name}: {len(tasks)} of {len(VARIANTS) * len(rows)} runs, {jobs} at a time", flush=True)
+    print(f"deepspeed {name}: {len(tasks)} of {len(VARIANTS) * len(rows)} runs, {jobs} in parallel", flush=True)
     with Meter(len(tasks)) as meter, ThreadPoolExecutor(jobs) as pool:
         running = {pool.submit(run, rows[config], variant, ()): (config, variant) for config, variant in tasks}
         try:
@@ -53,7 +53,7 @@ def _store(record: Record, config: str, variant: str, verdict: Verdict) -> None:
 
 
 def classify(record: Record, run: Try, jobs: int) -> None:
-    """Find the class of every disagreement in the record; those that hold no config any more go."""
+    """Find the class of every disagreement in the record, and drop classes that no longer match any config."""
     rows = {space.identify(row): row for row in covering.load()}
     shown = [
         (row, variant, each)
@@ -79,22 +79,22 @@ def classify(record: Record, run: Try, jobs: int) -> None:
     def reduced(row: Row, variant: str, each: Found) -> Class:
         known = [*record.classes, *others]
         found = classes.but(classes.reduce(row, variant, each, attempt, known), record.classes)
-        if variant == "with" or not found.shown:  # its findings are those of a class that was found meanwhile
+        if variant == "with" or not found.shown:  # empty if a class found meanwhile includes its findings
             return found
-        return classes.with_cures(found, record.patches, attempt, known)
+        return classes.with_fixes(found, record.patches, attempt, known)
 
-    # first what is there with dsfix, which explains what is there without it, and first in small configs
+    # start with disagreements that occur with dsfix, which explain those without it, and with small configs
     shown.sort(key=lambda one: (one[1] != "with", len(space.differing(one[0]))))
     with ThreadPoolExecutor(jobs) as pool:
         while shown := [one for one in shown if not any(_held(each, one) for each in record.classes)]:
-            # of several kinds: those of one kind often have one cause
+            # of different kinds, because those of one kind often share a cause
             several = {(one[1], classes.kind(one[2])): one for one in reversed(shown) if one[1] == shown[0][1]}
             chosen = [one for one in shown if one in several.values()][:jobs]
             for one, found in zip(chosen, pool.map(lambda one: reduced(*one), chosen)):
                 if not any(_held(each, one) for each in record.classes):
                     found = classes.but(found, record.classes)
-                    told = f"{found.variant}: {found.minimal}: {found.shown[0]} {found.patches}"
-                    print(f"  {told}", file=sys.stderr, flush=True)
+                    line = f"{found.variant}: {found.minimal}: {found.shown[0]} {found.patches}"
+                    print(f"  {line}", file=sys.stderr, flush=True)
                     record.classes.append(found)
                     records.save(record)
     records.save(record)

@@ -1,4 +1,4 @@
-"""The space of configs: factors, their levels, and which levels go together. A row is factor -> level, all of them."""
+"""The space of configs: factors, levels, and which levels are compatible. A row maps every factor to a level."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsfix.audit.plan import Plan
 
 Row = Mapping[str, str]
 
-#: What every config has; sizes fit the audit's model.
+#: Common to all configs; sizes fit the audit's model.
 BASE: Mapping[str, Any] = {
     "train_micro_batch_size_per_gpu": 2,
     "gradient_clipping": 0.0,
@@ -27,9 +27,9 @@ BASE: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Level:
-    """What a level puts into the config (merged key by key) and into the Plan's other fields.
+    """What a level adds to the config (merged key by key) and to the Plan's other fields.
 
-    releases: that have it; on others the factor's plain level is in its place.
+    releases: those that have the level; on others the factor's plain level is used.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Constraint:
-    """Which levels go together: `holds` is given the levels of `factors` in their order."""
+    """Which levels are compatible: `holds` is called with the levels of `factors`, in order."""
 
     factors: tuple[str, ...]
     holds: Callable[..., bool]
@@ -62,12 +62,12 @@ def _plan(**fields: Any) -> Level:
     return Level(plan=fields)
 
 
-_STEPS = 4  # optimizer steps; one of them may be skipped, and the checkpoint is written after half
+_STEPS = 4  # optimizer steps; one may be skipped, and the checkpoint is written after half of them
 _UNSET = Level()
 _ADAM = {"lr": 0.01, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
 _WARMUP = {"warmup_min_lr": 0.001, "warmup_max_lr": 0.01, "warmup_num_steps": 2}
 
-#: The first level is the plain one: what is left out of a minimal combination.
+#: The first level is the plain one, which minimal combinations omit.
 FACTORS: Mapping[str, Mapping[str, Level]] = {
     "stage": {"0": _UNSET, **{str(stage): _zero(stage=stage) for stage in (1, 2, 3)}},
     "precision": {
@@ -157,7 +157,7 @@ FACTORS: Mapping[str, Mapping[str, Level]] = {
 
 
 def _stages(factor: str, plain: str, stages: str, why: str) -> Constraint:
-    """`factor` has another level than `plain` at these stages only."""
+    """`factor` has a level other than `plain` only at these stages."""
     return Constraint(("stage", factor), lambda stage, level: level == plain or stage in stages, why)
 
 
@@ -219,7 +219,7 @@ def plain() -> dict[str, str]:
 
 
 def complete(levels: Row) -> dict[str, str]:
-    """The row of these levels, the plain ones for the rest. Raises ValueError for an unknown factor or level."""
+    """The row with these levels, plain for the rest. Raises ValueError for an unknown factor or level."""
     for name, level in levels.items():
         if level not in FACTORS.get(name, ()):
             raise ValueError(f"{name} = {level} is not in the space of configs")
@@ -232,19 +232,19 @@ def differing(row: Row) -> dict[str, str]:
 
 
 def broken(row: Row) -> Iterator[Constraint]:
-    """The constraints that a row, or the part of one, breaks."""
+    """The constraints that a row, or part of one, violates."""
     for each in CONSTRAINTS:
         if all(name in row for name in each.factors) and not each.holds(*(row[name] for name in each.factors)):
             yield each
 
 
 def identify(row: Row) -> str:
-    """A row's name in the records: eight characters of a digest."""
+    """A row's id in the records: eight characters of a digest."""
     return hashlib.sha256(json.dumps(differing(row), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def plan(row: Row, release: str = "") -> Plan:
-    """What the audit runs for a row; `release`: with what this one has of it only."""
+    """What the audit runs for a row; with `release`, levels that it does not have are plain."""
     config: dict[str, Any] = copy.deepcopy(dict(BASE))
     fields: dict[str, Any] = {}
     for name, levels in FACTORS.items():

@@ -1,4 +1,4 @@
-"""One config on one release, in ranks that are forked from a process that has imported torch, and DeepSpeed, too."""
+"""Run one config on one release, in ranks forked from a process that has imported torch and, mostly, DeepSpeed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Command = Callable[[str], Sequence[str]]
 
 
 class Trials:
-    """Runs configs of one release, several at a time if called by several threads. A context manager.
+    """Runs configs of one release; thread-safe. A context manager.
 
-    Raises environments.Unavailable where the release cannot be had.
+    Raises environments.Unavailable if the release cannot be installed.
     """
 
     def __init__(self, release: str) -> None:
@@ -38,7 +38,7 @@ class Trials:
         self._commands: dict[tuple[str, ...] | None, Command] = {}
 
     def __enter__(self) -> Trials:
-        # a process for what is run often; patches that are left out to find the cure are imported anew
+        # preload DeepSpeed for the two common variants; variants that search for a fix import it in each rank
         self._commands[None] = self._preloaded(fresh)
         for skipped in ((), tuple(not_importing())):
             environment = {"PYTHONPATH": str(self._path), "DSFIX_SKIP": ",".join(skipped)}
@@ -49,7 +49,7 @@ class Trials:
         try:
             return self._stack.enter_context(Preloaded("cuda", *scripts, environment=environment)).command
         except LabUnavailable as reason:
-            print(f"more is imported anew for each process: {reason}", file=sys.stderr)
+            print(f"each process imports more itself: {reason}", file=sys.stderr)
             return otherwise
 
     def __exit__(
@@ -58,9 +58,9 @@ class Trials:
         self._stack.close()
 
     def run(self, row: Row, variant: str, left_out: Sequence[str] = ()) -> Verdict:
-        """`left_out`: patches that are skipped.
+        """The audit's verdict on one config. left_out: patches to disable in the variant "with".
 
-        Without dsfix means without its patches, but for those without which the release cannot be imported here.
+        The variant "without" has no patches except those needed to import the release here.
         """
         skip = tuple(left_out if variant == "with" else not_importing())
         command = self._commands.get(skip, self._commands[None])
@@ -68,5 +68,5 @@ class Trials:
 
 
 def not_importing() -> list[str]:
-    """The patches of something else than the import."""
+    """The patches that are not needed to import DeepSpeed."""
     return [entry.id for entry in catalogue().values() if entry.patch.severity is not Severity.IMPORT]

@@ -1,1 +1,1 @@
-"""DeepSpeed's own tests as an oracle: a selection of them, on a release without dsfix and with it."""
+"""DeepSpeed's own tests as an oracle: a selection of them, run on a release without and with dsfix."""

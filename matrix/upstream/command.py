@@ -1,4 +1,4 @@
-"""`upstream`: DeepSpeed's own tests, on a release without dsfix and with it."""
+"""`upstream`: run DeepSpeed's own tests on a release without and with dsfix."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from matrix import page_of_records, table
 from matrix.upstream import docs, fixes, records, running, selection
 
 NAME = "upstream"
-HELP = "DeepSpeed's own tests, from a clone of it: run a selection, write their page"
+HELP = "DeepSpeed's own tests, from a clone: run a selection, write the page"
 _SECONDS = 120.0
 _RANKS = 4
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     commands = command.add_subparsers(required=True, metavar="COMMAND")
-    runs = commands.add_parser("run", help="run the tests that are not in the record, without dsfix and with it")
+    runs = commands.add_parser("run", help="run the tests that are not in the record, without and with dsfix")
     runs.add_argument("--tests", type=Path, required=True, metavar="DIR", help="a clone of DeepSpeed, or its `tests`")
-    runs.add_argument("--release", required=True, metavar="X", help="the release that is tested")
+    runs.add_argument("--release", required=True, metavar="X", help="the release to test")
     runs.add_argument(
         "--of",
         metavar="TAG",
-        help="the tag, or commit, of the tests where it is not the release's: the fixes' tests of that one are run",
+        help="the tag or commit of the tests, if not the release's own: only the tests of upstream's fixes are run",
     )
     runs.add_argument("--limit", type=int, metavar="N", help="at most N parameters of each test function")
-    runs.add_argument("--test", nargs="+", default=(), metavar="ID", help="only tests whose ids begin so")
-    runs.add_argument("--again", action="store_true", help="also those in the record")
-    runs.add_argument("--worse", action="store_true", help="only what is worse in the record, anew")
-    runs.add_argument("--seconds", type=float, default=_SECONDS, metavar="S", help="for one test")
+    runs.add_argument("--test", nargs="+", default=(), metavar="ID", help="only tests whose ids start like this")
+    runs.add_argument("--again", action="store_true", help="run tests that are in the record again")
+    runs.add_argument("--worse", action="store_true", help="run only the tests that are worse in the record again")
+    runs.add_argument("--seconds", type=float, default=_SECONDS, metavar="S", help="time limit of one test")
     runs.add_argument("--ranks", type=int, default=_RANKS, metavar="N", help="tests that need more are skipped")
     runs.set_defaults(action=_run)
     writing = commands.add_parser("docs", help="write docs/upstream-tests.md")
-    writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 where it is stale")
+    writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 if it is stale")
     writing.set_defaults(action=_docs)
 
 
@@ -46,13 +46,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """0: no test is worse without an explanation; 1: not so. Raises Complaint."""
+    """0 if no test is worse without an explanation, else 1. Raises Complaint."""
     if options.release not in [each.deepspeed for each in table.load().releases]:
         raise Complaint(f"deepspeed {options.release} is not in the table of releases")
     from matrix.upstream.processes import Session
 
     record = records.load(options.release, options.of or f"v{options.release}")
-    patches = () if record.own else fixes.asked_for()
+    patches = () if record.own else fixes.enabled()
     with _interruptible(), Session(options.tests, options.release, options.seconds, options.ranks, patches) as session:
         files = _files(options, record, session.tests)
         found, uncollected = session.collect(files)
@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """In the background SIGINT is ignored, and SIGTERM would leave the ranks behind."""
+    """Handle SIGINT, which is ignored in the background, and SIGTERM, which would leave the ranks behind."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -1,4 +1,4 @@
-"""docs/upstream-tests.md, from the records, the fixes and the explanations."""
+"""Writes docs/upstream-tests.md from the records, the fixes and the explanations."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from matrix.upstream.records import Record, Run, worst
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "upstream-tests.md"
 COMMAND = "python -m tox run -e upstream-tests"
 _REPOSITORY = "https://github.com/deepspeedai/DeepSpeed"
-_SHOWN = 8  # reasons of failures that are told one by one
+_SHOWN = 8  # reasons for failures that are listed separately
 
 _HEAD = f"""\
 # DeepSpeed's own tests
 
-Nobody here wrote them: a selection of DeepSpeed's unit tests (`matrix/upstream/selection.py`), on a release without
-dsfix and with it, in ranks on the CPU. No test may be worse with dsfix.
+A selection of DeepSpeed's unit tests (`matrix/upstream/selection.py`), run on a release without and with dsfix, in
+ranks on the CPU. No test may be worse with dsfix.
 
     {COMMAND} -- run --tests DIR --release 0.18.9
 
-runs what is not in the record; DIR is a clone of DeepSpeed at the release's tag, of which nothing is here but the
-tests' names. `-- docs` writes this page. Only the releases named here have a record. What is worse was run three times
-on both sides.
+runs the tests that are not in the record; DIR is a clone of DeepSpeed at the release's tag. This repository contains
+only the tests' names. `-- docs` writes this page. Only the releases listed here have a record. Tests that were worse
+were run three times on both sides.
 
 """
 
-_CURES = """
+_FIXES = """
 ## The tests that came with upstream's fixes
 
-On releases that do not have the fix yet; with it includes those of the fixes' patches that are off by default. "All
-but the patch" is dsfix with every patch but this one.
+On releases that do not have the fix yet. "With dsfix" includes the fixes' patches that are off by default; "all but the
+patch" is dsfix with every patch but this one.
 
 """
 
 
 def faults(
-    found: Sequence[Record], known: Sequence[Explanation] = EXPLANATIONS, cured: Sequence[Fix] = FIXES
+    found: Sequence[Record], known: Sequence[Explanation] = EXPLANATIONS, known_fixes: Sequence[Fix] = FIXES
 ) -> Iterator[str]:
-    """One sentence for each thing that is worse and not explained, or that explains nothing."""
+    """One sentence for each unexplained worse test, useless explanation or unknown patch."""
     used = set()
     for record in found:
         for test, run in record.runs.items():
@@ -53,29 +53,31 @@ def faults(
             where = f"{record.release}, tests of {record.tests}: {test}"
             if run.worse and explanation is None:
                 yield f"{where}: {_seen(run.without)} without dsfix, {_seen(run.patched)} with it: not explained"
-            fix = fixes.of(test, cured) if not record.own else None
+            fix = fixes.of(test, known_fixes) if not record.own else None
             tried = fix is not None and set(fix.patches) <= run.left_out.keys()
             if run.better and tried and not any(_needed(outcome) for outcome in run.left_out.values()):
-                yield f"{where}: passes with dsfix, and none of its patches was seen to be why"
+                yield f"{where}: passes with dsfix, but needs none of the fix's patches"
     for each in known:
         if each not in used and found:
             yield f"the explanation of {each.test} explains nothing"
         if each.patch and each.patch not in registry.catalogue():
-            yield f"{each.test}: {each.patch} is no patch"
-    for fix in cured:
+            yield f"{each.test}: {each.patch} is not a patch"
+    for fix in known_fixes:
         for patch in fix.patches:
             if patch not in registry.catalogue():
-                yield f"#{fix.request}: {patch} is no patch"
+                yield f"#{fix.request}: {patch} is not a patch"
 
 
-def render(found: Sequence[Record], known: Sequence[Explanation] = EXPLANATIONS, cured: Sequence[Fix] = FIXES) -> str:
+def render(
+    found: Sequence[Record], known: Sequence[Explanation] = EXPLANATIONS, known_fixes: Sequence[Fix] = FIXES
+) -> str:
     parts = [_HEAD, "## What was run\n\n", _overview(found, known)]
     if not any(record.own for record in found):
-        parts.append("\nNo release was run with its own tests yet: these are newer ones.\n")
+        parts.append("\nNo release was run with its own tests yet; these are newer tests.\n")
     parts += [_release(record, known) for record in found if record.own]
     others = [record for record in found if not record.own]
-    parts += [_CURES, _fixed(others, cured), "\n", _uncollected(others)]
-    parts += ["\n## What is left out\n\n", text.table(("tests", "why"), _left_out())]
+    parts += [_FIXES, _fixed(others, known_fixes), "\n", _uncollected(others)]
+    parts += ["\n## What is not run\n\n", text.table(("tests", "why"), _left_out())]
     return "".join(parts)
 
 
@@ -83,8 +85,8 @@ def _overview(found: Sequence[Record], known: Sequence[Explanation]) -> str:
     rows = []
     for record in found:
         runs = [(test, run) for test, run in record.runs.items() if run.complete]
-        told = [explanations.fitting(test, record.release, known) for test, run in runs if run.worse]
-        worse = f"{len(told)}, {sum(each is not None for each in told)} explained" if told else "0"
+        explained = [explanations.fitting(test, record.release, known) for test, run in runs if run.worse]
+        worse = f"{len(explained)}, {sum(each is not None for each in explained)} explained" if explained else "0"
         both = [(worst(run.without), worst(run.patched)) for _, run in runs]
         rows.append(
             [
@@ -99,15 +101,15 @@ def _overview(found: Sequence[Record], known: Sequence[Explanation]) -> str:
                 record.date,
             ]
         )
-    heads = ("release", "tests of", "run", "pass", "only with dsfix", "fail", "skipped", "worse", "day")
+    heads = ("release", "tests of", "run", "pass", "only with dsfix", "fail", "skipped", "worse", "date")
     return text.table(heads, rows)
 
 
 def _release(record: Record, known: Sequence[Explanation]) -> str:
-    beside = ", ".join(f"{name} {version}" for name, version in record.versions.items() if name != "deepspeed")
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items() if name != "deepspeed")
     families = Counter(selection.family(test) for test, run in record.runs.items() if run.complete)
-    told = ", ".join(f"{name} {families[name]}" for name in selection.FILES if families[name])
-    lines = [f"\n### {record.release}\n", f"{beside}; {record.ranks} ranks at most. Tests by family: {told}.\n"]
+    counts = ", ".join(f"{name} {families[name]}" for name in selection.FILES if families[name])
+    lines = [f"\n### {record.release}\n", f"{versions}; at most {record.ranks} ranks. Tests by family: {counts}.\n"]
     worse = [(test, run) for test, run in sorted(record.runs.items()) if run.worse]
     if worse:
         rows = []
@@ -120,13 +122,13 @@ def _release(record: Record, known: Sequence[Explanation]) -> str:
         lines.append(text.table(("worse", "without dsfix", "with it", "why"), rows))
     better = [[_name(test), _why(run, "without")] for test, run in sorted(record.runs.items()) if run.better]
     if better:
-        lines.append(text.table(("passes with dsfix only", "without it"), better))
+        lines.append(text.table(("passes only with dsfix", "without it"), better))
     reasons = Counter(_why(run, "with") for run in record.runs.values() if run.complete and worst(run.patched) > 1)
     if reasons:
         rest = sum(reasons.values()) - sum(count for _, count in reasons.most_common(_SHOWN))
         rows = [[str(count), reason] for reason, count in reasons.most_common(_SHOWN)]
         rows += [[str(rest), "other reasons"]] if rest else []
-        lines.append(text.table(("tests", "fail with dsfix, too"), rows))
+        lines.append(text.table(("tests", "also fail with dsfix"), rows))
     if record.uncollected:
         lines.append(_uncollected([record]))
     return "\n".join(lines)
@@ -141,11 +143,11 @@ def _uncollected(found: Sequence[Record]) -> str:
     return text.table(("not collected", "release", "why"), rows) if rows else ""
 
 
-def _fixed(found: Sequence[Record], cured: Sequence[Fix]) -> str:
+def _fixed(found: Sequence[Record], known_fixes: Sequence[Fix]) -> str:
     rows = []
     for record in found:
         for test, run in sorted(record.runs.items()):
-            fix = fixes.of(test, cured) if run.complete else None
+            fix = fixes.of(test, known_fixes) if run.complete else None
             if fix is not None:
                 rows.append(
                     [
@@ -161,13 +163,13 @@ def _fixed(found: Sequence[Record], cured: Sequence[Fix]) -> str:
 
 
 def _needing(run: Run, fix: Fix) -> str:
-    """The patches without which the test fails, and what was not tried yet."""
-    told = [
+    """The patches without which the test fails, and those not tried yet."""
+    needed = [
         f"[{patch}](catalogue.md#{patch}): {run.left_out.get(patch, 'not run')}"
         for patch in fix.patches
         if run.better and _needed(run.left_out.get(patch, "failed"))
     ]
-    return ", ".join(told)
+    return ", ".join(needed)
 
 
 def _left_out() -> list[list[str]]:
@@ -184,7 +186,7 @@ def _name(test: str) -> str:
 
 
 def _seen(outcomes: Sequence[str]) -> str:
-    """The outcomes, counted where there are several."""
+    """The outcomes, with counts if they differ."""
     counts = Counter(outcomes)
     return ", ".join(
         f"{name} {count} of {len(outcomes)}" if len(counts) > 1 else name for name, count in counts.items()

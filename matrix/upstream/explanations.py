@@ -1,4 +1,4 @@
-"""Why a test is worse with dsfix, where no patch is to blame; by hand."""
+"""Hand-written explanations of tests that are worse with dsfix although no patch has a bug."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from packaging.specifiers import SpecifierSet
 
 
 class Kind(enum.Enum):
-    """What it is."""
+    """The kind of explanation."""
 
-    ASSERTS_BUG = "asserts the bug"  # what upstream has changed since, in the test, too
-    UNSTEADY = "unsteady"  # fails at times, without dsfix, too
+    ASSERTS_BUG = "asserts the bug"  # upstream has since changed both the code and the test
+    FLAKY = "flaky"  # also fails sometimes without dsfix
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explains why tests whose ids begin with `test` are worse on `releases`. patch: the one that they fail with."""
+    """Explains why tests whose ids start with `test` are worse on `releases`. patch: the patch they fail with."""
 
     test: str
     releases: str
@@ -35,17 +35,18 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "unit/moe/test_moe.py::TestTopkGate",
         "<0.19.1",
         Kind.ASSERTS_BUG,
-        "expects an expert's largest logits to stay; 0.19.1's expects the largest probabilities",
+        "expects an expert to keep its largest logits; in 0.19.1 it expects the largest probabilities",
         "moe_topk_probs_drops_routes",
     ),
     Explanation(
         "unit/runtime/zero/test_zero_tensor_fragment.py::TestTensorFragmentUpdate::test_zero_fragments",
         "==0.16.9",
-        Kind.UNSTEADY,
-        "hangs at times in torch.distributed.new_group, which the test itself calls on gloo; without dsfix, too",
+        Kind.FLAKY,
+        "hangs sometimes in torch.distributed.new_group, which the test calls on gloo; also without dsfix",
     ),
 )
 
 
 def fitting(test: str, release: str, explanations: Sequence[Explanation]) -> Explanation | None:
+    """The first explanation that applies, if any."""
     return next((each for each in explanations if each.explains(test, release)), None)

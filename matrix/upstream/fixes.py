@@ -1,4 +1,4 @@
-"""Upstream's fixes whose regression tests fail on older releases without dsfix, and pass with it. Written by hand."""
+"""Hand-written list of upstream fixes with regression tests, which fail on older releases without dsfix."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dsfix.engine.registry import catalogue
 
 @dataclass(frozen=True)
 class Fix:
-    """A pull request, and the tests that came with it, each as the beginning of ids.
+    """A pull request and the tests that came with it, as prefixes of ids.
 
-    release: the first one that has it. patches: of the catalogue, those that make the tests pass on older releases.
+    release: the first one with the fix. patches: those that make the tests pass on older releases.
     """
 
     request: int
@@ -30,7 +30,7 @@ _COPY = "test_allreduce_and_copy"
 _SCHEDULERS = "unit/runtime/test_lr_schedulers.py"
 _UNIVERSAL = "unit/checkpoint/test_universal_checkpoint.py::TestZeROUniversalCheckpointDP"
 
-#: the tests as they are at the newest tag
+#: test ids are those of the newest tag
 FIXES: tuple[Fix, ...] = (
     Fix(
         6597,
@@ -47,7 +47,7 @@ FIXES: tuple[Fix, ...] = (
     Fix(
         7585,
         "0.18.0",
-        # ZeRO-3 with sub-groups, in fp32: others are skipped on the CPU
+        # ZeRO-3 with sub-groups, in fp32; the others are skipped on the CPU
         (f"{_UNIVERSAL}::test_dp_world_size_2to2[100-True-False-3-dtype2",),
         ("universal_checkpoint_subgroups", "universal_checkpoint_load_subgroups"),
     ),
@@ -109,7 +109,7 @@ FIXES: tuple[Fix, ...] = (
         7981,
         "0.19.0",
         (f"{_ZERO_V1}/test_zero2_offload_multi_backward.py",),
-        # several micro-batches, as one of the tests has them, are the last one's
+        # the last patch is for the test with several micro-batches
         (
             "zero12_offload_several_backwards_drop",
             "zero2_offload_several_backwards",
@@ -146,7 +146,7 @@ FIXES: tuple[Fix, ...] = (
             f"{_ZERO_V1}/test_zero_user_backward.py::TestZeroUserBackwardFrozenParamCheckpointing",
             f"{_ZERO_V1}/test_zero_user_backward.py::TestZeroFrozenParam",
         ),
-        # their cases of ZeRO-1 and 2 need the last one
+        # their cases with ZeRO-1 and ZeRO-2 need the last patch
         ("zero3_checkpoint_recompute", "zero3_checkpoint_params_stay_gathered", "cpu_zero12_split_view"),
     ),
     Fix(
@@ -167,13 +167,13 @@ FIXES: tuple[Fix, ...] = (
 
 
 def of(test: str, known: Sequence[Fix] | None = None) -> Fix | None:
-    """The fix that the test came with."""
+    """The fix that the test came with, None if there is none."""
     fixes = FIXES if known is None else known
     return next((fix for fix in fixes if test.startswith(fix.tests)), None)
 
 
 def lacking(test: str, release: str) -> bool:
-    """Whether it came with a fix that the release does not have."""
+    """Whether the test came with a fix that the release does not have."""
     fix = of(test)
     return fix is not None and Version(release) < Version(fix.release)
 
@@ -183,12 +183,12 @@ def patches(test: str) -> tuple[str, ...]:
     return fix.patches if fix is not None else ()
 
 
-def asked_for() -> list[str]:
-    """The patches to name for tests of fixes: all that are on by default, and those of fixes that are not."""
-    cures = {patch for fix in FIXES for patch in fix.patches}
-    return [name for name, entry in catalogue().items() if entry.patch.default or name in cures]
+def enabled() -> list[str]:
+    """The patches to enable for the tests of fixes: those on by default, and all patches of fixes."""
+    needed = {patch for fix in FIXES for patch in fix.patches}
+    return [name for name, entry in catalogue().items() if entry.patch.default or name in needed]
 
 
 def files() -> list[str]:
-    """The files that have the tests."""
+    """The files with the tests of all fixes."""
     return list(dict.fromkeys(test.partition("::")[0] for fix in FIXES for test in fix.tests))

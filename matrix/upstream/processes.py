@@ -1,4 +1,4 @@
-"""pytest with DeepSpeed's tests, in processes of its own: without dsfix or with it, each test with a time limit."""
+"""Runs DeepSpeed's tests with pytest in separate processes, without or with dsfix, each test with a time limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import Any
 
 from dsfix.cli.exits import Complaint
-from dsfix.cli.run import with_dsfix
 from dsfix.engine.cache import cache_directory
 from dsfix.lab.cuda.compiling import locked
 from dsfix.lab.isolation import isolated
@@ -29,13 +28,13 @@ from matrix import environments
 
 _INSIDE = Path(__file__).with_name("inside")
 _COPIED = ("unit", "conftest.py", "pytest.ini")
-_START = 1800.0  # seconds until the first test: imports on a busy machine
+_START = 1800.0  # seconds until the first test; imports take long on a busy machine
 _END = 20.0  # seconds after the last one
 
 
 @dataclass(frozen=True)
 class Ended:
-    """One test, as it ended: passed, skipped, failed, error, xfailed, xpassed, timeout or died."""
+    """A finished test. outcome: passed, skipped, failed, error, xfailed, xpassed, timeout or died."""
 
     test: str
     outcome: str
@@ -45,8 +44,8 @@ class Ended:
 class Session:
     """The tests of `directory`, a clone of DeepSpeed or its `tests`, on one release. A context manager.
 
-    They are copied, for they write files, and a DeepSpeed beside them is not the one that is tested. patches: with
-    dsfix means with these, instead of those that are on by default.
+    The tests are copied, because they write files and must not find the clone's DeepSpeed. patches: those enabled with
+    dsfix, instead of the default ones. Raises Complaint if the directory has no tests.
     """
 
     def __init__(self, directory: Path, release: str, seconds: float, ranks: int, patches: Sequence[str] = ()) -> None:
@@ -79,11 +78,11 @@ class Session:
         self._stack.close()
 
     def collect(self, files: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        """The tests' ids, and file -> why nothing of it can be collected; kept for the next time."""
+        """The tests' ids, and file -> why it cannot be collected; cached. Raises Complaint if nothing is collected."""
         kept = self._extensions / f"collected-{self._digest(files)}.json"
         if kept.is_file():
-            told: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
-            return told["found"], told["failed"]
+            collected: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+            return collected["found"], collected["failed"]
         found, failed = self._collect(files)
         kept.parent.mkdir(exist_ok=True)
         kept.write_text(json.dumps({"found": found, "failed": failed}), encoding="utf-8")
@@ -102,14 +101,14 @@ class Session:
         return found, failed
 
     def _digest(self, files: Sequence[str]) -> str:
-        """Of all that the tests' ids come from, but for the packages that are installed."""
+        """A digest of everything that determines the tests' ids, except installed packages."""
         digest = hashlib.sha256("\n".join(files).encode())
         for path in sorted(self.tests.rglob("*.py")):
             digest.update(path.read_bytes())
         return digest.hexdigest()[:16]
 
     def build(self) -> None:
-        """Compile what tests load, once."""
+        """Compile the operators that tests load, once."""
         if (self._extensions / "built").is_file():
             return
         print("compiling DeepSpeed's operators", flush=True)
@@ -121,9 +120,9 @@ class Session:
         (self._extensions / "built").touch()
 
     def run(self, variant: str, tests: Sequence[str], left_out: Sequence[str] = ()) -> Iterator[Ended]:
-        """Each test as it ends; what ends or hangs a process is that test's outcome, and another goes on.
+        """Yield each test as it ends. If a test crashes or hangs its process, a new one continues with the others.
 
-        variant: "without" dsfix, or "with" it and without the patches `left_out`.
+        variant: "without" dsfix, or "with" it but without the patches `left_out`. Raises Complaint if tests cannot run.
         """
         rest = list(tests)
         while rest:
@@ -132,7 +131,7 @@ class Session:
                 rest.remove(ended.test)
                 yield ended
             if len(rest) == before:
-                raise Complaint(f"none of these can be run {variant} dsfix: {', '.join(rest[:3])}")
+                raise Complaint(f"tests cannot be run {variant} dsfix: {', '.join(rest[:3])}")
 
     def _some(self, variant: str, tests: Sequence[str], left_out: Sequence[str]) -> Iterator[Ended]:
         self._unlock()
@@ -164,7 +163,8 @@ class Session:
                     yield Ended(event["end"], event["outcome"], event["detail"])
             if running:
                 late = process.late
-                yield Ended(running, "timeout" if late else "died", f"no end after {self._seconds:g} s" if late else "")
+                outcome, detail = ("timeout", f"not finished after {self._seconds:g} s") if late else ("died", "")
+                yield Ended(running, outcome, detail)
         for test in tests:
             why = uncollected.get(test.partition("::")[0])
             if why is not None and test not in collected:
@@ -176,17 +176,17 @@ class Session:
             DS_ACCELERATOR="cpu",
             LOCAL_SIZE=str(self._ranks),
             DS_DISABLE_REUSE_DIST_ENV="1",
-            OMP_NUM_THREADS="1",  # as launchers have it: the ranks share the processor
-            DS_UNITTEST_TIMEOUT="100000",  # the limit is kept here, where the others go on
+            OMP_NUM_THREADS="1",  # as launchers set it: the ranks share the processor
+            DS_UNITTEST_TIMEOUT="100000",  # this module enforces the limit and continues with the other tests
             TORCH_EXTENSIONS_DIR=str(self._extensions),
             TOKENIZERS_PARALLELISM="false",
         )
         environment.update(DSFIX_SKIP="", DSFIX_ONLY=",".join(self._patches))
         environment["PYTHONPATH"] = os.pathsep.join([str(_INSIDE), environment["PYTHONPATH"]])
-        return with_dsfix(environment) if variant == "with" else environment
+        return environments.with_dsfix(environment) if variant == "with" else environment
 
     def _unlock(self) -> None:
-        """A build that was killed leaves its lock, on which the next would wait for ever."""
+        """Remove locks left by builds that were killed, on which the next build would wait forever."""
         for path in self._extensions.rglob("lock"):
             path.unlink()
 
@@ -197,7 +197,7 @@ def _pytest() -> list[str]:
 
 
 class _Process:
-    """A process, what it says on a pipe of its own, and its end, with all that it has started."""
+    """A process that reports events on a pipe; killed at the end with its whole session."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], directory: Path) -> None:
         self._command, self._environment, self._directory = command, environment, directory
@@ -229,17 +229,17 @@ class _Process:
         self._log.close()
 
     def events(self, limit: Any) -> Iterable[dict[str, Any]]:
-        """What it says, until it ends, or `limit()` seconds go by in silence."""
+        """The events, until the process ends or sends none for `limit()` seconds."""
         buffered = b""
         while True:
             ready = select.select([self._pipe], [], [], max(0.0, limit()))[0]
             if not ready:
                 self.late = True
                 return
-            said = os.read(self._pipe, 65536)
-            if not said:
+            data = os.read(self._pipe, 65536)
+            if not data:
                 return
-            *lines, buffered = (buffered + said).split(b"\n")
+            *lines, buffered = (buffered + data).split(b"\n")
             for line in lines:
                 yield json.loads(line)
 

@@ -1,4 +1,4 @@
-"""What was run of DeepSpeed's tests on a release, as a file per release and origin of the tests."""
+"""The recorded runs of DeepSpeed's tests: one file per release and origin of the tests."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from packaging.version import Version
 
 DIRECTORY = Path(__file__).with_name("records")
 VARIANTS = ("without", "with")
-#: from good to bad; the last two are a process that hung, or that has ended
+#: from good to bad; the last two are a process that hung or crashed
 _RANKS = {"passed": 0, "xpassed": 0, "skipped": 1, "xfailed": 1, "failed": 2, "error": 2, "timeout": 3, "died": 3}
 
 
 @dataclass
 class Run:
-    """One test: its outcomes without dsfix and with it, in the order in which they were seen.
+    """One test: its outcomes without and with dsfix, in order.
 
-    why: variant -> what the worst of them said. left_out: patch -> the outcome with all patches but this one.
+    why: variant -> the message of the worst outcome. left_out: patch -> the outcome with all patches but this one.
     """
 
     without: list[str] = field(default_factory=list)
@@ -44,21 +44,21 @@ class Run:
 
     @property
     def worse(self) -> bool:
-        """Whether the worst with dsfix is worse than the worst without it."""
+        """Whether the worst outcome with dsfix is worse than the worst without it."""
         return self.complete and worst(self.patched) > worst(self.without)
 
     @property
     def better(self) -> bool:
-        """Whether it fails without dsfix, and always passes with it."""
+        """Whether the test always fails without dsfix and always passes with it."""
         return self.complete and min(map(badness, self.without)) > 1 and worst(self.patched) == 0
 
 
 @dataclass
 class Record:
-    """What was run on `release` of the tests of `tests`, a tag or commit of DeepSpeed.
+    """The tests of `tests`, a tag or commit of DeepSpeed, that were run on `release`.
 
-    collected: how many there are in the selected files. uncollected: file -> why it has none here. ranks: how many
-    devices the tests see.
+    collected: number of tests in the selected files. uncollected: file -> why it cannot be collected. ranks: number of
+    devices that the tests see.
     """
 
     release: str
@@ -90,37 +90,37 @@ def path(release: str, tests: str, directory: Path = DIRECTORY) -> Path:
 
 
 def load(release: str, tests: str, directory: Path = DIRECTORY) -> Record:
-    """The record; an empty one where there is none."""
+    """The record, empty if there is no file."""
     file = path(release, tests, directory)
     return _read(file) if file.is_file() else Record(release, tests)
 
 
 def load_all(directory: Path = DIRECTORY) -> list[Record]:
-    """Those that there are, the newest release first."""
+    """All records, newest release first."""
     found = [_read(file) for file in directory.glob("*.json")]
     return sorted(found, key=lambda each: (Version(each.release), each.tests), reverse=True)
 
 
 def _read(file: Path) -> Record:
     data = json.loads(file.read_text(encoding="utf-8"))
-    runs = {test: _run(told) for test, told in data.pop("runs").items()}
+    runs = {test: _run(row) for test, row in data.pop("runs").items()}
     return Record(**data, runs=runs)
 
 
-def _run(told: Mapping[str, Any]) -> Run:
+def _run(row: Mapping[str, Any]) -> Run:
     return Run(
-        told.get("without", []).copy(),
-        told.get("with", []).copy(),
-        dict(told.get("why", {})),
-        dict(told.get("left_out", {})),
+        row.get("without", []).copy(),
+        row.get("with", []).copy(),
+        dict(row.get("why", {})),
+        dict(row.get("left_out", {})),
     )
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    """One test is one line; those that are still to come have none."""
+    """Write the record atomically, one line per test that has been run."""
     seen = {test: run for test, run in record.runs.items() if run.without or run.patched}
     head = {name: value for name, value in asdict(record).items() if name != "runs"}
-    lines = ",\n".join(f"  {json.dumps(test)}: {json.dumps(_told(run))}" for test, run in sorted(seen.items()))
+    lines = ",\n".join(f"  {json.dumps(test)}: {json.dumps(_row(run))}" for test, run in sorted(seen.items()))
     text = json.dumps(head, indent=1).removesuffix("\n}") + ',\n "runs": {\n' + lines + "\n }\n}\n"
     directory.mkdir(exist_ok=True)
     file = path(record.release, record.tests, directory)
@@ -129,6 +129,6 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
     os.replace(partial, file)
 
 
-def _told(run: Run) -> dict[str, Any]:
-    told = {"without": run.without, "with": run.patched, "why": run.why, "left_out": run.left_out}
-    return {name: value for name, value in told.items() if value}
+def _row(run: Run) -> dict[str, Any]:
+    row = {"without": run.without, "with": run.patched, "why": run.why, "left_out": run.left_out}
+    return {name: value for name, value in row.items() if value}

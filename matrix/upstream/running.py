@@ -1,4 +1,4 @@
-"""Runs what is not in the record, in groups: without dsfix, then with it; what is worse is repeated."""
+"""Runs the tests that are not in the record, in groups, without and then with dsfix; repeats those that are worse."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from matrix.upstream import fixes, records, selection
 from matrix.upstream.processes import Ended
 from matrix.upstream.records import VARIANTS, Record, Run
 
-#: tests that share a process
+#: tests per process
 _GROUP = 100
-#: how often what is worse is run again, on both sides
+#: how often worse tests are repeated on both sides
 _REPEATS = 2
 
 
 class Tests(Protocol):
-    """What upstream.session.Session is."""
+    """The interface of matrix.upstream.processes.Session."""
 
     @property
     def versions(self) -> dict[str, str]: ...
@@ -29,7 +29,7 @@ class Tests(Protocol):
 
 
 def run(record: Record, session: Tests, tests: Sequence[str], again: bool = False) -> None:
-    """Run these tests in both variants, and store each as it ends. again: what is in the record is forgotten."""
+    """Run these tests in both variants and save each as it ends. again: discard their recorded runs first."""
     for test in tests:
         if again or test not in record.runs:
             record.runs[test] = Run()
@@ -48,7 +48,7 @@ def run(record: Record, session: Tests, tests: Sequence[str], again: bool = Fals
 
 
 def find_patches(record: Record, session: Tests) -> None:
-    """Which patch it is that the tests of `fixes` pass by: each is left out, with all others there."""
+    """Find the patches that make the tests of `fixes` pass, by disabling each one with all others enabled."""
     wanted: dict[str, list[str]] = {}
     for test, each in record.runs.items():
         for patch in fixes.patches(test) if each.better else ():
@@ -78,7 +78,7 @@ def _store(record: Record, session: Tests, variant: str, ended: Ended) -> None:
 
 
 def _groups(tests: Sequence[str]) -> Iterator[list[str]]:
-    """In files' order, so that few files are imported for a group."""
+    """Groups in the order of files, so that each group imports few files."""
     ordered = sorted(tests, key=lambda test: test.partition("::")[0])
     rest = iter(ordered)
     while group := list(itertools.islice(rest, _GROUP)):
@@ -86,8 +86,8 @@ def _groups(tests: Sequence[str]) -> Iterator[list[str]]:
 
 
 def chosen(tests: Sequence[str], record: Record, prefixes: Sequence[str], limit: int | None) -> list[str]:
-    """Of those collected: what begins with one of `prefixes`; else, of the release's own, what is selected, and of
-    another's what came with fixes that the release does not have.
+    """The collected tests that start with one of `prefixes`. By default, of the release's own tests those selected; of
+    others, those that came with fixes that the release does not have.
     """
     if prefixes:
         found = [test for test in tests if test.startswith(tuple(prefixes))]

@@ -1,4 +1,4 @@
-"""Which of DeepSpeed's tests are run, and which of those are not, and why."""
+"""Which of DeepSpeed's tests are run, and which are excluded and why."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-#: what is tested -> files below `tests/`; releases have some of them elsewhere than others
+#: family -> files below `tests/`; their location depends on the release
 FILES: Mapping[str, tuple[str, ...]] = {
     "ZeRO": ("unit/runtime/zero/test_*.py", "unit/v1/zero/test_*.py"),
     "half precision": ("unit/runtime/half_precision/test_*.py", "unit/v1/half_precision/test_*.py"),
@@ -27,9 +27,9 @@ FILES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
-_UNCHANGED = "no patch changes what they run"
+_UNCHANGED = "no patch changes the code they run"
 
-#: pattern of ids -> why they are left out
+#: pattern of ids -> why they are not run
 LEFT_OUT: Mapping[str, str] = {
     "*test_nvme_checkpointing.py*": "asynchronous I/O with an NVMe device",
     "*half_precision/test_fp8.py*": "transformer_engine, on a GPU",
@@ -42,18 +42,18 @@ LEFT_OUT: Mapping[str, str] = {
 
 
 def files(tests: Path) -> list[str]:
-    """The selected files that this release has, relative to `tests`."""
+    """The selected files of this release, relative to `tests`."""
     found = (path for patterns in FILES.values() for pattern in patterns for path in sorted(tests.glob(pattern)))
     return list(dict.fromkeys(path.relative_to(tests).as_posix() for path in found if not left_out(path.as_posix())))
 
 
 def left_out(test: str) -> str:
-    """Why the test (or file) is left out; empty where it is not."""
+    """Why the test (or file) is not run; "" if it is."""
     return next((why for pattern, why in LEFT_OUT.items() if fnmatch.fnmatchcase(test, pattern)), "")
 
 
 def family(test: str) -> str:
-    """What the test is about."""
+    """The test's family, "other" if it is in none."""
     path = test.partition("::")[0]
     for name, patterns in FILES.items():
         if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns):
@@ -62,7 +62,7 @@ def family(test: str) -> str:
 
 
 def sampled(tests: Iterable[str], limit: int | None) -> list[str]:
-    """At most `limit` of the parameters of each test function, spread evenly over them."""
+    """At most `limit` evenly spaced parameters of each test function."""
     functions: dict[str, list[str]] = {}
     for test in tests:
         functions.setdefault(test.partition("[")[0], []).append(test)

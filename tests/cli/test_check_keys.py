@@ -1,4 +1,4 @@
-"""The keys that a release reads: from its source, and from the table."""
+"""The keys that a release reads, from its source and from the table."""
 
 import json
 
@@ -114,7 +114,7 @@ FILES = {
 
 @pytest.fixture
 def package(tmp_path):
-    """A package that reads its config in the ways that DeepSpeed does; it could not be imported."""
+    """A package that reads its config as DeepSpeed does; it cannot be imported."""
     root = tmp_path / "deepspeed"
     for name, text in FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -162,20 +162,20 @@ def test_keys_are_read_from_source(package):
     assert keys.flatten(extract.known(package)) == EXPECTED
 
 
-def test_a_key_that_the_source_gains_is_known(package):
+def test_a_key_added_to_the_source_is_known(package):
     file = package / "runtime" / "zero" / "config.py"
     file.write_text(file.read_text() + "    brand_new: bool = False\n")
     assert extract.known(package).keys.find("zero_optimization", "brand_new") is not None
 
 
 @pytest.mark.parametrize("damage", ["", "class DeepSpeedConfig:\n", "def broken(:\n"])
-def test_source_that_is_not_deepspeeds(package, damage):
+def test_source_without_a_config_class(package, damage):
     (package / "runtime" / "config.py").write_text(damage)
     with pytest.raises(extract.Unreadable):
         extract.known(package)
 
 
-def test_a_module_that_cannot_be_parsed_costs_only_itself(package):
+def test_a_module_with_a_syntax_error_loses_only_its_own_keys(package):
     (package / "monitor.py").write_text("def get_monitor(:\n")
     known = extract.known(package).keys
     assert "wandb" not in known.below
@@ -194,14 +194,14 @@ def test_the_installed_source_decides_on_its_keys(environment, package):
     assert "rejected_key" not in environment.dsfix("check", config).stdout
 
 
-def test_a_fork_whose_number_says_nothing(environment, package):
+def test_a_fork_without_a_valid_version(environment, package):
     environment.register("unknown.fork")
     config = environment.directory / "ds.json"
     config.write_text(json.dumps({"train_batch_size": 8, "amp": {}}))
     done = environment.dsfix("check", config)
     assert done.returncode == 1
     assert "removed_key" in done.stdout
-    assert "gives no version" in done.stdout
+    assert "has no valid version" in done.stdout
 
 
 def test_spans_of_the_table():
@@ -235,7 +235,7 @@ def test_the_table(release, path, read):
     assert (keys.of_release(Version(release)).keys.find(*path) is not None) is read
 
 
-def test_the_table_knows_what_was_removed():
+def test_removed_keys_in_the_table():
     known = keys.of_release(Version("0.19.8"))
     removed = {"/".join(path) for path, key in known.keys.walk() if key.removed}
     assert len(removed) == 14

@@ -1,4 +1,4 @@
-"""Every rule of `check`: a config that it finds something in, and a near one in which it finds nothing."""
+"""Every rule of `check`: a config with a finding, and similar ones without."""
 
 import math
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ def zero(stage, **keys):
 
 @dataclass
 class Case:
-    """`where`: the place of the finding; `others`: near misses, each a config or a config with what surrounds it."""
+    """A config with a finding at `where`; `near`: similar configs without that finding."""
 
     rule: str
     config: dict
@@ -35,7 +35,7 @@ class Case:
 
 @dataclass
 class Near:
-    """A config in other surroundings than the case's."""
+    """A near miss: a config, with its own release and arguments of `check`."""
 
     config: dict
     release: str = NEWEST
@@ -337,7 +337,7 @@ CASES = [
                 {**zero(2, offload_optimizer=OFFLOAD), "zero_force_ds_cpu_optimizer": False},
                 around={**PLAIN, **model(optimizer="AdamW")},
             ),
-            Near(zero(2, offload_optimizer=OFFLOAD), around=model(optimizer="AdamW")),  # accelerate exchanges it
+            Near(zero(2, offload_optimizer=OFFLOAD), around=model(optimizer="AdamW")),  # accelerate replaces it
         ],
         around={**PLAIN, **model(optimizer="AdamW")},
     ),
@@ -483,7 +483,7 @@ CASES = [
         release="0.19.6",
         around={"world_size": 2},
     ),
-    # what is around
+    # the training around the config
     Case(
         "zero3_device_map",
         zero(3),
@@ -569,7 +569,7 @@ CASES = [
         around={"world_size": 8, **model(per_device_train_batch_size="2")},
     ),
 ]
-ELSEWHERE = {  # rule -> the test of this directory that is about it
+ELSEWHERE = {  # rule -> its test in this directory
     "duplicate_key": "test_check_files",
     "not_plain_json": "test_check_files",
     "accelerate_ignores": "test_check_files",
@@ -581,7 +581,7 @@ ELSEWHERE = {  # rule -> the test of this directory that is about it
 
 @pytest.fixture(autouse=True)
 def torch_is_installed(monkeypatch):
-    """The gates see a torch, whether or not this environment has one."""
+    """Version gates see torch, whether or not it is installed."""
     installed = versions.installed
     monkeypatch.setattr(versions, "installed", lambda name: "2.13.0" if name == "torch" else installed(name))
 
@@ -596,14 +596,14 @@ def label(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_a_mistake_is_found(case):
+def test_a_problem_is_found(case):
     findings = [each for each in found(case.config, case.release, case.around) if each.rule == case.rule]
     assert [each.where for each in findings] == [case.where]
     assert findings[0].remedy
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.near], ids=label)
-def test_a_near_miss_is_none(case):
+def test_a_near_miss_is_not_found(case):
     for near in case.near:
         rules_found = [each.rule for each in found(near.config, near.release, near.around)]
         assert case.rule not in rules_found, near
@@ -660,7 +660,7 @@ def test_pinned_memory_on_wsl2(monkeypatch):
     ]
 
 
-BUGS = [  # patch, release, config in which it shows, one in which it does not
+BUGS = [  # patch, release, config that triggers the bug, config that does not
     (
         "zero3_offload_clip_device",
         "0.14.2",
@@ -705,7 +705,7 @@ BUGS = [  # patch, release, config in which it shows, one in which it does not
 
 
 @pytest.mark.parametrize(("patch", "release", "shows", "near"), BUGS, ids=[each[0] for each in BUGS])
-def test_a_known_bug_that_the_config_meets(patch, release, shows, near):
+def test_a_known_bug_that_the_config_triggers(patch, release, shows, near):
     assert patch in [name for each in found(shows, release, {}) for name in each.patches]
     assert patch not in [name for each in found(near, release, {}) for name in each.patches]
     affected = SpecifierSet(registry.catalogue()[patch].patch.affects["deepspeed"])

@@ -1,4 +1,4 @@
-"""The diff of each kind of edit, on a module that stands in for DeepSpeed's."""
+"""The diff of each kind of edit, on a stand-in for a DeepSpeed module."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def f(x, y):
 
 @pytest.fixture
 def changed(tmp_path, monkeypatch):
-    """The lines that an edit takes away and adds."""
+    """The lines that an edit removes and adds."""
     (tmp_path / "diffed_module.py").write_text(SOURCE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -59,17 +59,17 @@ def test_several_edits(changed):
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_edits_at_one_place_stand_in_their_order(changed, where):
+def test_edits_at_one_place_keep_their_order(changed, where):
     edits = [{where: "z = abs(x) + abs(x)", "code": code} for code in ("x += 1", "x *= 2")]
     assert changed(*edits) == ["+    x += 1", "+    x *= 2"]
 
 
-def test_an_anchor_that_shares_its_line_is_one_sentence(changed):
+def test_an_anchor_that_shares_its_line_is_a_complaint(changed):
     with pytest.raises(Complaint, match="cannot be shown as a diff"):
         changed({"after": "y = 1", "code": "y += 1"})
 
 
-def test_the_file_of_a_package_is_named_as_it_is(tmp_path, monkeypatch):
+def test_the_file_of_a_package_is_its_init_file(tmp_path, monkeypatch):
     (tmp_path / "diffed_package" / "inner").mkdir(parents=True)
     (tmp_path / "diffed_package" / "__init__.py").touch()
     (tmp_path / "diffed_package" / "inner" / "__init__.py").write_text("def f():\n    return 1\n")

@@ -1,3 +1,5 @@
+"""The command `doctor`: the page, the findings, the exit status."""
+
 import json
 import os
 
@@ -15,7 +17,7 @@ TORCH = {
 
 
 def working(environment):
-    """Stand-ins of torch and DeepSpeed that can be imported."""
+    """Installs stand-ins of torch and DeepSpeed that can be imported."""
     environment.install("0.19.8")
     (environment.directory / "torch.py").unlink()
     for name, text in TORCH.items():
@@ -40,8 +42,8 @@ def ids(done):
     return [finding["rule"] for finding in json.loads(done.stdout)["findings"]]
 
 
-@pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="a torch without CUDA is an error there")
-def test_nothing_that_stops_a_job(environment):
+@pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="a torch without CUDA is an error on a machine with a GPU")
+def test_no_error_on_a_working_environment(environment):
     done = doctor(working(environment), "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
@@ -67,9 +69,9 @@ def test_an_import_that_fails_is_an_error(environment):
     assert "SystemExit: imported" in done.stdout
 
 
-def test_what_to_do_comes_last_and_the_worst_first(environment):
+def test_remedies_come_last_worst_first(environment):
     done = doctor(environment.install("0.14.2"), DSFIX_DISABLE="1")
-    advice = done.stdout.partition("What to do, the worst first:\n")[2]
+    advice = done.stdout.partition("What to fix, worst first:\n")[2]
     assert advice.startswith(" 1. error: `import torch` fails: SystemExit: imported")
     assert "DSFIX_DISABLE is set" in advice
     assert "--json" in advice.splitlines()[-1]
@@ -83,7 +85,7 @@ def test_the_patches_that_apply(environment):
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_without_deepspeed_the_page_is_printed_all_the_same(environment, half):
+def test_the_page_is_printed_without_deepspeed(environment, half):
     (environment.directory / "torch.py").write_text("raise ImportError('no')\n")
     if half:
         environment.register("0.14.2")
@@ -91,7 +93,7 @@ def test_without_deepspeed_the_page_is_printed_all_the_same(environment, half):
     assert done.returncode == 3
     assert ("deepspeed_half_installed" if half else "deepspeed_missing") in ids(done)
     assert "deepspeed_import_fails" not in ids(done)
-    assert "What to do" in doctor(environment).stdout
+    assert "What to fix" in doctor(environment).stdout
 
 
 def test_a_stale_lock(environment):
@@ -118,7 +120,7 @@ def test_a_terminal_that_is_not_utf8(environment, encoding):
     assert "Traceback" not in done.stderr
 
 
-def test_a_reader_that_stops_reading_is_no_error(environment):
+def test_a_closed_pipe_is_not_an_error(environment):
     process = environment.install().start("doctor")
     process.stdout.close()
     assert process.wait() in (0, 1)

@@ -21,7 +21,7 @@ print("dsfix" in sys.modules)
 
 
 def install(directory):
-    """What an installed dsfix is, by links."""
+    """An installed dsfix, by symbolic links."""
     (directory / "dsfix").mkdir(parents=True)
     for path in Path(dsfix.__file__).parent.iterdir():
         (directory / "dsfix" / path.name).symlink_to(path)
@@ -60,7 +60,7 @@ class Installation:
 
 @pytest.fixture
 def installation(tmp_path):
-    """A virtual environment with dsfix in it."""
+    """A virtual environment with dsfix installed."""
     venv.create(tmp_path / "venv", symlinks=True)
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     install(packages)
@@ -70,28 +70,28 @@ def installation(tmp_path):
 def test_enable_and_disable(installation):
     assert not installation.patched()
     enabled = installation.dsfix("enable")
-    assert enabled.stdout == f"dsfix is now enabled for {installation.python}, by {installation.file}\n", enabled.stderr
+    assert enabled.stdout == f"dsfix is now enabled for {installation.python} by {installation.file}\n", enabled.stderr
     assert installation.patched()
     assert installation.patched("-I")
     content = installation.file.read_bytes()
     assert "already enabled" in installation.dsfix("enable").stdout
     assert installation.file.read_bytes() == content
     assert [path.name for path in installation.packages.iterdir() if "dsfix." in path.name] == ["dsfix.pth"]
-    assert installation.dsfix("disable").stdout.startswith(f"{installation.file} is removed")
+    assert installation.dsfix("disable").stdout.startswith(f"{installation.file} removed")
     assert not installation.file.exists()
     assert not installation.patched()
     again = installation.dsfix("disable")
-    assert (again.returncode, "is not there" in again.stdout) == (0, True)
+    assert (again.returncode, "does not exist" in again.stdout) == (0, True)
 
 
-def test_an_environment_from_which_dsfix_was_removed_starts_in_silence(installation):
+def test_after_uninstalling_an_enabled_environment_starts_silently(installation):
     installation.dsfix("enable")
     shutil.rmtree(installation.packages / "dsfix")
     done = installation.run("-c", "import sys, deepspeed; print(sum('dsfix' in each for each in sys.path))")
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-def test_enabled_and_below_run_is_once(installation):
+def test_enabled_and_below_run_is_loaded_once(installation):
     installation.dsfix("enable")
     code = "import sys; print(sum('_dsfix_start' in type(each).__module__ for each in sys.meta_path)); import deepspeed"
     done = installation.dsfix("run", installation.python, "-c", code)
@@ -105,20 +105,20 @@ def status(installation):
 
 
 def test_status(installation):
-    code, told = status(installation)
-    assert (code, told["enabled"], told["files"], told["run"]) == (0, False, [], False)
-    assert told["dsfix"] == dsfix.__version__
-    assert told["directory"] == str(installation.packages / "dsfix")
+    code, found = status(installation)
+    assert (code, found["enabled"], found["files"], found["run"]) == (0, False, [], False)
+    assert found["dsfix"] == dsfix.__version__
+    assert found["directory"] == str(installation.packages / "dsfix")
     assert "`python -m dsfix enable`" in installation.dsfix("status").stdout
 
     installation.dsfix("enable")
-    code, told = status(installation)
-    assert (code, told["enabled"], told["files"]) == (0, True, [str(installation.file)])
+    code, found = status(installation)
+    assert (code, found["enabled"], found["files"]) == (0, True, [str(installation.file)])
     assert str(installation.file) in installation.dsfix("status").stdout
 
     installation.file.write_text("import sys\n")
-    code, told = status(installation)
-    assert (code, told["enabled"]) == (1, False)
+    code, found = status(installation)
+    assert (code, found["enabled"]) == (1, False)
     assert "has no effect" in installation.dsfix("status").stdout
     installation.dsfix("enable")
     assert status(installation)[1]["enabled"]
@@ -126,17 +126,17 @@ def test_status(installation):
 
 def test_status_below_run(installation):
     done = installation.dsfix("run", installation.python, "-m", "dsfix", "status", "--json")
-    told = json.loads(done.stdout)
-    assert (told["enabled"], told["files"], told["run"]) == (True, [], True)
+    found = json.loads(done.stdout)
+    assert (found["enabled"], found["files"], found["run"]) == (True, [], True)
 
 
-def test_status_where_dsfix_is_switched_off(installation):
+def test_status_with_dsfix_disabled(installation):
     installation.variables["DSFIX_DISABLE"] = "1"
     assert "DSFIX_DISABLE" in installation.dsfix("status").stdout
 
 
-def test_the_system_and_a_virtual_environment_upon_it(tmp_path):
-    """The file goes to the environment of the Python that runs `enable`; what the system enables stays its own."""
+def test_a_virtual_environment_with_system_packages(tmp_path):
+    """The file goes to the environment of the Python that runs `enable`; the system environment is unchanged."""
     base = Installation(tmp_path / "base" / "bin" / "python", tmp_path)
     venv.create(tmp_path / "base", symlinks=True)
     (packages,) = (tmp_path / "base").glob("lib/python*/site-packages")
@@ -164,10 +164,10 @@ def test_a_path_with_odd_characters(tmp_path):
     assert odd.patched()
 
 
-def test_dsfix_among_the_users_own_packages(tmp_path, base_python):
+def test_dsfix_in_the_user_site(tmp_path, base_python):
     where = [base_python, "-c", "import site; print(site.getusersitepackages())"]
-    told = subprocess.run(where, env={"PYTHONUSERBASE": str(tmp_path)}, capture_output=True, text=True, check=True)
-    packages = Path(told.stdout.strip())
+    done = subprocess.run(where, env={"PYTHONUSERBASE": str(tmp_path)}, capture_output=True, text=True, check=True)
+    packages = Path(done.stdout.strip())
     install(packages)
     users = Installation(base_python, packages, PYTHONUSERBASE=str(tmp_path))
     assert users.dsfix("enable").returncode == 0
@@ -177,7 +177,7 @@ def test_dsfix_among_the_users_own_packages(tmp_path, base_python):
     assert not users.patched()
 
 
-def test_an_environment_that_cannot_be_written(installation):
+def test_a_read_only_environment(installation):
     installation.file.mkdir()
     for command in ("enable", "disable"):
         done = installation.dsfix(command)

@@ -1,9 +1,11 @@
 import json
 import sys
+from collections import Counter
 
 import pytest
 
 from dsfix.engine import registry
+from dsfix.patch import Severity
 
 FLAGSHIP = "zero3_offload_clip_device"
 
@@ -32,15 +34,45 @@ def test_every_patch_is_listed_once_with_a_reason(environment):
     assert all(patch["reason"] for patch in patches)
 
 
-def test_trouble_comes_first_and_then_what_applies(environment):
-    install = environment.install()
-    install.stage3.write_text(install.stage3.read_text().replace("clip * self.loss_scale", "clip * scale"))
-    rows = [line.split()[:2] for line in environment.dsfix("list").stdout.splitlines() if line.startswith(" ")]
-    found = [row[1] for row in rows if row and row[0] in registry.catalogue()]
-    kinds = ["drifted", "applies", "not-affected"]
-    order = [kinds.index(each) for each in found if each in kinds]
+def rows(done):
+    """(id, outcome) of each row of the table."""
+    lines = [line.split()[:2] for line in done.stdout.splitlines() if line.startswith(" ")]
+    return [(line[0], line[1]) for line in lines if line and line[0] in registry.catalogue()]
+
+
+@pytest.mark.parametrize("options", [(), ("--all",)])
+def test_in_trouble_first_then_what_applies_by_severity(environment, options):
+    install = environment.install("0.17.6")
+    install.stage3.unlink()  # every patch of it is in trouble
+    found = rows(environment.dsfix("list", *options, DSFIX_ONLY=""))
+    order = []
+    for patch_id, outcome in found:
+        severity = list(Severity).index(registry.catalogue()[patch_id].patch.severity)
+        order.append((outcome != "drifted", outcome != "applies", severity, patch_id))
     assert order == sorted(order)
-    assert len(found) == len(registry.catalogue())
+    assert {"drifted"} <= {outcome for _, outcome in found}
+
+
+def test_what_has_no_effect_is_counted_and_listed_with_all(environment):
+    environment.install("0.14.2")
+    short, whole = (environment.dsfix("list", *options, DSFIX_SKIP="a,b") for options in ((), ("--all",)))
+    assert {outcome for _, outcome in rows(short)} == {"applies"}
+    assert len(rows(whole)) == len(registry.catalogue())
+    listed = Counter(outcome for _, outcome in rows(whole))
+    assert f"{listed['disabled']} disabled: `python -m dsfix list --all` shows them." in short.stdout
+    assert "--all" not in whole.stdout
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 6])
+def test_a_few_disabled_patches_are_named(environment, count):
+    by_default_off = [each.id for each in registry.catalogue().values() if not each.patch.default]
+    by_choice = [each.id for each in registry.catalogue().values() if each.patch.default][:count]
+    only = ",".join(each for each in registry.catalogue() if each not in by_choice)
+    done = environment.install().dsfix("list", DSFIX_ONLY=only)
+    assert by_default_off
+    assert (f"{count} disabled" in done.stdout) == (count > 0)
+    named = "Disabled: " + ", ".join(f"{each} (not named in DSFIX_ONLY)" for each in by_choice) + "."
+    assert (named in done.stdout) == (0 < count <= 5)
 
 
 def test_without_deepspeed(environment):
@@ -79,7 +111,7 @@ def test_skipped_by_the_user(environment):
     assert "DSFIX_SKIP" in listed(done)[FLAGSHIP]["reason"]
 
 
-def test_a_reader_that_stops_reading_is_no_error(environment):
+def test_a_reader_that_stops_reading_is_not_an_error(environment):
     process = environment.install().start("list")
     process.stdout.close()
     assert process.wait() == 0
@@ -98,14 +130,14 @@ def test_a_real_process_leaves_a_report_that_list_reads(environment, tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
-def test_a_terminal_that_is_not_utf8(environment, encoding):
+def test_a_terminal_without_utf8(environment, encoding):
     done = environment.install().dsfix("list", PYTHONIOENCODING=encoding)
     assert done.returncode == 0, done.stderr
     assert FLAGSHIP in done.stdout
 
 
-def test_a_narrow_terminal_still_tells_why(environment):
-    done = environment.install("0.14.4").dsfix("list", COLUMNS="40")
+def test_a_narrow_terminal_still_shows_the_reason(environment):
+    done = environment.install("0.14.4").dsfix("list", "--all", COLUMNS="40")
     assert "is outside" in " ".join(done.stdout.split())
 
 
@@ -119,7 +151,7 @@ def test_standard_output_that_cannot_be_written(environment, command, redirected
 
 
 @pytest.mark.parametrize("options", ["-m dsfix", "-um dsfix", "-mdsfix", "-X dev -W error -m dsfix"])
-def test_the_command_is_no_process_of_the_job(environment, tmp_path, options):
+def test_the_command_is_not_a_process_of_the_job(environment, tmp_path, options):
     variables = {"DSFIX_REPORT": str(tmp_path / "reports"), "DSFIX_STRICT": "1", "DSFIX_SKIP": "zero3_offload_clip"}
     done = environment.install().shell(f"{sys.executable} {options} list", **variables)
     assert done.returncode == 0

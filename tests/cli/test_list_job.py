@@ -29,7 +29,7 @@ def job(directory, *reports):
 
 @pytest.fixture
 def listed(environment, tmp_path):
-    """What `list --job --json` says of these reports, and its exit status."""
+    """The output of `list --job --json` for these reports, and its exit status."""
 
     def run(*reports):
         done = environment.dsfix("list", "--job", job(tmp_path / "reports", *reports), "--json")
@@ -83,7 +83,7 @@ def test_trouble_on_one_rank_is_the_exit_status(listed):
     ]
 
 
-def test_children_of_a_rank_that_have_not_imported_the_module_are_no_outliers(listed):
+def test_children_of_a_rank_that_have_not_imported_the_module_are_not_outliers(listed):
     found, _ = listed(report(0), report(1), *(report(number % 2, "pending", pid=number) for number in range(6)))
     assert (found["ranks"], found["processes"]) == (2, 8)
     assert {each["outcome"]: (each["ranks"], each["processes"]) for each in found["patches"]} == {
@@ -110,6 +110,28 @@ def test_many_outliers_and_reasons_are_counted(environment, tmp_path):
     assert "rank 4 on node0 (pid 1004) and 4 more" in text
 
 
+def test_what_has_no_effect_anywhere_is_counted(environment, tmp_path):
+    outcomes = {
+        "a": "applied",
+        "b": "pending",
+        "c": "disabled",
+        "d": "not-affected",
+        "e": "already-fixed",
+        "f": "failed",
+    }
+    patches = [{"id": name, "outcome": outcome, "reason": "because"} for name, outcome in outcomes.items()]
+    reports = [{**report(number), "patches": patches} for number in range(2)]
+    reports[1]["patches"] = [*patches[:-2], {**patches[4], "outcome": "not-affected"}, patches[5]]
+    directory = job(tmp_path / "reports", *reports)
+    rest = "1 not affected, 1 disabled: `python -m dsfix list --job DIR --all` shows them.\nDisabled: c (because).\n"
+    for options, expected in (((), "feab"), (("--all",), "feabcd")):
+        done = environment.dsfix("list", "--job", directory, *options)
+        assert done.returncode == 1
+        found = [line.split()[0] for line in done.stdout.splitlines() if line.startswith(" ") and "because" in line]
+        assert "".join(dict.fromkeys(found)) == expected
+        assert (rest in done.stdout) == (not options)
+
+
 def test_no_reports(environment, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
@@ -123,7 +145,7 @@ def test_no_reports(environment, tmp_path):
 BROKEN = {
     "half": "{",
     "deep": "[" * 100_000,
-    "no object": "1",
+    "not an object": "1",
     "not UTF-8": b'{"host": "\xff"}',
     "outcome": report(outcome="no such"),
     "id": report(id=1),
@@ -137,14 +159,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_report_is_named_and_costs_only_itself(environment, tmp_path, what):
+def test_a_broken_report_is_named_and_skipped(environment, tmp_path, what):
     directory = job(tmp_path / "reports", report())
     content = BROKEN[what] if isinstance(BROKEN[what], (str, bytes)) else json.dumps(BROKEN[what])
     (directory / "dsfix-broken.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     done = environment.dsfix("list", "--job", directory)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1 rank, 1 process, 1 host\n")
-    assert done.stdout.endswith("dsfix-broken.json: no report of dsfix, skipped\n")
+    assert done.stdout.endswith("dsfix-broken.json: not a dsfix report, skipped\n")
 
 
 def test_foreign_files_are_named_and_not_opened(environment, tmp_path):
@@ -152,7 +174,7 @@ def test_foreign_files_are_named_and_not_opened(environment, tmp_path):
     (directory / "train.log").write_text("x")
     (directory / "dsfix-directory").mkdir()
     (directory / "dsfix-loop.json").symlink_to(directory / "dsfix-loop.json")
-    os.mkfifo(directory / "dsfix-pipe.json")  # whoever opens it waits for ever
+    os.mkfifo(directory / "dsfix-pipe.json")  # opening it blocks forever
     (directory / "dsfix-sparse.json").touch()
     os.truncate(directory / "dsfix-sparse.json", 1 << 40)
     (directory / ".dsfix-node-1-abc.json.partial").write_text("{")  # a process is writing it

@@ -1,4 +1,4 @@
-"""The commands with a plug-in: another distribution that brings patches."""
+"""The commands with a plug-in: another distribution with patches."""
 
 import json
 
@@ -12,7 +12,7 @@ Why: it is for a test.
 from dsfix.patch import Edit, Patch, Severity
 
 PATCH = Patch(
-    title="the loss scale is left out", severity=Severity.WRONG_RESULT, affects={"deepspeed": ">=0.14"}, symptom="",
+    title="the loss scale is ignored", severity=Severity.WRONG_RESULT, affects={"deepspeed": ">=0.14"}, symptom="",
     upstream=(), fixed_in=None,
     changes=(Edit("deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.unscale_and_clip_grads",
                   after="combined_scale = self.loss_scale", code=CODE),),
@@ -42,7 +42,7 @@ def dsfix(environment, *arguments):
     return environment.dsfix(*arguments, DSFIX_ONLY="zero3_offload_clip_device,acme-fixes:scale", COLUMNS="160")
 
 
-def test_list_says_where_a_patch_came_from(with_plugin):
+def test_list_names_the_distribution_of_a_patch(with_plugin):
     environment = with_plugin()
     done = dsfix(environment, "list")
     assert done.returncode == 0, done.stderr
@@ -50,10 +50,10 @@ def test_list_says_where_a_patch_came_from(with_plugin):
     assert "acme-fixes 1.2" in heading
     [start] = [number for number, row in enumerate(rows) if row.split()[:2] == ["acme-fixes:scale", "applies"]]
     assert "from acme-fixes 1.2" in "\n".join(rows[start : start + 4])
-    assert sum("from acme-fixes" in row for row in rows) == 1  # its own patches: no such line
-    told = json.loads(dsfix(environment, "list", "--json").stdout)
-    assert told["distributions"]["acme-fixes"] == "1.2"
-    by_id = {each["id"]: each for each in told["patches"]}
+    assert sum("from acme-fixes" in row for row in rows) == 1  # patches of dsfix itself have no such line
+    found = json.loads(dsfix(environment, "list", "--json").stdout)
+    assert found["distributions"]["acme-fixes"] == "1.2"
+    by_id = {each["id"]: each for each in found["patches"]}
     assert by_id["acme-fixes:scale"]["distribution"] == "acme-fixes"
     assert by_id["zero3_offload_clip_device"]["distribution"] == "dsfix"
 
@@ -61,7 +61,7 @@ def test_list_says_where_a_patch_came_from(with_plugin):
 def test_show_and_diff(with_plugin):
     environment = with_plugin()
     story = dsfix(environment, "show", "acme-fixes:scale").stdout
-    assert "acme-fixes:scale: the loss scale is left out" in story
+    assert "acme-fixes:scale: the loss scale is ignored" in story
     assert "Why: it is for a test." in story
     assert "from:      acme-fixes 1.2" in story
     diff = dsfix(environment, "diff", "acme-fixes:scale").stdout
@@ -74,7 +74,7 @@ def test_show_and_diff(with_plugin):
     assert "did you mean acme-fixes:scale" in unknown.stderr
 
 
-def test_a_change_that_is_no_python_is_in_trouble_and_the_commands_go_on(with_plugin):
+def test_a_syntax_error_in_a_change_is_trouble_and_the_commands_still_work(with_plugin):
     environment = with_plugin(code="combined_scale =")
     for command in (["list"], ["show", "acme-fixes:scale"], ["diff"]):
         done = dsfix(environment, *command)

@@ -1,4 +1,4 @@
-"""`run`: a command and all Python processes below it have dsfix; nothing else about them is different."""
+"""`run`: a command and all Python processes below it have dsfix; nothing else about them changes."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from dsfix.cli import run as command_run
 from dsfix.cli.exits import Complaint
 from dsfix.start import DIRECTORY
 
-# a job: imports DeepSpeed and says what has become of the patch
+# a job: imports DeepSpeed and prints the outcome of the patch
 JOB = """\
 import json, sys
 import deepspeed.runtime.zero.stage3
@@ -67,7 +67,7 @@ def outcomes(done):
 
 
 def bare(directory):
-    """The Python of a virtual environment in which nothing is installed."""
+    """The Python of an empty virtual environment."""
     venv.create(directory, symlinks=True)
     return str(directory / "bin" / "python")
 
@@ -88,7 +88,7 @@ def test_python_has_dsfix(job, command):
     assert outcomes(run(job, *command)) == ["applied"]
 
 
-def test_without_run_it_has_not(job):
+def test_without_run_there_is_no_dsfix(job):
     assert outcomes(run(job, sys.executable, "job.py", before=())) == [None]
 
 
@@ -97,7 +97,7 @@ def test_children_have_dsfix(job):
     assert outcomes(done) == ["applied"] * 5
 
 
-def test_nested_it_is_applied_once(job):
+def test_nested_runs_apply_once(job):
     nested = run(job, sys.executable, "-m", "dsfix", "run", sys.executable, "job.py")
     assert outcomes(nested) == ["applied"]
     assert nested.stderr.count("[dsfix]") == 1
@@ -109,7 +109,7 @@ def test_a_script_that_imports_dsfix_itself(job):
     assert done.stderr.count("[dsfix]") == 1
 
 
-def test_a_sys_path_that_is_changed_before_deepspeed_is_imported(job):
+def test_sys_path_changed_before_deepspeed_is_imported(job):
     elsewhere = job.directory / "elsewhere"
     elsewhere.mkdir()
     for name in ("deepspeed", "deepspeed-0.14.2.dist-info"):
@@ -119,7 +119,7 @@ def test_a_sys_path_that_is_changed_before_deepspeed_is_imported(job):
     ]
 
 
-def test_looking_for_deepspeed_does_not_import_dsfix(job):
+def test_find_spec_does_not_import_dsfix(job):
     look = (
         "import importlib.util, sys\n"
         "spec = importlib.util.find_spec('deepspeed')\n"
@@ -129,7 +129,7 @@ def test_looking_for_deepspeed_does_not_import_dsfix(job):
     assert done.stdout.split() == ["False", str(job.directory / "deepspeed" / "__init__.py"), "True"], done.stderr
 
 
-def test_the_module_knows_only_its_own_loader(job):
+def test_the_module_keeps_its_own_loader(job):
     code = "import deepspeed; print(type(deepspeed.__loader__).__name__, type(deepspeed.__spec__.loader).__name__)"
     assert run(job, sys.executable, "-c", code).stdout.split() == ["SourceFileLoader"] * 2
 
@@ -138,7 +138,7 @@ SHOW = "import json, os, sys; print(json.dumps([sys.path, sorted(os.environ.item
 
 
 @pytest.mark.parametrize("path", ["", "first:second", ":second:"])
-def test_the_rest_of_the_environment_is_as_it_was(job, path):
+def test_the_rest_of_the_environment_is_unchanged(job, path):
     def show(*before):
         variables = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "ODD": "\udcff"}  # no locale: the C locale
         done = subprocess.run(
@@ -155,7 +155,7 @@ def test_the_rest_of_the_environment_is_as_it_was(job, path):
 
 
 @pytest.mark.parametrize("locale", [{}, {"LC_CTYPE": "C.UTF-8"}])
-def test_what_python_sets_for_itself_stays_out(locale):
+def test_variables_that_python_sets_for_itself_are_not_passed_on(locale):
     """In the C locale Python sets LC_CTYPE in its own environment."""
     variables = {"PATH": os.environ["PATH"], **locale}
     command = [sys.executable, "-m", "dsfix", "run", "env"]
@@ -179,29 +179,29 @@ def test_other_customizations_are_loaded(job, base_python):
     (user / "usercustomize.py").write_text("print('user')\n")
     code = "import sys, sitecustomize; print(sitecustomize.mine, sitecustomize.__file__, '_dsfix_start' in sys.modules)"
     done = run(job, base_python, "-c", code, PYTHONUSERBASE=str(job.directory / "user"))
-    first, *seen = done.stdout.split()  # the first is the Python that runs `run`
+    first, *seen = done.stdout.split()  # the first is from the Python that runs `run`
     assert first == "site", done.stderr
     assert seen == ["site", "user", "1", str(job.directory / "sitecustomize.py"), "True"]
 
 
 @pytest.mark.parametrize("error", ["raise ValueError('broken')", "import not_there"])
-def test_a_customization_that_fails_is_told_as_ever(job, error):
+def test_a_failing_customization_is_reported_as_without_dsfix(job, error):
     (job.directory / "sitecustomize.py").write_text(f"{error}\n")
     without = run(job, sys.executable, "-c", "pass", before=())
     done = run(job, sys.executable, "job.py", before=(sys.executable, "-m", "dsfix", "run"))
     assert "Error in sitecustomize" in without.stderr
-    told = [line for line in done.stderr.splitlines() if "[dsfix]" not in line]
-    assert told == without.stderr.splitlines() * 2  # of the Python that runs `run` as well
+    others = [line for line in done.stderr.splitlines() if "[dsfix]" not in line]
+    assert others == without.stderr.splitlines() * 2  # once from the Python that runs `run`
     assert outcomes(done) == ["applied"]
 
 
 @pytest.mark.parametrize("option", ["-I", "-E", "-S"])
-def test_a_python_that_reads_no_pythonpath_starts_without_dsfix(job, option):
+def test_a_python_that_ignores_pythonpath_starts_without_dsfix(job, option):
     done = run(job, sys.executable, option, "-c", "import sys; print('_dsfix_start' in sys.modules)")
     assert (done.stdout.strip(), done.stderr) == ("False", "")
 
 
-def test_a_python_without_dsfix_has_this_one(job, tmp_path_factory):
+def test_a_python_without_dsfix_uses_this_one(job, tmp_path_factory):
     import packaging
     import wrapt
 
@@ -209,12 +209,12 @@ def test_a_python_without_dsfix_has_this_one(job, tmp_path_factory):
         (job.directory / module.__name__).symlink_to(Path(module.__file__).parent)
     python = Path(bare(tmp_path_factory.mktemp("bare")))
     (packages,) = python.parents[1].glob("lib/python*/site-packages")
-    (packages / "dsfix").mkdir()  # as a clone's parent directory has it: no package
+    (packages / "dsfix").mkdir()  # a namespace package, as in the parent directory of a clone
     done = run(job, python, "job.py")
     assert outcomes(done) == ["applied"]
 
 
-def test_a_python_without_what_dsfix_needs_starts_and_says_so_once(job, tmp_path_factory):
+def test_a_python_without_the_dependencies_of_dsfix_starts_with_one_warning(job, tmp_path_factory):
     python = bare(tmp_path_factory.mktemp("bare"))
     done = run(job, python, "job.py")
     assert outcomes(done) == [None]
@@ -227,13 +227,13 @@ def test_a_python_without_what_dsfix_needs_starts_and_says_so_once(job, tmp_path
     assert "No module named 'packaging'" in strict.stderr.splitlines()[-1]
 
 
-def test_strict_trouble_stops_the_import(job):
+def test_trouble_under_strict_fails_the_import(job):
     job.stage3.write_text(job.stage3.read_text().replace("clip * self.loss_scale", "self.loss_scale * clip"))
     assert "StrictError" in run(job, sys.executable, "job.py", DSFIX_STRICT="1").stderr.splitlines()[-1]
     assert outcomes(run(job, sys.executable, "job.py")) == ["drifted"]
 
 
-def test_the_command_takes_the_place_of_run(job):
+def test_the_command_replaces_the_process(job):
     process = subprocess.Popen(
         [sys.executable, "-m", "dsfix", "run", "sh", "-c", "echo $$; read answer"],
         env=job.variables(),
@@ -252,7 +252,7 @@ def test_the_exit_status_is_the_commands(job):
 
 
 def test_a_broken_pipe_ends_the_command_quietly(job):
-    """Python ignores SIGPIPE, and what it starts would."""
+    """Python ignores SIGPIPE, and the command would inherit that."""
     done = run(job, "sh", "-c", "yes | head -1")
     assert (done.stdout, done.stderr) == ("y\n", "")
 
@@ -271,12 +271,12 @@ def test_commands_that_cannot_be_executed(job):
     assert answer("./nosuch")[0] == 127
     assert answer("train.py") == (
         127,
-        "dsfix: train.py: command not found; a script in this directory is run by `python train.py`",
+        "dsfix: train.py: command not found; run a script in this directory with `python train.py`",
         "",
     )
     name = Path(sys.executable).name
-    beside = answer(name, PATH="/nowhere")
-    assert beside == (127, f"dsfix: {name}: command not found; {sys.executable} is not on PATH", "")
+    found = answer(name, PATH="/nowhere")
+    assert found == (127, f"dsfix: {name}: command not found; {sys.executable} is not on PATH", "")
     assert answer("./train.py") == (126, "dsfix: ./train.py: cannot be executed: Permission denied", "")
     assert answer("./no.sh")[0] == 126
     assert "interpreter" in answer("./no.sh")[1]
@@ -286,37 +286,37 @@ def test_commands_that_cannot_be_executed(job):
     assert sentence.startswith("dsfix: run needs a command")
 
 
-def test_windows_hands_on_environment_and_exit_status():
+def test_windows_passes_on_environment_and_exit_status():
     words = ["sh", "-c", 'test "$PYTHONPATH" = first && exit 7']
-    assert command_run._beside(words, {**os.environ, "PYTHONPATH": "first"}) == 7
+    assert command_run._as_child(words, {**os.environ, "PYTHONPATH": "first"}) == 7
 
 
-def test_windows_finds_what_the_shell_finds(monkeypatch, tmp_path):
+def test_windows_finds_batch_files(monkeypatch, tmp_path):
     """`deepspeed` is deepspeed.bat there, which CreateProcess does not find."""
     batch = tmp_path / "tool.bat"
     batch.write_text("#!/bin/sh\nexit $1\n")
     batch.chmod(0o755)
     monkeypatch.setattr("shutil.which", lambda command, path=None: {"tool": str(batch)}.get(command))
-    assert command_run._beside(["tool", "7"], dict(os.environ)) == 7
+    assert command_run._as_child(["tool", "7"], dict(os.environ)) == 7
     with pytest.raises(Complaint, match=r"^nosuch: command not found"):
-        command_run._beside(["nosuch"], dict(os.environ))
+        command_run._as_child(["nosuch"], dict(os.environ))
 
 
-@pytest.mark.parametrize(("status", "handed_on"), [(2**31 - 1, 2**31 - 1), (0xC0000005, 0xC0000005 - 2**32)])
-def test_windows_statuses_beyond_31_bits(monkeypatch, status, handed_on):
-    """sys.exit of Pythons before 3.12.8 makes 0xFFFFFFFF of them; the negative number has the same 32 bits."""
+@pytest.mark.parametrize(("status", "passed_on"), [(2**31 - 1, 2**31 - 1), (0xC0000005, 0xC0000005 - 2**32)])
+def test_windows_statuses_beyond_31_bits(monkeypatch, status, passed_on):
+    """sys.exit before Python 3.12.8 turns them into 0xFFFFFFFF; the negative number has the same 32 bits."""
 
     class Ended:
         def wait(self):
             return status
 
     monkeypatch.setattr("subprocess.Popen", lambda words, env: Ended())
-    assert command_run._beside(["train"], {}) == handed_on
+    assert command_run._as_child(["train"], {}) == passed_on
 
 
 INTERRUPTED = """\
 import os, subprocess, sys
-from dsfix.cli.run import _beside
+from dsfix.cli.run import _as_child
 
 class Popen(subprocess.Popen):
     def wait(self, timeout=None):
@@ -328,7 +328,7 @@ class Popen(subprocess.Popen):
             raise
 
 subprocess.Popen = Popen
-sys.exit(_beside(["sh", "-c", "trap 'status=5' INT; echo ready; read one; read two; exit $status"], os.environ))
+sys.exit(_as_child(["sh", "-c", "trap 'status=5' INT; echo ready; read one; read two; exit $status"], os.environ))
 """
 
 

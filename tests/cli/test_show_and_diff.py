@@ -6,11 +6,19 @@ import pytest
 FLAGSHIP = "zero3_offload_clip_device"
 
 
-def test_show_tells_the_story(environment):
+def test_show_prints_the_story(environment):
     done = environment.install("0.14.2").dsfix("show", FLAGSHIP)
     assert done.returncode == 0, done.stderr
-    for part in ("Why:", "How:", "Retire:", "deepspeed >=0.14.1,<0.14.3", "unscale_and_clip_grads", "here:"):
+    for part in ("Why:", "How:", "deepspeed >=0.14.1,<0.14.3", "unscale_and_clip_grads", "here:      applies: "):
         assert part in done.stdout
+
+
+def test_show_has_upstream_links_and_when_the_patch_can_go(environment):
+    lines = environment.install().dsfix("show", FLAGSHIP).stdout.splitlines()
+    assert "retire:    once releases before 0.14.3 are no longer supported" in lines
+    links = [line.split()[-1] for line in lines[lines.index("") :] if line.startswith(("upstream:", " " * 11))]
+    assert all("https://github.com/" in link or link.endswith(")") for link in links)
+    assert any(line.startswith("upstream:  https://github.com/deepspeedai/DeepSpeed/") for line in lines)
 
 
 def test_show_works_without_deepspeed(environment):
@@ -20,14 +28,14 @@ def test_show_works_without_deepspeed(environment):
 
 
 @pytest.mark.parametrize("command", ["show", "diff"])
-def test_an_unknown_id_is_answered_with_the_nearest(environment, command):
+def test_an_unknown_id_suggests_the_nearest(environment, command):
     done = environment.install().dsfix(command, "zero3_offload_clip")
     assert done.returncode == 2
     assert done.stderr.startswith(f"dsfix: no patch is called 'zero3_offload_clip'; did you mean {FLAGSHIP}")
     assert done.stderr.count("\n") == 1
 
 
-def test_an_id_like_no_other_is_answered_with_the_way_to_all(environment):
+def test_an_id_without_a_near_match_points_to_the_list(environment):
     done = environment.dsfix("show", "qqq")
     assert done.returncode == 2
     assert "python -m dsfix list" in done.stderr
@@ -52,13 +60,13 @@ def test_the_diff_applies_and_is_then_already_fixed(environment):
     assert environment.dsfix("diff").stdout == "# no patch applies here\n"
 
 
-def test_the_diff_says_why_a_patch_is_not_in_it(environment):
+def test_the_diff_says_why_a_patch_is_missing(environment):
     done = environment.install("0.14.4").dsfix("diff", FLAGSHIP)
     assert done.returncode == 0
     assert done.stdout.startswith(f"# {FLAGSHIP} does not apply here: not-affected")
 
 
-def test_an_id_given_twice_counts_once(environment):
+def test_a_repeated_id_is_used_once(environment):
     environment.install()
     assert environment.dsfix("diff", FLAGSHIP, FLAGSHIP).stdout == environment.dsfix("diff", FLAGSHIP).stdout
 
@@ -69,7 +77,7 @@ def test_the_diff_as_json(environment):
     assert found["notes"] == []
 
 
-def test_a_patch_in_trouble_is_not_passed_over(environment):
+def test_a_patch_in_trouble_is_reported(environment):
     install = environment.install()
     install.stage3.write_text(install.stage3.read_text().replace("clip * self.loss_scale", "clip * scale"))
     done = environment.dsfix("diff")

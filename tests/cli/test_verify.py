@@ -1,4 +1,4 @@
-"""`verify` with a catalogue of its own, whose bugs are in the standard library; torch and DeepSpeed are stand-ins."""
+"""`verify` with its own catalogue, whose bugs are in the standard library; torch and DeepSpeed are stand-ins."""
 
 import json
 import os
@@ -30,16 +30,16 @@ BUG = "if missing: raise BugPresent('the name is missing')"
 OLD = "'affects': {'packaging': '<0.1'}"
 STAGE3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.step"
 PATCHES = {
-    "cured": (BUG, ""),
-    "not_cured": ("raise BugPresent('still there')", ""),
+    "fixes": (BUG, ""),
+    "does_not_fix": ("raise BugPresent('still there')", ""),
     "not_seen": ("", ""),
     "breaks_more": ("if not missing: raise BugPresent('worse')", ""),
     "needs_gpus": ("raise CannotTell('needs two GPUs')", ""),
-    "raises": ("raise RuntimeError('another fault')", ""),
-    "raises_with_it": ("raise BugPresent('seen') if missing else RuntimeError('another fault')", ""),
+    "raises": ("raise RuntimeError('another bug')", ""),
+    "raises_with_it": ("raise BugPresent('seen') if missing else RuntimeError('another bug')", ""),
     "dies": ("print('Segmentation fault', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGSEGV)", ""),
     "pauses": ("signal.pause()", ""),
-    # its module is never imported, and the bug goes away for another reason
+    # its module is never imported; the bug disappears for another reason
     "gone_by_itself": (
         "if os.environ.get('DSFIX_SKIP'): raise BugPresent('seen')",
         "'changes': (Provide('colorsys', 'x', lambda module: 1),)",
@@ -56,7 +56,7 @@ PATCHES = {
 
 
 class Fifo:
-    """Tells when its writer is there, and when it is dead."""
+    """Shows when its writer has started, and when it is dead."""
 
     def __init__(self, path):
         os.mkfifo(path)
@@ -70,7 +70,7 @@ class Fifo:
 
 @pytest.fixture
 def verify(environment, dsfix_in):
-    """The stand-in DeepSpeed, and beside it the installed dsfix with the catalogue above."""
+    """Runs `verify` on the stand-in DeepSpeed, with the catalogue above."""
     patches = dsfix_in(environment.install().directory)
 
     def add(name, body, options=""):
@@ -99,17 +99,17 @@ def patches_of(done):
 @pytest.mark.parametrize(
     ("patch_id", "state", "status"),
     [
-        ("cured", "cured", 0),
-        ("not_cured", "not cured", 1),
+        ("fixes", "fixed", 0),
+        ("does_not_fix", "not fixed", 1),
         ("not_seen", "not seen", 4),
-        ("breaks_more", "not cured", 1),
+        ("breaks_more", "not fixed", 1),
         ("needs_gpus", "cannot tell", 4),
         ("raises", "no answer", 1),
         ("raises_with_it", "no answer", 1),
         ("gone_by_itself", "no answer", 1),
         ("not_for_this", "no bug", 0),
         ("older_than_claimed", "bug", 1),
-        ("off_by_default", "cured", 0),
+        ("off_by_default", "fixed", 0),
         ("drifted", "in trouble", 1),
     ],
 )
@@ -120,17 +120,17 @@ def test_state_and_exit_status(verify, patch_id, state, status):
 
 
 def test_what_was_seen_is_printed(verify):
-    done = verify("cured", "not_cured", "drifted")
+    done = verify("fixes", "does_not_fix", "drifted")
     assert "without: the name is missing" in done.stdout
     assert "with: the name is there" in done.stdout
     assert "with: still there" in done.stdout
     assert "drifted" in done.stdout
     assert "without: seen" in done.stdout
-    assert "1 cured, 1 not cured, 1 in trouble." in done.stdout
+    assert "1 fixed, 1 not fixed, 1 in trouble." in done.stdout
 
 
 def test_json_has_both_runs(verify):
-    patch = patches_of(verify("cured", "--json"))["cured"]
+    patch = patches_of(verify("fixes", "--json"))["fixes"]
     assert (patch["without"]["outcome"], patch["without"]["patch"]) == ("bug", "disabled")
     assert (patch["with"]["outcome"], patch["with"]["patch"]) == ("no-bug", "applied")
     assert patch["with"]["versions"]["deepspeed"] == "0.14.2"
@@ -143,8 +143,8 @@ def test_no_second_run_where_the_first_cannot_tell(verify):
     assert "needs two GPUs" in verify("needs_gpus").stdout
 
 
-def test_no_answer_shows_the_last_lines(verify):
-    assert "RuntimeError: another fault" in verify("raises").stdout
+def test_no_answer_prints_the_last_lines(verify):
+    assert "RuntimeError: another bug" in verify("raises").stdout
     done = verify("dies")
     assert "signal SIGSEGV" in done.stdout
     assert "    Segmentation fault" in done.stdout
@@ -153,30 +153,30 @@ def test_no_answer_shows_the_last_lines(verify):
 def test_time_limit(verify):
     done = verify("pauses", "--timeout", "1")
     assert done.returncode == 1
-    assert "no end after 1 s" in done.stdout
+    assert "timed out after 1 s" in done.stdout
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon", ""])
 def test_bad_time_limit(verify, value):
-    done = verify("cured", f"--timeout={value}")
+    done = verify("fixes", f"--timeout={value}")
     assert done.returncode == 2
-    assert "is not a positive number of seconds" in done.stderr
+    assert "must be a positive number of seconds" in done.stderr
 
 
 def test_unknown_id(verify):
-    done = verify("cureed")
+    done = verify("fixess")
     assert done.returncode == 2
-    assert "did you mean cured" in done.stderr
+    assert "did you mean fixes" in done.stderr
 
 
-def test_without_ids_what_applies_or_is_in_trouble_or_disabled(verify):
+def test_without_ids_what_applies_is_in_trouble_or_disabled(verify):
     for path in (verify.environment.directory / "dsfix" / "patches").glob("*_*.py"):
         if path.stem not in ("off_by_default", "not_for_this", "older_than_claimed", "__init__"):
             path.unlink()
     done = verify("--json", DSFIX_SKIP="raises,dies,pauses,kind")
     states = {name: patch["state"] for name, patch in patches_of(done).items()}
     skipped = dict.fromkeys(["dies", "kind", "off_by_default", "pauses", "raises"], "disabled")
-    assert states == {"cured": "cured", "drifted": "in trouble", **skipped}
+    assert states == {"fixes": "fixed", "drifted": "in trouble", **skipped}
     assert json.loads(done.stdout)["left_out"] == {"not-affected": 2, "already-fixed": 0}
     assert all(patches_of(done)[name]["without"] is None for name in (*skipped, "drifted"))
 
@@ -188,20 +188,20 @@ def test_nothing_to_do(verify):
 
 
 def test_one_line_of_progress_for_each_run(verify):
-    done = verify("needs_gpus", "cured", "--json")
+    done = verify("needs_gpus", "fixes", "--json")
     assert [line.partition(",")[0] for line in done.stderr.splitlines()] == [
         "[2/4] needs_gpus without the patch: cannot-tell",
-        "[3/4] cured without the patch: bug",
-        "[4/4] cured with the patch: no-bug",
+        "[3/4] fixes without the patch: bug",
+        "[4/4] fixes with the patch: no-bug",
     ]
 
 
-def test_low_priority_one_thread_and_no_launchers_ranks(verify):
+def test_low_priority_one_thread_and_no_inherited_ranks(verify):
     done = verify("kind", SLURM_PROCID="3", RANK="3", WORLD_SIZE="8", OMP_NUM_THREADS="64")
     assert "with: nice 19, 1 ranks, 1 threads" in done.stdout
 
 
-def test_nothing_is_left_of_it(verify, tmp_path_factory):
+def test_nothing_is_left_behind(verify, tmp_path_factory):
     home, temporary, report = (tmp_path_factory.mktemp(name) for name in ("home", "tmp", "report"))
     verify.add("writes", "[open(os.path.expanduser(p), 'w') for p in ('~/a', 'b', os.environ['TMPDIR'] + '/c')]")
     before = sorted(verify.environment.directory.iterdir())
@@ -213,11 +213,11 @@ def test_nothing_is_left_of_it(verify, tmp_path_factory):
 
 @pytest.fixture
 def pausing(verify, tmp_path_factory):
-    """A `verify` that has cured one bug and pauses in the reproduction of the next, and what it leaves behind."""
+    """A `verify` that has finished one patch and pauses in the reproduction of the next; its FIFO and TMPDIR."""
     fifo = Fifo(tmp_path_factory.mktemp("fifo") / "fifo")
     temporary = tmp_path_factory.mktemp("tmp")
     verify.add("pauses", f"end = os.open({str(fifo.path)!r}, os.O_WRONLY); os.write(end, b'x'); signal.pause()")
-    process = verify.environment.start("verify", "cured", "pauses", DSFIX_ONLY="", TMPDIR=str(temporary))
+    process = verify.environment.start("verify", "fixes", "pauses", DSFIX_ONLY="", TMPDIR=str(temporary))
     assert fifo.read() == b"x"
     yield process, fifo, temporary
     process.kill()
@@ -259,7 +259,7 @@ def test_killed(pausing):
 
 
 def test_a_closed_pipe_does_not_hide_the_exit_status(verify):
-    process = verify.environment.start("verify", "not_cured", DSFIX_ONLY="")
+    process = verify.environment.start("verify", "does_not_fix", DSFIX_ONLY="")
     process.stdout.close()
     process.stdout = None
     stderr = process.communicate()[1]
@@ -271,7 +271,7 @@ def test_another_deepspeed_in_the_current_directory(verify, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("checkout")
     (elsewhere / "deepspeed").mkdir()
     (elsewhere / "deepspeed" / "__init__.py").touch()
-    done = verify("cured", cwd=elsewhere)
+    done = verify("fixes", cwd=elsewhere)
     assert done.returncode == 2
     assert f"{elsewhere}/deepspeed/__init__.py" in done.stderr
     assert "in another directory" in done.stderr
@@ -279,9 +279,9 @@ def test_another_deepspeed_in_the_current_directory(verify, tmp_path_factory):
 
 
 @pytest.mark.parametrize("candidates", ["['/no/such/directory']", "[os.getcwd()]"])
-def test_no_place_for_temporary_files(verify, candidates):
+def test_no_directory_for_temporary_files(verify, candidates):
     code = f"import os, sys, tempfile; tempfile._candidate_tempdir_list = lambda: {candidates}\n"
-    code += "from dsfix.cli.main import main; sys.exit(main(['verify', 'cured']))"
+    code += "from dsfix.cli.main import main; sys.exit(main(['verify', 'fixes']))"
     process = verify.environment.start(code=code, DSFIX_ONLY="")
     _, stderr = process.communicate()
     assert process.returncode == 4

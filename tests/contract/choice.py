@@ -1,4 +1,4 @@
-"""Which release a patch is looked at on: the newest of the table that it is for, beside this Python's packages."""
+"""Which release a patch is tested on: the newest of the table that it applies to, with this Python's packages."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from matrix import environments, proofs, table
 
 
 class NoRelease(Exception):
-    """The patch cannot apply beside this Python and its packages, with the reason."""
+    """The patch cannot apply with this Python and its packages; the message is the reason."""
 
 
-def _beside(entry: Entry, release: str) -> dict[str, str]:
+def _versions(entry: Entry, release: str) -> dict[str, str]:
     """The versions of everything that the patch names, with that DeepSpeed."""
     versions = {"deepspeed": release, "python": platform.python_version()}
     for name in entry.patch.affects.keys() - versions.keys():
@@ -26,12 +26,12 @@ def _beside(entry: Entry, release: str) -> dict[str, str]:
 
 
 def applies(entry: Entry, release: str) -> bool:
-    """Whether the patch is for that release, beside what this Python has."""
-    return proofs.inside(entry.patch, _beside(entry, release))
+    """Whether the patch applies to that release, with this Python's packages."""
+    return proofs.inside(entry.patch, _versions(entry, release))
 
 
 def newest(entry: Entry) -> str:
-    """The newest release that the patch is for here. Raises NoRelease."""
+    """The newest release that the patch applies to here. Raises NoRelease."""
     try:
         releases = table.load().run_in(environments.current(table.load()).name)
     except environments.Unavailable as reason:
@@ -39,21 +39,21 @@ def newest(entry: Entry) -> str:
     for release in reversed(releases):
         if applies(entry, release.deepspeed):
             return release.deepspeed
-    here = [f"{name} {version}" for name, version in _beside(entry, "any").items() if name != "deepspeed"]
-    raise NoRelease(f"no release of the table is inside {dict(entry.patch.affects)} beside {', '.join(here)}")
+    here = [f"{name} {version}" for name, version in _versions(entry, "any").items() if name != "deepspeed"]
+    raise NoRelease(f"no release of the table is inside {dict(entry.patch.affects)} with {', '.join(here)}")
 
 
-def beside(release: str, catalogue: Mapping[str, Entry]) -> tuple[Entry, ...]:
-    """All patches that are for the release."""
+def applying(release: str, catalogue: Mapping[str, Entry]) -> tuple[Entry, ...]:
+    """All patches that apply to the release."""
     return tuple(each for each in catalogue.values() if applies(each, release))
 
 
 def by_release(catalogue: Mapping[str, Entry]) -> dict[str, tuple[Entry, ...]]:
-    """Each release that is the newest for some patch -> all patches that are for it."""
+    """Each release that is the newest for some patch -> all patches that apply to it."""
     releases = []
     for entry in catalogue.values():
         try:
             releases.append(newest(entry))
         except NoRelease:
             continue
-    return {each: beside(each, catalogue) for each in dict.fromkeys(releases)}
+    return {each: applying(each, catalogue) for each in dict.fromkeys(releases)}

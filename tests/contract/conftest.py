@@ -1,4 +1,4 @@
-"""A case for each patch of the catalogue: the newest release that it is for, beside what this Python has."""
+"""A case for each patch of the catalogue, on the newest release that it applies to with this Python's packages."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _ONE_IN, _ONE_PAIR_IN = 36, 6
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help=f"every check of every patch; without it one in {_ONE_IN}")
+    parser.addoption("--whole", action="store_true", help=f"every check of every patch; default: one in {_ONE_IN}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each check on one patch in 36, the next check on others: what is wrong with the engine shows on any of them.
+    """Run each check on one patch in 36, different ones per check: a bug of the engine shows on any of them.
 
-    All patches at once: on one release in 36. Pairs: one in 6, together only; each alone is what `matrix edges` runs.
+    All patches at once: on one release in 36. Pairs: one in 6, only together; `matrix edges` runs each alone.
     """
     if config.getoption("whole"):
         return
@@ -71,7 +71,7 @@ def case_of(machine: Machine) -> Callable[[Entry, str], Case]:
             root=environments.installed(release),
             fixing=environments.installed(entry.patch.fixed_in) if entry.patch.fixed_in in known else None,
             catalogue=catalogue,
-            beside=choice.beside(release, catalogue),
+            applying=choice.applying(release, catalogue),
             front=machine.front(release),
             machine=machine,
         )

@@ -113,7 +113,7 @@ GOOD = {
 
 @pytest.fixture
 def cases(machine: Machine, tmp_path: Path, dsfix_in: Callable[[Path], Path]) -> Callable[..., dict[str, Case]]:
-    """Installs the stand-ins and a catalogue of these patches: id -> the patch's case."""
+    """Installs the stand-ins and a catalogue of these patches; returns id -> the patch's case."""
 
     def make(patches: Mapping[str, str]) -> dict[str, Case]:
         front, root, fixing, scratch = (tmp_path / name for name in ("front", "root", "fixing", "scratch"))
@@ -134,7 +134,7 @@ def cases(machine: Machine, tmp_path: Path, dsfix_in: Callable[[Path], Path]) ->
                 root=root,
                 fixing=fixing if entry.patch.fixed_in else None,
                 catalogue=entries,
-                beside=tuple(entries.values()),
+                applying=tuple(entries.values()),
                 front=(front,),
                 machine=Machine(machine.servers[-1:], scratch),
             )
@@ -160,7 +160,7 @@ def _entry(name: str, path: Path) -> Entry:
 def test_a_good_patch_passes(cases: Any, name: str, check: Callable[[Case], None]) -> None:
     try:
         check(cases({name: GOOD[name]})[name])
-    except checks.DoesNotArise as reason:
+    except checks.NotApplicable as reason:
         pytest.skip(str(reason))
 
 
@@ -171,7 +171,7 @@ def test_good_patches_pass_together(cases: Any) -> None:
     checks.all_at_once(list(cases(together).values()))
 
 
-@pytest.mark.parametrize("name", ["a_replacement", "replacement"])  # whose id is before the other's, and behind it
+@pytest.mark.parametrize("name", ["a_replacement", "replacement"])  # the id sorts before or after the other's
 def test_what_one_patch_replaces_and_another_edits(cases: Any, name: str) -> None:
     together = {name: GOOD["replace"], "edit_under_a_decorator": GOOD["edit_under_a_decorator"]}
     checks.all_at_once(list(cases(together).values()))
@@ -190,11 +190,11 @@ def test_what_a_replacement_leaves_behind_shows_where_another_patch_edits(cases:
         """,
         "edit_under_a_decorator": GOOD["edit_under_a_decorator"],
     }
-    with pytest.raises(Broken, match=rf"^{name} on .* everything reverted [\s\S]* deepspeed\.m:clip is another"):
+    with pytest.raises(Broken, match=rf"^{name} on .* everything reverted [\s\S]* deepspeed\.m:clip differs"):
         checks.all_at_once(list(cases(together).values()))
 
 
-# what is wrong -> (the check that has to fail, what it has to say, the patch)
+# what is wrong -> (the check that has to fail, a part of its message, the patch)
 BAD = {
     "an anchor that is not there": (
         checks.every_import_order,
@@ -213,7 +213,7 @@ BAD = {
     ),
     "a factory that returns another object each time": (
         checks.every_import_order,
-        "is another",
+        "differs",
         'import random\nPATCH = declare(Replace("deepspeed.m:LIMIT", lambda old: random.random()))',
     ),
     "an import patch that is for another message": (
@@ -223,7 +223,7 @@ BAD = {
     ),
     "a patch file that works when it is loaded": (
         checks.disabled_by_the_environment,
-        "is another",
+        "differs",
         "import os\nif 'DSFIX_DISABLE' in os.environ:\n    import torch.elastic\n    torch.elastic.log = None\n"
         f"    import deepspeed.comm\n    deepspeed.comm.reduce = sum\nPATCH = declare({COMM})",
     ),
@@ -255,20 +255,20 @@ BAD = {
         "import sys\nif 'torch.elastic' in sys.modules:\n    sys.modules['torch.elastic'].log = None\n" + AGENT,
     ),
     "a change in place, which cannot be taken back": (
-        checks.it_can_be_taken_back,
+        checks.it_can_be_reverted,
         "has put nothing at",
         "def factory(old):\n    total = old.total\n    old.total = lambda values: total(values) + 1\n    return old\n"
         'PATCH = declare(Replace("deepspeed.m:Optimizer", factory))',
     ),
     "a change in place, made again": (
         checks.importing_again_changes_nothing,
-        "imported anew deepspeed.m:Optimizer is another",
+        "imported again deepspeed.m:Optimizer differs",
         "def factory(old):\n    total = old.total\n    old.total = lambda values: total(values) + 1\n    return old\n"
         'PATCH = declare(Replace("deepspeed.m:Optimizer", factory))',
     ),
     "a value for the first process only": (
         checks.every_process_has_it,
-        "in the process spawned deepspeed.m:LIMIT is another",
+        "in the process spawned deepspeed.m:LIMIT differs",
         "import multiprocessing\n"
         'PATCH = declare(Replace("deepspeed.m:LIMIT", lambda old: multiprocessing.parent_process() is None))',
     ),
@@ -288,7 +288,7 @@ def test_a_target_that_cannot_be_imported_here_is_no_fault_of_the_patch(cases: A
     text = 'PATCH = declare(Edit("deepspeed.gpu:f", replace="y = 1", code="y = 2"), fixed_in=None)'
     case = cases({"for_gpus": text})["for_gpus"]
     _write(case.root / "deepspeed/gpu.py", "import a_package_for_gpus\ndef f():\n    y = 1\n    return y\n")
-    with pytest.raises(checks.DoesNotArise, match="No module named 'a_package_for_gpus'"):
+    with pytest.raises(checks.NotApplicable, match="No module named 'a_package_for_gpus'"):
         checks.every_import_order(case)
 
 
@@ -311,9 +311,9 @@ def test_a_patch_that_ends_other_processes_is_told_from_the_others(cases: Any) -
         }
     )
     checks.every_process_has_it(both["wrap"])
-    with pytest.raises(Broken, match=r"^bad on DeepSpeed 1\.0: the process spawned did not get to its end"):
+    with pytest.raises(Broken, match=r"^bad on DeepSpeed 1\.0: the process spawned did not finish"):
         checks.every_process_has_it(both["bad"])
-    with pytest.raises(Broken, match="the process spawned did not get to its end"):
+    with pytest.raises(Broken, match="the process spawned did not finish"):
         checks.all_at_once(list(both.values()))
 
 

@@ -1,7 +1,7 @@
-"""Patches that change the same function live together: every subset of a pair cures what it is for.
+"""Patches that change the same function are compatible: every subset of a pair fixes its bugs.
 
-The engine puts the edits of one function together in the order of their ids, whatever order they came in, and the
-source proof compiles all of them on every release. Here the pair's own reproductions are run.
+The engine combines the edits of one function in the order of their ids, and the source proof compiles all of them on
+every release. Here the pair's own reproductions are run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def cells() -> Iterator[Cells]:
 
 @pytest.mark.parametrize("subset", ["first", "second", "both"])
 @pytest.mark.parametrize(("pair", "release"), PAIRS.items(), ids=["+".join(pair) for pair in PAIRS])
-def test_each_subset_cures_what_it_is_for(
+def test_each_subset_fixes_its_bugs(
     cells: Cells,
     monkeypatch: pytest.MonkeyPatch,
     pair: tuple[str, str],
@@ -60,7 +60,7 @@ def test_each_subset_cures_what_it_is_for(
     subset: str,
 ) -> None:
     ids = {"first": pair[:1], "second": pair[1:], "both": pair}[subset]
-    others = [each.id for each in choice.beside(release, CATALOGUE) if each.patch.default and each.id not in pair]
+    others = [each.id for each in choice.applying(release, CATALOGUE) if each.patch.default and each.id not in pair]
     monkeypatch.setenv("DSFIX_ONLY", ",".join([*ids, *others]))
     for patch_id in ids:
         preloaded = cells.preloaded_for(CATALOGUE[patch_id])
@@ -68,6 +68,6 @@ def test_each_subset_cures_what_it_is_for(
         options = {} if preloaded is None else {"rank_command": preloaded.command("dsfix.lab.reproduction")}
         seen = reproduction.run(patch_id, True, TIMEOUT, path, **options)
         assert seen.patch == "applied", f"{patch_id} on {release} is {seen.patch}"
-        # without the other patch its bug may come first, which is an error of this reproduction
+        # without the other patch its bug may occur first, as an error of this reproduction
         wanted = ("no-bug",) if subset == "both" else ("no-bug", "error")
         assert seen.outcome in wanted, f"{patch_id} on {release}: {seen.detail}"

@@ -1,4 +1,4 @@
-"""A machine on which nothing is wrong, and what changes on it."""
+"""A healthy machine, and changes to it."""
 
 import dataclasses
 
@@ -90,7 +90,7 @@ def machine():
 
 
 def changed(value, path, new):
-    """A copy with the attribute at a dotted path replaced; of a mapping or a tuple, the entry."""
+    """Returns a copy with the attribute, mapping key or tuple index at a dotted path replaced."""
     name, _, rest = path.partition(".")
     if isinstance(value, dict):
         return {**value, name: changed(value.get(name), rest, new) if rest else new}
@@ -107,7 +107,7 @@ def healthy():
 
 @pytest.fixture
 def with_changes(healthy):
-    """The healthy machine with attributes replaced, given by dotted paths."""
+    """Returns the healthy machine with values replaced, given by dotted paths."""
 
     def apply(changes):
         facts = healthy
@@ -120,7 +120,7 @@ def with_changes(healthy):
 
 @pytest.fixture
 def found():
-    """What the rules find: id -> findings."""
+    """Returns the findings by rule id."""
 
     def find(facts):
         by_rule = {}

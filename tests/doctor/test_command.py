@@ -1,4 +1,4 @@
-"""Programs that do what broken programs do."""
+"""Programs that fail, hang or crash."""
 
 import signal
 import subprocess
@@ -16,7 +16,7 @@ def script(path, body, mode=0o755):
     return str(path)
 
 
-def test_an_answer(tmp_path):
+def test_output_and_status(tmp_path):
     answer = ask([script(tmp_path / "program", "echo one; echo two >&2; exit 3")], 20)
     assert (answer.output, answer.errors, answer.status, answer.problem) == ("one\n", "two\n", 3, "")
 
@@ -28,27 +28,27 @@ def test_a_program_that_cannot_be_run(tmp_path, mode):
         script(path, "", mode)
     answer = ask([str(path)], 20)
     assert answer.problem.startswith("nvidia-smi cannot be run: ")
-    assert answer.said == answer.problem
+    assert answer.first_line == answer.problem
 
 
-def test_a_program_of_another_machine(tmp_path):
+def test_a_program_for_another_architecture(tmp_path):
     path = tmp_path / "nvidia-smi"
     path.write_bytes(b"\x7fELF\x02junk")
     path.chmod(0o755)
     assert ask([str(path)], 20).problem.startswith("nvidia-smi cannot be run: ")
 
 
-def test_a_program_that_hangs_is_ended_with_all_that_it_started(tmp_path):
+def test_a_program_that_hangs_is_killed_with_its_children(tmp_path):
     started = tmp_path / "pid"
     answer = ask([script(tmp_path / "nvidia-smi", f"echo begun; sleep 1000 & echo $! > {started}; wait")], 1)
     assert answer.timed_out
     assert answer.output == "begun\n"
-    assert answer.problem == "nvidia-smi gave no answer within 1 s"
+    assert answer.problem == "nvidia-smi did not finish within 1 s"
     state = subprocess.run(["ps", "-o", "stat=", "-p", started.read_text().strip()], capture_output=True, text=True)
-    assert state.stdout.strip()[:1] in ("", "Z")  # gone, or only not reaped yet
+    assert state.stdout.strip()[:1] in ("", "Z")  # gone, or not reaped yet
 
 
-def test_a_program_that_never_stops_talking(tmp_path):
+def test_a_program_with_endless_output(tmp_path):
     answer = ask([script(tmp_path / "program", "exec yes")], 60)
     assert len(answer.output) < 4 << 20
     assert not answer.timed_out
@@ -58,7 +58,7 @@ def test_a_program_that_never_stops_talking(tmp_path):
 def test_a_program_that_crashes(tmp_path):
     answer = ask([script(tmp_path / "program", "kill -SEGV $$")], 20)
     assert answer.status == -signal.SIGSEGV
-    assert answer.problem == "program was ended by SIGSEGV"
+    assert answer.problem == "program was killed by SIGSEGV"
 
 
 def test_junk(tmp_path):
@@ -66,7 +66,7 @@ def test_junk(tmp_path):
     assert programs.first_line(answer.output.partition("\n")[2]) == "words"
 
 
-def test_standard_input_that_is_given(tmp_path):
+def test_standard_input(tmp_path):
     (tmp_path / "program.py").write_text("import sys; print(sys.argv)")
     with open(tmp_path / "program.py", "rb") as program:
         assert ask([sys.executable, "-", "x"], 60, stdin=program).output == "['-', 'x']\n"

@@ -1,4 +1,4 @@
-"""What other machines' files and programs say, read."""
+"""Reads files and program output of other machines."""
 
 import os
 import sys
@@ -76,7 +76,7 @@ CGROUPS = {
         },
         (8 * GIB, GIB),
     ),
-    "v2, the group above is tighter": (
+    "v2, the parent is tighter": (
         {
             "proc/self/cgroup": "0::/user.slice/job_7\n",
             "sys/fs/cgroup/user.slice/job_7/memory.max": "max\n",
@@ -114,7 +114,7 @@ def test_control_group(tmp_path, case):
     assert memory.control_group(tree(tmp_path, content)) == expected
 
 
-def test_shared_memory_that_is_not_there(tmp_path):
+def test_missing_shared_memory(tmp_path):
     assert memory.shared(tmp_path / "absent") == (None, None)
 
 
@@ -133,8 +133,8 @@ def test_nvidia_smi():
     ]
 
 
-def test_nvidia_smi_that_does_not_know_all(tmp_path):
-    # a MIG instance, vGPU or WSL leaves fields out
+def test_nvidia_smi_with_missing_fields(tmp_path):
+    # as for a MIG instance, vGPU or WSL
     _, (gpu,), _ = accelerators.parse(Answer("0, GRID A100, GPU-c, 525.60.13, [N/A], [Not Supported]\n", "", 0))
     assert (gpu.name, gpu.memory, gpu.used, gpu.capability) == ("GRID A100", None, None, "")
 
@@ -152,8 +152,8 @@ UNREACHABLE = (
         (Answer("No devices were found\n", "", 6), "No devices were found"),
         (Answer("", "Failed to initialize NVML: Unknown Error\n", 255), "Failed to initialize NVML: Unknown Error"),
         (Answer("\x00\x1b[31m\n\xff,,,\n\n", "", 0), "[31m"),
-        (Answer("", "", 0), "nvidia-smi says nothing"),
-        (Answer(problem="nvidia-smi gave no answer within 20 s"), "nvidia-smi gave no answer within 20 s"),
+        (Answer("", "", 0), "nvidia-smi prints nothing"),
+        (Answer(problem="nvidia-smi did not finish within 20 s"), "nvidia-smi did not finish within 20 s"),
         (Answer(problem="nvidia-smi cannot be run: Permission denied"), "nvidia-smi cannot be run: Permission denied"),
     ],
 )
@@ -163,8 +163,8 @@ def test_nvidia_smi_without_gpus(answer, complaint):
 
 @pytest.mark.parametrize("kind", ["NVIDIA UNIX x86_64 Kernel Module", "NVIDIA UNIX Open Kernel Module for x86_64"])
 def test_kernel_module(tmp_path, kind):
-    said = f"NVRM version: {kind}  550.90.07  Fri May 31 09:35:42 UTC 2024\nGCC version: 12.3.0\n"
-    tree(tmp_path, {"proc/driver/nvidia/version": said})
+    content = f"NVRM version: {kind}  550.90.07  Fri May 31 09:35:42 UTC 2024\nGCC version: 12.3.0\n"
+    tree(tmp_path, {"proc/driver/nvidia/version": content})
     assert accelerators.kernel_module(tmp_path) == "550.90.07"
 
 
@@ -177,7 +177,7 @@ def test_kernel_module(tmp_path, kind):
         ("1, 0", [1, 0], ""),
         ("0,-1,1", [0], "-1"),
         ("GPU-b", [1], ""),
-        ("GPU-", [], "GPU-"),  # both
+        ("GPU-", [], "GPU-"),  # matches both
         ("all", [], "all"),
         ("MIG-5c89", [0, 1], ""),
     ],
@@ -234,10 +234,10 @@ def test_file_system(tmp_path, path, kind, network):
     assert files.Disk(path, type=kind).network is network
 
 
-def test_disk_of_what_does_not_exist_yet(tmp_path):
+def test_disk_of_a_missing_path(tmp_path):
     disk = files.disk(tmp_path / "a" / "b", tmp_path)
     assert disk.free is not None
-    assert disk.type == ""  # no /proc/mounts there
+    assert disk.type == ""  # no /proc/mounts in this root
 
 
 INSTALLED = """\
@@ -273,7 +273,7 @@ def test_deepspeed_files(tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "installed_ops = None\ncuda_minor_mismatch_ok = [1]\n", "def broken(:\n", "installed_ops = {\n", "\0"]
 )
-def test_deepspeed_files_that_say_nothing(tmp_path, text):
+def test_deepspeed_files_without_facts(tmp_path, text):
     tree(
         tmp_path / "deepspeed",
         {"__init__.py": "", "git_version_info_installed.py": text, "ops/op_builder/builder.py": text},
@@ -328,26 +328,26 @@ PARTS = tuple(probe.PARTS["torch"])
             "",
         ),
         (
-            Answer("", "Fatal Python error: Segmentation fault\n\nThread 1\n", -11, "python was ended by SIGSEGV"),
-            "python was ended by SIGSEGV: Fatal Python error: Segmentation fault",
-            "python was ended by SIGSEGV: Fatal Python error: Segmentation fault",
+            Answer("", "Fatal Python error: Segmentation fault\n\nThread 1\n", -11, "python was killed by SIGSEGV"),
+            "python was killed by SIGSEGV: Fatal Python error: Segmentation fault",
+            "python was killed by SIGSEGV: Fatal Python error: Segmentation fault",
             "import",
         ),
         (
-            Answer('{"part": "import", "facts": {}}\n', "", -9, "python gave no answer within 60 s", True),
+            Answer('{"part": "import", "facts": {}}\n', "", -9, "python did not finish within 60 s", True),
             "",
-            "python gave no answer within 60 s",
+            "python did not finish within 60 s",
             "cuda",
         ),
         (
             Answer("{}\nnull\n[1]\n", "some warning\nlast words\n", 3),
-            "the process ended with status 3: last words",
-            "the process ended with status 3: last words",
+            "the process exited with status 3: last words",
+            "the process exited with status 3: last words",
             "import",
         ),
     ],
 )
-def test_a_probe_that_did_not_come_to_its_end(answer, failed, stopped, at):
+def test_a_probe_that_failed_or_stopped(answer, failed, stopped, at):
     found = packages.read_probe(answer, PARTS)
     assert (found.failed, found.stopped, found.at) == (failed, stopped, at)
 
@@ -386,25 +386,25 @@ def test_builds_and_the_holders_of_their_locks(tmp_path):
         (proc / process / "fd").mkdir(parents=True)
     (proc / "77/fd/3").symlink_to(cache / "cpu_adam/lock")
     (proc / "78/fd/3").symlink_to(cache / "cpu_adam/cpu_adam.so")
-    (adam, half), problem = extensions.look_at(cache, tmp_path)
+    (adam, half), problem = extensions.builds_in(cache, tmp_path)
     assert problem == ""
     assert (adam.op, set(adam.sources), adam.newest_source, adam.holders) == ("cpu_adam", {str(source)}, 1000, (77,))
     assert adam.locked == pytest.approx(time.time(), abs=60)
     assert (half.op, half.built, half.locked, half.sources) == ("half", None, None, ())
 
 
-def test_a_cache_that_is_no_directory(tmp_path):
+def test_a_cache_that_is_a_file(tmp_path):
     (tmp_path / "cache").write_text("")
-    builds, problem = extensions.look_at(tmp_path / "cache", tmp_path)
+    builds, problem = extensions.builds_in(tmp_path / "cache", tmp_path)
     assert builds == ()
     assert "Not a directory" in problem
 
 
-def test_a_cache_that_is_not_there_is_no_problem(tmp_path):
-    assert extensions.look_at(tmp_path / "cache", tmp_path) == ((), "")
+def test_a_missing_cache_is_not_a_problem(tmp_path):
+    assert extensions.builds_in(tmp_path / "cache", tmp_path) == ((), "")
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="macOS keeps caches elsewhere")
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has another cache directory")
 @pytest.mark.parametrize(
     ("torch", "built_for"),
     [
@@ -413,7 +413,7 @@ def test_a_cache_that_is_not_there_is_no_problem(tmp_path):
         (packages.Torch(), "cpu"),
     ],
 )
-def test_the_directory_that_torch_compiles_to(torch, built_for):
+def test_the_directory_where_torch_compiles(torch, built_for):
     python = f"py{sys.version_info.major}{sys.version_info.minor}"
     root = extensions.default_root({"HOME": "/home/me"}, torch)
     assert str(root) == f"/home/me/.cache/torch_extensions/{python}_{built_for}"
@@ -429,7 +429,7 @@ Version: 1.0
 
 def test_requirements(tmp_path, monkeypatch):
     required = [
-        "Requires-Dist: peft>=2",  # 1.0 is there
+        "Requires-Dist: peft>=2",  # 1.0 is installed
         "Requires-Dist: absent-one",
         "Requires-Dist: absent-two; python_version < '3'",
         "Requires-Dist: absent-three; extra == 'dev'",
@@ -453,12 +453,13 @@ def test_requirements(tmp_path, monkeypatch):
     ]
 
 
-def test_a_lock_where_dsfix_has_ops_compiled(tmp_path):
+def test_a_lock_in_the_directory_of_dsfix(tmp_path):
     home = tmp_path / "home"
-    name = extensions.of_dsfix()
+    name = extensions.dsfix_directory()
     tree(home / ".cache/torch_extensions", {f"{name}/cpu_adam/lock": ""})
     variables = {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
-    (build,) = extensions.look(tmp_path, variables, packages.Torch()).builds
+    (build,) = extensions.collect(tmp_path, variables, packages.Torch()).builds
     assert build.locked is not None
     assert name in build.path
-    assert not extensions.look(tmp_path, {**variables, "TORCH_EXTENSIONS_DIR": "/absent"}, packages.Torch()).builds
+    absent = {**variables, "TORCH_EXTENSIONS_DIR": "/absent"}
+    assert not extensions.collect(tmp_path, absent, packages.Torch()).builds

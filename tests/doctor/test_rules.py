@@ -1,4 +1,4 @@
-"""Each rule on the environment that it is about, and on one that comes near it."""
+"""Each rule of `doctor`: an environment with a finding, and a similar one without."""
 
 import pytest
 
@@ -29,7 +29,7 @@ PENDING = Verdict(Outcome.PENDING, "deepspeed 0.18.9")
 PREBUILT = {"packages.deepspeed.prebuilt": ("cpu_adam", "fused_adam")}
 OTHER_SOURCE = ("/other/lib/python3.11/site-packages/deepspeed/ops/csrc/adam/cpu_adam.cpp",)
 
-CASES = {  # id: (what is wrong, what comes near it, what the finding says)
+CASES = {  # id: (changes with a finding, near miss, text in the finding)
     "wsl1_has_no_gpu": ({"platform.wsl": 1}, {"platform.wsl": 2}, "WSL 1"),
     "wsl2_pinned_memory": ({"platform.wsl": 2}, {"platform.wsl": 2, **NO_GPU}, "pinned"),
     "driver_not_running": ({**SMI, COMPLAINT: UNREACHABLE}, {**SMI, COMPLAINT: LOST}, "couldn't communicate"),
@@ -45,9 +45,9 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
     ),
     "gpu_lost": ({**SMI, COMPLAINT: LOST}, {**SMI, COMPLAINT: UNREACHABLE}, "A1:00.0"),
     "nvidia_smi_without_answer": (
-        {**SMI, COMPLAINT: "nvidia-smi gave no answer within 20 s"},
+        {**SMI, COMPLAINT: "nvidia-smi did not finish within 20 s"},
         {**SMI, COMPLAINT: UNREACHABLE},
-        "no answer",
+        "lists no GPU: nvidia-smi did not finish",
     ),
     "torch_without_cuda": (
         {"packages.torch.cuda": "", V + "torch": "2.7.1+cpu"},
@@ -57,13 +57,13 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
     "no_gpu": (
         {**NO_GPU, "accelerators.kernel_module": "570.124.06"},
         {**NO_GPU, "packages.torch.cuda": ""},
-        "no GPU is given to this container",
+        "no GPU is available in this container",
     ),
     "driver_too_old": (
         {"accelerators.driver": "470.223.02", "packages.torch_probe.facts.cuda": {"available": False}},
-        # 12.x runs on any driver from 525 on; below, a compatibility package may make it work
+        # 12.x runs on any driver since 525; with older ones, a compatibility package may make it work
         {"accelerators.driver": "525.60.13", "packages.torch_probe.facts.cuda": {"available": False}},
-        "needs driver 525 or newer: here it is 470.223.02",
+        "requires driver 525 or later, but 470.223.02 is installed",
     ),
     "gpu_without_kernels": (
         {"accelerators.gpus.0": Gpu(0, "Tesla V100", "GPU-c", 16160, 0, "7.0")},
@@ -76,22 +76,26 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
         "CUDA unknown error",
     ),
     "cuda_does_not_start": (
-        {"packages.torch_probe": Probe({"import": {}}, {}, "python gave no answer within 60 s", "cuda")},
-        {"packages.torch_probe": Probe({"import": {}}, {}, "python gave no answer within 60 s", "collect_env")},
-        "no answer within 60 s",
+        {"packages.torch_probe": Probe({"import": {}}, {}, "python did not finish within 60 s", "cuda")},
+        {"packages.torch_probe": Probe({"import": {}}, {}, "python did not finish within 60 s", "collect_env")},
+        "is_available() does not return: python did not finish within 60 s",
     ),
     "gpus_hidden": ({E + "CUDA_VISIBLE_DEVICES": ""}, {E + "CUDA_VISIBLE_DEVICES": "1"}, "hides all"),
     "visible_device_unknown": (
         {E + "CUDA_VISIBLE_DEVICES": "0,2"},
         {E + "CUDA_VISIBLE_DEVICES": "1,GPU-aaaa"},
-        "names 2, but there are 2 GPUs: CUDA stops reading there and shows 1",
+        "names 2, but there are 2 GPUs: CUDA ignores the rest of the list and shows 1",
     ),
-    "accelerator_unknown": ({E + "DS_ACCELERATOR": "gpu"}, {E + "DS_ACCELERATOR": "cuda"}, "none of cuda, cpu, xpu"),
+    "accelerator_unknown": (
+        {E + "DS_ACCELERATOR": "gpu"},
+        {E + "DS_ACCELERATOR": "cuda"},
+        "must be one of cuda, cpu, xpu, got 'gpu'",
+    ),
     "accelerator_cpu": ({E + "DS_ACCELERATOR": "cpu"}, {E + "DS_ACCELERATOR": "cpu", **NO_GPU}, "DS_ACCELERATOR=cpu"),
     "gpu_memory_taken": (
         {"accelerators.gpus.1.used": 71680},
         {"accelerators.gpus.1.used": 71680, E + "CUDA_VISIBLE_DEVICES": "0"},
-        "of GPU 1, 70.0 of 79.6 GiB",
+        "GPU 1 has 70.0 of 79.6 GiB in use",
     ),
     "launch_blocking": ({E + "CUDA_LAUNCH_BLOCKING": "1"}, {E + "CUDA_LAUNCH_BLOCKING": "0"}, "each kernel"),
     "cpp_extension_broken": (
@@ -101,11 +105,11 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
     ),
     "ninja_missing": (
         {"toolchain.ninja": ""},
-        {V + "ninja": None},  # the program of the system is as good
+        {V + "ninja": None},  # the system's ninja is used
         "ninja 1.13.0 is installed, but its directory is not on PATH",
     ),
     "compiler_missing": (
-        {"toolchain.compiler_version": "", "toolchain.complaints": ("/usr/bin/c++: c++ was ended by SIGSEGV",)},
+        {"toolchain.compiler_version": "", "toolchain.complaints": ("/usr/bin/c++: c++ was killed by SIGSEGV",)},
         {"toolchain.complaints": ("/usr/bin/ninja: status 245",)},
         "SIGSEGV",
     ),
@@ -117,17 +121,17 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
     "cuda_toolkit_missing": (
         {"toolchain.nvcc": "", "toolchain.cuda_home": ""},
         {"toolchain.nvcc": "", "toolchain.cuda_home": "", **NO_GPU},
-        "there is no CUDA toolkit",
+        "no CUDA toolkit found",
     ),
     "cuda_toolkit_of_another_version": (
         {"toolchain.nvcc": "13.0"},
-        {"toolchain.nvcc": "12.4"},  # in DeepSpeed's own list of what is alike
-        "nvcc is of CUDA 13.0, torch of CUDA 12.8",
+        {"toolchain.nvcc": "12.4"},  # compatible according to DeepSpeed's own list
+        "nvcc is from CUDA 13.0, but torch was built for CUDA 12.8",
     ),
     "compiler_too_new_for_nvcc": (
         {"toolchain.compiler_version": "15.1.0"},
         {"toolchain.compiler_version": "14.2.0"},
-        "takes g++ below 15.0, here it is 15.1.0",
+        "requires g++ before 15.0, but 15.1.0 is installed",
     ),
     "numactl_missing": (
         {**NO_GPU, V + "deepspeed": "0.15.4"},
@@ -138,10 +142,10 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
     "locked_memory_small": (
         {"memory.locked": 8 * MIB, "infiniband": ("mlx5_0",)},
         {"memory.locked": 8 * MIB},
-        "8192 KiB may be locked",
+        "limited to 8192 KiB",
     ),
     "memory_limited": ({"memory.limit": 64 * GIB}, {"memory.limit": 512 * GIB}, "allows 64 of the machine's 512 GiB"),
-    "disk_full": ({"disks.home.free": 20 * MIB}, {"disks.home.free": 2 * GIB}, "/home/me (home) has 20 MiB left"),
+    "disk_full": ({"disks.home.free": 20 * MIB}, {"disks.home.free": 2 * GIB}, "/home/me (home) has 20 MiB free"),
     "torch_missing": ({V + "torch": None}, {V + "torch": ""}, "torch is not installed"),
     "torch_import_fails": (
         {"packages.torch_probe": Probe({}, {"import": "ImportError: libcusparse.so.12: undefined symbol"})},
@@ -152,11 +156,11 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
     "deepspeed_half_installed": (
         {"packages.deepspeed.file": ""},
         {"packages.deepspeed.file": "", V + "deepspeed": None},
-        "half installed",
+        "partly installed",
     ),
     "deepspeed_import_fails": (
         {"packages.deepspeed_probe": Probe({}, {"import": ATTRIBUTE})},
-        {  # torch's fault
+        {  # caused by torch
             "packages.deepspeed_probe": Probe({}, {"import": ATTRIBUTE}),
             "packages.torch_probe": Probe({}, {"import": ATTRIBUTE}),
         },
@@ -171,7 +175,7 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
             "packages.deepspeed_probe": Probe({}, {"import": ATTRIBUTE}),
             "packages.dsfix_probe": Probe({}, {"import": ATTRIBUTE}),
         },
-        "does not after `import dsfix`: ImportError: cannot import name 'BUFSIZE'",
+        "without `import dsfix` before it: ImportError: cannot import name 'BUFSIZE'",
     ),
     "registered_twice": ({V + "peft": "0.10.0 and 0.17.1"}, {V + "peft": "0.10.0"}, "0.10.0 and 0.17.1"),
     "requirement_missing": (
@@ -182,19 +186,23 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
     "requirement_version": (
         {"packages.unmet": (Unmet("deepspeed", "pydantic>=2.0.0", "1.10.2"),)},
         {"packages.unmet": (Unmet("deepspeed", "hjson", None),)},
-        "requires pydantic>=2.0.0, installed is 1.10.2",
+        "requires pydantic>=2.0.0, but 1.10.2 is installed",
     ),
     "ops_built_with_another_torch": (
         {**PREBUILT, "packages.deepspeed.built_with": {"version": "2.3", "cuda_version": "12.8"}},
         {"packages.deepspeed.built_with": {"version": "2.3", "cuda_version": "12.8"}},  # nothing is prebuilt
-        "cpu_adam, fused_adam were built with torch 2.3, here is 2.7.1+cu128",
+        "cpu_adam, fused_adam were built with torch 2.3, but 2.7.1+cu128 is installed",
     ),
     "ops_built_with_another_cuda": (
         {**PREBUILT, "packages.deepspeed.built_with": {"version": "2.7", "cuda_version": "12.1"}},
         {**PREBUILT, "packages.deepspeed.built_with": {"version": "2.7", "cuda_version": "12.8"}},
         "built with CUDA 12.1",
     ),
-    "built_ops_missing": ({"packages.deepspeed.missing": ("cpu_adam",)}, PREBUILT, "no file of them for Python 3.11.7"),
+    "built_ops_missing": (
+        {"packages.deepspeed.missing": ("cpu_adam",)},
+        PREBUILT,
+        "files for Python 3.11.7 are missing",
+    ),
     "deepspeed_needs_torch_24": (
         {V + "torch": "2.3.1+cu121", V + "deepspeed": "0.18.9"},
         {V + "torch": "2.3.1+cu121", V + "deepspeed": "0.18.6"},
@@ -223,8 +231,8 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
     "peft_loses_modules_to_save": ({V + "peft": "0.15.0"}, {V + "peft": "0.15.1"}, "modules_to_save"),
     "stale_lock": (
         {BUILD + ".locked": 99_400.0},
-        {BUILD + ".locked": 99_400.0, "packages.torch.baton": False},  # this torch locks the file, not by it
-        "cpu_adam/lock is 10 min old and no process here has it open",
+        {BUILD + ".locked": 99_400.0, "packages.torch.baton": False},  # this torch uses a file lock
+        "cpu_adam/lock is 10 min old and no process on this machine has it open",
     ),
     "lock_on_network_disk": (
         {BUILD + ".locked": 99_990.0, DISK + ".type": "nfs4"},
@@ -238,13 +246,13 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
     ),
     "op_older_than_deepspeed": (
         {"extensions.deepspeed_installed": 3000.0},
-        {"extensions.deepspeed_installed": 3000.0, BUILD + ".newest_source": 2900.0},  # ninja sees that
+        {"extensions.deepspeed_installed": 3000.0, BUILD + ".newest_source": 2900.0},  # ninja recompiles it
         "cpu_adam was compiled on",
     ),
     "op_older_than_torch": (
         {"extensions.torch_installed": 3000.0},
-        {"extensions.torch_installed": 3000.0, BUILD + ".sources": OTHER_SOURCE},  # compiled anew for another reason
-        "torch was installed later",
+        {"extensions.torch_installed": 3000.0, BUILD + ".sources": OTHER_SOURCE},  # recompiled for another reason
+        "before torch was installed",
     ),
     "cache_shared_by_installations": (
         {BUILD + ".sources": OTHER_SOURCE},
@@ -256,8 +264,8 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
         {"extensions.builds": ()},
         "Permission denied",
     ),
-    "cache_not_writable": ({DISK + ".writable": False}, {"extensions.triton.writable": False}, "cannot be written to"),
-    "cache_on_network_disk": ({DISK + ".type": "lustre"}, {DISK + ".type": "xfs"}, "network disk (lustre)"),
+    "cache_not_writable": ({DISK + ".writable": False}, {"extensions.triton.writable": False}, "is not writable"),
+    "cache_on_network_disk": ({DISK + ".type": "lustre"}, {DISK + ".type": "xfs"}, "network file system (lustre)"),
     "triton_cache_on_nfs": (
         {"extensions.triton.type": "nfs4"},
         {"extensions.triton.type": "nfs4", V + "triton": None},
@@ -266,7 +274,7 @@ CASES = {  # id: (what is wrong, what comes near it, what the finding says)
     "wrong_results_curable": (
         {"verdicts": {"zero12_several_backwards_drop": PENDING}},
         {"verdicts": {"zero3_scalar_output_hook": PENDING}},
-        "1 known bugs of this DeepSpeed (wrong results in silence): zero12_several_backwards_drop",
+        "1 known bug that dsfix fixes (silently wrong results): zero12_several_backwards_drop",
     ),
     "bugs_curable": (
         {"verdicts": {"zero3_scalar_output_hook": PENDING}},
@@ -293,14 +301,14 @@ def test_every_rule_has_its_cases():
 
 
 @pytest.mark.parametrize("rule", CASES)
-def test_what_is_wrong_is_found(with_changes, found, rule):
+def test_a_problem_is_found(with_changes, found, rule):
     (finding,) = found(with_changes(CASES[rule][0]))[rule]
     assert CASES[rule][2] in finding.what
     assert finding.remedy
 
 
 @pytest.mark.parametrize("rule", CASES)
-def test_what_comes_near_it_is_not(with_changes, found, rule):
+def test_a_near_miss_is_not_found(with_changes, found, rule):
     assert rule not in found(with_changes(CASES[rule][1]))
 
 
@@ -311,13 +319,13 @@ def test_the_worst_comes_first(with_changes):
     assert set(levels) == {"error", "warning", "note"}
 
 
-def test_the_patches_that_rules_name_exist():
+def test_patches_named_by_rules_exist():
     named = {patch for rule in rules.load("dsfix.doctor.rules") for patch in rule.patches}
     assert named
     assert named <= registry.catalogue().keys()
 
 
-def test_a_rule_that_fails_costs_only_itself(with_changes, found):
+def test_a_rule_that_raises_does_not_affect_others(with_changes, found):
     by_rule = found(with_changes({"platform.wsl": 1, "accelerators.complaint": None}))
     assert "could not be evaluated" in by_rule["driver_not_running"][0].what
     assert "wsl1_has_no_gpu" in by_rule

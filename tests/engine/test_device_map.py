@@ -1,6 +1,6 @@
 """The device_map guards and the wrappers that call them, on stand-ins: what they stop, and what they let pass.
 
-With the real DeepSpeed, transformers and accelerate: tests/guards.
+tests/guards has the tests with the real DeepSpeed, transformers and accelerate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Parameter:
         self.device = Device(device)
 
 class Hook:
-    """As accelerate's AlignDevicesHook."""
+    """Like accelerate's AlignDevicesHook."""
     def __init__(self, execution_device, offload=False, io_same_device=False):
         self.execution_device, self.offload, self.io_same_device = execution_device, offload, io_same_device
 
@@ -38,7 +38,7 @@ class Module:
             self.hf_device_map = device_map
 
 class Model(Module):
-    """`parts` are its modules by their whole names, `parameters` the devices of its parameters by theirs."""
+    """parts: qualified name -> module. parameters: qualified name -> device."""
     def __init__(self, parts=None, parameters=None, hook=None, device_map=None):
         super().__init__(hook, device_map)
         self.parts = parts or {}
@@ -49,7 +49,7 @@ class Model(Module):
         return [(name, Parameter(device)) for name, device in self.parameters.items()]
 
 def on(*devices, **options):
-    """Blocks b0, b1, … with a child each, all with hooks, as dispatch_model leaves them."""
+    """Blocks b0, b1, ... with a child each, all with hooks, as dispatch_model leaves them."""
     parts = {}
     for number, device in enumerate(devices):
         parts[f"b{number}"] = parts[f"b{number}.child"] = Module(Hook(device))
@@ -78,7 +78,7 @@ def get_accelerator():
 DDP = '''
 class DistributedDataParallel:
     def __init__(self, module, device_ids=None, output_device=None):
-        """It is made."""
+        """The original."""
         self.module, self.device_ids = module, device_ids
 '''
 CUDA = """
@@ -89,13 +89,13 @@ def current_device():
 """
 
 _made: dict = {}
-exec(MODEL, _made)  # for the tests in this process; the others have it as a module
+exec(MODEL, _made)  # for tests in this process; the others import it as a module
 Hook, Model, Module, on = (_made[name] for name in ("Hook", "Model", "Module", "on"))
 
 
 @pytest.fixture
 def job(world):
-    """Runs a script with a stand-in DeepSpeed, torch and models; `ask(call)` tells what came of a call."""
+    """Runs a script with a stand-in DeepSpeed, torch and models; `refusal(call)` is the GuardError of a call, or ""."""
     world.package(init=DEEPSPEED, accelerator=ACCELERATOR)
     world.package(name="torch", init="from torch import cuda", cuda=CUDA, nn__parallel__distributed=DDP)
     world.module("models", MODEL)
@@ -105,15 +105,15 @@ def job(world):
             "import dsfix, deepspeed\n"
             "from models import *\n"
             "from torch.nn.parallel.distributed import DistributedDataParallel\n"
-            "def ask(call):\n"
+            "def refusal(call):\n"
             "    try:\n"
             "        call()\n"
             "        return ''\n"
             "    except dsfix.guards.GuardError as error:\n"
             "        return str(error)\n"
             "def start(model, args=None):\n"
-            "    return ask(lambda: deepspeed.initialize(args, model=model))\n" + script,
-            **{"DSFIX_PLACEMENT": "off", **environment},  # which needs the real torch
+            "    return refusal(lambda: deepspeed.initialize(args, model=model))\n" + script,
+            **{"DSFIX_PLACEMENT": "off", **environment},  # it needs the real torch
         )
 
     return run
@@ -134,7 +134,7 @@ def job(world):
         ("disk", "cuda:0", "disk"),
     ],
 )
-def test_devices_as_maps_name_them(given, here, expected):
+def test_devices_in_a_map_are_normalized(given, here, expected):
     assert dispatch.label(given, here) == expected
 
 
@@ -144,7 +144,7 @@ def test_a_model_without_a_map_has_no_dispatch():
     assert dispatch.find(Model({"a": Module(object())}), "cuda:0") is None  # another kind of hook
 
 
-def test_outermost_modules_are_named_per_device_and_no_more_than_a_few():
+def test_a_few_outermost_modules_are_named_per_device():
     found = dispatch.find(on(0, 0, 0, 0, 1, "cuda:10"), "cuda:0")
     assert found.describe().splitlines() == [
         "  cuda:0: b0, b1, b2 and 1 more",
@@ -184,10 +184,10 @@ def test_several_devices_stop_the_job_before_the_engine_is_made(job):
         "Model(device_map={'': 2})",
         "Model(device_map={'': 'cpu'})",
         "Model(device_map={'a': 0, 'b': 1})",  # its hooks have been removed: the engine moves the parameters
-        "Model({'a': Module(Hook(None, io_same_device=True))})",  # as PEFT adds one
+        "Model({'a': Module(Hook(None, io_same_device=True))})",  # as added by PEFT
     ],
 )
-def test_near_misses_pass_without_a_word(job, model):
+def test_near_misses_pass_silently(job, model):
     told = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="2")
     assert told.value == ["", 1]
     assert told.warnings == []
@@ -202,7 +202,7 @@ def test_near_misses_pass_without_a_word(job, model):
         "Model({'base_model.model': on(2), 'base_model.model.b0': Module(Hook(1))})",
     ],
 )
-def test_hooks_that_compute_elsewhere_stop_the_job(job, model):
+def test_hooks_on_another_device_stop_the_job(job, model):
     told = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="2")
     assert "other devices than cuda:2" in told.value[0]
     assert told.value[1] == 0
@@ -213,14 +213,14 @@ def test_hooks_that_compute_elsewhere_stop_the_job(job, model):
     "model",
     ["on(0, parameters={'b0.weight': 'cuda:0', 'b1.weight': 'meta'})", "Model({'b1': Module(Hook(0, offload=True))})"],
 )
-def test_offloaded_parts_stop_the_job_whatever_the_mode(job, model, mode):
+def test_offloaded_parts_stop_the_job_in_every_mode(job, model, mode):
     told = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="0", DSFIX_DEVICE_MAP=mode)
     assert "offloaded" in told.value[0]
     assert "  b1\n" in told.value[0]
     assert told.value[1] == 0
 
 
-def test_parameters_on_meta_without_a_map_are_not_ours(job):
+def test_parameters_on_meta_without_a_map_pass(job):
     told = job("tell([start(Model(parameters={'a.weight': 'meta'})), len(deepspeed.made)])", LOCAL_RANK="0")
     assert told.value == ["", 1]
 
@@ -229,7 +229,7 @@ def test_a_map_of_one_other_device_is_one_warning(job):
     told = job("tell([start(Model(device_map={'': 0})), len(deepspeed.made)])", LOCAL_RANK="2")
     assert told.value == ["", 1]
     (warning,) = told.warnings
-    assert "device_map has put the model on cuda:0, and DeepSpeed moves it to cuda:2" in warning
+    assert "device_map placed the model on cuda:0, and DeepSpeed moves it to cuda:2" in warning
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_map_of_one_other_device_is_one_warning(job):
         ({}, "None", 5),  # the current one
     ],
 )
-def test_the_device_is_the_one_that_the_engine_chooses(job, environment, args, device):
+def test_the_device_is_that_of_the_engine(job, environment, args, device):
     told = job(f"tell([start(on({device}), {args}), start(on({device + 1}), {args})])", **environment)
     right, wrong = told.value
     assert right == ""
@@ -255,7 +255,7 @@ def test_on_the_cpu_a_map_of_the_cpu_passes(job):
     assert "other devices than cpu" in told.value[1]
 
 
-def test_off_looks_at_nothing(job):
+def test_off_checks_nothing(job):
     told = job(
         "DistributedDataParallel(on(0, 1), device_ids=[0]); tell([start(on(0, 1)), len(deepspeed.made)])",
         LOCAL_RANK="0",
@@ -265,30 +265,30 @@ def test_off_looks_at_nothing(job):
     assert told.warnings == []
 
 
-def test_a_guard_that_fails_costs_one_warning(job):
+def test_a_failing_guard_is_one_warning(job):
     broken = "model = on(0); model.named_parameters = lambda: 1 / 0; tell([start(model), len(deepspeed.made)])"
     told = job(broken, LOCAL_RANK="0")
     assert told.value == ["", 1]
     (warning,) = told.warnings
-    assert "the guard device_map failed and is left out: ZeroDivisionError" in warning
+    assert "the guard device_map failed and is skipped: ZeroDivisionError" in warning
 
 
-def test_ddp_with_device_ids_wants_the_whole_model_there(job):
+def test_ddp_with_device_ids_needs_the_whole_model_there(job):
     told = job(
         """
 two = {"b0.weight": "cuda:0", "b1.weight": "cuda:1"}
 tell([
-    ask(lambda: DistributedDataParallel(on(0, 1, parameters=two), device_ids=[0])),
-    ask(lambda: DistributedDataParallel(on(0), [1])),
-    ask(lambda: DistributedDataParallel(Model(device_map={"": 0}), device_ids=["cuda:1"])),
-    ask(lambda: DistributedDataParallel(on(0), device_ids=["cuda:0"])),
-    ask(lambda: DistributedDataParallel(Model(), device_ids=[1])),
+    refusal(lambda: DistributedDataParallel(on(0, 1, parameters=two), device_ids=[0])),
+    refusal(lambda: DistributedDataParallel(on(0), [1])),
+    refusal(lambda: DistributedDataParallel(Model(device_map={"": 0}), device_ids=["cuda:1"])),
+    refusal(lambda: DistributedDataParallel(on(0), device_ids=["cuda:0"])),
+    refusal(lambda: DistributedDataParallel(Model(), device_ids=[1])),
 ])
 """,
         LOCAL_RANK="0",
     )
     several, other, mapped, own, unmapped = told.value
-    assert "other devices than cuda:0, which DistributedDataParallel is given as device_ids" in several
+    assert "other devices than cuda:0, which was passed to DistributedDataParallel as device_ids" in several
     assert "cuda:1: b1" in several
     assert "other devices than cuda:1" in other
     assert "other devices than cuda:1" in mapped
@@ -297,9 +297,9 @@ tell([
 
 
 @pytest.mark.parametrize(("processes", "devices", "warnings"), [(1, 8, 0), (2, 4, 0), (2, 5, 1), (8, 8, 1), (8, 1, 0)])
-def test_ddp_without_device_ids_warns_where_devices_cannot_suffice(job, processes, devices, warnings):
+def test_ddp_without_device_ids_warns_about_too_few_devices(job, processes, devices, warnings):
     told = job(
-        f"tell(ask(lambda: DistributedDataParallel(on(*range({devices})))))",
+        f"tell(refusal(lambda: DistributedDataParallel(on(*range({devices})))))",
         LOCAL_RANK="0",
         LOCAL_WORLD_SIZE=str(processes),
     )
@@ -310,8 +310,8 @@ def test_ddp_without_device_ids_warns_where_devices_cannot_suffice(job, processe
 def test_ddp_on_the_cpu(job):
     told = job("""
 tell([
-    ask(lambda: DistributedDataParallel(on("cpu", parameters={"b0.weight": "cpu"}))),
-    ask(lambda: DistributedDataParallel(Model({"b0": Module(Hook(0, offload=True))}, {"b0.weight": "meta"}))),
+    refusal(lambda: DistributedDataParallel(on("cpu", parameters={"b0.weight": "cpu"}))),
+    refusal(lambda: DistributedDataParallel(Model({"b0": Module(Hook(0, offload=True))}, {"b0.weight": "meta"}))),
 ])
 """)
     assert told.value[0] == ""
@@ -319,18 +319,18 @@ tell([
     assert told.warnings == []
 
 
-def test_ddp_that_is_told_to_leave_parameters_out_passes(job):
+def test_ddp_with_ignored_parameters_passes(job):
     told = job("""
 model = on(0, parameters={"b0.weight": "cuda:0", "b1.weight": "meta"})
-offloaded = ask(lambda: DistributedDataParallel(model))
+offloaded = refusal(lambda: DistributedDataParallel(model))
 model._ddp_params_and_buffers_to_ignore = ["b1.weight"]
-tell([offloaded, ask(lambda: DistributedDataParallel(model))])
+tell([offloaded, refusal(lambda: DistributedDataParallel(model))])
 """)
     assert "offloaded" in told.value[0]
     assert told.value[1] == ""
 
 
-def test_ddp_stays_the_class_that_it_is(job):
+def test_ddp_stays_the_same_class(job):
     told = job(
         """
 import copy, importlib, inspect, pickle
@@ -344,28 +344,28 @@ ddp = DistributedDataParallel(Model())
 kinds = [pickle.loads(pickle.dumps(DistributedDataParallel)) is DistributedDataParallel, copy.deepcopy(ddp).device_ids]
 kinds += [type(pickle.loads(pickle.dumps(ddp))) is DistributedDataParallel]
 kinds += [list(inspect.signature(DistributedDataParallel).parameters), DistributedDataParallel.__init__.__doc__]
-looked = [ask(lambda: Derived(on(0, 1), device_ids=[0])) != ""]
+guarded = [refusal(lambda: Derived(on(0, 1), device_ids=[0])) != ""]
 importlib.reload(home)
-looked += [ask(lambda: home.DistributedDataParallel(on(0, 1), device_ids=[0])) != ""]
+guarded += [refusal(lambda: home.DistributedDataParallel(on(0, 1), device_ids=[0])) != ""]
 try:
     DistributedDataParallel()
 except TypeError as error:
-    said = str(error)
-tell([kinds, looked, said])
+    message = str(error)
+tell([kinds, guarded, message])
 """,
         LOCAL_RANK="0",
     )
-    kinds, looked, said = told.value
-    assert kinds == [True, None, True, ["module", "device_ids", "output_device"], "It is made."]
-    assert looked == [True, True]
-    assert "'module'" in said
+    kinds, guarded, message = told.value
+    assert kinds == [True, None, True, ["module", "device_ids", "output_device"], "The original."]
+    assert guarded == [True, True]
+    assert "'module'" in message
 
 
 @pytest.mark.parametrize(
     "first",
     ["import dsfix, deepspeed", "import deepspeed, dsfix", "from deepspeed import initialize as start; import dsfix"],
 )
-def test_deepspeed_is_watched_under_any_order_of_imports(world, first):
+def test_deepspeed_is_guarded_in_any_import_order(world, first):
     world.package(init=DEEPSPEED, accelerator=ACCELERATOR)
     world.module("models", MODEL)
     told = world.run(f"""
@@ -387,7 +387,7 @@ def test_importing_dsfix_loads_no_guard(world):
     assert told.value == ["dsfix.guards.initialize", "dsfix.guards.wrapper"]
 
 
-def test_a_mode_that_does_not_exist_is_told_and_the_default_taken():
+def test_an_unknown_mode_is_reported_and_the_default_used():
     settings = Settings.read({"DSFIX_DEVICE_MAP": "fix"})
     assert settings.device_map == "error"
     assert "DSFIX_DEVICE_MAP='fix' is not one of error, repair, off" in settings.complaints[0]

@@ -1,4 +1,4 @@
-"""What stands around deepspeed.initialize, on a stand-in for DeepSpeed."""
+"""The guards around deepspeed.initialize, on a stand-in for DeepSpeed."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def initialize(args=None, model=None, config=None, config_params=None):
 def other():
     pass
 """
-# puts guards in: the first of them with these texts, the others empty
+# installs guards: the first of them with these texts, the others empty
 GUARDS = """
 import json, sys, types
 import dsfix
@@ -22,15 +22,15 @@ def guards(*texts):
         module = types.ModuleType("dsfix.guards." + name)
         exec("from dsfix.guards import GuardError\\nimport __main__\\n" + text, vars(module))
         sys.modules[module.__name__] = module
-asked = []
+called = []
 """
-ASKED = "def before(call): __main__.asked.append(('before', call.model, call.config))\n"
-ASKED += "def after(call, result): __main__.asked.append(('after', call.model, result[0]))"
+RECORDING = "def before(call): __main__.called.append(('before', call.model, call.config))\n"
+RECORDING += "def after(call, result): __main__.called.append(('after', call.model, result[0]))"
 
 
 @pytest.fixture
 def around(world):
-    """Runs a script in which `guards(name=text)` puts guards in place and `asked` is what ASKED was asked."""
+    """Runs a script in which `guards(*texts)` installs guards and `called` records the calls of RECORDING."""
     world.package(init=DEEPSPEED)
 
     def run(script, **environment):
@@ -45,14 +45,14 @@ WAYS = {
     "by the older name": "import deepspeed; deepspeed.initialize(model='m', config_params={'a': 1})",
     "by the arguments": "import deepspeed\ndeepspeed.initialize(types.SimpleNamespace(deepspeed_config={'a': 1}), 'm')",
     "after a reload": "import deepspeed, importlib\nimportlib.reload(deepspeed).initialize(model='m', config={'a': 1})",
-    "imported anew": "import deepspeed; del sys.modules['deepspeed']\n"
+    "imported again": "import deepspeed; del sys.modules['deepspeed']\n"
     "import deepspeed; deepspeed.initialize(model='m', config={'a': 1})",
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_of_the_call_is_looked_at_once(around, way):
-    told = around(f"guards({ASKED!r})\n{WAYS[way]}\ntell([asked, sys.modules['deepspeed'].calls])")
+def test_each_way_of_calling_is_guarded_once(around, way):
+    told = around(f"guards({RECORDING!r})\n{WAYS[way]}\ntell([called, sys.modules['deepspeed'].calls])")
     assert told.value == [[["before", "m", {"a": 1}], ["after", "m", "engine"]], ["m"]]
     assert told.warnings == []
 
@@ -61,11 +61,11 @@ def test_each_way_of_the_call_is_looked_at_once(around, way):
 def test_deepspeed_imported_first(world, taken):
     world.package(init=DEEPSPEED)
     call = "initialize(model='m')" if "from" in taken else "deepspeed.initialize(model='m')"
-    told = world.run(f"{taken}\n{GUARDS}\nguards({ASKED!r})\n{call}\ntell(asked)", DSFIX_LOG_LEVEL="WARNING")
+    told = world.run(f"{taken}\n{GUARDS}\nguards({RECORDING!r})\n{call}\ntell(called)", DSFIX_LOG_LEVEL="WARNING")
     assert told.value == [["before", "m", None], ["after", "m", "engine"]]
 
 
-def test_what_a_caller_sees(around):
+def test_the_wrapper_looks_like_the_function(around):
     told = around("""
 guards()
 import deepspeed, inspect, pickle
@@ -84,15 +84,15 @@ tell([deepspeed.initialize(model="m"), list(inspect.signature(deepspeed.initiali
         "def before(call): call.nothing",
     ],
 )
-def test_a_guard_that_fails_is_one_warning_and_the_job_goes_on(around, text):
+def test_a_failing_guard_is_one_warning_and_the_job_continues(around, text):
     told = around(f"""
-guards({text!r}, {ASKED!r})
+guards({text!r}, {RECORDING!r})
 import deepspeed
-tell([deepspeed.initialize(model="m")[0], len(asked)])
+tell([deepspeed.initialize(model="m")[0], len(called)])
 """)
     assert told.value == ["engine", 2]
     [warning] = told.warnings
-    assert "the guard config_check failed and is left out: " in warning
+    assert "the guard config_check failed and is skipped: " in warning
 
 
 def test_a_guard_that_cannot_be_loaded_is_one_warning(around):
@@ -104,13 +104,13 @@ tell(deepspeed.initialize(model="m")[0])
 """)
     assert told.value == "engine"
     [warning] = told.warnings
-    assert "the guard placement failed and is left out: ModuleNotFoundError" in warning
+    assert "the guard placement failed and is skipped: ModuleNotFoundError" in warning
 
 
-@pytest.mark.parametrize(("question", "calls"), [("before(call)", []), ("after(call, result)", ["m"])])
-def test_a_guard_may_stop_the_job(around, question, calls):
+@pytest.mark.parametrize(("when", "calls"), [("before(call)", []), ("after(call, result)", ["m"])])
+def test_a_guard_may_stop_the_job(around, when, calls):
     told = around(f"""
-guards("def {question}: raise GuardError('no')")
+guards("def {when}: raise GuardError('no')")
 import deepspeed
 try:
     deepspeed.initialize(model="m")
@@ -121,27 +121,29 @@ except GuardError as error:
     assert told.warnings == []
 
 
-def test_an_error_of_deepspeed_is_its_own(around):
+def test_an_error_of_deepspeed_is_unchanged(around):
     told = around(f"""
-guards({ASKED!r})
+guards({RECORDING!r})
 import deepspeed
 try:
     deepspeed.initialize(modle="m")
 except TypeError as error:
-    tell([str(error), asked])
+    tell([str(error), called])
 """)
-    message, asked = told.value
+    message, called = told.value
     assert message.startswith("initialize() got an unexpected keyword argument 'modle'")
-    assert asked == []
+    assert called == []
 
 
-@pytest.mark.parametrize(("variable", "questions"), [("DSFIX_DISABLE", 0), ("DSFIX_STRICT", 2)])
-def test_disable_leaves_it_alone(around, variable, questions):
-    told = around(f"guards({ASKED!r})\nimport deepspeed; deepspeed.initialize(); tell(len(asked))", **{variable: "1"})
-    assert told.value == questions
+@pytest.mark.parametrize(("variable", "calls"), [("DSFIX_DISABLE", 0), ("DSFIX_STRICT", 2)])
+def test_disable_turns_guards_off(around, variable, calls):
+    told = around(
+        f"guards({RECORDING!r})\nimport deepspeed; deepspeed.initialize(); tell(len(called))", **{variable: "1"}
+    )
+    assert told.value == calls
 
 
-def test_initialize_that_another_package_has_put_there_is_one_warning(world):
+def test_initialize_of_another_package_is_one_warning(world):
     world.package(init="from another import initialize")
     world.module("another", "def initialize(model=None): return (model,)")
     told = world.run("import dsfix, deepspeed; tell(deepspeed.initialize('m'))")
@@ -150,26 +152,26 @@ def test_initialize_that_another_package_has_put_there_is_one_warning(world):
     assert "deepspeed:initialize is not looked at: deepspeed:initialize has been replaced by another" in warning
 
 
-def test_a_deepspeed_without_initialize_is_no_trouble(world):
+def test_a_deepspeed_without_initialize_is_accepted(world):
     world.package(init="")
     assert world.run("import dsfix, deepspeed; tell(1)").warnings == []
 
 
-def test_dsfix_imported_anew_asks_once(around):
+def test_dsfix_imported_again_guards_once(around):
     told = around(f"""
 import deepspeed
 for name in [name for name in sys.modules if name.partition(".")[0] == "dsfix"]:
     del sys.modules[name]
 import dsfix
 from dsfix.guards import GuardError, initialize as guarded
-guards({ASKED!r})
+guards({RECORDING!r})
 deepspeed.initialize(model="m")
-tell(len(asked))
+tell(len(called))
 """)
     assert told.value == 2
 
 
-def test_dsfix_imported_anew_beneath_the_wrapper_of_another_still_starts(around):
+def test_dsfix_imported_again_below_the_wrapper_of_another_package_still_starts(around):
     told = around("""
 import deepspeed, functools
 wrapped = deepspeed.initialize
@@ -189,19 +191,19 @@ OTHERS = {"DSFIX_DEVICE_MAP": "off", "DSFIX_CHECK": "off"}
 
 
 @pytest.mark.parametrize(("placement", "warnings"), [("off", 0), ("warn", 1)])
-def test_without_torch_the_placement_guard_is_left_out(world, placement, warnings):
+def test_without_torch_the_placement_guard_is_skipped(world, placement, warnings):
     world.package(init=DEEPSPEED)
     world.module("torch", "raise ImportError('no torch')")
     told = world.run("import dsfix, deepspeed; tell(deepspeed.initialize()[0])", DSFIX_PLACEMENT=placement, **OTHERS)
     assert told.value == "engine"
     assert len(told.warnings) == warnings
-    assert all("the guard placement failed and is left out: ImportError: no torch" in each for each in told.warnings)
+    assert all("the guard placement failed and is skipped: ImportError: no torch" in each for each in told.warnings)
 
 
 PUBLIC = ["DeviceMismatch", "Misplaced", "PlacementReport", "check_config", "check_tensors_device", "placement_report"]
 
 
-def test_the_public_functions_load_nothing_before_they_are_asked_for(world):
+def test_public_functions_are_loaded_on_first_access(world):
     told = world.run("""
         import dsfix
         late = ("dsfix.guards.devices", "dsfix.guards.placement_report", "torch", "deepspeed")
@@ -215,6 +217,6 @@ def test_the_public_functions_load_nothing_before_they_are_asked_for(world):
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_is_found_and_kept(world, name):
+def test_a_public_name_is_found_and_cached(world, name):
     told = world.run(f"import dsfix; first = dsfix.{name}; tell([first is vars(dsfix)[{name!r}], first.__name__])")
     assert told.value == [True, name]

@@ -1,4 +1,4 @@
-"""The placement report as text, and what becomes of buffers that cannot be moved."""
+"""The placement report as text, and buffers that cannot be moved."""
 
 import types
 
@@ -16,16 +16,16 @@ def report(*found):
     return PlacementReport("cuda:0", found)
 
 
-def test_in_order():
+def test_an_empty_report():
     assert not report()
     assert str(report()) == "all tensors are on cuda:0"
-    assert str(PlacementReport("", ())) == "no tensor is expected anywhere"
+    assert str(PlacementReport("", ())) == "no device is expected"
 
 
-def test_tensors_of_one_cause_stand_together():
+def test_tensors_are_grouped_by_cause():
     text = str(report(misplaced("b"), misplaced("a.c", "plain", "attribute"), misplaced("a.b")))
     assert text.splitlines() == [
-        "3 tensors are not where expected (cuda:0):",
+        "3 tensors are not on the expected device (cuda:0):",
         "  b: buffer [2, 3] float32 on cpu",
         "  a.b: buffer [2, 3] float32 on cpu",
         "    why: left",
@@ -43,19 +43,19 @@ def test_it_is_a_collection():
     assert [(each.path, each.module, each.name) for each in found] == [("b", "", "b"), ("a.b", "a", "b")]
 
 
-def test_a_long_list_is_shortened_and_says_how_to_get_all():
+def test_a_long_list_is_shortened_and_says_how_to_list_all():
     found = report(*(misplaced(f"a{n}") for n in range(4)), misplaced("c", "plain"), misplaced("d", "plain"))
     lines = found.text(limit=5).splitlines()
     assert [line for line in lines if " more" in line] == [
-        "  and 1 more: print(dsfix.placement_report(engine)) has all"
+        "  and 1 more: print(dsfix.placement_report(engine)) lists all"
     ]
     assert sum("float32" in line for line in lines) == 5
     assert " more" not in found.text(limit=6)
     assert found.text(limit=2).splitlines()[3:] == [
-        "  and 2 more: print(dsfix.placement_report(engine)) has all",
+        "  and 2 more: print(dsfix.placement_report(engine)) lists all",
         "    why: left",
         "    remedy: remedy of left",
-        "  and 2 more: print(dsfix.placement_report(engine)) has all",
+        "  and 2 more: print(dsfix.placement_report(engine)) lists all",
         "    why: plain",
         "    remedy: remedy of plain",
     ]
@@ -69,12 +69,12 @@ def test_the_audio_output_of_qwen_omni_is_recognised(path):
 
 
 @pytest.mark.parametrize("path", ["talkers.x", "thinker.talker", "talker"])
-def test_what_is_only_named_alike_is_not(path):
+def test_similar_names_are_not_the_audio_output(path):
     assert "ENABLE_AUDIO_OUTPUT" not in str(report(misplaced(path)))
 
 
 class Buffer:
-    """Has `data` as a tensor has, and cannot be moved where `error` is given."""
+    """Has `data` like a tensor; `to` raises if `error` is given."""
 
     def __init__(self, error=None):
         self.error, self.data = error, self
@@ -85,7 +85,7 @@ class Buffer:
         return device
 
 
-def test_what_cannot_be_moved_is_left_and_says_why():
+def test_a_buffer_that_cannot_be_moved_stays_with_the_reason():
     buffers = {"a": Buffer(), "b": Buffer("out of memory"), "c": Buffer()}
     model = types.SimpleNamespace(get_submodule=lambda path: types.SimpleNamespace(_buffers=buffers))
     found = report(*map(misplaced, "abc"), misplaced("p", kind="parameter"), misplaced("q", kind="attribute"))

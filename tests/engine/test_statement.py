@@ -1,4 +1,4 @@
-"""In what the ranks of a job differ, and what is no difference."""
+"""Which differences between ranks are reported, and which are not."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def statement(reasons=(), versions=(), **outcomes):
 
 
 def two(one, other):
-    """In what rank 2 differs, where `a` is `other`, from two ranks where it is `one`."""
+    """The differences between rank 2, where `a` has the outcome `other`, and ranks 0 and 1, where it has `one`."""
     return differences([([0, 1], statement(a=one)), ([2], statement(a=other))])
 
 
 @pytest.mark.parametrize("lacks", ["disabled", "drifted", "conflict", "failed"])
-def test_a_cure_that_a_rank_lacks_is_a_difference(lacks):
+def test_a_fix_that_a_rank_lacks_is_a_difference(lacks):
     assert two("applied", lacks) == {(2,): [f"a: {lacks}, elsewhere applied"]}
     assert two(lacks, "applied") == {(2,): [f"a: applied, elsewhere {lacks}"]}
 
@@ -36,11 +36,11 @@ def test_what_may_differ(one, other):
     assert two(one, other) == two(other, one) == {}
 
 
-def test_a_cure_that_will_come_and_one_that_never_will():
+def test_a_pending_fix_and_one_that_never_comes():
     assert two("pending", "disabled") == {(2,): ["a: disabled, elsewhere pending"]}
 
 
-def test_a_patch_that_another_catalogue_lacks():
+def test_a_patch_missing_from_another_catalogue():
     assert differences([([0, 1], statement(a="applied")), ([2], statement())]) == {
         (2,): ["a: not in the catalogue, elsewhere applied"]
     }
@@ -53,12 +53,12 @@ def test_versions(name):
     assert differences(groups) == {(2,): [f"{name} 0.0.9, elsewhere {USUAL[name]}"]}
 
 
-def test_of_two_halves_rank_0_is_usual():
+def test_in_a_tie_rank_0_is_usual():
     groups = [([1, 2], statement(versions={"torch": ""})), ([0, 3], statement())]
     assert differences(groups) == {(1, 2): ["torch of unknown version, elsewhere 2.13.0"]}
 
 
-def test_ranks_with_the_same_difference_are_named_together():
+def test_ranks_with_the_same_difference_are_grouped():
     groups = [
         ([0, 1, 2, 3, 4], statement(a="applied", b="applied")),
         ([5, 7], statement(a="disabled", b="applied", reasons={"a": "named in DSFIX_SKIP"})),
@@ -73,7 +73,7 @@ def test_many_patches_are_counted():
     assert differences(groups) == {(2,): ["p0, p1, p2, p3, p4 and 4 more: disabled, elsewhere applied"]}
 
 
-def test_the_digest_tells_outcomes_and_versions_and_not_reasons():
+def test_the_digest_covers_outcomes_and_versions_but_not_reasons():
     digest = statement(a="failed", reasons={"a": "/home/one"}).digest
     assert digest == statement(a="failed", reasons={"a": "/home/two"}).digest
     assert digest != statement(a="applied").digest

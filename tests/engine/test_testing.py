@@ -1,4 +1,4 @@
-"""dsfix.testing: tests that run in processes of their own, without torch; what is reported of them."""
+"""dsfix.testing: tests that run in separate processes, without torch, and their reports."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ START = "import os, sys, pytest; os.environ['MAIN'] = str(os.getpid()); sys.exit
 
 
 def run(directory, files, *options, **variables):
-    """name -> (outcome, message) of all tests, and the output."""
+    """Runs pytest; returns name -> (outcome, message) of all tests, and the output."""
     for name, text in files.items():
         (directory / name).write_text(textwrap.dedent(text))
     (directory / "conftest.py").write_text('pytest_plugins = ["dsfix.testing"]\n')
@@ -93,14 +93,14 @@ def run(directory, files, *options, **variables):
     return found, done.stdout + done.stderr
 
 
-def test_each_test_is_reported_as_what_it_was(tmp_path):
+def test_each_outcome_is_reported(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
     found, output = run(tmp_path, {"test_apart.py": MODULE, "test_then.py": OTHER})
     outcomes = {name: outcome for name, (outcome, _) in found.items()}
     assert outcomes == {
         "test_in_the_main_process": "passed",
         "test_apart": "passed",
-        "test_with_the_fixture": outcomes["test_with_the_fixture"],  # there may be no CUDA device here
+        "test_with_the_fixture": outcomes["test_with_the_fixture"],  # depends on the machine
         "test_on_two_ranks": "failure",
         "test_dies": "failure",
         "test_hangs": "failure",
@@ -117,7 +117,7 @@ def test_each_test_is_reported_as_what_it_was(tmp_path):
     assert "rank 0 ended with exit status 7" in output
     assert "rank 0 was killed at the time limit" in output
     assert messages["test_cannot_tell[two::colons]"] == "needs two GPUs"
-    assert "a test's device is 'cuda' or 'cpu', not 'tpu'" in output
+    assert "device must be 'cuda' or 'cpu', got 'tpu'" in output
     assert "unexpected keyword argument 'gpus'" in output
     assert "known" in messages["test_expected_to_fail"]
     assert "previous item was not torn down" not in output
@@ -144,10 +144,10 @@ def test_with_xdist_and_options_in_the_configuration(tmp_path):
     assert found == {"test_apart": ("passed", ""), "test_in_a_worker": ("passed", "")}, output
 
 
-def test_a_distribution_without_patches_is_no_empty_list_of_tests(tmp_path):
+def test_a_distribution_without_patches_is_an_error(tmp_path):
     test = 'from dsfix.testing import patch_ids\nIDS = patch_ids("packaging")\n'
     _, output = run(tmp_path, {"test_none.py": test})
-    assert "packaging is not installed, or names nothing in the entry-point group dsfix.patches" in output
+    assert "packaging is not installed, or has no entry point in the group dsfix.patches" in output
 
 
 REPRODUCED = """
@@ -166,18 +166,18 @@ SEEN = """if not hasattr(json, __name__.rpartition('.')[2]):
         raise BugPresent('the name is missing')
     return 'the name is there'"""
 PROOFS = {
-    "cured": ("passed", "", {}),
-    "not_cured": ("failure", "acme:not_cured: not cured", {"name": "another_name"}),
+    "fixes": ("passed", "", {}),
+    "does_not_fix": ("failure", "acme:does_not_fix: not fixed", {"name": "another_name"}),
     "not_seen": ("failure", "acme:not_seen: not seen", {"body": "return 'nothing'"}),
     "bug_outside": ("failure", "acme:bug_outside: bug", {"affects": "<1"}),
     "no_bug_outside": ("passed", "", {"affects": "<1", "body": "return 'nothing'"}),
     "cannot_tell": ("skipped", "needs two GPUs", {"body": "raise CannotTell('needs two GPUs')"}),
-    "another_fault": ("failure", "RuntimeError: another fault", {"body": "raise RuntimeError('another fault')"}),
+    "another_bug": ("failure", "RuntimeError: another bug", {"body": "raise RuntimeError('another bug')"}),
     "no_reproduction": ("skipped", "its file has no reproduce(lab)", {}),
 }
 
 
-def test_a_proof_is_the_bug_without_the_patch_and_none_with_it(tmp_path):
+def test_a_proof_needs_the_bug_without_the_patch_and_not_with_it(tmp_path):
     package, information = tmp_path / "acme_patches", tmp_path / "acme-1.0.dist-info"
     for name, (_, _, given) in PROOFS.items():
         package.mkdir(exist_ok=True)
@@ -198,8 +198,8 @@ def test_a_proof_is_the_bug_without_the_patch_and_none_with_it(tmp_path):
             prove(patch_id)
     """
     found, output = run(tmp_path, {"test_proofs.py": test}, PYTHONPATH=str(tmp_path))
-    wanted = {f"test_proof[acme:{name}]": outcome for name, (outcome, _, _) in PROOFS.items()}
-    assert {name: outcome for name, (outcome, _) in found.items()} == wanted, output
+    expected = {f"test_proof[acme:{name}]": outcome for name, (outcome, _, _) in PROOFS.items()}
+    assert {name: outcome for name, (outcome, _) in found.items()} == expected, output
     for name, (_, words, _) in PROOFS.items():
         assert words in found[f"test_proof[acme:{name}]"][1]
 

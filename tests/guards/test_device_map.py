@@ -14,10 +14,10 @@ import pytest
 from dsfix.lab.launcher import launch
 
 PROGRAMS = Path(__file__).parent / "programs"
-SEVERAL = "GuardError: the model was loaded with device_map, onto other devices than cuda:"
-OFFLOADED = "GuardError: the model was loaded with device_map, which has offloaded parts of it"
+SEVERAL = "GuardError: the model was loaded with device_map onto other devices than cuda:"
+OFFLOADED = "GuardError: the model was loaded with device_map, which offloaded parts of it"
 DEVICES = "Expected all tensors to be on the same device"
-REPAIRED = "DSFIX_DEVICE_MAP=repair: accelerate's hooks are off"
+REPAIRED = "DSFIX_DEVICE_MAP=repair: removed accelerate's hooks from"
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("deepspeed", "transformers", "accelerate", "peft")),
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, Any]]]:
-    """What each rank of one of `programs/` saw: case -> what became of it. Each is run once."""
+    """The results of each rank of one of `programs/`: case -> result. Each is run once."""
     done: dict[Any, list[dict[str, Any]]] = {}
 
     def run(program: str, mode: str, ranks: int = 1) -> list[dict[str, Any]]:
@@ -47,11 +47,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[st
 
 
 def as_without(case: dict[str, Any], *devices: str) -> bool:
-    """Whether training was bit by bit that of the model without device_map, of which nothing but `devices` is left."""
+    """Whether training was bitwise equal to that without device_map, and only `devices` are left of the map."""
     return case.get("equal") is True and case.get("left", case.get("devices")) == list(devices)
 
 
-def test_without_the_guard_training_dies_in_the_first_forward_pass(seen: Any) -> None:
+def test_without_the_guard_the_first_forward_pass_fails(seen: Any) -> None:
     (found,) = seen("device_map", "off")
     for case in ("eight devices", "embedding", "zero-3"):
         assert found[case]["error"].startswith(f"RuntimeError: {DEVICES}")
@@ -60,7 +60,7 @@ def test_without_the_guard_training_dies_in_the_first_forward_pass(seen: Any) ->
     assert "You can't move a model that has some modules offloaded" in found["cpu"]["error"]
 
 
-@pytest.mark.parametrize("case", ["eight devices", "names", "torch.device", "peft", "trainer that does not look"])
+@pytest.mark.parametrize("case", ["eight devices", "names", "torch.device", "peft", "trainer without a check"])
 def test_several_devices_are_one_clear_error(seen: Any, case: str) -> None:
     (found,) = seen("device_map", "error")
     lines = found[case]["error"].splitlines()
@@ -74,14 +74,14 @@ def test_several_devices_are_one_clear_error(seen: Any, case: str) -> None:
     assert "without device_map" in lines[-1]
 
 
-def test_the_trainer_looks_for_the_map_itself(seen: Any) -> None:
+def test_the_trainer_has_its_own_check(seen: Any) -> None:
     (found,) = seen("device_map", "error")
     assert found["trainer"]["error"].startswith("ValueError: You can't train a model that has been loaded with")
 
 
 @pytest.mark.parametrize("case", ["cpu", "disk"])
 @pytest.mark.parametrize("mode", ["error", "repair"])
-def test_what_is_offloaded_is_refused(seen: Any, case: str, mode: str) -> None:
+def test_offloaded_models_are_refused(seen: Any, case: str, mode: str) -> None:
     (found,) = seen("device_map", mode)
     assert found[case]["error"].startswith(OFFLOADED)
     assert "\n  lm_head\n" in found[case]["error"]
@@ -104,42 +104,44 @@ def test_hooks_of_one_other_device_are_an_error(seen: Any) -> None:
         "map without hooks",
     ],
 )
-def test_what_trains_as_it_should_passes_without_a_word(seen: Any, case: str) -> None:
+def test_models_that_train_correctly_pass_silently(seen: Any, case: str) -> None:
     (found,) = seen("device_map", "error")
     assert found[case].get("equal") is True, found[case]
     assert found[case]["said"] == []
 
 
 @pytest.mark.parametrize("case", ["stage 0", "stage 1", "stage 2", "stage 3", "tied", "peft", "trainer"])
-def test_repaired_it_trains_as_one_loaded_without_device_map(seen: Any, case: str) -> None:
+def test_a_repaired_model_trains_like_one_without_device_map(seen: Any, case: str) -> None:
     (found,) = seen("device_map", "repair")
     assert as_without(found[case], "cuda:0"), found[case]
     (said,) = found[case]["said"]
     assert said.startswith(REPAIRED)
 
 
-def test_a_hook_that_device_map_has_not_made_is_not_lost(seen: Any) -> None:
+def test_a_hook_that_device_map_did_not_create_is_kept(seen: Any) -> None:
     (found,) = seen("device_map", "repair")
-    assert "GuardError: DSFIX_DEVICE_MAP=repair: model.layers.3 has a hook" in found["another hook"]["error"]
+    assert (
+        "GuardError: DSFIX_DEVICE_MAP=repair: model.layers.3 has an accelerate hook" in found["another hook"]["error"]
+    )
     elsewhere = found["a hook elsewhere"]
     assert elsewhere["equal"] is True
     assert elsewhere["left"] == ["_hf_hook", "_old_forward", "cuda:0", "forward"]
 
 
-def test_where_nothing_is_wrong_nothing_is_repaired(seen: Any) -> None:
+def test_a_correct_model_is_not_repaired(seen: Any) -> None:
     (found,) = seen("device_map", "repair")
     assert as_without(found["nothing to repair"], "cuda:0")
     assert found["nothing to repair"]["said"] == []
 
 
-def test_the_device_is_each_ranks_own(seen: Any) -> None:
+def test_each_rank_has_its_own_device(seen: Any) -> None:
     for rank, found in enumerate(seen("device_map", "error", ranks=2)):
         assert found["hooks of another rank's device"]["error"].startswith(f"{SEVERAL}{rank}, ")
         assert found["own device"]["equal"]
         assert found["own device"]["said"] == []
-        # the map of all ranks names the first one's device: the engine moves the model
+        # all ranks map to the device of rank 0: the engine moves the model
         assert found["another rank's device"]["equal"]
-        warned = [said for said in found["another rank's device"]["said"] if "takes memory on both" in said]
+        warned = [said for said in found["another rank's device"]["said"] if "uses memory on both" in said]
         assert len(warned) == rank
 
 
@@ -155,21 +157,21 @@ def test_ddp_without_the_guard(seen: Any) -> None:
         assert "input module parameters locate in" in found["unwatched, offloaded"]["error"]
 
 
-def test_ddp_is_stopped_where_the_model_is_not_on_the_device_that_it_is_given(seen: Any) -> None:
+def test_ddp_is_stopped_if_the_model_is_not_on_its_device(seen: Any) -> None:
     for rank, found in enumerate(seen("ddp", "error", ranks=2)):
         for case in ("device_ids", "subclass", "another device"):
-            assert found[case]["error"].startswith(f"{SEVERAL}{rank}, which DistributedDataParallel is given")
+            assert found[case]["error"].startswith(f"{SEVERAL}{rank}, which was passed to DistributedDataParallel")
         assert found["offloaded"]["error"].startswith(OFFLOADED)
 
 
-def test_ddp_over_several_devices_of_each_process_passes(seen: Any) -> None:
+def test_ddp_over_separate_devices_per_process_passes(seen: Any) -> None:
     for rank, found in enumerate(seen("ddp", "error", ranks=2)):
         assert as_without(found["devices of its own"], f"cuda:{rank}", f"cuda:{rank + 2}")
         assert as_without(found["this device"], f"cuda:{rank}")
         assert as_without(found["no map"], f"cuda:{rank}")
         assert found["devices of its own"]["said"] == found["this device"]["said"] == found["no map"]["said"] == []
         (said,) = found["too few devices"]["said"]
-        assert "too few of them" in said
+        assert "too few for each" in said
 
 
 def test_ddp_repaired(seen: Any) -> None:
@@ -180,7 +182,7 @@ def test_ddp_repaired(seen: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["error", "repair"])
-def test_ddp_stays_the_class_that_it_is(seen: Any, mode: str) -> None:
+def test_ddp_stays_the_same_class(seen: Any, mode: str) -> None:
     for found in seen("ddp", mode, ranks=2):
         name = "DistributedDataParallel.__init__"
         assert found["the class"] == {"pickled": True, "first": ["module", "device_ids"], "name": name}

@@ -1,4 +1,4 @@
-"""All ranks alike: real DeepSpeed on 2, 4 and 8 ranks; and the comparison itself through torch's own store."""
+"""The rank check with real DeepSpeed on 2, 4 and 8 ranks, and the comparison alone through torch's store."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from dsfix.guards.statement import Statement
 torch = pytest.importorskip("torch")
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 PROGRAM = Path(__file__).parent / "programs" / "ranks.py"
-UNALIKE = "RankError: the ranks of this job are not alike"
-SKIPPED = "frozen_parameters_decayed"  # applies on all releases that these tests are run on
+DIFFER = "RankError: the ranks of this job differ"
+SKIPPED = "frozen_parameters_decayed"  # applies to all releases that these tests run on
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
-    """Runs the program; what each rank saw."""
+    """Runs the program and returns the result of each rank."""
 
     def run(*kinds: str, limit: float = 0, **variables: str) -> list[dict[str, Any]]:
         result = tmp_path / "result"
@@ -59,19 +59,19 @@ def other(tmp_path: Path) -> str:
 
 
 @needs_deepspeed
-def test_ranks_that_are_alike_train(job: Any) -> None:
+def test_equal_ranks_train(job: Any) -> None:
     seen = job("alike", "alike", "alike", "alike")
     assert [(each["error"], each["trained"]) for each in seen] == [("", True)] * 4
 
 
 @needs_deepspeed
-def test_a_difference_is_one_error_on_all_ranks_that_names_the_rank(job: Any, other: str) -> None:
+def test_a_difference_is_the_same_error_on_all_ranks(job: Any, other: str) -> None:
     kinds = ["alike"] * 8
     kinds[3], kinds[5] = "other", f"skip={SKIPPED}"
     seen = job(*kinds, OTHER_DSFIX=other)
     assert len({each["error"] for each in seen}) == 1
     first, *lines = seen[0]["error"].splitlines()
-    assert first.startswith(UNALIKE)
+    assert first.startswith(DIFFER)
     host = os.uname().nodename
     assert lines[:-1] == [
         f"  rank 3 ({host}): dsfix 0.0.9, elsewhere {dsfix.__version__}",
@@ -82,7 +82,7 @@ def test_a_difference_is_one_error_on_all_ranks_that_names_the_rank(job: Any, ot
 
 
 @needs_deepspeed
-def test_switched_off_a_difference_passes(job: Any) -> None:
+def test_a_difference_passes_with_the_check_disabled(job: Any) -> None:
     seen = job("alike", f"skip={SKIPPED}", DSFIX_RANK_CHECK="0")
     assert [(each["error"], each["trained"]) for each in seen] == [("", True)] * 2
 
@@ -93,7 +93,7 @@ def test_a_rank_without_dsfix_is_named_after_the_time_limit(job: Any) -> None:
         pytest.skip("this release cannot be imported without dsfix")
     seen = job("alike", "without", "alike", limit=6)
     for each in (seen[0], seen[2]):
-        assert each["error"].startswith("RankError: no sign of rank 1 for 6 s: without dsfix"), each
+        assert each["error"].startswith("RankError: no answer from rank 1 in 6 s: without dsfix"), each
     assert not any(each and each["trained"] for each in seen)
 
 
@@ -102,8 +102,8 @@ def statement(version: str = "0.1.0", **outcomes: str) -> Statement:
 
 
 @pytest.fixture
-def meet(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """The verdict on each rank, which are threads here, of one store; None is a rank that does not come."""
+def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """The verdicts of ranks that are threads with one store; None is a missing rank."""
     monkeypatch.setattr(rank_check, "PATIENCE", timedelta(seconds=1))
 
     store = torch.distributed.HashStore()
@@ -114,7 +114,7 @@ def meet(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
         def one(rank: int, mine: Statement) -> None:
             prefixed = torch.distributed.PrefixStore("dsfix", store)
-            verdicts[rank] = rank_check.Meeting(prefixed, rank, len(statements)).verdict(mine)
+            verdicts[rank] = rank_check.Comparison(prefixed, rank, len(statements)).verdict(mine)
 
         threads = [threading.Thread(target=one, args=(rank, mine)) for rank, mine in enumerate(statements) if mine]
         for thread in threads:
@@ -126,56 +126,56 @@ def meet(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     return run
 
 
-def test_the_verdict_is_the_same_everywhere(meet: Any) -> None:
-    assert meet(*[statement(a="applied")] * 32) == [""] * 32
-    (verdict,) = set(meet(*[statement(a="applied")] * 30, statement(a="failed"), statement("0.2.0", a="applied")))
+def test_the_verdict_is_the_same_everywhere(compare: Any) -> None:
+    assert compare(*[statement(a="applied")] * 32) == [""] * 32
+    (verdict,) = set(compare(*[statement(a="applied")] * 30, statement(a="failed"), statement("0.2.0", a="applied")))
     assert "rank 30 " in verdict
     assert "rank 31 " in verdict
 
 
-def test_digests_that_differ_are_no_difference_by_themselves(meet: Any) -> None:
-    assert meet(statement(a="applied"), statement(a="pending"), statement(a="already-fixed")) == [""] * 3
+def test_different_digests_alone_are_no_difference(compare: Any) -> None:
+    assert compare(statement(a="applied"), statement(a="pending"), statement(a="already-fixed")) == [""] * 3
 
 
-def test_the_log_says_early_who_is_missing_and_the_error_says_what_else(
-    meet: Any, monkeypatch: pytest.MonkeyPatch
+def test_the_log_names_missing_ranks_early_and_the_error_names_all_differences(
+    compare: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(log, "warn", said.append)
-    (verdict,) = set(meet(statement(), statement("0.2.0"), None, None, None, statement(), None, limit=2))
-    assert said == ["no sign of ranks 2-4, 6: late, or without dsfix; waiting for 2 s"]
+    (verdict,) = set(compare(statement(), statement("0.2.0"), None, None, None, statement(), None, limit=2))
+    assert said == ["no answer from ranks 2-4, 6: late, or without dsfix; waiting for 2 s"]
     assert "rank 1 " in verdict
-    assert "no sign of ranks 2-4, 6 for 2 s" in verdict
-    (verdict,) = set(meet(None, statement(), statement(), limit=2))
-    assert verdict.startswith("no sign of rank 0 for 2 s")
+    assert "no answer from ranks 2-4, 6 in 2 s" in verdict
+    (verdict,) = set(compare(None, statement(), statement(), limit=2))
+    assert verdict.startswith("no answer from rank 0 in 2 s")
 
 
-def test_a_store_that_an_earlier_try_has_used(meet: Any) -> None:
-    """torch's elastic agent keeps one for all tries."""
-    alike, other = statement(a="applied"), statement(a="failed")
+def test_a_store_used_by_an_earlier_attempt(compare: Any) -> None:
+    """torch's elastic agent keeps one store for all attempts."""
+    usual, other = statement(a="applied"), statement(a="failed")
     for _ in range(2):
-        assert meet(alike, alike) == ["", ""]
-        (verdict,) = set(meet(alike, other))
+        assert compare(usual, usual) == ["", ""]
+        (verdict,) = set(compare(usual, other))
         assert "rank 1 " in verdict
 
 
-def test_a_rank_that_meets_an_earlier_try_before_rank_0_comes() -> None:
+def test_a_rank_that_sees_an_earlier_attempt_before_rank_0_starts() -> None:
     store = torch.distributed.HashStore()
-    alike, other = statement(a="applied"), statement(a="failed")
+    usual, other = statement(a="applied"), statement(a="failed")
     verdicts: dict[int, str] = {}
 
     def one(rank: int, mine: Statement) -> None:
-        verdicts[rank] = rank_check.Meeting(store, rank, 2).verdict(mine)
+        verdicts[rank] = rank_check.Comparison(store, rank, 2).verdict(mine)
 
-    first = [threading.Thread(target=one, args=(rank, alike)) for rank in (0, 1)]
+    first = [threading.Thread(target=one, args=(rank, usual)) for rank in (0, 1)]
     for thread in first:
         thread.start()
     for thread in first:
         thread.join()
     token = store.get("0").decode().split()[0]
-    again = [threading.Thread(target=one, args=(rank, mine)) for rank, mine in ((1, other), (0, alike))]
+    again = [threading.Thread(target=one, args=(rank, mine)) for rank, mine in ((1, other), (0, usual))]
     again[0].start()
-    store.wait([f"{token}/{other.digest}"], timedelta(seconds=60))  # rank 1 has answered the rank 0 of the first try
+    store.wait([f"{token}/{other.digest}"], timedelta(seconds=60))  # rank 1 has answered rank 0 of the first attempt
     again[1].start()
     for thread in again:
         thread.join()

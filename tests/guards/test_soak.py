@@ -14,16 +14,16 @@ import pytest
 SOAK = Path(__file__).parents[2] / "bench" / "soak"
 
 pytestmark = pytest.mark.skipif(
-    find_spec("deepspeed") is None or metadata.version("deepspeed") != "0.18.9", reason="one release is enough"
+    find_spec("deepspeed") is None or metadata.version("deepspeed") != "0.18.9", reason="runs on one release only"
 )
 
 
 @pytest.mark.parametrize(
     ("part", "size"), [("steps", "--steps=600"), ("kills", "--kills=5"), ("threads", "--rounds=2")]
 )
-def test_it_holds(part: str, size: str) -> None:
+def test_soak(part: str, size: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
-    if "DSFIX_CACHE" in os.environ:  # the emulated device is there
+    if "DSFIX_CACHE" in os.environ:  # contains the emulated device
         env["DSFIX_CACHE"] = os.environ["DSFIX_CACHE"]
     command = [sys.executable, str(SOAK), "--only", part, size]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900, check=False)

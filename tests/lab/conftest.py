@@ -1,4 +1,4 @@
-"""Everything that imports torch runs in processes of its own: the emulated device has to be loaded first."""
+"""Everything that imports torch runs in separate processes, because the emulated device must be loaded first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run Python source in a fresh process that can import dsfix."""
+    """Runs Python source in a fresh process that can import dsfix."""
 
     def run(source: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -31,7 +31,7 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture(scope="session")
 def answer(python: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., Any]:
-    """The JSON that Python source, run in a fresh process, prints as its last line."""
+    """Runs Python source in a fresh process and parses the JSON in its last line."""
 
     def run(source: str, *arguments: str, **variables: str) -> Any:
         done = python(source, *arguments, **variables)
@@ -43,7 +43,7 @@ def answer(python: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[
 
 @pytest.fixture(scope="session")
 def emulated() -> None:
-    """Skip where the emulated device cannot be had; builds it where it can."""
+    """Builds the emulated device; skips if that is not possible."""
     from dsfix.lab.cuda.compiling import library
     from dsfix.lab.errors import LabUnavailable
 

@@ -53,8 +53,12 @@ def test_torch_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("version", "gpu", "sentence"),
     [
-        ("2.3.1+cpu", None, r"^the emulated CUDA device supports torch 2\.13; here is 2\.3\.1\+cpu$"),
-        ("2.13.0+cu126", "12.6", r"^torch 2\.13\.0\+cu126 is built for GPUs and cannot be taken over: use a GPU"),
+        ("2.3.1+cpu", None, r"^the emulated CUDA device supports torch 2\.13, found 2\.3\.1\+cpu$"),
+        (
+            "2.13.0+cu126",
+            "12.6",
+            r"^torch 2\.13\.0\+cu126 is built for GPUs, so the emulated CUDA device cannot be used: use a GPU",
+        ),
     ],
 )
 def test_torch_is_another(
@@ -81,13 +85,13 @@ def test_version_file_is_read_without_import(tmp_path: Path, monkeypatch: pytest
 def test_machine_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
-    with pytest.raises(LabUnavailable, match=r"^the emulated CUDA device runs on Linux x86-64; here is Darwin arm64$"):
+    with pytest.raises(LabUnavailable, match=r"^the emulated CUDA device requires Linux x86-64, this is Darwin arm64$"):
         compiling.supported_torch()
 
 
 def test_torch_is_imported_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", sys)
-    with pytest.raises(LabUnavailable, match="torch is imported already"):
+    with pytest.raises(LabUnavailable, match="torch is already imported"):
         cuda.load()
 
 
@@ -96,13 +100,13 @@ class TestBuilding:
     def test_compiler_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("CXX", raising=False)
         monkeypatch.setenv("PATH", "")
-        with pytest.raises(LabUnavailable, match=r"device needs a C\+\+ compiler: g\+\+ is not found$"):
+        with pytest.raises(LabUnavailable, match=r"device needs a C\+\+ compiler: g\+\+ not found$"):
             compiling.library()
 
     def test_python_headers_are_missing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CXX", compiler(tmp_path, "#!/bin/sh\n"))
         monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-        with pytest.raises(LabUnavailable, match=r"needs Python's headers: .*Python\.h is not there$"):
+        with pytest.raises(LabUnavailable, match=r"needs Python's headers: .*Python\.h not found$"):
             compiling.library()
 
     def test_compiler_fails_and_leaves_nothing(

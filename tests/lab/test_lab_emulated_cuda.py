@@ -1,4 +1,4 @@
-"""What the emulated device does, seen from one process that answers all questions."""
+"""The behaviour of the emulated device, observed in one process."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_streams_generators_files_and_types(seen: Any) -> None:
     }
 
 
-def test_torch_imported_first_is_one_sentence(emulated: None, answer: Callable[..., Any]) -> None:
+def test_torch_imported_first_is_an_error(emulated: None, answer: Callable[..., Any]) -> None:
     source = """
 import json, torch
 from dsfix.lab import LabUnavailable, use_cuda
@@ -186,5 +186,5 @@ try:
 except LabUnavailable as error:
     print(json.dumps(str(error)))
 """
-    expected = "torch is imported already, and the emulated CUDA device has to be loaded before it"
+    expected = "torch is already imported; the emulated CUDA device must be loaded before it"
     assert answer(source) == expected

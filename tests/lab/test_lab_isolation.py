@@ -1,4 +1,4 @@
-"""What of the caller's environment reaches a reproduction."""
+"""Which parts of the caller's environment reach a reproduction."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_what_a_job_or_its_user_has_set_stays_out(tmp_path: Path) -> None:
+def test_variables_of_jobs_and_users_are_dropped(tmp_path: Path) -> None:
     kept = isolated(tmp_path)
     own = {"TORCH_EXTENSIONS_DIR"}
     assert (LAUNCHERS.keys() | ELSEWHERE.keys() | SWITCHES.keys()) & kept.keys() <= own
@@ -64,12 +64,12 @@ def test_what_a_job_or_its_user_has_set_stays_out(tmp_path: Path) -> None:
     assert kept["OMP_NUM_THREADS"] == "1"
 
 
-def test_what_the_machine_needs_stays(tmp_path: Path) -> None:
+def test_variables_that_the_machine_needs_are_kept(tmp_path: Path) -> None:
     kept = isolated(tmp_path)
     assert {name: kept[name] for name in (*NEEDED, "PATH")} == {**NEEDED, "PATH": os.environ["PATH"]}
 
 
-def test_writable_places_are_below_the_scratch_directory(tmp_path: Path) -> None:
+def test_writable_directories_are_below_the_scratch_directory(tmp_path: Path) -> None:
     kept = isolated(tmp_path)
     for name in ("HOME", "TMPDIR", "NUMBA_CACHE_DIR"):
         assert tmp_path in Path(kept[name]).parents
@@ -77,7 +77,7 @@ def test_writable_places_are_below_the_scratch_directory(tmp_path: Path) -> None
         assert Path(kept[name]).is_dir()
 
 
-def test_own_cache_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_dsfix_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DSFIX_CACHE", raising=False)
     assert isolated(tmp_path)["DSFIX_CACHE"] == "/caches/dsfix"
     monkeypatch.chdir(tmp_path)
@@ -85,12 +85,12 @@ def test_own_cache_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert isolated(tmp_path)["DSFIX_CACHE"] == str(tmp_path / "cache")
 
 
-def test_operators_are_compiled_elsewhere_where_the_cache_is_read_only(
+def test_with_a_read_only_cache_operators_are_compiled_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path))
     assert "TORCH_EXTENSIONS_DIR" not in isolated(tmp_path)
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # the superuser may write everywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
     assert tmp_path in Path(isolated(tmp_path)["TORCH_EXTENSIONS_DIR"]).parents
 
 
@@ -107,7 +107,7 @@ def test_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_relative_paths_and_user_packages_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     user = tmp_path / "user"
     packages = user / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    for path in (packages / "one_of_the_user.py", tmp_path / "relative" / "one_beside.py", tmp_path / "here.py"):
+    for path in (packages / "one_of_the_user.py", tmp_path / "relative" / "one_relative.py", tmp_path / "here.py"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     monkeypatch.chdir(tmp_path)
@@ -115,14 +115,14 @@ def test_relative_paths_and_user_packages_are_found(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(site, "USER_BASE", str(user))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    found = origins(scratch, "one_of_the_user", "one_beside", "here")
-    assert found["one_beside"] == str(tmp_path / "relative" / "one_beside.py")
+    found = origins(scratch, "one_of_the_user", "one_relative", "here")
+    assert found["one_relative"] == str(tmp_path / "relative" / "one_relative.py")
     assert found["here"] is None  # only in the current directory
-    if sys.prefix == sys.base_prefix:  # a virtual environment has no packages of the user
+    if sys.prefix == sys.base_prefix:  # a virtual environment has no user site
         assert found["one_of_the_user"] == str(packages / "one_of_the_user.py")
 
 
-def test_a_directory_that_comes_first_and_patches_that_stay_out(
+def test_the_first_path_and_disabled_patches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

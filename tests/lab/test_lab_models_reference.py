@@ -98,12 +98,12 @@ def test_largest_difference(seen: Any) -> None:
         "text": "x differs by 0.5 (relative 0.25)",
         "nan": "y",
         "names": "names differ: ['y']",
-        "shapes": "y has shape (2,), expected is (1,)",
+        "shapes": "y has shape (2,), expected (1,)",
     }
 
 
 def test_wrong_arguments(seen: Any) -> None:
     assert seen["wrong"] == [
-        "checkpointing is None, 'reentrant' or 'non-reentrant', not 'yes'",
-        "optimizer is one of Adam, AdamW, SGD, not 'Lion'",
+        "checkpointing must be None, 'reentrant' or 'non-reentrant', got 'yes'",
+        "optimizer must be one of Adam, AdamW, SGD, got 'Lion'",
     ]

@@ -15,7 +15,7 @@ from dsfix.lab.launcher import launch
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the rank launcher runs on Linux")
 
 FOREVER = "import signal\nwhile True: signal.pause()"
-# a rank and its child each write a byte into a FIFO and keep it open for as long as they live
+# a rank and its child each write a byte into a FIFO and keep it open until they die
 FAMILY = """
 import os, signal, subprocess, sys
 open_end = os.open(sys.argv[1], os.O_WRONLY)
@@ -39,7 +39,7 @@ def rank(source: str) -> list[str]:
 
 
 class Fifo:
-    """Tells when all its writers are there, and when all are dead."""
+    """Shows when all its writers have started, and when all are dead."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -47,7 +47,7 @@ class Fifo:
         self.end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
     def read(self, count: int) -> bytes:
-        """`count` bytes, fewer where all writers are dead."""
+        """`count` bytes, or fewer if all writers are dead."""
         data = b""
         while len(data) < count:
             assert select.select([self.end], [], [], 30)[0], "writers neither write nor die"
@@ -84,7 +84,7 @@ def test_a_failed_rank_ends_the_others() -> None:
     assert results[0].seconds < 50
 
 
-def test_a_crashed_rank_says_by_which_signal() -> None:
+def test_a_crashed_rank_reports_its_signal() -> None:
     [result] = launch(rank("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"), ranks=1, timeout=30)
     assert (result.returncode, result.timed_out) == (-signal.SIGSEGV, False)
 
@@ -108,13 +108,13 @@ def test_program_is_missing() -> None:
 
 
 def test_children_of_a_finished_rank_are_ended(fifo: Fifo, tmp_path: Path) -> None:
-    # the rank ends once the test has seen it and its child
+    # the rank ends after the test has seen it and its child
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     command = [sys.executable, "-c", LAUNCHER, FAMILY, fifo.path, str(gate)]
     process = subprocess.Popen(command)
     assert fifo.read(4) == b"xxxx"
-    gate_end = os.open(gate, os.O_RDWR)  # stays open: a rank may come to it late
+    gate_end = os.open(gate, os.O_RDWR)  # stays open: a rank may open its end late
     os.write(gate_end, b"xx")
     assert fifo.all_dead()
     assert process.wait(timeout=30) == 0

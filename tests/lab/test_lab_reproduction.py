@@ -1,4 +1,4 @@
-"""The runner, with a catalogue of its own: the installed dsfix with other patches."""
+"""Running reproductions with another catalogue: the installed dsfix with other patches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATCHES = {
     "missing_name": (BUG, ""),
     "off_by_default": (BUG, "default=False"),
     "needs_gpus": ("raise CannotTell('needs two GPUs')", ""),
-    "raises": ("raise RuntimeError('another fault')", ""),
+    "raises": ("raise RuntimeError('another bug')", ""),
     "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", ""),
     "hangs": ("signal.pause()", ""),
     "one_rank_sees_it": ("raise BugPresent('seen on rank 1') if lab.rank == 1 else RuntimeError('no peer')", "ranks=2"),
@@ -72,7 +72,7 @@ def test_cannot_tell(sight: Callable[..., tuple[str, str]]) -> None:
 def test_another_exception_is_an_error(sight: Callable[..., tuple[str, str]]) -> None:
     outcome, detail = sight("raises")
     assert outcome == "error"
-    assert detail.splitlines()[0] == "RuntimeError: another fault"
+    assert detail.splitlines()[0] == "RuntimeError: another bug"
     assert "in reproduce" in detail
 
 
@@ -83,14 +83,14 @@ def test_crash_is_an_error(sight: Callable[..., tuple[str, str]]) -> None:
 
 def test_time_limit(sight: Callable[..., tuple[str, str]]) -> None:
     outcome, detail = sight("hangs", timeout=2.0)
-    assert (outcome, detail.splitlines()[0]) == ("timeout", "no end after 2 s: rank 0 was still running")
+    assert (outcome, detail.splitlines()[0]) == ("timeout", "timed out after 2 s: rank 0 was still running")
 
 
-def test_the_rank_that_sees_the_bug_counts(sight: Callable[..., tuple[str, str]]) -> None:
+def test_the_rank_that_sees_the_bug_decides(sight: Callable[..., tuple[str, str]]) -> None:
     assert sight("one_rank_sees_it") == ("bug", "seen on rank 1")
 
 
-def test_the_rank_that_fails_counts_not_the_one_that_waits(sight: Callable[..., tuple[str, str]]) -> None:
+def test_the_rank_that_fails_decides_not_the_one_that_waits(sight: Callable[..., tuple[str, str]]) -> None:
     outcome, detail = sight("one_rank_waits")
     assert (outcome, detail.splitlines()[0]) == ("error", "rank 1 ended with exit status 3")
 

@@ -11,7 +11,7 @@ import pytest
 from dsfix.lab import Lab, launch
 from dsfix.patch import CannotTell
 
-# ZeRO-3 with accumulation, clipping and an offloaded optimizer; the result against plain PyTorch on the global batch
+# ZeRO-3 with accumulation, clipping and an offloaded optimizer, compared with plain PyTorch on the global batch
 TRAIN = """
 import json, os, sys
 from dsfix.lab import Lab
@@ -47,7 +47,7 @@ with Lab(sys.argv[1]) as lab:
 
 @pytest.fixture(scope="module", params=[1, 2])
 def results(request: pytest.FixtureRequest, emulated: None, has_deepspeed: None) -> Any:
-    """What each rank says, by kind of device."""
+    """The results of all ranks, by kind of device."""
 
     def run(device: str) -> list[Any]:
         command = [sys.executable, "-c", TRAIN, device]
@@ -59,17 +59,17 @@ def results(request: pytest.FixtureRequest, emulated: None, has_deepspeed: None)
 
 
 def test_each_rank_has_its_device(results: Any) -> None:
-    for rank, said in enumerate(results["cuda"]):
-        assert (said["device"], said["emulated"], said["accelerator"]) == (f"cuda:{rank}", True, "cuda")
-    for said in results["cpu"]:
-        assert (said["device"], said["emulated"], said["accelerator"]) == ("cpu", False, "cpu")
+    for rank, result in enumerate(results["cuda"]):
+        assert (result["device"], result["emulated"], result["accelerator"]) == (f"cuda:{rank}", True, "cuda")
+    for result in results["cpu"]:
+        assert (result["device"], result["emulated"], result["accelerator"]) == ("cpu", False, "cpu")
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_training_equals_the_reference(results: Any, device: str) -> None:
-    for said in results[device]:
-        assert said["norms"] == pytest.approx(said["expected_norms"], rel=1e-4)
-        assert said["difference"] < 1e-4 < said["moved"]
+    for result in results[device]:
+        assert result["norms"] == pytest.approx(result["expected_norms"], rel=1e-4)
+        assert result["difference"] < 1e-4 < result["moved"]
 
 
 def test_emulated_device_equals_the_cpu_accelerator(results: Any) -> None:
@@ -89,9 +89,11 @@ print(json.dumps([name for name in ("torch", "deepspeed", "numpy") if name in sy
     assert answer(source) == []
 
 
-def test_models_and_reference_load_the_device_first(emulated: None, has_torch: None, answer: Callable[..., Any]) -> None:
+def test_models_and_reference_load_the_device_first(
+    emulated: None, has_torch: None, answer: Callable[..., Any]
+) -> None:
     source = """
-import json, sys
+import json
 from dsfix.lab import Lab
 with Lab("cuda") as lab:
     model = lab.models.MLP().to(lab.device)
@@ -140,7 +142,7 @@ def test_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
     lab = Lab()
     lab.require_ranks(1)
-    with pytest.raises(CannotTell, match=r"^needs 2 ranks, here are 1$"):
+    with pytest.raises(CannotTell, match=r"^needs 2 ranks, found 1$"):
         lab.require_ranks(2)
 
 
@@ -160,5 +162,5 @@ def test_ranks_share_their_scratch_directory() -> None:
 
 
 def test_device_is_checked() -> None:
-    with pytest.raises(ValueError, match="'cuda' or 'cpu', not 'gpu'"):
+    with pytest.raises(ValueError, match="'cuda' or 'cpu', got 'gpu'"):
         Lab("gpu")

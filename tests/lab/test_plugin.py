@@ -1,4 +1,4 @@
-"""The worked example of a plug-in, as its user and as its author; and the tests of the page about plug-ins."""
+"""The plug-in example, as its user and as its author; and the tests shown in docs/plugins.md."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from types import SimpleNamespace
 info = engine.DeepSpeedEngine.get_batch_info
 numbers = SimpleNamespace(train_batch_size=lambda: 6, train_micro_batch_size_per_gpu=lambda: 2,
                           gradient_accumulation_steps=lambda: 3)
-told = info(numbers)
+result = info(numbers)
 dsfix.revert(PATCH_ID)
-print(json.dumps([told, [callable(each) for each in info(numbers)]]))
+print(json.dumps([result, [callable(each) for each in info(numbers)]]))
 """
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory, has_deepspeed: None) -> Path:
-    """A directory, for PYTHONPATH, in which the example's wheel is installed."""
+    """A directory for PYTHONPATH with the example installed."""
     directory = tmp_path_factory.mktemp("installed")
     source = directory / "source"
-    shutil.copytree(DOCS / "plugin-example", source)  # a build leaves files there
+    shutil.copytree(DOCS / "plugin-example", source)  # a build leaves files in the source
     command = ["uv", "pip", "install", "--python", sys.executable, "--no-deps", "--no-build-isolation"]
     target = directory / "target"
     subprocess.run([*command, "--target", str(target), str(source)], check=True, capture_output=True)
@@ -44,7 +44,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory, has_deepspeed: None) -> 
 
 @pytest.fixture(scope="module")
 def run(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Runs Python beside the plug-in."""
+    """Runs Python with the plug-in."""
     path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
     elsewhere = tmp_path_factory.mktemp("elsewhere")
 
@@ -67,14 +67,14 @@ def run(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
     return start
 
 
-def test_the_commands_know_it_and_it_cures(run: Callable[..., Any]) -> None:
+def test_the_commands_know_it_and_it_fixes_its_bug(run: Callable[..., Any]) -> None:
     listed = json.loads(run("-m", "dsfix", "list", "--json").stdout)
     [row] = [each for each in listed["patches"] if each["distribution"] == "dsfix-plugin-example"]
     assert (row["id"], row["outcome"]) == (PATCH_ID, "pending")
     assert "+            self.train_batch_size()," in run("-m", "dsfix", "diff", PATCH_ID).stdout.splitlines()
     verified = run("-m", "dsfix", "verify", PATCH_ID, "--json")
     assert verified.returncode == 0, verified.stderr
-    assert [each["state"] for each in json.loads(verified.stdout)["patches"]] == ["cured"]
+    assert [each["state"] for each in json.loads(verified.stdout)["patches"]] == ["fixed"]
     applied = run("-c", f"PATCH_ID = {PATCH_ID!r}\n{APPLY}")
     assert applied.returncode == 0, applied.stderr
     assert json.loads(applied.stdout.splitlines()[-1]) == [[6, 2, 3], [True, True, True]]
@@ -86,14 +86,14 @@ def _tested(run: Callable[..., Any], directory: Path, *options: str, **variables
     assert (directory / "found.xml").exists(), done.stdout + done.stderr
     found = {}
     for case in ElementTree.parse(directory / "found.xml").iter("testcase"):
-        told = next(iter(case), None)
-        text = "" if told is None else f"{told.get('message')}\n{told.text}"
-        found[str(case.get("name"))] = ("passed" if told is None else told.tag, text)
+        result = next(iter(case), None)
+        text = "" if result is None else f"{result.get('message')}\n{result.text}"
+        found[str(case.get("name"))] = ("passed" if result is None else result.tag, text)
     return found
 
 
 def _page(name: str, directory: Path) -> Path:
-    """Writes the files that docs/plugins.md shows below `name`; returns the directory that they are in."""
+    """Writes the files that docs/plugins.md shows below `name` to `directory`, and returns it."""
     blocks = re.findall(rf"```python\n# {name}/(\S+)\n(.*?)```", (DOCS / "plugins.md").read_text("utf-8"), re.S)
     for path, text in blocks:
         (directory / path).write_text(text, encoding="utf-8")
@@ -101,7 +101,7 @@ def _page(name: str, directory: Path) -> Path:
 
 
 def test_the_authors_tests_on_the_page(run: Callable[..., Any], tmp_path: Path) -> None:
-    """A sample of them; `python -m tox run -e plugin-example` runs all that the example has."""
+    """A sample; `python -m tox run -e plugin-example` runs all tests of the example."""
     directory = _page("plugin", tmp_path)
     only = f"{PATCH_ID},no_sync_incompatible"
     found = _tested(run, directory, "-k", "disabled_by or fixing or together", DSFIX_ONLY=only)
@@ -121,9 +121,9 @@ def test_the_fine_tuning_tests_on_the_page(run: Callable[..., Any], emulated: No
         "test_the_scale_moves_with_the_model": "passed",
     }, found
     module = directory / "finetune.py"
-    mistaken = module.read_text().replace('self.register_buffer("scale", ', "self.scale = (")
-    assert mistaken != module.read_text()
-    module.write_text(mistaken)
-    outcome, told = _tested(run, directory, "-k", "scale")["test_the_scale_moves_with_the_model"]
+    broken = module.read_text().replace('self.register_buffer("scale", ', "self.scale = (")
+    assert broken != module.read_text()
+    module.write_text(broken)
+    outcome, text = _tested(run, directory, "-k", "scale")["test_the_scale_moves_with_the_model"]
     assert outcome == "failure"
-    assert "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu" in told
+    assert "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu" in text

@@ -1,4 +1,4 @@
-"""The scripts under examples/, as they are and with `python -m dsfix run` in front."""
+"""The scripts under examples/, unchanged and below `python -m dsfix run`."""
 
 import os
 import subprocess
@@ -9,28 +9,28 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-SECONDS = 500  # of one job; on an idle machine it takes 10
+SECONDS = 500  # time limit of a job, which takes 10 on an idle machine
 TRAINS_WRONG = "0.18.2"
 
 
 class Ended:
-    """What a job that has ended said on either stream, and its exit status."""
+    """The output and exit status of a job."""
 
     def __init__(self, done):
-        self.status, self.said = done.returncode, done.stdout
+        self.status, self.output = done.returncode, done.stdout
 
     def ranks(self, verdict):
-        """How many ranks compared their weights with PyTorch's, and came to this verdict."""
-        return self.said.count(f", {verdict}: ")
+        """The number of ranks whose comparison with PyTorch had this verdict."""
+        return self.output.count(f", {verdict}: ")
 
     def trained_wrong(self):
-        """At least one rank says so: a launcher ends the others with the first that fails."""
+        """Whether at least one rank reports it: a launcher ends the others with the first that fails."""
         return self.ranks("WRONG") > 0 and self.ranks("right") == 0
 
 
 @pytest.fixture
 def start():
-    """Runs a command in examples/ to its end: `start(*command, with_dsfix=…, **variables)`."""
+    """Runs a command in examples/: `start(*command, with_dsfix=..., **variables)`."""
     assert metadata.version("deepspeed") == TRAINS_WRONG
 
     def start(*command, with_dsfix, **variables):

@@ -1,4 +1,4 @@
-"""Ray, and two hosts: the job trains wrong as it is, and right with dsfix."""
+"""Ray, and two hosts: the unchanged job trains incorrectly, and correctly with dsfix."""
 
 import os
 import shutil
@@ -8,23 +8,23 @@ import pytest
 
 
 def _namespaces():
-    """Why there are no two hosts on this machine, or None."""
+    """Why this machine cannot simulate two hosts, or None."""
     if shutil.which("ip") is None:
-        return "there is no program `ip`"
+        return "the program `ip` is missing"
     if os.geteuid() != 0:
         return "network namespaces need root"
     probe = f"dsfix-{os.getpid()}"
     made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
     if made.returncode:
-        return f"no network namespace can be made: {made.stderr.strip()}"
+        return f"cannot create a network namespace: {made.stderr.strip()}"
     subprocess.run(["ip", "netns", "del", probe], check=True)
     return None
 
 
 def test_ray(start):
-    as_it_is = start("python", "ray_train.py", with_dsfix=False)
-    assert as_it_is.status == 1
-    assert as_it_is.trained_wrong()
+    unpatched = start("python", "ray_train.py", with_dsfix=False)
+    assert unpatched.status == 1
+    assert unpatched.trained_wrong()
 
     below_run = start("python", "ray_train.py", with_dsfix=True)
     assert below_run.status == 0
@@ -39,9 +39,9 @@ def test_two_hosts(start):
     reason = _namespaces()
     if reason is not None:
         pytest.skip(reason)
-    as_it_is = start("sh", "two_hosts.sh", with_dsfix=False)
-    assert as_it_is.status != 0
-    assert as_it_is.trained_wrong()
+    unpatched = start("sh", "two_hosts.sh", with_dsfix=False)
+    assert unpatched.status != 0
+    assert unpatched.trained_wrong()
 
     below_run = start("sh", "two_hosts.sh", with_dsfix=True)
     assert below_run.status == 0

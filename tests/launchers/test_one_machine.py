@@ -1,4 +1,4 @@
-"""Launchers on one machine: the job dies or trains wrong as it is, and is right below `python -m dsfix run`."""
+"""Launchers on one machine: the job crashes or trains incorrectly, and is correct below `python -m dsfix run`."""
 
 import os
 import re
@@ -11,52 +11,52 @@ from dsfix.engine import registry
 
 @pytest.mark.parametrize("script", ["torchrun.sh", "accelerate.sh"])
 def test_two_ranks(start, script):
-    as_it_is = start("sh", script, with_dsfix=False)
-    assert as_it_is.status != 0
-    assert as_it_is.trained_wrong()
+    unpatched = start("sh", script, with_dsfix=False)
+    assert unpatched.status != 0
+    assert unpatched.trained_wrong()
 
     below_run = start("sh", script, with_dsfix=True)
     assert below_run.status == 0
     assert below_run.ranks("right") == 2
-    assert below_run.said.count("[dsfix] INFO") == 1
+    assert below_run.output.count("[dsfix] INFO") == 1
 
 
 def test_the_deepspeed_launcher(start):
-    """It imports DeepSpeed before any script, and that of 0.14.2 cannot be imported beside this torch."""
+    """It imports DeepSpeed before any script, and 0.14.2 cannot be imported with this torch."""
     release = Path(os.environ["DEEPSPEED_0_14_2"])
     paths = os.pathsep.join(filter(None, [str(release), os.environ.get("PYTHONPATH")]))
     variables = {"PYTHONPATH": paths, "LAUNCHER": str(release / "bin" / "deepspeed")}
-    as_it_is = start("sh", "deepspeed.sh", with_dsfix=False, **variables)
-    assert as_it_is.status != 0
+    unpatched = start("sh", "deepspeed.sh", with_dsfix=False, **variables)
+    assert unpatched.status != 0
     symptom = registry.catalogue()["torch_elastic_get_socket_with_port"].patch.symptom
-    assert re.search(symptom, as_it_is.said)
-    assert as_it_is.ranks("right") == 0
+    assert re.search(symptom, unpatched.output)
+    assert unpatched.ranks("right") == 0
 
     below_run = start("sh", "deepspeed.sh", with_dsfix=True, **variables)
     assert below_run.status == 0
-    assert below_run.said.count("deepspeed 0.14.2, right: ") == 2
+    assert below_run.output.count("deepspeed 0.14.2, right: ") == 2
 
 
-def test_a_worker_that_dies_and_is_started_again(start):
+def test_a_worker_that_dies_and_is_restarted(start):
     """torch's elastic agent."""
-    as_it_is = start("sh", "elastic.sh", with_dsfix=False)
-    assert as_it_is.status != 0
-    assert as_it_is.trained_wrong()
+    unpatched = start("sh", "elastic.sh", with_dsfix=False)
+    assert unpatched.status != 0
+    assert unpatched.trained_wrong()
 
     below_run = start("sh", "elastic.sh", with_dsfix=True)
     assert below_run.status == 0
-    assert below_run.said.count("rank 1 dies") == 1
-    assert below_run.said.count("restarts: 1") == 2
+    assert below_run.output.count("rank 1 dies") == 1
+    assert below_run.output.count("restarts: 1") == 2
     assert below_run.ranks("right") == 2
 
 
 def test_spawned_processes_and_their_dataloader_workers(start):
-    as_it_is = start("python", "processes.py", with_dsfix=False)
-    assert as_it_is.status == 1
-    assert as_it_is.trained_wrong()
-    assert "patches in force: rank [0] fork [0] spawn [0]" in as_it_is.said
+    unpatched = start("python", "processes.py", with_dsfix=False)
+    assert unpatched.status == 1
+    assert unpatched.trained_wrong()
+    assert "patches applied: rank [0] fork [0] spawn [0]" in unpatched.output
 
     below_run = start("python", "processes.py", with_dsfix=True)
     assert below_run.status == 0
     assert below_run.ranks("right") == 1
-    assert re.search(r"patches in force: rank \[([1-9]\d*)\] fork \[\1\] spawn \[\1\]", below_run.said)
+    assert re.search(r"patches applied: rank \[([1-9]\d*)\] fork \[\1\] spawn \[\1\]", below_run.output)

@@ -1,4 +1,4 @@
-"""A package index of its own: what the tests offer on it, on a port of this machine."""
+"""A local package index that serves what the tests add to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REQUIRES = "numpy\ntorch>=2.0.0\npydantic>=2.0.0\n\n[dev]\ntorch>=9\n"
 
 
 class PackageIndex:
-    """Serves a project page and its files; nothing is there until it is offered."""
+    """Serves a project page and its files; empty at first."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -34,7 +34,7 @@ class PackageIndex:
         self.links: list[dict[str, Any]] = []
 
     def offer(self, version: str, files: Mapping[str, str] | None = None, **link: Any) -> None:
-        """An sdist of that version; `files` beside its metadata; `link`: what the page says otherwise of it."""
+        """Add an sdist of that version. files: in addition to its metadata. link: attributes on the project page."""
         name = f"deepspeed-{version}"
         contents = {
             "deepspeed.egg-info/PKG-INFO": METADATA.format(version),
@@ -76,7 +76,7 @@ class PackageIndex:
 
 @pytest.fixture
 def package_index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
-    """An empty index, to which PIP_INDEX_URL leads."""
+    """An empty index, to which PIP_INDEX_URL points."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -103,6 +103,6 @@ def package_index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
 
 @pytest.fixture
 def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PIP_INDEX_URL leads to where nobody listens."""
+    """PIP_INDEX_URL points to a closed port."""
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")

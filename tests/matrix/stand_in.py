@@ -1,4 +1,4 @@
-"""A matrix of its own: the tools, with stand-in releases, patches and torch; what is run are real processes."""
+"""A stand-in matrix: the real tools and processes, with stand-in releases, patches and torch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reproduce(lab):
 
 
 class StandIn:
-    """`python -m matrix` in `root`, where dsfix lies: releases 1.0.0 to 1.4.0; 1.2.0 and 1.3.0 have every bug."""
+    """`python -m matrix` in `root`, which contains dsfix: releases 1.0.0 to 1.4.0; 1.2.0 and 1.3.0 have every bug."""
 
     releases = ("1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.4.0")
 

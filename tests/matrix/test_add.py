@@ -1,4 +1,4 @@
-"""A new release comes into the table with its facts, and every patch is told what became of it there."""
+"""A new release is added to the table with its facts, and every patch's verdict there is reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def following(how: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Copies of the table and of tox.ini, which the command changes, and a cache of its own."""
+    """Copies of the table and tox.ini, which the command changes, and an empty cache."""
     releases, environments = tmp_path / "releases.json", tmp_path / "tox.ini"
     releases.write_bytes(table.PATH.read_bytes())
     environments.write_bytes(toxini.PATH.read_bytes())
@@ -61,7 +61,7 @@ def test_a_new_release(checkout: Path, package_index: Any, capsys: pytest.Captur
     offer_table(package_index)
     package_index.offer(following(how))
     add.run(COMMAND)
-    told = capsys.readouterr().out
+    out = capsys.readouterr().out
     extended = table.load()
     assert extended.releases[-1] == table.Release(
         deepspeed=following(how),
@@ -71,32 +71,32 @@ def test_a_new_release(checkout: Path, package_index: Any, capsys: pytest.Captur
         environments=(next(iter(CURRENT.environments)),),
         sampled=True,
     )
-    # the last of a minor series is sampled for itself, any other newest one only for being the newest
+    # the last release of a minor series stays sampled; any other is sampled only while it is the newest
     assert extended.release(NEWEST.deepspeed).sampled == (how == "next series")
     assert extended.releases[:-2] == CURRENT.releases[:-1]
     text = (checkout / "tox.ini").read_text(encoding="utf-8")
     assert toxini.updated(text, extended) == text
     assert f",{following(how)}}}" in text
     for patch_id in registry.catalogue():
-        assert told.count(f"  {patch_id}: ") == 1
-    assert f"python -m tox run -e matrix -- --release {following(how)}\n" in told
+        assert out.count(f"  {patch_id}: ") == 1
+    assert f"python -m tox run -e matrix -- --release {following(how)}\n" in out
     add.run(COMMAND)
     assert capsys.readouterr().out == f"No release is newer than {following(how)}.\n"
 
 
-def test_a_release_that_its_environment_does_not_suit(
+def test_a_release_with_unmet_requirements(
     checkout: Path, package_index: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offer_table(package_index)
     package_index.offer("99.0.0", {"deepspeed.egg-info/requires.txt": "torch>=99\nnumpy\n"})
     add.run(COMMAND)
     first = next(iter(CURRENT.environments.values()))
-    assert f"it asks for torch >=99, and {first.name} has {first.torch}" in capsys.readouterr().out
+    assert f"requires torch >=99, but {first.name} has {first.torch}" in capsys.readouterr().out
 
 
-def test_an_index_that_lacks_what_the_table_has_is_not_believed(checkout: Path, package_index: Any) -> None:
+def test_an_index_that_lacks_known_releases_is_rejected(checkout: Path, package_index: Any) -> None:
     package_index.offer("0.14.2")
-    with pytest.raises(Complaint, match=f"does not offer deepspeed {NEWEST.deepspeed}, which the table has"):
+    with pytest.raises(Complaint, match=f"does not have deepspeed {NEWEST.deepspeed}, which is in the table"):
         add.run(COMMAND)
 
 
@@ -131,21 +131,21 @@ def test_an_index_that_fails_is_a_complaint_and_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("inside", "number", "hidden", "faults", "told", "work"),
+    ("inside", "number", "hidden", "faults", "expected", "work"),
     [
-        (True, "pending", "pending", (), "affected still", False),
+        (True, "pending", "pending", (), "still affected", False),
         (True, "pending", "pending", ("no f",), "drifted, no f: adapt its changes", True),
-        (True, "already-fixed", "already-fixed", (), "fixed there, why: end its range before 9.9.9", True),
-        (True, "drifted", "not-affected", (), "drifted, why: where the bug is gone, end its range before 9.9.9", True),
+        (True, "already-fixed", "already-fixed", (), "fixed, why: end its range before 9.9.9", True),
+        (True, "drifted", "not-affected", (), "drifted, why: if the bug is gone, end its range before 9.9.9", True),
         (False, "not-affected", "not-affected", (), "not affected", False),
         (False, "not-affected", "already-fixed", (), "not affected, the fix is in the source", False),
-        (False, "not-affected", "pending", (), "outside its range, and the bug is in the source", True),
+        (False, "not-affected", "pending", (), "outside its range, but the bug is in the source", True),
     ],
 )
-def test_what_became_of_a_patch(
-    inside: bool, number: str, hidden: str, faults: tuple[str, ...], told: str, work: bool
+def test_advice_on_a_patch(
+    inside: bool, number: str, hidden: str, faults: tuple[str, ...], expected: str, work: bool
 ) -> None:
     verdicts = Verdict(Outcome(number), "why"), Verdict(Outcome(hidden), "why")
     cell = source_proof.Judged("some_patch", "9.9.9", inside, *verdicts, faults, 0.0)
-    assert add.became(cell).startswith(told)
+    assert add.advice(cell).startswith(expected)
     assert bool(cell.mismatches()) == work

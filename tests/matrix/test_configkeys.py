@@ -1,4 +1,4 @@
-"""dsfix/check/keys.json says what the table's releases read."""
+"""dsfix/check/keys.json covers the table's releases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DeepSpeedConfig:
 """
 
 
-def test_it_is_about_the_releases_of_the_table_and_as_it_is_written() -> None:
+def test_it_covers_the_releases_of_the_table_and_is_formatted_as_written() -> None:
     releases = [each.deepspeed for each in table.load().releases]
     flat = {release: keys.flatten(keys.of_release(Version(release))) for release in releases}
     assert configkeys.PATH.read_text(encoding="utf-8") == configkeys.as_file(flat), "python -m tox run -e docs -- keys"
@@ -32,7 +32,7 @@ def source(root: Path, release: str, key: str) -> None:
     file.write_text(CONFIG.format(key), encoding="utf-8")
 
 
-def test_it_is_made_from_the_sources(tmp_path: Path) -> None:
+def test_it_is_generated_from_the_sources(tmp_path: Path) -> None:
     source(tmp_path, "1.0", "old")
     source(tmp_path, "1.1", "new")
     assert configkeys.generate(["1.0", "1.1"], lambda release: tmp_path / release) == (
@@ -43,7 +43,7 @@ def test_it_is_made_from_the_sources(tmp_path: Path) -> None:
     )
 
 
-def test_a_stale_file_is_told_and_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_file_is_reported_and_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configkeys, "PATH", tmp_path / "keys.json")
     monkeypatch.setattr(configkeys, "generate", lambda *_: "{}\n")
     assert configkeys.run(argparse.Namespace(check=True)) == 1

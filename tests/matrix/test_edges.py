@@ -1,4 +1,4 @@
-"""`python -m matrix edges`: which cells are run, and what they are compared with."""
+"""`python -m matrix edges`: which cells are run, and how they are compared with the record."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_edges_of_a_claim(affects: dict[str, str], expected: list[str]) -> None:
         ({"deepspeed": "<0.12", "torch": "<2"}, ["0.16.0"]),
     ],
 )
-def test_what_is_near_a_claim(affects: dict[str, str], expected: list[str]) -> None:
+def test_releases_near_a_claim(affects: dict[str, str], expected: list[str]) -> None:
     patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
     environment = Environment("here", "3.11", {"torch": "2.13.0"})
     assert edges.near(patch, environment, RELEASES) == expected
@@ -63,7 +63,7 @@ def test_what_is_near_a_claim(affects: dict[str, str], expected: list[str]) -> N
         ({"deepspeed": "==1.2.0"}, ["1.1.2", "1.2.0", "1.2.1", "1.4.0"]),
     ],
 )
-def test_what_is_run_anew_once_a_patch_has_changed(affects: dict[str, str], expected: list[str]) -> None:
+def test_what_is_run_again_after_a_patch_has_changed(affects: dict[str, str], expected: list[str]) -> None:
     releases = ("1.0.0", "1.1.0", "1.1.1", "1.1.2", "1.2.0", "1.2.1", "1.3.0", "1.3.1", "1.4.0")
     patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
     assert edges.required(patch, Environment("here", "3.11", {}), releases) == expected
@@ -81,16 +81,16 @@ def test_nothing_is_recorded(stand_in: StandIn) -> None:
     assert done.returncode == 0, done.stderr
     *cells, last = done.stdout.splitlines()
     assert sorted(cells) == [
-        "name_a on deepspeed 1.1.0: not affected: no bug, and the patch stays out",
-        "name_a on deepspeed 1.2.0: cured: the bug without the patch, none with it",
-        "name_a on deepspeed 1.3.0: cured: the bug without the patch, none with it",
-        "name_a on deepspeed 1.4.0: not affected: no bug, and the patch stays out",
+        "name_a on deepspeed 1.1.0: not affected: no bug, and the patch is not applied",
+        "name_a on deepspeed 1.2.0: fixed: the bug occurs without the patch and not with it",
+        "name_a on deepspeed 1.3.0: fixed: the bug occurs without the patch and not with it",
+        "name_a on deepspeed 1.4.0: not affected: no bug, and the patch is not applied",
     ]
     assert last.startswith("4 cells at the edges, 0 of them")
     assert not (stand_in.root / "matrix" / "proofs").exists()
 
 
-def test_only_the_last_affected_release_is_run_unless_the_whole_is_asked_for(stand_in: StandIn) -> None:
+def test_without_whole_only_the_last_affected_release_is_run(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     done = stand_in.matrix("edges")
     assert done.returncode == 0, done.stderr
@@ -115,7 +115,7 @@ def test_a_contradiction_and_a_broken_environment_fail(stand_in: StandIn) -> Non
     assert done.stdout.splitlines()[-1].startswith("5 cells at the edges, 2 of them")
 
 
-def test_cannot_tell_fails_only_where_the_record_has_an_answer(stand_in: StandIn) -> None:
+def test_cannot_tell_fails_only_if_the_record_has_an_answer(stand_in: StandIn) -> None:
     hidden = stand_in.root / "hidden"
     stand_in.patch("name_a", body=f"if os.path.exists({str(hidden)!r}): raise CannotTell('needs two GPUs')")
     hidden.touch()

@@ -1,4 +1,4 @@
-"""DeepSpeed's releases are installed once, whole or not at all; the index is a directory with one wheel."""
+"""DeepSpeed's releases are installed once and atomically; the index is a directory with one wheel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WHEEL = {
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """dsfix's cache, and an index that has deepspeed 1.2.0 only."""
+    """dsfix's cache, with an index that has only deepspeed 1.2.0."""
     index = tmp_path / "index"
     index.mkdir()
     with zipfile.ZipFile(index / "deepspeed-1.2.0-py3-none-any.whl", "w") as wheel:
@@ -44,12 +44,12 @@ def test_installed_once_and_without_dependencies(cache: Path) -> None:
     path = environments.installed("1.2.0")
     assert path == cache / "deepspeed-1.2.0"
     assert [each.name for each in importlib.metadata.distributions(path=[str(path)])] == ["deepspeed"]
-    assert list(path.glob("deepspeed/__pycache__/__init__.*.pyc")), "each reproduction would compile it"
+    assert list(path.glob("deepspeed/__pycache__/__init__.*.pyc")), "otherwise each reproduction compiles it"
     shutil.rmtree(cache.parents[2] / "index")
     assert environments.installed("1.2.0") == path
 
 
-def test_a_dependency_that_is_not_there_is_named(cache: Path) -> None:
+def test_a_missing_dependency_is_named(cache: Path) -> None:
     path = environments.installed("1.2.0")
     described = path / "deepspeed-1.2.0.dist-info" / "METADATA"
     described.write_text(described.read_text() + "Requires-Dist: not-there>=1\nRequires-Dist: optional; extra == 'x'\n")
@@ -57,7 +57,7 @@ def test_a_dependency_that_is_not_there_is_named(cache: Path) -> None:
         environments.installed("1.2.0")
 
 
-def test_what_is_left_of_a_killed_installation_is_replaced(cache: Path) -> None:
+def test_leftovers_of_a_killed_installation_are_replaced(cache: Path) -> None:
     partial = cache / ".deepspeed-1.2.0.partial"
     (partial / "deepspeed" / "half").mkdir(parents=True)
     path = environments.installed("1.2.0")
@@ -75,7 +75,7 @@ def test_installed_by_several_at_once(cache: Path) -> None:
     assert paths == [cache / "deepspeed-1.2.0"] * 4
 
 
-def test_what_cannot_be_had_is_one_sentence_and_nothing_is_left(cache: Path) -> None:
+def test_a_failed_installation_is_one_sentence_and_leaves_nothing(cache: Path) -> None:
     with pytest.raises(environments.Unavailable, match=r"^deepspeed 1\.3\.0 cannot be installed: \w.*1\.3\.0") as error:
         environments.installed("1.3.0")
     assert "\n" not in str(error.value)
@@ -98,5 +98,5 @@ def test_environment_is_found_by_torch_and_python(monkeypatch: pytest.MonkeyPatc
     ]
     releases = table.Table({each.name: each for each in known}, ())
     assert environments.current(releases) is known[-1]
-    with pytest.raises(environments.Unavailable, match=r"is no environment of the table, which has Python 3\.99 with"):
+    with pytest.raises(environments.Unavailable, match=r"not an environment of the table, which has Python 3\.99 with"):
         environments.current(table.Table({each.name: each for each in known[:-1]}, ()))

@@ -1,4 +1,4 @@
-"""The page of the frameworks' own tests, and what is no result."""
+"""The page of the frameworks' own tests, and how outcomes are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matrix.framework_tests import __main__ as tool
 
 @pytest.fixture
 def docs(monkeypatch: pytest.MonkeyPatch):
-    """`docs` with these arguments; the exit status."""
+    """Calls `docs` with these arguments and returns the exit status."""
 
     def call(*arguments: str) -> int:
         monkeypatch.setattr("sys.argv", ["framework_tests", "docs", *arguments])
@@ -24,12 +24,12 @@ def docs(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """A record of one test, and its page."""
+    """Creates a record with these outcomes of one test, and returns its page."""
 
     def call(**outcomes: str) -> Path:
-        told = {"tests": "abc", "date": "2026-01-01", "versions": {}, "applied": ["some_patch"]}
+        suite = {"tests": "abc", "date": "2026-01-01", "versions": {}, "applied": ["some_patch"]}
         both = {"a.py::test_other": {"without": "passed", "with": "passed", "why": {}}}
-        record = {"accelerate": {**told, "runs": {**both, "a.py::test_it": {**outcomes, "why": {"with": "a_b|c"}}}}}
+        record = {"accelerate": {**suite, "runs": {**both, "a.py::test_it": {**outcomes, "why": {"with": "a_b|c"}}}}}
         for name in ("RECORD", "PAGE"):
             monkeypatch.setattr(tool, name, tmp_path / name)
         (tmp_path / "RECORD").write_text(json.dumps(record), encoding="utf-8")
@@ -38,7 +38,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     return call
 
 
-def test_the_page_is_what_the_record_says_and_no_test_is_worse(docs) -> None:
+def test_the_page_matches_the_record_and_no_test_is_worse(docs) -> None:
     assert docs("--check") == 0
 
 
@@ -53,13 +53,13 @@ def test_the_page_is_what_the_record_says_and_no_test_is_worse(docs) -> None:
         ({"without": "failed"}, 1),
     ],
 )
-def test_a_test_that_is_worse_or_missing_with_dsfix_is_told(docs, made_up, capsys, outcomes, status) -> None:
+def test_a_test_that_is_worse_or_missing_with_dsfix_is_reported(docs, made_up, capsys, outcomes, status) -> None:
     made_up(**outcomes)
     assert docs() == status
     assert ("a.py::test_it is worse" in capsys.readouterr().err) == bool(status)
 
 
-def test_a_stale_page_is_told_and_written_anew(docs, made_up, capsys) -> None:
+def test_a_stale_page_is_reported_and_rewritten(docs, made_up, capsys) -> None:
     page = made_up(without="passed", **{"with": "passed"})
     assert docs("--check") == 1
     assert "is stale" in capsys.readouterr().err
@@ -76,5 +76,5 @@ def test_a_stale_page_is_told_and_written_anew(docs, made_up, capsys) -> None:
         ('<testcase classname="a" name="b"><system-out/></testcase>', ("a::b", "passed", "")),
     ],
 )
-def test_what_became_of_a_test(case, expected) -> None:
+def test_the_outcome_of_a_test(case, expected) -> None:
     assert tool._outcome(xml.fromstring(case)) == expected

@@ -8,8 +8,8 @@ from pathlib import Path
 from matrix.preload import Preloaded
 
 
-def test_what_the_script_prints_is_not_taken_for_its_answer(tmp_path: Path) -> None:
-    """DeepSpeed 0.17 and earlier log to standard output while they are imported."""
+def test_output_of_a_script_is_not_mistaken_for_the_answer(tmp_path: Path) -> None:
+    """DeepSpeed through 0.17 logs to standard output on import."""
     (script := tmp_path / "script.py").write_text("print('[INFO] Setting ds_accelerator', flush=True)\n")
     (tmp_path / "rank.py").write_text("def main(word):\n    print(word)\n    return 0\n")
     with Preloaded("cpu", script, environment={"PYTHONPATH": str(tmp_path)}) as preloaded:

@@ -1,4 +1,4 @@
-"""What a cell proves: `proofs.judge`, every branch; and the record's file."""
+"""Every branch of `proofs.judge`, and the record's file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matrix.proofs import Cell, Run, State
 PATCH = Patch("x", Severity.CRASH, {"deepspeed": "<2"}, (Provide("a", "b", str),), "x", (), None)
 ENTRY = Entry("a_patch", PATCH, sys.modules[__name__])
 INSIDE, OUTSIDE = "1.0", "2.0"
-OLD = fingerprints.Fingerprint("of before", "of before")
+OLD = fingerprints.Fingerprint("previous", "previous")
 
 
 def cell(release: str, without: str, patched: str, state: str = "", without_state: str = "disabled") -> Cell:
@@ -30,7 +30,7 @@ def cell(release: str, without: str, patched: str, state: str = "", without_stat
 @pytest.mark.parametrize(
     ("seen", "state"),
     [
-        (cell(INSIDE, "bug", "no-bug"), State.CURED),
+        (cell(INSIDE, "bug", "no-bug"), State.FIXED),
         (cell(OUTSIDE, "no-bug", "no-bug"), State.NOT_AFFECTED),
         (cell(OUTSIDE, "no-bug", "no-bug", "already-fixed"), State.NOT_AFFECTED),
         (cell(INSIDE, "cannot-tell", "cannot-tell", "pending"), State.CANNOT_TELL),
@@ -51,12 +51,12 @@ def cell(release: str, without: str, patched: str, state: str = "", without_stat
         (None, State.NOT_RUN),
     ],
 )
-def test_what_a_cell_says_of_the_claim(seen: Cell | None, state: State) -> None:
+def test_what_a_cell_shows_about_the_claim(seen: Cell | None, state: State) -> None:
     found, why = proofs.judge(PATCH, seen)
     assert found is state, why
 
 
-def test_what_is_absent_is_outside() -> None:
+def test_an_absent_distribution_is_outside() -> None:
     patch = Patch("x", Severity.CRASH, {"deepspeed": "<2", "transformers": ">=4"}, PATCH.changes, "x", (), None)
     assert not proofs.inside(patch, {"deepspeed": "1.0"})
     assert proofs.inside(patch, {"deepspeed": "1.0", "transformers": "4.1"})
@@ -70,7 +70,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert list(proofs.load(ENTRY, tmp_path).cells["here"]) == ["1.9.0", "1.10.0"]
 
 
-def test_cells_of_an_earlier_version_stay_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_of_an_earlier_version_are_kept_and_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = proofs.Record("a_patch", OLD, {"here": {"1.8.0": cell("1.8.0", "bug", "no-bug")}})
     proofs.save(old, tmp_path)
     [seen] = proofs.load(ENTRY, tmp_path).cells["here"].values()
@@ -90,6 +90,6 @@ def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_no_path_of_a_machine_is_recorded() -> None:
-    said = "cannot import name 'x' from 'y' (/home/me/venv/lib/python3.11/site-packages/y/__init__.py)"
-    assert proofs.without_paths(said) == "cannot import name 'x' from 'y' (__init__.py)"
+    detail = "cannot import name 'x' from 'y' (/home/me/venv/lib/python3.11/site-packages/y/__init__.py)"
+    assert proofs.without_paths(detail) == "cannot import name 'x' from 'y' (__init__.py)"
     assert proofs.without_paths("a ratio of 1/3, see a/b") == "a ratio of 1/3, see a/b"

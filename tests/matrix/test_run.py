@@ -1,4 +1,4 @@
-"""`python -m matrix run`, on stand-in releases with a catalogue of its own."""
+"""`python -m matrix run`, on stand-in releases with a stand-in catalogue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stand_in(tmp_path: Path, dsfix_in: Callable[[Path], Path]) -> StandIn:
 def test_all_cells_are_run_once(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     done = stand_in.matrix("run_proof")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 cured, 3 not affected"), done.stderr
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 fixed, 3 not affected"), done.stderr
     assert "5 of 5 cells" in done.stderr
     cell = stand_in.record("name_a")["1.2.0"]
     assert cell["without"]["detail"] == "the name is missing in file.py"
@@ -53,10 +53,10 @@ def test_patches_and_releases_can_be_named(stand_in: StandIn) -> None:
     assert done.returncode == 0, done.stderr
     assert list(stand_in.record("name_b")) == ["1.2.0", "1.4.0"]
     done = stand_in.matrix("run_proof", "--release", "2.0.0")
-    assert (done.returncode, done.stderr) == (2, "deepspeed 2.0.0 is not run in here\n")
+    assert (done.returncode, done.stderr) == (2, "the table does not list deepspeed 2.0.0 for here\n")
 
 
-def test_only_what_is_near_the_claim_can_be_asked_for(stand_in: StandIn) -> None:
+def test_near_runs_only_releases_near_the_claim(stand_in: StandIn) -> None:
     stand_in.patch("name_a", claimed=">=1.3,<1.4", bug=">=1.3,<1.4")
     assert stand_in.matrix("run_proof", "--near", "--release", "1.0.0", "1.2.0", "1.3.0").returncode == 0
     assert list(stand_in.record("name_a")) == ["1.2.0", "1.3.0"]
@@ -65,7 +65,7 @@ def test_only_what_is_near_the_claim_can_be_asked_for(stand_in: StandIn) -> None
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 130)])
-def test_what_is_finished_survives_an_end(stand_in: StandIn, number: int, status: int) -> None:
+def test_finished_cells_survive_an_interruption(stand_in: StandIn, number: int, status: int) -> None:
     fifo = stand_in.root / "fifo"
     os.mkfifo(fifo)
     stand_in.patch("name_a", body=WAIT.format(fifo=str(fifo)))
@@ -73,12 +73,12 @@ def test_what_is_finished_survives_an_end(stand_in: StandIn, number: int, status
     with open(fifo) as reproduction:
         assert reproduction.read(4) == "here"
         process.send_signal(number)
-        assert reproduction.read() == "", "the reproduction lives on"
+        assert reproduction.read() == "", "the reproduction is still running"
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == status, stderr
     assert list(before := stand_in.record("name_a")) == ["1.0.0", "1.1.0"]
     if status == 130:
-        assert stderr.splitlines()[-1] == "matrix: interrupted; 2 of 5 cells were run and are recorded"
+        assert stderr.splitlines()[-1] == "matrix: interrupted; 2 of 5 cells were run and recorded"
         assert "Traceback" not in stderr
     fifo.unlink()
     stand_in.patch("name_b")
@@ -89,7 +89,7 @@ def test_what_is_finished_survives_an_end(stand_in: StandIn, number: int, status
     assert done.returncode == 0, done.stdout
 
 
-def test_a_changed_patch_costs_its_own_cells_only(stand_in: StandIn) -> None:
+def test_a_changed_patch_reruns_only_its_own_cells(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     stand_in.patch("name_b")
     assert stand_in.matrix("run_proof").returncode == 0
@@ -99,7 +99,7 @@ def test_a_changed_patch_costs_its_own_cells_only(stand_in: StandIn) -> None:
     assert "10 cells, 5 to run" in stand_in.matrix("run_proof").stdout
 
 
-def test_near_runs_a_changed_patch_at_the_edges_anew(stand_in: StandIn) -> None:
+def test_near_reruns_a_changed_patch_at_the_edges(stand_in: StandIn) -> None:
     stand_in.patch("name_a", claimed=">=1.2,<1.3", bug=">=1.2,<1.3")
     assert stand_in.matrix("run_proof").returncode == 0
     stand_in.patch("name_a", claimed=">=1.2,<1.3", bug=">=1.2,<1.3", body="assert release")
@@ -109,14 +109,14 @@ def test_near_runs_a_changed_patch_at_the_edges_anew(stand_in: StandIn) -> None:
     assert "5 cells, 1 to run" in stand_in.matrix("run_proof").stdout
 
 
-def test_a_release_that_cannot_be_installed_costs_its_own_cells_only(stand_in: StandIn) -> None:
+def test_a_release_that_cannot_be_installed_affects_only_its_own_cells(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     stand_in.patch("name_b")
     stand_in.table("9.9.9", (*stand_in.releases, "1.5.0"))
     done = stand_in.matrix("run_proof", "--jobs", "2")
     assert done.returncode == 1
     assert done.stdout.count("deepspeed 1.5.0 cannot be installed: ") == 1
-    assert done.stdout.splitlines()[-1] == "4 cured, 6 not affected, 2 not run"
+    assert done.stdout.splitlines()[-1] == "4 fixed, 6 not affected, 2 not run"
 
 
 @pytest.mark.parametrize(
@@ -124,24 +124,23 @@ def test_a_release_that_cannot_be_installed_costs_its_own_cells_only(stand_in: S
     [
         (
             {"claimed": ">=1.3,<1.4"},
-            "on deepspeed 1.2.0: wrong: the bug is there outside the claimed range: the name is missing in file.py",
+            "on deepspeed 1.2.0: wrong: the bug occurs outside the claimed range: the name is missing in file.py",
         ),
-        ({"claimed": ">=1.2,<1.5"}, "on deepspeed 1.4.0: wrong: the bug is not there inside the claimed range"),
+        ({"claimed": ">=1.2,<1.5"}, "on deepspeed 1.4.0: wrong: the bug does not occur inside the claimed range"),
         (
             {"body": "assert release != '1.4.0', 'no engine'"},
-            "on deepspeed 1.4.0: wrong: without the patch the reproduction did not get to an answer: "
-            "AssertionError: no engine",
+            "on deepspeed 1.4.0: wrong: without the patch the reproduction gave no answer: AssertionError: no engine",
         ),
     ],
 )
-def test_what_contradicts_the_claim_is_told(stand_in: StandIn, options: dict[str, str], sentence: str) -> None:
+def test_a_contradiction_of_the_claim_is_reported(stand_in: StandIn, options: dict[str, str], sentence: str) -> None:
     stand_in.patch("name_a", **options)
     done = stand_in.matrix("run_proof")
     assert done.returncode == 1
     assert [line for line in done.stdout.splitlines() if "wrong:" in line] == [f"name_a {sentence}"]
 
 
-def test_again_does_not_pass_for_run_what_is_only_recorded(stand_in: StandIn) -> None:
+def test_again_does_not_count_recorded_cells_as_run(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     assert stand_in.matrix("run_proof").returncode == 0
     (stand_in.shelf / "deepspeed-1.2.0").rename(stand_in.root / "away")
@@ -150,24 +149,24 @@ def test_again_does_not_pass_for_run_what_is_only_recorded(stand_in: StandIn) ->
     assert "0 of 1 cells were run." in done.stdout
 
 
-def test_what_could_not_be_told_is_tried_again(stand_in: StandIn) -> None:
+def test_cannot_tell_is_tried_again(stand_in: StandIn) -> None:
     hidden = stand_in.root / "hidden"
     hidden.touch()
     stand_in.patch("name_a", body=f"if os.path.exists({str(hidden)!r}): raise CannotTell('needs two GPUs')")
     assert stand_in.matrix("run_proof").stdout.splitlines()[-1] == "5 cannot tell"
     hidden.unlink()
-    assert stand_in.matrix("run_proof").stdout.splitlines()[-1] == "2 cured, 3 not affected"
+    assert stand_in.matrix("run_proof").stdout.splitlines()[-1] == "2 fixed, 3 not affected"
 
 
-def test_this_python_is_no_environment(stand_in: StandIn) -> None:
+def test_this_python_is_not_an_environment(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     stand_in.table("1.2.3", stand_in.releases)
     done = stand_in.matrix("run_proof")
     assert done.returncode == 2
-    assert "with torch 9.9.9 is no environment of the table" in done.stderr
+    assert "with torch 9.9.9 is not an environment of the table" in done.stderr
 
 
-def test_what_a_preloaded_process_may_not_show_is_run_in_a_fresh_one(stand_in: StandIn) -> None:
+def test_what_a_preloaded_process_cannot_show_is_run_in_a_fresh_one(stand_in: StandIn) -> None:
     stand_in.patch("usual")
     stand_in.patch("of_torch", module="torch", bug=">=9", claimed=">=9", body="import torch")
     stand_in.patch("fails_after_torch", body="assert not preloaded")
@@ -182,15 +181,15 @@ def test_what_a_preloaded_process_may_not_show_is_run_in_a_fresh_one(stand_in: S
     assert stand_in.record("usual")["1.0.0"]["preloaded"]
 
 
-def test_without_a_preloaded_process_all_is_the_same(stand_in: StandIn) -> None:
+def test_without_a_preloaded_process_results_are_the_same(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     (stand_in.root / "torch" / "_dynamo.py").unlink()
     done = stand_in.matrix("run_proof")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 cured, 3 not affected"), done.stderr
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 fixed, 3 not affected"), done.stderr
     assert stand_in.record("name_a")["1.0.0"]["patched"]["detail"] == "fresh"
 
 
-def test_a_rank_that_crashes_in_a_preloaded_process_is_told_of(stand_in: StandIn) -> None:
+def test_a_rank_that_crashes_in_a_preloaded_process_is_reported(stand_in: StandIn) -> None:
     stand_in.patch("name_a", body="import signal; os.kill(os.getpid(), signal.SIGSEGV)")
     done = stand_in.matrix("run_proof", "--release", "1.0.0")
     assert "rank 0 ended with signal SIGSEGV" in done.stdout

@@ -1,4 +1,4 @@
-"""Sources come from the index whole, verified and laid out as installed, or not at all."""
+"""Sources are fetched completely, verified and laid out as if installed, or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cached(index: sdists.Index) -> list[str]:
     return sorted(each.name for each in index.cache.iterdir()) if index.cache.exists() else []
 
 
-def test_python_files_lie_as_installed(index: sdists.Index, package_index: Any) -> None:
+def test_python_files_are_laid_out_as_installed(index: sdists.Index, package_index: Any) -> None:
     package_index.offer(
         "0.14.2",
         {
@@ -52,7 +52,7 @@ def test_nothing_is_written_elsewhere(index: sdists.Index, package_index: Any, t
     assert [path.name for path in tmp_path.rglob("*side.py")] == ["inside.py"]
 
 
-def test_withdrawn_releases_pre_releases_and_wheels_are_not_releases(index: sdists.Index, package_index: Any) -> None:
+def test_yanked_releases_pre_releases_and_wheels_are_ignored(index: sdists.Index, package_index: Any) -> None:
     for version in ("0.14.10", "0.14.2", "0.15.0rc1", "0.15.0.dev3", "0.15.0.post1"):
         package_index.offer(version)
     package_index.offer("0.14.3", yanked=True)
@@ -69,7 +69,7 @@ def test_a_wrong_digest_is_refused_and_leaves_nothing(index: sdists.Index, packa
     assert cached(index) == []
 
 
-def test_a_download_that_breaks_off_leaves_nothing(index: sdists.Index, package_index: Any) -> None:
+def test_an_interrupted_download_leaves_nothing(index: sdists.Index, package_index: Any) -> None:
     package_index.offer("0.14.2")
     package_index.files["deepspeed-0.14.2.tar.gz"] = package_index.files["deepspeed-0.14.2.tar.gz"][:100]
     with pytest.raises(sdists.Unavailable):
@@ -82,9 +82,9 @@ def test_a_download_that_breaks_off_leaves_nothing(index: sdists.Index, package_
     [
         (
             {"deepspeed.egg-info/PKG-INFO": "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.14.1\n"},
-            "another version",
+            "different version",
         ),
-        (None, "cannot be had"),
+        (None, "is not available"),
     ],
 )
 def test_an_archive_that_is_not_that_release(
@@ -99,7 +99,7 @@ def test_an_archive_that_is_not_that_release(
     assert cached(index) == []
 
 
-def test_a_file_that_is_gone_from_the_index(index: sdists.Index, package_index: Any) -> None:
+def test_a_file_that_is_missing_on_the_index(index: sdists.Index, package_index: Any) -> None:
     package_index.offer("0.14.2")
     package_index.files.clear()
     with pytest.raises(sdists.Unavailable, match="HTTP status 404"):
@@ -115,8 +115,8 @@ def test_what_is_cached_needs_no_index(
     assert sdists.Index(cache=index.cache).sources("0.14.2") == root
 
 
-def test_an_index_that_does_not_answer(no_index: None, tmp_path: Path) -> None:
-    with pytest.raises(sdists.Unavailable, match="the package index does not answer: no connection"):
+def test_an_index_that_is_not_available(no_index: None, tmp_path: Path) -> None:
+    with pytest.raises(sdists.Unavailable, match="the package index is not available: no connection"):
         sdists.Index(cache=tmp_path).sources("0.14.2")
 
 
@@ -128,13 +128,13 @@ def test_an_index_without_the_project(index: sdists.Index) -> None:
 def test_facts(index: sdists.Index, package_index: Any) -> None:
     package_index.offer("0.14.2")
     assert index.facts("0.14.2") == sdists.Facts(
-        released="2023-11-14",  # when the archive was made: this index does not tell when it was uploaded
+        released="2023-11-14",  # the archive's date, because this index has no upload time
         requires={"numpy": "", "torch": ">=2.0.0", "pydantic": ">=2.0.0"},
         pythons=("3.9", "3.10"),
     )
 
 
-def test_the_day_of_the_upload_comes_from_an_index_that_tells_it(index: sdists.Index, package_index: Any) -> None:
+def test_the_upload_date_is_used_if_the_index_has_it(index: sdists.Index, package_index: Any) -> None:
     package_index.json = True
     package_index.offer("0.14.2", **{"upload-time": "2024-04-23T23:26:47.909011Z"})
     assert index.facts("0.14.2").released == "2024-04-23"

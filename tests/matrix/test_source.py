@@ -1,4 +1,4 @@
-"""The source proof, on stand-in releases with a catalogue of its own: each way for a claim to be wrong is named."""
+"""The source proof, on stand-in releases with a stand-in catalogue: each kind of wrong claim is reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from matrix import table
 
 Proof = Callable[..., "subprocess.CompletedProcess[str]"]
-TOLD = "on {}, {} its range, its number hidden, it is {}"
+HIDDEN = "on {}, {} its range with its number hidden, it is {}"
 INNER = "1.0.1, 1.0.2"  # the releases with the bug
 SCALES = {"1.0.0": "1", "1.0.1": "self.limit", "1.0.2": "self.limit", "1.1.0": "float(self.limit)", "1.2.0": "2.0"}
 ENGINE = '''
@@ -57,7 +57,7 @@ import os, sys
 if "IMPORT" in os.environ and "verdicts" in sys.argv[0]:
     import deepspeed
 """
-# what the patch declares otherwise, and the beginning of each sentence that the proof has to say of it
+# patch id -> what it declares differently, and the start of each sentence that the proof must report
 CASES: dict[str, tuple[str, list[str]]] = {
     "right": ("", []),
     "right_and_off_by_default": ("default=False", []),
@@ -65,32 +65,32 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "right_for_another_torch": ("affects={'deepspeed': '>=1.0.1,<1.1', 'torch': '<1'}", []),
     "range_begins_too_early": (
         "affects={'deepspeed': '>=1.0,<1.1'}",
-        ["on 1.0.0, inside its range it is already-fixed", TOLD.format("1.0.0", "inside", "already-fixed")],
+        ["on 1.0.0, inside its range, it is already-fixed", HIDDEN.format("1.0.0", "inside", "already-fixed")],
     ),
     "range_ends_too_late": (
         "affects={'deepspeed': '>=1.0.1,<1.2'}, fixed_in='1.2.0'",
-        ["on 1.1.0, inside its range it is already-fixed", TOLD.format("1.1.0", "inside", "already-fixed")],
+        ["on 1.1.0, inside its range, it is already-fixed", HIDDEN.format("1.1.0", "inside", "already-fixed")],
     ),
     "range_ends_too_early": (
         "affects={'deepspeed': '>=1.0.1,<1.0.2'}, fixed_in='1.0.2'",
         [
-            TOLD.format("1.0.2", "outside", "pending"),
-            "on 1.0.2, which fixed it, its number hidden, it is pending",
+            HIDDEN.format("1.0.2", "outside", "pending"),
+            "on 1.0.2, which fixed it, with its number hidden, it is pending",
         ],
     ),
     "range_is_empty": (
         "affects={'deepspeed': '>=3'}",
-        [TOLD.format(INNER, "outside", "pending"), "no release of the table is inside its range"],
+        [HIDDEN.format(INNER, "outside", "pending"), "its range contains no release of the table"],
     ),
     "fix_is_not_recognised": (
         "changes=(Edit(STEP, after='scale = self.limit', code='scale *= 1.0'),), fixed=()",
-        ["on 1.1.0, which fixed it, its number hidden, it is not-affected"],
+        ["on 1.1.0, which fixed it, with its number hidden, it is not-affected"],
     ),
     "fixed_in_is_late": ("fixed_in='1.2.0'", ["fixed_in is 1.2.0, but the first release after its range is 1.1.0"]),
     "fixed_in_is_not_given": ("fixed_in=None", ["fixed_in is None, but the first release after its range is 1.1.0"]),
     "continues_nowhere": (
         "fixed_in=None, continued_by='continues_nowhere'",
-        ["continues_nowhere is to continue it, but is no patch for 1.1.0"],
+        ["continues_nowhere should continue it, but is not a patch for 1.1.0"],
     ),
     "continues_though_fixed": (
         "continued_by='right'",
@@ -98,11 +98,11 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "fixed_in_is_to_come": (
         "**{**everywhere, 'fixed_in': '2.0'}",
-        ["fixed_in is 2.0, but its range holds the newest release, 1.2.0"],
+        ["fixed_in is 2.0, but its range contains the newest release, 1.2.0"],
     ),
     "no_evidence": (
         "changes=(Wrap(CHECKED, print),)",
-        [TOLD.format(INNER, "inside", "not-affected")],
+        [HIDDEN.format(INNER, "inside", "not-affected")],
     ),
     "another_kind_of_function": (
         "changes=(step('scale = yield'),)",
@@ -115,8 +115,8 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "is_no_python": (
         "changes=(step('scale ='),)",
         [
-            f"on {INNER}, inside its range it is failed: SyntaxError: invalid syntax (<unknown>, line 1) in `scale =`",
-            TOLD.format(INNER, "inside", "failed"),
+            f"on {INNER}, inside its range, it is failed: SyntaxError: invalid syntax (<unknown>, line 1) in `scale =`",
+            HIDDEN.format(INNER, "inside", "failed"),
         ],
     ),
     "targets_that_are_not_there": (
@@ -126,8 +126,8 @@ CASES: dict[str, tuple[str, list[str]]] = {
             f"on {INNER}: {what}"
             for what in (
                 "deepspeed.engine has no step_of_old",
-                "there is no module deepspeed.nothing",
-                "deepspeed.engine has Engine already",
+                "module deepspeed.nothing does not exist",
+                "deepspeed.engine already has Engine",
             )
         ],
     ),
@@ -136,7 +136,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
 
 @pytest.fixture(scope="module")
 def proof(tmp_path_factory: pytest.TempPathFactory, dsfix_in: Callable[[Path], Path]) -> Proof:
-    """`python -m matrix source` with those releases and patches, and an index where nobody answers."""
+    """`python -m matrix source` with those releases and patches, and an index that does not respond."""
     root = tmp_path_factory.mktemp("root")
     patches = dsfix_in(root)
     sources = {name: PATCH.format(before="", options=options) for name, (options, _) in CASES.items()}
@@ -181,16 +181,16 @@ except source.Complaint as complaint:
 
 
 @pytest.fixture(scope="module")
-def told(proof: Proof) -> list[str]:
-    """What the proof says of all patches at once; they change the same function, which is another test."""
+def lines(proof: Proof) -> list[str]:
+    """The output for all patches, without conflicts between them, which another test covers."""
     done = proof("--patch", *CASES)
     assert done.returncode == 1, done.stderr
     return [line for line in done.stdout.splitlines() if ": together with " not in line]
 
 
 @pytest.mark.parametrize("patch_id", CASES)
-def test_each_wrong_claim_is_one_sentence(told: list[str], patch_id: str) -> None:
-    mine = [line.removeprefix(f"{patch_id}: ") for line in told if line.startswith(f"{patch_id}: ")]
+def test_each_wrong_claim_is_one_sentence(lines: list[str], patch_id: str) -> None:
+    mine = [line.removeprefix(f"{patch_id}: ") for line in lines if line.startswith(f"{patch_id}: ")]
     expected = CASES[patch_id][1]
     for each in expected:
         assert sum(line.startswith(each) for line in mine) == 1, mine

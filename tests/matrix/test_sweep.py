@@ -1,4 +1,4 @@
-"""The space of configs, its covering array, how disagreements become classes, and the page; nothing is trained."""
+"""The space of configs, its covering array, the classes of disagreements, and the page; nothing is trained."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def disagreeing(found: Found = WRONG) -> Run:
 
 @pytest.fixture
 def three(monkeypatch):
-    """The committed configs are the plain one and two others."""
+    """Replaces the committed configs by the plain one and two others."""
     rows = [space.complete(levels) for levels in ({}, {"stage": "2"}, {"stage": "2", "accumulation": "4"})]
     monkeypatch.setattr(covering, "load", lambda: rows)
     return rows
 
 
 class TestSpace:
-    def test_every_combination_that_is_allowed_occurs(self):
+    def test_every_allowed_combination_occurs(self):
         rows = covering.load()
         assert not [row for row in rows if list(space.broken(row))]
         for strength, factors in ((2, space.FACTORS), (3, covering.CORE)):
             met = set().union(*(covering.combinations(row, strength, factors) for row in rows))
             assert met == covering.allowed(strength, factors)
 
-    def test_allowed_is_what_a_search_over_all_rows_finds(self, monkeypatch):
-        """On a space that is small enough to be gone through."""
+    def test_allowed_matches_a_search_over_all_rows(self, monkeypatch):
+        """On a space small enough to enumerate."""
         names = ("stage", "offload", "partitioning", "ranks")
         monkeypatch.setattr(covering, "FACTORS", {name: space.FACTORS[name] for name in names})
         rows = [dict(zip(names, levels)) for levels in itertools.product(*(space.FACTORS[name] for name in names))]
@@ -61,7 +61,7 @@ class TestSpace:
         assert "zero_optimization" not in space.plan(space.plain()).config
         row = space.complete({"stage": "2", "backwards": "tensor"})
         assert [space.plan(row, release).backwards for release in ("0.18.2", "0.18.3")] == ["loss", "tensor"]
-        assert space.BASE["gradient_clipping"] == 0.0  # what a plan changes is its own
+        assert space.BASE["gradient_clipping"] == 0.0  # the plan is a copy
 
     def test_rows_of_different_plans_have_different_names(self):
         rows = covering.load()
@@ -75,8 +75,8 @@ class TestSpace:
 
 
 class TestClasses:
-    def test_only_what_is_needed_is_left(self):
-        """The fault needs ZeRO-2 and accumulation; the rest of the row has nothing to do with it."""
+    def test_only_needed_levels_remain(self):
+        """The bug needs ZeRO-2 and accumulation; the other levels are irrelevant."""
         row = space.complete(
             {
                 "stage": "2",
@@ -97,7 +97,7 @@ class TestClasses:
         assert not [row for row in tried if list(space.broken(row))]
 
     @pytest.mark.parametrize("levels", [{"stage": "2", "accumulation": "4"}, {"stage": "2"}, {"stage": "3"}])
-    def test_what_is_known_of_another_release_is_tried_first_and_not_believed(self, levels):
+    def test_classes_of_another_release_are_tried_first_and_verified(self, levels):
         row = space.complete({"stage": "2", "accumulation": "4", "clipping": "on", "trained": "part"})
         tried = []
 
@@ -107,10 +107,10 @@ class TestClasses:
 
         known = [Class("without", {}, (dataclasses.replace(WRONG, what="loss"),)), Class("without", levels, (WRONG,))]
         assert classes.reduce(row, "without", WRONG, attempt, known).minimal == {"stage": "2", "accumulation": "4"}
-        assert (tried[0] == levels) == (levels["stage"] == "2")  # the other is not of this row
+        assert (tried[0] == levels) == (levels["stage"] == "2")  # the other does not match this row
         assert len(tried) == 4 or len(levels) == 1
 
-    def test_another_disagreement_is_not_taken_for_it(self):
+    def test_a_different_disagreement_is_not_mistaken_for_it(self):
         row = space.complete({"stage": "2", "accumulation": "4"})
         other = dataclasses.replace(WRONG, what="loss")
 
@@ -119,7 +119,7 @@ class TestClasses:
 
         assert classes.reduce(row, "with", WRONG, attempt).minimal == {"accumulation": "4"}
 
-    def test_errors_are_alike_but_for_numbers_and_names(self):
+    def test_errors_that_differ_in_numbers_and_names_are_of_one_kind(self):
         error = Found("training", "error", 0, (), 0.0, 0.0, 0.0, 0.0, "KeyError: 'a' of 12")
         assert classes.kind(error) == classes.kind(dataclasses.replace(error, detail="KeyError: 'b' of 3"))
         assert classes.kind(error) != classes.kind(dataclasses.replace(error, detail="ValueError: 'a' of 12"))
@@ -131,12 +131,12 @@ class TestClasses:
         assert [each.detail for each in classes.findings(Run(0, failed="no end after 120 s"))] == ["no end after 120 s"]
 
     @pytest.mark.parametrize("needed", [{"b"}, {"b", "e"}])
-    def test_the_patches_that_cure_are_found(self, needed):
+    def test_the_needed_patches_are_found(self, needed):
         def attempt(row, variant, left_out):
             assert variant == "with"
             return disagreeing() if needed & set(left_out) else AGREES
 
-        found = classes.with_cures(Class("without", {"stage": "2"}, (WRONG,)), ["a", "b", "c", "d", "e"], attempt)
+        found = classes.with_fixes(Class("without", {"stage": "2"}, (WRONG,)), ["a", "b", "c", "d", "e"], attempt)
         assert set(found.patches) == needed
 
     def test_the_patches_of_another_release_are_tried_first(self):
@@ -148,23 +148,23 @@ class TestClasses:
 
         applied = [chr(code) for code in range(ord("a"), ord("z"))]
         known = [Class("without", {"stage": "2", "groups": "several"}, (WRONG,), ("b", "z"))]
-        assert classes.with_cures(Class("without", {"stage": "2"}, (WRONG,)), applied, attempt, known).patches == ("b",)
+        assert classes.with_fixes(Class("without", {"stage": "2"}, (WRONG,)), applied, attempt, known).patches == ("b",)
         assert len(tried) <= 3
 
-    def test_of_patches_that_cure_each_by_itself_one_is_named(self):
+    def test_of_patches_that_each_suffice_one_is_named(self):
         def attempt(row, variant, left_out):
             return disagreeing() if {"b", "e"} <= set(left_out) else AGREES
 
-        found = classes.with_cures(Class("without", {}, (WRONG,)), ["a", "b", "c", "d", "e"], attempt)
+        found = classes.with_fixes(Class("without", {}, (WRONG,)), ["a", "b", "c", "d", "e"], attempt)
         assert found.patches in (("b",), ("e",))
 
-    def test_what_is_there_with_dsfix_has_no_cure(self):
-        found = classes.with_cures(Class("without", {}, (WRONG,)), ["a"], lambda *_: disagreeing())
+    def test_a_disagreement_that_remains_with_dsfix_has_no_patches(self):
+        found = classes.with_fixes(Class("without", {}, (WRONG,)), ["a"], lambda *_: disagreeing())
         assert found.patches == ()
 
 
 class Engine:
-    """In place of the trials: without dsfix ZeRO-2 with accumulation is wrong, and what `faults` says with it, too."""
+    """Replaces the trials: ZeRO-2 with accumulation is wrong without dsfix and, if `faulty`, also with it."""
 
     def __init__(self) -> None:
         self.tried: list[tuple[dict[str, str], str, tuple[str, ...]]] = []
@@ -172,9 +172,9 @@ class Engine:
 
     def __call__(self, row, variant, left_out=()):
         self.tried.append((space.differing(row), variant, tuple(left_out)))
-        patched = variant == "with" and "cures" not in left_out
+        patched = variant == "with" and "fixes" not in left_out
         wrong = row["stage"] == "2" and row["accumulation"] == "4" and (self.faulty or not patched)
-        patches = ("cures", "other") if variant == "with" else ()
+        patches = ("fixes", "other") if variant == "with" else ()
         return Verdict(
             differences=(Difference(**{**vars(WRONG), "names": ("up.weight",) * 5}),) if wrong else (),
             comparisons=10,
@@ -205,9 +205,9 @@ class TestRun:
         assert (found.variant, found.minimal, found.patches) == (
             "without",
             {"stage": "2", "accumulation": "4"},
-            ("cures",),
+            ("fixes",),
         )
-        assert len(found.shown[0].names) == 3  # facts, and few of them
+        assert len(found.shown[0].names) == 3
         assert records.load("0.17.6") == record
 
     def test_what_is_in_the_record_is_not_run_again(self, engine):
@@ -228,31 +228,31 @@ class TestRun:
             running.release("0.17.6", interrupted, 1, again=False)
         assert len(records.load("0.17.6").runs) == 2
 
-    def test_a_class_goes_with_what_it_explained(self, engine):
+    def test_a_class_is_dropped_with_its_disagreements(self, engine):
         engine.faulty = True
         assert [(each.variant, each.patches) for each in swept(engine).classes] == [("with", ())]
         engine.faulty = False
-        assert [each.patches for each in swept(engine, again=True).classes] == [("cures",)]
+        assert [each.patches for each in swept(engine, again=True).classes] == [("fixes",)]
 
-    def test_one_config_run_again_leaves_the_classes_of_the_others(self, engine, three):
+    def test_rerunning_one_config_keeps_the_classes_of_the_others(self, engine, three):
         [found] = swept(engine).classes
         engine.tried.clear()
         sound = next(row for row in three if not found.minimal.items() <= row.items())
         assert swept(engine, again=True, configs=[space.identify(sound)]).classes == [found]
         assert len(engine.tried) == 2
 
-    def test_what_is_gone_with_dsfix_is_found_anew_without_it(self, engine):
+    def test_a_disagreement_that_is_gone_with_dsfix_is_classified_again_without_it(self, engine):
         engine.faulty = True
         record = swept(engine)
         engine.faulty = False
         for runs in record.runs.values():
             del runs["with"]
         records.save(record)
-        assert [(each.variant, each.patches) for each in swept(engine).classes] == [("without", ("cures",))]
+        assert [(each.variant, each.patches) for each in swept(engine).classes] == [("without", ("fixes",))]
 
     def test_a_damaged_record_is_one_sentence(self, engine, tmp_path):
         (tmp_path / "0.17.6.json").write_text('{"runs": 1}')
-        with pytest.raises(Complaint, match="cannot be read as a record of the sweep"):
+        with pytest.raises(Complaint, match="is not a valid sweep record"):
             records.load("0.17.6")
 
 
@@ -262,16 +262,17 @@ OPEN = Explanation("dropped", Kind.OPEN, "Micro-batches are lost.", levels={"sta
 class TestPage:
     @pytest.fixture(autouse=True)
     def catalogue(self, monkeypatch):
-        monkeypatch.setattr(docs, "registry", SimpleNamespace(catalogue=lambda: {"cures": None}))
+        monkeypatch.setattr(docs, "registry", SimpleNamespace(catalogue=lambda: {"fixes": None}))
 
-    def test_what_a_patch_cures_needs_no_explanation(self, engine):
+    def test_what_a_patch_fixes_needs_no_explanation(self, engine):
         swept(engine)
         assert list(docs.faults(records.load_all(), ())) == []
         page = docs.render(records.load_all(), ())
-        assert "| stage 2, accumulation 4 | gradients of up.weight, step 1: 1 for 2 | 1 | cured by [cures]" in page
+        row = "| stage 2, accumulation 4 | gradients of up.weight, step 1: 1 instead of 2 | 1 | fixed by [fixes]"
+        assert row in page
         assert "| [0.17.6](#0176) | 3 | 60 | 1 | 0 |" in page
 
-    def test_what_is_not_explained_is_complained_of(self, engine):
+    def test_an_unexplained_disagreement_is_reported(self, engine):
         engine.faulty = True
         swept(engine)
         found = records.load_all()
@@ -288,16 +289,15 @@ class TestPage:
         two = dataclasses.replace(found, variant="with", shown=(refused, damaged), patches=())
         records.save(dataclasses.replace(record, classes=(found, two)))
         both = [Explanation(each.phase, Kind.DIAGNOSIS, "", phase=each.phase) for each in two.shown]
-        told = list(docs.faults(records.load_all(), both))
-        assert not told
+        assert list(docs.faults(records.load_all(), both)) == []
         page = docs.render(records.load_all(), both)
         assert "[diagnosis: export](#export), [diagnosis: script](#script) |" in page
         for one in both:
-            told = list(docs.faults(records.load_all(), [one]))
-            assert [each for each in told if "not explained" in each]
-            assert f"explanation {one.id} explains nothing" in told
+            faults = list(docs.faults(records.load_all(), [one]))
+            assert [each for each in faults if "not explained" in each]
+            assert f"explanation {one.id} explains nothing" in faults
 
-    def test_an_error_stands_there_without_the_colours_of_a_terminal(self, engine):
+    def test_an_error_is_shown_without_terminal_colours(self, engine):
         record = swept(engine)
         [found] = record.classes
         error = dataclasses.replace(WRONG, what="error", detail="UnpicklingError: \x1b[1mtrust\x1b[0m <it>")
@@ -312,21 +312,21 @@ class TestPage:
     def test_an_explanation_of_something_else_explains_nothing(self, engine, other):
         engine.faulty = True
         swept(engine)
-        told = list(docs.faults(records.load_all(), (dataclasses.replace(OPEN, **other),)))
-        assert any("not explained" in each for each in told)
-        assert any("dropped explains nothing" in each for each in told)
+        faults = list(docs.faults(records.load_all(), (dataclasses.replace(OPEN, **other),)))
+        assert any("not explained" in each for each in faults)
+        assert any("dropped explains nothing" in each for each in faults)
 
-    def test_a_patch_that_is_gone_and_a_config_that_was_not_run_are_complained_of(self, engine, three, monkeypatch):
+    def test_an_unknown_patch_and_a_config_that_was_not_run_are_reported(self, engine, three, monkeypatch):
         swept(engine)
         monkeypatch.setattr(docs, "registry", SimpleNamespace(catalogue=dict))
         monkeypatch.setattr(covering, "load", lambda: [*three, space.complete({"clipping": "on"})])
-        told = list(docs.faults(records.load_all(), ()))
-        assert any("cures is no patch" in each for each in told)
-        assert any("was not run without dsfix" in each for each in told)
-        assert any("was not run with dsfix" in each for each in told)
+        faults = list(docs.faults(records.load_all(), ()))
+        assert any("fixes is not a patch" in each for each in faults)
+        assert any("was not run without dsfix" in each for each in faults)
+        assert any("was not run with dsfix" in each for each in faults)
 
 
-def test_the_committed_page_is_what_the_committed_records_say():
+def test_the_committed_page_matches_the_committed_records():
     found = records.load_all()
     assert docs.PAGE.read_text(encoding="utf-8") == docs.render(found)
     assert list(docs.faults(found)) == []

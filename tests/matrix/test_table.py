@@ -1,4 +1,4 @@
-"""The committed table holds together, and is written as it is read."""
+"""The committed table is consistent, and is written as it is read."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from matrix import table
 RELEASES = table.load().releases
 
 
-def test_every_release_is_there_once_and_none_is_a_pre_release() -> None:
+def test_every_release_appears_once_and_none_is_a_pre_release() -> None:
     versions = [each.version for each in RELEASES]
     assert len(set(versions)) == len(versions)
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", each.deepspeed) for each in RELEASES)
     assert versions[0] == Version("0.12.0")
 
 
-def test_days_of_release_are_dates_that_have_been() -> None:
+def test_release_dates_are_in_the_past() -> None:
     for each in RELEASES:
         assert datetime.date(2023, 11, 1) < datetime.date.fromisoformat(each.released) <= datetime.date.today()
 
 
-def test_a_release_is_run_in_environments_that_it_can_be_run_in() -> None:
+def test_environments_meet_the_requirements_of_their_releases() -> None:
     environments = table.load().environments
     for each in RELEASES:
         assert each.environments, each.deepspeed
@@ -69,7 +69,7 @@ def test_spans() -> None:
 @pytest.mark.parametrize(
     "text", ["", "<<<<<<< ours\n", "[]", '{"environments": {}, "releases": []}', '{"releases": [{}]}']
 )
-def test_a_table_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+def test_an_invalid_table_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "releases.json").write_text(text)
-    with pytest.raises(Complaint, match=r"releases\.json (cannot be read|has no environment)"):
+    with pytest.raises(Complaint, match=r"releases\.json (is not a valid table|has no environment)"):
         table.load(tmp_path / "releases.json")

@@ -1,4 +1,4 @@
-"""tox.ini says what the table says."""
+"""tox.ini is up to date with the table."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_versions_follow_the_table() -> None:
     assert written["torch-2-3-1"]["torch"] == "2.3.1"
 
 
-def test_ranges_leave_out_what_is_not_there() -> None:
+def test_ranges_skip_missing_versions() -> None:
     versions = map(Version, ("0.12.0", "0.12.1", "0.12.2", "0.12.4", "0.13.7", "0.14.8", "0.14.10", "1.0.0", "1.0.1"))
     assert list(toxini.ranges("ds-", versions)) == ["ds-0.12.{0-2,4}", "ds-0.13.7", "ds-0.14.{8,10}", "ds-1.0.{0-1}"]
 
 
-def test_what_is_stale_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_part_is_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stale = tmp_path / "tox.ini"
     text = toxini.PATH.read_text(encoding="utf-8")
     newest = table.load().releases[-1].deepspeed
@@ -47,6 +47,6 @@ def test_what_is_stale_is_written_anew(tmp_path: Path, monkeypatch: pytest.Monke
     assert stale.read_text(encoding="utf-8") == text
 
 
-def test_a_part_that_is_gone_is_a_complaint() -> None:
+def test_a_missing_part_is_a_complaint() -> None:
     with pytest.raises(Complaint, match="sampled releases"):
         toxini.updated("[tox]\n", table.load())

@@ -1,4 +1,4 @@
-"""DeepSpeed's own tests as an oracle: running, recording and judging them; both are stand-ins here."""
+"""DeepSpeed's own tests as an oracle: running, recording and judging; DeepSpeed and its tests are stand-ins here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_numbers(number): pass
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone of DeepSpeed, which is not what is tested."""
+    """A clone of DeepSpeed, whose package must not be imported."""
     file = tmp_path / "clone" / "tests" / ENGINE
     file.parent.mkdir(parents=True)
     file.write_text(OUTCOMES)
@@ -50,7 +50,7 @@ def clone(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch, clone):
-    """A session on a DeepSpeed that has nothing to compile; its records are kept below `tmp_path`."""
+    """A session on a DeepSpeed with nothing to compile; records go below `tmp_path`."""
     installed = tmp_path / "installed"
     (installed / "deepspeed").mkdir(parents=True)
     (installed / "deepspeed" / "__init__.py").touch()
@@ -75,11 +75,11 @@ def ids(*names: str) -> list[str]:
 
 
 class TestSession:
-    def test_each_outcome_is_told_and_the_rest_goes_on(self, stand_in):
-        """Of the two that end the process, one hangs for ever."""
+    def test_each_outcome_is_reported_and_the_other_tests_continue(self, stand_in):
+        """Two tests end the process: one kills it, one hangs."""
         names = ("dies", "hangs", "with", "without", "skips", "raises", "expected", "broken", "passes")
-        told = {each.test.rpartition("_")[2]: each for each in stand_in.run("with", ids(*names))}
-        assert {name: each.outcome for name, each in told.items()} == {
+        ended = {each.test.rpartition("_")[2]: each for each in stand_in.run("with", ids(*names))}
+        assert {name: each.outcome for name, each in ended.items()} == {
             "dies": "died",
             "hangs": "timeout",
             "with": "passed",
@@ -90,15 +90,15 @@ class TestSession:
             "broken": "error",
             "passes": "passed",
         }
-        assert told["without"].detail == "AssertionError"
-        assert told["skips"].detail == "no device"
-        assert told["raises"].detail == "ValueError: in file.py at …"
+        assert ended["without"].detail == "AssertionError"
+        assert ended["skips"].detail == "no device"
+        assert ended["raises"].detail == "ValueError: in file.py at …"
 
     def test_without_dsfix_means_without_it(self, stand_in):
         assert [each.outcome for each in stand_in.run("without", ids("with", "without"))] == ["failed", "passed"]
         assert stand_in.versions["deepspeed"] == "0.18.9"
 
-    def test_what_cannot_be_imported_is_told(self, stand_in):
+    def test_a_file_that_cannot_be_imported_is_reported(self, stand_in):
         other = stand_in.tests / "unit" / "runtime" / "test_data.py"
         other.write_text("import no_such_module\n")
         found, failed = stand_in.collect(["unit/runtime/test_data.py", ENGINE])
@@ -121,14 +121,14 @@ class TestSelection:
         assert len(chosen) == count + 1
         assert chosen == [test for test in tests if test in chosen]
 
-    def test_a_file_is_found_where_the_release_has_it(self, tmp_path):
+    def test_a_file_is_found_in_the_location_of_the_release(self, tmp_path):
         for name in ("unit/v1/zero/test_zero.py", "unit/runtime/test_autocast.py", "unit/inference/test_inference.py"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).touch()
         assert selection.files(tmp_path) == ["unit/v1/zero/test_zero.py", "unit/runtime/test_autocast.py"]
         assert selection.family("unit/v1/zero/test_zero.py::Test::test[1]") == "ZeRO"
 
-    def test_what_is_left_out_has_a_reason(self, tmp_path):
+    def test_an_excluded_test_has_a_reason(self, tmp_path):
         name = "unit/runtime/half_precision/test_fp8.py"
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
@@ -137,13 +137,13 @@ class TestSelection:
 
 
 class Engine:
-    """In place of a session: what becomes of a test, the next time and from then on."""
+    """Replaces a session: outcomes has each test's outcome without and with dsfix."""
 
     def __init__(self, **outcomes: tuple[str, str]) -> None:
         self.versions = {"deepspeed": "0.18.9"}
         self.outcomes = outcomes
         self.ran: list[tuple[str, tuple[str, ...]]] = []
-        self.cures = ""
+        self.needed = ""
         self.stops_at = ""
 
     def build(self) -> None:
@@ -155,7 +155,7 @@ class Engine:
             if variant == "with" and test == self.stops_at:
                 raise KeyboardInterrupt
             without, patched = self.outcomes[test]
-            seen = patched if variant == "with" and self.cures not in left_out else without
+            seen = patched if variant == "with" and self.needed not in left_out else without
             yield processes.Ended(test, seen, "" if seen == "passed" else "ValueError")
 
 
@@ -177,7 +177,7 @@ class TestRun:
         assert engine.ran[-1] == ("with", ("a", "b"))
         assert [each.better for each in read.runs.values()] == [False, True]
 
-    def test_interrupted_it_goes_on(self, record):
+    def test_it_continues_after_an_interruption(self, record):
         engine = Engine(a=("passed", "passed"), b=("passed", "passed"), c=("passed", "passed"))
         engine.stops_at = "b"
         with pytest.raises(KeyboardInterrupt):
@@ -187,7 +187,7 @@ class TestRun:
         running.run(records.load("0.18.9", "v0.18.9"), engine, ["a", "b", "c"])
         assert [(variant, tests) for variant, tests in engine.ran if tests] == [("with", ("b", "c"))]
 
-    def test_what_is_worse_is_repeated_on_both_sides(self, record):
+    def test_worse_tests_are_repeated_on_both_sides(self, record):
         running.run(record, Engine(a=("passed", "failed"), b=("passed", "passed")), ["a", "b"])
         assert record.runs["a"] == Run(["passed"] * 3, ["failed"] * 3, {"with": "ValueError"})
         assert record.runs["b"].without == ["passed"]
@@ -206,16 +206,16 @@ class TestRun:
         assert Run([without], [patched]).worse is worse
         assert not Run([without, patched], [patched]).worse
 
-    def test_the_patch_of_a_fix_is_found_by_leaving_it_out(self, record, monkeypatch):
-        monkeypatch.setattr(fixes, "FIXES", (Fix(1, "0.19.0", ("a",), ("other", "cure")),))
+    def test_the_patch_of_a_fix_is_found_by_disabling_it(self, record, monkeypatch):
+        monkeypatch.setattr(fixes, "FIXES", (Fix(1, "0.19.0", ("a",), ("other", "fix")),))
         engine = Engine(a=("failed", "passed"))
-        engine.cures = "cure"
+        engine.needed = "fix"
         running.run(record, engine, ["a"])
         running.find_patches(record, engine)
-        assert record.runs["a"].left_out == {"other": "passed", "cure": "failed"}
+        assert record.runs["a"].left_out == {"other": "passed", "fix": "failed"}
         assert records.load("0.18.9", "v0.18.9").runs == record.runs
 
-    def test_of_another_release_the_tests_of_fixes_are_run(self, monkeypatch):
+    def test_of_tests_of_another_release_only_those_of_fixes_are_run(self, monkeypatch):
         monkeypatch.setattr(fixes, "FIXES", (Fix(1, "0.19.0", ("file::of_fix",)),))
         tests = ["file::of_fix[1]", "file::of_fix[2]", "file::other"]
         assert running.chosen(tests, Record("0.18.9", "v0.19.8"), (), None) == tests[:2]
@@ -243,7 +243,7 @@ ASSERTS = Explanation("unit/a.py::b", "<0.19", Kind.ASSERTS_BUG, "because")
 
 
 class TestPage:
-    def test_what_is_worse_needs_an_explanation(self):
+    def test_a_worse_test_needs_an_explanation(self):
         assert len(list(docs.faults([WORSE], (), ()))) == 1
         assert list(docs.faults([WORSE], (ASSERTS,), ())) == []
         assert "| 1 of 5 | 0 | 0 | 0 | 0 | 1, 1 explained |" in docs.render([WORSE], (ASSERTS,), ())
@@ -264,8 +264,8 @@ class TestPage:
             ({patch: "passed"}, "", 1),
         ):
             record = Record("0.16.9", "v0.18.9", runs={"unit/a.py::b[1]": Run(["failed"], ["passed"], {}, left_out)})
-            told = f" [{patch}](catalogue.md#{patch}): {cell}" if cell else " "
-            assert f"{row}{told} |" in docs.render([record], (), (fix,))
+            needed = f" [{patch}](catalogue.md#{patch}): {cell}" if cell else " "
+            assert f"{row}{needed} |" in docs.render([record], (), (fix,))
             assert len(list(docs.faults([record], (), (fix,)))) == faults
 
 
@@ -278,5 +278,5 @@ class TestCommitted:
     def test_nothing_is_worse_without_an_explanation(self):
         assert list(docs.faults(records.load_all(), EXPLANATIONS, FIXES)) == []
 
-    def test_the_page_is_what_the_records_say(self):
+    def test_the_page_matches_the_records(self):
         assert docs.PAGE.read_text(encoding="utf-8") == docs.render(records.load_all())

@@ -1,4 +1,4 @@
-"""`check` says of a config what the installed DeepSpeed does with it."""
+"""`check` predicts what the installed DeepSpeed does with a config."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def zero(**options: Any) -> dict[str, Any]:
     return {**BATCH, "zero_optimization": options}
 
 
-# what DeepSpeedConfig takes or rejects: check has to find an error where, and only where, it rejects
+# configs that DeepSpeedConfig accepts or rejects: check finds an error if and only if it rejects
 READ: dict[str, dict[str, Any]] = {
-    "the least": BATCH,
+    "minimal": BATCH,
     "stage 3": zero(stage=3, stage3_prefetch_bucket_size=5e7, offload_param=OFFLOAD, sub_group_size=1e9),
     "stage 4": zero(stage=4),
     "stage in quotes": zero(stage="2"),
-    "an old form": {**BATCH, "zero_optimization": True},
-    "no block": {**BATCH, "zero_optimization": 2},
+    "deprecated form": {**BATCH, "zero_optimization": True},
+    "not an object": {**BATCH, "zero_optimization": 2},
     "fp16 true": {**BATCH, "fp16": True},
     "fraction": zero(stage=3, stage3_prefetch_bucket_size=15099494.4),
     "5e8 in quotes": zero(stage=2, reduce_bucket_size="5e8"),
     "500 in quotes": zero(stage=2, reduce_bucket_size="500"),
     "5e8": zero(stage=2, reduce_bucket_size=5e8),
     "overlap maybe": zero(stage=2, overlap_comm="maybe"),
-    "bucket of nothing": zero(stage=0, reduce_bucket_size=0),
-    "no such device": zero(stage=3, offload_param={"device": "cuda"}),
+    "empty bucket": zero(stage=0, reduce_bucket_size=0),
+    "unknown device": zero(stage=3, offload_param={"device": "cuda"}),
     "offload true": zero(stage=3, offload_param=True),
     "fp16 and bf16": {**BATCH, "fp16": {"enabled": True}, "bf16": {"enabled": True}},
     "fp16 and bf16 off": {**BATCH, "fp16": {"enabled": True}, "bf16": {"enabled": False}},
@@ -58,12 +58,12 @@ READ: dict[str, dict[str, Any]] = {
     "loss scale under bf16": {**BATCH, "bf16": {"enabled": True, "loss_scale": 0}},
     "unknown key in zero": zero(stage=2, reduce_bucketsize=5e8),
     "unknown key in bf16": {**BATCH, "bf16": {"enabled": True, "speed": 1}},
-    "unknown key on top": {**BATCH, "gradient_cliping": 1.0},
+    "unknown key at the top level": {**BATCH, "gradient_cliping": 1.0},
     "unknown key elsewhere": {**BATCH, "activation_checkpointing": {"cpu_checkpoint": True}},
     "no batch size": {},
-    "steps alone": {"gradient_accumulation_steps": 2},
+    "only accumulation steps": {"gradient_accumulation_steps": 2},
     "batch in quotes": {"train_micro_batch_size_per_gpu": "8"},
-    "batch of nothing": {"train_micro_batch_size_per_gpu": 0},
+    "batch of 0": {"train_micro_batch_size_per_gpu": 0},
     "batch auto": {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"},
     "total too small": {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4},
     **{f"removed {key}": {**BATCH, key: {"enabled": False}} for key in REMOVED},
@@ -79,9 +79,9 @@ PRODUCTS = [
     (12, 3, None, 2),
 ]
 
-# what one step on a CPU rank does: the rule that foresees it, or None where the step is to succeed
+# one step on a CPU rank: config, the rule that predicts the failure (None if the step succeeds), text of the error
 TRAINED: dict[str, tuple[dict[str, Any], str | None, str]] = {
-    "the least": (SGD, None, ""),
+    "minimal": (SGD, None, ""),
     "untested optimizer": ({**SGD, "zero_optimization": {"stage": 2}}, "untested_optimizer", "untested ZeRO Optimizer"),
     "tested optimizer": (
         {**BATCH, "zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW", "params": {"torch_adam": True}}},
@@ -110,7 +110,7 @@ TRAINED: dict[str, tuple[dict[str, Any], str | None, str]] = {
         "total_num_steps",
     ),
     "scheduler without params": ({**SGD, "scheduler": {"type": "WarmupLR"}}, "incomplete_scheduler", "TypeError"),
-    "a whole scheduler": ({**SGD, "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9}}}, None, ""),
+    "complete scheduler": ({**SGD, "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9}}}, None, ""),
     "lr auto": ({**BATCH, "optimizer": {"type": "SGD", "params": {"lr": "auto"}}}, "auto_number", "TypeError"),
     "lr in quotes": ({**BATCH, "optimizer": {"type": "SGD", "params": {"lr": "0.1"}}}, "quoted_value", "TypeError"),
     "clipping auto": (
@@ -118,7 +118,7 @@ TRAINED: dict[str, tuple[dict[str, Any], str | None, str]] = {
         "auto_number",
         "TypeError",
     ),
-    "bucket of nothing": (
+    "empty bucket": (
         {**UNTESTED, "zero_optimization": {"stage": 2, "reduce_bucket_size": 0}},
         "empty_bucket",
         "Error",
@@ -135,7 +135,7 @@ TRAINED: dict[str, tuple[dict[str, Any], str | None, str]] = {
 def outcomes(
     run_program: Any, import_patches: str, release: Version, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    """What the installed DeepSpeed did, by group and name."""
+    """Returns what the installed DeepSpeed did, by group and name."""
     trains = release > Version("0.14.0")
     plan: list[tuple[str, Any, dict[str, Any]]] = [("read", name, {"config": READ[name]}) for name in READ]
     for product in PRODUCTS:
@@ -158,7 +158,7 @@ def outcomes(
 
 
 def rank() -> dict[str, str]:
-    """The environment of a job's only rank."""
+    """Returns the environment of a job's only rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -171,13 +171,13 @@ def batch(product: tuple[int, int | None, int | None, int]) -> dict[str, Any]:
 
 
 def errors(config: dict[str, Any], **around: Any) -> list[str]:
-    """The rules that find an error in what is given to deepspeed.initialize as it is."""
+    """Returns the rules that find an error in a config passed to deepspeed.initialize unchanged."""
     found = checking.check(config, plain=True, in_job=True, **around).findings
     return [each.rule for each in found if each.level is Level.ERROR]
 
 
 @pytest.mark.parametrize("name", READ)
-def test_an_error_is_found_where_deepspeed_rejects_and_nowhere_else(outcomes: dict[str, Any], name: str) -> None:
+def test_an_error_is_found_if_and_only_if_deepspeed_rejects(outcomes: dict[str, Any], name: str) -> None:
     rejected = outcomes["read"][name].get("error")
     assert bool(errors(READ[name])) is (rejected is not None), rejected
 
@@ -188,7 +188,7 @@ def test_the_product_of_the_batch_sizes(outcomes: dict[str, Any], product: Any) 
     assert ("batch_product" in errors(batch(product), world_size=product[3])) is (rejected is not None), rejected
 
 
-EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {  # config, attribute, value where a rule found something
+EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {  # config, attribute, value if the rule finds something
     "auto_stage": (zero(stage="auto"), "stage", 0),
     "auto_bucket": (zero(stage=2, reduce_bucket_size="auto"), "reduce_bucket_size", 500_000_000),
     "auto_precision": ({**BATCH, "bf16": {"enabled": "auto"}}, "bf16", False),
@@ -205,7 +205,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {  # config, attribute, va
 
 
 @pytest.mark.parametrize("rule", EFFECTS)
-def test_what_a_rule_says_happens_in_silence(outcomes: dict[str, Any], release: Version, rule: str) -> None:
+def test_silent_effects(outcomes: dict[str, Any], release: Version, rule: str) -> None:
     config, attribute, value = EFFECTS[rule]
     found = {each.rule: each for each in checking.check(config, plain=True).findings}
     seen = outcomes["effect"][rule]
@@ -213,7 +213,7 @@ def test_what_a_rule_says_happens_in_silence(outcomes: dict[str, Any], release: 
     if rule == "misspelled_key":
         note = found["gradient_clipping_default"].what
         value = seen["gradient_clipping"]
-        assert f"left out: {float(value)} here" in note
+        assert f"the default is {float(value)} here" in note
         assert value == (1.0 if release >= Version("0.19.3") else 0.0)
     assert (rule in found) is (seen[attribute] == value)
 
@@ -222,7 +222,7 @@ CLIENT = zero(stage=2, offload_optimizer=OFFLOAD)
 CLIENT_ALLOWED = {**CLIENT, "zero_force_ds_cpu_optimizer": False}
 BF16 = {
     "bf16": {**SGD, "bf16": {"enabled": True}},
-    "bf16 beside autocast": {**SGD, "bf16": {"enabled": True}, **AUTOCAST},
+    "bf16 with autocast": {**SGD, "bf16": {"enabled": True}, **AUTOCAST},
 }
 
 
@@ -247,7 +247,7 @@ def test_the_first_step(trained: dict[str, Any], name: str) -> None:
         assert rule in errors(config)
 
 
-def test_offloading_with_an_optimizer_of_the_scripts_own(trained: dict[str, Any]) -> None:
+def test_offloading_with_the_scripts_optimizer(trained: dict[str, Any]) -> None:
     given = checked({"optimizer": "AdamW"})
     assert "ZeRORuntimeException" in trained["client"]["error"]
     assert errors(CLIENT, given=given) == ["offload_client_optimizer"]
@@ -255,16 +255,16 @@ def test_offloading_with_an_optimizer_of_the_scripts_own(trained: dict[str, Any]
     assert errors(CLIENT_ALLOWED, given=given) == []
 
 
-def test_bf16_beside_torch_autocast(trained: dict[str, Any]) -> None:
+def test_bf16_with_torch_autocast(trained: dict[str, Any]) -> None:
     assert trained["bf16"]["dtype"] == "bfloat16"
-    beside = trained["bf16 beside autocast"]
-    found = [each.rule for each in checking.check(BF16["bf16 beside autocast"], plain=True).findings]
-    assert ("precision_and_torch_autocast" in found) is ("error" in beside)
+    both = trained["bf16 with autocast"]
+    found = [each.rule for each in checking.check(BF16["bf16 with autocast"], plain=True).findings]
+    assert ("precision_and_torch_autocast" in found) is ("error" in both)
     if "precision_beside_torch_autocast" in found:
-        assert beside["dtype"] == "bfloat16"
+        assert both["dtype"] == "bfloat16"
 
 
-def test_the_table_says_what_the_source_says(release: Version) -> None:
+def test_the_table_agrees_with_the_source(release: Version) -> None:
     package = Path(module_file("deepspeed") or "").parent
     assert keys.flatten(keys.of_release(release)) == keys.flatten(extract.known(package))
 
@@ -307,9 +307,9 @@ def test_at_initialize(environment: dict[str, str], release: Version, tmp_path: 
     assert "did you mean gradient_clipping?" in done.stderr
     assert ("initialised with zero_optimization" in done.stdout) is (choice == "warn")
     assert "[auto_stage]" in (done.stderr if choice == "warn" else done.stdout.partition("ConfigError")[2])
-    needed = release < Version("0.19.3")  # nothing is said of what a patch cures in this process
+    needed = release < Version("0.19.3")  # bugs fixed by a patch in this process are not reported
     assert ("[zero3_checkpointing_recompute]" in done.stderr) is (needed and choice == "warn"), done.stderr
 
 
-def test_at_initialize_nothing_unless_asked_for(outcomes: dict[str, Any]) -> None:
+def test_at_initialize_silent_by_default(outcomes: dict[str, Any]) -> None:
     assert "[auto_number]" not in outcomes["stderr"]

@@ -1,4 +1,4 @@
-"""`python -m dsfix doctor` beside the real release: what it says is what an import of it says."""
+"""`python -m dsfix doctor` with the real release: it reports what an import reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from packaging.version import Version
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What torch compiles to; a build of cpu_adam was killed there."""
+    """A TORCH_EXTENSIONS_DIR in which a build of cpu_adam was killed."""
     directory = tmp_path_factory.mktemp("extensions")
     (directory / "cpu_adam").mkdir()
     (directory / "cpu_adam/lock").touch()
@@ -49,15 +49,15 @@ def _rules(found: dict[str, Any]) -> dict[str, str]:
 
 def test_the_import(found: dict[str, Any], release: Version) -> None:
     packages, rules = found["environment"]["packages"], _rules(found)
-    cured = release <= Version("0.14.3")  # beside this torch and numpy
-    assert ("deepspeed_import_needs_dsfix" in rules) is cured, packages["deepspeed_probe"]
+    needs_dsfix = release <= Version("0.14.3")  # with this torch and NumPy
+    assert ("deepspeed_import_needs_dsfix" in rules) is needs_dsfix, packages["deepspeed_probe"]
     assert "deepspeed_import_fails" not in rules, packages["deepspeed_probe"]
-    probe = packages["dsfix_probe"] if cured else packages["deepspeed_probe"]
+    probe = packages["dsfix_probe"] if needs_dsfix else packages["deepspeed_probe"]
     assert probe["facts"]["import"]["version"] == str(release)
     assert "cpu_adam" in probe["facts"]["report"]["text"]
 
 
-def test_what_the_files_say(found: dict[str, Any], release: Version) -> None:
+def test_facts_from_files(found: dict[str, Any], release: Version) -> None:
     packages = found["environment"]["packages"]
     assert packages["versions"]["deepspeed"] == str(release)
     assert packages["deepspeed"]["prebuilt"] == []
@@ -65,14 +65,14 @@ def test_what_the_files_say(found: dict[str, Any], release: Version) -> None:
     assert ("cpu" in packages["deepspeed"]["accelerators"]) is (release >= Version("0.12.4"))
 
 
-def test_what_torch_says(found: dict[str, Any]) -> None:
+def test_facts_from_torch(found: dict[str, Any]) -> None:
     packages = found["environment"]["packages"]
     assert packages["torch_probe"]["stopped"] == ""
     assert packages["torch_probe"]["errors"] == {}
     assert packages["torch_probe"]["facts"]["collect_env"]["torch_version"] == packages["versions"]["torch"]
 
 
-def test_a_lock_that_a_killed_build_has_left(
+def test_a_lock_left_by_a_killed_build(
     done: subprocess.CompletedProcess[str], found: dict[str, Any], cache: Path
 ) -> None:
     assert str(cache / "cpu_adam/lock") in _rules(found)["stale_lock"]

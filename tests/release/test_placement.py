@@ -58,7 +58,7 @@ def test_what_zero_init_leaves_behind_is_one_warning(scenes: Any) -> None:
     assert found["before"] == [path for path, *_ in (*BUFFERS, GAIN)]
     assert found["report"] == [*BUFFERS, GAIN]
     assert "cuda:0 and cpu" in found["forward"]
-    assert warning[0] == "[dsfix] WARNING: 12 tensors are not where expected (cuda:0):"
+    assert warning[0] == "[dsfix] WARNING: 12 tensors are not on the expected device (cuda:0):"
     assert "  talker.linspace: buffer [4] float32 on cpu" in warning
     assert "ENABLE_AUDIO_OUTPUT=0" in warning[-1]
 
@@ -68,13 +68,13 @@ def test_move_cures_it_and_says_what_it_moved(scenes: Any) -> None:
     assert found["report"] == [GAIN]
     assert found["difference"] < 1e-6
     assert moved[0].startswith(f"[dsfix] INFO: moved {len(BUFFERS)} buffers to cuda:0: talker.rand (from cpu), ")
-    assert warning[0] == "[dsfix] WARNING: 1 tensor is not where expected (cuda:0):"
+    assert warning[0] == "[dsfix] WARNING: 1 tensor is not on the expected device (cuda:0):"
 
 
 def test_error_stops_the_job(scenes: Any) -> None:
     found, messages = scenes["talker, error"]
-    assert found["stopped"].startswith("PlacementError: 12 tensors are not where expected (cuda:0):\n  talker.rand: ")
-    assert found["stopped"].endswith("DSFIX_PLACEMENT=warn lets the job go on")
+    assert found["stopped"].startswith("PlacementError: 12 tensors are not on the expected device (cuda:0):\n  talker.rand: ")
+    assert found["stopped"].endswith("DSFIX_PLACEMENT=warn lets the job continue")
     assert messages == []
 
 
@@ -91,9 +91,9 @@ def test_off_says_nothing(scenes: Any) -> None:
 
 
 LATE, LEFT = "attached, replac", "the engine moves"
-UNKNOWN, ASTRAY = "without ds_id: a", "not moved there,"
+UNKNOWN, NOT_MOVED = "no ds_id: attached", "never moved there,"
 WEIGHT, SCALE = ["late.weight", "parameter", [2, 2]], ["late.scale", "buffer", [2]]
-SMALL = [[f"1.{name}", "parameter", [2], "cpu", ASTRAY] for name in ("weight", "bias")]
+SMALL = [[f"1.{name}", "parameter", [2], "cpu", NOT_MOVED] for name in ("weight", "bias")]
 CASES = {
     "late on the CPU, stage 3": ["cuda:0", [*WEIGHT, "cpu", UNKNOWN], [*SCALE, "cpu", LATE]],
     "late on the device, stage 3": ["cuda:0", [*WEIGHT, "cuda:0", UNKNOWN]],
@@ -106,7 +106,7 @@ CASES = {
     "dont_change_device": [""],
     "a model on the CPU": ["cpu"],
     "half of a model": ["cuda:0", *SMALL],
-    "half of a model, expected on the CPU": ["cpu", ["0.weight", "parameter", [8], "cuda:0", ASTRAY]],
+    "half of a model, expected on the CPU": ["cpu", ["0.weight", "parameter", [8], "cuda:0", NOT_MOVED]],
     "expected on the device without its number": ["cuda:0", *SMALL],
     "half of it on meta": ["cuda:0"],
     "scripted": ["cuda:0", *SMALL],

@@ -1,4 +1,4 @@
-"""The patches of this distribution, on the DeepSpeed that is installed."""
+"""The patches of this distribution on the installed DeepSpeed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Values at odds with transformers' arguments: HfTrainerDeepSpeedConfig compares them and stops."""
+"""Values that contradict transformers' TrainingArguments; HfTrainerDeepSpeedConfig compares them and raises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...rules import Found, Level, Rule
 from ..facts import AUTO, Facts
 
-# place in the config -> TrainingArguments
+# path in the config -> name in TrainingArguments
 _COMPARED = {
     ("train_micro_batch_size_per_gpu",): "per_device_train_batch_size",
     ("gradient_accumulation_steps",): "gradient_accumulation_steps",
@@ -26,25 +26,23 @@ def _mismatched(facts: Facts) -> Iterator[Found]:
     for path, name in _COMPARED.items():
         value = facts.get(*path)
         if value not in (None, AUTO) and name in facts.arguments and value != facts.arguments[name]:
-            yield Found(".".join(path), f"{value} here, {name}={facts.arguments[name]} there: transformers stops")
+            yield Found(".".join(path), f"is {value}, but {name}={facts.arguments[name]}: transformers raises an error")
     betas = facts.get("optimizer", "params", "betas")
-    for place, name in enumerate(("adam_beta1", "adam_beta2")):
-        if isinstance(betas, list) and len(betas) == 2 and facts.arguments.get(name, betas[place]) != betas[place]:
-            yield Found(
-                "optimizer.params.betas", f"{betas} here, {name}={facts.arguments[name]} there: transformers stops"
-            )
-    yield from _total(facts)
+    for index, name in enumerate(("adam_beta1", "adam_beta2")):
+        if isinstance(betas, list) and len(betas) == 2 and facts.arguments.get(name, betas[index]) != betas[index]:
+            what = f"is {betas}, but {name}={facts.arguments[name]}: transformers raises an error"
+            yield Found("optimizer.params.betas", what)
+    yield from _train_batch_size(facts)
 
 
-def _total(facts: Facts) -> Iterator[Found]:
+def _train_batch_size(facts: Facts) -> Iterator[Found]:
     total, micro = facts.get("train_batch_size"), facts.arguments.get("per_device_train_batch_size")
     if facts.world_size is None or micro is None or total in (None, AUTO):
         return
-    whole = facts.world_size * int(micro) * int(facts.arguments.get("gradient_accumulation_steps", 1))
-    if total != whole:
-        yield Found(
-            "train_batch_size", f"{total} here, {whole} by the arguments and the world size: transformers stops"
-        )
+    expected = facts.world_size * int(micro) * int(facts.arguments.get("gradient_accumulation_steps", 1))
+    if total != expected:
+        what = f"is {total}, but the arguments and the world size give {expected}: transformers raises an error"
+        yield Found("train_batch_size", what)
 
 
 RULES = (
@@ -52,7 +50,7 @@ RULES = (
         id="mismatch_with_arguments",
         level=Level.ERROR,
         find=lambda facts: () if facts.plain else _mismatched(facts),
-        remedy='write "auto"',
+        remedy='set it to "auto"',
         evidence=("transformers: Please correct the following DeepSpeed config values that mismatch",),
     ),
 )

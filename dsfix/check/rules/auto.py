@@ -1,4 +1,4 @@
-""" "auto": a word of transformers and accelerate, which put a value in its place; DeepSpeed itself has none for it."""
+""" "auto": a placeholder that transformers and accelerate fill in; DeepSpeed itself does not know it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ...rules import Found, Level, Rule
 from ..facts import AUTO, Facts, Path, name_of
 
 _BUCKETS = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
-# what transformers' HfTrainerDeepSpeedConfig and accelerate's DeepSpeedPlugin put a value for
-_RESOLVED = {
+# filled in by transformers' HfTrainerDeepSpeedConfig and accelerate's DeepSpeedPlugin
+_FILLED = {
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
     "gradient_accumulation_steps",
@@ -23,10 +23,10 @@ _RESOLVED = {
     *(f"zero_optimization.{name}" for name in ("stage", "stage3_gather_16bit_weights_on_model_save", *_BUCKETS)),
     *(f"zero_optimization.offload_{part}.{key}" for part in ("optimizer", "param") for key in ("device", "nvme_path")),
 }
-# DeepSpeed's own meaning of the word
-_OWN = {"pipeline.stages", "data_types.keep_in_fp32_modules", "expert_parallel.preset_model"}
-# read as they are, without a config model that would drop the word
-_COMPARED = (
+# keys for which DeepSpeed itself defines "auto"
+_NATIVE = {"pipeline.stages", "data_types.keep_in_fp32_modules", "expert_parallel.preset_model"}
+# read without a config model, which would drop "auto"
+_UNMODELLED = (
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
     "gradient_accumulation_steps",
@@ -38,37 +38,37 @@ _COMPARED = (
 )
 
 
-def _places(facts: Facts) -> Iterator[Path]:
+def _auto_paths(facts: Facts) -> Iterator[Path]:
     for path, value in facts.walk():
-        if value == AUTO and name_of(path) not in _OWN:
+        if value == AUTO and name_of(path) not in _NATIVE:
             yield path
 
 
 def _stage(facts: Facts) -> Iterator[Found]:
     if facts.plain and facts.get("zero_optimization", "stage") == AUTO:
-        yield Found("zero_optimization.stage", '"auto" is dropped: stage 0, ZeRO is off and the job is not told')
+        yield Found("zero_optimization.stage", '"auto" is silently dropped: the stage is 0 and ZeRO is off')
 
 
 def _number(facts: Facts) -> Iterator[Found]:
-    for path in _places(facts) if facts.plain else ():
+    for path in _auto_paths(facts) if facts.plain else ():
         name = name_of(path)
-        if name in _COMPARED or path[:2] in (("optimizer", "params"), ("scheduler", "params")):
-            yield Found(name, 'DeepSpeed stops at "auto" with a TypeError or ValueError that does not name the key')
+        if name in _UNMODELLED or path[:2] in (("optimizer", "params"), ("scheduler", "params")):
+            yield Found(name, '"auto" makes DeepSpeed raise a TypeError or ValueError that does not name the key')
 
 
 def _bucket(facts: Facts) -> Iterator[Found]:
     for name in _BUCKETS:
         if facts.plain and facts.get("zero_optimization", name) == AUTO:
-            yield Found(
-                f"zero_optimization.{name}", '"auto" is dropped: the default is used, not the model\'s hidden size'
-            )
+            what = '"auto" is dropped: the default is used, not a value based on the model\'s hidden size'
+            yield Found(f"zero_optimization.{name}", what)
 
 
-def _unresolved(facts: Facts) -> Iterator[Found]:
-    for path in _places(facts) if not facts.plain else ():
+def _unfilled(facts: Facts) -> Iterator[Found]:
+    for path in _auto_paths(facts) if not facts.plain else ():
         name = name_of(path)
-        if name not in _RESOLVED and facts.known.keys.find(*path) is not None:
-            yield Found(name, 'neither transformers nor accelerate puts a value for "auto" here: accelerate stops')
+        if name not in _FILLED and facts.known.keys.find(*path) is not None:
+            what = 'neither transformers nor accelerate fills in "auto" here: accelerate raises a ValueError'
+            yield Found(name, what)
 
 
 RULES = (
@@ -76,28 +76,28 @@ RULES = (
         id="auto_stage",
         level=Level.ERROR,
         find=_stage,
-        remedy="write the stage",
+        remedy="set the stage",
         evidence=("run: 0.12.0 to 0.19.8",),
     ),
     Rule(
         id="auto_number",
         level=Level.ERROR,
         find=_number,
-        remedy="write the value; only transformers and accelerate put one there",
+        remedy='set a value; only transformers and accelerate fill in "auto"',
         evidence=("run: 0.14.2 to 0.19.8",),
     ),
     Rule(
         id="auto_bucket",
         level=Level.WARNING,
         find=_bucket,
-        remedy="write the number, or leave the key out",
+        remedy="set a number, or remove the key",
         evidence=("run: 0.12.0 to 0.19.8: 5e8 elements for reduce_bucket_size",),
     ),
     Rule(
         id="auto_unresolved",
         level=Level.ERROR,
-        find=_unresolved,
-        remedy="write the value, or leave the key out",
+        find=_unfilled,
+        remedy="set a value, or remove the key",
         evidence=("run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError",),
     ),
 )

@@ -1,4 +1,4 @@
-"""train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * processes."""
+"""Batch sizes: train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * processes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def _elastic(facts: Facts) -> bool:
 
 def _none(facts: Facts) -> Iterator[Found]:
     if facts.get(_TOTAL) is None and facts.get(_MICRO) is None and not _elastic(facts):
-        yield Found(_MICRO, f"neither {_TOTAL} nor {_MICRO} is there: DeepSpeed stops with an AssertionError")
+        yield Found(_MICRO, f"neither {_TOTAL} nor {_MICRO} is set: DeepSpeed raises an AssertionError")
 
 
-def _not_numbers(facts: Facts) -> Iterator[Found]:
+def _not_a_number(facts: Facts) -> Iterator[Found]:
     for name in _NAMES:
         value = facts.get(name)
         if isinstance(value, str) and value != AUTO:
-            yield Found(name, f'"{value}" is a string: DeepSpeed stops with a TypeError that does not name the key')
+            yield Found(name, f'"{value}" is a string: DeepSpeed raises a TypeError that does not name the key')
         elif value is not None and value != AUTO and (not is_number(value) or value <= 0):
-            yield Found(name, f"{value} is no positive number")
+            yield Found(name, f"must be a positive number, got {value}")
 
 
 def _product(facts: Facts) -> Iterator[Found]:
@@ -42,7 +42,7 @@ def _product(facts: Facts) -> Iterator[Found]:
     complete = len(known) == len(factors)
     if total % product or (complete and total != product):
         shown = " * ".join(f"{value} ({name})" for name, value in known.items())
-        yield Found(_TOTAL, f"{total} is {'not' if complete else 'no multiple of'} {shown}")
+        yield Found(_TOTAL, f"{total} is not {'' if complete else 'a multiple of '}{shown}")
 
 
 RULES = (
@@ -56,7 +56,7 @@ RULES = (
     Rule(
         id="batch_not_a_number",
         level=Level.ERROR,
-        find=_not_numbers,
+        find=_not_a_number,
         remedy="write a positive integer without quotes",
         evidence=("run: 0.12.0 to 0.19.8: TypeError, or AssertionError for 0",),
     ),
@@ -64,7 +64,7 @@ RULES = (
         id="batch_product",
         level=Level.ERROR,
         find=_product,
-        remedy=f"leave {_TOTAL} out: DeepSpeed computes it from the other two",
+        remedy=f"remove {_TOTAL}: DeepSpeed computes it from the other two",
         evidence=("run: 0.12.0 to 0.19.8: Check batch related parameters",),
     ),
 )

@@ -1,4 +1,4 @@
-"""What is left out, and is not the same in all releases."""
+"""Unset keys whose default differs between releases."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from ...rules import Found, Level, Rule
 from ..facts import Facts
 
 
-def _changed(facts: Facts) -> Iterator[Found]:
+def _clipping(facts: Facts) -> Iterator[Found]:
     new = facts.release >= Version("0.19.3")
     if facts.get("gradient_clipping") is None:
-        yield Found("gradient_clipping", f"left out: {1.0 if new else 0.0} here; 0 up to 0.19.2, 1.0 from 0.19.3 on")
+        what = f"not set: the default is {1.0 if new else 0.0} here (0.0 through 0.19.2, 1.0 since 0.19.3)"
+        yield Found("gradient_clipping", what)
 
 
 def _overflow(facts: Facts) -> Iterator[Found]:
     if facts.on("bf16") and facts.plain and facts.get("bf16", "check_grad_overflow") is None:
-        what = "left out: from 0.19.3 on a step with inf or nan gradients is skipped, up to 0.19.2 it is made"
+        what = "not set: steps with inf or nan gradients are skipped since 0.19.3, and applied through 0.19.2"
         yield Found("bf16.check_grad_overflow", what)
 
 
 def _timeout(facts: Facts) -> Iterator[Found]:
     if facts.world_size is not None and facts.world_size > 1:
-        what = "ranks wait 10 minutes for each other, up to 0.19.5 it was 30; evaluation on one rank may take longer"
+        what = (
+            "not set: ranks wait 10 minutes for each other (30 minutes through 0.19.5); evaluation on one rank may "
+            "take longer"
+        )
         yield Found("DEEPSPEED_TIMEOUT", what)
 
 
@@ -32,8 +36,8 @@ RULES = (
     Rule(
         id="gradient_clipping_default",
         level=Level.NOTE,
-        find=_changed,
-        remedy='set it; "auto" takes max_grad_norm of transformers\' arguments',
+        find=_clipping,
+        remedy='set it; "auto" uses max_grad_norm from transformers\' arguments',
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8068", "run: 0.19.2 and 0.19.3"),
     ),
     Rule(
@@ -49,7 +53,7 @@ RULES = (
         level=Level.NOTE,
         affects={"deepspeed": ">=0.19.6"},
         find=_timeout,
-        remedy="DEEPSPEED_TIMEOUT=30 (minutes) in the environment",
+        remedy="set DEEPSPEED_TIMEOUT=30 (minutes) in the environment",
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8253", "deepspeed/constants.py"),
     ),
 )

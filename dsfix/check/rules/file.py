@@ -1,4 +1,4 @@
-"""How the file is written, and accelerate's own file."""
+"""The syntax of the file, and accelerate's config file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..facts import Facts
 
 def _duplicates(facts: Facts) -> Iterator[Found]:
     for key in facts.reading.duplicates:
-        yield Found(key, "the key stands twice in one block: DeepSpeed stops with a ValueError, json takes the last")
+        yield Found(key, "duplicate key: DeepSpeed raises a ValueError, json uses the last value")
 
 
-def _hjson(facts: Facts) -> Iterator[Found]:
+def _not_plain_json(facts: Facts) -> Iterator[Found]:
     if not facts.reading.plain_json and not facts.plain and facts.has_auto:
-        what = 'no plain JSON: DeepSpeed reads comments, transformers and accelerate, which "auto" is for, do not'
+        what = 'not plain JSON: transformers and accelerate, which fill in "auto", cannot read it; DeepSpeed can'
         yield Found("", what)
 
 
@@ -28,19 +28,19 @@ def _ignored(facts: Facts) -> Iterator[Found]:
     if accelerate.others.get("mixed_precision") is not None:
         named.append("mixed_precision")
     for where in named:
-        yield Found(where, "stands beside deepspeed_config_file: accelerate stops with a ValueError")
+        yield Found(where, "cannot be combined with deepspeed_config_file: accelerate raises a ValueError")
 
 
 def _not_deepspeed(facts: Facts) -> Iterator[Found]:
     accelerate = facts.accelerate
     if accelerate is not None and str(accelerate.others.get("distributed_type", "DEEPSPEED")).upper() != "DEEPSPEED":
         kind = accelerate.others["distributed_type"]
-        yield Found("distributed_type", f"{kind}: accelerate uses deepspeed_config with DEEPSPEED only")
+        yield Found("distributed_type", f"is {kind}: accelerate uses deepspeed_config with DEEPSPEED only")
 
 
 def _no_zero(facts: Facts) -> Iterator[Found]:
     if facts.accelerate is not None and "zero_optimization" not in facts.config:
-        yield Found("zero_optimization", "accelerate stops at a DeepSpeed config without it")
+        yield Found("zero_optimization", "missing: accelerate requires it in a DeepSpeed config")
 
 
 RULES = (
@@ -48,13 +48,13 @@ RULES = (
         id="duplicate_key",
         level=Level.ERROR,
         find=_duplicates,
-        remedy="delete one of them",
+        remedy="remove one of them",
         evidence=("run: 0.12.0 to 0.19.8: Duplicate keys in DeepSpeed config",),
     ),
     Rule(
         id="not_plain_json",
         level=Level.WARNING,
-        find=_hjson,
+        find=_not_plain_json,
         remedy="write plain JSON",
         evidence=("run: accelerate 1.15.0: JSONDecodeError",),
     ),
@@ -69,7 +69,7 @@ RULES = (
         id="accelerate_not_deepspeed",
         level=Level.WARNING,
         find=_not_deepspeed,
-        remedy="distributed_type: DEEPSPEED",
+        remedy="set distributed_type: DEEPSPEED",
         evidence=("accelerate's launcher: use_deepspeed",),
     ),
     Rule(

@@ -1,4 +1,4 @@
-"""Keys that the release does not read: ignored at the top and in most blocks, rejected in config models."""
+"""Keys that the release does not read: ignored at the top level and in most blocks, rejected by config models."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _COMMENTS = ("_", "//", "#", "$", "comment")
 
 
 def _unknown(facts: Facts) -> Iterator[tuple[Path, keys.Key]]:
-    """Every key that is not read, with the block that it stands in; what is below it is not looked at."""
+    """Yields each key that is not read, with the block it is in; keys below it are not checked."""
     for path, _ in facts.walk():
         above = facts.known.keys.find(*path[:-1])
         if above is None or path[-1] in above.below or path[-1].startswith(_COMMENTS):
             continue
         if not above.below or (path[0] in ("bf16", "bfloat16") and path[-1] in LOSS_SCALE):
-            continue  # nothing is known of the block; a rule of its own
+            continue  # the keys of the block are unknown, or another rule reports it
         yield path, above
 
 
@@ -32,14 +32,14 @@ def _rejected(facts: Facts) -> Iterator[Found]:
         if above.closed:
             near = _near(path, above)
             hint = f"; did you mean {near}?" if near else _other_release(path)
-            yield Found(name_of(path), f"DeepSpeed rejects a key that it does not know here{hint}")
+            yield Found(name_of(path), f"unknown key in this block: DeepSpeed rejects it{hint}")
 
 
 def _misspelled(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         near = _near(path, above)
         if near is not None and not above.closed and keys.elsewhere(path) is None:
-            yield Found(name_of(path), f"DeepSpeed reads no such key and says nothing; did you mean {near}?")
+            yield Found(name_of(path), f"unknown key, silently ignored; did you mean {near}?")
 
 
 def _misplaced(facts: Facts) -> Iterator[Found]:
@@ -47,35 +47,34 @@ def _misplaced(facts: Facts) -> Iterator[Found]:
         if above.closed or _near(path, above) or keys.elsewhere(path):
             continue
         for block in ("zero_optimization", "fp16", "optimizer", "scheduler"):
-            there = facts.known.keys.find(block, path[-1])
-            if path[:-1] != (block,) and there is not None:
-                yield Found(name_of(path), f"DeepSpeed does not read it here but in {block}: ignored")
+            if path[:-1] != (block,) and facts.known.keys.find(block, path[-1]) is not None:
+                yield Found(name_of(path), f"silently ignored here: DeepSpeed reads it in {block}")
                 break
 
 
 def _other(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         if not above.closed and keys.elsewhere(path):
-            yield Found(name_of(path), f"this release does not read it and says nothing{_other_release(path)}")
+            yield Found(name_of(path), f"silently ignored by this release{_other_release(path)}")
 
 
 def _other_release(path: Path) -> str:
-    read = keys.elsewhere(path)
-    return f"; DeepSpeed {read} reads it" if read else ""
+    releases = keys.elsewhere(path)
+    return f"; read by DeepSpeed {releases}" if releases else ""
 
 
-def _ignored(facts: Facts) -> Iterator[Found]:
+def _unread(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         known = _near(path, above) or keys.elsewhere(path)
         if len(path) == 1 and not known and not any(found.where == name_of(path) for found in _misplaced(facts)):
-            yield Found(name_of(path), "DeepSpeed reads no such key")
+            yield Found(name_of(path), "DeepSpeed does not read this key")
 
 
 def _removed(facts: Facts) -> Iterator[Found]:
     for path, _ in facts.walk():
         key = facts.known.keys.find(*path)
         if key is not None and key.removed:
-            yield Found(name_of(path), f"removed, and rejected whatever its value{_other_release(path)}")
+            yield Found(name_of(path), f"removed in this release, which rejects any value{_other_release(path)}")
 
 
 RULES = (
@@ -83,14 +82,14 @@ RULES = (
         id="rejected_key",
         level=Level.ERROR,
         find=_rejected,
-        remedy="correct or delete it",
+        remedy="correct or remove it",
         evidence=("run: 0.12.0 to 0.19.8: ValidationError, extra inputs are not permitted",),
     ),
     Rule(
         id="removed_key",
         level=Level.ERROR,
         find=_removed,
-        remedy="delete it, also where it is disabled",
+        remedy="remove it, even if it is disabled",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/8489", "run: 0.19.7, 0.19.8"),
     ),
     Rule(
@@ -111,14 +110,14 @@ RULES = (
         id="key_of_another_release",
         level=Level.WARNING,
         find=_other,
-        remedy="delete it, or use a release that reads it",
-        evidence=("the source of all releases from 0.12.0 on",),
+        remedy="remove it, or use a release that reads it",
+        evidence=("the source of all releases since 0.12.0",),
     ),
     Rule(
         id="unread_key",
         level=Level.NOTE,
-        find=_ignored,
-        remedy="delete it if nothing else reads it",
+        find=_unread,
+        remedy="remove it unless something else reads it",
         evidence=("run: 0.12.0 to 0.19.8: accepted",),
     ),
 )

@@ -10,57 +10,57 @@ from ...rules import Found, Level, Rule
 from ..facts import Facts
 
 _PARTS = ("offload_optimizer", "offload_param")
-_STATES = 16  # bytes of fp32 weight, gradient and two moments that offload_optimizer holds per parameter
-_WEIGHTS = 2  # bytes that offload_param adds
+_STATES = 16  # bytes per parameter with offload_optimizer: fp32 weight, gradient and two moments
+_WEIGHTS = 2  # bytes per parameter that offload_param adds
 
 
 def _no_path(facts: Facts) -> Iterator[Found]:
     for part in _PARTS:
         path = facts.get("zero_optimization", part, "nvme_path")
         if facts.stage == 3 and facts.device(part) == "nvme" and path in (None, "none"):
-            yield Found(f"zero_optimization.{part}.nvme_path", "the device is nvme, and there is no path")
+            yield Found(f"zero_optimization.{part}.nvme_path", "not set, but the device is nvme")
 
 
 def _client(facts: Facts) -> Iterator[Found]:
     own = facts.arguments.get("optimizer")
-    taken = ["DeepSpeedCPUAdam", "ZenFlowCPUAdam"]
+    accepted = ["DeepSpeedCPUAdam", "ZenFlowCPUAdam"]
     if facts.release >= Version("0.17.6"):
-        taken.append("DeepSpeedCPULion")
+        accepted.append("DeepSpeedCPULion")
     offloaded = facts.stage and facts.device("offload_optimizer") in ("cpu", "nvme")
-    if own is None or own in taken or not facts.plain or not offloaded:
+    if own is None or own in accepted or not facts.plain or not offloaded:
         return
     if facts.get("zero_force_ds_cpu_optimizer", default=True):
-        what = f"the script passes {own}, and with offload_optimizer DeepSpeed takes DeepSpeedCPUAdam"
+        what = f"the script passes {own}, but with offload_optimizer DeepSpeed requires DeepSpeedCPUAdam"
         yield Found("zero_force_ds_cpu_optimizer", what)
 
 
-def _at_odds(facts: Facts) -> Iterator[Found]:
+def _parameters_only(facts: Facts) -> Iterator[Found]:
     offloaded = facts.stage == 3 and facts.device("offload_param") in ("cpu", "nvme")
     if offloaded and facts.device("offload_optimizer") == "none":
-        what = "the parameters are offloaded and the optimizer, which needs six times their memory, is not"
+        what = "the parameters are offloaded, but the optimizer states, six times their size, are not"
         yield Found("zero_optimization.offload_optimizer", what)
 
 
 def _pinned(facts: Facts) -> list[str]:
-    """The parts that are offloaded to pinned memory."""
+    """Returns the parts that are offloaded to pinned memory."""
     parts = [part for part in _PARTS if facts.stage and facts.device(part) in ("cpu", "nvme")]
     return [part for part in parts if facts.get("zero_optimization", part, "pin_memory", default=facts.pinned) is True]
 
 
 def _pinned_limited(facts: Facts) -> Iterator[Found]:
     for part in _pinned(facts) if facts.pinned_limited else ():
-        yield Found(f"zero_optimization.{part}.pin_memory", "this is WSL2, which allows little pinned memory")
+        yield Found(f"zero_optimization.{part}.pin_memory", "this machine runs WSL 2, which limits pinned memory")
 
 
 def _memory(facts: Facts) -> Iterator[Found]:
     parameters = facts.number("parameters")
     if parameters is None or facts.memory is None or not facts.stage:
         return
-    wanted = {"offload_optimizer": _STATES, "offload_param": _WEIGHTS}
+    bytes_per_parameter = {"offload_optimizer": _STATES, "offload_param": _WEIGHTS}
     parts = [part for part in _PARTS if facts.device(part) == "cpu"]
-    need = sum(wanted[part] for part in parts) * parameters / 1e9
+    need = sum(bytes_per_parameter[part] for part in parts) * parameters / 1e9
     if need > facts.memory:
-        what = f"about {need:.0f} GB are offloaded, and this machine has {facts.memory:.0f} GB"
+        what = f"offloads about {need:.0f} GB, but this machine has {facts.memory:.0f} GB of memory"
         yield Found(f"zero_optimization.{parts[0]}", what)
 
 
@@ -69,7 +69,7 @@ def _not_gathered(facts: Facts) -> Iterator[Found]:
     names = ("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save")
     old = "stage3_gather_fp16_weights_on_model_save"
     if facts.stage == 3 and facts.arguments.get("save_16bit") and not any(zero.get(name) for name in (*names, old)):
-        yield Found(f"zero_optimization.{names[0]}", "16-bit weights are to be saved, and save_16bit_model saves none")
+        yield Found(f"zero_optimization.{names[0]}", "not set: save_16bit_model saves no 16-bit weights")
 
 
 RULES = (
@@ -90,8 +90,8 @@ RULES = (
     Rule(
         id="offload_at_odds",
         level=Level.NOTE,
-        find=_at_odds,
-        remedy="offload the optimizer first; both where it still does not fit",
+        find=_parameters_only,
+        remedy="offload the optimizer first; offload both only if the model still does not fit",
         evidence=("2 bytes per parameter of weights, 12 of fp32 weights and Adam's moments",),
     ),
     Rule(
@@ -105,7 +105,7 @@ RULES = (
         id="offload_memory",
         level=Level.WARNING,
         find=_memory,
-        remedy="more machines, fewer offloaded parts, or nvme",
+        remedy="use more machines, offload less, or offload to nvme",
         evidence=("deepspeed.runtime.zero.stage3.estimate_zero3_model_states_mem_needs",),
     ),
     Rule(

@@ -1,4 +1,4 @@
-"""The optimizer that the config names, or that the script passes."""
+"""The optimizer, whether the config names it or the script passes it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ...rules import Found, Level, Rule
 from ..facts import Facts
 from ..keys import nearest
 
-# torch.optim's classes; DeepSpeed takes any attribute of that module
+# classes of torch.optim; DeepSpeed accepts any attribute of that module
 _TORCH = (
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "RAdam"),
     *("RMSprop", "Rprop", "SGD", "SparseAdam"),
 )
-# is_zero_supported_optimizer, by the names of the config and of the classes
+# accepted by DeepSpeed's is_zero_supported_optimizer: names in the config, and classes
 _TESTED = {"adam", "adamw", "adagrad", "lion", "muadam", "muadamw"}
 _TESTED_CLASSES = (
     *("Adam", "AdamW", "Adagrad", "FusedAdam", "FusedLion", "DeepSpeedCPUAdam", "DeepSpeedCPUAdagrad"),
@@ -25,19 +25,20 @@ _WITHOUT_ZERO = ("onebitadam", "onebitlamb", "zerooneadam")
 
 
 def _named(facts: Facts) -> str | None:
-    """The config's optimizer, where it counts: one that the script passes overrides it."""
+    """Returns the config's optimizer; None if the script passes one, which overrides it."""
     return None if "optimizer" in facts.arguments else facts.optimizer
 
 
 def _max_grad_norm(facts: Facts) -> Iterator[Found]:
     if facts.builds_optimizer and "max_grad_norm" in facts.block("optimizer", "params"):
-        yield Found("optimizer.params.max_grad_norm", "DeepSpeed stops with a ValueError")
+        yield Found("optimizer.params.max_grad_norm", "not an optimizer parameter: DeepSpeed raises a ValueError")
 
 
 def _unused_max_grad_norm(facts: Facts) -> Iterator[Found]:
     if not facts.builds_optimizer and "max_grad_norm" in facts.block("optimizer", "params"):
         what = (
-            "clips nothing: DeepSpeed stops where it builds this optimizer, and ignores it where the script passes one"
+            "has no effect if the script passes an optimizer; if DeepSpeed builds this optimizer, it raises a "
+            "ValueError"
         )
         yield Found("optimizer.params.max_grad_norm", what)
 
@@ -47,7 +48,7 @@ def _unknown(facts: Facts) -> Iterator[Found]:
     if name is not None and name not in (*facts.known.optimizers, *_TORCH):
         near = nearest(name, [*facts.known.optimizers, *_TORCH])
         hint = f"; did you mean {near}?" if near else ""
-        yield Found("optimizer.type", f'neither this release nor torch.optim has "{name}"{hint}')
+        yield Found("optimizer.type", f'"{name}" is neither in this release nor in torch.optim{hint}')
 
 
 def _untested(facts: Facts) -> Iterator[Found]:
@@ -57,17 +58,15 @@ def _untested(facts: Facts) -> Iterator[Found]:
     known = name in (*facts.known.optimizers, *_TORCH) and name not in _WITHOUT_ZERO
     tested = name in _TESTED or (name == "muon" and facts.release >= Version("0.18.5"))
     if name is not None and known and not tested:
-        yield Found("optimizer.type", f"{name} is not tested with ZeRO: DeepSpeed stops with an AssertionError")
+        yield Found("optimizer.type", f"{name} is not tested with ZeRO: DeepSpeed raises an AssertionError")
     if own is not None and facts.plain and own not in _TESTED_CLASSES:
-        what = f"the script passes {own}, which is not tested with ZeRO: DeepSpeed stops with an AssertionError"
+        what = f"the script passes {own}, which is not tested with ZeRO: DeepSpeed raises an AssertionError"
         yield Found("zero_allow_untested_optimizer", what)
 
 
 def _one_bit(facts: Facts) -> Iterator[Found]:
     if facts.stage and _named(facts) in _WITHOUT_ZERO and _named(facts) in facts.known.optimizers:
-        yield Found(
-            "optimizer.type", f"{_named(facts)} does not work with ZeRO: DeepSpeed stops with an AssertionError"
-        )
+        yield Found("optimizer.type", f"{_named(facts)} does not support ZeRO: DeepSpeed raises an AssertionError")
 
 
 RULES = (
@@ -89,7 +88,7 @@ RULES = (
         id="unknown_optimizer",
         level=Level.ERROR,
         find=_unknown,
-        remedy="name one that exists, e.g. AdamW, or pass the optimizer to deepspeed.initialize",
+        remedy="use an existing one, e.g. AdamW, or pass the optimizer to deepspeed.initialize",
         evidence=("run: 0.14.2 to 0.19.8: is not a supported DeepSpeed Optimizer",),
     ),
     Rule(
@@ -97,13 +96,13 @@ RULES = (
         level=Level.ERROR,
         find=_untested,
         remedy='set "zero_allow_untested_optimizer": true',
-        evidence=("run: 0.14.2 to 0.19.8, stages 1 to 3: SGD, Adamax, NAdam; Muon up to 0.18.4",),
+        evidence=("run: 0.14.2 to 0.19.8, stages 1 to 3: SGD, Adamax, NAdam; Muon through 0.18.4",),
     ),
     Rule(
         id="one_bit_with_zero",
         level=Level.ERROR,
         find=_one_bit,
-        remedy="set stage 0, or another optimizer",
+        remedy="set stage 0, or use another optimizer",
         evidence=("run: 0.14.2, 0.15.4, 0.16.9, stages 1 to 3",),
     ),
 )

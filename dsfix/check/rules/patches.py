@@ -1,4 +1,4 @@
-"""Known bugs of the release that this very config meets: one rule for each patch whose condition is in the config."""
+"""Known bugs of the release that this config triggers: one rule per patch whose condition the config alone shows."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ RULES = tuple(
         level=Level.NOTE,
         affects=registry.catalogue()[patch_id].patch.affects,
         find=_find(patch_id),
-        remedy="`import dsfix` on the first line of the script",
-        evidence=registry.catalogue()[patch_id].patch.upstream,
+        remedy="put `import dsfix` on the first line of the script",
+        evidence=tuple(registry.catalogue()[patch_id].patch.upstream),
         patches=(patch_id,),
     )
     for patch_id in _CONDITIONS

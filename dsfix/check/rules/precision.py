@@ -26,31 +26,31 @@ def _auto(facts: Facts) -> list[str]:
 def _dropped(facts: Facts) -> Iterator[Found]:
     if not any(facts.on(name) for name in ("fp16", "bf16", "torch_autocast")):
         for name in _auto(facts):
-            yield Found(f"{name}.enabled", '"auto" is taken for false: the job trains in fp32 and is not told')
+            yield Found(f"{name}.enabled", '"auto" is silently treated as false: the job trains in fp32')
 
 
-def _taken_for_true(facts: Facts) -> Iterator[Found]:
+def _treated_as_true(facts: Facts) -> Iterator[Found]:
     for name in _auto(facts):
-        yield Found(f"{name}.enabled", f'"auto" is taken for true: the job trains in {name}')
+        yield Found(f"{name}.enabled", f'"auto" is treated as true: the job trains in {name}')
 
 
 def _both(facts: Facts) -> Iterator[Found]:
     if facts.on("fp16") and facts.on("bf16"):
-        yield Found("fp16.enabled", "fp16 and bf16 are both on: DeepSpeed stops with an AssertionError")
+        yield Found("fp16.enabled", "fp16 and bf16 are both enabled: DeepSpeed raises an AssertionError")
 
 
 def _autocast(facts: Facts, effect: str) -> Iterator[Found]:
     for name in ("bf16", "fp16"):
         if facts.on(name) and facts.on("torch_autocast"):
-            yield Found("torch_autocast.enabled", f"{name} and torch_autocast are both on: {effect}")
+            yield Found("torch_autocast.enabled", f"{name} and torch_autocast are both enabled: {effect}")
 
 
 def _autocast_rejected(facts: Facts) -> Iterator[Found]:
-    return _autocast(facts, "DeepSpeed stops with an AssertionError")
+    return _autocast(facts, "DeepSpeed raises an AssertionError")
 
 
 def _autocast_accepted(facts: Facts) -> Iterator[Found]:
-    return _autocast(facts, "the weights are 16-bit, where torch_autocast alone keeps them in fp32")
+    return _autocast(facts, "the weights are 16-bit; torch_autocast alone keeps them in fp32")
 
 
 def _loss_scale(facts: Facts) -> list[str]:
@@ -59,19 +59,19 @@ def _loss_scale(facts: Facts) -> list[str]:
 
 def _loss_scale_rejected(facts: Facts) -> Iterator[Found]:
     for where in _loss_scale(facts):
-        yield Found(where, "loss scaling is fp16's: DeepSpeed stops with a ValidationError, extra inputs not permitted")
+        yield Found(where, "loss scaling is fp16 only: DeepSpeed raises a ValidationError, extra inputs not permitted")
 
 
 def _loss_scale_ignored(facts: Facts) -> Iterator[Found]:
     for where in _loss_scale(facts):
-        yield Found(where, "loss scaling is fp16's: ignored, and rejected from 0.17.1 on")
+        yield Found(where, "loss scaling is fp16 only: ignored here, rejected since 0.17.1")
 
 
 def _quoted(facts: Facts) -> Iterator[Found]:
     for name in _SECTIONS:
         value = facts.block(name).get("enabled")
         if isinstance(value, str) and value.lower() in _BOOLEANS:
-            yield Found(f"{name}.enabled", f'"{value}" is a string, and any string counts as true: {name} is on')
+            yield Found(f"{name}.enabled", f'"{value}" is a string, which is treated as true: {name} is enabled')
 
 
 RULES = (
@@ -80,7 +80,7 @@ RULES = (
         level=Level.ERROR,
         affects={"deepspeed": ">=0.17.1"},
         find=_dropped,
-        remedy="write true or false; only transformers and accelerate put a value there",
+        remedy='set true or false; only transformers and accelerate fill in "auto"',
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6976", "run: 0.17.6, 0.18.9, 0.19.3, 0.19.8"),
         patches=("auto_precision_dropped",),
     ),
@@ -88,15 +88,15 @@ RULES = (
         id="auto_precision_taken_for_true",
         level=Level.WARNING,
         affects={"deepspeed": "<0.17.1"},
-        find=_taken_for_true,
-        remedy="write true or false; only transformers and accelerate put a value there",
+        find=_treated_as_true,
+        remedy='set true or false; only transformers and accelerate fill in "auto"',
         evidence=("run: 0.12.0, 0.14.2, 0.16.9, 0.17.0: bf16 weights",),
     ),
     Rule(
         id="fp16_and_bf16",
         level=Level.ERROR,
         find=_both,
-        remedy="switch one of them off",
+        remedy="disable one of them",
         evidence=("run: 0.12.0 to 0.19.8: bfloat16 and fp16 modes cannot be simultaneously enabled",),
     ),
     Rule(
@@ -104,7 +104,7 @@ RULES = (
         level=Level.ERROR,
         affects={"deepspeed": ">=0.17.2,<0.18.3"},
         find=_autocast_rejected,
-        remedy="switch one of them off: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit ones",
+        remedy="enable only one: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit weights",
         evidence=("run: 0.17.6: Cannot enable both torch autocast and bfloat16",),
     ),
     Rule(
@@ -112,7 +112,7 @@ RULES = (
         level=Level.WARNING,
         affects={"deepspeed": ">=0.18.3"},
         find=_autocast_accepted,
-        remedy="switch one of them off: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit ones",
+        remedy="enable only one: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit weights",
         evidence=("run: 0.18.9, 0.19.8: accepted, the weights are bfloat16",),
     ),
     Rule(
@@ -120,7 +120,7 @@ RULES = (
         level=Level.ERROR,
         affects={"deepspeed": ">=0.17.1"},
         find=_loss_scale_rejected,
-        remedy="delete the key",
+        remedy="remove the key",
         evidence=("run: 0.17.6, 0.18.9, 0.19.3, 0.19.8",),
     ),
     Rule(
@@ -128,7 +128,7 @@ RULES = (
         level=Level.WARNING,
         affects={"deepspeed": "<0.17.1"},
         find=_loss_scale_ignored,
-        remedy="delete the key",
+        remedy="remove the key",
         evidence=("run: 0.12.0, 0.14.2, 0.16.9, 0.17.0",),
     ),
     Rule(

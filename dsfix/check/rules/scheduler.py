@@ -1,4 +1,4 @@
-"""The scheduler that the config names."""
+"""The learning rate scheduler."""
 
 from __future__ import annotations
 
@@ -25,28 +25,27 @@ def _unknown(facts: Facts) -> Iterator[Found]:
     if isinstance(name, str) and name not in (*facts.known.schedulers, *_TORCH):
         near = nearest(name, [*facts.known.schedulers, *_TORCH])
         hint = f"; did you mean {near}?" if near else ""
-        yield Found("scheduler.type", f'neither this release nor torch has a scheduler "{name}"{hint}')
+        yield Found("scheduler.type", f'"{name}" is a scheduler of neither this release nor torch{hint}')
 
 
 def _incomplete(facts: Facts) -> Iterator[Found]:
     scheduler = facts.block("scheduler")
     name = scheduler.get("type")
     if name is not None and not isinstance(scheduler.get("params"), dict):
-        yield Found(
-            "scheduler.params", f"{name} has no params: DeepSpeed stops with a TypeError, not even {{}} is there"
-        )
+        yield Found("scheduler.params", f"missing, required by {name} even if empty: DeepSpeed raises a TypeError")
         return
     for key in _REQUIRED.get(str(name), ()):
         if key not in facts.block("scheduler", "params"):
-            yield Found(f"scheduler.params.{key}", f"{name} needs it: DeepSpeed stops with a TypeError")
+            yield Found(f"scheduler.params.{key}", f"missing, required by {name}: DeepSpeed raises a TypeError")
 
 
-def _steps(facts: Facts) -> Iterator[Found]:
+def _warmup_steps(facts: Facts) -> Iterator[Found]:
     value = facts.block("scheduler", "params").get("warmup_num_steps", 1)
     if facts.block("scheduler").get("type") not in ("WarmupLR", "WarmupDecayLR") or value == AUTO:
         return
     if not isinstance(value, int) or value <= 0:
-        yield Found("scheduler.params.warmup_num_steps", f"{value} is no positive integer: DeepSpeed stops")
+        what = f"must be a positive integer, got {value}: DeepSpeed raises a ValueError"
+        yield Found("scheduler.params.warmup_num_steps", what)
 
 
 RULES = (
@@ -54,22 +53,22 @@ RULES = (
         id="unknown_scheduler",
         level=Level.ERROR,
         find=_unknown,
-        remedy="name one that exists, e.g. WarmupDecayLR",
+        remedy="use an existing one, e.g. WarmupDecayLR",
         evidence=("run: 0.14.2 to 0.19.8: DeepSpeed does not recognize LR scheduler",),
     ),
     Rule(
         id="incomplete_scheduler",
         level=Level.ERROR,
         find=_incomplete,
-        remedy='add it; transformers and accelerate put a value for "auto", for a missing key they put none',
+        remedy='add it; transformers and accelerate fill in "auto", but not missing keys',
         evidence=("run: 0.14.2 to 0.19.8: TypeError, missing required positional argument",),
     ),
     Rule(
         id="warmup_steps_not_positive",
         level=Level.ERROR,
         affects={"deepspeed": ">=0.19.3"},
-        find=_steps,
-        remedy="write a positive integer, or leave the scheduler out",
+        find=_warmup_steps,
+        remedy="set a positive integer, or remove the scheduler",
         evidence=("the source of 0.19.2 and 0.19.3: ValueError",),
     ),
 )

@@ -1,4 +1,4 @@
-"""The training around the config, as far as `--model-args` or the call of deepspeed.initialize tells of it."""
+"""The training around the config, as described by `--model-args` or the call of deepspeed.initialize."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Iterator
 from ...rules import Found, Level, Rule
 from ..facts import Facts
 
-_ROOM = 0.6  # of a GPU's memory that weights may take where activations and adapters need the rest
+_WEIGHTS_SHARE = 0.6  # of a GPU's memory; activations and adapters need the rest
 
 
 def _device_map(facts: Facts) -> Iterator[Found]:
     value = str(facts.arguments.get("device_map", "none"))
     if facts.stage == 3 and value.lower() not in ("none", ""):
-        yield Found("zero_optimization.stage", f"device_map={value} and ZeRO-3 exclude each other: transformers stops")
+        what = f"ZeRO-3 is incompatible with device_map={value}: transformers raises an error"
+        yield Found("zero_optimization.stage", what)
 
 
 def _low_memory(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.arguments.get("low_cpu_mem_usage") is True:
-        yield Found("zero_optimization.stage", "low_cpu_mem_usage and ZeRO-3 exclude each other in older transformers")
+        yield Found("zero_optimization.stage", "ZeRO-3 is incompatible with low_cpu_mem_usage in older transformers")
 
 
 def _own_lora(facts: Facts) -> Iterator[Found]:
     if facts.arguments.get("lora") == "own":
-        what = "LoRA without PeftModel: each checkpoint holds the frozen base as well"
-        yield Found("checkpoint", what)
+        yield Found("checkpoint", "LoRA without PeftModel: each checkpoint includes the frozen base model")
 
 
 def _experts(facts: Facts) -> Iterator[Found]:
-    named = facts.block("zero_optimization", "leaf_module")
+    leaf_modules = facts.block("zero_optimization", "leaf_module")
     if facts.accelerate is not None and facts.accelerate.block.get("deepspeed_moe_layer_cls_names"):
         return
-    if facts.stage == 3 and facts.arguments.get("moe") and not any(named.values()):
-        what = "ZeRO-3 waits for experts that no token goes to on some rank: NCCL timeout"
+    if facts.stage == 3 and facts.arguments.get("moe") and not any(leaf_modules.values()):
+        what = "ZeRO-3 hangs if a rank routes no token to an expert that other ranks use: NCCL timeout"
         yield Found("zero_optimization.stage", what)
 
 
@@ -41,8 +41,11 @@ def _stage_2_fits(facts: Facts) -> Iterator[Found]:
     if facts.stage != 3 or not facts.arguments.get("lora") or parameters is None or memory is None:
         return
     weights = 2 * parameters / 1e9
-    if weights < _ROOM * memory:
-        what = f"with LoRA the frozen weights take {weights:.0f} of {memory:.0f} GB: stage 2 fits, and gathers nothing"
+    if weights < _WEIGHTS_SHARE * memory:
+        what = (
+            f"with LoRA the frozen weights take {weights:.0f} of {memory:.0f} GB: stage 2 fits and needs no "
+            "parameter gathering"
+        )
         yield Found("zero_optimization.stage", what)
 
 
@@ -50,7 +53,7 @@ def _recompute(facts: Facts) -> Iterator[Found]:
     arguments = facts.arguments
     recomputes = arguments.get("gradient_checkpointing") and arguments.get("use_reentrant") is not True
     if facts.stage == 3 and recomputes and arguments.get("lora"):
-        what = "ZeRO-3, frozen parameters and non-reentrant checkpointing: CheckpointError, recomputed shape [0]"
+        what = "ZeRO-3 with frozen parameters and non-reentrant checkpointing: CheckpointError, recomputed shape [0]"
         yield Found("zero_optimization.stage", what)
 
 
@@ -66,28 +69,28 @@ RULES = (
         id="zero3_low_cpu_mem_usage",
         level=Level.WARNING,
         find=_low_memory,
-        remedy="leave low_cpu_mem_usage out: ZeRO-3 partitions the weights while they are loaded",
+        remedy="do not set low_cpu_mem_usage: ZeRO-3 partitions the weights while loading them",
         evidence=("transformers 4: DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True`",),
     ),
     Rule(
         id="frozen_base_saved",
         level=Level.WARNING,
         find=_own_lora,
-        remedy="engine.save_checkpoint(…, exclude_frozen_parameters=True)",
+        remedy="call engine.save_checkpoint(…, exclude_frozen_parameters=True)",
         evidence=("the source of 0.12.0 to 0.19.8; transformers sets it for PeftModel only",),
     ),
     Rule(
         id="moe_without_leaf_modules",
         level=Level.WARNING,
         find=_experts,
-        remedy="deepspeed.utils.set_z3_leaf_modules(model, [the block's class]); from 0.18.0 on also leaf_module",
+        remedy="call deepspeed.utils.set_z3_leaf_modules(model, [MoE block class]), or set leaf_module (since 0.18.0)",
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/4966",),
     ),
     Rule(
         id="lora_fits_stage_2",
         level=Level.NOTE,
         find=_stage_2_fits,
-        remedy="set stage 2",
+        remedy="use stage 2",
         evidence=("2 bytes per frozen parameter",),
     ),
     Rule(
@@ -95,7 +98,7 @@ RULES = (
         level=Level.WARNING,
         affects={"deepspeed": "<0.19.3", "torch": ">=2.5"},
         find=_recompute,
-        remedy="`import dsfix` on the first line of the script, or DeepSpeed 0.19.3",
+        remedy="put `import dsfix` on the first line of the script, or upgrade to DeepSpeed 0.19.3",
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8148", "the reproduction of the patch"),
         patches=("zero3_checkpoint_recompute",),
     ),

@@ -1,4 +1,4 @@
-"""The page that `doctor` prints: what was seen, part by part."""
+"""The page that `doctor` prints: the environment, part by part."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _GIB = 1 << 30
 
 
 def page(facts: Facts) -> Iterator[str]:
-    """The facts, one line each, longer ones folded."""
+    """Yields the facts as lines; long ones are wrapped."""
     for name, value in _lines(facts):
-        folded = textwrap.wrap(value, 105, break_long_words=False, break_on_hyphens=False) or [""]
-        for number, line in enumerate(folded):
+        wrapped = textwrap.wrap(value, 105, break_long_words=False, break_on_hyphens=False) or [""]
+        for number, line in enumerate(wrapped):
             yield f"{name if not number else '':<14} {line}".rstrip()
 
 
@@ -38,7 +38,7 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "torch", _torch(facts)
     yield "driver", _driver(facts)
     for gpu in facts.accelerators.gpus:
-        used = f", {gpu.used} MiB of it taken" if gpu.used is not None else ""
+        used = f" ({gpu.used} MiB in use)" if gpu.used is not None else ""
         size = f", {gpu.memory} MiB{used}" if gpu.memory is not None else ""
         capability = f", compute capability {gpu.capability}" if gpu.capability else ""
         yield f"GPU {gpu.index}", f"{gpu.name}{size}{capability}"
@@ -48,12 +48,12 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     yield (
         "NCCL",
         _joined(
-            str(nccl) if nccl else "none in torch",
+            str(nccl) if nccl else "not in torch",
             f"InfiniBand {', '.join(facts.infiniband)}" if facts.infiniband else "",
         ),
     )
-    yield "nvcc", f"{tools.nvcc} ({tools.cuda_home})" if tools.nvcc else f"none ({_home(tools.cuda_home)})"
-    yield "compiler", f"{tools.compiler} {tools.compiler_version}".strip() or "none"
+    yield "nvcc", f"{tools.nvcc} ({tools.cuda_home})" if tools.nvcc else f"not found ({_home(tools.cuda_home)})"
+    yield "compiler", f"{tools.compiler} {tools.compiler_version}".strip() or "not found"
     yield (
         "tools",
         _joined(
@@ -67,11 +67,11 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
         _joined(
             f"{_size(memory.available)} of {_size(memory.total)} free",
             f"{_size(memory.swap)} swap" if memory.swap is not None else "",
-            f"limited to {_size(memory.limit)}, {_size(memory.limit_used)} of it used"
-            if memory.limit is not None
-            else "",
-            f"lockable {'without limit' if memory.locked == -1 else _size(memory.locked)}",
-            f"/dev/shm {_size(memory.shm)}, {_size(memory.shm_free)} free" if memory.shm is not None else "no /dev/shm",
+            f"limited to {_size(memory.limit)} ({_size(memory.limit_used)} used)" if memory.limit is not None else "",
+            f"locked memory {'unlimited' if memory.locked == -1 else f'up to {_size(memory.locked)}'}",
+            f"/dev/shm {_size(memory.shm)} ({_size(memory.shm_free)} free)"
+            if memory.shm is not None
+            else "no /dev/shm",
         ),
     )
     yield "disk", "; ".join(f"{name}: {_disk(disk)}" for name, disk in facts.disks.items())
@@ -83,14 +83,15 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
             _joined(
                 "prebuilt: " + (", ".join(op for op, (built, _) in ops.items() if built) or "none"),
                 "can be built: " + (", ".join(op for op, (built, can) in ops.items() if can and not built) or "none"),
-                "cannot: " + (", ".join(op for op, (built, can) in ops.items() if not can and not built) or "none"),
+                "cannot be built: "
+                + (", ".join(op for op, (built, can) in ops.items() if not can and not built) or "none"),
                 between="; ",
             ),
         )
     yield (
         "packages",
         ", ".join(
-            f"{name} {version or 'of unknown version'}"
+            f"{name} {version or '(unknown version)'}"
             for name, version in packages.versions.items()
             if version is not None and name not in ("torch", "deepspeed")
         ),
@@ -102,7 +103,7 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
         "patches",
         f"{outcomes.count(Outcome.PENDING)} of {len(outcomes)} apply" + (f", {trouble} in trouble" if trouble else ""),
     )
-    yield "variables", "  ".join(f"{name}={value}" for name, value in facts.variables.items()) or "none that matter"
+    yield "variables", "  ".join(f"{name}={value}" for name, value in facts.variables.items()) or "none relevant"
 
 
 def _torch(facts: Facts) -> str:
@@ -111,9 +112,9 @@ def _torch(facts: Facts) -> str:
         return "not installed"
     devices = probe.fact("cuda", "devices")
     return _joined(
-        version or "of unknown version",
-        f"for CUDA {torch.cuda}" if torch.cuda else f"for ROCm {torch.hip}" if torch.hip else "for the CPU only",
-        f"sees {devices} GPUs" if devices is not None and (torch.cuda or torch.hip) else "",
+        version or "unknown version",
+        f"built for CUDA {torch.cuda}" if torch.cuda else f"built for ROCm {torch.hip}" if torch.hip else "CPU only",
+        f"{_gpus(devices)} visible" if devices is not None and (torch.cuda or torch.hip) else "",
         f"cuDNN {probe.fact('collect_env', 'cudnn_version')}" if probe.fact("collect_env", "cudnn_version") else "",
         "cannot be imported" if probe.failed else "",
     )
@@ -122,7 +123,7 @@ def _torch(facts: Facts) -> str:
 def _driver(facts: Facts) -> str:
     accelerators = facts.accelerators
     if accelerators.gpus:
-        return f"NVIDIA {accelerators.driver}, {len(accelerators.gpus)} GPUs"
+        return f"NVIDIA {accelerators.driver}, {_gpus(len(accelerators.gpus))}"
     if accelerators.complaint:
         return f"nvidia-smi: {accelerators.complaint}"
     if accelerators.present:
@@ -137,10 +138,10 @@ def _deepspeed(facts: Facts) -> str:
     probe = facts.packages.dsfix_probe or facts.packages.deepspeed_probe
     built = deepspeed.built_with.get("version", "")
     return _joined(
-        version or "of unknown version",
+        version or "unknown version",
         deepspeed.file.rpartition("/")[0],
         f"accelerator {probe.fact('import', 'accelerator')}" if probe.fact("import", "accelerator") else "",
-        f"built beside torch {built}" if built not in ("", "0.0") else "",
+        f"built with torch {built}" if built not in ("", "0.0") else "",
         f"{len(deepspeed.prebuilt)} ops prebuilt for {deepspeed.built_for or 'cuda'}"
         if deepspeed.prebuilt
         else "no prebuilt ops",
@@ -150,7 +151,7 @@ def _deepspeed(facts: Facts) -> str:
 def _extensions(facts: Facts) -> str:
     extensions = facts.extensions
     if not extensions.root:
-        return "no directory for them"
+        return "no cache directory"
     built = [build.op for build in extensions.builds if build.built is not None]
     locked = [build.op for build in extensions.builds if build.locked is not None]
     return _joined(
@@ -161,7 +162,11 @@ def _extensions(facts: Facts) -> str:
 
 
 def _home(path: str) -> str:
-    return f"CUDA_HOME would be {path}" if path else "no CUDA_HOME"
+    return f"CUDA_HOME: {path}" if path else "no CUDA_HOME"
+
+
+def _gpus(number: int) -> str:
+    return f"{number} GPU{'' if number == 1 else 's'}"
 
 
 def _disk(disk: Disk) -> str:

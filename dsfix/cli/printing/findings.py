@@ -1,4 +1,4 @@
-"""What `explain` says of its findings, as text and as JSON."""
+"""The findings of `explain` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from ...engine import survey
-from ...explain.cures import cures
+from ...explain.fixes import fixes
 from ...explain.ranking import Ranked, Standing
 from ...explain.recognise import File, Reading
 from . import output
@@ -19,20 +19,20 @@ from . import output
 _HEADINGS = {
     Standing.CAUSE: "Most likely cause",
     Standing.LATER: "Later in the log",
-    Standing.FOLLOW_UP: "Follows from it",
-    Standing.NOTE: "Beside it",
+    Standing.FOLLOW_UP: "Consequence",
+    Standing.NOTE: "Also seen",
 }
-_UNSEEN_CAUSE = "Follows from an error that is not recognised here"
-_UNKNOWN = "an error that is not known here"
+_UNSEEN_CAUSE = "Consequence of an error that is not in the log"
+_UNKNOWN = "unknown error"
 _LINKS = 2
-_SOURCES = 8  # ranks that are named
+_SOURCES = 8  # ranks to list
 _WIDTH = 120
 
 
 def print_findings(reading: Reading, findings: Sequence[Ranked]) -> None:
     print(f"here: {survey.heading()}")
     if named := reading.versions.as_dict():
-        print("the log names: " + ", ".join(f"{name} {version}" for name, version in named.items()))
+        print("in the log: " + ", ".join(f"{name} {version}" for name, version in named.items()))
     for standing, group in groupby(findings, key=lambda each: each.standing):
         heading = _HEADINGS[standing]
         if standing is Standing.FOLLOW_UP and findings[0].standing is Standing.FOLLOW_UP:
@@ -44,16 +44,16 @@ def print_findings(reading: Reading, findings: Sequence[Ranked]) -> None:
 
 
 def _print(finding: Ranked, reading: Reading) -> None:
-    fault = finding.found.fault
-    print(f"  {fault.id}: {fault.title}" if fault else f"  {_UNKNOWN}")
+    problem = finding.found.problem
+    print(f"  {problem.id}: {problem.title}" if problem else f"  {_UNKNOWN}")
     rows = [("seen", _seen(finding, reading.files)), ("", output.printable(finding.first.text.strip()))]
-    if fault:
+    if problem:
         rows += [
-            ("what", fault.what),
-            ("releases", "; or ".join(dict.fromkeys(_ranges(each) for each in fault.affects))),
-            *(("dsfix", cure.sentence()) for cure in cures(finding.found.patches, reading.versions.as_dict())),
-            ("else" if finding.found.patches else "remedy", fault.remedy),
-            *(("see", link) for link in fault.evidence[:_LINKS]),
+            ("what", problem.what),
+            ("releases", "; or ".join(dict.fromkeys(_ranges(each) for each in problem.affects))),
+            *(("dsfix", fix.sentence()) for fix in fixes(finding.found.patches, reading.versions.as_dict())),
+            ("else" if finding.found.patches else "remedy", problem.remedy),
+            *(("see", link) for link in problem.evidence[:_LINKS]),
         ]
     for name, text in rows:
         for number, line in enumerate(_wrapped(text)):
@@ -91,18 +91,18 @@ def _shown(file: File) -> str:
 
 
 def nothing(files: Sequence[File]) -> str:
-    """Says that nothing was recognised, and what to do."""
+    """Returns the message that nothing was recognised, with what to do next."""
     lines = sum(file.lines for file in files)
     return (
-        f"Nothing is recognised in the {lines} lines of {', '.join(map(_shown, files))}. "
-        "`python -m dsfix doctor` looks at the environment, `python -m dsfix check` at a DeepSpeed config."
+        f"No known problem in the {lines} lines of {', '.join(map(_shown, files))}. "
+        "`python -m dsfix doctor` examines the environment, `python -m dsfix check` a DeepSpeed config."
     )
 
 
 def complaint(file: File) -> str | None:
-    """What is wrong with a file, as a sentence."""
+    """Returns what is wrong with a file, or None."""
     if file.trouble and file.lines:
-        return f"{_shown(file)}: read up to line {file.lines}, no further: {file.trouble}"
+        return f"{_shown(file)}: read only through line {file.lines}: {file.trouble}"
     if file.trouble:
         return f"{_shown(file)} cannot be read: {file.trouble}"
     return None if file.size else f"{_shown(file)} is empty"
@@ -121,16 +121,16 @@ def as_json(reading: Reading, findings: Sequence[Ranked]) -> dict[str, Any]:
 
 
 def _json(finding: Ranked, reading: Reading) -> dict[str, Any]:
-    found, fault, first = finding.found, finding.found.fault, finding.first
+    found, problem, first = finding.found, finding.found.problem, finding.first
     return {
-        "id": fault.id if fault else None,
+        "id": problem.id if problem else None,
         "standing": finding.standing.value,
-        "title": fault.title if fault else _UNKNOWN,
-        "what": fault.what if fault else "",
-        "affects": [dict(each) for each in fault.affects] if fault else [],
-        "patches": [cure.as_json() for cure in cures(found.patches, reading.versions.as_dict())],
-        "remedy": fault.remedy if fault else "",
-        "evidence": list(fault.evidence) if fault else [],
+        "title": problem.title if problem else _UNKNOWN,
+        "what": problem.what if problem else "",
+        "affects": [dict(each) for each in problem.affects] if problem else [],
+        "patches": [fix.as_json() for fix in fixes(found.patches, reading.versions.as_dict())],
+        "remedy": problem.remedy if problem else "",
+        "evidence": list(problem.evidence) if problem else [],
         "count": found.count,
         "processes": sorted(found.sources),
         "files": len(found.first),

@@ -1,4 +1,4 @@
-"""Printing: JSON, and tables that are as wide as the terminal, or 120 columns where there is none."""
+"""Printing: JSON; tables as wide as the terminal, or 120 columns without one; what they leave out."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...engine.outcome import Outcome
 
 _NARROWEST = 80  # columns; less leaves no room for the reasons
-STYLES = {
+_NAMED = 5  # disabled patches
+_STYLES = {
     Outcome.PENDING: "green",
     Outcome.APPLIED: "green",
     Outcome.ALREADY_FIXED: "cyan",
@@ -33,7 +35,7 @@ def print_table(columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]
     from rich.text import Text
 
     terminal = sys.stdout.isatty()
-    drawn = io.StringIO()  # on standard output itself rich would end the process where nobody reads any more
+    drawn = io.StringIO()  # writing to a closed pipe itself, rich would end the process
     width = None if terminal or "COLUMNS" in os.environ else 120
     console = Console(file=drawn, width=width, force_terminal=terminal)
     console.width = max(console.width, _NARROWEST)
@@ -48,7 +50,7 @@ def print_table(columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]
 
 
 def encodes(text: str) -> bool:
-    """Whether standard output can show this text."""
+    """Whether standard output can encode this text."""
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -57,9 +59,28 @@ def encodes(text: str) -> bool:
 
 
 def printable(line: str) -> str:
-    """What a terminal shows as it is."""
+    """The line with control characters replaced by spaces."""
     return "".join(character if character.isprintable() else " " for character in line)
 
 
 def style(outcome: Outcome) -> str:
-    return STYLES.get(outcome, "red")
+    return _STYLES.get(outcome, "red")
+
+
+def word(outcome: Outcome) -> str:
+    """What the installed DeepSpeed's verdict is called in text: a pending patch applies."""
+    return "applies" if outcome is Outcome.PENDING else outcome.value
+
+
+def print_rest(unlisted: Mapping[str, tuple[Outcome, str]], command: str) -> None:
+    """Prints how many patches of each outcome a table leaves out, and the few that the user has disabled.
+
+    unlisted: id -> outcome and reason. command: lists them.
+    """
+    counts = Counter(outcome for outcome, _ in unlisted.values())
+    if counts:
+        counted = ", ".join(f"{counts[each]} {each.value.replace('-', ' ')}" for each in Outcome if counts[each])
+        print(f"{counted}: `{command}` shows them.")
+    if 0 < counts[Outcome.DISABLED] <= _NAMED:
+        disabled = [f"{name} ({why})" for name, (outcome, why) in unlisted.items() if outcome is Outcome.DISABLED]
+        print(f"Disabled: {', '.join(disabled)}.")

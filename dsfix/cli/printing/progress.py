@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """`start` says what is being done, `done` what came of it; `steps` of the whole are behind then."""
+    """`start` names the current step; `done` reports its result and counts `steps` as finished."""
 
     def start(self, what: str) -> None: ...
 
@@ -19,7 +19,7 @@ class Progress(Protocol):
 
 @contextlib.contextmanager
 def shown(steps: int | None) -> Iterator[Progress]:
-    """Progress over `steps` steps, None where nobody knows how many, for as long as the context lasts."""
+    """Progress over `steps` steps, None if their number is unknown, until the context ends."""
     if sys.stderr is None:  # closed by the caller
         yield _Silent()
     elif not sys.stderr.isatty() or os.environ.get("TERM") in (None, "", "dumb", "unknown"):
@@ -39,15 +39,15 @@ class _Silent:
 
 class _Lines:
     def __init__(self, steps: int | None) -> None:
-        self._of, self._behind, self._what = "" if steps is None else f"/{steps}", 0, ""
+        self._of, self._finished, self._what = "" if steps is None else f"/{steps}", 0, ""
 
     def start(self, what: str) -> None:
         self._what = what
 
     def done(self, result: str, steps: int = 1) -> None:
-        self._behind += steps
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-            print(f"[{self._behind}{self._of}] {self._what}: {result}", file=sys.stderr, flush=True)
+        self._finished += steps
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone
+            print(f"[{self._finished}{self._of}] {self._what}: {result}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

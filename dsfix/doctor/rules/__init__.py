@@ -1,1 +1,1 @@
-"""The rules of `doctor`: one family per module, each with a tuple `RULES`. `find` gets `dsfix.doctor.facts.Facts`."""
+"""Rules of `doctor`: one module per family, each with a tuple `RULES`. `find` takes `dsfix.doctor.facts.Facts`."""

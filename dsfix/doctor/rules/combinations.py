@@ -1,4 +1,4 @@
-"""Combinations of versions that are known not to work together; `affects` is the whole condition."""
+"""Combinations of versions that do not work together; `affects` is the whole condition."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ RULES = (
     Rule(
         id="deepspeed_needs_torch_24",
         level=Level.ERROR,
-        remedy="torch >= 2.4, or deepspeed <= 0.18.6 or >= 0.19.8",
+        remedy="install torch >= 2.4, or deepspeed <= 0.18.6 or >= 0.19.8",
         find=_together(
-            "`import deepspeed` fails, torch has no amp.custom_fwd and no library.custom_op", "deepspeed", "torch"
+            "`import deepspeed` fails, because torch lacks amp.custom_fwd and library.custom_op", "deepspeed", "torch"
         ),
         affects={"deepspeed": ">=0.18.7,<0.19.8", "torch": "<2.4.0.dev0"},
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/pull/7920",
-            "ran: `import deepspeed` beside torch 2.3.1 works on 0.18.6 and 0.19.8, fails on 0.18.7 to 0.19.7",
+            "ran: `import deepspeed` with torch 2.3.1 works on 0.18.6 and 0.19.8, fails on 0.18.7 to 0.19.7",
         ),
     ),
     Rule(
         id="deepspeed_0192_needs_python_310",
         level=Level.ERROR,
-        remedy="deepspeed >= 0.19.3 or <= 0.19.1, or Python >= 3.10",
+        remedy="install deepspeed >= 0.19.3 or <= 0.19.1, or use Python >= 3.10",
         find=_together(
             "deepspeed.initialize raises TypeError: unsupported operand type(s) for |", "deepspeed", "python"
         ),
@@ -47,10 +47,10 @@ RULES = (
     Rule(
         id="trl_calls_renamed_hooks",
         level=Level.WARNING,
-        remedy="trl >= 0.16, or deepspeed < 0.16.4",
+        remedy="install trl >= 0.16, or deepspeed < 0.16.4",
         find=_together(
-            "with ZeRO-3, generating while training (PPO, GRPO, online DPO) ends in `'DeepSpeedZeRoOffload' object has "
-            "no attribute '_register_hooks_recursively'`",
+            "with ZeRO-3, generation during training (PPO, GRPO, online DPO) fails with `'DeepSpeedZeRoOffload' object "
+            "has no attribute '_register_hooks_recursively'`",
             "deepspeed",
             "trl",
         ),
@@ -64,9 +64,10 @@ RULES = (
     Rule(
         id="trainer_no_sync",
         level=Level.WARNING,
-        remedy="transformers >= 4.47.1, accelerate >= 1.9, or dsfix",
+        remedy="install transformers >= 4.47.1 or accelerate >= 1.9, or put `import dsfix` on the first line of the "
+        "script",
         find=_together(
-            "with ZeRO-2 or 3, gradient accumulation ends in `no_sync context manager is incompatible with gradient "
+            "with ZeRO-2 or 3, gradient accumulation fails with `no_sync context manager is incompatible with gradient "
             "partitioning`",
             "deepspeed",
             "transformers",
@@ -84,9 +85,9 @@ RULES = (
     Rule(
         id="accelerate_optimizer_without_train",
         level=Level.ERROR,
-        remedy="accelerate >= 0.34",
+        remedy="install accelerate >= 0.34",
         find=_together(
-            "the Trainer's first step ends in `'DeepSpeedZeroOptimizer' object has no attribute 'train'`",
+            "the Trainer's first step fails with `'DeepSpeedZeroOptimizer' object has no attribute 'train'`",
             "transformers",
             "accelerate",
         ),
@@ -100,10 +101,8 @@ RULES = (
     Rule(
         id="peft_loses_modules_to_save",
         level=Level.WARNING,
-        remedy="peft >= 0.15.1; adapters that were saved with 0.15.0 may lack them",
-        find=_together(
-            "with ZeRO-3, the weights of modules_to_save may be missing in what is saved", "deepspeed", "peft"
-        ),
+        remedy="install peft >= 0.15.1; adapters saved with 0.15.0 may lack these weights",
+        find=_together("with ZeRO-3, saved adapters may lack the weights of modules_to_save", "deepspeed", "peft"),
         affects={"deepspeed": ">=0.12.0", "peft": "==0.15.0"},
         evidence=(
             "https://github.com/huggingface/peft/pull/2459",

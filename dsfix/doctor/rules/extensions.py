@@ -1,4 +1,4 @@
-"""Rules about the caches of compiled ops and of Triton."""
+"""Rules about the caches of compiled ops and Triton."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from ..facts import Facts
 
 
 def _locks(facts: Facts) -> list[Build]:
-    """Builds with a lock file that matters: a newer torch locks the file itself, and leaves it there."""
+    """Returns the builds with a lock file, if it blocks: newer torch releases lock the file itself and keep it."""
     return (
         [build for build in facts.extensions.builds if build.locked is not None] if facts.packages.torch.baton else []
     )
 
 
-def _network(facts: Facts) -> bool:
+def _on_network(facts: Facts) -> bool:
     return facts.extensions.disk is not None and facts.extensions.disk.network
 
 
 def _stale(facts: Facts) -> Iterator[Found]:
     for build in _locks(facts):
-        if not build.holders and not _network(facts):
-            yield Found(
-                _lock(build), f"{_lock(build)} is {_age(facts, build)} old and no process here has it open: {_WAITS}"
-            )
+        if not build.holders and not _on_network(facts):
+            what = f"{_lock(build)} is {_age(facts, build)} old and no process on this machine has it open: {_WAITS}"
+            yield Found(_lock(build), what)
 
 
 def _stale_on_network(facts: Facts) -> Iterator[Found]:
     for build in _locks(facts):
-        if not build.holders and _network(facts):
+        if not build.holders and _on_network(facts):
             yield Found(
                 _lock(build),
                 f"{_lock(build)} is {_age(facts, build)} old; unless another machine is compiling, {_WAITS}",
@@ -43,10 +42,10 @@ def _held(facts: Facts) -> Iterator[Found]:
     for build in _locks(facts):
         if build.holders:
             processes = ", ".join(map(str, build.holders))
-            yield Found(_lock(build), f"{build.op} is being compiled, by process {processes}")
+            yield Found(_lock(build), f"{build.op} is being compiled by process {processes}")
 
 
-_WAITS = "every job that needs this op waits for it without end"
+_WAITS = "every job that needs this op hangs"
 
 
 def _lock(build: Build) -> str:
@@ -59,16 +58,16 @@ def _age(facts: Facts, build: Build) -> str:
 
 
 def _older_than(facts: Facts, package: str, installed: float | None) -> Iterator[Found]:
-    """Builds that are older than the package, and that ninja would keep: the same sources, older still."""
+    """Finds builds that are older than the package but newer than their sources, so that ninja keeps them."""
     for build in facts.extensions.builds if installed is not None else ():
-        if _elsewhere(facts, build):
+        if _other_installation(facts, build):
             continue
         unchanged = build.built is not None and build.newest_source is not None and build.newest_source <= build.built
         if unchanged and installed is not None and build.built is not None and build.built < installed:
             yield Found(
                 build.path,
-                f"{build.op} was compiled on {_day(build.built)}, {package} was installed later, on {_day(installed)}, "
-                "and the sources' dates are too old for it to be compiled anew",
+                f"{build.op} was compiled on {_day(build.built)}, before {package} was installed on {_day(installed)}, "
+                "and is not recompiled because its sources are older",
             )
 
 
@@ -84,8 +83,8 @@ def _day(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def _elsewhere(facts: Facts, build: Build) -> str:
-    """Where the other DeepSpeed is that an op was compiled for; "" for this one, or for what is none of DeepSpeed's."""
+def _other_installation(facts: Facts, build: Build) -> str:
+    """Returns the directory of the other DeepSpeed that an op was compiled for; "" if this one, or not DeepSpeed's."""
     own = os.path.realpath(os.path.dirname(facts.packages.deepspeed.file)) + os.sep
     for source in build.sources if facts.packages.deepspeed.file else ():
         directory, inside, _ = source.partition(f"{os.sep}deepspeed{os.sep}")
@@ -94,14 +93,14 @@ def _elsewhere(facts: Facts, build: Build) -> str:
     return ""
 
 
-def _of_another(facts: Facts) -> Iterator[Found]:
+def _shared_by_installations(facts: Facts) -> Iterator[Found]:
     for build in facts.extensions.builds:
-        other = _elsewhere(facts, build)
+        other = _other_installation(facts, build)
         if other:
             yield Found(
                 build.path,
                 f"{build.op} was compiled for the DeepSpeed in {other}, not for {facts.packages.deepspeed.file}: each "
-                "compiles it anew, and their jobs wait for each other",
+                "recompiles it, and their jobs wait for each other",
             )
 
 
@@ -113,64 +112,63 @@ def _unreadable(facts: Facts) -> Iterator[Found]:
 def _unwritable(facts: Facts) -> Iterator[Found]:
     disk = facts.extensions.disk
     if disk is not None and not disk.writable:
-        yield Found(disk.path, f"{disk.path} cannot be written to: no op can be compiled")
+        yield Found(disk.path, f"{disk.path} is not writable: no op can be compiled")
 
 
-def _shared(facts: Facts) -> Iterator[Found]:
-    if _network(facts) and facts.extensions.disk is not None:
-        yield Found(
-            facts.extensions.root, f"{facts.extensions.root} is on a network disk ({facts.extensions.disk.type})"
-        )
+def _on_network_disk(facts: Facts) -> Iterator[Found]:
+    if _on_network(facts) and facts.extensions.disk is not None:
+        what = f"{facts.extensions.root} is on a network file system ({facts.extensions.disk.type})"
+        yield Found(facts.extensions.root, what)
 
 
 def _triton(facts: Facts) -> Iterator[Found]:
     disk = facts.extensions.triton
     if disk is not None and "nfs" in disk.type and facts.versions.get("triton") is not None:
-        yield Found("TRITON_CACHE_DIR", f"Triton's cache, {disk.path}, is on NFS: jobs hang or are slow to end")
+        yield Found("TRITON_CACHE_DIR", f"Triton's cache, {disk.path}, is on NFS: jobs hang or exit slowly")
 
 
-_OWN = "`import dsfix` in the script gives each version its own directory; without it, delete this one"
+_OWN_DIRECTORY = "put `import dsfix` in the script, which gives each version its own directory, or delete this one"
 _PATCH = ("extension_cache_shared_by_versions",)
 RULES = (
     Rule(
         id="stale_lock",
         level=Level.ERROR,
-        remedy="delete the lock file, unless a container that shares the directory is compiling right now",
+        remedy="delete the lock file, unless a container that shares the directory is compiling the op",
         find=_stale,
         evidence=(
             "https://github.com/pytorch/pytorch/issues/189245",
-            "ran: CPUAdamBuilder().load() of 0.16.4 beside the lock that a killed build had left",
+            "ran: CPUAdamBuilder().load() of 0.16.4 with the lock left by a killed build",
         ),
     ),
     Rule(
         id="lock_on_network_disk",
         level=Level.WARNING,
-        remedy="delete the lock file, if no machine is compiling",
+        remedy="delete the lock file if no machine is compiling the op",
         find=_stale_on_network,
         evidence=("https://github.com/pytorch/pytorch/issues/189245",),
     ),
     Rule(
         id="op_being_compiled",
         level=Level.NOTE,
-        remedy="nothing: jobs that need it wait until it is done",
+        remedy="none needed: jobs that need this op wait until it is compiled",
         find=_held,
         evidence=("https://github.com/pytorch/pytorch/issues/189245",),
     ),
     Rule(
         id="op_older_than_deepspeed",
         level=Level.WARNING,
-        remedy=_OWN,
+        remedy=_OWN_DIRECTORY,
         find=_before_deepspeed,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/730",
-            "ran: ninja keeps what is newer than its sources, whatever they were replaced by",
+            "ran: ninja keeps a build that is newer than its sources, even if the sources were replaced",
         ),
         patches=_PATCH,
     ),
     Rule(
         id="op_older_than_torch",
         level=Level.WARNING,
-        remedy=_OWN,
+        remedy=_OWN_DIRECTORY,
         find=_before_torch,
         evidence=("https://github.com/pytorch/pytorch/issues/68905",),
         patches=_PATCH,
@@ -178,8 +176,8 @@ RULES = (
     Rule(
         id="cache_shared_by_installations",
         level=Level.NOTE,
-        remedy=_OWN,
-        find=_of_another,
+        remedy=_OWN_DIRECTORY,
+        find=_shared_by_installations,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/730",
             "https://github.com/deepspeedai/DeepSpeed/pull/959",
@@ -189,20 +187,20 @@ RULES = (
     Rule(
         id="cache_unreadable",
         level=Level.WARNING,
-        remedy="make it readable, or set TORCH_EXTENSIONS_DIR to another directory",
+        remedy="set TORCH_EXTENSIONS_DIR to a readable directory, or fix its permissions",
         find=_unreadable,
     ),
     Rule(
         id="cache_not_writable",
         level=Level.WARNING,
-        remedy="make it writable, or set TORCH_EXTENSIONS_DIR to another directory",
+        remedy="set TORCH_EXTENSIONS_DIR to a writable directory, or fix its permissions",
         find=_unwritable,
     ),
     Rule(
         id="cache_on_network_disk",
         level=Level.NOTE,
-        remedy="set TORCH_EXTENSIONS_DIR to a local directory: the machines of a job wait for each other's lock file",
-        find=_shared,
+        remedy="set TORCH_EXTENSIONS_DIR to a local directory, so that machines do not wait for each other's lock file",
+        find=_on_network_disk,
         evidence=("https://github.com/OpenRLHF/OpenRLHF/issues/208",),
     ),
     Rule(

@@ -1,4 +1,4 @@
-"""Rules about the NVIDIA driver and its GPUs, and whether torch can use them."""
+"""Rules about the NVIDIA driver and GPUs, and whether torch can use them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..facts import Facts
 
 _WHERE = "GPU"
 _OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
-"""Major version of CUDA -> the oldest driver that runs it, by NVIDIA's table of minor version compatibility."""
-_TAKEN = 0.25  # of a GPU's memory; a desktop takes less
+"""CUDA major version -> the oldest driver that supports it, from NVIDIA's table of minor version compatibility."""
+_IN_USE = 0.25  # of a GPU's memory; a desktop uses less
 
 
 def _complains(pattern: str) -> Callable[[Facts], Iterator[Found]]:
@@ -33,13 +33,13 @@ _NONE = r"No devices were found|Unable to determine the device handle|GPU is los
 def _other_complaint(facts: Facts) -> Iterator[Found]:
     complaint = facts.accelerators.complaint
     if complaint and not re.search("|".join((_UNREACHABLE, _MISMATCH, _DETACHED, _NONE)), complaint, re.I):
-        yield Found(_WHERE, f"nvidia-smi names no GPU: {complaint}")
+        yield Found(_WHERE, f"nvidia-smi lists no GPU: {complaint}")
 
 
 def _torch_without_cuda(facts: Facts) -> Iterator[Found]:
     torch = facts.packages.torch
     if facts.accelerators.present and torch.file and not torch.cuda and not torch.hip:
-        version = facts.versions.get("torch") or "of unknown version"
+        version = facts.versions.get("torch") or "(unknown version)"
         yield Found("torch", f"there is an NVIDIA GPU, but torch {version} was built without CUDA: jobs run on the CPU")
 
 
@@ -48,10 +48,10 @@ def _no_gpu(facts: Facts) -> Iterator[Found]:
     if facts.packages.torch.cuda and not accelerators.present and not accelerators.complaint:
         if accelerators.kernel_module:
             what = (
-                f"the kernel runs NVIDIA's driver {accelerators.kernel_module}, but no GPU is given to this container"
+                f"the NVIDIA driver {accelerators.kernel_module} is loaded, but no GPU is available in this container"
             )
         else:
-            what = "there is no NVIDIA GPU: jobs started here run on the CPU"
+            what = "no NVIDIA GPU found: jobs on this machine run on the CPU"
         yield Found(_WHERE, what)
 
 
@@ -59,9 +59,8 @@ def _driver_too_old(facts: Facts) -> Iterator[Found]:
     cuda, driver = facts.packages.torch.cuda, facts.accelerators.driver
     oldest = _OLDEST_DRIVER.get(_major(cuda))
     if driver and oldest and _major(driver) < oldest and not _works(facts):
-        yield Found(
-            _WHERE, f"torch was built for CUDA {cuda}, which needs driver {oldest} or newer: here it is {driver}"
-        )
+        what = f"torch was built for CUDA {cuda}, which requires driver {oldest} or later, but {driver} is installed"
+        yield Found(_WHERE, what)
 
 
 def _architecture(facts: Facts) -> Iterator[Found]:
@@ -76,7 +75,7 @@ def _architecture(facts: Facts) -> Iterator[Found]:
 
 
 def _runs(gpu: Gpu, built_for: list[str]) -> bool:
-    """As torch.cuda itself compares: binaries within a major version, PTX upwards."""
+    """Compares as torch.cuda does: binaries run within a major version, PTX on any later GPU."""
     major, _, minor = gpu.capability.partition(".")
     for kind, number in re.findall(r"(sm|compute)_(\d+)", " ".join(built_for)):
         if kind == "sm" and number[:-1] == major and int(number[-1]) <= int(minor):
@@ -100,7 +99,7 @@ def _cuda_unavailable(facts: Facts) -> Iterator[Found]:
 def _cuda_stops(facts: Facts) -> Iterator[Found]:
     probe = facts.packages.torch_probe
     if probe.stopped and probe.at == "cuda":
-        yield Found(_WHERE, f"torch.cuda.is_available() does not come back: {probe.stopped}")
+        yield Found(_WHERE, f"torch.cuda.is_available() does not return: {probe.stopped}")
 
 
 def _hidden(facts: Facts) -> Iterator[Found]:
@@ -116,14 +115,14 @@ def _unknown_device(facts: Facts) -> Iterator[Found]:
         yield Found(
             "CUDA_VISIBLE_DEVICES",
             f"CUDA_VISIBLE_DEVICES={value} names {stopped_at}, but there are {len(facts.accelerators.gpus)} GPUs: "
-            f"CUDA stops reading there and shows {len(seen)}",
+            f"CUDA ignores the rest of the list and shows {len(seen)}",
         )
 
 
 def _accelerator_unknown(facts: Facts) -> Iterator[Found]:
     value, known = facts.variables.get("DS_ACCELERATOR"), facts.packages.deepspeed.accelerators
     if value is not None and known and value not in known:
-        yield Found("DS_ACCELERATOR", f"DS_ACCELERATOR={value!r} is none of {', '.join(known)}")
+        yield Found("DS_ACCELERATOR", f"DS_ACCELERATOR must be one of {', '.join(known)}, got {value!r}")
 
 
 def _accelerator_cpu(facts: Facts) -> Iterator[Found]:
@@ -131,18 +130,16 @@ def _accelerator_cpu(facts: Facts) -> Iterator[Found]:
         yield Found("DS_ACCELERATOR", "DS_ACCELERATOR=cpu: DeepSpeed does not use the GPUs")
 
 
-def _memory_taken(facts: Facts) -> Iterator[Found]:
+def _memory_in_use(facts: Facts) -> Iterator[Found]:
     for gpu in visible(facts.variables.get("CUDA_VISIBLE_DEVICES"), facts.accelerators.gpus)[0]:
-        if gpu.memory and gpu.used and gpu.used >= _TAKEN * gpu.memory:
-            yield Found(
-                _WHERE,
-                f"of GPU {gpu.index}, {gpu.used / 1024:.1f} of {gpu.memory / 1024:.1f} GiB are taken already",
-            )
+        if gpu.memory and gpu.used and gpu.used >= _IN_USE * gpu.memory:
+            what = f"GPU {gpu.index} has {gpu.used / 1024:.1f} of {gpu.memory / 1024:.1f} GiB in use"
+            yield Found(_WHERE, what)
 
 
 def _launch_blocking(facts: Facts) -> Iterator[Found]:
     if facts.variables.get("CUDA_LAUNCH_BLOCKING") == "1":
-        yield Found("CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING=1: each kernel is waited for")
+        yield Found("CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING=1: each kernel launch blocks, which slows training")
 
 
 def _works(facts: Facts) -> bool:
@@ -165,14 +162,14 @@ RULES = (
     Rule(
         id="driver_not_running",
         level=Level.ERROR,
-        remedy="install or load the NVIDIA driver; after an update of the kernel, rebuild it (dkms) and reboot",
+        remedy="install or load the NVIDIA driver; after a kernel update, rebuild it (dkms) and reboot",
         find=_complains(_UNREACHABLE),
         evidence=("https://github.com/GoogleCloudPlatform/compute-gpu-installation/pull/18",),
     ),
     Rule(
         id="driver_and_libraries_differ",
         level=Level.ERROR,
-        remedy="reboot: the driver was updated, and the kernel still has the old one loaded; in a container, use the "
+        remedy="reboot: the driver was updated, but the old kernel module is still loaded; in a container, use the "
         "host's libraries (nvidia-container-toolkit)",
         find=_complains(_MISMATCH),
         evidence=("https://github.com/NVIDIA/nvidia-container-toolkit/issues/394",),
@@ -180,7 +177,7 @@ RULES = (
     Rule(
         id="gpus_detached_from_container",
         level=Level.ERROR,
-        remedy="start the container anew; `systemctl daemon-reload` on the host takes the GPUs from it again until "
+        remedy="restart the container; `systemctl daemon-reload` on the host detaches the GPUs again, unless "
         "nvidia-container-toolkit's notice is followed",
         find=_complains(_DETACHED),
         evidence=("https://github.com/NVIDIA/nvidia-container-toolkit/issues/48",),
@@ -188,8 +185,8 @@ RULES = (
     Rule(
         id="gpu_lost",
         level=Level.ERROR,
-        remedy="`sudo dmesg | grep NVRM` on the host tells why: a GPU has failed, or the container was started "
-        "without any (--gpus all)",
+        remedy="run `sudo dmesg | grep NVRM` on the host to see why: a GPU has failed, or the container was started "
+        "without GPUs (--gpus all)",
         find=_complains(_NONE),
         evidence=(
             "https://github.com/NVIDIA/nvidia-docker/issues/933",
@@ -199,19 +196,19 @@ RULES = (
     Rule(
         id="nvidia_smi_without_answer",
         level=Level.WARNING,
-        remedy="run `nvidia-smi` by hand; if it hangs, the driver does, and only a reboot helps",
+        remedy="run `nvidia-smi` manually; if it hangs, the driver hangs, and only a reboot helps",
         find=_other_complaint,
     ),
     Rule(
         id="torch_without_cuda",
         level=Level.ERROR,
-        remedy="install a build of torch for CUDA: https://pytorch.org/get-started/locally/",
+        remedy="install a CUDA build of torch: https://pytorch.org/get-started/locally/",
         find=_torch_without_cuda,
     ),
     Rule(
         id="no_gpu",
         level=Level.NOTE,
-        remedy="start the job where the GPUs are, a container with --gpus all",
+        remedy="start the job on a machine with GPUs, or the container with --gpus all",
         find=_no_gpu,
         evidence=("https://github.com/mmartial/ComfyUI-Nvidia-Docker/issues/57",),
     ),
@@ -235,33 +232,33 @@ RULES = (
     Rule(
         id="cuda_unavailable",
         level=Level.ERROR,
-        remedy="`python -c 'import torch; torch.cuda.init()'` gives the whole message; reload the driver or reboot",
+        remedy="run `python -c 'import torch; torch.cuda.init()'` for the full error; reload the driver or reboot",
         find=_cuda_unavailable,
     ),
     Rule(
         id="cuda_does_not_start",
         level=Level.ERROR,
-        remedy="no job can start on this machine: reset the GPUs or reboot",
+        remedy="reset the GPUs or reboot: no job can use them until then",
         find=_cuda_stops,
     ),
     Rule(
         id="gpus_hidden",
         level=Level.WARNING,
-        remedy="unset CUDA_VISIBLE_DEVICES, or name GPUs in it",
+        remedy="unset CUDA_VISIBLE_DEVICES, or list GPUs in it",
         find=_hidden,
         evidence=(_VARIABLES,),
     ),
     Rule(
         id="visible_device_unknown",
         level=Level.WARNING,
-        remedy="name only GPUs that `nvidia-smi -L` lists",
+        remedy="use only GPUs that `nvidia-smi -L` lists",
         find=_unknown_device,
         evidence=(_VARIABLES,),
     ),
     Rule(
         id="accelerator_unknown",
         level=Level.ERROR,
-        remedy="unset DS_ACCELERATOR, or name one of these",
+        remedy="unset DS_ACCELERATOR, or set it to one of these",
         find=_accelerator_unknown,
         evidence=("deepspeed/accelerator/real_accelerator.py of the installed release",),
     ),
@@ -275,13 +272,13 @@ RULES = (
     Rule(
         id="gpu_memory_taken",
         level=Level.NOTE,
-        remedy="`nvidia-smi` lists the processes that hold it; one of a dead job may be left",
-        find=_memory_taken,
+        remedy="run `nvidia-smi` to see which processes use it; one may be left over from a crashed job",
+        find=_memory_in_use,
     ),
     Rule(
         id="launch_blocking",
         level=Level.NOTE,
-        remedy="unset it, unless an error is being located: training is slower with it",
+        remedy="unset it unless you are debugging a CUDA error",
         find=_launch_blocking,
         evidence=(_VARIABLES,),
     ),

@@ -8,14 +8,14 @@ from ...rules import Found, Level, Rule
 from ..facts import Facts
 
 _MIB, _GIB = 1 << 20, 1 << 30
-_SHM = 512 * _MIB  # below, DeepSpeed's own report warns
-_DISK = _GIB  # what compiling a few ops takes, with room
+_SHM = 512 * _MIB  # DeepSpeed's own report warns below this
+_DISK = _GIB  # enough to compile a few ops
 
 
 def _shm(facts: Facts) -> Iterator[Found]:
     size = facts.memory.shm
     if size is not None and size < _SHM:
-        yield Found("/dev/shm", f"/dev/shm has {size // _MIB} MiB: NCCL and the workers of data loaders need more")
+        yield Found("/dev/shm", f"/dev/shm has {size // _MIB} MiB: NCCL and data loader workers need more")
 
 
 def _locked(facts: Facts) -> Iterator[Found]:
@@ -23,8 +23,8 @@ def _locked(facts: Facts) -> Iterator[Found]:
     if facts.infiniband and locked is not None and 0 <= locked < (facts.memory.usable or 0) // 2:
         yield Found(
             "ulimit -l",
-            f"{locked // 1024} KiB may be locked, and there is InfiniBand ({', '.join(facts.infiniband)}): NCCL fails "
-            "to register memory",
+            f"locked memory is limited to {locked // 1024} KiB: NCCL fails to register memory for InfiniBand "
+            f"({', '.join(facts.infiniband)})",
         )
 
 
@@ -33,8 +33,8 @@ def _container(facts: Facts) -> Iterator[Found]:
     if total and limit and limit < 0.9 * total:
         yield Found(
             "memory",
-            f"the control group allows {limit / _GIB:.0f} of the machine's {total / _GIB:.0f} GiB: beyond that the job "
-            "is killed, though psutil and DeepSpeed's estimates see the machine's",
+            f"the control group allows {limit / _GIB:.0f} of the machine's {total / _GIB:.0f} GiB: a job that exceeds "
+            "it is killed, but psutil and DeepSpeed's estimates use the machine's memory",
         )
 
 
@@ -42,14 +42,14 @@ def _disk(facts: Facts) -> Iterator[Found]:
     disks = {**facts.disks, **({"compiled ops": facts.extensions.disk} if facts.extensions.disk else {})}
     for name, disk in disks.items():
         if disk.free is not None and disk.free < _DISK:
-            yield Found("disk", f"{disk.path} ({name}) has {disk.free // _MIB} MiB left")
+            yield Found("disk", f"{disk.path} ({name}) has {disk.free // _MIB} MiB free")
 
 
 RULES = (
     Rule(
         id="shm_small",
         level=Level.WARNING,
-        remedy="start the container with --shm-size=1g or more, or --ipc=host; in Kubernetes mount an emptyDir of "
+        remedy="start the container with --shm-size=1g or more, or --ipc=host; in Kubernetes, mount an emptyDir with "
         "medium Memory there",
         find=_shm,
         evidence=(
@@ -60,21 +60,21 @@ RULES = (
     Rule(
         id="locked_memory_small",
         level=Level.WARNING,
-        remedy="`ulimit -l unlimited` (docker run --ulimit memlock=-1), for all users in /etc/security/limits.conf",
+        remedy="set `ulimit -l unlimited` (docker run --ulimit memlock=-1; for all users in /etc/security/limits.conf)",
         find=_locked,
         evidence=("https://github.com/NVIDIA/nccl-tests/issues/206",),
     ),
     Rule(
         id="memory_limited",
         level=Level.NOTE,
-        remedy="plan offload for the limit, or raise it",
+        remedy="size offload for this limit, or raise it",
         find=_container,
-        evidence=("ran: memory.max of a control group against psutil.virtual_memory().total",),
+        evidence=("ran: memory.max of a control group compared with psutil.virtual_memory().total",),
     ),
     Rule(
         id="disk_full",
         level=Level.WARNING,
-        remedy="make room, or move TMPDIR and TORCH_EXTENSIONS_DIR to another disk",
+        remedy="free some space, or move TMPDIR and TORCH_EXTENSIONS_DIR to another disk",
         find=_disk,
     ),
 )

@@ -1,4 +1,4 @@
-"""Rules about torch, DeepSpeed and what they require: installed, whole, importable, built with one another."""
+"""Rules about torch, DeepSpeed and their requirements: installed, complete, importable, built for each other."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ def _deepspeed_half(facts: Facts) -> Iterator[Found]:
     version = facts.versions.get("deepspeed")
     if version is not None and not facts.deepspeed_usable:
         yield Found(
-            "deepspeed", f"DeepSpeed {version or 'of unknown version'} is only half installed: files are missing"
+            "deepspeed", f"DeepSpeed {version or '(unknown version)'} is only partly installed: files are missing"
         )
 
 
-def _import_fails(facts: Facts) -> str:
-    """Why, where torch is not the reason and DeepSpeed is whole."""
+def _import_error(facts: Facts) -> str:
+    """Returns the error of `import deepspeed`, "" if torch or an incomplete installation causes it."""
     broken = facts.packages.torch_probe.failed or not facts.deepspeed_usable
     return "" if broken else facts.packages.deepspeed_probe.failed
 
 
 def _deepspeed_import(facts: Facts) -> Iterator[Found]:
-    failed, cured = _import_fails(facts), facts.packages.dsfix_probe
-    if failed and (cured is None or cured.failed):
-        yield Found("deepspeed", f"`import deepspeed` fails: {failed}")
+    error, with_dsfix = _import_error(facts), facts.packages.dsfix_probe
+    if error and (with_dsfix is None or with_dsfix.failed):
+        yield Found("deepspeed", f"`import deepspeed` fails: {error}")
 
 
-def _deepspeed_import_cured(facts: Facts) -> Iterator[Found]:
-    failed, cured = _import_fails(facts), facts.packages.dsfix_probe
-    if failed and cured is not None and not cured.failed:
-        yield Found("deepspeed", f"`import deepspeed` fails, and does not after `import dsfix`: {failed}")
+def _deepspeed_import_fixed(facts: Facts) -> Iterator[Found]:
+    error, with_dsfix = _import_error(facts), facts.packages.dsfix_probe
+    if error and with_dsfix is not None and not with_dsfix.failed:
+        yield Found("deepspeed", f"`import deepspeed` fails without `import dsfix` before it: {error}")
 
 
 def _two_records(facts: Facts) -> Iterator[Found]:
     for name, version in facts.packages.versions.items():
         if version and " and " in version:
-            yield Found(name, f"{name} is registered twice, as {version}: an installation was interrupted")
+            yield Found(name, f"{name} is installed twice, as {version}: an installation was interrupted")
 
 
 def _requirement_missing(facts: Facts) -> Iterator[Found]:
@@ -65,23 +65,23 @@ def _requirement_missing(facts: Facts) -> Iterator[Found]:
 def _requirement_version(facts: Facts) -> Iterator[Found]:
     for unmet in facts.packages.unmet:
         if unmet.found is not None:
-            yield Found(unmet.package, f"{unmet.package} requires {unmet.requirement}, installed is {unmet.found}")
+            yield Found(unmet.package, f"{unmet.package} requires {unmet.requirement}, but {unmet.found} is installed")
 
 
 def _prebuilt_torch(facts: Facts) -> Iterator[Found]:
     deepspeed, torch = facts.packages.deepspeed, facts.versions.get("torch")
     built = deepspeed.built_with.get("version", "")
     if deepspeed.prebuilt and torch and built not in ("", "0.0") and built != ".".join(torch.split(".")[:2]):
-        yield Found("deepspeed", f"the ops {_some(deepspeed.prebuilt)} were built with torch {built}, here is {torch}")
+        what = f"the ops {_some(deepspeed.prebuilt)} were built with torch {built}, but {torch} is installed"
+        yield Found("deepspeed", what)
 
 
 def _prebuilt_cuda(facts: Facts) -> Iterator[Found]:
     deepspeed, cuda = facts.packages.deepspeed, ".".join(facts.packages.torch.cuda.split(".")[:2])
     built = deepspeed.built_with.get("cuda_version", "")
     if deepspeed.prebuilt and cuda and built not in ("", "0.0") and built != cuda:
-        yield Found(
-            "deepspeed", f"the ops {_some(deepspeed.prebuilt)} were built with CUDA {built}, torch is built for {cuda}"
-        )
+        what = f"the ops {_some(deepspeed.prebuilt)} were built with CUDA {built}, but torch was built for CUDA {cuda}"
+        yield Found("deepspeed", what)
 
 
 def _prebuilt_missing(facts: Facts) -> Iterator[Found]:
@@ -89,8 +89,8 @@ def _prebuilt_missing(facts: Facts) -> Iterator[Found]:
     if missing:
         yield Found(
             "deepspeed",
-            f"the ops {_some(missing)} are recorded as built, but there is no file of them for Python "
-            f"{facts.platform.python}",
+            f"the ops {_some(missing)} are recorded as built, but their files for Python {facts.platform.python} are "
+            "missing",
         )
 
 
@@ -98,18 +98,19 @@ def _some(ops: tuple[str, ...]) -> str:
     return ", ".join(ops[:4]) + (f" and {len(ops) - 4} more" if len(ops) > 4 else "")
 
 
+_REBUILD = "reinstall DeepSpeed to match this torch: `pip install --no-cache-dir --force-reinstall --no-deps …`"
 _BUILDER = "deepspeed/ops/op_builder/builder.py of the installed release: load()"
 RULES = (
     Rule(
         id="torch_missing",
         level=Level.ERROR,
-        remedy="install torch, or run this with the Python that has it",
+        remedy="install torch, or run this with the Python where it is installed",
         find=_torch_missing,
     ),
     Rule(
         id="torch_import_fails",
         level=Level.ERROR,
-        remedy="reinstall torch; for an undefined symbol of an NVIDIA library first unset LD_LIBRARY_PATH",
+        remedy="reinstall torch; for an undefined symbol of an NVIDIA library, first unset LD_LIBRARY_PATH",
         find=_torch_import,
         evidence=(
             "https://github.com/pytorch/pytorch/issues/144244",
@@ -119,58 +120,58 @@ RULES = (
     Rule(
         id="deepspeed_missing",
         level=Level.ERROR,
-        remedy="install DeepSpeed, or run this with the Python that has it",
+        remedy="install DeepSpeed, or run this with the Python where it is installed",
         find=_deepspeed_missing,
     ),
     Rule(
         id="deepspeed_half_installed",
         level=Level.ERROR,
-        remedy="`pip install --force-reinstall --no-deps` the version that you want",
+        remedy="reinstall it: `pip install --force-reinstall --no-deps deepspeed==VERSION`",
         find=_deepspeed_half,
     ),
     Rule(
         id="deepspeed_import_fails",
         level=Level.ERROR,
-        remedy="`python -c 'import deepspeed'` gives the whole traceback",
+        remedy="run `python -c 'import deepspeed'` for the full traceback",
         find=_deepspeed_import,
     ),
     Rule(
         id="deepspeed_import_needs_dsfix",
         level=Level.ERROR,
         remedy="put `import dsfix` on the first line of the script, and start it with torchrun",
-        find=_deepspeed_import_cured,
+        find=_deepspeed_import_fixed,
     ),
     Rule(
         id="registered_twice",
         level=Level.WARNING,
-        remedy="uninstall it until nothing is left, and install it again",
+        remedy="uninstall it until pip finds nothing left, then reinstall it",
         find=_two_records,
     ),
     Rule(
         id="requirement_missing",
         level=Level.WARNING,
-        remedy="install it; `pip check` lists all",
+        remedy="install it; `pip check` lists all conflicts",
         find=_requirement_missing,
         evidence=("the metadata of the installed packages",),
     ),
     Rule(
         id="requirement_version",
         level=Level.WARNING,
-        remedy="install a version inside the range; `pip check` lists all",
+        remedy="install a version in this range; `pip check` lists all conflicts",
         find=_requirement_version,
         evidence=("the metadata of the installed packages",),
     ),
     Rule(
         id="ops_built_with_another_torch",
         level=Level.ERROR,
-        remedy="reinstall DeepSpeed beside this torch: `pip install --no-cache-dir --force-reinstall --no-deps …`",
+        remedy=_REBUILD,
         find=_prebuilt_torch,
         evidence=("https://github.com/daswer123/xtts-webui/issues/111", _BUILDER),
     ),
     Rule(
         id="ops_built_with_another_cuda",
         level=Level.ERROR,
-        remedy="reinstall DeepSpeed beside this torch: `pip install --no-cache-dir --force-reinstall --no-deps …`",
+        remedy=_REBUILD,
         find=_prebuilt_cuda,
         evidence=(_BUILDER,),
     ),

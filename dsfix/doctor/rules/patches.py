@@ -21,8 +21,9 @@ def _applying(facts: Facts, wrong_results: bool) -> Iterator[Found]:
         and (catalogue[patch_id].patch.severity is Severity.WRONG_RESULT) is wrong_results
     ]
     if ids and facts.deepspeed_usable:
-        kind = "wrong results in silence" if wrong_results else "crashes, hangs and the like"
-        yield Found("deepspeed", f"{len(ids)} known bugs of this DeepSpeed ({kind}): {', '.join(ids)}")
+        bugs = "1 known bug" if len(ids) == 1 else f"{len(ids)} known bugs"
+        kind = "silently wrong results" if wrong_results else "crashes, hangs and others"
+        yield Found("deepspeed", f"this DeepSpeed has {bugs} that dsfix fixes ({kind}): {', '.join(ids)}")
 
 
 def _wrong_results(facts: Facts) -> Iterator[Found]:
@@ -37,7 +38,7 @@ def _trouble(facts: Facts) -> Iterator[Found]:
     if facts.deepspeed_usable:
         for patch_id, verdict in facts.verdicts.items():
             if verdict.outcome.trouble:
-                yield Found("dsfix", f"the patch {patch_id} is {verdict.outcome.value}: {verdict.reason}")
+                yield Found("dsfix", f"patch {patch_id}: {verdict.outcome.value}: {verdict.reason}")
 
 
 def _off(facts: Facts) -> Iterator[Found]:
@@ -49,13 +50,13 @@ RULES = (
     Rule(
         id="wrong_results_curable",
         level=Level.WARNING,
-        remedy="put `import dsfix` on the first line of the script; `python -m dsfix list` says whom they concern",
+        remedy="put `import dsfix` on the first line of the script; `python -m dsfix list` shows the affected jobs",
         find=_wrong_results,
     ),
     Rule(
         id="patch_in_trouble",
         level=Level.WARNING,
-        remedy="`python -m dsfix show ID` tells its story",
+        remedy="run `python -m dsfix show ID` for details",
         find=_trouble,
     ),
     Rule(
@@ -67,7 +68,7 @@ RULES = (
     Rule(
         id="bugs_curable",
         level=Level.NOTE,
-        remedy="put `import dsfix` on the first line of the script; `python -m dsfix list` says more",
+        remedy="put `import dsfix` on the first line of the script; `python -m dsfix list` shows details",
         find=_others,
     ),
 )

@@ -10,15 +10,15 @@ from ..facts import Facts
 
 def _wsl1(facts: Facts) -> Iterator[Found]:
     if facts.platform.wsl == 1:
-        yield Found("platform", "this is WSL 1, which gives Linux no GPU")
+        yield Found("platform", "this is WSL 1, which does not support GPUs")
 
 
 def _pinned_memory(facts: Facts) -> Iterator[Found]:
     if facts.platform.wsl == 2 and facts.accelerators.present:
         yield Found(
             "platform",
-            "this is WSL 2, where only a part of the memory can be pinned: offload with pin_memory fails with "
-            "`CUDA error: out of memory` while memory is free",
+            "this is WSL 2, which limits pinned memory: offload with pin_memory fails with "
+            "`CUDA error: out of memory` although memory is free",
         )
 
 
@@ -33,7 +33,7 @@ RULES = (
     Rule(
         id="wsl2_pinned_memory",
         level=Level.NOTE,
-        remedy='"pin_memory": false in offload_optimizer and offload_param, or more memory for WSL in .wslconfig',
+        remedy='set "pin_memory": false in offload_optimizer and offload_param, or give WSL more memory in .wslconfig',
         find=_pinned_memory,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/2977",

@@ -1,4 +1,4 @@
-"""Rules about what DeepSpeed's ops are compiled with, when a job first uses one that was not built beforehand."""
+"""Rules about the toolchain that compiles DeepSpeed's ops when a job first uses one that is not prebuilt."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ _WHERE = "compiling ops"
 
 
 def _needed(facts: Facts) -> bool:
-    """Whether ops are compiled here at all: there is a DeepSpeed to compile them for."""
+    """Returns whether ops are compiled here, which requires DeepSpeed."""
     return facts.deepspeed_usable
 
 
 def _cpp_extension(facts: Facts) -> Iterator[Found]:
     error = facts.packages.torch_probe.errors.get("cpp_extension", "")
     if error:
-        yield Found(_WHERE, f"torch.utils.cpp_extension, which DeepSpeed imports, cannot be imported: {error}")
+        yield Found(_WHERE, f"`import torch.utils.cpp_extension`, which DeepSpeed needs, fails: {error}")
 
 
 def _ninja(facts: Facts) -> Iterator[Found]:
     if _needed(facts) and not facts.toolchain.ninja:
         installed = facts.versions.get("ninja")
         why = f": ninja {installed} is installed, but its directory is not on PATH" if installed else ""
-        yield Found(_WHERE, f"`ninja --version` does not run{why}; ops fail with `Ninja is required`")
+        yield Found(_WHERE, f"`ninja --version` fails{why}; compiling ops fails with `Ninja is required`")
 
 
 def _compiler(facts: Facts) -> Iterator[Found]:
     if _needed(facts) and not facts.toolchain.compiler_version:
-        yield Found(_WHERE, f"there is no working C++ compiler (CXX, else c++): {_complaint(facts, 'c++')}")
+        yield Found(_WHERE, f"no working C++ compiler (CXX, else c++): {_complaint(facts, 'c++')}")
 
 
 def _complaint(facts: Facts, program: str) -> str:
-    said = [each for each in facts.toolchain.complaints if each.partition(":")[0].endswith(program)]
-    return said[0] if said else "none is on PATH"
+    complaints = [each for each in facts.toolchain.complaints if each.partition(":")[0].endswith(program)]
+    return complaints[0] if complaints else "none is on PATH"
 
 
 def _headers(facts: Facts) -> Iterator[Found]:
     if _needed(facts) and not facts.toolchain.python_headers:
-        yield Found(_WHERE, f"the headers of Python {facts.platform.python} are not installed: no Python.h")
+        yield Found(_WHERE, f"the headers of Python {facts.platform.python} (Python.h) are not installed")
 
 
 def _cuda_home(facts: Facts) -> Iterator[Found]:
     if not (_needed(facts) and facts.packages.torch.cuda and facts.accelerators.present) or facts.toolchain.nvcc:
         return
     home = facts.toolchain.cuda_home
-    what = f"CUDA_HOME is {home}, which has no working bin/nvcc" if home else "there is no CUDA toolkit"
-    yield Found(_WHERE, f"{what}: ops for the GPU (FusedAdam is one) cannot be compiled")
+    what = f"CUDA_HOME is {home}, which has no working bin/nvcc" if home else "no CUDA toolkit found"
+    yield Found(_WHERE, f"{what}: GPU ops such as FusedAdam cannot be compiled")
 
 
 def _mismatch(facts: Facts) -> Iterator[Found]:
@@ -65,7 +65,9 @@ def _mismatch(facts: Facts) -> Iterator[Found]:
     alike = facts.packages.deepspeed.cuda_alike.get(int(nvcc.split(".")[0]), ())
     if not (nvcc in alike and cuda in alike):
         yield Found(
-            _WHERE, f"nvcc is of CUDA {nvcc}, torch of CUDA {cuda}: ops end in `CUDAMismatchException`, CPUAdam too"
+            _WHERE,
+            f"nvcc is from CUDA {nvcc}, but torch was built for CUDA {cuda}: compiling ops, even CPUAdam, fails with "
+            "`CUDAMismatchException`",
         )
 
 
@@ -79,7 +81,8 @@ def _compiler_too_new(facts: Facts) -> Iterator[Found]:
     except InvalidVersion:
         return
     if too_new:
-        yield Found(_WHERE, f"nvcc of CUDA {tools.nvcc} takes g++ below {below}, here it is {tools.compiler_version}")
+        what = f"nvcc of CUDA {tools.nvcc} requires g++ before {below}, but {tools.compiler_version} is installed"
+        yield Found(_WHERE, what)
 
 
 def _numactl(facts: Facts) -> Iterator[Found]:
@@ -88,14 +91,14 @@ def _numactl(facts: Facts) -> Iterator[Found]:
     )
     sized = re.fullmatch(r"[1-9]\d*", facts.variables.get("LOCAL_SIZE", ""))
     if _needed(facts) and on_cpu and not sized and not facts.toolchain.numactl:
-        yield Found("numactl", "on the CPU this DeepSpeed counts devices with numactl, which is not there")
+        yield Found("numactl", "on the CPU, this DeepSpeed counts devices with numactl, which is not installed")
 
 
 RULES = (
     Rule(
         id="cpp_extension_broken",
         level=Level.ERROR,
-        remedy='install setuptools (`pip install "setuptools<80"` where pkg_resources is missing)',
+        remedy='install setuptools (`pip install "setuptools<80"` if pkg_resources is missing)',
         find=_cpp_extension,
         evidence=(
             "https://github.com/flashinfer-ai/flashinfer/pull/319",
@@ -126,7 +129,7 @@ RULES = (
     Rule(
         id="cuda_toolkit_missing",
         level=Level.WARNING,
-        remedy="install the CUDA toolkit of torch's version and set CUDA_HOME to it",
+        remedy="install the CUDA toolkit that torch was built for, and set CUDA_HOME to it",
         find=_cuda_home,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7452",),
         patches=("op_probe_breaks_import",),
@@ -134,15 +137,15 @@ RULES = (
     Rule(
         id="cuda_toolkit_of_another_version",
         level=Level.WARNING,
-        remedy="set CUDA_HOME to a toolkit of torch's version, or DS_SKIP_CUDA_CHECK=1 at your own risk",
+        remedy="set CUDA_HOME to the toolkit that torch was built for, or DS_SKIP_CUDA_CHECK=1 at your own risk",
         find=_mismatch,
-        affects={"deepspeed": ">=0.12.0,<0.19.8"},  # 0.19.8 compares only when ops are built beforehand
+        affects={"deepspeed": ">=0.12.0,<0.19.8"},  # 0.19.8 compares only when ops are prebuilt
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3223",),
     ),
     Rule(
         id="compiler_too_new_for_nvcc",
         level=Level.WARNING,
-        remedy="install an older g++ and set CXX to it, or a newer CUDA toolkit",
+        remedy="install an older g++ and set CXX to it, or install a newer CUDA toolkit",
         find=_compiler_too_new,
         evidence=("CUDA_GCC_VERSIONS of the installed torch.utils.cpp_extension",),
     ),

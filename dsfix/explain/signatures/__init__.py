@@ -1,1 +1,1 @@
-"""What logs show of known faults: one module per family, each with a tuple `SIGNATURES`."""
+"""The signatures of known problems: one module per family, each with a tuple `SIGNATURES`."""

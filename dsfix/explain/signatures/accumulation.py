@@ -7,29 +7,29 @@ from ..signature import Signature
 SIGNATURES = (
     Signature(
         id="several_backwards",
-        title="several backward passes for one step under ZeRO-1/2",
-        what="The second engine.backward() of a step finds the gradients of the first one gone. 0.17.6 to 0.18.2 say "
-        "so with this TypeError; newer releases drop all passes but the last without a word.",
-        remedy="One backward pass per step: add the losses first, or set gradient_accumulation_steps to the number of "
-        "passes and call engine.step() after each.",
+        title="several backward passes per step with ZeRO-1/2",
+        what="At the second engine.backward() of a step, the gradients of the first are gone. 0.17.6 to 0.18.2 raise "
+        "this TypeError; later releases silently drop all passes but the last.",
+        remedy="Use one backward pass per step: add the losses first, or set gradient_accumulation_steps to the number "
+        "of passes and call engine.step() after each.",
         patches=("zero12_several_backwards_drop",),
     ),
     Signature(
         id="no_sync_refused",
-        title="accelerate's accumulate with ZeRO-2/3: DeepSpeed refuses no_sync",
-        what="DeepSpeed has a no_sync since 0.16.0, which refuses ZeRO-2 and ZeRO-3; older accelerate and transformers "
+        title="accelerate's accumulate with ZeRO-2/3: DeepSpeed rejects no_sync",
+        what="Since 0.16.0 DeepSpeed has a no_sync, which rejects ZeRO-2 and ZeRO-3; older accelerate and transformers "
         "enter the no_sync of any model that has one.",
-        remedy="transformers 4.47.1 or newer for its Trainer, accelerate 1.9.0 or newer for Accelerator.accumulate.",
+        remedy="transformers 4.47.1 or later for its Trainer, accelerate 1.9.0 or later for Accelerator.accumulate.",
         patches=("no_sync_incompatible",),
         evidence=("https://github.com/huggingface/accelerate/pull/3656",),
     ),
     Signature(
         id="step_inside_no_sync",
         title="ZeRO-0/1: engine.step() inside no_sync",
-        what="accelerate up to 1.7 calls engine.step() for each micro-batch, and enters the engine's no_sync, which "
-        "DeepSpeed has since 0.16.0, for all but the last. The reduction has been skipped by then: there is nothing "
-        "that a patch could step on.",
-        remedy="accelerate 1.8.0 or newer, or accumulation by DeepSpeed: gradient_accumulation_steps in its config, "
+        what="accelerate through 1.7 calls engine.step() for each micro-batch and, for all but the last, enters the "
+        "engine's no_sync, which exists since 0.16.0. The reduction has then been skipped: a patch has no gradients to "
+        "step with.",
+        remedy="accelerate 1.8.0 or later, or accumulation by DeepSpeed: gradient_accumulation_steps in its config, "
         "and engine.backward and engine.step for each micro-batch, without accumulate.",
         pattern=r"It is illegal to call Engine\.step\(\) inside no_sync",
         affects={"deepspeed": ">=0.16.0"},

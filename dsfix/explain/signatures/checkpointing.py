@@ -1,4 +1,4 @@
-"""Gradient checkpointing: what is computed again in the backward pass."""
+"""Gradient checkpointing: recomputation in the backward pass."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from ..signature import Signature
 SIGNATURES = (
     Signature(
         id="recomputed_empty",
-        title="CheckpointError: a tensor of the forward pass has the shape [0] when it is computed again",
-        what="ZeRO-3 has emptied a frozen parameter (LoRA's base model, a frozen tower) by the time that non-reentrant "
-        "gradient checkpointing, with torch 2.5 or newer, compares what it has saved with what it computes again.",
-        remedy="DeepSpeed 0.19.3 or newer; else ZeRO-2, or no gradient checkpointing.",
+        title="CheckpointError: a tensor of the forward pass has the shape [0] when it is recomputed",
+        what="ZeRO-3 has released a frozen parameter (LoRA's base model, a frozen tower) when non-reentrant gradient "
+        "checkpointing, with torch 2.5 or later, compares saved with recomputed tensors.",
+        remedy="DeepSpeed 0.19.3 or later; else ZeRO-2, or no gradient checkpointing.",
         patches=("zero3_checkpoint_recompute",),
     ),
     Signature(
         id="reentrant_shared_module",
-        title="a module is used twice in one backward pass under reentrant checkpointing",
-        what="Each reentrant checkpoint is a backward pass of its own: the gradients of a module that two of them use "
-        "are "
-        'reduced twice. ZeRO-2 says "has already been reduced", ZeRO-3 fails in a bare assertion or, with some models, '
-        "computes wrong gradients without a word.",
+        title="a module is used twice in one backward pass with reentrant checkpointing",
+        what="Each reentrant checkpoint runs its own backward pass: gradients of a module in two of them are reduced "
+        'twice. ZeRO-2 reports "has already been reduced"; ZeRO-3 fails in a bare assertion or, with some models, '
+        "silently computes wrong gradients.",
         remedy='gradient_checkpointing_kwargs={"use_reentrant": False} (transformers), or use_reentrant=False in '
         "torch.utils.checkpoint.",
         pattern=r"has already been reduced\.\s+Gradient computed twice"

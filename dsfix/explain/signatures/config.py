@@ -1,4 +1,4 @@
-"""What DeepSpeed says of its configuration."""
+"""Errors in DeepSpeed's configuration."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from ..signature import Signature
 SIGNATURES = (
     Signature(
         id="removed_config_key",
-        title="the DeepSpeed config has a key that was removed",
-        what="0.19.7 rejects 6 keys, 0.19.8 14, also where they switch something off.",
-        remedy="Delete the key that the message names; `python -m dsfix check CONFIG` names all of them.",
+        title="the DeepSpeed config has a removed key",
+        what="0.19.7 rejects 6 keys, 0.19.8 rejects 14, even if they disable a feature.",
+        remedy="Delete the key that the message names; `python -m dsfix check CONFIG` lists all of them.",
         pattern=r"DeepSpeedConfigError: [^\n]*has been removed|has been removed.*issues/8489",
         affects={"deepspeed": ">=0.19.7"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/8489",),

@@ -1,4 +1,4 @@
-"""ZeRO-3's bookkeeping of parameters: gathered, released, of which dtype."""
+"""How ZeRO gathers, releases and types parameters."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ SIGNATURES = (
     Signature(
         id="inflight_params",
         title="ZeRO-3: parameters are still being gathered at the end of a step",
-        what="ZeRO-3 gathers ahead in the order of the pass before; where a pass takes another way, what was gathered "
-        "for nothing is taken for a fault.",
-        remedy='DeepSpeed 0.15.3 or newer; else "stage3_prefetch_bucket_size": 0, which gathers nothing ahead.',
+        what="ZeRO-3 prefetches parameters in the order of the previous pass; if a pass takes a different path, it "
+        "treats parameters that were prefetched but not used as an error.",
+        remedy='DeepSpeed 0.15.3 or later; else "stage3_prefetch_bucket_size": 0, which disables prefetching.',
         patches=("zero3_inflight_params",),
     ),
     Signature(
         id="hpz_group_rank",
         title="ZeRO++ hpZ: ValueError, Group rank is not part of group",
-        what="DeepSpeed 0.12 counts a group's ranks until torch raises a RuntimeError; torch raises a ValueError since "
-        "the end of 2023. No patch lets hpZ train there: up to 0.13.1 its backward pass runs on old weights.",
-        remedy="DeepSpeed 0.13.2 or newer, or no zero_hpz_partition_size.",
+        what="DeepSpeed 0.12 counts a group's ranks until torch raises a RuntimeError; since the end of 2023 torch "
+        "raises a ValueError. No patch makes hpZ usable there: through 0.13.1 its backward pass uses stale weights.",
+        remedy="DeepSpeed 0.13.2 or later, or no zero_hpz_partition_size.",
         pattern=r"get_all_ranks_from_group[\s\S]*Group rank \d+ is not part of group",
         affects={"deepspeed": "<0.13.0"},
         evidence=(
@@ -29,10 +29,10 @@ SIGNATURES = (
     ),
     Signature(
         id="fetch_trace_out_of_step",
-        title="ZeRO-3: IndexError, pop from an empty deque, in the order of modules that it remembers",
-        what="Hooks were removed and registered anew between two passes (generation during training, as in TRL's GRPO, "
-        "GKD and PPO), or a pass was cut short: the remembered order of modules does not fit any more.",
-        remedy="DeepSpeed 0.19.2 or newer, or TRL 1.5.0 or newer.",
+        title="ZeRO-3: IndexError, pop from an empty deque, in its trace of modules",
+        what="Hooks were removed and registered again between two passes (generation during training, as in TRL's "
+        "GRPO, GKD and PPO), or a pass was interrupted: the recorded order of modules no longer matches.",
+        remedy="DeepSpeed 0.19.2 or later, or TRL 1.5.0 or later.",
         pattern=r"partitioned_param_coordinator[\s\S]*pop from an empty deque",
         affects={"deepspeed": "<0.19.2"},
         evidence=(
@@ -43,11 +43,10 @@ SIGNATURES = (
     ),
     Signature(
         id="hook_registration_renamed",
-        title="no attribute '_register_hooks_recursively': a TRL older than this DeepSpeed",
-        what="DeepSpeed 0.16.4 renamed a private method that TRL up to 0.15.2, and code copied from it, calls after "
-        "generating. Giving the old name back does not help: the next forward pass fails with "
-        '"pop from an empty deque".',
-        remedy="TRL 0.16.0 or newer; for code of your own: optimizer_offload.setup_zero_stage3_hooks().",
+        title="no attribute '_register_hooks_recursively': TRL is too old for this DeepSpeed",
+        what="DeepSpeed 0.16.4 renamed a private method that TRL through 0.15.2, and code copied from it, calls after "
+        'generation. Restoring the old name does not help: the next forward pass fails with "pop from an empty deque".',
+        remedy="TRL 0.16.0 or later; in your own code: optimizer_offload.setup_zero_stage3_hooks().",
         pattern=r"has no attribute '_register_hooks_recursively'",
         affects={"deepspeed": ">=0.16.4"},
         evidence=(
@@ -58,10 +57,10 @@ SIGNATURES = (
     Signature(
         id="gathered_dtypes_differ",
         title="ZeRO-3 gathers parameters of two dtypes into one buffer",
-        what="A base model in bf16 beside adapters in fp32, as peft makes them by default. DeepSpeed 0.19.2 gathers "
-        "with the dtype of the first parameter; older releases cast all of them to one.",
-        remedy="Another release than 0.19.2; or adapters in the dtype of the model: autocast_adapter_dtype=False in "
-        "get_peft_model, which TRL does by itself in newer releases.",
+        what="A base model in bf16 with adapters in fp32, peft's default. DeepSpeed 0.19.2 gathers with the dtype of "
+        "the first parameter; earlier releases cast all of them to one dtype.",
+        remedy="Any release other than 0.19.2; or adapters in the dtype of the model: autocast_adapter_dtype=False in "
+        "get_peft_model, which later TRL releases set.",
         pattern=r"output tensor must have the same type as input tensor",
         affects={"deepspeed": "==0.19.2"},
         evidence=(
@@ -73,9 +72,8 @@ SIGNATURES = (
     Signature(
         id="trainable_dtypes_differ",
         title="ZeRO-3: AssertionError in defragment: trainable parameters of several dtypes",
-        what="ZeRO-3 lays the trainable parameters into one buffer, for which they have to be of one dtype and on one "
-        "device.",
-        remedy="Do not mix dtypes among the trainable parameters: for adapters autocast_adapter_dtype=False in "
+        what="ZeRO-3 copies the trainable parameters into one buffer, which requires one dtype and one device.",
+        remedy="Do not mix dtypes of trainable parameters: for adapters set autocast_adapter_dtype=False in "
         "get_peft_model, or cast all of them to one dtype before deepspeed.initialize.",
         pattern=r"in defragment[\s\S]*AssertionError",
         affects={"deepspeed": ">=0.19.2"},
@@ -84,9 +82,9 @@ SIGNATURES = (
     Signature(
         id="module_outside_engine",
         title="'weight' must be 2-D: a ZeRO-3 model is used outside its engine",
-        what="Under ZeRO-3 a parameter is empty until the engine's hooks gather it. A reference, reward or teacher "
-        "model that was not prepared, and an embedding that is called by itself, find it empty.",
-        remedy="Prepare the model as well (accelerator.prepare, deepspeed.initialize), call the engine and not its "
+        what="With ZeRO-3 a parameter is empty until the engine's hooks gather it. It is still empty in a reference, "
+        "reward or teacher model that was not prepared, and in an embedding that is called directly.",
+        remedy="Prepare the model as well (accelerator.prepare, deepspeed.initialize), call the engine instead of its "
         "module, or gather with deepspeed.zero.GatheredParameters.",
         pattern=r"'weight' must be 2-D",
         evidence=(
@@ -96,7 +94,7 @@ SIGNATURES = (
     ),
     Signature(
         id="cpu_split_view",
-        title="ZeRO-1/2 on CPU ranks: a view of the gathered buffer is changed in place",
+        title="ZeRO-1/2 on CPU ranks: a view of the gathered buffer is modified in place",
         what='On ranks without an accelerator the step fails with torch\'s "Output 0 of Split… is a view". 0.12.4 to '
         "0.12.6 and 0.18.7 to 0.18.9; not with GPUs, and not with a single rank.",
         remedy="DeepSpeed 0.13.0 to 0.18.6, or 0.19.0 or newer.",

@@ -1,6 +1,6 @@
-"""Compile the emulated device once per torch, Python and source, into a cache that processes share.
+"""Compiles the emulated device once per torch, Python and source, into a cache shared by processes.
 
-The compiler runs as a process of its own; neither torch nor ninja is needed to build.
+Needs a C++ compiler; the build imports neither torch nor ninja.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SOURCES = Path(__file__).parent / "csrc"
 
 
 def library() -> Path:
-    """The compiled library, built if it is not there yet (about 20 s). Raises LabUnavailable naming what is missing."""
+    """The compiled library, built if necessary (about 20 s). Raises LabUnavailable, naming what is missing."""
     torch = supported_torch()
     directory = cache_directory() / f"{LIBRARY}-{_key(torch)}"
     result = directory / f"{LIBRARY}.so"
@@ -45,20 +45,20 @@ def library() -> Path:
 
 
 def supported_torch() -> TorchBuild:
-    """The installed torch, if the emulated device can take it over. Raises LabUnavailable if not."""
+    """The installed torch. Raises LabUnavailable if the emulated device does not support it."""
     system, machine = platform.system(), platform.machine()
     if (system, machine) != ("Linux", "x86_64"):
-        raise LabUnavailable(f"the emulated CUDA device runs on Linux x86-64; here is {system} {machine}")
+        raise LabUnavailable(f"the emulated CUDA device requires Linux x86-64, this is {system} {machine}")
     if platform.python_implementation() != "CPython":
         raise LabUnavailable("the emulated CUDA device needs CPython")
     torch = torch_build()
     if torch.gpu is not None:
         raise LabUnavailable(
-            f"torch {torch.version} is built for GPUs and cannot be taken over: use a GPU, or install the CPU build of "
-            f"torch {TORCH_RELEASE}"
+            f"torch {torch.version} is built for GPUs, so the emulated CUDA device cannot be used: use a GPU, or "
+            f"install the CPU build of torch {TORCH_RELEASE}"
         )
     if torch.release != TORCH_RELEASE:
-        raise LabUnavailable(f"the emulated CUDA device supports torch {TORCH_RELEASE}; here is {torch.version}")
+        raise LabUnavailable(f"the emulated CUDA device supports torch {TORCH_RELEASE}, found {torch.version}")
     return torch
 
 
@@ -71,7 +71,7 @@ def _key(torch: TorchBuild) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file for as long as the context lasts; it ends with the process, however that ends."""
+    """Holds a lock on the file until the context ends; the lock is released if the process dies."""
     import fcntl  # not on Windows
 
     with open(path, "w") as file:
@@ -80,15 +80,15 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _build_into(directory: Path, torch: TorchBuild) -> None:
-    wanted = os.environ.get("CXX") or "g++"
-    compiler = shutil.which(wanted)
+    name = os.environ.get("CXX") or "g++"
+    compiler = shutil.which(name)
     if compiler is None:
-        raise LabUnavailable(f"the emulated CUDA device needs a C++ compiler: {wanted} is not found")
+        raise LabUnavailable(f"the emulated CUDA device needs a C++ compiler: {name} not found")
     python_include = sysconfig.get_path("include")
     if not os.path.exists(os.path.join(python_include, "Python.h")):
-        raise LabUnavailable(f"the emulated CUDA device needs Python's headers: {python_include}/Python.h is not there")
+        raise LabUnavailable(f"the emulated CUDA device needs Python's headers: {python_include}/Python.h not found")
     if not (torch.directory / "include" / "ATen" / "ATen.h").exists():
-        raise LabUnavailable(f"the emulated CUDA device needs torch's headers, which {torch.directory} lacks")
+        raise LabUnavailable(f"the emulated CUDA device needs torch's headers, missing from {torch.directory}")
     with tempfile.TemporaryDirectory(prefix=directory.name, dir=directory.parent) as temporary:
         work = Path(temporary, "build")
         work.mkdir()
@@ -110,12 +110,12 @@ def _build_into(directory: Path, torch: TorchBuild) -> None:
 
 
 def _device_rules(torch: TorchBuild) -> str:
-    """The operators that torch does not check for one common device, as initializers for checks.h."""
+    """The operators that torch does not check for a common device, as initializers for checks.h."""
     path = torch.directory.parent / "torchgen" / "packaged" / "ATen" / "native" / "native_functions.yaml"
     try:
         text = path.read_text(encoding="utf-8")
     except OSError:
-        raise LabUnavailable(f"the emulated CUDA device needs torch's list of operators: {path} is not there") from None
+        raise LabUnavailable(f"the emulated CUDA device needs torch's list of operators: {path} not found") from None
     lines = []
     for entry in re.split(r"\n(?=- func: )", text):
         name = re.match(r"- func: ([\w.]+)\(", entry)

@@ -1,4 +1,4 @@
-"""torch.cuda's questions about devices, answered for the emulated ones."""
+"""torch.cuda's functions about devices, for the emulated devices."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Device = Union[None, int, str, torch.device]
 
 
 def index_of(native: types.ModuleType, device: Device) -> int:
-    """The index of a device given as torch.cuda's functions take it; None is the current one."""
+    """The index of a device as accepted by torch.cuda's functions; None is the current device."""
     index = device if isinstance(device, int) else None if device is None else torch.device(device).index
     return int(native.current_device()) if index is None else index
 
 
 def install(native: types.ModuleType) -> None:
-    """Replace the functions of torch.cuda that ask a CUDA runtime."""
+    """Replaces the functions of torch.cuda that call the CUDA runtime."""
 
     def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -33,11 +33,11 @@ def install(native: types.ModuleType) -> None:
         native.set_device(index_of(native, device))
 
     def exchange_device(index: int) -> int:
-        before: int = native.current_device()
+        previous: int = native.current_device()
         native.set_device(index)
-        return before
+        return previous
 
-    def maybe_exchange_device(index: int) -> int:  # torch.compile wants another function for each name
+    def maybe_exchange_device(index: int) -> int:  # torch.compile requires a separate function per name
         return exchange_device(index)
 
     def properties(device: Device = None) -> types.SimpleNamespace:
@@ -56,7 +56,7 @@ def install(native: types.ModuleType) -> None:
         return index_of(native, device) != index_of(native, peer)
 
     cuda = torch.cuda
-    answers: dict[str, Any] = {
+    functions: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "_is_in_bad_fork": lambda: False,
@@ -79,25 +79,25 @@ def install(native: types.ModuleType) -> None:
         "is_current_stream_capturing": lambda: False,
         "default_generators": (torch.default_generator,) * native.device_count(),
     }
-    for name, answer in answers.items():
-        setattr(cuda, name, answer)
-    # modules that took the name with `from torch.cuda import …`
-    rebind(cuda.random, answers)
-    rebind(cuda.memory, answers)
-    rebind(cuda.streams, answers)
+    for name, function in functions.items():
+        setattr(cuda, name, function)
+    # modules that imported the names with `from torch.cuda import ...`
+    rebind(cuda.random, functions)
+    rebind(cuda.memory, functions)
+    rebind(cuda.streams, functions)
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         setattr(cuda.nvtx, name, _named(name))
 
 
-def rebind(module: types.ModuleType, answers: dict[str, Any]) -> None:
-    """Let names that `module` imported follow."""
-    for name, answer in answers.items():
+def rebind(module: types.ModuleType, replacements: dict[str, Any]) -> None:
+    """Replaces the names that `module` imported."""
+    for name, replacement in replacements.items():
         if hasattr(module, name):
-            setattr(module, name, answer)
+            setattr(module, name, replacement)
 
 
 def _named(name: str) -> Any:
-    # one function object per name: torch._dynamo refuses one that it finds under two
+    # one function object per name: torch._dynamo rejects an object with two names
     def marker(*_: Any, **__: Any) -> int | None:
         return None
 

@@ -1,4 +1,4 @@
-"""The legacy tensor types torch.cuda.FloatTensor and its like."""
+"""The legacy tensor types torch.cuda.FloatTensor etc."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DTYPES = {
 
 
 def install(native: types.ModuleType) -> None:
-    """Put the tensor types into torch.cuda."""
+    """Adds the tensor types to torch.cuda."""
 
     class TensorType(type):
         dtype: torch.dtype

@@ -1,4 +1,4 @@
-"""Load the emulated device into this process: has to come before `import torch`."""
+"""Loads the emulated device into this process, before `import torch`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _loaded: list[ModuleType] = []
 
 
 def loaded() -> bool:
-    """Whether this process has the emulated device."""
+    """Whether the emulated device is loaded in this process."""
     return bool(_loaded)
 
 
 def load(devices: int = 8) -> None:
-    """Give this process `devices` emulated CUDA devices; imports torch. A second call changes nothing.
+    """Gives this process `devices` emulated CUDA devices; imports torch. A second call has no effect.
 
-    Raises LabUnavailable, naming what is missing, where that is not possible.
+    Raises LabUnavailable, naming what is missing.
     """
     if loaded():
         return
     if "torch" in sys.modules:
-        raise LabUnavailable("torch is imported already, and the emulated CUDA device has to be loaded before it")
+        raise LabUnavailable("torch is already imported; the emulated CUDA device must be loaded before it")
     path = str(library())
-    # torch asks for its CUDA hooks once, while it is imported, so they are registered before that
+    # torch looks up its CUDA hooks once, during its import, so they are registered first
     ctypes.CDLL(str(torch_build().directory / "lib" / "libtorch_python.so"), mode=ctypes.RTLD_GLOBAL)
     ctypes.CDLL(path)
     import torch  # noqa: F401
@@ -40,9 +40,9 @@ def load(devices: int = 8) -> None:
     native = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(native)
     if not native.hooked():
-        raise LabUnavailable("torch does not see the emulated CUDA device")
+        raise LabUnavailable("torch does not recognise the emulated CUDA device")
     if not 1 <= devices <= native.MAX_DEVICES:
-        raise LabUnavailable(f"there can be 1 to {native.MAX_DEVICES} emulated devices, not {devices}")
+        raise LabUnavailable(f"devices must be between 1 and {native.MAX_DEVICES}, got {devices}")
     native.set_device_count(devices)
     from dsfix.lab.cuda import device, legacy_tensors, statistics, streams
 

@@ -1,4 +1,4 @@
-"""Memory statistics of the emulated device, and the storage functions that a torch without CUDA lacks."""
+"""Memory statistics of the emulated device, and storage functions that torch without CUDA lacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsfix.lab.cuda.device import TOTAL_MEMORY, Device, index_of, rebind
 
 
 def install(native: types.ModuleType) -> None:
-    """Replace torch.cuda's memory functions and complete torch.UntypedStorage."""
+    """Replaces torch.cuda's memory functions and completes torch.UntypedStorage."""
     _install_statistics(native)
     _install_storage(native)
 
@@ -33,8 +33,8 @@ def _install_statistics(native: types.ModuleType) -> None:
             values[f"{kind}.all.peak"] = peak(device)
         return values
 
-    answers: dict[str, Any] = {
-        # one function object per name: torch._dynamo refuses one that it finds under two
+    functions: dict[str, Any] = {
+        # one function object per name: torch._dynamo rejects an object with two names
         "memory_allocated": lambda device=None: current(device),
         "memory_reserved": lambda device=None: current(device),
         "memory_cached": lambda device=None: current(device),
@@ -49,9 +49,9 @@ def _install_statistics(native: types.ModuleType) -> None:
         "mem_get_info": lambda device=None: (TOTAL_MEMORY - current(device), TOTAL_MEMORY),
         "empty_cache": lambda: None,
     }
-    for name, answer in answers.items():
-        setattr(torch.cuda, name, answer)
-    rebind(torch.cuda.memory, answers)
+    for name, function in functions.items():
+        setattr(torch.cuda, name, function)
+    rebind(torch.cuda.memory, functions)
 
 
 def _install_storage(native: types.ModuleType) -> None:

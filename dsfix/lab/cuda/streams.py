@@ -1,4 +1,4 @@
-"""Streams and events that order nothing: on the emulated device all work is done when a call returns."""
+"""Streams and events without ordering: on the emulated device every call is synchronous."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsfix.lab.cuda.device import Device, index_of, rebind
 
 
 def install(native: types.ModuleType) -> None:
-    """Replace torch.cuda's stream and event classes and the functions that hand them out."""
+    """Replaces torch.cuda's stream and event classes and the functions that return them."""
 
     class Stream(torch.Stream):  # type: ignore[misc,unused-ignore]
         cuda_stream = 0
@@ -45,19 +45,19 @@ def install(native: types.ModuleType) -> None:
             return None
 
     class StreamContext:
-        """The stream's device is current inside, as with a real stream."""
+        """Makes the stream's device current, as a real stream does."""
 
         def __init__(self, stream: Stream | None) -> None:
             self.stream = stream
-            self._before = -1
+            self._previous = -1
 
         def __enter__(self) -> None:
-            self._before = native.current_device()
+            self._previous = native.current_device()
             if self.stream is not None:
                 native.set_device(self.stream.device.index)
 
         def __exit__(self, *_: Any) -> None:
-            native.set_device(self._before)
+            native.set_device(self._previous)
 
     def default_stream(device: Device = None) -> Stream:
         return Stream(device)
@@ -71,7 +71,7 @@ def install(native: types.ModuleType) -> None:
     def stream_context(stream: Stream | None) -> StreamContext:
         return StreamContext(stream)
 
-    answers: dict[str, Any] = {
+    classes: dict[str, Any] = {
         "Stream": Stream,
         "Event": Event,
         "StreamContext": StreamContext,
@@ -80,13 +80,13 @@ def install(native: types.ModuleType) -> None:
         "current_stream": current_stream,
         "default_stream": default_stream,
     }
-    for name, answer in answers.items():
-        setattr(torch.cuda, name, answer)
-    rebind(torch.cuda.streams, answers)
+    for name, value in classes.items():
+        setattr(torch.cuda, name, value)
+    rebind(torch.cuda.streams, classes)
 
 
 class Event:
-    """Remembers when it was recorded, for `elapsed_time`, in milliseconds."""
+    """Remembers the time of its recording for `elapsed_time`, which is in milliseconds."""
 
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False

@@ -1,1 +1,1 @@
-"""What every patch has to stand: cases, processes to look into, changed copies of a release, and the checks."""
+"""The contract that every patch must keep: cases, inspected processes, modified copies of a release, the checks."""

@@ -1,4 +1,4 @@
-"""One patch on one release that it is for, and the processes in which it is looked at."""
+"""One patch on one release that it applies to, and the processes in which it is inspected."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from dsfix.testing.contract.machine import Machine
 
 
 class Broken(AssertionError):
-    """A patch does not keep the contract; the message names the patch, the release and what differs."""
+    """A patch does not keep the contract; the message names the patch, the release and the difference."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """`root` holds the release, `fixing` the release that brought the fix, or None.
+    """One patch on one release.
 
-    catalogue: all patches; beside: those of them that are for the release here, this one included; together: those that
-    are looked at as one. front: what comes first on sys.path.
+    root: directory of the release. fixing: directory of the release with the fix, or None. catalogue: all patches.
+    applying: those that apply to the release, including this one. together: those that are inspected as one. front:
+    first entries of sys.path.
     """
 
     entry: Entry
@@ -38,7 +39,7 @@ class Case:
     root: Path
     fixing: Path | None
     catalogue: Mapping[str, Entry]
-    beside: tuple[Entry, ...]
+    applying: tuple[Entry, ...]
     front: tuple[Path, ...]
     machine: Machine
     together: tuple[Entry, ...] = ()
@@ -56,13 +57,13 @@ class Case:
 
     @property
     def companions(self) -> tuple[Entry, ...]:
-        """The other patches without which the release cannot be imported."""
-        return tuple(e for e in self.beside if e.patch.severity is Severity.IMPORT and e is not self.entry)
+        """The other patches that the release needs in order to be imported."""
+        return tuple(e for e in self.applying if e.patch.severity is Severity.IMPORT and e is not self.entry)
 
     @property
     def all_together(self) -> Case:
-        """All patches for the release at once; the same case for each of them."""
-        return dataclasses.replace(self, entry=self.beside[0], fixing=None, together=self.beside)
+        """All patches for the release as one case, which is the same for each of them."""
+        return dataclasses.replace(self, entry=self.applying[0], fixing=None, together=self.applying)
 
     @property
     def changes(self) -> list[dict[str, str]]:
@@ -76,17 +77,17 @@ class Case:
 
     @property
     def evidence(self) -> list[str]:
-        """The modules in whose source the evidence is."""
+        """The modules that contain the evidence."""
         return list(dict.fromkeys(each.module for each in (*self.patch.present, *self.patch.fixed)))
 
     @property
     def modules(self) -> list[str]:
-        """Everything that the patch is about, to be imported in this order behind dsfix."""
+        """All modules that the patch concerns, in the order of their import after dsfix."""
         return list(dict.fromkeys(("torch", "deepspeed", *self.patch.modules, *self.evidence)))
 
     @property
     def targets(self) -> list[str]:
-        """The modules that are changed, to be imported in this order behind dsfix."""
+        """The modules that are changed, in the order of their import after dsfix."""
         entries = self.together or (self.entry,)
         return list(dict.fromkeys(("torch", "deepspeed", *(m for each in entries for m in each.patch.modules))))
 
@@ -96,25 +97,25 @@ class Case:
 
     @property
     def on(self) -> dict[str, Any]:
-        """The environment in which this patch is on, and those that the import needs; or all of `together`."""
+        """The variables that enable this patch and the companions; or all of `together`."""
         return {"DSFIX_ONLY": ",".join(each.id for each in self.together or (self.entry, *self.companions))}
 
     @property
     def off(self) -> dict[str, Any]:
-        """The environment in which only those patches are on that the import needs."""
-        needed = {each.id for each in self.companions}
-        return {"DSFIX_SKIP": ",".join(each for each in self.catalogue if each not in needed)}
+        """The variables that enable only the companions."""
+        companions = {each.id for each in self.companions}
+        return {"DSFIX_SKIP": ",".join(each for each in self.catalogue if each not in companions)}
 
     def broken(self, what: str) -> Broken:
         return Broken(f"{self.id} on DeepSpeed {self.release}: {what}")
 
     def expect(self, holds: object, what: str) -> None:
-        """Raises Broken where it does not hold."""
+        """Raises Broken unless it holds."""
         if not holds:
             raise self.broken(what)
 
     def file(self, module: str) -> tuple[Path, str]:
-        """(directory of the package, path below it) of a module's file."""
+        """(directory of the package, relative path) of a module's file."""
         package, *rest = module.split(".")
         directory = self.root
         if not (self.root / package).exists():
@@ -131,9 +132,9 @@ class Case:
     def run(
         self, *steps: Sequence[Any], copy: Path | None = None, unloaded: Sequence[str] = (), **environment: str
     ) -> list[Any]:
-        """What the steps tell in a process of their own, with the release or a copy of it.
+        """The results of the steps in a separate process, with the release or a copy of it.
 
-        unloaded: modules that the process must not begin with.
+        unloaded: modules that must not be imported when the process starts.
         """
         root = copy or self.root
         copied = [] if copy is None else [each.name for each in copy.iterdir() if not each.is_symlink()]
@@ -146,12 +147,12 @@ class Case:
         return server.run(arguments, [*self.front, root], environment)
 
     def look(self, copy: Path | None = None, **environment: str) -> dict[str, Any]:
-        """What is in force after dsfix has been imported, and then all modules."""
+        """What is in effect after importing dsfix and then all modules."""
         (found,) = self.run(["load", "dsfix", *self.modules], ["look"], copy=copy, **environment)
         return dict(found)
 
     def copied(self, changed: Mapping[str, str]) -> Path:
-        """A directory as `root`, in which these modules have another text; a package from elsewhere is copied there."""
+        """A copy of `root` in which these modules have another text; packages from elsewhere are copied into it."""
         directory = self.machine.directory()
         by_root: dict[tuple[Path, str], dict[str, str]] = {}
         for module, text in changed.items():
@@ -165,7 +166,7 @@ class Case:
         return directory
 
     def diff(self, *ids: str) -> str:
-        """What the command line says that the patches change in the source."""
+        """The output of `dsfix diff` for these patches."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
         environment["PYTHONPATH"] = os.pathsep.join(
             [*map(str, (*self.front, self.root)), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -183,25 +184,25 @@ class Case:
         return str(json.loads(done.stdout)["diff"])
 
     def edited(self, *ids: str) -> dict[str, str]:
-        """module -> its text with the edits of the patches written into it, for every module that they edit."""
+        """module -> its text with the edits of the patches, for every module that they edit."""
         parts = {part.split("\n", 1)[0]: f"--- a/{part}" for part in ("\n" + self.diff(*ids)).split("\n--- a/")[1:]}
         texts = {}
         for module in dict.fromkeys(m for each in ids for m in self.catalogue[each].patch.modules):
             root, path = self.file(module)
             if path in parts:
                 texts[module] = copies.patched(root, parts.pop(path))[path]
-        self.expect(not parts, f"`dsfix diff` changes files that no edit is for: {', '.join(parts)}")
+        self.expect(not parts, f"`dsfix diff` changes files without edits: {', '.join(parts)}")
         return texts
 
 
 def declared(patch: Patch) -> list[dict[str, str]]:
-    """The changes of a patch as a process knows them, which does not import dsfix for it."""
+    """The changes of a patch as plain data, for processes that do not import dsfix."""
     changes = [{"verb": type(c).__name__, "module": c.module, "qualname": c.qualname} for c in patch.changes]
     return list({describe.place(**each): each for each in changes}.values())
 
 
 def compiled(text: str, qualname: str) -> list[CodeType]:
-    """The code objects that a file's text has for a target's outermost function."""
+    """The code objects of a target's outermost function in a file's text."""
     outer = qualname.partition(".<locals>.")[0]
     head, _, last = outer.rpartition(".")
     name = head if head and last in describe.ACCESSORS else outer

@@ -1,7 +1,7 @@
-"""What every patch has to stand, on a release that it is for. Each check raises Broken where the patch does not.
+"""The checks that every patch must pass on a release that it applies to. Each raises Broken if the patch does not.
 
-The reference for an Edit is the file with the edit written into it, compiled; for the other verbs what a process has in
-force that imports dsfix first.
+The reference for an Edit is the compiled file with the edit written into it; for the other kinds of changes, what is in
+effect in a process that imports dsfix first.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dsfix.testing.contract.contract_process import describe
 
 Look = Mapping[str, Any]
 _PROCESS = Path(describe.__file__).resolve().parent
-_KINDS = ("the job", "forked before the import", "forked behind the import", "spawned", "a new program")
+_KINDS = ("the job", "forked before the import", "forked after the import", "spawned", "a new program")
 
 
-class DoesNotArise(Exception):
-    """The check has nothing to say of this patch, with the reason."""
+class NotApplicable(Exception):
+    """The check does not apply to this patch; the message says why."""
 
 
 def _place(change: Change) -> str:
@@ -34,58 +34,58 @@ def _place(change: Change) -> str:
 
 
 def _codes(text: str, qualname: str) -> dict[str, list[int]]:
-    """Description -> lines, of the code that a file's text has for a target."""
+    """Description -> lines of the code of a target in a file's text."""
     return {describe.of_code(code): describe.lines_of(code) for code in compiled(text, qualname)}
 
 
 @functools.cache
 def shipped(case: Case) -> Look:
-    """What stands at the targets without the patch. Raises DoesNotArise where a target cannot be imported here."""
+    """What is at the targets without the patch. Raises NotApplicable if a target cannot be imported here."""
     found = case.look(**case.off)
     for module in case.patch.modules:
         error = found["errors"].get(module, "")
         named = error.startswith(f"ModuleNotFoundError: No module named '{module}'")
         if error and not named and "deepspeed" not in found["errors"]:
-            raise DoesNotArise(f"without the patch {module} cannot be imported here: {error}")
-    _check_errors(case, found, "without the patch", cured=False)
+            raise NotApplicable(f"without the patch {module} cannot be imported here: {error}")
+    _check_errors(case, found, "without the patch", fixed=False)
     for edit in case.edits:
         seen, codes = found["seen"][_place(edit)], _codes(case.text(edit.module), edit.qualname)
-        case.expect(codes.get(seen["text"]) == seen["lines"], f"{edit.target} in memory is not what its file says")
+        case.expect(codes.get(seen["text"]) == seen["lines"], f"{edit.target} in memory differs from its file")
     return found
 
 
 @functools.cache
 def written(case: Case) -> Mapping[str, str]:
-    """module -> text with the patch's edits written into it."""
+    """module -> text with the patch's edits."""
     return case.edited(case.id) if case.edits else {}
 
 
 @functools.cache
 def in_force(case: Case) -> Look:
-    """What stands at the targets with the patch, dsfix imported first."""
+    """What is at the targets with the patch, with dsfix imported first."""
     before = shipped(case)["seen"]
     found = case.look(**case.on)
     _check_outcome(case, found, "with dsfix imported first", "applied")
-    _check_errors(case, found, "with dsfix imported first", cured=True)
+    _check_errors(case, found, "with dsfix imported first", fixed=True)
     for change in case.patch.changes:
         place = _place(change)
-        now, then = found["seen"][place]["text"], before[place]["text"]
+        now, original = found["seen"][place]["text"], before[place]["text"]
         if isinstance(change, Edit):
             old, new = (_codes(text, change.qualname) for text in (case.text(change.module), _edited(case, change)))
             case.expect(set(new) - set(old), f"the edits of {change.target} change nothing")
             if now not in set(new) - set(old):
                 raise case.broken(
-                    f"{place} is not as with the edits written into the file: "
+                    f"{place} differs from the file with the edits: "
                     + describe.difference(now, next(iter(set(new) - set(old))))
                 )
         elif isinstance(change, Provide):
-            case.expect(then == describe.ABSENT, f"{place} is there without the patch: {then}")
-            case.expect(now != describe.ABSENT, f"{place} is not there with the patch")
+            case.expect(original == describe.ABSENT, f"{place} exists without the patch: {original}")
+            case.expect(now != describe.ABSENT, f"{place} is missing with the patch")
         elif isinstance(change, Wrap):
             inner = now.partition("\nby\n")[0].partition("\nwrapped\n")[2]
-            case.expect(_dedented(inner) == then, f"{place} is not one wrapper around what was shipped:\n{now}")
+            case.expect(_dedented(inner) == original, f"{place} is not one wrapper around the original:\n{now}")
         elif isinstance(change, Replace):
-            case.expect(now != then, f"{place} is as without the patch")
+            case.expect(now != original, f"{place} is unchanged by the patch")
     return found
 
 
@@ -100,24 +100,25 @@ def _edited(case: Case, change: Edit) -> str:
 
 
 def _check_outcome(case: Case, found: Look, when: str, *outcomes: str, reason: str = "") -> None:
-    """The patch's outcome is one of these, with the reason, and there is a warning of it exactly when it is trouble."""
+    """The patch has one of these outcomes, with the reason, and exactly one warning if and only if it is in trouble."""
     outcome, why = found["reports"].get(case.id, ("not in the report", ""))
     case.expect(outcome in outcomes, f"{when} it is {outcome} ({why}), not {' or '.join(outcomes)}")
-    case.expect(reason in why, f"{when} the reason is {why!r}, without {reason!r}")
+    case.expect(reason in why, f"{when} the reason is {why!r}, which does not contain {reason!r}")
     if outcome in ("drifted", "conflict", "too-late", "failed"):
-        case.expect(len(found["warnings"]) == 1, f"{when} there is not one warning, but {found['warnings']}")
-        said = found["warnings"][0]
-        case.expect(said.startswith(f"{case.id} is {outcome}") and why in said, f"{when} the warning is {said!r}")
-        case.expect("Remedy: " in said, f"{when} the warning names no remedy: {said!r}")
+        case.expect(len(found["warnings"]) == 1, f"{when} there must be one warning, got {found['warnings']}")
+        warning = found["warnings"][0]
+        expected = warning.startswith(f"{case.id} is {outcome}") and why in warning
+        case.expect(expected, f"{when} the warning is {warning!r}")
+        case.expect("Remedy: " in warning, f"{when} the warning names no remedy: {warning!r}")
     else:
         case.expect(not found["warnings"], f"{when} there are warnings: {found['warnings']}")
 
 
-def _check_errors(case: Case, found: Look, when: str, cured: bool) -> None:
-    """Everything could be imported that matters; without its cure an import patch's own error may show."""
+def _check_errors(case: Case, found: Look, when: str, fixed: bool) -> None:
+    """All relevant modules were imported; without its fix an import patch's own error is accepted."""
     for name in ("torch", "deepspeed", *case.patch.modules):
         error = found["errors"].get(name)
-        expected = error and not cured and case.is_import_patch and re.search(case.patch.symptom, error)
+        expected = error and not fixed and case.is_import_patch and re.search(case.patch.symptom, error)
         case.expect(not error or expected, f"{when} the import of {name} fails: {error}")
 
 
@@ -130,13 +131,13 @@ def _check_same(case: Case, seen: Look, expected: Look, when: str, *what: str) -
                 differs = describe.difference(seen[target][each], wanted[each])
             else:
                 differs = f"{each} {sorted(set(seen[target][each]) ^ set(wanted[each]))[:5]}"
-            raise case.broken(f"{when} {target} is another: {differs}")
+            raise case.broken(f"{when} {target} differs: {differs}")
 
 
 def every_import_order(case: Case) -> None:
-    """The same is in force, and the same is reported, in whatever order dsfix and its targets are imported.
+    """Effect and report are the same for every order of importing dsfix and the targets.
 
-    torch may be there from the start where it is no target; dsfix before everything is in `every_process_has_it`.
+    torch may be imported from the start unless it is a target; `every_process_has_it` covers dsfix before everything.
     """
     expected = in_force(case)
     early = [case.patch.before] if case.patch.before is not None else []
@@ -151,7 +152,7 @@ def every_import_order(case: Case) -> None:
             own = case.is_import_patch and re.search(case.patch.symptom, error)
             case.expect(own or case.companions or name in case.evidence, f"{when} the import of {name} fails: {error}")
             case.expect(not early or name in case.evidence, f"{when} the import of {name} fails: {error}")
-        _check_errors(case, found, f"{when}, tried again,", cured=True)
+        _check_errors(case, found, f"{when}, tried again,", fixed=True)
         late = case.patch.before is not None and not early
         _check_outcome(case, found, when, "applied", *["too-late"] * late)
         applied = found["reports"][case.id][0] == "applied"
@@ -159,12 +160,14 @@ def every_import_order(case: Case) -> None:
         if applied:
             for target, seen in found["seen"].items():
                 same = shared.setdefault(target, seen["shared"]) == seen["shared"]
-                case.expect(same, f"{when} {target} is held by {seen['shared']}, in another by {shared[target]}")
-    case.expect(any(found["order"][0] == "dsfix" for found in leaves), "no order was tried that begins with dsfix")
+                case.expect(
+                    same, f"{when} {target} is shared by {seen['shared']}, in another order by {shared[target]}"
+                )
+    case.expect(any(found["order"][0] == "dsfix" for found in leaves), "no order starts with dsfix")
 
 
 def disabled_by_the_environment(case: Case) -> None:
-    """Named in DSFIX_SKIP, not named in DSFIX_ONLY, or with DSFIX_DISABLE: as shipped, and quietly."""
+    """With DSFIX_SKIP, DSFIX_ONLY or DSFIX_DISABLE the patch changes nothing and does not warn."""
     ways: dict[str, Any] = {"DSFIX_SKIP": case.off["DSFIX_SKIP"], "DSFIX_DISABLE": "1"}
     mine = set(case.patch.modules)
     others = [each.id for each in case.catalogue.values() if each.id != case.id and not mine & set(each.patch.modules)]
@@ -175,33 +178,35 @@ def disabled_by_the_environment(case: Case) -> None:
         load = ["load", "dsfix", *case.modules]
         (found,) = case.run(["provide"], load, ["look"], **{variable: value})
         _check_outcome(case, found, when, "disabled", reason=variable)
-        _check_errors(case, found, when, cured=False)
+        _check_errors(case, found, when, fixed=False)
         _check_same(case, found["seen"], shipped(case)["seen"], when)
 
 
 def a_hand_edit_is_left_alone(case: Case) -> None:
-    """With the patch's own edits in the file there is nothing to do."""
+    """With the patch's own edits in the file, the patch is already-fixed and changes nothing."""
     if len(case.edits) != len(case.patch.changes):
-        raise DoesNotArise("not all of its changes are edits of source")
+        raise NotApplicable("not all of its changes are source edits")
     found = case.look(copy=case.copied(written(case)), **case.on)
     when = "with its own edits in the source"
     _check_outcome(case, found, when, "already-fixed")
-    _check_errors(case, found, when, cured=True)
+    _check_errors(case, found, when, fixed=True)
     _check_untouched(case, found, written(case), when)
 
 
 def _check_untouched(case: Case, found: Look, texts: Mapping[str, str], when: str) -> None:
-    """Each edited function, as far as it is in the file, is what the file says."""
+    """Each edited function that is in the file equals that in the file."""
     for edit in case.edits:
         codes = _codes(texts.get(edit.module) or case.text(edit.module), edit.qualname)
         seen = found["seen"][_place(edit)]
-        case.expect(not codes or codes.get(seen["text"]) == seen["lines"], f"{when} {edit.target} is not as its file")
+        case.expect(
+            not codes or codes.get(seen["text"]) == seen["lines"], f"{when} {edit.target} differs from its file"
+        )
 
 
 def the_fixing_release_is_left_alone(case: Case) -> None:
-    """With the files of the release that brought the fix, under the affected number, there is nothing to do."""
+    """With the files of the fixing release under the affected version number, the patch is already-fixed."""
     if case.fixing is None:
-        raise DoesNotArise(f"no release with the fix is at hand (fixed_in={case.patch.fixed_in})")
+        raise NotApplicable(f"no release with the fix is available (fixed_in={case.patch.fixed_in})")
     texts = {}
     for module in dict.fromkeys((*case.patch.modules, *case.evidence)):
         if module.partition(".")[0] == "deepspeed":
@@ -209,18 +214,22 @@ def the_fixing_release_is_left_alone(case: Case) -> None:
             if file.is_file():
                 texts[module] = file.read_text(encoding="utf-8")
     if not texts:
-        raise DoesNotArise("nothing of DeepSpeed's source tells that it is fixed")
+        raise NotApplicable("its targets and evidence are not in DeepSpeed's source")
     copy, when = case.copied(texts), f"with the source of {case.patch.fixed_in}"
     (verdict,) = case.run(["judge", case.id], copy=copy, **case.on)
     case.expect(verdict[0] == "already-fixed", f"{when} its source is judged {verdict[0]}: {verdict[1]}")
     found = case.look(copy=copy, **case.on)
-    if not set(found["errors"]) & {"torch", "deepspeed", *case.patch.modules}:  # files of two releases fit together
+    if not set(found["errors"]) & {
+        "torch",
+        "deepspeed",
+        *case.patch.modules,
+    }:  # the mixed files fit
         _check_outcome(case, found, when, "already-fixed")
         _check_untouched(case, found, texts, when)
 
 
 def _drifts(case: Case) -> Iterator[tuple[str, Callable[[], dict[str, str]]]]:
-    """(what is changed, module -> changed text)"""
+    """(description of the change, function returning module -> changed text)"""
 
     def changed(module: str, change: Callable[..., str], *arguments: Any) -> dict[str, str]:
         root, path = case.file(module)
@@ -232,7 +241,7 @@ def _drifts(case: Case) -> Iterator[tuple[str, Callable[[], dict[str, str]]]]:
         yield f"without {what}", functools.partial(changed, edit.module, drift.anchor_gone, edit)
     for change in case.patch.changes[:1]:
         if not isinstance(change, Provide):
-            keep_name = isinstance(change, Edit)  # another function of that name is there, for those who import it
+            keep_name = isinstance(change, Edit)  # keeps an alias of that name for modules that import it
             arguments = (change.module, drift.function_renamed, change.qualname, keep_name)
             yield f"with {change.target} renamed", functools.partial(changed, *arguments)
     for evidence in case.patch.present:
@@ -241,7 +250,7 @@ def _drifts(case: Case) -> Iterator[tuple[str, Callable[[], dict[str, str]]]]:
 
 
 def drifted_source_is_left_alone(case: Case) -> None:
-    """Where the source is not what the patch was written for it stays out, warns once, and DeepSpeed works."""
+    """If the source has drifted, the patch warns once and changes nothing, and DeepSpeed works."""
     examined, impossible = 0, []
     for when, change in _drifts(case):
         try:
@@ -264,11 +273,11 @@ def drifted_source_is_left_alone(case: Case) -> None:
             case.expect(any(case.id in each for each in raised), f"{when} DSFIX_STRICT=1 raises {strict['errors']}")
         examined += 1
     if not examined:
-        raise DoesNotArise(f"its source cannot be made to drift: {'; '.join(impossible) or 'it looks at none'}")
+        raise NotApplicable(f"its source cannot be made to drift: {'; '.join(impossible) or 'it has none'}")
 
 
 def another_package_comes_first(case: Case) -> None:
-    """What another package has put at the targets before dsfix stays there."""
+    """An object that another package put at the targets before dsfix stays there."""
     shipped(case)
     provides = [isinstance(each, Provide) for each in case.patch.changes]
     modules = list(case.patch.modules) if all(provides) else case.targets
@@ -276,7 +285,7 @@ def another_package_comes_first(case: Case) -> None:
     theirs, found, others = case.run(*steps, **case.on)
     when = "with another package's object at its targets"
     if not theirs:
-        raise DoesNotArise("its targets are plain values, of which nobody can tell whose they are")
+        raise NotApplicable("its targets are plain values, whose owner cannot be determined")
     case.expect(not found["errors"], f"{when} the import fails: {found['errors']}")
     case.expect(not others, f"{when} dsfix has replaced it: {', '.join(others)}")
     late = ["too-late"] * (case.patch.before is not None)
@@ -284,10 +293,10 @@ def another_package_comes_first(case: Case) -> None:
     _check_outcome(case, found, when, *outcomes, *late)
 
 
-def it_can_be_taken_back(case: Case) -> None:
-    """After dsfix.revert the very objects stand there that were shipped, and what other patches have done stays."""
+def it_can_be_reverted(case: Case) -> None:
+    """dsfix.revert restores the original objects and keeps the changes of other patches."""
     if case.patch.before is not None:
-        raise DoesNotArise(f"it has to come before {case.patch.before}, so that what was shipped was never there")
+        raise NotApplicable(f"it must be applied before {case.patch.before}, so the original is never imported")
     shipped(case)
     modules = list(case.patch.modules)
     if not all(isinstance(each, Provide) for each in case.patch.changes):
@@ -303,47 +312,48 @@ def it_can_be_taken_back(case: Case) -> None:
     _check_outcome(case, applied, "with dsfix imported last", "applied")
     targets = set(applied["seen"])
     case.expect(set(changed) == targets, f"dsfix has put nothing at {', '.join(targets - set(changed))}")
-    case.expect(not not_probed, f"no other patch can edit {', '.join(not_probed)} beside it")
+    case.expect(not not_probed, f"no other patch can edit {', '.join(not_probed)} with it")
     _check_outcome(case, reverted, "reverted", "disabled", reason="revert")
-    case.expect(not left, f"reverted, {', '.join(left)} is not the object that was shipped")
-    case.expect(not left_at_the_end, f"another patch has left its mark on {', '.join(left_at_the_end)}")
-    _check_same(case, reverted["seen"], other["seen"], "reverted while another patch is in force,")
+    case.expect(not left, f"reverted, {', '.join(left)} is not the original object")
+    case.expect(not left_at_the_end, f"another patch has left changes at {', '.join(left_at_the_end)}")
+    _check_same(case, reverted["seen"], other["seen"], "reverted while another patch is in effect,")
     for edit in case.edits:
         place = _place(edit)
-        alone, beside = other["seen"][place]["text"], both["seen"][place]["text"]
+        alone, together = other["seen"][place]["text"], both["seen"][place]["text"]
         case.expect(
-            alone not in (beside, shipped(case)["seen"][place]["text"]), f"two patches of {edit.target} are not both on"
+            alone not in (together, shipped(case)["seen"][place]["text"]),
+            f"two patches of {edit.target} are not both in effect",
         )
 
 
 def importing_again_changes_nothing(case: Case) -> None:
-    """dsfix reloaded, or imported anew, and a target module executed again: in force exactly once."""
+    """After reloading dsfix, importing it again, or reloading a target module, the patch is in effect exactly once."""
     expected = in_force(case)["seen"]
     load = ["load", "dsfix", *case.modules]
     _, found = case.run(load, ["reload", "dsfix"], ["look"], **case.on)
     _check_again(case, found, expected, "with dsfix reloaded")
     (found,) = case.run(load, ["forget"], ["load", "dsfix"], ["look"], **case.on)
-    _check_again(case, found, expected, "with dsfix imported anew")
+    _check_again(case, found, expected, "with dsfix imported again")
     for module in case.patch.modules:
         why, found = case.run(load, ["reload", module], ["look"], **case.on)
         if why:
             alone, _ = case.run(load, ["reload", module], ["look"], **case.off)
-            case.expect(alone, f"with dsfix {module} cannot be reloaded: {why}")
+            case.expect(alone, f"with dsfix, {module} cannot be reloaded: {why}")
             continue
         _check_again(case, found, expected, f"with {module} reloaded")
 
 
 def _check_again(case: Case, found: Look, expected: Look, when: str) -> None:
     _check_outcome(case, found, when, "applied")
-    _check_errors(case, found, when, cured=True)
+    _check_errors(case, found, when, fixed=True)
     _check_same(case, found["seen"], expected, when)
 
 
 def every_process_has_it(case: Case) -> None:
-    """In force in forked, spawned and started processes too, each with one whole report; off where the parent's is.
+    """In effect in forked, spawned and new processes, each with one complete report; not with DSFIX_DISABLE.
 
-    Looked at with all patches for the release on, once for all of them; where this one fails there, it is looked at
-    alone: what it does only beside the others is for `all_at_once`.
+    Checked once with all patches for the release; if that fails for this patch, it is checked alone, because
+    `all_at_once` covers interactions.
     """
     together = case.all_together
     try:
@@ -352,65 +362,65 @@ def every_process_has_it(case: Case) -> None:
         _check_processes(case, _processes(case), in_force(case)["seen"])
     disabled = _processes(together, disabled=True)
     for kind in _KINDS:
-        told = disabled.of(case, kind)
-        _check_outcome(case, {**told, "warnings": []}, f"disabled, in the process {kind}", "disabled")
+        found = disabled.of(case, kind)
+        _check_outcome(case, {**found, "warnings": []}, f"disabled, in the process {kind}", "disabled")
     case.expect(len(disabled.reports) <= len(_KINDS), "a disabled process has written two reports")
 
 
 def _check_processes(case: Case, found: _Processes, expected: Look) -> None:
-    """`expected`: what stands at the targets in a process that imports dsfix first."""
+    """`expected`: what is at the targets in a process that imports dsfix first."""
     mine = {place: expected[place] for place in map(_place, case.patch.changes)}
     by_pid = {report["pid"]: report for report in found.reports}
     case.expect(len(by_pid) == len(found.reports), "a process has written two reports")
-    case.expect(not found.partial, f"a report was left half written: {found.partial}")
+    case.expect(not found.partial, f"a report was left incomplete: {found.partial}")
     for kind in _KINDS:
-        told = found.of(case, kind)
-        _check_errors(case, told, f"in the process {kind}", cured=True)
-        _check_outcome(case, {**told, "warnings": []}, kind, "applied")
-        _check_same(case, told["seen"], mine, f"in the process {kind}")
-        outcomes = {e["id"]: e["outcome"] for e in by_pid.get(told["pid"], {"patches": []})["patches"]}
+        process = found.of(case, kind)
+        _check_errors(case, process, f"in the process {kind}", fixed=True)
+        _check_outcome(case, {**process, "warnings": []}, kind, "applied")
+        _check_same(case, process["seen"], mine, f"in the process {kind}")
+        outcomes = {e["id"]: e["outcome"] for e in by_pid.get(process["pid"], {"patches": []})["patches"]}
         case.expect(outcomes.get(case.id) == "applied", f"the report of the process {kind} says {outcomes}")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Processes:
-    """What the processes of a job have told, by kind; their reports; names of reports half written; why it failed."""
+    """The results of the processes of a job by kind; their reports; names of incomplete reports; the error."""
 
-    told: Mapping[str, Any]
+    results: Mapping[str, Any]
     reports: Sequence[Mapping[str, Any]]
     partial: Sequence[str]
     error: str
 
     def of(self, case: Case, kind: str) -> Look:
-        """What one has told. Raises Broken where it has told nothing."""
-        case.expect(kind in self.told, f"the process {kind} did not get to its end\n{self.error}")
-        found: Look = self.told[kind]
+        """The result of one process. Raises Broken if there is none."""
+        case.expect(kind in self.results, f"the process {kind} did not finish\n{self.error}")
+        found: Look = self.results[kind]
         return found
 
 
 @functools.cache
 def _processes(case: Case, disabled: bool = False) -> _Processes:
-    """A job with the case's patches on, which imports their targets; or one with dsfix off, which imports nothing."""
+    """A job that imports the targets of the case's patches; or, with dsfix disabled, one that imports nothing."""
     directory = case.machine.directory()
-    (directory / "told").mkdir(parents=True)
+    (directory / "results").mkdir(parents=True)
     given = {
         "modules": [] if disabled else case.targets,
         "changes": [] if disabled else case.changes,
         "packages": str(_PROCESS.parent),
-        "told": str(directory / "told"),
+        "results": str(directory / "results"),
     }
-    job, reports = _PROCESS / "job.py", directory / "reports"
+    script, reports = _PROCESS / "training_script.py", directory / "reports"
     variables: dict[str, Any] = {"CONTRACT_JOB": json.dumps(given), "DSFIX_REPORT": str(reports)}
     error = ""
     try:
-        case.run(["job", str(job)], **variables, **({"DSFIX_DISABLE": "1"} if disabled else case.on))
-    except AssertionError as failed:  # kept with the rest: not waited for again by each patch of the release
+        case.run(["job", str(script)], **variables, **({"DSFIX_DISABLE": "1"} if disabled else case.on))
+    except AssertionError as failed:  # kept in the cached result, so that not every patch of the release waits for it
         error = str(failed)
-    told = [json.loads(each.read_text(encoding="utf-8")) for each in (directory / "told").iterdir()]
+    results = [json.loads(each.read_text(encoding="utf-8")) for each in (directory / "results").iterdir()]
     files = list(reports.iterdir()) if reports.is_dir() else []
     whole = [each for each in files if each.name.endswith(".json") and not each.name.startswith(".")]
     return _Processes(
-        told={each["kind"]: each for each in told},
+        results={each["kind"]: each for each in results},
         reports=[json.loads(each.read_text(encoding="utf-8")) for each in whole],
         partial=sorted(each.name for each in files if each not in whole),
         error=error,
@@ -419,16 +429,15 @@ def _processes(case: Case, disabled: bool = False) -> _Processes:
 
 @functools.cache
 def _all_on(together: Case) -> Look:
-    """What stands at the targets of all patches for a release, all of them on, dsfix imported first."""
+    """What is at the targets of all patches for a release, with all patches enabled and dsfix imported first."""
     (found,) = together.run(["load", "dsfix", *together.targets], ["look"], **together.on)
     return dict(found)
 
 
 def all_at_once(cases: Sequence[Case]) -> None:
-    """All patches for one release are in force together, in every process, and each can be taken back whatever the
-    others do.
+    """All patches for one release are in effect together in every process, and can be reverted in any order.
 
-    `cases`: one for each patch that is for the release.
+    cases: one for each patch that applies to the release.
     """
     together = cases[0].all_together
     cases = [each for each in cases if _can_be_imported(each)]
@@ -438,13 +447,13 @@ def all_at_once(cases: Sequence[Case]) -> None:
     for case in cases:
         mine = [each for each in found["warnings"] if each.startswith(case.id)]
         _check_outcome(case, {**found, "warnings": mine}, "with all patches on", "applied")
-        _check_errors(case, found, "with all patches on", cured=True)
+        _check_errors(case, found, "with all patches on", fixed=True)
     together.expect(not found["warnings"], f"with all patches on there are warnings: {found['warnings']}")
     for case in cases:
         for edit in case.edits:
             code = found["seen"][_place(edit)]["text"]
             expected = _codes(texts[edit.module], edit.qualname)
-            case.expect(code in expected, f"with all patches on {edit.target} is not as with all edits in the file")
+            case.expect(code in expected, f"with all patches on {edit.target} differs from the file with all edits")
     orders = [ids, ids[::-1], random.Random(together.release).sample(ids, len(ids))]
     (reverts,) = together.run(["load", "dsfix", *together.targets], ["reverts", orders], **together.on)
     for step in reverts:
@@ -463,7 +472,7 @@ def all_at_once(cases: Sequence[Case]) -> None:
 def _can_be_imported(case: Case) -> bool:
     try:
         shipped(case)
-    except DoesNotArise:
+    except NotApplicable:
         return False
     return True
 
@@ -475,7 +484,7 @@ CHECKS = (
     the_fixing_release_is_left_alone,
     drifted_source_is_left_alone,
     another_package_comes_first,
-    it_can_be_taken_back,
+    it_can_be_reverted,
     importing_again_changes_nothing,
     every_process_has_it,
 )

@@ -1,4 +1,4 @@
-"""The test's end of a server process."""
+"""The client of a server process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SERVER = Path(__file__).with_name("contract_process") / "server.py"
 
 
 class Server:
-    """Forks a process per request from one that has imported `preloaded`, started with the first request."""
+    """A process that has imported `preloaded` and forks a child per request; started with the first request."""
 
     def __init__(self, environment: Mapping[str, str], directory: Path, preloaded: Sequence[str] = ()) -> None:
         self._log = directory / "server.log"
@@ -35,14 +35,14 @@ class Server:
 
     @functools.cached_property
     def loaded(self) -> frozenset[str]:
-        """The modules that its processes begin with."""
+        """The modules imported when its processes start."""
         (names,) = self.run({"changes": [], "provided": [], "steps": [["loaded"]]}, [], {})
         return frozenset(names)
 
     def run(
         self, arguments: Mapping[str, Any], path: Sequence[Path], environment: Mapping[str, str], timeout: int = 180
     ) -> list[Any]:
-        """What process.carry_out returned for `arguments`; fails the test where it did not get to its end."""
+        """The result of steps.run for `arguments`; fails the test if the process did not finish."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         request = {

@@ -1,4 +1,4 @@
-"""Changed copies of an installed package, and the text that a patch makes of a file."""
+"""Modified copies of an installed package, and applying a diff to a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def copy(directory: Path, root: Path, package: str, changed: Mapping[str, str]) -> None:
-    """Makes a directory with `package` as in `root`, by links but for the changed files: path below `root` -> text."""
+    """Copies `package` from `root` to `directory` by links, except for the changed files: relative path -> text."""
     _mirror(directory / package, root / package, {tuple(path.split("/")[1:]): text for path, text in changed.items()})
     for described in root.glob(f"{package}-*.dist-info"):
         (directory / described.name).symlink_to(described)
@@ -31,7 +31,7 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
 
 
 def patched(root: Path, diff: str) -> dict[str, str]:
-    """path -> text of every file that a unified diff changes, after it."""
+    """path -> new text of every file that a unified diff changes."""
     found: dict[str, list[str]] = {}
     path, shift, at = "", 0, 0
     for line in diff.splitlines():

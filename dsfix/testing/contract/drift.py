@@ -1,4 +1,4 @@
-"""Source text that has drifted: a file with one anchor, function or piece of evidence changed."""
+"""Drifted source text: a file with one anchor, function or piece of evidence changed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Place = Union[anchors.Run, ast.expr]
 
 
 class NotPossible(Exception):
-    """The text cannot be changed in this way and still be Python."""
+    """The text cannot be changed in this way and remain valid Python."""
 
 
 def anchor_twice(path: Path, edit: Edit) -> str:
-    """Each statement with the anchor stands there twice."""
+    """The file with each statement that has the anchor duplicated."""
     lines = _lines(path)
     for first, last in sorted({_statement(path, edit, place) for place in _places(path, edit)}, reverse=True):
         lines[last:last] = lines[first - 1 : last]
@@ -29,27 +29,28 @@ def anchor_twice(path: Path, edit: Edit) -> str:
 
 
 def anchor_gone(path: Path, edit: Edit) -> str:
+    """The file without the anchor."""
     return _without(path, _places(path, edit))
 
 
 def evidence_gone(path: Path, evidence: Source) -> str:
-    """None of the places where the evidence stands has it any more."""
+    """The file without the evidence."""
     places: list[Place] = []
     for tree in _trees(path, evidence.qualname):
         expression = anchors.as_expression(evidence.code)
         found = anchors.expressions(tree, expression) if expression is not None else anchors.runs(tree, evidence.code)
         places += found
     if not places:
-        raise NotPossible("the evidence is not there")
+        raise NotPossible("the evidence is missing")
     return _without(path, places)
 
 
 def function_renamed(path: Path, qualname: str, keep_name: bool) -> str:
-    """The function has another name; with `keep_name` the old one leads to it, for those who import it."""
+    """The file with the function renamed; `keep_name` adds an alias for modules that import it."""
     lines = _lines(path)
     blocks = source.find_blocks(str(path), qualname)
     if not blocks:
-        raise NotPossible("it is no function")
+        raise NotPossible("it is not a function")
     for block in reversed(blocks):
         function = anchors.inner_function(block.parse(), source.split_target(qualname)[1])
         line = lines[function.lineno - 1]
@@ -117,8 +118,8 @@ def _without(path: Path, places: Sequence[Place]) -> str:
         if isinstance(place, anchors.Run):
             first, last = place.nodes[0].lineno, place.nodes[-1].end_lineno or 0
             indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
-            instead = "\n".join(_instead(node) for node in place.nodes)
-            lines[first - 1 : last] = textwrap.indent(instead, indent).split("\n")
+            replacement = "\n".join(_replacement(node) for node in place.nodes)
+            lines[first - 1 : last] = textwrap.indent(replacement, indent).split("\n")
         else:
             start, end = place.lineno - 1, place.end_lineno or place.lineno
             head = lines[start].encode()[: place.col_offset].decode()
@@ -135,8 +136,8 @@ def _is_stored(place: ast.expr) -> bool:
     return isinstance(getattr(place, "ctx", None), (ast.Store, ast.Del))
 
 
-def _instead(statement: ast.stmt) -> str:
-    """A statement that gives the same names None, or 0 where that is what they have: what imports them still can."""
+def _replacement(statement: ast.stmt) -> str:
+    """A statement that sets the same names to None, or to 0 if they are None, so that they can still be imported."""
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
         names = [(alias.asname or alias.name).partition(".")[0] for alias in statement.names]
     elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -144,5 +145,5 @@ def _instead(statement: ast.stmt) -> str:
     else:
         stored = [n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
         names = [node.id for node in stored]
-    gone = " = ".join([*dict.fromkeys(names), "None"]) if names else "pass"
-    return gone if gone != ast.unparse(statement) else gone.replace("None", "0")
+    text = " = ".join([*dict.fromkeys(names), "None"]) if names else "pass"
+    return text if text != ast.unparse(statement) else text.replace("None", "0")

@@ -1,4 +1,4 @@
-"""Where the processes come from that are looked into."""
+"""The source of the inspected processes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from packaging.version import Version
 from dsfix.lab.accelerator import INTEL, LAST_WITH_INTEL
 from dsfix.testing.contract.client import Server
 
-# what DeepSpeed imports of others: imported once
+# what DeepSpeed imports from other packages: imported once
 _PRELOADED = (
     *("torch", "numpy", "pydantic", "hjson", "psutil", "tqdm", "cpuinfo", "setuptools", "sympy", "einops", "msgpack"),
     *("torch._dynamo", "torch.utils.cpp_extension"),
 )
-_AGENT = "torch.distributed.elastic.agent.server.api"  # has targets of patches
+_AGENT = "torch.distributed.elastic.agent.server.api"  # contains targets of patches
 
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Servers, the one that has imported most first, the last one nothing; `scratch`: a directory for copies."""
+    """Servers ordered from most to no preloaded modules; `scratch` is a directory for copies."""
 
     servers: tuple[Server, ...]
     scratch: Path
@@ -39,7 +39,7 @@ class Machine:
         return self.scratch / str(next(_numbers))
 
     def front(self, release: str) -> tuple[Path, ...]:
-        """What has to come first on sys.path for the CPU accelerator of that release, which imports what it lacks."""
+        """The first entries of sys.path: stubs of Intel packages that the CPU accelerator of older releases imports."""
         if Version(release) > LAST_WITH_INTEL:
             return ()
         directory = self.scratch / "stubs"
@@ -51,7 +51,7 @@ class Machine:
 
 @contextlib.contextmanager
 def started(directory: Path) -> Iterator[Machine]:
-    """A machine below `directory` for as long as the context lasts; a server starts with its first request."""
+    """A machine in `directory` until the context ends; a server starts with its first request."""
     servers = []
     for name, preloaded in {"warm": (*_PRELOADED, _AGENT), "without_agent": _PRELOADED, "cold": ()}.items():
         (directory / name).mkdir(parents=True)
@@ -66,7 +66,7 @@ def started(directory: Path) -> Iterator[Machine]:
 
 
 def _environment() -> dict[str, str]:
-    """Of every process: a machine without a GPU, nothing of dsfix's settings, no bytecode beside the release."""
+    """The variables of every process: no GPU, no dsfix settings, no bytecode next to the release."""
     mine = ("DSFIX_", "_DSFIX_", "RANK", "LOCAL_RANK", "SLURM", "OMPI", "PMI", "COV_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
     return {**kept, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}

@@ -1,1 +1,1 @@
-"""The scenarios: a module per family, found by themselves."""
+"""The scenarios, one module per family; discovered automatically."""

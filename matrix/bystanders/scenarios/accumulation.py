@@ -1,4 +1,4 @@
-"""Accumulation that the script steers: no_sync, boundaries set by hand, rounds of other lengths."""
+"""Accumulation controlled by the script: no_sync, boundaries set by hand, rounds of varying length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ONE, _SEVERAL = ("1",), ("2", "3")
 
 
 def _rounds(job: Job, engine: Any, lengths: Sequence[int]) -> None:
-    """Rounds of these numbers of micro-batches, each ended by the boundary that is set by hand; step() only there."""
+    """Rounds with these numbers of micro-batches, each ended by a boundary set by hand; step() only there."""
     number = 0
     for step, length in enumerate(lengths):
         for micro in range(length):
@@ -28,7 +28,7 @@ def _rounds(job: Job, engine: Any, lengths: Sequence[int]) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("rounds of 3 under engine.no_sync(), and the last micro-batch outside", stage="01", accumulation=_ONE)
+@scenario("rounds of 3 under engine.no_sync(), the last micro-batch outside", stage="01", accumulation=_ONE)
 def under_no_sync(job: Job) -> None:
     engine = job.engine(job.MLP())
     if not hasattr(engine, "no_sync"):  # before 0.16.0
@@ -44,13 +44,13 @@ def under_no_sync(job: Job) -> None:
 
 
 @scenario(
-    "where engine.no_sync() is refused the script goes on without it",
+    "the script continues without engine.no_sync() where it is refused",
     pinned=[{"stage": stage, "accumulation": "2"} for stage in "23"],
     stage="23",
     accumulation=_SEVERAL,
 )
 def no_sync_refused(job: Job) -> None:
-    """Which of the two it was is no result: dsfix lets some enter it."""
+    """Whether it is entered is not noted: dsfix permits it in more cases."""
     engine = job.engine(job.MLP())
     for step in range(3):
         for micro, batch in enumerate(job.batches(step)):
@@ -66,7 +66,7 @@ def no_sync_refused(job: Job) -> None:
 
 
 @scenario(
-    "engine.no_sync() is tried around a backward pass, which is made again where it was refused",
+    "engine.no_sync() is tried around a backward pass, which is repeated without it if refused",
     pinned=[{"stage": stage, "accumulation": "2"} for stage in "23"],
     stage="23",
     accumulation=_SEVERAL,
@@ -88,7 +88,9 @@ def no_sync_tried(job: Job) -> None:
 
 
 @scenario(
-    "accelerate's way: no_sync around all but the last micro-batch, step() in it", stage="23", accumulation=_SEVERAL
+    "as accelerate does it: no_sync around all but the last micro-batch, step() inside",
+    stage="23",
+    accumulation=_SEVERAL,
 )
 def step_under_no_sync(job: Job) -> None:
     engine = job.engine(job.MLP())
@@ -102,12 +104,12 @@ def step_under_no_sync(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("the boundary is set by hand, and step() called there only", accumulation=_SEVERAL)
+@scenario("the boundary is set by hand, and step() called only there", accumulation=_SEVERAL)
 def boundary_set_by_hand(job: Job) -> None:
     _rounds(job, job.engine(job.MLP()), [job.accumulation] * 3)
 
 
-@scenario("the boundary is set by hand, and step() called for each micro-batch", accumulation=_SEVERAL)
+@scenario("the boundary is set by hand, and step() called for every micro-batch", accumulation=_SEVERAL)
 def boundary_set_by_hand_and_each_step(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):
@@ -124,7 +126,7 @@ def short_last_round(job: Job) -> None:
 
 
 @scenario(
-    "rounds of 1 to 3 micro-batches, their boundaries set by hand, accumulation not in the config", accumulation=_ONE
+    "rounds of 1 to 3 micro-batches with boundaries set by hand; accumulation is not in the config", accumulation=_ONE
 )
 def rounds_of_any_length(job: Job) -> None:
     _rounds(job, job.engine(job.MLP()), (2, 1, 3, 2))
@@ -140,7 +142,7 @@ def losses_divided_by_hand(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("the epoch ends within a round, and the next goes on with it", accumulation=_SEVERAL)
+@scenario("the epoch ends within a round, and the next epoch continues it", accumulation=_SEVERAL)
 def epoch_ends_within_a_round(job: Job) -> None:
     engine = job.engine(job.MLP())
     for epoch in range(job.accumulation):

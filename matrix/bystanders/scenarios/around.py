@@ -1,4 +1,4 @@
-"""Around the training: schedules that are resumed, the script's own optimizers, what checkpoints and caches hold."""
+"""Around the training: resumed schedules, custom optimizers, contents of checkpoints and caches."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _SGD: Any = {"precision": ("fp32",), "optimizer": ("SGD", "client's SGD")}
 _RATE = 0.05  # the setting's
 _WARMUP = {"warmup_min_lr": 0.0, "warmup_max_lr": _RATE, "warmup_num_steps": 2, "warmup_type": "linear"}
-_RATES = (0.0, 0.0, _RATE / 2)  # and its rate from there on: the engine steps the schedule after the optimizer
+_RATES = (0.0, 0.0, _RATE / 2)  # and its rate from then on: the engine steps the schedule after the optimizer
 
 
 def _warmup_resumed(job: Job, **config: Any) -> None:
-    """The script sets the first step's rate itself, which old releases forget."""
+    """The script sets the first step's rate itself, because old releases do not."""
     schedule: Any = {"scheduler": {"type": "WarmupLR", "params": _WARMUP}}
     engine = job.engine(job.MLP(), **schedule, **config)
     for step in range(6):
@@ -34,13 +34,13 @@ def _warmup_resumed(job: Job, **config: Any) -> None:
         job.train(engine, step)
 
 
-@scenario("training with DeepSpeed's warm-up goes on from a checkpoint", **_SGD)
+@scenario("training with DeepSpeed's warm-up is resumed from a checkpoint", **_SGD)
 def warmup_resumed(job: Job) -> None:
     _warmup_resumed(job)
 
 
 @scenario(
-    "training with DeepSpeed's warm-up goes on from a checkpoint without learning rates: elastic_checkpoint",
+    "training with DeepSpeed's warm-up is resumed from a checkpoint without learning rates: elastic_checkpoint",
     stage="12",
     pinned=[{"stage": "1"}],
     **_SGD,
@@ -49,7 +49,7 @@ def warmup_resumed_elastic(job: Job) -> None:
     _warmup_resumed(job, zero_optimization={"elastic_checkpoint": True})
 
 
-@scenario("DeepSpeed's warm-up is made anew by hand beside an optimizer that goes on", stage="0", **_SGD)
+@scenario("DeepSpeed's warm-up is recreated by hand for an existing optimizer", stage="0", **_SGD)
 def warmup_by_hand_resumed(job: Job) -> None:
     engine = job.engine(job.MLP())
     schedule: Any = None
@@ -64,7 +64,7 @@ def warmup_by_hand_resumed(job: Job) -> None:
 
 
 @scenario(
-    "an optimizer that is not torch's and has no state trains, and checkpoints are written",
+    "a third-party optimizer without state trains, and checkpoints are written",
     stage="0",
     precision=("fp16", "bf16"),
     optimizer=("client's SGD",),
@@ -76,7 +76,7 @@ def optimizer_without_state(job: Job) -> None:
             self.param_groups: Any = [{"params": parameters, "lr": _RATE}]
             self.moments: dict[int, Any] = {}
 
-        def __call__(self, parameters: Any) -> Any:  # DeepSpeed takes another's optimizer as a callable only
+        def __call__(self, parameters: Any) -> Any:  # DeepSpeed accepts a third-party optimizer only as a callable
             return self
 
         def step(self, closure: Any = None) -> None:
@@ -103,7 +103,7 @@ def optimizer_without_state(job: Job) -> None:
 
 
 @scenario(
-    "the optimizer's state cannot be told, and the script survives that a checkpoint is not written",
+    "the optimizer's state cannot be serialized, and the script survives the failed checkpoint",
     reference=False,
     stage="0",
     precision=("bf16", "fp16"),
@@ -129,7 +129,7 @@ def state_not_to_be_told(job: Job) -> None:
 
 
 @scenario(
-    "Muon with groups that say what the config says in other words",
+    "Muon with parameter groups that repeat the config in other words",
     reference=False,
     stage="12",
     precision=("fp32", "bf16"),
@@ -139,7 +139,7 @@ def state_not_to_be_told(job: Job) -> None:
 def muon_groups_as_the_config(job: Job) -> None:
     model = job.MLP()
     if hasattr(job.torch, "compiler") and hasattr(job.torch.compiler, "set_stance"):
-        job.torch.compiler.set_stance("force_eager")  # the update is compiled on its first use
+        job.torch.compiler.set_stance("force_eager")  # the update is compiled on first use
     groups = [
         {"params": list(model.blocks[0].parameters()), "betas": (0.9, 0.95), "weight_decay": 0.01},
         {"params": [*model.blocks[1].parameters(), *model.head.parameters()], "eps": 1e-10, "lr": _RATE},
@@ -158,14 +158,14 @@ def muon_groups_as_the_config(job: Job) -> None:
 
 
 @scenario(
-    "the errors that ZeRO++ LoCo keeps follow the loss scale, up and down",
+    "the error buffers of ZeRO++ LoCo follow the loss scale, up and down",
     reference=False,
     stage="3",
     precision=("fp16",),
     pinned=[{"stage": "3", "precision": "fp16"}],
 )
 def loco_errors(job: Job) -> None:
-    """Stand-ins for what its kernels leave at the parameters."""
+    """Stand-ins for what its kernels leave on the parameters."""
     engine = job.engine(job.MLP(), fp16={"loss_scale_window": 2})
     for step in range(6):
         for parameter in engine.module.parameters():
@@ -186,7 +186,7 @@ def _has_errors(parameter: Any) -> bool:
 _ALONE: Any = {"reference": False, "stage": "0", "ranks": ("1",), "precision": ("fp32",), "pinned": [{"ranks": "1"}]}
 
 
-@scenario("an image brings a compiled operator, and compiling does not work any more", **_ALONE)
+@scenario("an image ships a compiled operator, and compiling no longer works", **_ALONE)
 def operator_of_an_image(job: Job) -> None:
     directory = job.tmp / "torch_extensions" / _of_torch(job) / "lab"
     directory.mkdir(parents=True, exist_ok=True)
@@ -194,7 +194,9 @@ def operator_of_an_image(job: Job) -> None:
     job.bits("operator", _load(job, compiles=False))
 
 
-@scenario("three environments whose torch has the same version, for no CUDA and two of CUDA", **_ALONE)
+@scenario(
+    "three environments with the same torch version: one without CUDA, two with different CUDA versions", **_ALONE
+)
 def operators_of_three_environments(job: Job) -> None:
     seen = set()
     for cuda in (None, "11.8", "12.1"):
@@ -211,7 +213,7 @@ def _of_torch(job: Job) -> str:
 
 
 def _load(job: Job, compiles: bool) -> str:
-    """The directory in which DeepSpeed finds an operator, by a stand-in for torch's compiling."""
+    """The directory in which DeepSpeed finds an operator, with a stand-in for torch's compilation."""
     builder = importlib.import_module("deepspeed.ops.op_builder.builder")
     extension = importlib.import_module("torch.utils.cpp_extension")
     source = job.tmp / "lab.cpp"

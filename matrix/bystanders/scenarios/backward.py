@@ -1,4 +1,4 @@
-"""What leads to a step's gradients: more than a forward and engine.backward() of its loss."""
+"""Computing a step's gradients in ways other than one forward pass and engine.backward() on its loss."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def engine_inside_checkpoint(job: Job) -> None:
         job.train(engine, step, loss)
 
 
-@scenario("the engine is called inside a checkpoint that is not reentrant", pinned=_ACCUMULATING)
+@scenario("the engine is called inside a non-reentrant checkpoint", pinned=_ACCUMULATING)
 def engine_inside_new_checkpoint(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):
@@ -50,17 +50,17 @@ def _transformer(job: Job, checkpointing: str) -> None:
         job.train_on_tokens(engine, step)
 
 
-@scenario("gradient checkpointing of each block, reentrant", pinned=_FP32_SUMS)
+@scenario("reentrant gradient checkpointing of each block", pinned=_FP32_SUMS)
 def reentrant_checkpointing(job: Job) -> None:
     _transformer(job, "reentrant")
 
 
-@scenario("gradient checkpointing of each block, not reentrant", pinned=_FP32_SUMS)
+@scenario("non-reentrant gradient checkpointing of each block", pinned=_FP32_SUMS)
 def checkpointing(job: Job) -> None:
     _transformer(job, "non-reentrant")
 
 
-@scenario("the loss's hook goes through the model again and calls backward, as cached losses do", pinned=_ACCUMULATING)
+@scenario("the loss's hook runs the model again and calls backward, as with cached losses", pinned=_ACCUMULATING)
 def cached_loss(job: Job) -> None:
     torch = job.torch
     engine = job.engine(job.MLP())
@@ -80,13 +80,13 @@ def cached_loss(job: Job) -> None:
 
         result = value.detach().requires_grad_()
         result.register_hook(through_the_model)
-        return result * 1.0  # engine.backward() takes no leaf
+        return result * 1.0  # engine.backward() does not accept a leaf
 
     for step in range(4):
         job.train(engine, step, loss)
 
 
-@scenario("gradients by the outputs are cached, then each part goes through the model with engine.backward()")
+@scenario("gradients by the outputs are cached, then each part is run through the model with engine.backward()")
 def cached_gradients(job: Job) -> None:
     torch = job.torch
     engine = job.engine(job.MLP())
@@ -102,7 +102,7 @@ def cached_gradients(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("two backward passes of one loss, with retain_graph", pinned=_MANY)
+@scenario("two backward passes on one loss, with retain_graph", pinned=_MANY)
 def loss_twice(job: Job) -> None:
     engine = job.engine(job.MLP())
 
@@ -126,7 +126,7 @@ def _two_losses(job: Job, model: Any, losses: Any) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("two losses of one output, each with its engine.backward()", pinned=_MANY)
+@scenario("two losses of one output, each with its own engine.backward()", pinned=_MANY)
 def two_losses(job: Job) -> None:
     def losses(engine: Any, batch: Any) -> Any:
         output = engine(batch[0])
@@ -135,7 +135,7 @@ def two_losses(job: Job) -> None:
     _two_losses(job, job.MLP(), losses)
 
 
-@scenario("two heads on one body, each loss with its engine.backward()", pinned=_MANY)
+@scenario("two heads on one body, each loss with its own engine.backward()", pinned=_MANY)
 def two_heads(job: Job) -> None:
     nn = job.torch.nn
     body = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Tanh())
@@ -151,7 +151,7 @@ def two_heads(job: Job) -> None:
     _two_losses(job, job.model(forward, body=body, left=nn.Linear(16, 1), right=nn.Linear(16, 1)), losses)
 
 
-@scenario("several forwards, each with its engine.backward(), before one step", pinned=_MANY)
+@scenario("several forward passes, each with engine.backward(), before one step", pinned=_MANY)
 def several_backwards(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):
@@ -164,7 +164,7 @@ def several_backwards(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("two forwards, then both backward passes", pinned=_MANY)
+@scenario("two forward passes, then both backward passes", pinned=_MANY)
 def forwards_first(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):
@@ -177,7 +177,9 @@ def forwards_first(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("inputs are moved along their gradient, by torch.autograd.grad, before each step", precision=["fp32", "bf16"])
+@scenario(
+    "before each step, inputs are moved along their gradient from torch.autograd.grad", precision=["fp32", "bf16"]
+)
 def adversarial_inputs(job: Job) -> None:
     engine = job.engine(job.MLP())
 
@@ -192,10 +194,10 @@ def adversarial_inputs(job: Job) -> None:
 
 
 @scenario(
-    "a penalty on the gradient by the inputs, as WGAN-GP has it",
+    "a gradient penalty on the inputs, as in WGAN-GP",
     stage="012",
     precision=["fp32", "bf16"],
-    accumulation="1",  # since 0.18.3 DeepSpeed divides that gradient by it
+    accumulation="1",  # DeepSpeed divides that gradient by it since 0.18.3
 )
 def gradient_penalty(job: Job) -> None:
     engine = job.engine(job.MLP())
@@ -211,7 +213,7 @@ def gradient_penalty(job: Job) -> None:
 
 
 @scenario(
-    "the gradients' norm of a held-out batch is looked at by torch.autograd.grad",
+    "the gradient norm of a held-out batch is read with torch.autograd.grad",
     stage="012",
     precision=["fp32", "bf16"],
 )
@@ -226,21 +228,21 @@ def norm_of_another_batch(job: Job) -> None:
 
 
 def _by_hand(job: Job, engine: Any, loss: Any) -> None:
-    """loss.backward(), where the release has it."""
+    """loss.backward(), where the release supports it."""
     if job.plain or job.stage == 0 or not hasattr(engine, "scale"):
         engine.backward(loss)
     else:
         engine.scale(loss).backward()
 
 
-@scenario("loss.backward() in place of engine.backward()", stage="123")
+@scenario("loss.backward() instead of engine.backward()", stage="123")
 def by_hand(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):
         job.train(engine, step, backward=lambda loss: _by_hand(job, engine, loss))
 
 
-@scenario("loss.backward() and engine.backward() by turns", stage="123")
+@scenario("loss.backward() and engine.backward() alternate", stage="123")
 def by_hand_by_turns(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):
@@ -256,7 +258,7 @@ def _with_loss(job: Job, kind: str) -> Any:
     return job.model(forward, inner=job.MLP())
 
 
-@scenario("the model returns a dictionary of its loss and logits", pinned=_ACCUMULATING)
+@scenario("the model returns a dictionary with its loss and logits", pinned=_ACCUMULATING)
 def dictionary(job: Job) -> None:
     engine = job.engine(_with_loss(job, "dict"))
     for step in range(4):
@@ -277,7 +279,7 @@ def loss_alone(job: Job) -> None:
         job.train(engine, step, lambda batch: engine(*batch))
 
 
-@scenario("the loss in the model's dictionary gets a term of its logits from the script", pinned=_ACCUMULATING)
+@scenario("the script adds a term computed from the logits to the loss in the model's dictionary", pinned=_ACCUMULATING)
 def loss_with_a_term(job: Job) -> None:
     engine = job.engine(_with_loss(job, "dict"))
 
@@ -289,14 +291,14 @@ def loss_with_a_term(job: Job) -> None:
         job.train(engine, step, loss)
 
 
-@scenario("the loss in the model's dictionary by loss.backward()", stage="123")
+@scenario("loss.backward() on the loss in the model's dictionary", stage="123")
 def dictionary_by_hand(job: Job) -> None:
     engine = job.engine(_with_loss(job, "dict"))
     for step in range(4):
         job.train(engine, step, lambda batch: engine(*batch)["loss"], backward=lambda loss: _by_hand(job, engine, loss))
 
 
-@scenario("the dictionary's loss, from inside a reentrant checkpoint", pinned=_ACCUMULATING)
+@scenario("the loss in the model's dictionary, from inside a reentrant checkpoint", pinned=_ACCUMULATING)
 def dictionary_inside_checkpoint(job: Job) -> None:
     engine = job.engine(_with_loss(job, "tuple"))
     for step in range(4):
@@ -307,7 +309,7 @@ def dictionary_inside_checkpoint(job: Job) -> None:
         )
 
 
-@scenario("the loss has a penalty on parameters, which no output holds", pinned=_ACCUMULATING, stage="012")
+@scenario("the loss includes a penalty on parameters that is in no output", pinned=_ACCUMULATING, stage="012")
 def penalty_on_parameters(job: Job) -> None:
     engine = job.engine(job.MLP())
 
@@ -319,7 +321,7 @@ def penalty_on_parameters(job: Job) -> None:
         job.train(engine, step, loss)
 
 
-@scenario("the script divides by the accumulation itself, with scale_wrt_gas=False", pinned=_ACCUMULATING)
+@scenario("the script divides by the accumulation steps itself, with scale_wrt_gas=False", pinned=_ACCUMULATING)
 def divided_by_the_script(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):

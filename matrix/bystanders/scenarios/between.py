@@ -1,4 +1,4 @@
-"""What scripts do between a step and the next, and around the passes: evaluation, survived exceptions, hooks."""
+"""What scripts do between steps and around the passes: evaluation, survived exceptions, hooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SEVERAL = ("2", "3")
 
 
 class Stumble(RuntimeError):
-    """What goes wrong in a batch, as an out-of-memory error does."""
+    """An exception in a batch, such as an out-of-memory error."""
 
 
 def _evaluate(job: Job, engine: Any, label: str) -> None:
@@ -25,7 +25,7 @@ def _evaluate(job: Job, engine: Any, label: str) -> None:
     engine.train()
 
 
-@scenario("an evaluation after each step, and before the first")
+@scenario("an evaluation before the first step and after each")
 def evaluation(job: Job) -> None:
     engine = job.engine(job.MLP())
     _evaluate(job, engine, "at first")
@@ -34,7 +34,7 @@ def evaluation(job: Job) -> None:
         _evaluate(job, engine, f"step {step}")
 
 
-@scenario("an evaluation between the micro-batches", accumulation=_SEVERAL)
+@scenario("an evaluation between micro-batches", accumulation=_SEVERAL)
 def evaluation_within_a_round(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):
@@ -60,9 +60,9 @@ def evaluation_between_passes(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("a rollout of the module, without gradients, before each step, with batches that get longer")
+@scenario("a rollout of the module without gradients before each step, with growing batches")
 def rollout(job: Job) -> None:
-    """Not in inference_mode, in which the emulated device has no views."""
+    """Not in inference_mode, where the emulated device has no views."""
     engine = job.engine(job.MLP())
     for step in range(3):
         inputs, _ = job.batch(600 + step)
@@ -72,7 +72,7 @@ def rollout(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("some parameters are left out of an evaluation")
+@scenario("an evaluation does not use some parameters")
 def evaluation_of_a_part(job: Job) -> None:
     engine = job.engine(job.Branches())
     for step in range(3):
@@ -94,7 +94,7 @@ def _stumbling_forward(job: Job, engine: Any, label: str) -> None:
         handle.remove()
 
 
-@scenario("a forward pass ends in an exception; the script leaves the batch out")
+@scenario("a forward pass raises an exception; the script skips the batch")
 def stumble_in_forward(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):
@@ -103,7 +103,7 @@ def stumble_in_forward(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("a forward pass within a round ends in an exception; the script leaves the batch out", accumulation=_SEVERAL)
+@scenario("a forward pass within a round raises an exception; the script skips the batch", accumulation=_SEVERAL)
 def stumble_in_forward_within_a_round(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):
@@ -115,7 +115,7 @@ def stumble_in_forward_within_a_round(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("an evaluation ends in an exception")
+@scenario("an evaluation raises an exception")
 def stumble_in_evaluation(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):
@@ -125,7 +125,7 @@ def stumble_in_evaluation(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("a loss is computed and thrown away: no backward pass for it")
+@scenario("a loss is computed and dropped, without a backward pass")
 def loss_thrown_away(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):
@@ -133,7 +133,7 @@ def loss_thrown_away(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("a backward pass ends in an exception at its beginning; the script leaves the batch out")
+@scenario("a backward pass raises an exception at its start; the script skips the batch")
 def stumble_in_backward(job: Job) -> None:
     def stumble(_: Any) -> None:
         raise Stumble("the backward pass stumbled")
@@ -150,7 +150,7 @@ def stumble_in_backward(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("a backward pass ends in an exception half-way; the script discards its gradients")
+@scenario("a backward pass raises an exception half-way; the script discards its gradients")
 def stumble_half_way_in_backward(job: Job) -> None:
     def stumble(*_: Any) -> None:
         raise Stumble("the backward pass stumbled")
@@ -171,7 +171,7 @@ def stumble_half_way_in_backward(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("hooks of the script on parameters halve their gradients, some put there before the engine is made")
+@scenario("hooks on parameters halve their gradients, some registered before the engine is created")
 def parameter_hooks(job: Job) -> None:
     model = job.MLP()
     for parameter in model.blocks[0].parameters():
@@ -183,7 +183,7 @@ def parameter_hooks(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("hooks of the script on activations and modules change what passes")
+@scenario("hooks on activations and modules change the values")
 def module_hooks(job: Job) -> None:
     model = job.MLP()
     model.blocks[0].register_forward_hook(lambda _, __, output: output * 1.5)
@@ -194,7 +194,7 @@ def module_hooks(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("register_post_accumulate_grad_hook of the script on each parameter, which counts")
+@scenario("register_post_accumulate_grad_hook on each parameter, which counts calls")
 def accumulated_hooks(job: Job) -> None:
     engine = job.engine(job.MLP())
     counts: dict[str, int] = {}
@@ -220,7 +220,7 @@ def compiled_submodules(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("gradients are looked at by safe_get_full_grad before each step", stage="123")
+@scenario("gradients are read with safe_get_full_grad before each step", stage="123")
 def gradients_looked_at(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):

@@ -1,4 +1,4 @@
-"""What the last micro-batch of a step leaves out, with the reduction that ZeRO-1 makes there."""
+"""Parameters unused in the last micro-batch of a step, where ZeRO-1 reduces."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PINNED = [
 
 
 def _train(job: Job, engine: Any, step: int, both: list[bool]) -> None:
-    """One optimizer step; `both`: for each micro-batch whether it uses the second branch."""
+    """One optimizer step; `both`: for each micro-batch, whether it uses the second branch."""
     left = iter(both)
     job.train(engine, step, lambda batch: job.loss(engine, batch, next(left)))
 
 
-@scenario("the last micro-batch leaves a branch out that the first one uses", pinned=_PINNED, accumulation=("2", "3"))
+@scenario("the last micro-batch does not use a branch that the first one uses", pinned=_PINNED, accumulation=("2", "3"))
 def last_leaves_out(job: Job) -> None:
     engine = job.engine(job.Branches())
     for step in range(4):
@@ -50,14 +50,14 @@ def never_used(job: Job) -> None:
         _train(job, engine, step, [False] * job.accumulation)
 
 
-@scenario("whole steps that leave a branch out", pinned=_PINNED)
+@scenario("whole steps that do not use a branch", pinned=_PINNED)
 def step_leaves_out(job: Job) -> None:
     engine = job.engine(job.Branches())
     for step in range(4):
         _train(job, engine, step, [step % 2 == 0] * job.accumulation)
 
 
-@scenario("the script sets the boundary, and the last micro-batch leaves a branch out", pinned=_PINNED[:4], stage="1")
+@scenario("the script sets the boundary, and the last micro-batch does not use a branch", pinned=_PINNED[:4], stage="1")
 def boundary_by_hand(job: Job) -> None:
     engine = job.engine(job.Branches())
     for step in range(3):

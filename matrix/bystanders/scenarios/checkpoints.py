@@ -1,4 +1,4 @@
-"""Checkpoints that are written and loaded in the process that goes on."""
+"""Checkpoints written and loaded in the same process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _SEVERAL = ("2", "3")
 
 
-@scenario("a checkpoint is written after each step, and nothing loaded")
+@scenario("a checkpoint is written after each step, none is loaded")
 def saved(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):
@@ -32,7 +32,7 @@ def saved_within_a_round(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("a checkpoint that was written within a round is loaded by a new engine", accumulation=_SEVERAL)
+@scenario("a checkpoint written within a round is loaded by a new engine", accumulation=_SEVERAL)
 def resumed_from_within_a_round(job: Job) -> None:
     engine = job.engine(job.MLP())
     job.train(engine, 0)
@@ -45,12 +45,12 @@ def resumed_from_within_a_round(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("training goes on from a checkpoint in a new engine of the same process")
+@scenario("a new engine in the same process resumes from a checkpoint")
 def resumed(job: Job) -> None:
     job.resume(lambda _: job.engine(job.MLP()))
 
 
-@scenario("the engine goes back to an earlier checkpoint, not the last")
+@scenario("the engine returns to an earlier checkpoint, not the last one")
 def back_to_another_tag(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):
@@ -62,7 +62,7 @@ def back_to_another_tag(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("after a round that was not ended the engine goes back to a checkpoint", accumulation=_SEVERAL)
+@scenario("after an unfinished round the engine returns to a checkpoint", accumulation=_SEVERAL)
 def back_from_within_a_round(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(2):
@@ -85,12 +85,12 @@ def warm_start(job: Job) -> None:
     job.resume(lambda seed: job.engine(job.MLP(seed=seed)), module_only=True)
 
 
-@scenario("a new engine starts without the optimizer's states of a checkpoint")
+@scenario("a new engine loads a checkpoint without the optimizer's states")
 def resumed_without_optimizer(job: Job) -> None:
     job.resume(lambda seed: job.engine(job.MLP(seed=seed)), optimizer=False)
 
 
-@scenario("the engine goes back to a checkpoint's weights and keeps its optimizer's states")
+@scenario("the engine returns to a checkpoint's weights and keeps its optimizer's states")
 def back_to_weights(job: Job) -> None:
     engine = job.engine(job.MLP())
     job.train(engine, 0)
@@ -101,7 +101,7 @@ def back_to_weights(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("a resumed engine writes a checkpoint, from which a third one goes on")
+@scenario("a resumed engine writes a checkpoint, from which a third one resumes")
 def resumed_twice(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):

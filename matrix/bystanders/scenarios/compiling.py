@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 
-# with ZeRO-3 its hooks are compiled anew for half a minute
+# with ZeRO-3 its hooks are recompiled for half a minute
 _FITS: Any = {"stage": "012", "accumulation": ("1", "2")}
 
 
@@ -29,7 +29,7 @@ def compiled_by_engine(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("the model is compiled before the engine is made", **_FITS)
+@scenario("the model is compiled before the engine is created", **_FITS)
 def compiled_before(job: Job) -> None:
     _tolerant()
     model = job.MLP()

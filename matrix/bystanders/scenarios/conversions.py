@@ -1,4 +1,4 @@
-"""Checkpoints for another number of ranks, another engine or another writer: universal, elastic, by a writer."""
+"""Checkpoints for a different number of ranks, a different engine or writer: universal, elastic, by a writer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNIVERSAL = {"load_universal": True}
 
 
 def _convert(job: Job, tag: str) -> str:
-    """On rank 0, by DeepSpeed's tool; the new tag."""
+    """On rank 0, with DeepSpeed's tool; returns the new tag."""
     if job.plain:
         return tag
     job.torch.distributed.barrier()
@@ -41,14 +41,14 @@ def _convert(job: Job, tag: str) -> str:
 
 
 def _universal(job: Job, make: Any, then: dict[str, Any] | None = None) -> None:
-    """make: of (seed, config), an engine. then: what changes in the config of the engine that loads it."""
+    """make: (seed, config) -> an engine. then: config changes for the engine that loads it."""
     configs: Any = {}, {"checkpoint": _UNIVERSAL, **(then or {})}
     with mock.patch.dict(os.environ, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1"):
         job.resume(lambda number: make(number, configs[number]), lambda tag: _convert(job, tag))
 
 
 @scenario(
-    "training goes on from a universal checkpoint",
+    "training resumes from a universal checkpoint",
     pinned=[{"stage": "3", "optimizer": "AdamW"}, {"stage": "1", "optimizer": "AdamW"}],
     **_ZERO,
 )
@@ -57,7 +57,7 @@ def universal(job: Job) -> None:
 
 
 @scenario(
-    "a universal checkpoint of two groups of equal settings",
+    "a universal checkpoint with two groups that have equal settings",
     pinned=[{"stage": "3", "optimizer": "AdamW", "ranks": "1"}],
     **_ZERO,
 )
@@ -85,7 +85,7 @@ def universal_in_sub_groups(job: Job) -> None:
 
 
 @scenario(
-    "a universal checkpoint of a model with a frozen half", pinned=[{"stage": "2", "optimizer": "AdamW"}], **_ZERO
+    "a universal checkpoint of a model that is half frozen", pinned=[{"stage": "2", "optimizer": "AdamW"}], **_ZERO
 )
 def universal_frozen(job: Job) -> None:
     def make(seed: int, config: Any) -> Any:
@@ -102,7 +102,7 @@ _ROUND: Any = {"ranks": ("2",), "accumulation": ("1",), **_ZERO}
 
 
 def _restart(job: Job, ranks: int) -> None:
-    """As a rank of a job of so many, alone or with the other: DeepSpeed forgets the process groups that it had."""
+    """As a rank of a job of that many, alone or with the other: DeepSpeed drops its existing process groups."""
     distributed = job.torch.distributed
     distributed.destroy_process_group()
     comm: Any = importlib.import_module("deepspeed.comm.comm")
@@ -116,7 +116,7 @@ def _restart(job: Job, ranks: int) -> None:
 
 
 def _steps(job: Job, engine: Any, ranks: int, steps: range) -> None:
-    """On one rank the batches of both."""
+    """On one rank, the batches of both."""
     from dsfix.lab.models import regression_batch
 
     for step in steps:
@@ -149,13 +149,15 @@ def _on_other_ranks(job: Job, before: int, after: int) -> None:
 
 
 @scenario(
-    "one rank goes on from a universal checkpoint of two", pinned=[{"stage": "1", "optimizer": "AdamW"}], **_ROUND
+    "one rank resumes from a universal checkpoint of two", pinned=[{"stage": "1", "optimizer": "AdamW"}], **_ROUND
 )
 def universal_on_fewer_ranks(job: Job) -> None:
     _on_other_ranks(job, 2, 1)
 
 
-@scenario("two ranks go on from a universal checkpoint of one", pinned=[{"stage": "3", "optimizer": "AdamW"}], **_ROUND)
+@scenario(
+    "two ranks resume from a universal checkpoint of one", pinned=[{"stage": "3", "optimizer": "AdamW"}], **_ROUND
+)
 def universal_on_more_ranks(job: Job) -> None:
     _on_other_ranks(job, 1, 2)
 
@@ -186,7 +188,9 @@ def elastic(job: Job) -> None:
 
 
 @scenario(
-    "elastic_checkpoint is turned off between", pinned=[{"stage": "2", "optimizer": "client's SGD"}], **_ONE_OR_TWO
+    "elastic_checkpoint is turned off before loading",
+    pinned=[{"stage": "2", "optimizer": "client's SGD"}],
+    **_ONE_OR_TWO,
 )
 def elastic_turned_off(job: Job) -> None:
     _elastic(job, {})
@@ -197,13 +201,13 @@ def _elastic(job: Job, then: dict[str, Any]) -> None:
     job.resume(lambda number: job.engine(job.MLP(seed=number), optimizer=_counted(job), **configs[number]))
 
 
-@scenario("torch's AdamW goes on from an elastic checkpoint", stage="12", optimizer=_ADAM)
+@scenario("torch's AdamW resumes from an elastic checkpoint", stage="12", optimizer=_ADAM)
 def elastic_adamw(job: Job) -> None:
     job.resume(lambda seed: job.engine(job.MLP(seed=seed), **_ELASTIC))
 
 
 @scenario(
-    "a checkpoint writer, in an environment that tells torch.load to unpickle",
+    "a checkpoint writer, in an environment that makes torch.load unpickle",
     pinned=[{"stage": "1"}],
     stage="123",
 )
@@ -215,16 +219,16 @@ def writer(job: Job) -> None:
 
 @scenario("parameters are fetched by all_reduce", stage="3", pinned=[{"stage": "3", "partitioning": "all"}])
 def fetched_by_all_reduce(job: Job) -> None:
-    """Their sizes are multiples of the ranks, but for the head's bias."""
+    """Sizes are multiples of the number of ranks, except for the head's bias."""
     engine = job.engine(job.MLP(), zero_optimization={"stage3_use_all_reduce_for_fetch_params": True})
     for step in range(4):
         job.train(engine, step)
 
 
 @scenario(
-    "optimizer, gradients and weights are moved to the host between two steps, and back",
+    "optimizer, gradients and weights are moved to the host and back between two steps",
     pinned=[{"stage": "2", "optimizer": "AdamW"}],
-    stage="12",  # with ZeRO-3 for FusedAdam only
+    stage="12",  # with ZeRO-3 only for FusedAdam
     offload=("none",),
     optimizer=_ADAM,
 )

@@ -1,4 +1,4 @@
-"""Gradients of a bad batch that the script discards before the step, in each of the ways there are."""
+"""Gradients of a bad batch that the script discards before the step, in every available way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _bad(job: Job, engine: Any, number: int) -> None:
 
 
 def _whole(job: Job, discard: Callable[[Any], None]) -> None:
-    """Before each step but the first a bad batch is discarded, by itself."""
+    """Before each step but the first, a separate bad batch is discarded."""
     engine = job.engine(job.MLP())
     for step in range(4):
         if step:
@@ -37,7 +37,7 @@ def _whole(job: Job, discard: Callable[[Any], None]) -> None:
 
 
 def _inside(job: Job, discard: Callable[[Any], None]) -> None:
-    """The second of a step's micro-batches is bad, and with it all that was added up is discarded."""
+    """The second of a step's micro-batches is bad; everything accumulated so far is discarded with it."""
     engine = job.engine(job.MLP())
     for step in range(3):
         if step == 1:
@@ -83,27 +83,27 @@ def _some_by_hand(engine: Any) -> None:
         parameter.grad = None
 
 
-@scenario("a bad batch is discarded by engine.zero_grad()", pinned=_OFFLOAD, **_GRADIENTS)
+@scenario("a bad batch is discarded with engine.zero_grad()", pinned=_OFFLOAD, **_GRADIENTS)
 def discarded_by_engine(job: Job) -> None:
     _whole(job, _by_engine)
 
 
-@scenario("a bad batch is discarded by the optimizer's zero_grad()", pinned=_OFFLOAD, **_BY_ZERO)
+@scenario("a bad batch is discarded with the optimizer's zero_grad()", pinned=_OFFLOAD, **_BY_ZERO)
 def discarded_by_optimizer(job: Job) -> None:
     _whole(job, _by_optimizer)
 
 
-@scenario("a bad batch is discarded by the optimizer's zero_grad(set_to_none=True)", **_BY_ZERO)
+@scenario("a bad batch is discarded with the optimizer's zero_grad(set_to_none=True)", **_BY_ZERO)
 def discarded_to_none(job: Job) -> None:
     _whole(job, _by_optimizer_to_none)
 
 
-@scenario("a bad batch is discarded by the optimizer's zero_grad(set_to_none=False)", pinned=_OFFLOAD, **_BY_ZERO)
+@scenario("a bad batch is discarded with the optimizer's zero_grad(set_to_none=False)", pinned=_OFFLOAD, **_BY_ZERO)
 def discarded_to_zero(job: Job) -> None:
     _whole(job, _by_optimizer_to_zero)
 
 
-@scenario("a bad batch is discarded by module.zero_grad()", pinned=_OFFLOAD, **_GRADIENTS)
+@scenario("a bad batch is discarded with module.zero_grad()", pinned=_OFFLOAD, **_GRADIENTS)
 def discarded_by_module(job: Job) -> None:
     _whole(job, _by_module)
 
@@ -113,37 +113,42 @@ def discarded_by_hand(job: Job) -> None:
     _whole(job, _by_hand)
 
 
-@scenario("of a bad batch all but the head's .grad is set to None", stage="12", precision=("fp32",), reference=False)
+@scenario(
+    "a bad batch is discarded by setting every .grad but the head's to None",
+    stage="12",
+    precision=("fp32",),
+    reference=False,
+)
 def some_discarded_by_hand(job: Job) -> None:
     _whole(job, _some_by_hand)
 
 
-@scenario("engine.zero_grad() within an accumulation", **_GRADIENTS_INSIDE)
+@scenario("engine.zero_grad() during an accumulation round", **_GRADIENTS_INSIDE)
 def discarded_inside_by_engine(job: Job) -> None:
     _inside(job, _by_engine)
 
 
-@scenario("the optimizer's zero_grad() within an accumulation", **_BY_ZERO_INSIDE)
+@scenario("the optimizer's zero_grad() during an accumulation round", **_BY_ZERO_INSIDE)
 def discarded_inside_by_optimizer(job: Job) -> None:
     _inside(job, _by_optimizer)
 
 
-@scenario("the optimizer's zero_grad(set_to_none=False) within an accumulation", **_BY_ZERO_INSIDE)
+@scenario("the optimizer's zero_grad(set_to_none=False) during an accumulation round", **_BY_ZERO_INSIDE)
 def discarded_inside_to_zero(job: Job) -> None:
     _inside(job, _by_optimizer_to_zero)
 
 
-@scenario("module.zero_grad() within an accumulation", **_GRADIENTS_INSIDE)
+@scenario("module.zero_grad() during an accumulation round", **_GRADIENTS_INSIDE)
 def discarded_inside_by_module(job: Job) -> None:
     _inside(job, _by_module)
 
 
-@scenario("every .grad set to None within an accumulation", **_GRADIENTS_INSIDE)
+@scenario("every .grad set to None during an accumulation round", **_GRADIENTS_INSIDE)
 def discarded_inside_by_hand(job: Job) -> None:
     _inside(job, _by_hand)
 
 
-@scenario("engine.zero_grad() before each backward pass, where there is nothing to discard")
+@scenario("engine.zero_grad() before each backward pass, with nothing to discard")
 def nothing_discarded(job: Job) -> None:
     engine = job.engine(job.MLP())
 
@@ -156,7 +161,7 @@ def nothing_discarded(job: Job) -> None:
         job.train(engine, step, loss)
 
 
-@scenario("zero_grad() of engine, optimizer or module after each step, as PyTorch's loops end")
+@scenario("zero_grad() of engine, optimizer or module after each step, as in PyTorch training loops")
 def zeroed_after_each_step(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):

@@ -1,4 +1,4 @@
-"""Gradients that are accumulated in another dtype than the model's."""
+"""Gradients accumulated in a dtype other than the model's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PINNED = [
 ]
 
 
-@scenario("half precision, gradients accumulated in fp32", pinned=_PINNED, stage="1", precision=("fp16",))
+@scenario("half precision, with gradients accumulated in fp32", pinned=_PINNED, stage="1", precision=("fp16",))
 def accumulated_in_fp32(job: Job) -> None:
     engine = job.engine(job.MLP(), data_types={"grad_accum_dtype": "fp32"})
     for step in range(4):

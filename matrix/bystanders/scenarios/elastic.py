@@ -1,4 +1,4 @@
-"""Elastic checkpoints of optimizers whose states are not all as large as the weights."""
+"""Elastic checkpoints of optimizers with states that are smaller than the weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FITS: Any = {
     "precision": ("fp32",),
     "accumulation": ("1",),
     "optimizer": ("client's SGD",),
-    "reference": False,  # the states are of what a rank has
+    "reference": False,  # the states belong to a rank's partition
 }
 
 
@@ -31,7 +31,7 @@ def _resume(job: Job, name: str, state_of: Any) -> None:
             return super().step(closure)
 
         def _scale(self, parameter: Any) -> None:
-            """Steps are the smaller the larger the gradients have been."""
+            """The larger the gradients so far, the smaller the steps."""
             found = state_of(parameter.grad)
             state = self.state[parameter].setdefault(name, job.torch.zeros_like(found))
             job.torch.maximum(state, found, out=state)
@@ -51,7 +51,7 @@ def elastic_one_number(job: Job) -> None:
 
 
 @scenario(
-    "elastic_checkpoint with an optimizer that keeps a number for each three weights, as 8-bit ones do for blocks",
+    "elastic_checkpoint with an optimizer that keeps one number per three weights, as 8-bit optimizers do per block",
     pinned=[{"stage": "2", "optimizer": "client's SGD"}],
     **_FITS,
 )

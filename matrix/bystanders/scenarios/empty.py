@@ -22,7 +22,7 @@ def _forward(module: Any, inputs: Any) -> Any:
     return module.above(module.below(inputs).relu()) + hidden
 
 
-@scenario("parameters without elements: the first, inside and the last", pinned=_PINNED)
+@scenario("parameters without elements: first, in the middle and last", pinned=_PINNED)
 def without_elements(job: Job) -> None:
     nn = job.torch.nn
     first, end = (nn.Parameter(job.torch.empty(0)) for _ in range(2))

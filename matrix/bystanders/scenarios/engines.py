@@ -1,4 +1,4 @@
-"""More engines than one in a process."""
+"""More than one engine in a process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 
-@scenario("two engines are trained by turns")
+@scenario("two engines are trained alternately, step by step")
 def two_engines(job: Job) -> None:
     engines = [job.engine(job.MLP(seed=seed)) for seed in range(2)]
     for step in range(6):
         job.train(engines[step % 2], step)
 
 
-@scenario("two engines are trained micro-batch by micro-batch", accumulation=("2", "3"))
+@scenario("two engines are trained alternately, micro-batch by micro-batch", accumulation=("2", "3"))
 def two_engines_within_a_round(job: Job) -> None:
     engines = [job.engine(job.MLP(seed=seed)) for seed in range(2)]
     for step in range(3):
@@ -30,7 +30,7 @@ def two_engines_within_a_round(job: Job) -> None:
             job.look(engine, f"step {step}, engine {number}")
 
 
-@scenario("a GAN of two engines; the discriminator is frozen while the generator is trained through it")
+@scenario("a GAN with two engines; the discriminator is frozen while the generator is trained through it")
 def gan(job: Job) -> None:
     generator, discriminator = job.engine(job.MLP()), job.engine(job.MLP(seed=1))
 
@@ -53,7 +53,7 @@ def gan(job: Job) -> None:
         job.train(generator, step + 1, fooled)
 
 
-@scenario("a frozen reference model beside the one that is trained, both with an engine", ranks=("1", "2"))
+@scenario("a frozen reference model and the trained model, each with an engine", ranks=("1", "2"))
 def teacher(job: Job) -> None:
     taught = job.engine(job.MLP())
     other = job.engine(job.MLP(seed=1))
@@ -69,7 +69,7 @@ def teacher(job: Job) -> None:
 
 
 def _destroyed(job: Job, then: Callable[[Any], Any]) -> None:
-    """then: of the first engine, the next one's model."""
+    """then: the first engine -> the next one's model."""
     engine = job.engine(job.MLP())
     for step in range(2):
         job.train(engine, step)
@@ -79,11 +79,11 @@ def _destroyed(job: Job, then: Callable[[Any], Any]) -> None:
         job.train(engine, step)
 
 
-@scenario("an engine is destroyed, and another one made of a new model")
+@scenario("an engine is destroyed, and another one created for a new model")
 def destroyed(job: Job) -> None:
     _destroyed(job, lambda _: job.MLP(seed=1))
 
 
-@scenario("an engine is destroyed, and another one made of the same module")
+@scenario("an engine is destroyed, and another one created for the same module")
 def destroyed_and_made_again(job: Job) -> None:
     _destroyed(job, lambda engine: engine.module)

@@ -1,4 +1,4 @@
-"""Checkpoints of another precision or optimizer, whose weights are evaluated."""
+"""Evaluating the weights of checkpoints with a different precision or optimizer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fp32_evaluated_in_bf16(job: Job) -> None:
     _evaluated(job, engine)
 
 
-@scenario("the weights of a checkpoint are evaluated by an engine with other groups", **_FITS)
+@scenario("the weights of a checkpoint are evaluated by an engine with different groups", **_FITS)
 def evaluated_with_other_groups(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(2):

@@ -1,4 +1,4 @@
-"""DeepSpeed's layer of experts, where each expert has room for all tokens, and where it has not."""
+"""DeepSpeed's MoE layer, with and without enough expert capacity for all tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ALIKE: Any = {"reference": False, "ranks": ("2", "4"), "accumulation": ("1", "2
 
 
 def _model(job: Job, k: int, room: float, ep_size: int = 1, **options: Any) -> Any:
-    """room: as a multiple of what each expert gets on average."""
+    """room: expert capacity as a multiple of the average load."""
     nn = job.torch.nn
     job.torch.manual_seed(0)
     below, head = nn.Linear(16, 16), nn.Linear(16, 1)
@@ -34,7 +34,7 @@ def _model(job: Job, k: int, room: float, ep_size: int = 1, **options: Any) -> A
         moe: Any = _plain(job, k, {"deepspeed_moe.gate.wg": router, **names})
     else:
         if hasattr(job.torch, "compiler") and hasattr(job.torch.compiler, "set_stance"):
-            job.torch.compiler.set_stance("force_eager")  # parts of it are compiled on their first use
+            job.torch.compiler.set_stance("force_eager")  # parts of it are compiled on first use
         options = {"use_rts": False, "top2_2nd_expert_sampling": False, "min_capacity": 1, **options}
         make = importlib.import_module("deepspeed.moe.layer").MoE
         moe = make(16, experts[0], _EXPERTS, ep_size, k=k, capacity_factor=room, **options)
@@ -52,7 +52,7 @@ def _model(job: Job, k: int, room: float, ep_size: int = 1, **options: Any) -> A
 
 
 def _plain(job: Job, k: int, parts: dict[str, Any]) -> Any:
-    """The layer without DeepSpeed: weights of the k best, for k > 1 of the k best only, add up to 1."""
+    """The layer without DeepSpeed: the k highest gate weights, normalized to sum to 1 for k > 1."""
 
     def forward(self: Any, x: Any) -> Any:
         router, *experts = parts.values()
@@ -64,7 +64,7 @@ def _plain(job: Job, k: int, parts: dict[str, Any]) -> Any:
         return sum(weights[:, [number]] * expert(x) for number, expert in enumerate(experts))
 
     model = job.model(forward)
-    for path, part in parts.items():  # under DeepSpeed's names
+    for path, part in parts.items():  # with DeepSpeed's names
         at = model
         *way, last = path.split(".")
         for name in way:
@@ -85,18 +85,18 @@ def _trained(job: Job, model: Any) -> None:
         job.train(engine, step)
 
 
-@scenario("each token goes to one expert, which has room for all", pinned=[{"stage": "1"}], **_FITS)
+@scenario("top-1 routing, with capacity for all tokens", pinned=[{"stage": "1"}], **_FITS)
 def experts_best(job: Job) -> None:
     _trained(job, _model(job, 1, _EXPERTS))
 
 
-@scenario("each token goes to two experts, which have room for all", pinned=[{"stage": "2"}], **_FITS)
+@scenario("top-2 routing, with capacity for all tokens", pinned=[{"stage": "2"}], **_FITS)
 def experts_two(job: Job) -> None:
     _trained(job, _model(job, 2, _EXPERTS))
 
 
 @scenario(
-    "each token goes to three experts, which have room for all",
+    "top-3 routing, with capacity for all tokens",
     pinned=[{"stage": "0"}, {"stage": "2", "precision": "bf16", "ranks": "1"}],
     **_FITS,
 )
@@ -104,18 +104,18 @@ def experts_three(job: Job) -> None:
     _trained(job, _model(job, 3, _EXPERTS / 3))
 
 
-@scenario("each token goes to three experts, and none is dropped", **_FITS)
+@scenario("top-3 routing, and no token is dropped", **_FITS)
 def experts_three_undropped(job: Job) -> None:
     _trained(job, _model(job, 3, 1.0, drop_tokens=False))
 
 
-@scenario("experts of two ranks have room for all", **_ALIKE)
+@scenario("experts on two ranks, with capacity for all tokens", **_ALIKE)
 def experts_on_two_ranks(job: Job) -> None:
     _trained(job, _model(job, 3, _EXPERTS / 3, ep_size=2))
 
 
 @scenario(
-    "each token goes to one of two ranks' experts, which have too little room",
+    "top-1 routing to experts on two ranks, with too little capacity",
     **_ALIKE,
 )
 def experts_short_of_room(job: Job) -> None:

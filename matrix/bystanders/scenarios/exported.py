@@ -1,4 +1,4 @@
-"""A checkpoint's fp32 weights, written into files by DeepSpeed's zero_to_fp32, as people publish them."""
+"""A checkpoint's fp32 weights, exported with DeepSpeed's zero_to_fp32, as for publishing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 _ZERO: Any = {"stage": "123"}
 
 
-@scenario("the fp32 weights of a checkpoint are written out", pinned=[{"stage": "3"}, {"stage": "1"}], **_ZERO)
+@scenario("the fp32 weights of a checkpoint are exported", pinned=[{"stage": "3"}, {"stage": "1"}], **_ZERO)
 def exported(job: Job) -> None:
     _written_out(job, job.MLP())
 
 
 @scenario(
-    "the fp32 weights of a model with a frozen half are written out", pinned=[{"stage": "2"}, {"stage": "3"}], **_ZERO
+    "the fp32 weights of a model that is half frozen are exported", pinned=[{"stage": "2"}, {"stage": "3"}], **_ZERO
 )
 def exported_frozen(job: Job) -> None:
     model = job.MLP()
@@ -60,7 +60,7 @@ def _converted(job: Job) -> dict[str, Any]:
 
 
 def _hub() -> ModuleType:
-    """In place of huggingface_hub, of which zero_to_fp32 asks how the weights go into files: all into one."""
+    """Replaces huggingface_hub, which zero_to_fp32 asks how to split the weights into files: all into one."""
     module = ModuleType("huggingface_hub")
     module.split_torch_state_dict_into_shards = (  # type: ignore[attr-defined]
         lambda weights, filename_pattern, **_: SimpleNamespace(

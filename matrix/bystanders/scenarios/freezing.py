@@ -1,4 +1,4 @@
-"""Parameters that are frozen, for now or for ever."""
+"""Parameters frozen temporarily or permanently."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def _train_only(engine: Any, *parts: str) -> None:
 
 
 def _sgd(job: Job) -> Any:
-    """Without momentum and weight decay: a step with a gradient of zeros changes nothing."""
+    """Without momentum and weight decay: a step with a zero gradient changes nothing."""
     return functools.partial(job.torch.optim.SGD, lr=0.1)
 
 
-@scenario("two halves of the model are trained by turns, as a GAN's", pinned=_ONE_RANK)
+@scenario("two halves of the model are trained alternately, as in a GAN", pinned=_ONE_RANK)
 def by_turns(job: Job) -> None:
     engine = job.engine(job.Branches())
     for step in range(6):
@@ -36,7 +36,7 @@ def by_turns(job: Job) -> None:
 
 
 @scenario(
-    "two halves are trained by turns, without momentum and weight decay", pinned=_ONE_RANK[::2], optimizer=["SGD"]
+    "two halves are trained alternately, without momentum and weight decay", pinned=_ONE_RANK[::2], optimizer=["SGD"]
 )
 def by_turns_without_memory(job: Job) -> None:
     engine = job.engine(job.Branches(), optimizer=_sgd(job))
@@ -45,7 +45,7 @@ def by_turns_without_memory(job: Job) -> None:
         job.train(engine, step, lambda batch: job.loss(engine, batch, True))
 
 
-@scenario("two halves are groups of parameters and trained by turns", pinned=_ONE_RANK)
+@scenario("two halves are separate parameter groups and trained alternately", pinned=_ONE_RANK)
 def groups_by_turns(job: Job) -> None:
     model = job.Branches()
     groups = [{"params": list(model.first.parameters())}, {"params": list(model.second.parameters()), "lr": 0.02}]
@@ -55,7 +55,7 @@ def groups_by_turns(job: Job) -> None:
         job.train(engine, step, lambda batch: job.loss(engine, batch, True))
 
 
-@scenario("one block after the other is trained for two steps each, as BAdam does", pinned=_ONE_RANK)
+@scenario("blocks are trained in turn for two steps each, as in BAdam", pinned=_ONE_RANK)
 def block_wise(job: Job) -> None:
     engine = job.engine(job.MLP(depth=3))
     for step in range(8):
@@ -63,7 +63,10 @@ def block_wise(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("the ends are always trained, and one block that changes every second step, as LISA does", pinned=_ONE_RANK)
+@scenario(
+    "the first and last layers are always trained, plus one block that changes every second step, as in LISA",
+    pinned=_ONE_RANK,
+)
 def ends_and_one_block(job: Job) -> None:
     engine = job.engine(job.MLP(depth=4))
     for step in range(8):
@@ -71,7 +74,7 @@ def ends_and_one_block(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("frozen once the engine is made, and unfrozen from the top", pinned=_ONE_RANK)
+@scenario("frozen once the engine is created, and unfrozen from the top", pinned=_ONE_RANK)
 def gradual_unfreezing(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(6):
@@ -79,7 +82,7 @@ def gradual_unfreezing(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("frozen before the engine is made, unfrozen after two steps", pinned=_ONE_RANK, stage="0")
+@scenario("frozen before the engine is created, unfrozen after two steps", pinned=_ONE_RANK, stage="0")
 def frozen_before_thawed_later(job: Job) -> None:
     model = job.MLP()
     model.blocks[0].requires_grad_(False)
@@ -90,7 +93,7 @@ def frozen_before_thawed_later(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("the first epoch trains all, then the lower half is frozen for good", pinned=_ONE_RANK)
+@scenario("the first epoch trains all parameters, then the lower half is frozen for good", pinned=_ONE_RANK)
 def frozen_later(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(5):
@@ -99,7 +102,7 @@ def frozen_later(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("frozen in each step's last micro-batch, thawed in the next's first", accumulation="23", stage="12")
+@scenario("frozen in each step's last micro-batch, unfrozen in the next step's first", accumulation="23", stage="12")
 def frozen_in_last_microbatch(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):
@@ -122,14 +125,14 @@ def _with_adapter(job: Job) -> Any:
     return job.model(lambda self, x: self.base(x) + self.up(self.down(x)), base=base, down=down, up=up)
 
 
-@scenario("LoRA: the base is frozen all along, and the optimizer is given all parameters", pinned=_ONE_RANK)
+@scenario("LoRA: the base is always frozen, and the optimizer is given all parameters", pinned=_ONE_RANK)
 def adapter(job: Job) -> None:
     engine = job.engine(_with_adapter(job))
     for step in range(5):
         job.train(engine, step)
 
 
-@scenario("LoRA: the optimizer is given the trained parameters only")
+@scenario("LoRA: the optimizer is given only the trained parameters")
 def adapter_alone(job: Job) -> None:
     model = _with_adapter(job)
     engine = job.engine(model, [each for each in model.parameters() if each.requires_grad])
@@ -137,7 +140,7 @@ def adapter_alone(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("LoRA: the adapter is a group, the frozen base another", stage="0")
+@scenario("LoRA: the adapter is one group, the frozen base another", stage="0")
 def adapter_and_base_groups(job: Job) -> None:
     model = _with_adapter(job)
     adapters = [*model.down.parameters(), *model.up.parameters()]
@@ -147,7 +150,7 @@ def adapter_and_base_groups(job: Job) -> None:
 
 
 @scenario(
-    "a frozen target is the student as it was two steps ago, written by the script", pinned=_ONE_RANK, stage="012"
+    "a frozen target network is the student of two steps ago, copied by the script", pinned=_ONE_RANK, stage="012"
 )
 def target_network(job: Job) -> None:
     student, target = job.MLP(), job.MLP()

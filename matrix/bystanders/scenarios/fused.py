@@ -33,7 +33,7 @@ def fused_adam(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("FusedAdam, and a half of the model that it was given is frozen", pinned=_PINNED, **_HERE)
+@scenario("FusedAdam, with a frozen half among the parameters it is given", pinned=_PINNED, **_HERE)
 def fused_adam_frozen(job: Job) -> None:
     model = job.Branches()
     model.second.requires_grad_(False)
@@ -42,7 +42,7 @@ def fused_adam_frozen(job: Job) -> None:
         job.train(engine, step, lambda batch: job.loss(engine, batch, True))
 
 
-@scenario("FusedAdam goes on from a checkpoint", pinned=_PINNED, **_HERE)
+@scenario("FusedAdam resumes from a checkpoint", pinned=_PINNED, **_HERE)
 def fused_adam_resumed(job: Job) -> None:
     job.resume(lambda seed: _engine(job, job.MLP(seed=seed)))
 

@@ -1,4 +1,4 @@
-"""Optimizers: the client's own of all kinds, several groups, rates that the script or torch's schedules change."""
+"""Optimizers: client optimizers of all kinds, several groups, rates changed by the script or by torch's schedules."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from matrix.bystanders.scenario import scenario
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
-_CLIENT: dict[str, Any] = {"optimizer": ("client's SGD",)}  # a name only: the scenario hands over its own
+_CLIENT: dict[str, Any] = {"optimizer": ("client's SGD",)}  # a name only: the scenario passes its own
 
 
 def _two_groups(model: Any, **first: Any) -> list[dict[str, Any]]:
-    """As usual: nothing decays that has one dimension; `first` is the weights' own."""
+    """The usual split: one-dimensional parameters do not decay; `first` are options of the weights' group."""
     weights = [each for each in model.parameters() if each.ndim > 1]
     return [
         {"params": weights, **first},
@@ -22,7 +22,7 @@ def _two_groups(model: Any, **first: Any) -> list[dict[str, Any]]:
     ]
 
 
-@scenario("two groups, of which one does not decay")
+@scenario("two groups, one without weight decay")
 def two_groups(job: Job) -> None:
     model = job.MLP()
     engine = job.engine(model, _two_groups(model))
@@ -30,7 +30,7 @@ def two_groups(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("three groups with rates of their own, of one parameter each and the rest")
+@scenario("three groups with different rates: two of one parameter each, and the rest")
 def three_groups(job: Job) -> None:
     model = job.MLP()
     head = [{"params": [model.head.weight], "lr": 0.02}, {"params": [model.head.bias], "lr": 0.001}]
@@ -48,7 +48,7 @@ def rate_by_hand(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("the script changes rate and decay of one of two groups between steps, and has steps with a rate of 0")
+@scenario("the script changes rate and decay of one of two groups between steps, with a rate of 0 in some")
 def decay_by_hand(job: Job) -> None:
     model = job.MLP()
     engine = job.engine(model, _two_groups(model, lr=0.02))
@@ -58,7 +58,7 @@ def decay_by_hand(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("a group is thawed and added to the optimizer while it trains", stage="0", precision=("fp32",))
+@scenario("a group is unfrozen and added to the optimizer during training", stage="0", precision=("fp32",))
 def group_added(job: Job) -> None:
     model = job.MLP()
     model.head.requires_grad_(False)
@@ -70,7 +70,7 @@ def group_added(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("a group is added to the client's optimizer before the engine is made", **_CLIENT)
+@scenario("a group is added to the client optimizer before the engine is created", **_CLIENT)
 def group_added_before(job: Job) -> None:
     model = job.MLP()
 
@@ -84,7 +84,7 @@ def group_added_before(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("a schedule of torch's on the client's optimizer, stepped by hand", **_CLIENT)
+@scenario("a torch schedule on the client optimizer, stepped by hand", **_CLIENT)
 def schedule_by_hand(job: Job) -> None:
     made = []
 
@@ -100,7 +100,7 @@ def schedule_by_hand(job: Job) -> None:
         job.note(f"step {step}: rate", schedule.get_last_lr()[0])
 
 
-@scenario("OneCycleLR on the client's Adam, rate and momentum, stepped by hand", **_CLIENT)
+@scenario("OneCycleLR on the client's Adam, for rate and momentum, stepped by hand", **_CLIENT)
 def one_cycle_by_hand(job: Job) -> None:
     made = []
 
@@ -118,13 +118,13 @@ def one_cycle_by_hand(job: Job) -> None:
 
 
 def _client(job: Job, make: Callable[[list[Any]], Any]) -> None:
-    model = job.MLP().to(job.device)  # before the optimizer is made: Adagrad's has its sums from the start
+    model = job.MLP().to(job.device)  # before the optimizer is created: Adagrad allocates its sums at once
     engine = job.engine(model, _two_groups(model), optimizer=make)
     for step in range(4):
         job.train(engine, step)
 
 
-@scenario("the client's SGD with Nesterov's momentum", **_CLIENT)
+@scenario("the client's SGD with Nesterov momentum", **_CLIENT)
 def clients_nesterov(job: Job) -> None:
     _client(job, lambda given: job.torch.optim.SGD(given, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01))
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's Muon, where no matrix is shared by two ranks."""
+"""DeepSpeed's Muon, with no matrix shared by two ranks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def _trained(job: Job) -> None:
-    """Two matrices of one size, which two ranks have one each of; the scale brings each rank's gradients near 40000."""
+    """Two matrices of equal size, one for each of two ranks; the scale brings each rank's gradients near 40000."""
     torch = job.torch
     if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):
-        torch.compiler.set_stance("force_eager")  # the update is compiled on its first use
+        torch.compiler.set_stance("force_eager")  # the update is compiled on first use
     linear = functools.partial(torch.nn.Linear, 16, bias=False)
     torch.manual_seed(0)
     forward = lambda self, x: self.head(self.second(self.first(x).tanh()).tanh())  # noqa: E731
@@ -40,7 +40,7 @@ def _trained(job: Job) -> None:
 
 
 def _batch() -> Any:
-    """One row many times, so that what lies between is smaller than the gradients; the same for all ranks."""
+    """One repeated row, so that intermediate values are smaller than the gradients; the same on all ranks."""
     from dsfix.lab.models import regression_batch
 
     inputs, targets = regression_batch(0, 0)
@@ -48,7 +48,7 @@ def _batch() -> Any:
 
 
 @scenario(
-    "Muon in fp16 with gradients whose sum over the ranks, but not their mean, is beyond fp16",
+    "Muon in fp16 with gradients whose sum over the ranks, but not their mean, overflows fp16",
     reference=False,
     stage="12",
     offload=("none",),

@@ -1,4 +1,4 @@
-"""Losses and gradients that are inf, nan or all zero, and the good batches that follow."""
+"""Losses and gradients that are inf, nan or all zero, followed by good batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _HALF = ("bf16", "fp16", "bf16, fp32 accumulation")
-_SKIPPING = ("fp16", "bf16, fp32 accumulation")  # bf16 does so from 0.17.1 on, where the config asks for it
+_SKIPPING = ("fp16", "bf16, fp32 accumulation")  # bf16 does so since 0.17.1, where the config asks for it
 _SEVERAL = ("2", "4")
 _NAN, _INF = float("nan"), float("inf")
 _BF16_ZERO1 = {"stage": "1", "precision": "bf16, fp32 accumulation"}
@@ -31,7 +31,7 @@ def _steps(job: Job, factor: Callable[[int, int], float], **config: Any) -> None
         job.train(engine, step, loss)
 
 
-@scenario("half precision and nothing that is not finite", precision=_HALF, pinned=_BF16_ZERO3)
+@scenario("half precision, with only finite values", precision=_HALF, pinned=_BF16_ZERO3)
 def all_finite(job: Job) -> None:
     _steps(job, lambda step, micro: 1.0)
 
@@ -75,8 +75,8 @@ def nan_loss_in_one_micro_batch(job: Job) -> None:
 
 
 @scenario(
-    "gradients that are nan only in what no other rank uses",
-    pinned=[_BF16_ZERO1],  # elsewhere ZeRO needs all ranks to use the same
+    "gradients that are nan only in parameters that no other rank uses",
+    pinned=[_BF16_ZERO1],  # elsewhere ZeRO requires all ranks to use the same parameters
     stage="0",
     precision=("fp16",),
     ranks=_SEVERAL,

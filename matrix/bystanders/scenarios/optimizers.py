@@ -1,4 +1,4 @@
-"""Optimizers that the config has no name for."""
+"""Optimizers for which the config has no name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PINNED = [
 
 
 @scenario(
-    "torch's optimizers, two groups, one after another", pinned=_PINNED, precision=("fp32",), optimizer=("SGD",),
+    "torch's optimizers with two groups, one after another", pinned=_PINNED, precision=("fp32",), optimizer=("SGD",),
     clipping=("off",),
 )  # fmt: skip
 def of_torch(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""DeepSpeed's pipeline of two stages, beside plain PyTorch with the whole model on each."""
+"""DeepSpeed's pipeline of two stages, compared with plain PyTorch holding the whole model on each rank."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _pipeline(job: Job, config: dict[str, Any], stages: int, seed: int = 0) -> A
 
 
 def _step(job: Job, engine: Any, step: int) -> None:
-    """The same batches for each replica of the pipeline, as an average over the ranks has to be theirs, too."""
+    """The same batches for each replica of the pipeline, so that an average over the ranks is theirs as well."""
     batches = [_batch(job, step * job.accumulation + micro) for micro in range(job.accumulation)]
     if job.plain:
         for batch in batches:
@@ -64,23 +64,25 @@ def _trained(job: Job, resumed: int = 0, stages: int = 2, **config: Any) -> None
         _step(job, engine, step)
 
 
-@scenario("a pipeline, and nothing else", pinned=[{"accumulation": "2"}], **_FITS)
+@scenario("a plain pipeline", pinned=[{"accumulation": "2"}], **_FITS)
 def pipeline(job: Job) -> None:
     _trained(job)
 
 
-@scenario("a pipeline of one stage prints its timers with each step", pinned=[{"accumulation": "2"}], **_FITS)
+@scenario("a pipeline with one stage prints its timers at each step", pinned=[{"accumulation": "2"}], **_FITS)
 def pipeline_timed(job: Job) -> None:
     _trained(job, stages=1, wall_clock_breakdown=True, steps_per_print=1)
 
 
 @scenario(
-    "a pipeline of one stage measures, but prints no timers", pinned=[{"stage": "1", "accumulation": "2"}], **_FITS
+    "a pipeline with one stage measures time but prints no timers",
+    pinned=[{"stage": "1", "accumulation": "2"}],
+    **_FITS,
 )
 def pipeline_measured(job: Job) -> None:
     _trained(job, stages=1, wall_clock_breakdown=True, steps_per_print=1000)
 
 
-@scenario("a pipeline goes on from a checkpoint", pinned=[{"accumulation": "2", "optimizer": "AdamW"}], **_FITS)
+@scenario("a pipeline resumes from a checkpoint", pinned=[{"accumulation": "2", "optimizer": "AdamW"}], **_FITS)
 def pipeline_resumed(job: Job) -> None:
     _trained(job, resumed=2)

@@ -1,4 +1,4 @@
-"""Modules and parameters that are used more than once in a step."""
+"""Modules and parameters used more than once in a step."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _steps(job: Job, model: Any) -> None:
         job.train(engine, step)
 
 
-@scenario("one block is used three times in each forward", pinned=_FP32_SUMS)
+@scenario("one block is used three times in each forward pass", pinned=_FP32_SUMS)
 def block_three_times(job: Job) -> None:
     forward = lambda self, x: self.head(self.block(self.block(self.block(x))))  # noqa: E731
     _steps(job, job.model(forward, block=_block(job), head=job.torch.nn.Linear(16, 1)))
 
 
-@scenario("a layer's weight is another's, too, as an embedding's and a head's", pinned=_FP32_SUMS)
+@scenario("two layers share a weight, as embedding and head do", pinned=_FP32_SUMS)
 def tied(job: Job) -> None:
     model = job.Transformer()
     model.head.weight = model.tokens.weight
@@ -77,12 +77,12 @@ def _checkpointed(job: Job, reentrant: bool) -> Any:
     return job.model(forward, below=linear(16), head=linear(1), **blocks)
 
 
-@scenario("a layer is shared by three checkpointed segments, reentrant", pinned=_FP32_SUMS)
+@scenario("a layer is shared by three reentrant checkpointed segments", pinned=_FP32_SUMS)
 def shared_by_reentrant_checkpoints(job: Job) -> None:
     _steps(job, _checkpointed(job, reentrant=True))
 
 
-@scenario("a layer is shared by three checkpointed segments, not reentrant", pinned=_FP32_SUMS)
+@scenario("a layer is shared by three non-reentrant checkpointed segments", pinned=_FP32_SUMS)
 def shared_by_checkpoints(job: Job) -> None:
     _steps(job, _checkpointed(job, reentrant=False))
 
@@ -113,19 +113,19 @@ def _tiled(job: Job, layers: int) -> Any:
     return job.model(forward, below=nn.Linear(16, 16), layers=nn.ModuleList(parts), head=nn.Linear(16, 1))
 
 
-@scenario("an MLP is computed in tiles, by TiledMLP", pinned=_FP32_SUMS)
+@scenario("an MLP is computed in tiles, with TiledMLP", pinned=_FP32_SUMS)
 def tiled_mlp(job: Job) -> None:
     _steps(job, _tiled(job, 2))
 
 
-@scenario("an MLP in tiles is used in two places", pinned=_FP32_SUMS[2:])
+@scenario("a tiled MLP is used in two places", pinned=_FP32_SUMS[2:])
 def tiled_mlp_twice(job: Job) -> None:
     model = _tiled(job, 2)
     model.layers[1] = model.layers[0]
     _steps(job, model)
 
 
-@scenario("the model's own output without gradient is its target, as in self-distillation")
+@scenario("the model's own output, without gradient, is its target, as in self-distillation")
 def own_teacher(job: Job) -> None:
     engine = job.engine(job.MLP())
     mse = job.torch.nn.functional.mse_loss
@@ -140,7 +140,7 @@ def own_teacher(job: Job) -> None:
 
 
 @scenario(
-    "both inputs of a pair go through the model, then one loss, as in contrastive training", pinned=_FP32_SUMS[2:]
+    "both inputs of a pair go through the model before one loss, as in contrastive training", pinned=_FP32_SUMS[2:]
 )
 def pairs(job: Job) -> None:
     engine = job.engine(job.MLP())
@@ -154,7 +154,7 @@ def pairs(job: Job) -> None:
         job.train(engine, step, loss)
 
 
-@scenario("the output goes into the model again, detached, as in truncated backpropagation")
+@scenario("the detached output is fed back into the model, as in truncated backpropagation")
 def recurrent(job: Job) -> None:
     nn = job.torch.nn
 

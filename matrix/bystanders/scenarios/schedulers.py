@@ -1,4 +1,4 @@
-"""DeepSpeed's warm-up schedules, of the config and of the script, with groups of parameters and checkpoints."""
+"""DeepSpeed's warm-up schedules, from the config and from the script, with parameter groups and checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FITS: Any = {"precision": ("fp32", "bf16"), "optimizer": ("SGD", "client's SGD"
 
 
 def _linear(iteration: int) -> float:
-    """The share of the full rate; DeepSpeed's engine steps a schedule after the optimizer: -1 before the first step."""
+    """The fraction of the full rate; the engine steps a schedule after the optimizer: -1 before the first step."""
     return min(max(iteration, 0) / _WARMUP, 1.0)
 
 
@@ -39,7 +39,7 @@ def _groups(model: Any, rates: tuple[float, ...]) -> list[dict[str, Any]]:
 
 
 def _trained(job: Job, kind: str, params: dict[str, Any], rates: tuple[float, ...], share: Any, resumed: int) -> None:
-    """resumed: the step before which a new engine goes on from a checkpoint; 0 for none."""
+    """resumed: the step before which a new engine resumes from a checkpoint; 0 for none."""
     config: Any = {"scheduler": {"type": kind, "params": params}}
 
     def start() -> Any:
@@ -58,23 +58,23 @@ def _trained(job: Job, kind: str, params: dict[str, Any], rates: tuple[float, ..
         job.train(engine, step)
 
 
-@scenario("two groups of one rate warm up to it: no warmup_max_lr", pinned=[{"stage": "2"}], **_FITS)
+@scenario("two groups with the same rate warm up to it: no warmup_max_lr", pinned=[{"stage": "2"}], **_FITS)
 def warmup_to_one_rate(job: Job) -> None:
     _trained(job, "WarmupLR", _LINEAR, (0.05, 0.05), _linear, 0)
 
 
-@scenario("each of two groups warms up to a rate that the config names, and goes on from a checkpoint", **_FITS)
+@scenario("each of two groups warms up to a rate from the config, and resumes from a checkpoint", **_FITS)
 def warmup_to_rates_named(job: Job) -> None:
     _trained(job, "WarmupLR", {"warmup_max_lr": list(_OWN), **_LINEAR}, _OWN, _linear, 3)
 
 
-@scenario("a linear warm-up to a rate that the config names, then a linear decay, of two groups", **_FITS)
+@scenario("a linear warm-up to a rate from the config, then a linear decay, with two groups", **_FITS)
 def warmup_and_decay(job: Job) -> None:
     params = {"total_num_steps": _TOTAL, "warmup_max_lr": list(_OWN), **_LINEAR}
     _trained(job, "WarmupDecayLR", params, _OWN, _decaying, 4)
 
 
-@scenario("a warm-up and a cosine of one group", pinned=[{"stage": "1"}], **_FITS)
+@scenario("a warm-up and a cosine with one group", pinned=[{"stage": "1"}], **_FITS)
 def cosine_of_one_group(job: Job) -> None:
     config: Any = {"scheduler": {"type": "WarmupCosineLR", "params": _COSINE}}
     engine = job.engine(job.MLP(), **config)
@@ -86,7 +86,7 @@ def cosine_of_one_group(job: Job) -> None:
 
 
 @scenario(
-    "a warm-up and a cosine of two groups go on from a checkpoint of the first step",
+    "a warm-up and a cosine with two groups resume from a checkpoint of the first step",
     pinned=[{"stage": "2"}],
     **_FITS,
 )
@@ -94,13 +94,13 @@ def cosine_resumed_at_once(job: Job) -> None:
     _trained(job, "WarmupCosineLR", _COSINE, _OWN, _cosine, 1)
 
 
-@scenario("a warm-up and a cosine of two groups go on from a checkpoint", pinned=[{"stage": "3"}], **_FITS)
+@scenario("a warm-up and a cosine with two groups resume from a checkpoint", pinned=[{"stage": "3"}], **_FITS)
 def cosine_resumed(job: Job) -> None:
     _trained(job, "WarmupCosineLR", _COSINE, _OWN, _cosine, 4)
 
 
 @scenario(
-    "the script steps DeepSpeed's cosine itself, sees its rates, and goes on from its state",
+    "the script steps DeepSpeed's cosine itself, reads its rates, and resumes from its state",
     pinned=[{"stage": "1"}],
     **_FITS,
 )
@@ -111,7 +111,7 @@ def cosine_by_hand(job: Job) -> None:
 
     def schedule() -> Any:
         made = importlib.import_module("deepspeed.runtime.lr_schedules").WarmupCosineLR(optimizer, **_COSINE)
-        made.org_lrs = [own]  # it takes the rate that it finds for the full one
+        made.org_lrs = [own]  # it uses the rate that it finds as the full one
         return made
 
     made = None if job.plain else schedule()
@@ -129,7 +129,7 @@ def cosine_by_hand(job: Job) -> None:
         job.note(f"step {step}: next rate", made.get_last_lr()[0] if made else own * _cosine(step))
 
 
-@scenario("the script begins DeepSpeed's cosine in the middle", stage="0", pinned=[{"stage": "0"}], **_FITS)
+@scenario("the script starts DeepSpeed's cosine in the middle", stage="0", pinned=[{"stage": "0"}], **_FITS)
 def cosine_begun_in_the_middle(job: Job) -> None:
     engine = job.engine(job.MLP())
     own = engine.optimizer.param_groups[0]["lr"]

@@ -1,4 +1,4 @@
-"""Backward passes that are no training, and are discarded as such: a warm-up, or the first pass of a step."""
+"""Backward passes that are discarded and not trained on: a warm-up, or the first pass of a step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _by_hand(engine: Any) -> None:
 
 
 def _warm_up(job: Job, discard: Callable[[Any], None]) -> None:
-    """Before the first step, and before one that comes later, as after a resize of the batches."""
+    """Before the first step, and before a later one, as after a change of batch size."""
     engine = job.engine(job.MLP())
     for step in range(3):
         if step != 1:
@@ -43,7 +43,7 @@ def _warm_up(job: Job, discard: Callable[[Any], None]) -> None:
 
 
 def _first_pass(job: Job, discard: Callable[[Any], None]) -> None:
-    """Each step has two passes, as SAM's; the first is not at the boundary."""
+    """Each step has two passes, as in SAM; the first is not at the boundary."""
     engine = job.engine(job.MLP())
     for step in range(3):
         engine.set_gradient_accumulation_boundary(False)
@@ -53,12 +53,12 @@ def _first_pass(job: Job, discard: Callable[[Any], None]) -> None:
         job.train(engine, step)
 
 
-@scenario("a warm-up pass is discarded by engine.zero_grad()", pinned=_OFFLOAD, stage="012", **_ONE)
+@scenario("a warm-up pass is discarded with engine.zero_grad()", pinned=_OFFLOAD, stage="012", **_ONE)
 def warm_up_by_engine(job: Job) -> None:
     _warm_up(job, _by_engine)
 
 
-@scenario("a warm-up pass is discarded by module.zero_grad()", pinned=_OFFLOAD, stage="012", **_ONE)
+@scenario("a warm-up pass is discarded with module.zero_grad()", pinned=_OFFLOAD, stage="012", **_ONE)
 def warm_up_by_module(job: Job) -> None:
     _warm_up(job, _by_module)
 
@@ -68,19 +68,19 @@ def warm_up_by_hand(job: Job) -> None:
     _warm_up(job, _by_hand)
 
 
-@scenario("the first of two passes, not at the boundary, is discarded by engine.zero_grad()", stage="1", **_ONE)
+@scenario("the first of two passes, not at the boundary, is discarded with engine.zero_grad()", stage="1", **_ONE)
 def first_pass_by_engine(job: Job) -> None:
     _first_pass(job, _by_engine)
 
 
-@scenario("the first of two passes, not at the boundary, is discarded by module.zero_grad()", stage="1", **_ONE)
+@scenario("the first of two passes, not at the boundary, is discarded with module.zero_grad()", stage="1", **_ONE)
 def first_pass_by_module(job: Job) -> None:
     _first_pass(job, _by_module)
 
 
-# with ZeRO-2 DeepSpeed keeps what it has reduced, but for releases before 0.19.0 with offload, by a fault
+# with ZeRO-2 DeepSpeed keeps what it has reduced, except before 0.19.0 with offload, by a bug
 @scenario(
-    "ZeRO-2: the first of two passes, not at the boundary, is discarded by the optimizer's zero_grad()",
+    "ZeRO-2: the first of two passes, not at the boundary, is discarded with the optimizer's zero_grad()",
     pinned=_TWO, reference=False, stage="2", **_ONE,
 )  # fmt: skip
 def first_pass_zero2_by_optimizer(job: Job) -> None:
@@ -88,7 +88,7 @@ def first_pass_zero2_by_optimizer(job: Job) -> None:
 
 
 @scenario(
-    "ZeRO-2: the first of two passes, not at the boundary, is discarded by module.zero_grad()",
+    "ZeRO-2: the first of two passes, not at the boundary, is discarded with module.zero_grad()",
     pinned=_TWO, reference=False, stage="2", **_ONE,
 )  # fmt: skip
 def first_pass_zero2_by_module(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Parameters frozen for now, with what a script does beside it: checkpoints, optimizers of its own, late decisions."""
+"""Temporarily frozen parameters combined with checkpoints, custom optimizers and late freezing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _by_turns(job: Job, engine: Any, step: int) -> None:
     job.train(engine, step, lambda batch: job.loss(engine, batch, True))
 
 
-@scenario("two halves are trained by turns, and the job is resumed between two steps", pinned=_ONE_RANK)
+@scenario("two halves are trained alternately, and the job is resumed between two steps", pinned=_ONE_RANK)
 def by_turns_resumed(job: Job) -> None:
     engine = job.engine(job.Branches())
     for step in range(3):
@@ -34,12 +34,14 @@ def by_turns_resumed(job: Job) -> None:
         _by_turns(job, engine, step)
 
 
-@scenario("two halves are trained by turns by an optimizer that needs each gradient", stage="0", pinned=_ONE_RANK[:1])
+@scenario(
+    "two halves are trained alternately by an optimizer that needs every gradient", stage="0", pinned=_ONE_RANK[:1]
+)
 def by_turns_without_none(job: Job) -> None:
     torch = job.torch
 
     class Plain(torch.optim.SGD):  # type: ignore[misc,name-defined,unused-ignore]
-        """A step of SGD that knows no parameter without a gradient."""
+        """A step of SGD that requires a gradient for every parameter."""
 
         def step(self, closure: Any = None) -> None:
             with torch.no_grad():
@@ -54,7 +56,7 @@ def by_turns_without_none(job: Job) -> None:
 
 
 @scenario(
-    "frozen between the backward pass and the step, which is made all the same",
+    "frozen between the backward pass and the step, which still runs",
     stage="0",
     accumulation="1",
     pinned=_ONE_RANK,
@@ -71,7 +73,7 @@ def frozen_before_the_step(job: Job) -> None:
         job.train(engine, step, backward=backward)
 
 
-@scenario("frozen from the start, and written to by the script, then trained", stage="0", pinned=_ONE_RANK)
+@scenario("frozen from the start, written to by the script, then trained", stage="0", pinned=_ONE_RANK)
 def written_then_thawed(job: Job) -> None:
     model = job.MLP()
     model.blocks[0].requires_grad_(False)

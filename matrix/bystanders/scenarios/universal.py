@@ -1,4 +1,4 @@
-"""Universal checkpoints of models that are more than layers in a row, and one that is loaded within a round."""
+"""Universal checkpoints of models that are not plain stacks of layers, and one loaded within a round."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _WHOLE_FILES = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 
 
 def _go_on(job: Job, make: Callable[..., Any], train: Callable[[Any, int], None]) -> None:
-    """Two steps, two more by an engine that loads them.
+    """Two steps, then two more by an engine that loads their checkpoint.
 
-    make: of a seed and config, an engine. train: one optimizer step of an engine, with its number.
+    make: (seed, config) -> an engine. train: (engine, step) runs one optimizer step.
     """
     engine = make(0)
     for step in range(2):
@@ -36,7 +36,7 @@ def _go_on(job: Job, make: Callable[..., Any], train: Callable[[Any, int], None]
 
 
 @scenario(
-    "a universal checkpoint of a model whose head's weight is its embedding's, too",
+    "a universal checkpoint of a model whose head and embedding share a weight",
     pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "4"}],
     stage="123",
     optimizer=("AdamW", "client's AdamW"),
@@ -67,7 +67,7 @@ def universal_block_three_times(job: Job) -> None:
 
 
 @scenario(
-    "a universal checkpoint of experts",
+    "a universal checkpoint of an MoE model",
     pinned=[{"stage": "1", "optimizer": "AdamW"}],
     **{**experts._FITS, **_ONE_OR_TWO},
 )
@@ -99,9 +99,9 @@ def universal_pipeline(job: Job) -> None:
 
 
 @scenario(
-    "between two micro-batches an engine goes back to a universal checkpoint",
+    "an engine returns to a universal checkpoint between two micro-batches",
     pinned=[{"stage": "1", "optimizer": "AdamW", "accumulation": "2"}],
-    reference=False,  # DeepSpeed keeps the round's gradients over a load
+    reference=False,  # DeepSpeed keeps the round's gradients across a load
     stage="1",
     offload=("none",),
     precision=("fp32",),

@@ -1,4 +1,4 @@
-"""Parameters that not every step, micro-batch or rank uses, and odd ones: empty, scalar."""
+"""Parameters that are not used in every step, micro-batch or rank, and unusual ones: empty, scalar."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SEVERAL = ("2", "4")
 
 
 def _branches(job: Job, both: Callable[[int, int], bool]) -> None:
-    """both: of a step and a micro-batch."""
+    """both: (step, micro-batch) -> whether both branches are used."""
     engine = job.engine(job.Branches())
     for step in range(4):
         for micro, batch in enumerate(job.batches(step)):
@@ -35,33 +35,33 @@ def in_every_second_step(job: Job) -> None:
     _branches(job, lambda step, _: step % 2 == 0)
 
 
-@scenario("a branch is used in the third step for the first time")
+@scenario("a branch is first used in the third step")
 def from_the_third_step_on(job: Job) -> None:
     _branches(job, lambda step, _: step >= 2)
 
 
-@scenario("a branch is used in the first micro-batch only", pinned=_OVERLAP, accumulation="23")
+@scenario("a branch is used only in the first micro-batch", pinned=_OVERLAP, accumulation="23")
 def in_first_microbatch(job: Job) -> None:
     _branches(job, lambda _, micro: micro == 0)
 
 
-@scenario("a branch is used in the last micro-batch only", pinned=_OVERLAP[:2], accumulation="23")
+@scenario("a branch is used only in the last micro-batch", pinned=_OVERLAP[:2], accumulation="23")
 def in_last_microbatch(job: Job) -> None:
     _branches(job, lambda _, micro: micro + 1 == job.accumulation)
 
 
-@scenario("a branch is used by rank 0 only", stage="0", ranks=_SEVERAL)
+@scenario("a branch is used only by rank 0", stage="0", ranks=_SEVERAL)
 def by_one_rank(job: Job) -> None:
     _branches(job, lambda *_: job.rank == 0)
 
 
-@scenario("a branch is used by another rank in each step", stage="0", ranks=_SEVERAL)
+@scenario("a branch is used by a different rank in each step", stage="0", ranks=_SEVERAL)
 def by_ranks_in_turn(job: Job) -> None:
     _branches(job, lambda step, _: step % job.world_size == job.rank)
 
 
 @scenario(
-    "a branch is used by rank 0's first micro-batch only",
+    "a branch is used only by rank 0's first micro-batch",
     pinned=_OVERLAP,
     stage="01",
     ranks=_SEVERAL,
@@ -72,7 +72,7 @@ def by_one_rank_in_first_microbatch(job: Job) -> None:
 
 
 @scenario(
-    "a branch is used by rank 0's first and by the others' last micro-batch",
+    "a branch is used by rank 0's first and the other ranks' last micro-batch",
     stage="0",
     ranks=_SEVERAL,
     accumulation="23",
@@ -81,7 +81,7 @@ def by_ranks_in_other_microbatches(job: Job) -> None:
     _branches(job, lambda _, micro: micro == 0 if job.rank == 0 else micro + 1 == job.accumulation)
 
 
-@scenario("a branch that the rank does not need counts zero times, as scripts do for ZeRO-3", ranks=_SEVERAL)
+@scenario("a branch that the rank does not need is multiplied by zero, as scripts do for ZeRO-3", ranks=_SEVERAL)
 def times_zero(job: Job) -> None:
     model = job.model(
         lambda self, x, weight: self.first(x) + weight * self.second(x), first=job.MLP(), second=job.MLP()
@@ -107,12 +107,12 @@ def _layers_dropped(job: Job, drawn: Any) -> None:
         job.train(engine, step, lambda batch: job.loss(engine, batch, next(drawn)))
 
 
-@scenario("layers are dropped, on all ranks the same")
+@scenario("layers are dropped, the same on all ranks")
 def layers_dropped(job: Job) -> None:
     _layers_dropped(job, iter([3 * number % 8 for number in range(100)]))
 
 
-@scenario("layers are dropped, on each rank others", stage="0", ranks=_SEVERAL)
+@scenario("layers are dropped, different ones on each rank", stage="0", ranks=_SEVERAL)
 def layers_dropped_by_ranks(job: Job) -> None:
     _layers_dropped(job, iter([(3 * number + 5 * job.rank) % 8 for number in range(100)]))
 
@@ -126,7 +126,7 @@ def never(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("a layer that is never used is a group of its own")
+@scenario("a layer that is never used is a separate group")
 def unused_group(job: Job) -> None:
     nn = job.torch.nn
     inner, spare = job.MLP(), nn.Linear(16, 16)
@@ -143,22 +143,22 @@ def _with_parameter(job: Job, value: Any, forward: Any) -> None:
         job.train(engine, step)
 
 
-@scenario("a parameter of no elements is used", pinned=[{"stage": each, "precision": "fp16"} for each in "12"])
+@scenario("a parameter without elements is used", pinned=[{"stage": each, "precision": "fp16"} for each in "12"])
 def empty_and_used(job: Job) -> None:
     _with_parameter(job, job.torch.zeros(0, 16), lambda self, x: self.inner(x) + (x @ self.extra.t()).sum())
 
 
-@scenario("a parameter of no elements is not used", pinned=[{"stage": each, "precision": "fp16"} for each in "12"])
+@scenario("a parameter without elements is not used", pinned=[{"stage": each, "precision": "fp16"} for each in "12"])
 def empty_and_unused(job: Job) -> None:
     _with_parameter(job, job.torch.zeros(0), lambda self, x: self.inner(x))
 
 
-@scenario("a parameter is a scalar, as a temperature")
+@scenario("a parameter is a scalar, such as a temperature")
 def scalar(job: Job) -> None:
     _with_parameter(job, job.torch.tensor(0.5), lambda self, x: self.inner(x) * self.extra)
 
 
-@scenario("a scalar parameter is not used in every second step")
+@scenario("a scalar parameter is used only in every second step")
 def scalar_sometimes(job: Job) -> None:
     count = iter(range(1000))
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 
-@scenario("four steps, nothing else")
+@scenario("four plain steps")
 def usual(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):

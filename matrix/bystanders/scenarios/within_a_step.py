@@ -1,4 +1,4 @@
-"""Jobs by which patches were attacked: parameters frozen within a step, gradients that a script writes to."""
+"""Jobs written to break patches: parameters frozen within a step, gradients modified by the script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FP32_SUMS = [
 
 
 @scenario(
-    "a block is frozen in each step's first micro-batch, another in its last, a third in every second step",
+    "one block is frozen in each step's first micro-batch, another in its last, a third in every second step",
     accumulation=_SEVERAL,
     stage="3",
     offload=("optimizer", "optimizer, param"),
@@ -51,7 +51,7 @@ def _written_to(job: Job, write: Callable[[Any], None]) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("gradients are clipped by torch before the step", stage="0", precision=("fp32", "bf16"), pinned=_FP32_SUMS)
+@scenario("gradients are clipped with torch before the step", stage="0", precision=("fp32", "bf16"), pinned=_FP32_SUMS)
 def clipped_by_torch(job: Job) -> None:
     def clip(engine: Any) -> None:
         if not engine.is_gradient_accumulation_boundary():
@@ -74,7 +74,7 @@ def rows_masked(job: Job) -> None:
     _written_to(job, mask)
 
 
-@scenario("a bad batch is discarded by module.zero_grad(set_to_none=False)", stage="0", pinned=_FP32_SUMS[:1])
+@scenario("a bad batch is discarded with module.zero_grad(set_to_none=False)", stage="0", pinned=_FP32_SUMS[:1])
 def discarded_in_place(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):
@@ -84,7 +84,7 @@ def discarded_in_place(job: Job) -> None:
 
 
 @scenario(
-    "a penalty of degree one on the gradient by the inputs, where DeepSpeed divides that and not the penalty",
+    "a gradient penalty (degree one) on the inputs, where DeepSpeed divides the gradient and not the penalty",
     stage="1",
     precision=("bf16, fp32 accumulation",),  # elsewhere a differentiated output ends ZeRO's backward pass early
     accumulation=_SEVERAL,
@@ -97,7 +97,7 @@ def gradient_norm_penalty(job: Job) -> None:
         for inputs, targets in job.batches(step):
             output = engine(inputs.requires_grad_()).float()
             (gradient,) = torch.autograd.grad(output.sum(), inputs, create_graph=True)
-            loss = torch.nn.functional.mse_loss(output, targets)  # not noted: it holds the divided gradient
+            loss = torch.nn.functional.mse_loss(output, targets)  # not noted: it includes the divided gradient
             engine.backward(loss + gradient.float().norm(dim=1).mean())
             engine.step()
         job.look(engine, f"step {step}")

@@ -1,4 +1,4 @@
-"""Run once for a release: compiles the operators that tests load, so that no test's time goes into that."""
+"""Runs once per release: compiles the operators that tests load, so that it takes no test's time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def load() -> None:
     for name in _BUILDERS:
         try:
             accelerator.create_op_builder(name).load(verbose=False)
-        except Exception as error:  # not all releases have all of them for the CPU
+        except Exception as error:  # some releases lack some of them for the CPU
             print(f"{name}: {error}")
 
 

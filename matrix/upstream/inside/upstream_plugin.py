@@ -1,7 +1,7 @@
-"""A plug-in for pytest, beside DeepSpeed's tests: says what becomes of each as it happens, a line of JSON at a time.
+"""A pytest plugin for DeepSpeed's tests: reports each event as a line of JSON.
 
-UPSTREAM_PIPE is the file descriptor for that, UPSTREAM_TESTS a file with the ids to run; without it they are collected
-only. The ranks of a test are forked from a process that has torch and DeepSpeed already.
+UPSTREAM_PIPE is the file descriptor to write to, UPSTREAM_TESTS a file with the ids to run; without it tests are only
+collected. The ranks of a test are forked from a process that has imported torch and DeepSpeed.
 """
 
 from __future__ import annotations
@@ -18,48 +18,47 @@ from typing import Any
 
 import pytest
 
-# the second and third are imported with the first optimizer otherwise, in each rank
+# otherwise each rank imports the second and third with its first optimizer
 _PRELOADED = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "deepspeed", "upstream_rank")
 _ORDER = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
 _LENGTH = 160
 _now: dict[str, tuple[str, str]] = {}
 
 
-def _say(**event: Any) -> None:
+def _report(**event: Any) -> None:
     os.write(int(os.environ["UPSTREAM_PIPE"]), json.dumps(event).encode() + b"\n")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     multiprocessing.set_forkserver_preload(list(_PRELOADED))
-    # before DeepSpeed's conftest.py, which would look for it in the directory above the tests
+    # before DeepSpeed's conftest.py, which would import it from the directory above the tests
     importlib.import_module("deepspeed")
     versions = {}
     for name in ("deepspeed", "torch", "numpy", "pytest"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    _say(versions=versions)
+    _report(versions=versions)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     path = os.environ.get("UPSTREAM_TESTS")
     if path is None:
-        _say(collected=[each.nodeid for each in items])
+        _report(collected=[each.nodeid for each in items])
         return
-    asked = set(Path(path).read_text(encoding="utf-8").splitlines())
-    left_out = [each for each in items if each.nodeid not in asked]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [each for each in items if each.nodeid in asked]
+    wanted = set(Path(path).read_text(encoding="utf-8").splitlines())
+    config.hook.pytest_deselected(items=[each for each in items if each.nodeid not in wanted])
+    items[:] = [each for each in items if each.nodeid in wanted]
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.failed or (report.skipped and "::" not in report.nodeid):
-        _say(uncollected=report.nodeid, detail=_detail(report))
+        _report(uncollected=report.nodeid, detail=_detail(report))
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
     _now[nodeid] = ("passed", "")
-    _say(start=nodeid)
+    _report(start=nodeid)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -74,17 +73,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
     outcome, detail = _now.pop(nodeid)
-    _say(end=nodeid, outcome=outcome, detail=detail)
+    _report(end=nodeid, outcome=outcome, detail=detail)
 
 
 def _detail(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """The exception in one line, without what is source text or differs from machine to machine."""
-    told = report.longrepr
-    if isinstance(told, tuple):
-        message = str(told[2]).removeprefix("Skipped: ")
+    """The exception in one line, without source text and parts that depend on the machine."""
+    error = report.longrepr
+    if isinstance(error, tuple):
+        message = str(error[2]).removeprefix("Skipped: ")
     else:
-        crash = getattr(told, "reprcrash", None)
-        lines = str(told).strip().splitlines() or [""]
+        crash = getattr(error, "reprcrash", None)
+        lines = str(error).strip().splitlines() or [""]
         message = crash.message if crash is not None else lines[-1].removeprefix("E").strip()
     if re.match(r"(\w+\.)*AssertionError|assert\b", message):
         return "AssertionError"

@@ -1,4 +1,4 @@
-"""Imported once in the process that ranks are forked from: what tests expect of a device, for CPUs; the operators."""
+"""Imported once in the process from which ranks are forked: makes CPUs behave as tests expect; loads the operators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def _accept_devices() -> None:
-    """On the CPU DistributedDataParallel refuses to be given a device, as tests do."""
+    """Let DistributedDataParallel accept a device on the CPU, which tests pass."""
     parallel = importlib.import_module("torch.nn.parallel").DistributedDataParallel
     initialize = parallel.__init__
 
@@ -18,13 +18,13 @@ def _accept_devices() -> None:
 
 
 def _name_device() -> None:
-    """Tests put tensors on the current device, which is the rank's number, as a string, on the CPU."""
+    """Return "cpu" as the current device, where tests place tensors; on the CPU it is the rank's number as a string."""
     accelerator = importlib.import_module("deepspeed.accelerator").get_accelerator()
     type(accelerator).current_device = lambda self: "cpu"
 
 
 def _gather_scalars() -> None:
-    """gloo gathers no tensors without dimensions, as a helper of the tests has them."""
+    """Let gloo gather zero-dimensional tensors, which a helper of the tests uses."""
     distributed: Any = importlib.import_module("torch.distributed")
     gather = distributed.all_gather_into_tensor
 
@@ -39,5 +39,5 @@ def _gather_scalars() -> None:
 _accept_devices()
 _name_device()
 _gather_scalars()
-# else each rank looks at the processor and the sources
+# otherwise each rank inspects the processor and the sources
 importlib.import_module("upstream_operators").load()

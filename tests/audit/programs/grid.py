@@ -9,17 +9,18 @@ from pathlib import Path
 
 from dsfix.audit import rank
 from dsfix.audit.plan import Plan
+from dsfix.audit.seen import Seen
 from dsfix.lab.session import Lab
 
 with Lab("cuda") as lab:
     assert lab.deepspeed
-    from dsfix.audit.assemble import judge
+    from dsfix.audit.assemble import verdict_of
 
     rank.provide_kernels(lab)
     verdicts = {}
     for label, text in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")).items():
-        plan, seen = Plan.load(text), rank.Seen()
+        plan, seen = Plan.load(text), Seen()
         rank.train(plan, lab, seen)
         rank.describe(lab, seen)
-        verdicts[label] = dataclasses.asdict(judge(plan, [seen]))
+        verdicts[label] = dataclasses.asdict(verdict_of(plan, [seen]))
 Path(sys.argv[2]).write_text(json.dumps(verdicts), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A model that accelerate has dispatched, in DistributedDataParallel, on two ranks; writes what became of it."""
+"""A model dispatched by accelerate, in DistributedDataParallel on two ranks; writes the results."""
 
 import dsfix  # noqa: F401 isort: skip
 import inspect
@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from dsfix.lab.models import MLP  # noqa: E402
 
-if lab.emulated:  # a build of torch without CUDA lacks the timer of its statistics
+if lab.emulated:  # the CPU build of torch lacks the timer for these statistics
     torch.distributed.Logger.set_runtime_stats_and_log = lambda self: None
 
 STEPS = 2
@@ -30,7 +30,7 @@ out, tested = Path(sys.argv[1]), sys.argv[2]
 said = []
 
 
-class Listens(logging.Handler):
+class Listener(logging.Handler):
     def emit(self, record):
         said.append(record.getMessage())
 
@@ -45,17 +45,17 @@ class Unwatched(DistributedDataParallel):
         DistributedDataParallel.__init__.__wrapped__(self, model, **options)
 
 
-logging.getLogger("dsfix").addHandler(Listens())
+logging.getLogger("dsfix").addHandler(Listener())
 
 
 def over(*devices, **others):
-    """A model whose blocks lie on these devices in turn, the head on the last; `others` are other places of parts."""
+    """A model with its blocks spread over these devices, the head on the last; `others` place other parts."""
     places = {f"blocks.{k}": devices[k * len(devices) // BLOCKS] for k in range(BLOCKS)}
     return dispatch_model(MLP(depth=BLOCKS), {**places, "head": devices[-1], **others})
 
 
 def train(model, kind=DistributedDataParallel, **options):
-    """Losses and parameters; the optimizer is made before."""
+    """Losses and parameters; the optimizer is created before DDP."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ddp = kind(model, **options)
     losses = []
@@ -79,8 +79,8 @@ def outcome(model, expected=None, **options):
     return {"equal": seen == expected, "devices": devices, "said": list(said)}
 
 
-def as_it_was():
-    """What others see of the class."""
+def class_properties():
+    """What other code sees of the class."""
     return {
         "pickled": pickle.loads(pickle.dumps(DistributedDataParallel)) is DistributedDataParallel,
         "first": list(inspect.signature(DistributedDataParallel).parameters)[:2],
@@ -90,7 +90,7 @@ def as_it_was():
 
 def cases(tested):
     own = [rank]
-    yield "the class", as_it_was()
+    yield "the class", class_properties()
     expected = train(MLP(depth=BLOCKS).to(lab.device), device_ids=own)
     yield "device_ids", outcome(over(0, 1), expected, device_ids=own)
     yield "subclass", outcome(over(0, 1), expected, kind=Derived, device_ids=[torch.device("cuda", rank)])
@@ -109,4 +109,4 @@ def cases(tested):
 found = dict(cases(tested))
 Path(out, f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
 lab.close()
-os._exit(0)  # at times the threads of a training that died abort the interpreter's end
+os._exit(0)  # threads of a failed training sometimes abort the interpreter's shutdown

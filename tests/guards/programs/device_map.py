@@ -1,4 +1,4 @@
-"""A tiny Llama, loaded by transformers with and without device_map, in DeepSpeed engines; writes what became of it."""
+"""A tiny Llama, loaded by transformers with and without device_map, in DeepSpeed engines; writes the results."""
 
 import dsfix  # noqa: F401 isort: skip
 import json
@@ -25,12 +25,12 @@ out, tested = Path(sys.argv[1]), sys.argv[2]
 said = []
 
 
-class Listens(logging.Handler):
+class Listener(logging.Handler):
     def emit(self, record):
         said.append(record.getMessage())
 
 
-logging.getLogger("dsfix").addHandler(Listens())
+logging.getLogger("dsfix").addHandler(Listener())
 
 
 def save(tied):
@@ -49,7 +49,7 @@ def save(tied):
 
 
 def eight(device=int):
-    """The embedding on the first device, a block on each, the head on the last."""
+    """A map with the embedding on the first device, a block on each, the head on the last."""
     names = {"model.embed_tokens": 0, "model.rotary_emb": 0, "model.norm": 7, "lm_head": 7}
     return {name: device(k) for name, k in {**names, **{f"model.layers.{k}": k for k in range(LAYERS)}}.items()}
 
@@ -70,20 +70,20 @@ def without_hooks(model):
 
 
 def hooked(model, name):
-    """With another hook of accelerate on one module, beside the one that is there."""
+    """Adds another accelerate hook to one module."""
     add_hook_to_module(model.get_submodule(name), ModelHook(), append=True)
     return model
 
 
-def plain(model):
-    """Whether nothing on the model tells it from one that was loaded without device_map, or its devices."""
-    left = {"_hf_hook", "_old_forward", "hf_device_map", "forward", "to", "cuda"}
-    found = {name for module in model.modules() for name in left & vars(module).keys()}
+def traces(model):
+    """The traces of device_map on a model, and the devices of its parameters."""
+    known = {"_hf_hook", "_old_forward", "hf_device_map", "forward", "to", "cuda"}
+    found = {name for module in model.modules() for name in known & vars(module).keys()}
     return sorted(found | {str(parameter.device) for parameter in model.parameters()})
 
 
 def train(model, stage=2):
-    """Losses and parameters, bit by bit; the optimizer is the caller's, made before the engine."""
+    """Losses and parameters, exactly; the client optimizer is created before the engine."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     engine = lab.initialize(
         model.train(),
@@ -91,7 +91,7 @@ def train(model, stage=2):
         optimizer=torch.optim.SGD(trained, lr=0.1),
         model_parameters=trained,
     )
-    left = plain(model)
+    left = traces(model)
     losses = []
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(10 * lab.rank + step)
@@ -106,7 +106,7 @@ def train(model, stage=2):
 
 
 def fit(model):
-    """Losses and parameters of transformers' Trainer; it looks for the map itself, unless it is told not to."""
+    """Losses and parameters of transformers' Trainer, which has its own device_map check unless that is disabled."""
     arguments = TrainingArguments(
         output_dir=str(out),
         max_steps=STEPS,
@@ -138,11 +138,11 @@ def fit(model):
         unset_hf_deepspeed_config()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     parameters = {name: value.tolist() for name, value in lab.parameters(trainer.model_wrapped).items()}
-    return {"losses": losses, "parameters": parameters}, plain(model)
+    return {"losses": losses, "parameters": parameters}, traces(model)
 
 
 def outcome(make, expected=None, work=train, **options):
-    """The error, or whether training was as expected; and what dsfix said."""
+    """The error, or whether training was as expected; and what dsfix logged."""
     said.clear()
     try:
         seen, left = work(make(), **options)
@@ -152,7 +152,7 @@ def outcome(make, expected=None, work=train, **options):
 
 
 def cases(tested):
-    """(name, outcome), one after the other; an engine that has failed is not to be used any more."""
+    """(name, outcome) one by one; a failed engine must not be used again."""
     expected = train(load())[0]
     if lab.world_size > 1:
         yield from cases_of_ranks(tested, expected)
@@ -174,7 +174,7 @@ def cases(tested):
         yield "all on the CPU", outcome(lambda: load({"": "cpu"}), expected)
         yield "trainer", outcome(lambda: load(eight()), work=fit)
         os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
-        yield "trainer that does not look", outcome(lambda: load(eight()), work=fit)
+        yield "trainer without a check", outcome(lambda: load(eight()), work=fit)
         yield "map without hooks", outcome(lambda: without_hooks(load(eight())), expected)
     elif tested == "off":
         yield "eight devices", outcome(lambda: load(eight()))
@@ -191,7 +191,7 @@ def cases(tested):
         os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
         yield "trainer", outcome(lambda: load(eight()), fit(load())[0], work=fit)
         yield "another hook", outcome(lambda: hooked(load(eight()), "model.layers.3"))
-        # a module without weights has no hook of device_map's
+        # device_map gives a module without weights no hook
         yield "a hook elsewhere", outcome(lambda: hooked(load(eight()), "model.layers.3.mlp.act_fn"), expected)
         yield "nothing to repair", outcome(load, expected)
 
@@ -200,7 +200,7 @@ def cases_of_ranks(tested, expected):
     if tested == "error":
         other = 1 - lab.rank
         yield "hooks of another rank's device", outcome(lambda: dispatch_model(load(), {"": other}, force_hooks=True))
-        # as transformers leaves a model on up to 4.57: a map, and no hooks
+        # as transformers through 4.57 leaves a model: a map without hooks
         yield "another rank's device", outcome(lambda: dispatch_model(load(), {"": 0}), expected)
         yield "own device", outcome(lambda: dispatch_model(load(), {"": lab.rank}, force_hooks=True), expected)
     else:
@@ -213,4 +213,4 @@ torch.distributed.barrier()
 found = dict(cases(tested))
 Path(out, f"{lab.rank}.json").write_text(json.dumps(found), encoding="utf-8")
 lab.close()
-os._exit(0)  # at times the threads of a training that died abort the interpreter's end
+os._exit(0)  # threads of a failed training sometimes abort the interpreter's shutdown

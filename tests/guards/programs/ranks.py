@@ -1,8 +1,8 @@
-"""Ranks of one job, forked from this process after torch; writes what deepspeed.initialize said to each.
+"""Ranks of one job, forked from this process after torch; writes the result of deepspeed.initialize on each.
 
-Arguments: the result, what each rank is (alike, skip=ID, other, without; comma-separated), and the time limit of the
-process group in seconds, 0 for DeepSpeed's own. OTHER_DSFIX names the directory of another dsfix. What is written of a
-rank without dsfix is null where it had not ended with the others.
+Arguments: the output file, the kind of each rank (alike, skip=ID, other, without; comma-separated), and the time limit
+of the process group in seconds, 0 for DeepSpeed's default. OTHER_DSFIX is the directory of another dsfix. The result of
+a rank without dsfix is null if it did not end with the others.
 """
 
 import json
@@ -20,7 +20,7 @@ out, kinds, limit = Path(sys.argv[1]), sys.argv[2].split(","), float(sys.argv[3]
 
 
 def prepare(kind):
-    """What a rank of this kind imports."""
+    """Imports what a rank of this kind imports."""
     if kind.startswith("skip="):
         os.environ["DSFIX_SKIP"] = kind[5:]
     if kind == "other":
@@ -39,11 +39,11 @@ def rank(number, kind, port):
 
     accelerator = deepspeed.accelerator.get_accelerator()
     accelerator._communication_backend_name = "gloo"
-    # its collectives in shared memory, which it would compile
+    # it would compile its shared-memory collectives
     accelerator.create_op_builder = lambda name, create=accelerator.create_op_builder: (
         None if name in ("ShareMemCommBuilder", "CCLCommBuilder") else create(name)
     )
-    said = {"error": "", "trained": False}
+    result = {"error": "", "trained": False}
     try:
         if limit:
             deepspeed.init_distributed("gloo", timeout=timedelta(seconds=limit))
@@ -52,12 +52,12 @@ def rank(number, kind, port):
         engine = deepspeed.initialize(model=model, config=config, model_parameters=model.parameters())[0]
         engine.backward(engine(torch.ones(1, 2)).sum())
         engine.step()
-        said["trained"] = True
+        result["trained"] = True
     except Exception as error:
-        said["error"] = f"{type(error).__name__}: {error}"
+        result["error"] = f"{type(error).__name__}: {error}"
         if type(error).__name__ != "RankError":
             traceback.print_exc()
-    out.with_suffix(f".{number}").write_text(json.dumps(said))
+    out.with_suffix(f".{number}").write_text(json.dumps(result))
 
 
 with socket.socket() as free:
@@ -67,7 +67,7 @@ os.environ["LOCAL_SIZE"] = str(len(kinds))
 children = {}
 for number in sorted(range(len(kinds)), key=lambda number: kinds[number] == "alike"):
     if kinds[number] == "alike":
-        prepare("alike")  # once for all of them
+        prepare("alike")  # once for all of these
     child = os.fork()
     if not child:
         try:
@@ -78,7 +78,7 @@ for number in sorted(range(len(kinds)), key=lambda number: kinds[number] == "ali
     children[child] = kinds[number]
 while set(children.values()) - {"without"}:
     children.pop(os.wait()[0])
-for child in children:  # one without dsfix may wait for the others as long as DeepSpeed lets it
+for child in children:  # a rank without dsfix may wait for the others until DeepSpeed's timeout
     os.kill(child, signal.SIGKILL)
 seen = [out.with_suffix(f".{number}") for number in range(len(kinds))]
 out.write_text(json.dumps([json.loads(each.read_text()) if each.exists() else None for each in seen]))

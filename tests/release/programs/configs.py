@@ -1,4 +1,4 @@
-"""What the installed DeepSpeed does with each config: DeepSpeedConfig, or the engine on one CPU rank."""
+"""Runs each config on the installed DeepSpeed: DeepSpeedConfig, or the engine on one CPU rank."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from deepspeed.runtime.config import DeepSpeedConfig
 
 
 def read(config, world_size):
-    """The attributes that the tests ask for."""
+    """Returns the attributes that the tests check."""
     kept = comm.get_world_size, comm.get_rank
     comm.get_world_size, comm.get_rank = (lambda *_: world_size), (lambda *_: 0)
     try:
@@ -31,8 +31,8 @@ def read(config, world_size):
 
 
 def train(config, client):
-    """One step of a linear layer."""
-    # the kernels for CPU ranks on one machine are compiled for a minute, and one rank has nobody to talk to
+    """Trains a linear layer for one step."""
+    # compiling the shared-memory kernels takes a minute, and a single rank does not communicate
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
     model = torch.nn.Linear(4, 4)
     given = {"model_parameters": model.parameters()}

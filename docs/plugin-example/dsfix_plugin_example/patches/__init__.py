@@ -1,1 +1,1 @@
-"""Each module is a patch; its name is the second part of its id."""
+"""Each module is a patch; its name is the second part of the patch id."""

@@ -1,11 +1,9 @@
-"""`engine.get_batch_info()` returns three methods in place of three numbers.
+"""`engine.get_batch_info()` returns three methods instead of three numbers.
 
-Why: the docstring promises the batch size, the micro-batch size and the number of accumulation steps. What comes back
-    are the engine's methods of those names, without having been called: `batch // world_size` is a TypeError, and a
-    comparison with a number is silently False.
+Why: the docstring promises the batch size, the micro-batch size and the number of accumulation steps. The engine
+    returns its methods of those names without calling them: `batch // world_size` is a TypeError, and a comparison
+    with a number is silently False. Not reported upstream; the line is the same in all releases from 0.12.0 to 0.19.8.
 How: calls them.
-Upstream: not reported; the line is the same in all releases from 0.12.0 to 0.19.8.
-Retire: when https://github.com/deepspeedai/DeepSpeed has a release that calls them.
 """
 
 from __future__ import annotations
@@ -30,25 +28,22 @@ PATCH = Patch(
         )
     ),
     symptom="",
-    upstream=(),
+    upstream={},
     fixed_in=None,
     device="cpu",
 )
 
 
 def reproduce(lab: Lab) -> str:
-    assert lab.torch
-    from dsfix.lab.models import MLP
-
-    model = MLP()
+    model = lab.models.MLP()
     config = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 3,
         "optimizer": {"type": "Adam", "params": {"lr": 0.01}},
     }
     engine = lab.initialize(model, config, model_parameters=model.parameters())
-    told = engine.get_batch_info()
-    if all(callable(each) for each in told):
-        raise BugPresent(f"get_batch_info() returns the methods {', '.join(each.__name__ for each in told)}")
-    assert told == (6, 2, 3), f"get_batch_info() returns {told}"
-    return f"get_batch_info() returns {told}"
+    returned = engine.get_batch_info()
+    if all(callable(each) for each in returned):
+        raise BugPresent(f"get_batch_info() returns the methods {', '.join(each.__name__ for each in returned)}")
+    assert returned == (6, 2, 3), f"get_batch_info() returns {returned}"
+    return f"get_batch_info() returns {returned}"

@@ -76,9 +76,9 @@ c10::IValue map_tensors(const c10::IValue& v, F&& f) {
   return v;
 }
 
-// The aliases of one call: equal storages stay equal, an argument that comes back comes back as itself.
+// The aliases of one call: equal storages stay equal, and a returned argument is returned as itself.
 struct Aliases {
-  std::vector<std::pair<at::Tensor, at::Tensor>> arguments; // on the device, its CPU alias
+  std::vector<std::pair<at::Tensor, at::Tensor>> arguments; // device tensor, its CPU alias
   std::unordered_map<c10::StorageImpl*, c10::Storage> device_of, cpu_of;
   std::optional<c10::Device> device; // that of the first device tensor
 
@@ -107,7 +107,7 @@ struct Aliases {
     return with_storage(t, found->second, KEY);
   }
 
-  // An operator may have resized or re-seated an argument (out=, resize_, set_): the original follows.
+  // An operator may resize an argument or replace its storage (out=, resize_, set_): update the original.
   void carry_back() {
     for (auto& [original, alias] : arguments) {
       const auto &from = alias.storage(), &to = original.storage();

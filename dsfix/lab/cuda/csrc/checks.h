@@ -1,8 +1,8 @@
-// Which devices an operator accepts, as a build for CUDA decides it.
+// Which devices an operator accepts in a CUDA build.
 //
-// device_rules.inc is made when this is built, from the operator list that torch ships: operators that it does not name
-// have all their tensors on one device (Strict); for those that check in TensorIterator, one 0-dim CPU input may join
-// tensors of a device (Iterator); a _foreach_ operator runs tensor by tensor where devices differ (Foreach).
+// device_rules.inc is generated at build time from the operator list that torch ships. Operators that it does not name
+// require all their tensors on one device (Strict); those that check in TensorIterator also accept one 0-dim CPU input
+// (Iterator); a _foreach_ operator runs tensor by tensor if devices differ (Foreach).
 #pragma once
 
 #include "alias.h"
@@ -24,7 +24,7 @@ inline Rule find_rule(const c10::FunctionSchema& schema) {
   static const std::unordered_set<std::string> index = {
       "aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"};
   if (index.count(schema.name())) return Rule::Index;
-  if (schema.name().rfind("aten::", 0) != 0) return Rule::None; // its own kernel would decide
+  if (schema.name().rfind("aten::", 0) != 0) return Rule::None; // its own kernel decides
   auto name = schema.name().substr(6) + (schema.overload_name().empty() ? "" : "." + schema.overload_name());
   auto found = RULES.find(name);
   return found == RULES.end() ? Rule::Strict : found->second;
@@ -102,7 +102,7 @@ inline void check_index_devices(const std::vector<Operand>& all) {
         "indices should be either on cpu or on the same device as the indexed tensor (", self, ")");
 }
 
-// Raises what the same call raises on a GPU where the tensors are on devices that may not meet.
+// Raises the error of a GPU if the devices of the tensors do not fit together.
 inline void check_devices(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& values) {
   auto rule = rule_of(schema);
   if (rule == Rule::None) return;

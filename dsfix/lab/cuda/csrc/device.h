@@ -1,4 +1,4 @@
-// The device guard and the CUDA hooks: what ATen and autograd ask about devices. Streams and events do nothing.
+// The device guard and the CUDA hooks, which ATen and autograd query. Streams and events do nothing.
 #pragma once
 
 #include "memory.h"
@@ -61,7 +61,7 @@ struct Hooks final : at::CUDAHooksInterface {
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchangeDevice(index); }
   void deviceSynchronize(c10::DeviceIndex) const override {}
-  // one generator for the host and the device: the kernels are the CPU's
+  // host and device share one generator, because the kernels are those of the CPU
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     return at::detail::getDefaultCPUGenerator();
   }

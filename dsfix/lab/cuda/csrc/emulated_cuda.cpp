@@ -1,7 +1,7 @@
-// An emulated CUDA device for a torch 2.13 that was built without CUDA: takes over the CUDA dispatch key.
+// An emulated CUDA device for torch 2.13 built without CUDA: takes over the CUDA dispatch key.
 //
-// Tensors of device "cuda" live in host memory; an operator without a composite kernel runs the CPU's kernel on aliases,
-// after the device checks that a build for CUDA makes. Has to be loaded before torch asks for its CUDA hooks.
+// "cuda" tensors are in host memory; an operator without a composite kernel runs the CPU kernel on aliases, after the
+// device checks of a CUDA build. Must be loaded before torch looks up its CUDA hooks.
 #include "device.h"
 #include "ops.h"
 
@@ -19,7 +19,7 @@ namespace at {
 C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, Hooks)
 }
 
-// torch warns of each kernel that is registered in place of its own
+// torch warns about each kernel that replaces its own
 struct SilentWarnings {
   struct Silence final : c10::WarningHandler {
     void process(const c10::Warning&) override {}
@@ -47,7 +47,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_local_scalar_dense", &local_scalar_dense);
   m.impl("record_stream", &record_stream);
   m.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
-  // has a composite kernel that rounds otherwise than the CPU's
+  // has a composite kernel that rounds differently from the CPU kernel
   m.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 

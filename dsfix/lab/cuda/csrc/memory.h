@@ -1,4 +1,4 @@
-// The emulated device's memory: host memory, accounted per device, and pinned host memory, remembered.
+// The emulated device's memory: host memory counted per device, and a record of pinned host memory.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -29,7 +29,7 @@ inline void check_index(int64_t index) {
       index < device_count, "CUDA error: invalid device ordinal (", index, "; there are ", device_count.load(), " emulated devices)");
 }
 
-// Makes `device`, where it names an index, the current device of this thread for a scope.
+// Makes `device`, if it has an index, the current device of this thread for a scope.
 struct OnDevice {
   c10::DeviceIndex before = current_index;
   explicit OnDevice(std::optional<c10::Device> device) {
@@ -53,7 +53,7 @@ struct Usage {
 
 inline std::array<Usage, MAX_DEVICES> usage;
 
-// Bytes counted as used on a device for as long as this lives; `owner` keeps memory that the CPU allocated.
+// Counts bytes as used on a device during its lifetime; `owner` keeps memory allocated by the CPU alive.
 struct Block {
   c10::DeviceIndex index;
   int64_t bytes;

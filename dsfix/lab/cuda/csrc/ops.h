@@ -1,4 +1,4 @@
-// The kernels: a few operators of the device's own, all others run the CPU's kernel on aliases.
+// The kernels: a few operators of the device itself; all others run the CPU kernel on aliases.
 #pragma once
 
 #include "checks.h"
@@ -10,7 +10,7 @@
 
 namespace dsfix {
 
-// The result that is a written argument (`add_`, `out=`) has to come back as that very argument.
+// A result that is a written argument (`add_`, `out=`) must be returned as that same argument.
 inline const c10::IValue* written_argument(
     const c10::FunctionSchema& schema, const std::vector<c10::IValue>& arguments, const c10::Argument& result) {
   const auto* info = result.alias_info();
@@ -50,12 +50,12 @@ inline void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_on_cpu(op, stack, /*check=*/true);
 }
 
-// Sends and receives run with the process group's CPU backend.
+// Sends and receives run on the process group's CPU backend.
 inline void point_to_point(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_on_cpu(op, stack, /*check=*/false);
 }
 
-// So do collectives, and they finish here: on a GPU the stream orders them, and a caller may wait for the last one only.
+// So do collectives, which finish here: on a GPU the stream orders them, and callers may wait for the last one only.
 inline void collective(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_on_cpu(op, stack, /*check=*/false);
   const auto& result = torch::jit::peek(*stack, op.schema().returns().size() - 1, op.schema().returns().size());
@@ -134,7 +134,7 @@ inline at::Scalar local_scalar_dense(const at::Tensor& t) {
 
 inline void record_stream(at::Tensor&, c10::Stream) {}
 
-// `parameter.data = tensor of the other device`: the CPU and CUDA allow it.
+// `parameter.data = tensor of the other device`: allowed between CPU and CUDA.
 inline bool has_compatible_shallow_copy_type(const at::Tensor& a, const at::Tensor& b) {
   auto dense = [](const at::Tensor& t) { return t.layout() == c10::kStrided && (t.is_cpu() || on_device(t)); };
   return dense(a) && dense(b);

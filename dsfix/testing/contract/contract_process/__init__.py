@@ -1,4 +1,4 @@
-"""What runs in the processes that are looked into.
+"""The code that runs in the inspected processes.
 
-It is loaded there as a package of its own, from the directory above: as a part of dsfix it would import dsfix first.
+They load it as a top-level package from the directory above, because importing it as part of dsfix imports dsfix first.
 """

@@ -1,4 +1,4 @@
-"""Values as text, equal in two processes exactly when they do the same; knows nothing of dsfix."""
+"""Describes values as text, equal in two processes if and only if the values behave the same; without dsfix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEPTH = 6
 
 
 def of_code(code: CodeType) -> str:
-    """The instructions, positions aside: what stands only for a line (NOP) is left out, jumps count instructions."""
+    """The instructions without positions: NOPs, which only mark lines, are omitted, and jumps count instructions."""
     instructions = [each for each in dis.get_instructions(code) if each.opname != "NOP"]
     offsets = [each.offset for each in instructions]
     jumps = {*dis.hasjrel, *dis.hasjabs}
@@ -38,13 +38,13 @@ def of_code(code: CodeType) -> str:
 
 
 def _argument(instruction: dis.Instruction) -> str:
-    if isinstance(instruction.argval, frozenset):  # its order is another in each process
+    if isinstance(instruction.argval, frozenset):  # its order differs between processes
         return repr(sorted(map(repr, instruction.argval)))
     return instruction.argrepr or ("" if instruction.arg is None else str(instruction.arg))
 
 
 def lines_of(code: CodeType) -> list[int]:
-    """Every line of the file that the code stands for."""
+    """All line numbers of the code."""
     found = {line for *_, line in code.co_lines() if line is not None}
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -62,10 +62,10 @@ def codes_named(code: CodeType, qualname: str) -> Iterator[CodeType]:
 
 
 def of_value(value: Any, depth: int = _DEPTH) -> str:
-    """A function by its code and what it holds, a class by its functions, anything else by its type and plain value."""
+    """A function by its code and closure, a class by its functions, anything else by its type and plain value."""
     lines: list[str] = []
     inner: dict[str, Any] = {}
-    kind = type(value)  # and not `__class__`: a wrapper says that it is what it wraps
+    kind = type(value)  # not `__class__`, which a wrapper forwards
     if issubclass(kind, (staticmethod, classmethod)):
         lines, inner = [kind.__name__], {"of": value.__func__}
     elif issubclass(kind, property):
@@ -81,7 +81,7 @@ def of_value(value: Any, depth: int = _DEPTH) -> str:
         inner = {"wrapped": value.__wrapped__, "by": getattr(value, "_self_wrapper", None)}
     elif isinstance(value, functools.partial):
         lines, inner = ["partial"], {"of": value.func}
-    elif isinstance(value, dict) and depth == _DEPTH:  # a registry, whose objects may have functions of their own
+    elif isinstance(value, dict) and depth == _DEPTH:  # a registry, whose objects may have their own functions
         own = {key: _own_functions(each) for key, each in value.items()}
         lines, inner = (
             ["dict"],
@@ -111,7 +111,7 @@ def _held_by(function: FunctionType) -> dict[str, Any]:
 
 
 def holder_of(module: ModuleType, qualname: str) -> tuple[Any, str, str]:
-    """(module or class, name in it, property accessor or "") of a target's outermost function or attribute."""
+    """(module or class, name, property accessor or "") of a target's outermost function or attribute."""
     *path, name = qualname.partition(".<locals>.")[0].split(".")
     accessor = ""
     if path and name in ACCESSORS:
@@ -125,7 +125,7 @@ def holder_of(module: ModuleType, qualname: str) -> tuple[Any, str, str]:
 
 
 def function_of(module: ModuleType, qualname: str) -> FunctionType:
-    """The module's own function of that name, under whatever decorators. Raises LookupError where there is none."""
+    """The module's own function of that name, below any decorators. Raises LookupError if there is none."""
     holder, name, accessor = holder_of(module, qualname)
     value = vars(holder)[name]
     queue, seen = [getattr(value, accessor) if accessor else value], set()
@@ -142,11 +142,11 @@ def function_of(module: ModuleType, qualname: str) -> FunctionType:
             queue += [each for each in gc.get_referents(item) if each is not item.__globals__]
         elif len(seen) < 1000:
             queue += gc.get_referents(item)
-    raise LookupError(f"no function {wanted} of the module's own file is beneath what stands there")
+    raise LookupError(f"no function {wanted} of the module's own file is below the object")
 
 
 def change(verb: str, module_name: str, qualname: str) -> dict[str, Any]:
-    """What is in force at a change's target: its description, the lines of the code, the modules that share it."""
+    """What is at a change's target: its description, the lines of the code, the modules that share it."""
     module = sys.modules.get(module_name)
     if module is None:
         return {"text": "its module is not imported", "lines": [], "shared": []}
@@ -168,7 +168,7 @@ def _shared(value: Any) -> list[str]:
 
 
 def difference(found: str, expected: str) -> str:
-    """The first lines in which two descriptions differ, for messages."""
+    """The first difference between two descriptions, for messages."""
     for number, (one, other) in enumerate(zip(found.splitlines(), expected.splitlines())):
         if one != other:
             return f"line {number} of its description is {one.strip()!r}, not {other.strip()!r}"
@@ -176,7 +176,7 @@ def difference(found: str, expected: str) -> str:
 
 
 def place(verb: str, module: str, qualname: str) -> str:
-    """What a change is made to: a function's code, or what stands at its name; patches may do both to one function."""
+    """What a change affects: a function's code or its name; patches may change both for one function."""
     return f"{'the code of ' * (verb == 'Edit')}{module}:{qualname}"
 
 

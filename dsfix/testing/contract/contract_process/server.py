@@ -1,6 +1,6 @@
-"""A process that has imported some modules and forks for every request: a JSON line in, a JSON line out.
+"""A process that imports some modules and forks for every request: a JSON line in, a JSON line out.
 
-Not matrix/preload_server.py: what it forks forks trees of imports, and needs no devices, descriptors or signals.
+Not matrix/preload_server.py: these children fork further for import orders, and need no devices or signals.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import Any
 
 
 def main() -> None:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])  # for this package; not its own files by their bare names
-    process = importlib.import_module("contract_process.process")
-
+    sys.path[0] = str(Path(__file__).resolve().parents[1])  # so that this package, not its files, is importable
+    steps = importlib.import_module("contract_process.steps")
     sys.path.pop(0)
     for name in sys.argv[1:]:
         with contextlib.suppress(ImportError):
@@ -28,20 +27,20 @@ def main() -> None:
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
         for line in sys.stdin:
-            print(json.dumps(_forked(process, json.loads(line))), file=answers, flush=True)
+            print(json.dumps(_forked(steps, json.loads(line))), file=answers, flush=True)
 
 
-def _forked(process: Any, request: dict[str, Any]) -> dict[str, Any]:
+def _forked(steps: Any, request: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="contract-") as directory:
         result, output = Path(directory, "result"), Path(directory, "output")
         pid = os.fork()
         if pid == 0:
-            _work(process, request, result, output)
+            _work(steps, request, result, output)
         ended = _waited_for(pid, request["timeout"])
-        said = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
+        text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
         if result.exists():
-            return {"result": json.loads(result.read_text(encoding="utf-8")), "output": said}
-        return {"error": f"{ended}\n{said[-4000:]}", "output": said}
+            return {"result": json.loads(result.read_text(encoding="utf-8")), "output": text}
+        return {"error": f"{ended}\n{text[-4000:]}", "output": text}
 
 
 def _waited_for(pid: int, timeout: int) -> str:
@@ -53,10 +52,10 @@ def _waited_for(pid: int, timeout: int) -> str:
     signal.alarm(timeout)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     signal.alarm(0)
-    return f"the process ended with {status} (timeout {timeout} s)"
+    return f"the process ended with exit status {status} (timeout {timeout} s)"
 
 
-def _work(process: Any, request: dict[str, Any], result: Path, output: Path) -> None:
+def _work(steps: Any, request: dict[str, Any], result: Path, output: Path) -> None:
     status = 1
     try:
         os.setpgid(0, 0)
@@ -67,7 +66,7 @@ def _work(process: Any, request: dict[str, Any], result: Path, output: Path) -> 
         os.environ["PYTHONPATH"] = os.pathsep.join([*request["path"], *filter(None, [os.environ.get("PYTHONPATH")])])
         sys.path[:0] = request["path"]
         importlib.invalidate_caches()
-        done = process.carry_out(**request["arguments"])
+        done = steps.run(**request["arguments"])
         result.with_suffix(".partial").write_text(json.dumps(done), encoding="utf-8")
         os.replace(result.with_suffix(".partial"), result)
         status = 0

@@ -1,4 +1,4 @@
-"""What happens inside a process that a server has forked: steps, of which `look` tells what is in force."""
+"""The steps that run inside a process forked by a server; `look` records what is in effect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROBE = "another_patch"
 
 
 class Process:
-    """One process. Names of steps are names of methods; `done` is what the steps have told."""
+    """One process. A step is the name of a method with its arguments; `done` collects the results."""
 
     def __init__(self, changes: list[Mapping[str, str]], provided: list[list[str]]) -> None:
         self.changes, self.provided = changes, provided
@@ -41,7 +41,7 @@ class Process:
             getattr(self, name)(*arguments)
 
     def load(self, *names: str) -> None:
-        """Imports modules; of those that fail, the error stays in `errors` until they have been imported after all."""
+        """Imports modules; the error of a failed import stays in `errors` until the module is imported."""
         for name in names:
             try:
                 importlib.import_module(name)
@@ -51,12 +51,13 @@ class Process:
                 self.errors.pop(name, None)
 
     def provide(self) -> None:
-        """Names that other patches provide, as an older torch or numpy has them."""
+        """Adds names that other patches provide, as in an older torch or numpy."""
         for module, name in self.provided:
             with contextlib.suppress(ImportError):
                 vars(importlib.import_module(module)).setdefault(name, None)
 
     def look(self) -> None:
+        """Records what is in effect and what dsfix reports."""
         dsfix: Any = sys.modules.get("dsfix")
         self.done.append(
             {
@@ -69,11 +70,11 @@ class Process:
         )
 
     def remember(self) -> None:
-        """What stands at the targets now, the very objects."""
+        """Remembers the objects at the targets."""
         self.remembered = {describe.place(**each): self._objects(each) for each in self.changes}
 
     def compare(self) -> None:
-        """Tells the targets where what was remembered does not stand."""
+        """Records the targets whose object is not the remembered one."""
         others = []
         for change in self.changes:
             place = describe.place(**change)
@@ -93,8 +94,8 @@ class Process:
         return value, code
 
     def replace(self) -> None:
-        """Another package has its own object at the targets, plain values aside; tells those targets."""
-        told = []
+        """Puts another package's object at the targets, except for plain values; records those targets."""
+        replaced = []
         other = ModuleType("another_package")
         sys.modules[other.__name__] = other
         for change in self.changes:
@@ -103,18 +104,18 @@ class Process:
             theirs = _their_function(name) if provided else _theirs(vars(holder).get(name), name)
             if theirs is not None:
                 setattr(holder, name, theirs)
-                told.append(describe.place(**change))
-        self.done.append(told)
+                replaced.append(describe.place(**change))
+        self.done.append(replaced)
 
     def revert(self, patch_id: str) -> None:
         sys.modules["dsfix"].revert(patch_id)
 
     def loaded(self) -> None:
-        """Tells all modules that the server has imported."""
+        """Records all modules that the server has imported."""
         self.done.append(sorted(sys.modules))
 
     def reload(self, name: str) -> None:
-        """Tells why a module cannot be reloaded, or ""."""
+        """Reloads a module; records the error, or ""."""
         try:
             importlib.reload(sys.modules[name])
         except Exception as error:
@@ -123,12 +124,12 @@ class Process:
             self.done.append("")
 
     def forget(self) -> None:
-        """As if dsfix had not been imported: every module of it is gone."""
+        """Removes all modules of dsfix from sys.modules."""
         for name in [n for n in sys.modules if n.partition(".")[0] == "dsfix"]:
             del sys.modules[name]
 
     def judge(self, patch_id: str) -> None:
-        """Tells the verdict of an installation that is not imported."""
+        """Records the verdict for an installation that is not imported."""
         from dsfix.engine import registry
         from dsfix.engine import verdict as judge
         from dsfix.engine.settings import Settings
@@ -137,14 +138,14 @@ class Process:
         self.done.append([verdict.outcome.value, verdict.reason])
 
     def probe(self) -> None:
-        """Another patch edits the same functions, the second time as the first; tells which it could not edit."""
+        """Edits the same functions with another patch, each time in the same way; records those it could not edit."""
         self.done.append([])
         for change in self.changes:
             if change["verb"] == "Edit" and not any(map(self._edited, self._probes(change))):
                 self.done[-1].append(change["qualname"])
 
     def _probes(self, change: Mapping[str, str]) -> Iterator[Any]:
-        """Edits of the function which the change is in, one before each of its statements."""
+        """Edits of the changed function, one before each of its statements."""
         from dsfix.engine import anchors, source
         from dsfix.patch import Edit
 
@@ -169,7 +170,7 @@ class Process:
 
         module = sys.modules[edit.module]
         try:
-            patch = Patch("t", Severity.CRASH, {}, (edit,), "", (), None)
+            patch = Patch("t", Severity.CRASH, {}, (edit,), "", {}, None)
             self.probes += engine.apply(Entry(_PROBE, patch, module), module, Memory())
         except Refused:  # the patch itself changes that statement
             return False
@@ -185,62 +186,62 @@ class Process:
         runpy.run_path(path, run_name="__main__")
 
     def orders(self, items: list[str]) -> None:
-        """Imports the items in every order, each order in a process of its own; tells of all orders.
+        """Imports the items in every order, each in its own process; records the results of all orders.
 
-        Orders that are the same imports are tried once: what another item has imported is not imported again, importing
-        a.b is importing a and then a.b, importing deepspeed is importing torch and then deepspeed.
+        Equivalent orders are tried once: an item already imported by another is skipped, importing a.b imports a first,
+        and importing deepspeed imports torch first.
         """
-        self._in_children(lambda tell: self._order(items, [], tell))
+        self._in_children(lambda record: self._order(items, [], record))
 
-    def _order(self, items: list[str], order: list[str], tell: Callable[[Any], None]) -> None:
+    def _order(self, items: list[str], order: list[str], record: Callable[[Any], None]) -> None:
         left = [each for each in items if each not in order and not _loaded(each)]
         top = [each for each in left if "." not in each or each.partition(".")[0] not in left]
         if "torch" in top and set(order) - {"dsfix"}:  # importing deepspeed is importing torch first
             top = [each for each in top if each != "deepspeed"]
         inner = [each for each in top if "." in each]
-        if len(inner) > 2:  # n! orders of what the others leave alone would say nothing new
+        if len(inner) > 2:  # all n! orders of independent modules would show nothing new
             top = [each for each in top if each not in inner[1:]]
         if not top:
-            self._leaf(order, tell)
+            self._leaf(order, record)
             return
         for each in top[1:]:
-            _forked(lambda each=each: self._go_on(each, items, order, tell))  # type: ignore[misc]
-        self._go_on(top[0], items, order, tell)
+            _forked(lambda each=each: self._import_then_rest(each, items, order, record))  # type: ignore[misc]
+        self._import_then_rest(top[0], items, order, record)
 
-    def _go_on(self, name: str, items: list[str], order: list[str], tell: Callable[[Any], None]) -> None:
+    def _import_then_rest(self, name: str, items: list[str], order: list[str], record: Callable[[Any], None]) -> None:
         if name.partition(".")[0] == "deepspeed" and "dsfix" not in order:
             self.provide()
         self.load(name)
-        self._order(items, [*order, name], tell)
+        self._order(items, [*order, name], record)
 
-    def _leaf(self, order: list[str], tell: Callable[[Any], None]) -> None:
+    def _leaf(self, order: list[str], record: Callable[[Any], None]) -> None:
         failed = dict(self.errors)
         self.load(*failed)
         self.look()
-        tell({**self.done.pop(), "order": order, "failed": failed})
+        record({**self.done.pop(), "order": order, "failed": failed})
 
     def reverts(self, orders: list[list[str]]) -> None:
-        """Reverts the patches in these orders, each order in a process of its own; tells what is seen after each."""
+        """Reverts the patches in these orders, each in its own process; records what is in effect after each revert."""
 
-        def all_orders(tell: Callable[[Any], None]) -> None:
+        def all_orders(record: Callable[[Any], None]) -> None:
             for order in orders:
-                _forked(lambda order=order: self._reverted(order, tell))  # type: ignore[misc]
+                _forked(lambda order=order: self._reverted(order, record))  # type: ignore[misc]
 
         self._in_children(all_orders)
 
-    def _reverted(self, order: list[str], tell: Callable[[Any], None]) -> None:
+    def _reverted(self, order: list[str], record: Callable[[Any], None]) -> None:
         for patch_id in order:
             self.revert(patch_id)
             self.look()
-            tell({**self.done.pop(), "order": order, "reverted": patch_id})
+            record({**self.done.pop(), "order": order, "reverted": patch_id})
 
     def _in_children(self, work: Callable[[Callable[[Any], None]], None]) -> None:
         with tempfile.NamedTemporaryFile("a+", prefix="contract-", encoding="utf-8") as file:
 
-            def tell(value: Any) -> None:
+            def record(value: Any) -> None:
                 os.write(file.fileno(), (json.dumps(value) + "\n").encode())  # opened for appending: whole lines
 
-            _forked(lambda: work(tell))
+            _forked(lambda: work(record))
             file.seek(0)
             self.done.append([json.loads(line) for line in file])
 
@@ -250,7 +251,7 @@ def _loaded(name: str) -> bool:
 
 
 def _forked(work: Callable[[], None]) -> None:
-    """Does it in a child. Raises RuntimeError where that ended otherwise than by having done it."""
+    """Runs `work` in a child process. Raises RuntimeError if it fails."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -275,7 +276,7 @@ def _their_function(name: str) -> Any:
 
 
 def _theirs(value: Any, name: str) -> Any:
-    """Another package's object for the same purpose; None for a plain value, of which nobody can tell whose it is."""
+    """Another package's object of the same kind; None for a plain value, whose owner cannot be determined."""
     theirs = _their_function(name)
     if isinstance(value, (staticmethod, classmethod)):
         return type(value)(theirs)
@@ -286,8 +287,8 @@ def _theirs(value: Any, name: str) -> Any:
     return theirs if isinstance(value, FunctionType) or callable(value) else None
 
 
-def carry_out(changes: list[Mapping[str, str]], provided: list[list[str]], steps: Sequence[Step]) -> list[Any]:
-    """What the steps have told, in their order."""
+def run(changes: list[Mapping[str, str]], provided: list[list[str]], steps: Sequence[Step]) -> list[Any]:
+    """Runs the steps in one process; returns their results in order."""
     process = Process(changes, provided)
     process.steps(steps)
     return process.done

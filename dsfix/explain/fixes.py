@@ -1,4 +1,4 @@
-"""What a patch can do about a fault: in this environment, and for the versions that a log names."""
+"""Whether a patch fixes a problem: in this environment, and for the versions that a log names."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _USE = "put `import dsfix` on the first line of the script"
 
 
 @dataclass(frozen=True)
-class Cure:
-    """`named`: the versions in the log that the patch depends on; `in_log`: whether they have the bug."""
+class Fix:
+    """named: versions in the log that the patch depends on; in_log: whether they have the bug; None if not named."""
 
     id: str
     verdict: judge.Verdict
@@ -33,17 +33,17 @@ class Cure:
         if outcome is Outcome.PENDING:
             return f"applies here ({reason.partition(': ')[0]}): {_USE}"
         if versions.installed("deepspeed") is None:
-            unnamed = f"is for these releases: {_USE}; " if self.in_log is None else ""
-            return f"{unnamed}cannot be judged here: DeepSpeed is not installed"
+            unnamed = f"applies to these releases: {_USE}; " if self.in_log is None else ""
+            return f"{unnamed}unknown here: DeepSpeed is not installed"
         return f"is {outcome.value} here: {reason}"
 
     def _in_log(self) -> str:
         named = ", ".join(f"{name} {version}" for name, version in self.named.items())
         if self.in_log:
             return f"the log's {named} has the bug" + (
-                "" if self.verdict.outcome is Outcome.PENDING else f", and the patch is for it: there, {_USE}"
+                "" if self.verdict.outcome is Outcome.PENDING else f" and the patch applies to it: there, {_USE}"
             )
-        return f"the log's {named} is not among the releases that the patch is for"
+        return f"the patch does not apply to the log's {named}"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -54,14 +54,14 @@ class Cure:
         }
 
 
-def cures(patch_ids: Iterable[str], in_log: Mapping[str, str]) -> list[Cure]:
-    """Of these patches; where one is of use, here or there, those of no use are left out."""
+def fixes(patch_ids: Iterable[str], in_log: Mapping[str, str]) -> list[Fix]:
+    """Returns what these patches do; those that help neither here nor for the log are omitted if another one helps."""
     settings, catalogue = Settings.read(), registry.catalogue()
     found = []
     for patch_id in sorted(patch_ids):
         affects = catalogue[patch_id].patch.affects
         named = {name: version for name, version in in_log.items() if name in affects}
         fits = rules.fits({name: affects[name] for name in named}, named) if "deepspeed" in named else None
-        found.append(Cure(patch_id, judge.decide(catalogue[patch_id], settings), named, fits))
-    useful = [cure for cure in found if cure.in_log or cure.verdict.outcome is not Outcome.NOT_AFFECTED]
+        found.append(Fix(patch_id, judge.decide(catalogue[patch_id], settings), named, fits))
+    useful = [fix for fix in found if fix.in_log or fix.verdict.outcome is not Outcome.NOT_AFFECTED]
     return useful or found

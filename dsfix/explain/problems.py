@@ -1,4 +1,4 @@
-"""All that can be recognised: the signatures, and the patches that show a symptom, each fault once."""
+"""All known problems: the signatures, and the patches with a symptom, each problem once."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _WHY = re.compile(r"^Why: (.*(?:\n(?!\w+: ).*)*)", re.M)
 
 @dataclass(frozen=True)
 class Expression:
-    """A regular expression, and what a text has to contain for it. `patch`: the one whose symptom it is, or ""."""
+    """A regular expression, and the strings that a match requires. patch: the one whose symptom it is, or ""."""
 
     pattern: re.Pattern[str]
     clauses: tuple[Clause[str], ...]
     patch: str = ""
 
     def places(self, text: str) -> list[tuple[int, int]]:
-        """Where its matches begin and end."""
+        """Returns the spans of its matches."""
         for clause in self.clauses:
             for literal in clause:
                 if literal in text:
@@ -38,8 +38,8 @@ class Expression:
 
 
 @dataclass(frozen=True)
-class Fault:
-    """`affects`: ranges for the reader, the signature's and each patch's. `spread`: several ranks show it together."""
+class Problem:
+    """affects: ranges to show, the signature's and each patch's. spread: the log lines of several ranks show it."""
 
     id: str
     title: str
@@ -53,14 +53,14 @@ class Fault:
     spread: bool
 
     def matches(self, segment: Segment) -> dict[str, list[tuple[int, int]]]:
-        """Ids of patches whose symptoms are there, "" for the signature -> where the matches begin and end."""
+        """Returns ids of patches whose symptoms match, "" for the signature -> the spans of the matches."""
         found = ((each.patch, each.places(segment.text)) for each in self.expressions)
         return {patch: places for patch, places in found if places}
 
 
 @functools.cache
-def known() -> tuple[Fault, ...]:
-    """Every signature, then every symptom of a patch that no signature names."""
+def known() -> tuple[Problem, ...]:
+    """Returns every signature, then every symptom of a patch that no signature names."""
     catalogue = {entry.id: entry for entry in registry.catalogue().values() if entry.patch.symptom}
     signatures = tuple(rules.declared(f"{__package__}.signatures", "SIGNATURES"))
     named = {patch for signature in signatures for patch in signature.patches}
@@ -75,14 +75,14 @@ def known() -> tuple[Fault, ...]:
 
 
 def literals() -> set[str]:
-    """What has to be looked for in a log, so that no fault is missed."""
-    expressions = (expression for fault in known() for expression in fault.expressions)
+    """Returns the strings to search a log for so that no problem is missed."""
+    expressions = (expression for problem in known() for expression in problem.expressions)
     return {literal for expression in expressions for literal in trigger(list(expression.clauses))}
 
 
-def _of_signature(signature: Signature, catalogue: Mapping[str, registry.Entry]) -> Fault:
+def _of_signature(signature: Signature, catalogue: Mapping[str, registry.Entry]) -> Problem:
     patches = [catalogue[each].patch for each in signature.patches if each in catalogue]
-    return Fault(
+    return Problem(
         id=signature.id,
         title=signature.title,
         what=signature.what,
@@ -99,18 +99,16 @@ def _of_signature(signature: Signature, catalogue: Mapping[str, registry.Entry])
     )
 
 
-def _of_patches(entries: Sequence[registry.Entry]) -> Fault:
-    """Several where a bug goes on in other code: the last one tells of it."""
+def _of_patches(entries: Sequence[registry.Entry]) -> Problem:
+    """Several patches if a bug continues in changed code: the last one describes it."""
     entry = next((entry for entry in entries if not entry.patch.continued_by), entries[-1])
     patch = entry.patch
     why = _WHY.search(inspect.cleandoc(entry.docstring))
-    return Fault(
+    return Problem(
         id=entry.id,
         title=patch.title,
         what=" ".join(why.group(1).split()) if why else "",
-        remedy=f"DeepSpeed {patch.fixed_in} or newer."
-        if patch.fixed_in
-        else "No release of DeepSpeed has a fix so far.",
+        remedy=f"DeepSpeed {patch.fixed_in} or later." if patch.fixed_in else "No DeepSpeed release has a fix yet.",
         role=Role.CAUSE,
         affects=tuple(each.patch.affects for each in entries),
         patches=tuple(each.id for each in entries),
@@ -121,7 +119,7 @@ def _of_patches(entries: Sequence[registry.Entry]) -> Fault:
 
 
 def _spread(patch: Patch) -> bool:
-    """A hang shows itself on the rank that waits, which is not the one that does not come."""
+    """A hang appears on the waiting rank, not on the one that is missing."""
     return patch.severity is Severity.HANG and patch.ranks > 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +14,13 @@ from ...engine.outcome import STAYS_OUT, Outcome
 from ..exits import OK, TROUBLE, Complaint
 from . import output
 
-_NAMED = 5  # processes, or files, of one sort
-_LARGEST = 16_000_000  # bytes that a report may have: a hundred times what it has
+_NAMED = 5  # processes, or files
+_LARGEST = 16_000_000  # bytes of a report: a hundred times the usual size
+_LISTED = (Outcome.APPLIED, Outcome.PENDING)
 
 
 class Process(NamedTuple):
-    """Who has written a report."""
+    """The process that wrote a report."""
 
     host: str
     rank: int
@@ -31,7 +32,7 @@ class Process(NamedTuple):
 
 @dataclass
 class Group:
-    """The processes that say the same; the reasons that they give."""
+    """The processes that report the same, and the reasons that they give."""
 
     processes: list[Process] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -42,7 +43,7 @@ class Group:
 
     @property
     def reason(self) -> str:
-        """The most frequent one, and how many others there are."""
+        """The most frequent one, and the number of others."""
         reason, *others = (reason for reason, _ in self.reasons.most_common())
         return f"{reason} (and {len(others)} other reasons)" if others else reason
 
@@ -53,7 +54,7 @@ class Group:
 
 @dataclass
 class Job:
-    """What the reports say, merged: by versions, and by patch and outcome."""
+    """The merged reports: by versions, and by patch and outcome."""
 
     versions: dict[str, Group] = field(default_factory=dict)
     patches: dict[str, dict[Outcome, Group]] = field(default_factory=dict)
@@ -64,27 +65,32 @@ class Job:
         return [process for group in self.versions.values() for process in group.processes]
 
     def add(self, report: Any) -> None:
-        """Raises KeyError, TypeError or ValueError for what dsfix has not written; nothing of it is taken in then."""
+        """Adds one report. Raises KeyError, TypeError or ValueError, and adds nothing, if dsfix did not write it."""
         process = Process(_a(str, report["host"]), _a(int, report["rank"]), _a(int, report["pid"]))
         versions = {"dsfix": report["dsfix"], **report["distributions"]}
-        said = [(_a(str, each["id"]), Outcome(each["outcome"]), _a(str, each["reason"])) for each in report["patches"]]
+        patches = [
+            (_a(str, each["id"]), Outcome(each["outcome"]), _a(str, each["reason"])) for each in report["patches"]
+        ]
         text = ", ".join(
             f"{name} {_a(str, version) or '?'}" for name, version in versions.items() if version is not None
         )
         self.versions.setdefault(text, Group()).processes.append(process)
-        for patch_id, outcome, reason in said:
+        for patch_id, outcome, reason in patches:
             group = self.patches.setdefault(patch_id, {}).setdefault(outcome, Group())
             group.processes.append(process)
             group.reasons[reason] += 1
 
 
-def run(directory: Path, as_json: bool) -> int:
-    """Prints which patch is in what state on how many ranks; Complaint where there are no reports."""
+def run(directory: Path, everything: bool, as_json: bool) -> int:
+    """Prints the state of each patch and on how many ranks, and returns the exit status.
+
+    everything: list also the patches that have no effect on any rank. Raises Complaint if there are no reports.
+    """
     job = _read(directory)
     if as_json:
         output.print_json(_as_json(job))
     else:
-        _print(job)
+        _print(job, everything)
     return TROUBLE if any(outcome.trouble for states in job.patches.values() for outcome in states) else OK
 
 
@@ -95,7 +101,7 @@ def _read(directory: Path) -> Job:
     except OSError as error:
         raise Complaint(f"{directory} cannot be read: {error.strerror}") from None
     for entry in found:
-        if entry.name.startswith("."):  # being written
+        if entry.name.startswith("."):  # still being written
             continue
         try:
             if not (entry.name.startswith("dsfix-") and entry.is_file() and entry.stat().st_size <= _LARGEST):
@@ -104,11 +110,11 @@ def _read(directory: Path) -> Job:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             job.skipped.append(entry.name)
     if not job.versions:
-        raise Complaint(f"{directory} holds no report of dsfix: run the job with DSFIX_REPORT={directory}")
+        raise Complaint(f"{directory} contains no dsfix report: run the job with DSFIX_REPORT={directory}")
     return job
 
 
-def _print(job: Job) -> None:
+def _print(job: Job, everything: bool) -> None:
     processes = job.processes
     hosts = len({process.host for process in processes})
     counts = (
@@ -126,10 +132,29 @@ def _print(job: Job) -> None:
             output.style(outcome),
         )
         for patch_id, outcome, group, outlier in _rows(job)
+        if everything or _listed(job.patches[patch_id])
     ]
-    output.print_table(("patch", "state", "ranks", "processes", "why"), rows)
+    if rows:
+        output.print_table(("patch", "state", "ranks", "processes", "why"), rows)
+    if not everything:
+        output.print_rest(_unlisted(job), "python -m dsfix list --job DIR --all")
     if job.skipped:
-        print(f"{_some(job.skipped)}: no report of dsfix, skipped")
+        print(f"{_some(job.skipped)}: not a dsfix report, skipped")
+
+
+def _listed(states: Mapping[Outcome, Group]) -> bool:
+    """Whether a patch has an effect on some rank, is in trouble, or differs between processes."""
+    return len(states) > 1 or any(each in _LISTED or each.trouble for each in states)
+
+
+def _unlisted(job: Job) -> dict[str, tuple[Outcome, str]]:
+    """id -> outcome and reason, the same in all processes."""
+    unlisted = {}
+    for patch_id, states in job.patches.items():
+        if not _listed(states):
+            [(outcome, group)] = states.items()
+            unlisted[patch_id] = (outcome, group.reason)
+    return unlisted
 
 
 def _why(group: Group, outlier: bool) -> str:
@@ -137,10 +162,10 @@ def _why(group: Group, outlier: bool) -> str:
 
 
 def _rows(job: Job) -> list[tuple[str, Outcome, Group, bool]]:
-    """(patch, outcome, group, outlier or not): trouble first, then what only some have, then the rest."""
+    """(patch, outcome, group, outlier or not): in trouble first, then what differs between processes, then the rest."""
     rows = []
     for patch_id, states in job.patches.items():
-        # a process that has not imported the module is in no state yet
+        # a process that has not imported the module has no outcome yet
         usual = _usual({outcome: group for outcome, group in states.items() if outcome is not Outcome.PENDING})
         troubled, unlike = any(outcome.trouble for outcome in states), len(states) > 1
         for outcome, group in sorted(states.items(), key=lambda item: -len(item[1].processes)):
@@ -151,7 +176,7 @@ def _rows(job: Job) -> list[tuple[str, Outcome, Group, bool]]:
 
 
 def _usual(groups: dict[Any, Group]) -> Any:
-    """What most ranks say; of as many, what most processes say."""
+    """What most ranks report; in a tie, what most processes report."""
     return max(groups, key=lambda key: (groups[key].ranks, len(groups[key].processes)), default=None)
 
 

@@ -1,4 +1,4 @@
-"""What `verify` says of each patch: its state, a row of the table, JSON."""
+"""The results of `verify`: the state of each patch, a row of the table, JSON."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TAIL_LINES = 5
 
 
 class State(enum.Enum):
-    """What became of one patch."""
+    """The result for one patch."""
 
-    CURED = "cured"  # the bug without the patch, none with it
-    NOT_CURED = "not cured"  # the bug with the patch
-    NOT_SEEN = "not seen"  # the patch applies, but no bug was seen without it either
-    NO_BUG = "no bug"  # the patch does not apply, and no bug was seen
-    BUG = "bug"  # the patch does not apply, and the bug was seen
+    FIXED = "fixed"  # the bug is seen without the patch and not with it
+    NOT_FIXED = "not fixed"  # the bug is seen with the patch
+    NOT_SEEN = "not seen"  # the patch applies, but the bug is not seen without it either
+    NO_BUG = "no bug"  # the patch does not apply, and the bug is not seen
+    BUG = "bug"  # the patch does not apply, and the bug is seen
     CANNOT_TELL = "cannot tell"
     NO_ANSWER = "no answer"  # an error, or the time limit
     UNFINISHED = "unfinished"  # interrupted before the run with the patch
@@ -35,16 +35,16 @@ class State(enum.Enum):
 
     @property
     def wrong(self) -> bool:
-        return self in (State.NOT_CURED, State.BUG, State.NO_ANSWER, State.IN_TROUBLE)
+        return self in (State.NOT_FIXED, State.BUG, State.NO_ANSWER, State.IN_TROUBLE)
 
     @property
     def style(self) -> str:
-        return {State.CURED: "green", State.NO_BUG: "cyan"}.get(self, "red" if self.wrong else "yellow")
+        return {State.FIXED: "green", State.NO_BUG: "cyan"}.get(self, "red" if self.wrong else "yellow")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One patch: the verdict by its source, and what was seen without it and with it, None where that was not run."""
+    """One patch: its verdict, and the runs without it and with it; None for a run that was not made."""
 
     entry: registry.Entry
     verdict: Verdict
@@ -59,7 +59,7 @@ class Row:
         if outcome.trouble:
             return State.IN_TROUBLE
         if self.patched is not None and self.patched.outcome == "bug":
-            return State.NOT_CURED
+            return State.NOT_FIXED
         if outcome in STAYS_OUT and "bug" in seen:
             return State.BUG
         if any(each in _NO_ANSWER for each in seen):
@@ -72,8 +72,8 @@ class Row:
             return State.UNFINISHED
         if "bug" not in seen:
             return State.NOT_SEEN
-        # gone, but not by this patch: nothing is proven
-        return State.CURED if self.patched.patch == "applied" else State.NO_ANSWER
+        # if the patch was not applied, something else removed the bug: nothing is proven
+        return State.FIXED if self.patched.patch == "applied" else State.NO_ANSWER
 
     @property
     def word(self) -> str:
@@ -81,15 +81,15 @@ class Row:
 
     @property
     def runs(self) -> list[tuple[str, Sighting]]:
-        """What was run, each with its name."""
+        """The runs that were made, each with its name."""
         return [(name, run) for name, run in (("without", self.without), ("with", self.patched)) if run]
 
 
-def as_json(rows: list[Row], apart: list[Outcome], interrupted: bool) -> dict[str, Any]:
+def as_json(rows: list[Row], not_run: list[Outcome], interrupted: bool) -> dict[str, Any]:
     return {
         "distributions": survey.distributions(),
         "interrupted": interrupted,
-        "left_out": {outcome.value: apart.count(outcome) for outcome in STAYS_OUT},
+        "left_out": {outcome.value: not_run.count(outcome) for outcome in STAYS_OUT},
         "patches": [
             {
                 "id": row.entry.id,
@@ -106,12 +106,12 @@ def as_json(rows: list[Row], apart: list[Outcome], interrupted: bool) -> dict[st
     }
 
 
-def print_rows(rows: list[Row], apart: list[Outcome], wanted: int | None) -> None:
-    """`wanted`: how many patches there were to run, where that was interrupted."""
+def print_rows(rows: list[Row], not_run: list[Outcome], planned: int | None) -> None:
+    """`planned`: the number of patches to run if the command was interrupted, else None."""
     print(survey.heading())
     if rows:
         output.print_table(
-            ("patch", "here", "what was seen"),
+            ("patch", "here", "result"),
             [((row.entry.id, row.word, _seen(row)), row.state.style) for row in rows],
         )
     for row in rows:
@@ -120,7 +120,7 @@ def print_rows(rows: list[Row], apart: list[Outcome], wanted: int | None) -> Non
             if sighting.outcome in _NO_ANSWER and lines:
                 print(f"{row.entry.id} {name} the patch, last lines:")
                 print("\n".join(f"    {output.printable(line)}" for line in lines[-_TAIL_LINES:]) + "\n")
-    print("\n".join(_advice(rows, apart, wanted)))
+    print("\n".join(_advice(rows, not_run, planned)))
 
 
 def _seen(row: Row) -> str:
@@ -145,23 +145,23 @@ def _first_line(run: Sighting) -> str:
     return output.printable((run.detail.splitlines() or [run.outcome])[0])
 
 
-def _advice(rows: list[Row], apart: list[Outcome], wanted: int | None) -> list[str]:
+def _advice(rows: list[Row], not_run: list[Outcome], planned: int | None) -> list[str]:
     lines = []
-    if wanted is not None:
+    if planned is not None:
         done = sum(row.state is not State.UNFINISHED for row in rows)
-        lines.append(f"Interrupted: {done} of {wanted} patches were done.")
+        lines.append(f"Interrupted: {done} of {planned} patches were done.")
     if rows:
         counts = Counter(row.state.value for row in rows)
         lines.append(", ".join(f"{count} {state}" for state, count in counts.items()) + ".")
-    if apart:
-        lines.append(f"Left out, as they do not apply here: {len(apart)}; `python -m dsfix list` says why.")
+    if not_run:
+        lines.append(f"Not run, as they do not apply here: {len(not_run)}; `python -m dsfix list --all` shows why.")
     states = {row.state for row in rows}
     if State.IN_TROUBLE in states:
-        lines.append("`python -m dsfix show ID` tells the story of a patch in trouble.")
+        lines.append("`python -m dsfix show ID` explains a patch in trouble.")
     if State.NO_ANSWER in states and any(row.verdict.outcome is Outcome.DISABLED for row in rows):
-        lines.append("Patches that DSFIX_ONLY or DSFIX_SKIP leave out are missing in the runs of the others, too.")
-    if states & {State.NOT_CURED, State.BUG, State.NO_ANSWER}:
-        lines.append("`python -m dsfix verify ID --json` prints all that was seen: put it into a report.")
-    elif State.CURED in states:
+        lines.append("Patches disabled by DSFIX_ONLY or DSFIX_SKIP are disabled in the runs of the other patches too.")
+    if states & {State.NOT_FIXED, State.BUG, State.NO_ANSWER}:
+        lines.append("`python -m dsfix verify ID --json` prints everything that was seen: attach it to a bug report.")
+    elif State.FIXED in states:
         lines.append("Put `import dsfix` on the first line of the script.")
     return lines

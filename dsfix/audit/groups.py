@@ -1,0 +1,67 @@
+"""The parameter groups of a plan. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dsfix.audit.plan import Plan
+
+
+@dataclass(frozen=True)
+class Group:
+    """A parameter group: the names of its parameters, its lr as a factor, its weight decay; muon: Muon updates it."""
+
+    names: tuple[str, ...]
+    rate: float
+    weight_decay: float
+    muon: bool = False
+
+
+def script_groups(parameters: Mapping[str, Any], plan: Plan) -> list[Group]:
+    """Returns the script's groups: matrices, vectors without decay, embedding and gate at a higher rate; or one group.
+
+    The single group includes the frozen parameters, as `model.parameters()` in a script does.
+    """
+    if not plan.groups:
+        return [Group(tuple(parameters), 1.0, 0.1)]
+    trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+    fast = tuple(name for name in trained if name.startswith(("embed.", "gate.", "blocks.0.mix.lora_b")))
+    vectors = tuple(name for name, parameter in trained.items() if parameter.dim() < 2 and name not in fast)
+    matrices = tuple(name for name in trained if name not in fast and name not in vectors)
+    found = [Group(matrices, 1.0, 0.1), Group(vectors, 0.5, 0.0), Group(fast, 2.0, 0.02)]
+    return [group for group in found if group.names]
+
+
+def optimizer_groups(parameters: Mapping[str, Any], plan: Plan) -> list[Group]:
+    """Returns the groups that DeepSpeed's optimizer has: those of the script, then the experts of each.
+
+    DeepSpeed splits them in split_params_into_different_moe_groups_for_optimizer. With Muon each group becomes two: one
+    for Muon, one for Adam.
+    """
+    script = script_groups(parameters, plan)
+    if not plan.optimizer and str((plan.config.get("optimizer") or {}).get("type")).lower() == "muon":
+        return _muon_groups(parameters, script)
+    dense = [replace(group, names=tuple(n for n in group.names if not _is_expert(n))) for group in script]
+    experts = [replace(group, names=tuple(filter(_is_expert, group.names))) for group in script]
+    return [group for group in (*dense, *experts) if group.names]
+
+
+def _muon_groups(parameters: Mapping[str, Any], script: list[Group]) -> list[Group]:
+    trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+    found = []
+    for group in script:
+        for muon in (True, False):
+            names = (name for name in group.names if name in trained and _uses_muon(name, trained[name]) is muon)
+            found.append(replace(group, names=tuple(names), muon=muon))
+    return [group for group in found if group.names]
+
+
+def _uses_muon(name: str, parameter: Any) -> bool:
+    """Muon updates hidden matrices, Adam everything else."""
+    return parameter.dim() >= 2 and not any(word in name for word in ("embed", "lm_head"))
+
+
+def _is_expert(name: str) -> bool:
+    return name.startswith("moe.experts.")

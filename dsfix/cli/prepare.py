@@ -1,0 +1,83 @@
+"""What commands check and set up before their work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+from ..engine import survey, versions
+from .exits import BAD_USAGE, NO_DEEPSPEED, UNSEEN, Complaint
+from .printing import output
+
+
+def require_deepspeed() -> None:
+    """Raises Complaint if DeepSpeed is not installed or its package is missing."""
+    version = versions.installed("deepspeed")
+    if version is None:
+        raise Complaint(f"DeepSpeed is not installed for {sys.executable}: nothing to patch", NO_DEEPSPEED)
+    if not versions.importable("deepspeed"):
+        raise Complaint(
+            f"deepspeed {version} is registered as installed, but its package is missing or empty: reinstall it",
+            NO_DEEPSPEED,
+        )
+
+
+def require_temporary_directory() -> None:
+    """Raises Complaint if tempfile finds no directory, or only the current one, which is the user's."""
+    named = [os.environ.get("TMPDIR"), os.environ.get("TEMP"), os.environ.get("TMP"), "/tmp", "/var/tmp", "/usr/tmp"]
+    try:
+        found = tempfile.gettempdir()
+    except OSError:
+        found = ""
+    if os.path.abspath(found) not in [os.path.abspath(name) for name in named if name]:
+        raise Complaint("no writable directory for temporary files: set TMPDIR to one", UNSEEN)
+
+
+def require_same_packages(command: str) -> None:
+    """Raises Complaint if child processes would import another DeepSpeed, torch or dsfix than this process sees."""
+    from ..lab.errors import LabUnavailable
+    from ..lab.isolation import origins
+
+    packages = ("deepspeed", "torch", "dsfix")
+    try:
+        with tempfile.TemporaryDirectory(prefix="dsfix-") as scratch:
+            there = origins(Path(scratch), *packages)
+    except (LabUnavailable, OSError) as error:
+        raise Complaint(str(error), UNSEEN) from None
+    for package in packages:
+        spec = find_spec(package)
+        here = spec and spec.origin
+        if os.path.realpath(here or "") != os.path.realpath(there[package] or ""):
+            raise Complaint(
+                f"{package} is {here or 'not found'} in this process, but {there[package] or 'not found'} in a process "
+                f"started in another directory: run `python -m dsfix {command}` in another directory, without Python "
+                "options",
+                BAD_USAGE,
+            )
+
+
+def refused(complaint: Complaint, as_json: bool) -> int:
+    """Prints the complaint as JSON and returns its exit status; raises it if JSON was not requested."""
+    if not as_json:
+        raise complaint
+    output.print_json({"error": str(complaint), "distributions": survey.distributions(), "patches": []})
+    return complaint.status
+
+
+def lower_priority() -> None:
+    """Lowest scheduling priority; SIGTERM and SIGHUP, as from a batch system, end the command as Ctrl-C does."""
+    if hasattr(os, "nice"):
+        os.nice(19)
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,0 +1,92 @@
+"""docs/errors.md: every bug under what users see."""
+
+import re
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from dsfix import rules
+from dsfix.engine import registry
+from dsfix.explain import signatures
+from dsfix.patch import Severity
+from matrix import proofs, table
+from matrix.pages import errors, evidence
+
+
+@pytest.fixture(scope="module")
+def found():
+    return evidence.collect(registry.catalogue().values(), table.load(), proofs.DIRECTORY)
+
+
+@pytest.fixture(scope="module")
+def page(found):
+    return errors.render(found)
+
+
+def _section(page, heading):
+    return page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def _linked(text):
+    return set(re.findall(r"\(catalogue\.md#(\w+)\)", text))
+
+
+def test_every_patch_with_a_symptom_has_a_message(page, found):
+    assert _linked(_section(page, "Messages")) == {entry.id for entry in found.entries if entry.patch.symptom}
+
+
+def test_every_bug_that_can_be_silent_is_under_a_config(page, found):
+    silent = {
+        entry.id for entry in found.entries if entry.patch.severity is Severity.WRONG_RESULT or not entry.patch.symptom
+    }
+    assert _linked(_section(page, "Wrong without a message")) == silent
+
+
+def test_every_diagnosis_without_a_patch_is_listed_once(page):
+    alone = [each for each in rules.declared(signatures.__name__, "SIGNATURES") if not each.patches]
+    assert _section(page, "Errors without a patch").count("\n- ") == len(alone)
+
+
+def test_messages_are_readable(page):
+    messages = re.findall(r"^- `+(.*?)`+$", page, re.M)
+    assert len(messages) > 50
+    assert not [each for each in messages if re.search(r"\\[dswDSWb.(]|\[\^|\(\?|\.\*|/site-packages/|\x1b", each)]
+    assert not [each for each in messages if len(each) > 190 or len(each) < 12]
+
+
+def test_messages_are_sorted_under_their_error(page):
+    for part in re.split(r"\n### ", _section(page, "Messages"))[1:]:
+        messages = [re.sub(r"\W+", " ", each).strip().casefold() for each in re.findall(r"^- (.*)", part, re.M)]
+        assert messages == sorted(messages)
+        assert len(set(messages)) == len(messages), "patches with one message share its line"
+
+
+def test_the_counts_are_the_catalogue_s(page, found):
+    release = found.releases[-1]
+    newest = [each.patch for each in found.entries if SpecifierSet(each.patch.affects["deepspeed"]).contains(release)]
+    wrong = [patch for patch in newest if patch.severity is Severity.WRONG_RESULT]
+    said = " ".join(page.split())
+    assert f"{len(found.entries)} bugs have a patch. {len(newest)} of them are in DeepSpeed {release}" in said
+    assert f"{len(wrong)} of these {len(newest)} give wrong results" in said
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        (r"in step\n[\s\S]*KeyError: \d+", "in step … KeyError"),
+        (r"(fast|decoupled)_engine\.py[\s\S]*Weights only load failed", "fast_engine.py … Weights only load failed"),
+        (r"no attribute '(ab|cd)_state' of (?:\w+)?group", "no attribute 'ab_state' of … group"),
+    ],
+)
+def test_an_expression_without_an_example_is_shown_as_text(pattern, message):
+    assert errors._message("nothing", pattern, ()) == message
+
+
+def test_what_a_reproduction_saw_is_the_example():
+    details = ["step 3: other", "step 4: off 1.7; step 5: 'NoneThing' has no attribute 'rare'"]
+    assert errors._message("nothing", "has no attribute 'rare'", details) == "'NoneThing' has no attribute 'rare'"
+
+
+def test_a_symptom_with_two_alternatives_has_two_messages():
+    assert errors._alternatives(r"in (a|b)[|]|KeyError: \| \d") == [r"in (a|b)[|]", r"KeyError: \| \d"]
+    assert errors._alternatives(r"in (a|b)") == [r"in (a|b)"]

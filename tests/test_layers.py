@@ -1,0 +1,88 @@
+"""The modules of dsfix import each other in one direction; imports in functions and for types count."""
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "dsfix"
+
+# part -> the parts below it that it may import; `patch` is the vocabulary: patch.py, job.py, rules.py
+BELOW = {
+    "patch": set(),
+    "engine": {"patch"},
+    "doctor": {"patch", "engine"},
+    "check": {"patch", "engine", "doctor"},
+    "explain": {"patch", "engine"},
+    "lab": {"patch", "engine"},
+    "audit": {"patch", "engine", "check", "lab"},
+    "guards": {"patch", "engine", "check"},
+    "start": {"patch", "engine"},
+    "cli": {"patch", "engine", "doctor", "check", "explain", "lab", "audit", "guards", "start"},
+    "testing": {"patch", "engine", "lab", "cli"},
+    "dsfix": {"patch", "engine", "check", "guards"},
+    "__main__": {"cli"},
+}
+
+
+def _modules():
+    """Name -> file of every module of dsfix, without the patches."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = ("dsfix", *path.relative_to(PACKAGE).with_suffix("").parts)
+        if parts[1] != "patches":
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def _graph():
+    """Module -> the modules of dsfix that it imports, anywhere in the file."""
+    modules = _modules()
+    graph = {}
+    for name, path in modules.items():
+        package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+        named = set()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                outer = package[: len(package) - node.level + 1] if node.level else []
+                base = ".".join([*outer, *([node.module] if node.module else [])])
+                named |= {f"{base}.{alias.name}" for alias in node.names}
+        graph[name] = {found for each in named if (found := _longest(each, modules))} - {name, "dsfix"}
+    return graph
+
+
+def _longest(name, modules):
+    """The module that the dotted name is, or is in."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _part(module):
+    names = module.split(".")
+    if len(names) == 1:
+        return "dsfix"
+    return "patch" if names[1] in ("patch", "job", "rules") else names[1]
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    try:
+        TopologicalSorter(_graph()).prepare()
+    except CycleError as error:
+        circle = " imports ".join(reversed(error.args[1]))
+        raise AssertionError(circle) from None
+
+
+def test_parts_import_only_those_below_them():
+    wrong = {
+        f"{name} imports {each}"
+        for name, imported in _graph().items()
+        for each in imported
+        if _part(each) not in {_part(name), *BELOW[_part(name)]}
+    }
+    assert sorted(wrong) == []
+
+
+def test_the_parts_themselves_have_no_circle():
+    TopologicalSorter(BELOW).prepare()
