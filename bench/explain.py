@@ -20,7 +20,7 @@ from datetime import date
 from itertools import cycle, islice
 from pathlib import Path
 
-from dsfix.explain import faults
+from dsfix.explain import problems
 
 ELSEWHERE = Path(__file__).parent  # not the checkout's root, whose dsfix is not the installed one
 TRACEBACKS = Path(__file__).parents[1] / "tests" / "logs" / "tracebacks"
@@ -28,10 +28,10 @@ RANKS = 8
 
 
 def grep_expressions() -> list[str]:
-    """The expressions of all faults in the syntax of `grep -E`, line by line."""
+    """The expressions of all problems in the syntax of `grep -E`, line by line."""
     found = []
-    for fault in faults.known():
-        for expression in fault.expressions:
+    for problem in problems.known():
+        for expression in problem.expressions:
             text = re.sub(r"\(\?[=!].*?\)", "", expression.pattern.pattern).replace(r"\d", "[0-9]")
             text = re.sub(r"\\1", "[0-9]+", text).replace(r"[^\n]", ".").replace(r"\s*\x04", "").replace("(?:", "(")
             parts = re.split(r"\[\\s\\S\]\*|\\n\(\.\*\\n\)\{1,3\}|\\n", text)
@@ -129,11 +129,11 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dsfix-bench-") as directory:
         figures = table(options.size * 10**6, options.repeat, Path(directory))
-    count = sum(len(fault.expressions) for fault in faults.known())
+    count = sum(len(problem.expressions) for problem in problems.known())
     version = subprocess.run(["grep", "--version"], capture_output=True, text=True).stdout.splitlines()[0]
     page = f"""# How fast `explain` is
 
-`tox run -e bench-explain` on {date.today()}: {len(faults.known())} faults, {count} expressions, \
+`tox run -e bench-explain` on {date.today()}: {len(problems.known())} problems, {count} expressions, \
 logs of {options.size} MB, Python {platform.python_version()}, {version}, {os.cpu_count()} cores. \
 Memory does not grow with the log.
 

@@ -78,12 +78,12 @@ class Cells:
 def _cell(entry: Entry, release: str, path: Path, preloaded: Preloaded | None, known: Run | None = None) -> Cell:
     without = [] if known is not None else [_sighting(entry, release, False, path, preloaded)]
     patched = _sighting(entry, release, True, path, preloaded)
-    told = next((each for each in (patched, *without) if each.versions), patched)
+    reported = next((each for each in (patched, *without) if each.versions), patched)
     return Cell(
         without=known if known is not None else _run(without[0]),
         patched=_run(patched),
-        versions={"deepspeed": release, **{name: version for name, version in told.versions.items() if version}},
-        device=told.device,
+        versions={"deepspeed": release, **{name: version for name, version in reported.versions.items() if version}},
+        device=reported.device,
         preloaded=preloaded is not None,
         date=datetime.date.today().isoformat(),
     )

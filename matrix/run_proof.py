@@ -48,11 +48,11 @@ def run(options: argparse.Namespace) -> int:
     if options.near:
         every = _releases(environment, None)
         close = {entry.id: near(entry.patch, environment, every) for entry in entries}
-        anew = {entry.id: required(entry.patch, environment, every) for entry in entries}
+        rerun = {entry.id: required(entry.patch, environment, every) for entry in entries}
         asked = [
             task
             for task, cell in _recorded(asked, columns)
-            if task.release in (close if cell is None else anew)[task.entry.id]
+            if task.release in (close if cell is None else rerun)[task.entry.id]
         ]
     tasks = asked
     if not options.again:

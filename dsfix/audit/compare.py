@@ -107,7 +107,6 @@ class Comparison:
             {n: bounds.gradient(spread, self._sent, self._eps, truth.norm) for n, spread in truth.spread.items()},
             number,
         )
-        norm_limit = bounds.norm(list(limits.values()))
         self._numbers("learning rates", number, step.learning_rates, reference.rates[self._made])
         self._skipped(before, step, truth, number)
         self._torn(step, number)
@@ -119,6 +118,13 @@ class Comparison:
             )
             return False
         self._made += 1
+        self._gradients(step, truth, limits, number)
+        self._update(before, step, truth, number)
+        return True
+
+    def _gradients(self, step: Step, truth: Gradients, limits: Mapping[str, float], number: int) -> None:
+        """Compares the norm and the clipped gradients. limits: before clipping."""
+        norm_limit = bounds.norm(list(limits.values()))
         if step.norm is None:
             self._found.unseen["norm"] = "engine.get_global_grad_norm() returns None"
         else:
@@ -135,6 +141,10 @@ class Comparison:
                 for name in truth.clipped
             },
         )
+
+    def _update(self, before: Step, step: Step, truth: Gradients, number: int) -> None:
+        """Compares parameters, optimizer state and weights with an update by the gradients of this step."""
+        reference = self._reference
         gradients = {n: g for n, g in step.gradients.items() if not g.isnan().any()}
         given = {name: gradients.get(name, truth.clipped[name]) for name in reference.trained}
         update = reference.update(before.parameters, before.state, given, step.learning_rates)
@@ -166,7 +176,6 @@ class Comparison:
             )
         rounded = {name: p.to(reference.dtype) for name, p in step.parameters.items()}
         self._tensors("weights", number, step.weights, rounded, dict.fromkeys(rounded, 0.0))
-        return True
 
     def _without_still(
         self,

@@ -190,7 +190,9 @@ def _fixes(audit: Audit) -> Iterator[str]:
         for fix in found.fixes:
             yield from _wrapped(f"- {_fix(fix)}", 2)
     elif found is not None and found.among:
-        yield from _wrapped(f"Fixed by dsfix; out of time to find out by which of {', '.join(found.among)}.", 0)
+        yield from _wrapped(
+            f"Fixed by dsfix; the search ran out of time with these patches left: {', '.join(found.among)}.", 0
+        )
     elif verdict.agrees:
         yield "Fixed by dsfix: `import dsfix` on the first line of the script."
     else:

@@ -114,12 +114,13 @@ class Search:
     def _find_fixes(self, without: Verdict, suspects: Iterable[str]) -> None:
         self.found.among = applied = self.with_dsfix.patches
         small = _narrowed(self.plan, without)
-        named = self._named_by_errors(small, without)
-        if named and self._enough(small, named):
+        named, left = self._follow_errors(small, without)
+        if named and self._as_good(left):
             needed = minimal([], named, lambda kept: self._enough(small, kept), fresh=False)
         else:
-            needed = self._needed(small, without, [*named, *suspects])
+            needed = self._needed(small, left, named, suspects)
         if small != self.plan and len(needed) < len(applied):
+            self.found.among = applied
             rest = [patch for patch in applied if patch not in needed]
             needed += minimal(needed, rest, lambda kept: self._enough(self.plan, kept), fresh=True)
         self.found.among = ()
@@ -131,38 +132,36 @@ class Search:
     def _enough(self, plan: Plan, kept: Sequence[str]) -> bool:
         return self._as_good(self._try_only(plan, kept))
 
-    def _named_by_errors(self, plan: Plan, verdict: Verdict) -> list[str]:
-        """Returns the patches whose symptom an error matches: the verdict's, then what remains with these patches."""
+    def _follow_errors(self, plan: Plan, verdict: Verdict) -> tuple[list[str], Verdict]:
+        """Returns the patches whose symptoms the errors match, one error after the other, and the verdict with them."""
         named: list[str] = []
-        while more := [
-            patch
-            for patch in named_by((*verdict.errors, verdict.failed), self.with_dsfix.patches)
-            if patch not in named
-        ]:
-            named += more
+        while True:
+            matching = named_by((*verdict.errors, verdict.failed), self.with_dsfix.patches)
+            if not set(matching) - set(named):
+                return named, verdict
+            named += [patch for patch in matching if patch not in named]
             verdict = self._try_only(plan, named)
-        return named
 
-    def _needed(self, small: Plan, without: Verdict, suspects: Sequence[str]) -> list[str]:
-        """Returns the needed patches, found in ever larger pools."""
+    def _needed(self, small: Plan, left: Verdict, named: Sequence[str], suspects: Iterable[str]) -> list[str]:
+        """Returns the needed patches, searched in ever larger pools. left: the verdict with the patches `named`."""
         applied = self.with_dsfix.patches
         # a patch's id names its phase: universal_checkpoint_…, zero_to_fp32_…
-        phases = {each.phase for each in without.differences}
+        phases = {each.phase for each in left.differences}
         if "training" not in phases:
             suspects = [*suspects, *(patch for patch in applied if any(phase in patch for phase in phases))]
         imports, choices = pools(self.plan, applied, suspects)
-        if not without.failed and all(each.what != "error" for each in without.differences):
-            imports = []  # the import worked without them
+        fails = left.failed or any(each.what == "error" for each in left.differences)
+        base = list(dict.fromkeys([*named, *imports])) if fails else list(named)
 
         def least(base: Sequence[str], items: Sequence[str], fresh: bool) -> list[str]:
             return minimal(base, items, lambda kept: self._enough(small, kept), fresh)
 
         needed: list[str] = []
-        if not imports or not self._enough(small, imports):
+        if not base or not self._enough(small, base):
             *likely, pool = choices
-            pool = next((few for few in likely if self._enough(small, [*imports, *few])), pool)
-            needed = least(imports, pool, fresh=False)
-        return needed + (least(needed, imports, fresh=bool(needed)) if imports else [])
+            pool = next((few for few in likely if self._enough(small, [*base, *few])), pool)
+            needed = least(base, [patch for patch in pool if patch not in base], fresh=False)
+        return needed + (least(needed, base, fresh=bool(needed)) if base else [])
 
     def _find_changes(self, sizes: Mapping[str, int]) -> None:
         small = _narrowed(self.plan, self.with_dsfix)

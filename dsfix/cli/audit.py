@@ -31,9 +31,9 @@ _PATIENCE, _LEAST = 3, 30.0  # limit of a trial in the search: so many times the
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = textwrap.fill(
         "Check whether DeepSpeed computes correctly with a config: train a small model for a few steps with DeepSpeed "
-        "and the patches that apply here, with DeepSpeed alone, and in one process with PyTorch. Only sizes are "
-        "changed. Differences beyond rounding are reported with their size, first step and parameters, the patch that "
-        "fixes them, and the smallest change of the config that avoids them.",
+        "and the patches that apply here, with DeepSpeed alone, and in one process with PyTorch. Sizes in the config "
+        "are scaled down. Differences beyond rounding are reported with their size, first step and parameters, the "
+        "patch that fixes them, and the smallest change of the config that avoids them.",
         _WIDTH,
     )
     command.formatter_class = argparse.RawDescriptionHelpFormatter

@@ -65,7 +65,7 @@ def _print(verdicts: Mapping[str, Verdict], everything: bool) -> None:
             for patch_id, verdict in sorted(listed.items(), key=_place)
         ]
         output.print_table(("patch", "here", "why"), rows)
-    rest = {patch_id: (each.outcome, each.reason) for patch_id, each in verdicts.items() if patch_id not in listed}
+    rest = {patch_id: each.outcome for patch_id, each in verdicts.items() if patch_id not in listed}
     output.print_rest(rest, "python -m dsfix list --all")
     print("\n".join(_advice([verdict.outcome for verdict in verdicts.values()])))
 

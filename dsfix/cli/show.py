@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from ..engine import survey, versions
 from ..engine import verdict as judge
@@ -92,6 +92,4 @@ def _retire(patch: Patch) -> str:
 
 def _upstream(patch: Patch) -> list[str]:
     """The links, each with what it did."""
-    if not isinstance(patch.upstream, Mapping):  # a plug-in's tuple of links
-        return list(patch.upstream)
-    return [f"{link} ({what})" if what else link for link, what in patch.upstream.items()]
+    return [f"{link} ({what})" for link, what in patch.upstream.items()]

@@ -13,8 +13,10 @@ _AFTER = 256 << 10
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Whole lines, unless a line is longer than an excerpt. first: number of the first line, from 1; hits: numbers of the
-    lines that contain one of the strings; ends: whether the log ends here.
+    """Whole lines, unless a line is longer than an excerpt.
+
+    first: number of the first line, from 1. hits: numbers of the lines that contain one of the strings. ends: whether
+    the log ends here.
     """
 
     text: str

@@ -34,7 +34,7 @@ class Fix:
             return f"applies here ({reason.partition(': ')[0]}): {_USE}"
         if versions.installed("deepspeed") is None:
             unnamed = f"applies to these releases: {_USE}; " if self.in_log is None else ""
-            return f"{unnamed}unknown here: DeepSpeed is not installed"
+            return f"{unnamed}not checked here: DeepSpeed is not installed"
         return f"is {outcome.value} here: {reason}"
 
     def _in_log(self) -> str:

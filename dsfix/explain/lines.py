@@ -29,8 +29,8 @@ _NO_HOST = re.compile(r"(?i)error|exception|warning|info|debug|critical|fatal")
 
 
 class Line(NamedTuple):
-    """number: from 1; source: the process, as far as the line names it, else ""; stamp: the time of the line, or the last
-    one before it.
+    """number: from 1; source: the process, as far as the line names it, else ""; stamp: the last time seen, this line
+    included.
     """
 
     number: int

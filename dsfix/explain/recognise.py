@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from . import problems
 from .boxes import unboxed
 from .excerpts import Excerpt, Excerpts
-from .problems import Problem
 from .lines import TRACEBACK, Cleaner, Line
 from .mentions import LITERALS, Versions
+from .problems import Problem
 from .segments import Segment, around, segments
 from .signature import Role
 from .stream import Unreadable, blocks

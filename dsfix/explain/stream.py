@@ -66,7 +66,7 @@ def _utf8(found: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _utf16(block: bytes) -> str | None:
-    """Returns the encoding of a UTF-16 file that starts like this: by its BOM, else by the zero bytes of Latin letters."""
+    """Returns the encoding of UTF-16 text that starts like this: by its BOM, else by zero bytes of Latin letters."""
     if encoding := _UTF16.get(block[:2]):
         return encoding
     start = block[:4096]

@@ -10,7 +10,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -49,7 +49,7 @@ class Scenario:
 
 
 class _Bare(ast.NodeTransformer):
-    def visit(self, node: ast.AST) -> ast.AST | None:
+    def visit(self, node: ast.AST) -> Any:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             return None
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:

@@ -1,4 +1,4 @@
-"""What the tests of the audit share. Where the real DeepSpeed is needed, and none is installed, they are skipped."""
+"""Fixtures for the tests of the audit. Tests that need the real DeepSpeed are skipped if it is not installed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ZERO = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--product", action="store_true", help="each planted fault on each stage and in each precision")
+    parser.addoption("--product", action="store_true", help="run each planted bug on each stage and in each precision")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -45,19 +45,19 @@ def has_deepspeed() -> None:
 
 @pytest.fixture(scope="session")
 def release(has_deepspeed: None) -> Version:
-    """The DeepSpeed that is installed."""
+    """The installed DeepSpeed release."""
     return Version(metadata.version("deepspeed"))
 
 
 @pytest.fixture(scope="session")
 def plan() -> Callable[..., Plan]:
-    """A small plan: AdamW of the script's own, clipping, two micro-batches a step, several buckets; one rank."""
+    """Makes small plans: the script's own AdamW, clipping, two micro-batches per step, several buckets, one rank."""
 
     def make(stage: int, precision: str = "fp32", zero: Any = None, config: Any = None, **options: Any) -> Plan:
-        """zero, config: added to the config, and to its zero_optimization."""
+        """config, zero: added to the config and to its zero_optimization."""
         section: dict[str, Any] = {} if precision == "fp32" else {precision: {"enabled": True}}
         if precision == "fp16":
-            section["fp16"]["initial_scale_power"] = 16  # up to 0.16 ZeRO begins with 2**32 where none is given
+            section["fp16"]["initial_scale_power"] = 16  # through 0.16 ZeRO starts with 2**32 by default
         whole = {**_CONFIG, **section, "zero_optimization": {**_ZERO, "stage": stage, **(zero or {})}, **(config or {})}
         defaults = {"ranks": 1, "steps": 2, "device": "cpu", "optimizer": "AdamW", "phases": ()}
         return Plan(whole, **{**defaults, **options})

@@ -16,17 +16,17 @@ from dsfix.patch import Severity
 
 pytestmark = pytest.mark.skipif(installed("deepspeed") is None, reason="DeepSpeed is not installed")
 
-# in all releases: what a step leaves out is updated with an older gradient; and a patch that is beside the point
-CURE, OTHER = "zero3_left_out_gradients", "zero3_scalar_output_hook"
+# in all releases parameters unused in a step are updated with a stale gradient; the other patch is unrelated
+NEEDED, OTHER = "zero3_left_out_gradients", "zero3_scalar_output_hook"
 JOB = {"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.1", "SLURM_PROCID": "3"}
 
 
-def test_a_fault_is_found_and_the_patch_that_cures_it_is_named(tmp_path: Path) -> None:
+def test_a_bug_is_found_and_the_patch_that_fixes_it_is_named(tmp_path: Path) -> None:
     config = tmp_path / "ds.json"
     text = '{"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 3},}'
     config.write_text(text, encoding="utf-8")
     imports = [name for name, each in registry.catalogue().items() if each.patch.severity is Severity.IMPORT]
-    variables = {**os.environ, **JOB, "DSFIX_ONLY": ",".join([CURE, OTHER, *imports])}
+    variables = {**os.environ, **JOB, "DSFIX_ONLY": ",".join([NEEDED, OTHER, *imports])}
     options = ["--ranks=1", "--steps=3", "--phases=none", "--timeout=600", "--time=1800", "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "dsfix", "audit", str(config), *options],
@@ -41,10 +41,10 @@ def test_a_fault_is_found_and_the_patch_that_cures_it_is_named(tmp_path: Path) -
     assert found["with_dsfix"]["agrees"]
     assert found["with_dsfix"]["comparisons"] > 300
     assert not found["without_dsfix"]["agrees"]
-    cures = {cure["patch"]: cure["without_it"] for cure in found["search"]["cures"]}
-    assert CURE in cures
-    assert OTHER not in cures
-    differences = {each["what"]: each for each in cures[CURE]["differences"]}
-    # where clipping is on, all others are scaled by a norm that is wrong as well
+    fixes = {fix["patch"]: fix["without_it"] for fix in found["search"]["cures"]}
+    assert NEEDED in fixes
+    assert OTHER not in fixes
+    differences = {each["what"]: each for each in fixes[NEEDED]["differences"]}
+    # with clipping all other gradients are scaled by a wrong norm, too
     assert differences["gradients"]["names"][0].startswith("sometimes.")
     assert os.listdir(tmp_path) == [config.name]

@@ -1,4 +1,4 @@
-"""Where DeepSpeed is right the audit agrees with it: nothing that rounding explains is told as a difference."""
+"""If DeepSpeed is correct, the audit agrees: no rounding error is reported as a difference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WARMUP = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 8}}}
     [
         pytest.param(0, "fp32", {"ranks": 2, "phases": ("resume", "16bit")}, id="zero0-fp32"),
         pytest.param(1, "bf16", {"config": _WARMUP, "phases": ("resume",)}, id="zero1-bf16-scheduler"),
-        # frozen parameters do not come back from a universal checkpoint
+        # frozen parameters are not restored from a universal checkpoint
         pytest.param(2, "fp32", {"ranks": 2, "freeze": "none", "phases": PHASES}, id="zero2-fp32-every-phase"),
         pytest.param(1, "bf16", {"moe": 2, "phases": ("resume",)}, id="zero1-bf16-experts"),
         pytest.param(2, "fp16", {"device": "cuda", "skip_step": 1, "steps": 4, "phases": ("resume",)}, id="zero2-fp16"),
@@ -32,11 +32,11 @@ def test_agrees(
 ) -> None:
     if release < Version("0.13.0") and precision == "fp32" and stage < 3:
         pytest.skip(
-            "it does not train on CPU ranks: unsupported grad type without ZeRO, ZeRO-1/2 change a view in place"
+            "it does not train on CPU ranks: unsupported grad type without ZeRO, ZeRO-1/2 modify a view in place"
         )
     if options.get("moe") == 2 and release < Version("0.14.0"):
-        pytest.skip("the second of two experts is drawn at random")
-    if release < Version("0.16.0"):  # torch >= 2.6 does not read for these what older releases save
+        pytest.skip("the second of two experts is sampled at random")
+    if release < Version("0.16.0"):  # torch >= 2.6 does not load the checkpoints of older releases for these
         options = {**options, "phases": tuple(p for p in options["phases"] if p not in ("zero_to_fp32", "universal"))}
     made = plan(stage, precision, **options)
 
@@ -45,10 +45,10 @@ def test_agrees(
     assert verdict.failed == ""
     assert verdict.differences == ()
     assert verdict.comparisons > 100 * made.steps
-    assert set(verdict.unseen) <= {"norm", "zero_to_fp32.py"}  # of stage 0; the script needs huggingface_hub
+    assert set(verdict.unseen) <= {"norm", "zero_to_fp32.py"}  # norm: stage 0; the script needs huggingface_hub
 
 
-def test_a_fault_of_experts_is_found(plan: Callable[..., Plan], release: Version) -> None:
+def test_a_bug_of_experts_is_found(plan: Callable[..., Plan], release: Version) -> None:
     if not Version("0.15.0") <= release < Version("0.19.0"):
         pytest.skip("routes are dropped from 0.15.0 to 0.18.9")
     verdict = trial(plan(2, moe=3), skip=("moe_topk_probs_drops_routes",), timeout=300.0)

@@ -1,4 +1,4 @@
-"""The reference, the bounds and the comparison by themselves: what plain PyTorch has recorded, right and wrong."""
+"""The reference, the bounds and the comparison, with records made by plain PyTorch, correct and wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def config(precision: str = "fp32", clip: float = 1.0, **more: Any) -> dict[str,
 
 
 def trained(plan: Plan, precision: Any = torch.float32) -> Record:
-    """Plain PyTorch as DeepSpeed does it: the model in `precision`, fp32 masters, its own Adam in fp32."""
+    """Trains with plain PyTorch as DeepSpeed does: the model in `precision`, fp32 master weights, Adam in fp32."""
     built = model.build(plan).to(precision)
     names = {name: p for name, p in built.named_parameters() if p.requires_grad}
     masters = {name: p.detach().float().clone().requires_grad_() for name, p in names.items()}
@@ -103,7 +103,7 @@ def test_the_free_reference_is_plain_pytorch() -> None:
 
 @pytest.mark.parametrize(("k", "capacity"), [(1, 3), (2, 3), (3, 2)])
 def test_experts_are_weighted_as_published(k: int, capacity: int) -> None:
-    """Three equal tokens, and as many experts' outputs as are 1, 10, 100, …"""
+    """Three equal tokens; the experts return 1, 10, 100, …"""
     probabilities = torch.tensor([0.5, 0.2, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01]).double()
     mixture = moe.Mixture(16, k, capacity).double()
     with torch.no_grad():
@@ -143,7 +143,7 @@ def test_a_token_between_two_experts_is_not_compared() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(16, 16), (16, 48), (48, 16), (1, 16)])
 def test_muon_makes_a_matrix_nearly_orthogonal(shape: tuple[int, int], dtype: Any) -> None:
-    """By its singular vectors: the iteration leaves them, and takes each singular value through its polynomial."""
+    """The iteration keeps the singular vectors and applies its polynomial to each singular value."""
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
     values = values / values.norm()
@@ -155,7 +155,7 @@ def test_muon_makes_a_matrix_nearly_orthogonal(shape: tuple[int, int], dtype: An
 
 
 def lion_trained(moved: float) -> tuple[Plan, Record]:
-    """One step of Lion by hand; where a token's embedding has no gradient it moves by that many learning rates."""
+    """One step of Lion; an embedding row without gradient moves by `moved` times the learning rate."""
     plan = Plan(config(clip=0.0, optimizer={"type": "Lion", "params": {"lr": 1e-3}}), steps=1)
     record = trained(plan)
     assert record.start is not None
@@ -171,10 +171,12 @@ def lion_trained(moved: float) -> tuple[Plan, Record]:
     return plan, record
 
 
-@pytest.mark.parametrize(("moved", "told"), [(0.0, set()), (-1.0, {"still parameters"}), (1.0, {"still parameters"})])
-def test_lion_moves_nothing_that_has_no_gradient(moved: float, told: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("moved", "reported"), [(0.0, set()), (-1.0, {"still parameters"}), (1.0, {"still parameters"})]
+)
+def test_lion_does_not_move_elements_without_gradient(moved: float, reported: set[str]) -> None:
     found = compare(*lion_trained(moved)).differences
-    assert {difference.what for difference in found} - {"gradients"} == told
+    assert {difference.what for difference in found} - {"gradients"} == reported
     assert all(difference.names == ("embed.weight",) for difference in found)
 
 
@@ -215,7 +217,7 @@ CHANGES: list[tuple[Callable[[Step], None], str, tuple[str, ...]]] = [
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("change", "what", "names"), CHANGES)
-def test_a_wrong_step_is_told(
+def test_a_wrong_step_is_reported(
     precision: str, change: Callable[[Step], None], what: str, names: tuple[str, ...]
 ) -> None:
     plan = Plan(config(precision), steps=2)
@@ -231,24 +233,24 @@ RECORDS: dict[str, Record] = {}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_dropped_micro_batch_is_told(precision: str) -> None:
+def test_a_dropped_micro_batch_is_reported(precision: str) -> None:
     plan = Plan(config(precision), steps=1, ranks=2)
     short = Plan({**plan.config, "gradient_accumulation_steps": 3}, steps=1, ranks=2)
     record = trained(short, reference.DTYPES[precision])
     assert "gradients" in {difference.what for difference in compare(plan, record).differences}
 
 
-def test_a_fault_is_told_once_and_not_its_consequences() -> None:
+def test_a_bug_is_reported_once_without_its_consequences() -> None:
     plan = Plan(config(), steps=3)
     record = trained(plan)
     record.steps[1].gradients["embed.weight"] *= 1.5
-    told = compare(plan, record).differences
-    # the optimizer's own step went on with the right gradient, so its state and result differ from the wrong one's
-    assert {difference.step for difference in told} == {1}
-    assert all(difference.names == ("embed.weight",) for difference in told)
+    found = compare(plan, record).differences
+    # the recorded step used the correct gradient, so state and parameters differ from those of the wrong one
+    assert {difference.step for difference in found} == {1}
+    assert all(difference.names == ("embed.weight",) for difference in found)
 
 
-def test_steps_that_are_all_skipped_are_no_agreement_in_silence() -> None:
+def test_skipping_all_steps_is_reported() -> None:
     plan = Plan({**config("fp16"), "fp16": {"enabled": True, "initial_scale_power": 32}}, steps=1)
     record = trained(plan, torch.float16)
     for step in (record.start, *record.steps):
@@ -260,7 +262,7 @@ def test_steps_that_are_all_skipped_are_no_agreement_in_silence() -> None:
     assert found.unseen == {"gradients": "all 1 steps were skipped: the loss scale is too large"}
 
 
-def test_steps_after_a_load_are_compared_with_what_was_before() -> None:
+def test_steps_after_a_load_are_compared_with_the_state_before() -> None:
     plan = Plan(config(), steps=4)
     record = trained(plan)
     assert record.start is not None
@@ -272,7 +274,7 @@ def test_steps_after_a_load_are_compared_with_what_was_before() -> None:
 
 
 def not_finite(record: Record, plan: Plan) -> Record:
-    """As where the first step was made with gradients that were not finite, and a job has loaded what it has left."""
+    """Returns the record as if the first step had used non-finite gradients and a job had loaded its checkpoint."""
     for step in record.steps:
         for tensors in (step.parameters, step.weights, *step.state.values()):
             for tensor in tensors.values():
@@ -283,7 +285,7 @@ def not_finite(record: Record, plan: Plan) -> Record:
     return record
 
 
-def test_nan_that_was_saved_is_no_difference_and_no_agreement() -> None:
+def test_saved_nan_is_neither_difference_nor_agreement() -> None:
     plan = Plan({**config("bf16"), "bf16": {"enabled": True, "check_grad_overflow": False}}, steps=2, skip_step=0)
     record = not_finite(trained(plan, torch.bfloat16), plan)
     record.exports["16bit"] = {
@@ -306,7 +308,7 @@ def test_nan_on_one_side_only_is_a_difference() -> None:
     assert {difference.phase for difference in compare(plan, record).differences} == {"resume"}
 
 
-def test_pieces_of_ranks_are_put_together() -> None:
+def test_pieces_of_ranks_are_merged() -> None:
     whole = torch.arange(6.0).view(2, 3)
 
     def part(offset: int, values: Any, norm: float = 1.0) -> Part:
@@ -363,27 +365,25 @@ def test_schedules(name: str, options: dict[str, Any], wanted: list[float]) -> N
         Plan(config(), freeze="base"),
     ],
 )
-def test_what_has_no_reference_is_refused_in_a_sentence(plan: Plan) -> None:
+def test_unsupported_plans_are_refused_with_a_reason(plan: Plan) -> None:
     with pytest.raises(Unsupported, match=r"^(the audit|the config|freeze|Lamb is not|torch.optim.Rprop is not) .+"):
         compare(plan, Record())
 
 
 @pytest.mark.parametrize(("kind", "coupled"), [("AdamW", False), ("Adam", True)])
-def test_where_weight_decay_all_but_cancels_a_gradient_rounding_has_a_margin(kind: str, coupled: bool) -> None:
+def test_rounding_has_a_margin_where_weight_decay_nearly_cancels_a_gradient(kind: str, coupled: bool) -> None:
     options = {"lr": 0.01, "weight_decay": 0.1, "adam_w_mode": kind == "AdamW"}
     found = reference.Reference(Plan(config(optimizer={"type": kind, "params": options}), groups=False))
     weights = found.start
     gradients = {name: weight.double() for name, weight in weights.items()}
-    gradients["gate.weight"][0, 0] *= -0.1  # of which a decay of 0.1 leaves rounding
+    gradients["gate.weight"][0, 0] *= -0.1  # cancelled by a decay of 0.1 up to rounding
     margins = found.margins(weights, {}, gradients, [0.01])
     assert (max(margins.values(), default=0.0) > 1e-4) == coupled
     assert all(margin < 1e-8 for name, margin in margins.items() if name != "gate.weight")
 
 
 @pytest.mark.parametrize(("check", "skipped", "right"), [(1, 1, True), (1, 0, False), (0, 1, True), (0, 0, True)])
-def test_a_bf16_step_that_is_not_finite_is_skipped_where_that_is_asked_for(
-    check: int, skipped: int, right: bool
-) -> None:
+def test_a_non_finite_bf16_step_is_skipped_if_configured(check: int, skipped: int, right: bool) -> None:
     findings = Findings()
     plan = Plan(config(bf16={"enabled": True, "check_grad_overflow": bool(check)}))
     step = SimpleNamespace(skipped=bool(skipped), scale=None)

@@ -1,4 +1,4 @@
-"""The real engine of the installed DeepSpeed against plain PyTorch."""
+"""The real engine of the installed DeepSpeed compared with plain PyTorch."""
 
 from __future__ import annotations
 
@@ -101,15 +101,15 @@ def test_an_exception_of_deepspeed_is_a_difference() -> None:
     assert "train_batch" in difference.detail
 
 
-def test_what_the_audit_has_no_reference_for_is_failed() -> None:
+def test_an_unsupported_optimizer_is_failed() -> None:
     verdict = trial(Plan({**config(2), "optimizer": {"type": "Lamb"}}, ranks=1, steps=1), timeout=300)
-    assert "Lamb is not audited: DeepSpeed has it as a CUDA kernel only" in verdict.failed
+    assert "Lamb is not audited: DeepSpeed implements it as a CUDA kernel only" in verdict.failed
     assert not verdict.agrees
 
 
-def test_no_end_is_failed() -> None:
+def test_a_timeout_is_failed() -> None:
     verdict = trial(Plan(config(2), ranks=1, steps=1), timeout=0.1)
-    assert verdict.failed == "no end after 0.1 s"
+    assert verdict.failed == "timed out after 0.1 s"
 
 
 @pytest.mark.parametrize("stage", [2, 3])

@@ -1,4 +1,4 @@
-"""When DeepSpeed's CPU optimizers are compiled anew, with a stand-in for them that takes no time."""
+"""When DeepSpeed's CPU optimizers are recompiled, with a fast stand-in for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("ninja") is None, reason="ninja is 
 
 
 def built(directory: Path, torch: Path) -> Path:
-    """A library of one source, as torch leaves it."""
+    """Builds a library from one source as torch does."""
     (directory / "cpu_adam.cpp").write_text("first")
     plan = (
         f"cflags = -isystem {torch}/include\nrule copy\n  command = cp $in $out\nbuild cpu_adam.so: copy cpu_adam.cpp\n"
@@ -27,21 +27,21 @@ def built(directory: Path, torch: Path) -> Path:
     return directory
 
 
-def test_what_is_built_is_not_built_again(tmp_path: Path) -> None:
+def test_a_current_build_is_kept(tmp_path: Path) -> None:
     assert operators._current(built(tmp_path, torch_build().directory))
 
 
-def test_what_was_built_for_a_torch_elsewhere_is(tmp_path: Path) -> None:
+def test_a_build_for_another_torch_is_not_current(tmp_path: Path) -> None:
     assert not operators._current(built(tmp_path, tmp_path / "other"))
 
 
 @pytest.mark.parametrize("what", ["cpu_adam.so", "build.ninja"])
-def test_what_is_not_whole_is(tmp_path: Path, what: str) -> None:
+def test_an_incomplete_build_is_not_current(tmp_path: Path, what: str) -> None:
     (built(tmp_path, torch_build().directory) / what).unlink()
     assert not operators._current(tmp_path)
 
 
-def test_what_was_built_of_other_flags_is(tmp_path: Path) -> None:
+def test_a_build_with_other_flags_is_not_current(tmp_path: Path) -> None:
     plan = built(tmp_path, torch_build().directory) / "build.ninja"
     plan.write_text(plan.read_text().replace("cp $in", "cp -f $in"))
     assert not operators._current(tmp_path)

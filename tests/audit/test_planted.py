@@ -1,4 +1,4 @@
-"""Each fault that is planted into the engine is found: where it arises, as what it is, in which parameters."""
+"""Each bug planted in the engine is found: its phase, its kind and its parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _frozen(name: str) -> bool:
 
 
 def _in_the_first_group(name: str) -> bool:
-    """Matrices; norms, biases, the gate and the embedding are in two others."""
+    """Matrices; norms, biases, the gate and the embedding are in the other two groups."""
     return name.endswith("weight") and "norm" not in name and not name.startswith(("embed.", "gate."))
 
 
@@ -32,7 +32,7 @@ def _in_other_groups(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Difference:
-    """One that has to be found. names: which parameters, all of them and no other; None where it does not matter."""
+    """An expected difference. names: exactly these parameters; None if irrelevant."""
 
     phase: str
     what: str
@@ -42,9 +42,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Plant:
-    """A module in plants/, where it shows, and what it has to be found as; also: what follows from it at once.
+    """A module in plants/ and the differences it must cause; also: differences it may cause in addition.
 
-    stages, precisions: where it is a fault; `--product` runs all of them. options: of the plan.
+    stages, precisions: those it affects; `--product` runs all of them. options: of the plan.
     """
 
     name: str
@@ -63,13 +63,13 @@ _ALL = {
     plant.name: plant
     for plant in (
         Plant("dropped_micro_batch", (Difference(*_GRADIENTS),), also=(_NORM,)),
-        # where they are clipped the gradients are right again
+        # clipping makes the gradients correct again
         Plant("double_scaling", (Difference(*_NORM),), (("training", "gradients", 1),), stages=(1, 2, 3)),
         Plant("wrong_group_lr", (Difference("training", "parameters", 0, _in_other_groups),)),
         Plant("wrong_group_decay", (Difference("training", "parameters", 0, _in_other_groups),)),
         Plant("frozen_decayed", (Difference("training", "parameters", 0, _frozen),)),
         Plant("clips_too_much", (Difference(*_GRADIENTS),)),
-        # 3 % of the norm, which rounding to bf16 may be
+        # 3 % of the norm, within the rounding of bf16
         Plant(
             "tied_weight_twice_in_norm", (Difference(*_NORM),), (_GRADIENTS,), stages=(1, 2, 3), precisions=("fp32",)
         ),
@@ -98,7 +98,7 @@ _ALL = {
         Plant(
             "optimizer_lost_on_load",
             tuple(Difference("resume", what, 1, lambda name: not _frozen(name)) for what in _STATE),
-            also=(("resume", "parameters", 1), ("resume", "weights", 1)),  # bf16: the weights come back rounded
+            also=(("resume", "parameters", 1), ("resume", "weights", 1)),  # bf16: the weights are restored rounded
             options=_RESUME,
         ),
         Plant(
@@ -134,7 +134,7 @@ _ALL = {
     )
 }
 
-# as few runs as show each once; faults of different kinds are told apart when planted together
+# the fewest runs that cover each bug; bugs of different kinds are planted together
 _RUNS = [
     pytest.param(names, stage, precision, id=f"zero{stage}-{precision}-{'+'.join(names)}")
     for names, stage, precision in (
@@ -163,21 +163,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for plant in _ALL.values()
             for stage in plant.stages
             for precision in plant.precisions
-            if stage or precision == "fp32"  # half precision without ZeRO has optimizers that not every plant reaches
+            if stage or precision == "fp32"  # half precision without ZeRO has optimizers that not every plant patches
         ]
     if "names" in metafunc.fixturenames:
         metafunc.parametrize(("names", "stage", "precision"), runs)
 
 
-def test_a_planted_fault_is_found(
+def test_a_planted_bug_is_found(
     names: tuple[str, ...], stage: int, precision: str, plan: Callable[..., Plan], release: Version, tmp_path: Path
 ) -> None:
     if release < Version("0.13.0") and precision == "fp32" and stage < 3:
         pytest.skip(
-            "it does not train on CPU ranks: unsupported grad type without ZeRO, ZeRO-1/2 change a view in place"
+            "it does not train on CPU ranks: unsupported grad type without ZeRO, ZeRO-1/2 modify a view in place"
         )
     if release < Version("0.16.0") and "export_without_frozen" in names:
-        pytest.skip("torch >= 2.6 does not read for zero_to_fp32 what this release saves")
+        pytest.skip("with torch >= 2.6 zero_to_fp32 cannot load the checkpoints of this release")
     options: dict[str, Any] = {}
     for name in names:
         phases = (*options.get("phases", ()), *_ALL[name].options.get("phases", ()))
@@ -188,7 +188,7 @@ def test_a_planted_fault_is_found(
 
     made = plan(stage, precision, **options)
     if release < Version("0.14.1") and stage == 3 and made.device == "cpu" and made.ranks == 1:
-        pytest.skip("it does not train on one CPU rank: ZeRO-3 waits for a stream, which a CPU does not have")
+        pytest.skip("it does not train on one CPU rank: ZeRO-3 waits for a stream, which CPUs do not have")
     verdict = trial(made, plant=str(together), timeout=300.0)
 
     from dsfix.audit.model import build  # imports torch
@@ -198,7 +198,7 @@ def test_a_planted_fault_is_found(
 
 
 def check(names: tuple[str, ...], verdict: Verdict, parameters: list[str]) -> None:
-    """`verdict` has found the plants of these names and nothing else."""
+    """Asserts that `verdict` contains the differences of these plants and no others."""
     found = {(each.phase, each.what, each.step): each for each in verdict.differences}
     for name in names:
         for expected in _ALL[name].found:

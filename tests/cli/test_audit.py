@@ -437,6 +437,19 @@ def test_when_time_runs_out_the_smallest_sufficient_set_is_reported(monkeypatch)
     assert len(found.among) < len(MANY)
 
 
+def test_when_time_runs_out_patches_for_later_phases_are_not_ruled_out(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+
+    def found(plan, patches):
+        lost = [LOST] if "resume" in plan.phases and "p02" not in patches else []
+        return [WRONG] if "p01" not in patches else lost
+
+    result = Bench(plan_of(), MANY, found).search(["p01"], seconds=2)
+    assert not result.complete
+    assert {"p01", "p02"} <= set(result.among)
+
+
 def test_a_patch_needed_only_in_a_later_phase_is_found():
     def found(plan, patches):
         lost = [LOST] if "resume" in plan.phases and "p02" not in patches else []

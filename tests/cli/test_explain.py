@@ -1,4 +1,4 @@
-"""`explain` as a user meets it: the founding cases, what is said of the environment, and input that is no log."""
+"""`explain` from the command line: the founding cases, the environment, and input that is not a log."""
 
 import gzip
 import json
@@ -42,14 +42,14 @@ have different metadata than during the forward pass.
 FOUNDING = {
     "the clip": (CLIP, "zero3_offload_clip_device", "put `import dsfix` on the first line of the script"),
     "device_map": (EMBEDDING, "device_map_several_devices", "Load the model without device_map"),
-    "0.14.2": (INFO.format("0.14.2") + CLIP, "zero3_offload_clip_device", "DeepSpeed 0.14.3 or newer."),
+    "0.14.2": (INFO.format("0.14.2") + CLIP, "zero3_offload_clip_device", "DeepSpeed 0.14.3 or later."),
     "the talker": (TALKER, "module_left_on_cpu", "ENABLE_AUDIO_OUTPUT=0"),
     "recomputed [0]": (RECOMPUTED, "recomputed_empty", "zero3_checkpoint_recompute"),
 }
 
 
-def told(done):
-    """What was printed, in one line: a terminal's width says nothing."""
+def one_line(done):
+    """Returns the output on one line, independent of the terminal's width."""
     return " ".join(done.stdout.split())
 
 
@@ -65,12 +65,12 @@ def log(tmp_path):
 
 @pytest.mark.parametrize("case", FOUNDING)
 def test_from_the_message_to_the_remedy(environment, log, case):
-    text, fault, remedy = FOUNDING[case]
+    text, problem, remedy = FOUNDING[case]
     done = environment.install("0.14.2").dsfix("explain", log(f"step 1\n{text}step 2\n"))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert f"Most likely cause {fault}: " in told(done)
-    assert remedy in told(done)
+    assert f"Most likely cause {problem}: " in one_line(done)
+    assert remedy in one_line(done)
 
 
 def test_the_environment_has_the_patch(environment, log):
@@ -96,34 +96,34 @@ def test_without_deepspeed_the_versions_in_the_log_decide(environment, log, vers
     (patch,) = json.loads(done.stdout)["findings"][0]["patches"]
     assert patch["for_the_versions_in_the_log"] is affected
     assert patch["outcome"] == "not-affected"
-    said = told(environment.dsfix("explain", log(INFO.format(version) + CLIP)))
-    assert "cannot be judged here: DeepSpeed is not installed" in said
-    assert ("has the bug, and the patch is for it" in said) is affected
+    said = one_line(environment.dsfix("explain", log(INFO.format(version) + CLIP)))
+    assert "not checked here: DeepSpeed is not installed" in said
+    assert ("has the bug and the patch applies to it" in said) is affected
 
 
 def test_another_release_here_than_in_the_log(environment, log):
     done = environment.install("0.14.4").dsfix("explain", log(INFO.format("0.14.2") + CLIP))
-    assert "is not-affected here: deepspeed 0.14.4 is outside" in told(done)
-    assert "the log's deepspeed 0.14.2 has the bug, and the patch is for it" in told(done)
+    assert "is not-affected here: deepspeed 0.14.4 is outside" in one_line(done)
+    assert "the log's deepspeed 0.14.2 has the bug and the patch applies to it" in one_line(done)
 
 
-def test_the_user_has_switched_the_patch_off(environment, log):
+def test_a_patch_disabled_by_the_user(environment, log):
     done = environment.install().dsfix("explain", log(CLIP), DSFIX_SKIP="zero3_offload_clip_device")
-    assert "is disabled here: named in DSFIX_SKIP" in told(done)
+    assert "is disabled here: named in DSFIX_SKIP" in one_line(done)
 
 
 def test_nothing_is_recognised(environment, log):
     done = environment.dsfix("explain", log("step 1\nstep 2\n"))
     assert done.returncode == 4
-    assert "Nothing is recognised in the 2 lines of" in done.stdout
+    assert "No known problem in the 2 lines of" in done.stdout
     assert "python -m dsfix doctor" in done.stdout
 
 
-def test_an_error_that_is_not_known_is_shown(environment, log):
+def test_an_unknown_error_is_shown(environment, log):
     done = environment.dsfix("explain", log(CLIP.replace("Expected all tensors", "Something")))
     assert done.returncode == 4
-    assert "an error that is not known here" in told(done)
-    assert "RuntimeError: Something to be on the same device" in told(done)
+    assert "unknown error" in one_line(done)
+    assert "RuntimeError: Something to be on the same device" in one_line(done)
     assert "python -m dsfix doctor" in done.stdout
 
 
@@ -131,7 +131,7 @@ def test_an_error_that_is_not_known_is_shown(environment, log):
     "command",
     ["cat {} | {} explain", "{1} explain - < {0}", "{1} explain <(cat {0})", "cat {} | {} explain /dev/stdin"],
 )
-def test_what_is_piped(environment, log, command):
+def test_pipes(environment, log, command):
     done = environment.shell(f"bash -c '{command.format(log(CLIP), f'{sys.executable} -m dsfix')}'")
     assert done.returncode == 0, done.stderr
     assert "zero3_offload_clip_device" in done.stdout
@@ -152,7 +152,7 @@ def test_standard_input_that_is_closed(environment):
     assert "standard input cannot be read: it is closed" in done.stderr
 
 
-def test_what_is_no_log(environment, log, tmp_path):
+def test_input_that_is_not_a_log(environment, log, tmp_path):
     (tmp_path / "directory").mkdir()
     packed = gzip.compress(CLIP.encode() * 2000)
     (tmp_path / "cut.gz").write_bytes(packed[: len(packed) // 2])
@@ -160,7 +160,7 @@ def test_what_is_no_log(environment, log, tmp_path):
         tmp_path / "absent": "cannot be read: No such file or directory",
         tmp_path / "directory": "cannot be read: Is a directory",
         tmp_path / ("n" * 300): "cannot be read: File name too long",
-        tmp_path / "cut.gz": "no further: its compressed data is damaged, or ends too early",
+        tmp_path / "cut.gz": ": its compressed data is damaged or truncated",
     }
     for path, complaint in cases.items():
         done = environment.dsfix("explain", path)
@@ -184,7 +184,7 @@ def test_an_empty_file(environment, log):
     assert "train.log is empty" in done.stderr
 
 
-def test_of_several_files_what_can_be_read_is_read(environment, log, tmp_path):
+def test_of_several_files_the_readable_ones_are_read(environment, log, tmp_path):
     done = environment.dsfix("explain", tmp_path / "absent", log(CLIP), log("step 1\n", "other.log"))
     assert done.returncode == 2
     assert "absent cannot be read" in done.stderr
@@ -198,8 +198,8 @@ def test_a_file_is_read_once_however_often_it_is_named(environment, log):
     assert json.loads(done.stdout)["findings"][0]["count"] == 1
 
 
-def test_a_file_that_goes_away_while_it_is_read(environment, log):
-    """On a network file system its reading ends with an error: what was read before it counts."""
+def test_a_file_that_disappears_while_it_is_read(environment, log):
+    """On a network file system reading ends with an error: the part read before is used."""
     code = (
         "import errno, io, sys\n"
         "from dsfix.explain import stream\n"
@@ -230,13 +230,13 @@ def test_json_of_nothing(environment, log):
     assert said["files"] == [{"name": said["files"][0]["name"], "lines": 1, "bytes": 7, "trouble": None}]
 
 
-def test_what_a_log_holds_does_no_harm_to_a_terminal(environment, log):
+def test_control_characters_are_not_printed(environment, log):
     done = environment.dsfix("explain", log(CLIP.replace("cpu!", "cpu!\x07\x9b31m\u202e")))
     assert not set("\x07\x9b\u202e") & set(done.stdout)
 
 
 def test_neither_torch_nor_deepspeed_is_imported(environment, log):
-    """The stand-ins end the process that imports them."""
+    """The stand-ins exit the process that imports them."""
     assert environment.install().dsfix("explain", log(CLIP)).returncode == 0
 
 

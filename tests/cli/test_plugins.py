@@ -13,7 +13,7 @@ from dsfix.patch import Edit, Patch, Severity
 
 PATCH = Patch(
     title="the loss scale is ignored", severity=Severity.WRONG_RESULT, affects={"deepspeed": ">=0.14"}, symptom="",
-    upstream=(), fixed_in=None,
+    upstream={}, fixed_in=None,
     changes=(Edit("deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.unscale_and_clip_grads",
                   after="combined_scale = self.loss_scale", code=CODE),),
 )

@@ -155,7 +155,7 @@ import json
 from dsfix.patch import BugPresent, CannotTell, Patch, Provide, Severity
 
 PATCH = Patch(
-    title="no name", severity=Severity.CRASH, affects={{"packaging": "{affects}"}}, symptom="x", upstream=(),
+    title="no name", severity=Severity.CRASH, affects={{"packaging": "{affects}"}}, symptom="x", upstream={{}},
     fixed_in=None, changes=(Provide("json", "{name}", lambda module: 1),), device="cpu",
 )
 

@@ -122,9 +122,7 @@ def test_relative_paths_and_user_packages_are_found(tmp_path: Path, monkeypatch:
         assert found["one_of_the_user"] == str(packages / "one_of_the_user.py")
 
 
-def test_the_first_path_and_disabled_patches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_path_and_disabled_patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     first = isolated(tmp_path, path=Path("first"), skip=["c"])

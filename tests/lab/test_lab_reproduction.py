@@ -14,7 +14,7 @@ import json, os, signal
 from dsfix.patch import BugPresent, CannotTell, Patch, Provide, Severity
 
 PATCH = Patch(
-    title="no name", severity=Severity.CRASH, affects={{"packaging": ">=1"}}, symptom="x", upstream=(), fixed_in=None,
+    title="no name", severity=Severity.CRASH, affects={{"packaging": ">=1"}}, symptom="x", upstream={{}}, fixed_in=None,
     changes=(Provide("json", {name!r}, lambda module: 1),), {options}
 )
 

@@ -1,4 +1,4 @@
-"""What the tests of `explain` share: logs, and what is found in them."""
+"""Fixtures for the tests of `explain`: reading logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dsfix.explain.recognise import Reading
 
 @pytest.fixture
 def read(tmp_path):
-    """Writes logs, one file each, and returns the findings, in their order, and the reading."""
+    """Writes logs, one file each; returns the findings in order and the Reading."""
 
     def read(*logs):
         reading = Reading()
@@ -25,10 +25,10 @@ def read(tmp_path):
 
 @pytest.fixture
 def recognised(read):
-    """The ids of what is recognised in logs, in the order of the findings."""
+    """Returns the ids of the problems recognised in logs, in the order of the findings."""
 
     def recognised(*logs):
         findings, _ = read(*logs)
-        return [each.found.fault.id for each in findings if each.found.fault]
+        return [each.found.problem.id for each in findings if each.found.problem]
 
     return recognised

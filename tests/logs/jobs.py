@@ -1,4 +1,4 @@
-"""Jobs that die of what the signatures are about, for record.py: the real DeepSpeed on a tiny model."""
+"""Jobs that crash with the problems of the signatures, for record.py: the real DeepSpeed with a tiny model."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def empty_parameter(lab):
 
 
 def trainable_dtypes_differ(lab):
-    """A model in bf16 with an adapter in fp32, both trained."""
+    """A bf16 model with an fp32 adapter, both trained."""
     torch = lab.torch
     config = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 1}
     with lab.deepspeed.zero.Init(config_dict_or_path=config):
@@ -112,7 +112,7 @@ def mixed_checkpoint_directory(lab):
 
 
 def zero_to_fp32_copy_weights_only(lab):
-    """The script that save_checkpoint leaves in the checkpoint, run as it says: without dsfix."""
+    """The script that save_checkpoint writes into the checkpoint, run as documented: without dsfix."""
     import subprocess
     import sys
 
@@ -156,7 +156,7 @@ def step_inside_no_sync(lab):
 
 
 def module_left_on_cpu(lab):
-    """What zero.Init does to a buffer that torch.rand makes."""
+    """What zero.Init does to a buffer created by torch.rand."""
     torch = lab.torch
 
     class Talker(torch.nn.Module):
@@ -175,7 +175,7 @@ def module_left_on_cpu(lab):
 
 
 def device_map_several_devices(lab):
-    """The embedding of a model that was dispatched over eight devices, called by rank 0."""
+    """The embedding of a model dispatched to eight devices, called by rank 0."""
     torch = lab.torch
     embedding = torch.nn.Embedding(16, 8, device="cuda:7")
     embedding(torch.zeros(1, dtype=torch.long, device="cuda:0"))
@@ -192,7 +192,7 @@ def cuda_home_missing(lab):
 
 
 def extension_build_failed(lab):
-    """A compiler that does not find a library, and the optimizer's half-made object after it."""
+    """A compiler that does not find a library, followed by the deletion of the incomplete optimizer."""
     import os
 
     compiler = lab.tmp / "c++"

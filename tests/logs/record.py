@@ -1,10 +1,10 @@
-"""Writes tests/logs/tracebacks/: what a job prints that dies of a bug, from really running it.
+"""Writes tests/logs/tracebacks/: the output of real jobs that crash because of a bug.
 
     python tests/logs/record.py NAME RELEASE DIRECTORY
 
-NAME is the id of a patch, whose reproduction is run without it, or a function of jobs.py; DIRECTORY holds that release
-of DeepSpeed, as `pip install --target` leaves it, beside the Python that runs this. A reproduction's traceback is that
-of the exception in which it recognises its bug. Frames of torch are left out but for the last, and paths are replaced.
+NAME is the id of a patch, whose reproduction runs without the patch, or a function in jobs.py; DIRECTORY contains that
+release of DeepSpeed, installed by `pip install --target` for the Python that runs this. A reproduction's traceback is
+the one by which it recognises its bug. Frames of torch except the last are removed, and paths are replaced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FRAME = re.compile(r'^(?P<rank>\[rank0\]: |)  File "(?P<path>[^"]+)", line .*\n
 
 
 def _reproduction(into, patch_id, directory):
-    """One rank of a reproduction, which leaves the exception behind."""
+    """Runs one rank of a reproduction and writes its exception to `into`."""
     module = catalogue()[patch_id].module
     reproduce = module.reproduce
 
@@ -51,14 +51,14 @@ def _reproduction(into, patch_id, directory):
 
 
 def _job(name):
-    """One rank of a job that dies as any job does."""
+    """Runs one rank of a job, which crashes like any job."""
     job = getattr(jobs, name)
     with Lab(device=getattr(job, "device", "cuda")) as lab:
         job(lab)
 
 
 def _recorded(name, directory):
-    """What the job printed from its first traceback on; "" where it had none."""
+    """Returns the output of the job from its first traceback on; "" if there is none."""
     with tempfile.TemporaryDirectory(prefix="dsfix-") as scratch:
         if name in catalogue():
             raw = Path(scratch, "raw")
@@ -75,7 +75,7 @@ def _recorded(name, directory):
 
 
 def shortened(text, directory):
-    """The frames of the job and of DeepSpeed, and the last one, with paths that are nobody's."""
+    """Returns the frames of the job and of DeepSpeed and the last frame, with neutral paths."""
     frames = list(_FRAME.finditer(text))
     for place, frame in reversed(list(enumerate(frames))):
         behind = frames[place + 1] if place + 1 < len(frames) else None

@@ -1,4 +1,4 @@
-"""Logs as they are: interleaved, prefixed, coloured, packed, cut off, long; what leads and what follows."""
+"""Logs as they occur: interleaved, prefixed, coloured, compressed, truncated, long; the order of the findings."""
 
 import codecs
 import gzip
@@ -18,7 +18,7 @@ FILL = "step 1: loss 0.1\n"
 
 
 def interleaved(logs):
-    """A line of each in turn."""
+    """Returns the logs merged line by line."""
     rows = [log.splitlines() for log in logs]
     return "".join(f"{row[place]}\n" for place in range(max(map(len, rows))) for row in rows if place < len(row))
 
@@ -48,7 +48,7 @@ def prefixed(prefix, log):
 def test_eight_ranks_interleaved(read, form, processes):
     findings, _ = read(FILL * 100 + interleaved([prefixed(form.format(rank), CLIP) for rank in range(8)]) + FILL)
     (finding,) = findings
-    assert finding.found.fault.id == "zero3_offload_clip_device"
+    assert finding.found.problem.id == "zero3_offload_clip_device"
     assert finding.found.sources == set(processes)
     assert finding.found.count == 8
     assert finding.first.line == 100 + 8 * (len(CLIP.splitlines()) - 1) + 1
@@ -59,14 +59,14 @@ def test_ranks_without_prefixes_interleaved(recognised):
     assert recognised(interleaved([CLIP] * 8)) == ["zero3_offload_clip_device"]
 
 
-def test_what_looks_like_a_rank_and_is_none(read):
+def test_prefixes_that_only_look_like_ranks(read):
     log = "".join(f"[step{step}]: {line}\n" for step, line in enumerate(["loss 1", INFLIGHT, "loss 2"]))
     (finding,), _ = read(log)
     assert finding.found.sources == set()
 
 
 def test_tracebacks_of_two_ranks_are_not_mixed(recognised):
-    """The frame of one and the message of the other would be a fault that neither has."""
+    """The frame of one and the message of the other together would match a problem that neither has."""
     frames = [line for line in CLIP.splitlines() if line[:1] in "T "]
     clip = "\n".join([*frames, "ValueError: something else"])
     forward = "\n".join([frames[0], '  File "model.py", line 7, in forward', *CLIP.splitlines()[-1:]])
@@ -82,8 +82,8 @@ def test_two_tracebacks_of_one_rank_are_not_mixed(recognised):
         assert recognised(f"{log}{CLIP.splitlines()[-1]}\n") == ["module_left_on_cpu"]
 
 
-def test_lines_far_apart_are_not_one_fault(recognised):
-    """A rank that waits long after another one has skipped a step as fp16 does now and then."""
+def test_distant_lines_are_not_one_problem(recognised):
+    """A rank that waits long after another one skipped a step, which fp16 does occasionally."""
     overflow = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
     watchdog = "[rank1]: [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(Timeout(ms)=600000)\n"
     near, far = "fp16_zero1_overflow_deadlock", "collective_timeout"
@@ -108,30 +108,30 @@ ENCODED = {
     "a link and a title": lambda log: log.replace("tensors", "\x1b]8;;http://a\x07ten\x1b]8;;\x07sors").encode(),
     "no last line break": lambda log: log.rstrip("\n").encode(),
     "binary before it": lambda log: random.Random(0).randbytes(100_000) + b"\n" + log.encode(),
-    "zeroes of a machine that went down": lambda log: b"\0" * 10_000 + b"\n" + log.encode(),
+    "zeroes after a machine crashed": lambda log: b"\0" * 10_000 + b"\n" + log.encode(),
     "broken UTF-8": lambda log: log.replace("RuntimeError", "\udcff RuntimeError").encode(errors="surrogateescape"),
 }
 
 
 @pytest.mark.parametrize("how", ENCODED)
-def test_however_it_was_written(recognised, how):
+def test_encodings(recognised, how):
     assert recognised(ENCODED[how](CLIP)) == ["zero3_offload_clip_device"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_a_sequence_that_is_cut_is_none_the_less_taken_out(size):
+def test_an_escape_sequence_split_between_blocks_is_removed(size):
     text = b"a\x1b[38;5;12mb\x1b]0;title\x07c\x1b(Bd"
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     assert b"".join(stream._without_escapes(iter(pieces))) == b"abcd"
 
 
-def test_cut_off_at_the_start(recognised):
+def test_a_truncated_start(recognised):
     lines = CLIP.splitlines()
     assert recognised("\n".join(lines[len(lines) // 2 :])) == ["zero3_offload_clip_device"]
 
 
 @pytest.mark.parametrize("shift", [0, 1, 5, 40])
-def test_at_every_place_of_the_blocks(recognised, monkeypatch, shift):
+def test_hits_across_block_boundaries(recognised, monkeypatch, shift):
     monkeypatch.setattr(excerpts, "_ZONE", 97)
     monkeypatch.setattr(excerpts, "_BEFORE", 4000)
     monkeypatch.setattr(excerpts, "_AFTER", 500)
@@ -153,7 +153,7 @@ def test_line_numbers_and_counts_over_many_blocks(read, monkeypatch):
 
 def test_a_line_of_many_megabytes(read):
     (finding,), reading = read("x" * 5_000_000 + INFLIGHT + "y" * 5_000_000)
-    assert finding.found.fault.id == "inflight_params"
+    assert finding.found.problem.id == "inflight_params"
     assert INFLIGHT in finding.first.text
     assert len(finding.first.text) < 1000
     assert reading.files[0].lines == 1
@@ -201,15 +201,15 @@ def test_a_traceback_in_a_box(read, ranks, box):
     drawn = BOXED.replace("╭─", f"{box[0]}-").replace("│", box[1]).replace("╰─", f"{box[2]}-")
     prefixes = [f"[rank{rank}]: " if ranks > 1 else "" for rank in range(ranks)]
     (finding,), _ = read(interleaved([prefixed(prefix, f"{drawn}step 1\n") for prefix in prefixes]))
-    assert finding.found.fault.id == "zero3_offload_clip_device"
+    assert finding.found.problem.id == "zero3_offload_clip_device"
     assert finding.found.count == ranks
     assert finding.first.text.endswith("in method wrapper_CUDA_addmm)")
 
 
-def test_the_first_error_in_time_leads_and_the_rest_follows(read):
+def test_the_first_error_in_time_comes_first(read):
     log = (HERE / "logs" / "torchrun-2-ranks.txt").read_text(encoding="utf-8")
     findings, _ = read(log)
-    assert [(each.found.fault.id, each.standing.value) for each in findings] == [
+    assert [(each.found.problem.id, each.standing.value) for each in findings] == [
         ("inflight_params", "cause"),
         ("peer_gone", "follow-up"),
         ("launcher_child_failed", "follow-up"),
@@ -220,17 +220,17 @@ def test_the_first_error_in_time_leads_and_the_rest_follows(read):
 def test_the_error_above_is_the_cause(read):
     masked = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
     findings, _ = read(f"{FILL}Error building extension 'cpu_adam'\nException ignored in: <function x>\n{masked}")
-    assert [(each.found.fault.id, each.standing.value) for each in findings] == [
+    assert [(each.found.problem.id, each.standing.value) for each in findings] == [
         ("extension_build_failed", "cause"),
         ("optimizer_del_masks_error", "follow-up"),
     ]
 
 
-def test_an_error_that_is_not_known_leads_what_follows_from_it(read):
+def test_an_unknown_error_comes_before_its_consequences(read):
     unknown = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyError: 7\n'
     masked = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
     findings, _ = read(f"{FILL}{unknown}{masked}")
-    assert [(each.found.fault and each.found.fault.id, each.standing.value) for each in findings] == [
+    assert [(each.found.problem and each.found.problem.id, each.standing.value) for each in findings] == [
         (None, "cause"),
         ("optimizer_del_masks_error", "follow-up"),
     ]
@@ -238,31 +238,33 @@ def test_an_error_that_is_not_known_leads_what_follows_from_it(read):
     assert findings[0].first.line == 5
 
 
-def test_an_error_that_is_handled_by_a_known_one_is_left_out(read):
+def test_an_unknown_error_chained_to_a_known_one_is_omitted(read):
     first = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyError: 7\n'
     chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
     findings, _ = read(first + chained + CLIP)
-    assert [each.found.fault.id for each in findings] == ["zero3_offload_clip_device"]
+    assert [each.found.problem.id for each in findings] == ["zero3_offload_clip_device"]
 
 
-def test_of_an_unknown_chain_the_first_error_is_told(read):
+def test_the_first_error_of_an_unknown_chain_is_reported(read):
     first = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyError: 7\n'
     chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
     findings, _ = read(first + chained + first.replace("KeyError: 7", "ValueError: 8"))
     assert [each.first.text for each in findings] == ["KeyError: 7"]
 
 
-def test_stopping_a_job_is_no_error(read):
+def test_an_interrupted_job_is_no_error(read):
     stopped = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyboardInterrupt\n'
     assert read(stopped)[0] == []
 
 
-def test_time_decides_between_files(read):
+def test_files_are_ordered_by_time(read):
     later = f"2024-05-01 10:00:09,000 {INFLIGHT}\n"
     sooner = prefixed("2024-05-01 10:00:01,000 ", CLIP)
-    assert [each.found.fault.id for each in read(later, sooner)[0]] == ["zero3_offload_clip_device", "inflight_params"]
-    untold = CLIP
-    assert [each.found.fault.id for each in read(later, untold)[0]] == ["inflight_params", "zero3_offload_clip_device"]
+    assert [each.found.problem.id for each in read(later, sooner)[0]] == [
+        "zero3_offload_clip_device",
+        "inflight_params",
+    ]
+    assert [each.found.problem.id for each in read(later, CLIP)[0]] == ["inflight_params", "zero3_offload_clip_device"]
 
 
 @pytest.mark.parametrize(
@@ -273,7 +275,7 @@ def test_time_decides_between_files(read):
         ("- DeepSpeed version: 0.16.9\n- PyTorch version (GPU?): 2.6.0\n", {"deepspeed": "0.16.9", "torch": "2.6.0"}),
         ("Successfully installed deepspeed-0.14.2 torch-2.3.1\n", {"deepspeed": "0.14.2", "torch": "2.3.1"}),
         ("deepspeed==0.15.4\n", {"deepspeed": "0.15.4"}),
-        # what runs counts more than what was asked for
+        # the running version has priority over the requested one
         ("DeepSpeed info: version=0.14.4, git-hash=a\nRequirement deepspeed==0.14.2\n", {"deepspeed": "0.14.4"}),
         ("deepspeed-community is at 0.14\n", {}),
     ],

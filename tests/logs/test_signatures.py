@@ -1,11 +1,11 @@
-"""Each signature with a text that it is for, as public threads and own runs show it, and with one that is like it."""
+"""Each signature with matching texts, from public threads and own runs, and with similar texts that do not match."""
 
 import pytest
 from packaging.specifiers import SpecifierSet
 
 from dsfix import rules
 from dsfix.engine import registry
-from dsfix.explain import faults
+from dsfix.explain import problems
 from dsfix.explain.literals import trigger
 from dsfix.explain.signature import Role
 
@@ -49,7 +49,7 @@ CASES = {
         ],
         [
             traceback(f"{DEVICES}but found at least two devices, cuda:0 and cuda:1!"),
-            # the optimizer's own fault is more special
+            # the optimizer's own problem is more specific
             traceback(
                 f"{DEVICES}but found at least two devices, cuda:0 and cpu!",
                 ("deepspeed/runtime/zero/stage3.py", "unscale_and_clip_grads", "grad.mul_(1. / combined_scale)"),
@@ -146,7 +146,7 @@ CASES = {
             "AssertionError: torch.autocast is enabled outside DeepSpeed, but not in the DeepSpeed config. Please "
             "enable\n",
         ],
-        # what 0.17.6 and newer warn of
+        # the warning of 0.17.6 and later
         ["[WARNING] torch.autocast is enabled outside DeepSpeed but disabled within the DeepSpeed engine.\n"],
     ),
     "loss_scale_at_minimum": (
@@ -227,7 +227,7 @@ CASES = {
                 (f"{place}/zero_to_fp32.py", "<module>", "convert_zero_checkpoint_to_fp32_state_dict("),
                 (f"{place}/zero_to_fp32.py", "parse_optim_states", "state_dict = torch.load(f, map_location=device)"),
             )
-            for place in ("out", "deepspeed/utils")  # by itself, and by python -m
+            for place in ("out", "deepspeed/utils")  # as a script, and by python -m
         ],
         [
             traceback(
@@ -268,7 +268,7 @@ CASES = {
         [
             "DeepSpeedConfigError: Nebula checkpointing has been removed. A leftover 'nebula' block would be ignored "
             "and checkpoints would silently fall back. See https://github.com/deepspeedai/DeepSpeed/issues/8489.\n",
-            # this one bears no link
+            # without a link
             "deepspeed.runtime.config.DeepSpeedConfigError: Elastic training has been removed; the 'elasticity' "
             "configuration block is no longer supported.\n",
         ],
@@ -311,7 +311,7 @@ CASES = {
 }
 
 
-def test_every_signature_has_its_texts():
+def test_every_signature_has_texts():
     assert CASES.keys() == SIGNATURES.keys()
 
 
@@ -326,7 +326,7 @@ def test_not_recognised(recognised, signature, text):
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_a_signature_tells_its_story(name):
+def test_a_signature_is_documented(name):
     signature = SIGNATURES[name]
     assert signature.title == signature.title.strip().rstrip(".")
     assert signature.what.endswith(".")
@@ -336,22 +336,22 @@ def test_a_signature_tells_its_story(name):
         SpecifierSet(specifiers)
 
 
-def test_each_fault_is_there_once():
-    known = faults.known()
-    ids = [fault.id for fault in known]
+def test_each_problem_exists_once():
+    known = problems.known()
+    ids = [problem.id for problem in known]
     assert len(ids) == len(set(ids))
-    patches = [patch for fault in known for patch in fault.patches]
+    patches = [patch for problem in known for patch in problem.patches]
     assert sorted(patches) == sorted(set(patches))
     symptoms = {entry.id for entry in registry.catalogue().values() if entry.patch.symptom}
     assert symptoms <= set(patches)
 
 
-def test_every_expression_can_be_looked_for():
-    """A file is only looked at around strings that an expression requires: not one without any."""
-    for fault in faults.known():
-        for expression in fault.expressions:
-            assert min(map(len, trigger(list(expression.clauses))), default=0) >= 8, fault.id
+def test_every_expression_can_be_searched_for():
+    """Only the parts of a file around required strings are read, so every expression must require one."""
+    for problem in problems.known():
+        for expression in problem.expressions:
+            assert min(map(len, trigger(list(expression.clauses))), default=0) >= 8, problem.id
 
 
-def test_what_stops_no_job_is_no_cause():
+def test_harmless_messages_are_notes():
     assert {each.id for each in SIGNATURES.values() if each.role is Role.NOTE} == {"triton_autotune_directory"}

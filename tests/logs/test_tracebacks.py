@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from dsfix.engine import registry
-from dsfix.explain import faults
+from dsfix.explain import problems
 
 TRACEBACKS = {
     path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("tracebacks/*.txt"))
 }
 SYMPTOMS = {entry.id: entry.patch.symptom for entry in registry.catalogue().values() if entry.patch.symptom}
-# what was run by a job of jobs.py
+# recorded from a job in jobs.py
 PATCH_OF = {"several_backwards": "zero12_several_backwards_drop", "empty_parameter": "zero12_empty_parameter"}
 RECORDED = {name: name.rpartition("-")[0] for name in TRACEBACKS}
 OF_A_PATCH = {
@@ -23,7 +23,7 @@ OF_A_PATCH = {
 OF_A_SIGNATURE = {
     name: re.sub(r"_zero\d$", "", recorded) for name, recorded in RECORDED.items() if name not in OF_A_PATCH
 }
-# their reproductions leave no traceback: a hang, a message of Python's, weights that were not loaded
+# their reproductions leave no traceback: a hang, a message by Python, weights that were not loaded
 NOT_RECORDED = {
     "fp16_zero1_overflow_deadlock": "[INFO] [stage_1_and_2.py:1990:step] [deepspeed] OVERFLOW! Rank 0 Skipping step. "
     "Attempted loss scale: 65536, reducing to 32768\n"
@@ -63,20 +63,21 @@ def test_a_traceback_is_recognised_by_its_signature(recognised, name):
 
 
 @pytest.mark.parametrize("name", TRACEBACKS)
-def test_without_its_message_a_traceback_is_not_that_fault(read, name):
-    """Near misses: the same frames, and another error."""
-    whole = {each.found.fault.id for each in read(TRACEBACKS[name])[0] if each.found.fault}
+def test_the_same_frames_with_another_error_are_not_recognised(read, name):
+    whole = {each.found.problem.id for each in read(TRACEBACKS[name])[0] if each.found.problem}
     lines = TRACEBACKS[name].splitlines()
     frames = [line for line in lines if re.match(r"(\[rank0\]: )?(Traceback|  )", line)]
-    frames = [line for line in frames if not re.search(r"\b(assert|raise) ", line)]  # they hold the message
-    found = {each.found.fault.id for each in read("\n".join([*frames, "KeyError: 'another'"]))[0] if each.found.fault}
+    frames = [line for line in frames if not re.search(r"\b(assert|raise) ", line)]  # they contain the message
+    found = {
+        each.found.problem.id for each in read("\n".join([*frames, "KeyError: 'another'"]))[0] if each.found.problem
+    }
     assert not whole & found
 
 
 @pytest.mark.parametrize("patch", sorted({*OF_A_PATCH.values(), *NOT_RECORDED}))
-def test_the_strings_that_are_looked_for_are_in_every_text_that_matches(patch):
-    fault = next(each for each in faults.known() if patch in each.patches)
-    (expression,) = (each for each in fault.expressions if each.patch == patch)
+def test_every_matching_text_contains_the_strings_searched_for(patch):
+    problem = next(each for each in problems.known() if patch in each.patches)
+    (expression,) = (each for each in problem.expressions if each.patch == patch)
     texts = [TRACEBACKS[name] for name, of in OF_A_PATCH.items() if of == patch] or [NOT_RECORDED[patch]]
     for text in texts:
         assert expression.pattern.search(text)

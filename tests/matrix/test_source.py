@@ -213,14 +213,14 @@ def test_patches_that_change_the_same_code_are_named(proof: Proof) -> None:
     assert done.returncode == 1
 
 
-def test_a_release_that_cannot_be_had_costs_its_own_cells_only(proof: Proof) -> None:
+def test_an_unavailable_release_affects_only_its_own_cells(proof: Proof) -> None:
     done = proof("--patch", "right", releases="more")
-    assert "deepspeed 1.3.0 was not looked at: the package index does not answer" in done.stdout
+    assert "deepspeed 1.3.0 was not checked: the package index is not available" in done.stdout
     assert "releases: 5, cells: 5, mismatches: 0" in done.stdout
     assert done.returncode == 1
 
 
-def test_a_patch_that_imports_deepspeed_is_no_proof_by_source(proof: Proof) -> None:
+def test_a_patch_that_imports_deepspeed_fails_the_source_proof(proof: Proof) -> None:
     done = proof("--patch", "imports_deepspeed", "--release", "1.0.1", IMPORT="1")
     assert "deepspeed was imported" in done.stdout
     assert done.returncode == 2
@@ -230,7 +230,7 @@ def test_a_patch_that_imports_deepspeed_is_no_proof_by_source(proof: Proof) -> N
     ("arguments", "sentence"),
     [
         (("--patch", "rihgt"), "no patch is called 'rihgt'; did you mean right"),
-        (("--release", "1.0.1", "9.9.9"), "the table has no release 9.9.9: it goes from 1.0.0 to 1.2.0"),
+        (("--release", "1.0.1", "9.9.9"), "the table has no release 9.9.9: it covers 1.0.0 to 1.2.0"),
     ],
 )
 def test_unknown_names(proof: Proof, arguments: tuple[str, ...], sentence: str) -> None:
@@ -239,7 +239,7 @@ def test_unknown_names(proof: Proof, arguments: tuple[str, ...], sentence: str) 
     assert done.returncode == 2
 
 
-def test_nothing_to_be_had_at_all_is_one_sentence(proof: Proof) -> None:
+def test_no_available_release_is_one_sentence(proof: Proof) -> None:
     done = proof("--release", "1.3.0", releases="more")
-    assert done.stdout == "the package index does not answer: no connection\n"
+    assert done.stdout == "the package index is not available: no connection\n"
     assert done.returncode == 2

@@ -73,7 +73,8 @@ def test_move_cures_it_and_says_what_it_moved(scenes: Any) -> None:
 
 def test_error_stops_the_job(scenes: Any) -> None:
     found, messages = scenes["talker, error"]
-    assert found["stopped"].startswith("PlacementError: 12 tensors are not on the expected device (cuda:0):\n  talker.rand: ")
+    expected = "PlacementError: 12 tensors are not on the expected device (cuda:0):\n  talker.rand: "
+    assert found["stopped"].startswith(expected)
     assert found["stopped"].endswith("DSFIX_PLACEMENT=warn lets the job continue")
     assert messages == []
 

@@ -22,7 +22,7 @@ _HEADINGS = {
     Standing.FOLLOW_UP: "Consequence",
     Standing.NOTE: "Also seen",
 }
-_UNSEEN_CAUSE = "Consequence of an error that is not in the log"
+_UNSEEN_CAUSE = "Consequence of an unrecognised error"
 _UNKNOWN = "unknown error"
 _LINKS = 2
 _SOURCES = 8  # ranks to list

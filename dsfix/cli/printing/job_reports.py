@@ -147,14 +147,9 @@ def _listed(states: Mapping[Outcome, Group]) -> bool:
     return len(states) > 1 or any(each in _LISTED or each.trouble for each in states)
 
 
-def _unlisted(job: Job) -> dict[str, tuple[Outcome, str]]:
-    """id -> outcome and reason, the same in all processes."""
-    unlisted = {}
-    for patch_id, states in job.patches.items():
-        if not _listed(states):
-            [(outcome, group)] = states.items()
-            unlisted[patch_id] = (outcome, group.reason)
-    return unlisted
+def _unlisted(job: Job) -> dict[str, Outcome]:
+    """id -> outcome, the same in all processes."""
+    return {patch_id: outcome for patch_id, states in job.patches.items() if not _listed(states) for outcome in states}
 
 
 def _why(group: Group, outlier: bool) -> str:

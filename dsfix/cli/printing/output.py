@@ -72,15 +72,14 @@ def word(outcome: Outcome) -> str:
     return "applies" if outcome is Outcome.PENDING else outcome.value
 
 
-def print_rest(unlisted: Mapping[str, tuple[Outcome, str]], command: str) -> None:
-    """Prints how many patches of each outcome a table leaves out, and the few that the user has disabled.
+def print_rest(unlisted: Mapping[str, Outcome], command: str) -> None:
+    """Prints the number of unlisted patches by outcome, and the names of a few disabled ones.
 
-    unlisted: id -> outcome and reason. command: lists them.
+    unlisted: id -> outcome. command: lists them.
     """
-    counts = Counter(outcome for outcome, _ in unlisted.values())
+    counts = Counter(unlisted.values())
     if counts:
         counted = ", ".join(f"{counts[each]} {each.value.replace('-', ' ')}" for each in Outcome if counts[each])
         print(f"{counted}: `{command}` shows them.")
     if 0 < counts[Outcome.DISABLED] <= _NAMED:
-        disabled = [f"{name} ({why})" for name, (outcome, why) in unlisted.items() if outcome is Outcome.DISABLED]
-        print(f"Disabled: {', '.join(disabled)}.")
+        print(f"Disabled: {', '.join(name for name, each in unlisted.items() if each is Outcome.DISABLED)}.")

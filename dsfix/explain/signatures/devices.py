@@ -38,8 +38,8 @@ SIGNATURES = (
     Signature(
         id="device_map_refused",
         title="the model was loaded with device_map, which transformers or accelerate rejects",
-        what="device_map distributes one model over several devices; with ZeRO-3, and in any distributed job, each rank "
-        "has one device.",
+        what="device_map places one model on several devices; with ZeRO-3, and in any distributed job, each rank has "
+        "one.",
         remedy=_WITHOUT_MAP,
         pattern=r"Zero-3 is not compatible with [^\n]*device_map"
         r"|can't train a model that has been loaded with .?device_map='auto'",

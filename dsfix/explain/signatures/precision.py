@@ -16,7 +16,7 @@ SIGNATURES = (
     Signature(
         id="loss_scale_at_minimum",
         title="fp16: the loss scale is at its minimum, but the gradients still overflow",
-        what="All recent steps had inf or nan gradients; halving the loss scale does not help, so the gradients are "
+        what="All steps so far had inf or nan gradients; halving the loss scale does not help, so the gradients are "
         "not large but invalid, or the model needs the range of bf16.",
         remedy="Use bf16 if the hardware supports it. Otherwise look for the source of NaN: the data, the learning "
         "rate, a model that was trained in bf16.",

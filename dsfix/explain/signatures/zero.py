@@ -96,8 +96,8 @@ SIGNATURES = (
         id="cpu_split_view",
         title="ZeRO-1/2 on CPU ranks: a view of the gathered buffer is modified in place",
         what='On ranks without an accelerator the step fails with torch\'s "Output 0 of Split… is a view". 0.12.4 to '
-        "0.12.6 and 0.18.7 to 0.18.9; not with GPUs, and not with a single rank.",
-        remedy="DeepSpeed 0.13.0 to 0.18.6, or 0.19.0 or newer.",
+        "0.12.6 and 0.18.7 to 0.18.9; not on GPUs, and not with a single rank.",
+        remedy="DeepSpeed 0.13.0 to 0.18.6, or 0.19.0 or later.",
         pattern=r"deepspeed/runtime[\s\S]*Output 0 of Split",
         affects={"deepspeed": ">=0.12.4,!=0.13.*,!=0.14.*,!=0.15.*,!=0.16.*,!=0.17.*,<0.19.0"},
         patches=("cpu_zero12_split_view",),

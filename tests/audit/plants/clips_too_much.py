@@ -1,4 +1,4 @@
-"""Gradients are clipped by 1.4 times the norm, which is told right."""
+"""Gradients are clipped with 1.4 times the norm; the reported norm is correct."""
 
 import functools
 

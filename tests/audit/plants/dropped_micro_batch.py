@@ -1,4 +1,4 @@
-"""The first micro-batch of each step counts for nothing."""
+"""The first micro-batch of each step is ignored."""
 
 import functools
 

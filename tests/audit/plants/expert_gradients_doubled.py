@@ -1,4 +1,4 @@
-"""Gradients that experts have of other ranks' tokens, and the tokens of their experts, count twice."""
+"""Gradients of experts from other ranks' tokens, and of tokens from other ranks' experts, are doubled."""
 
 from deepspeed.moe.sharded_moe import _AllToAll
 

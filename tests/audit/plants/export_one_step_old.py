@@ -1,4 +1,4 @@
-"""save_16bit_model writes the weights of one step before."""
+"""save_16bit_model writes the weights of the previous step."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""zero_to_fp32 leaves out frozen parameters."""
+"""zero_to_fp32 omits frozen parameters."""
 
 from deepspeed.utils import zero_to_fp32
 

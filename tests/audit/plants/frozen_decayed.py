@@ -1,4 +1,4 @@
-"""Weight decay reaches parameters that are frozen."""
+"""Weight decay is applied to frozen parameters."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""ZeRO-1/2: the last rank computes with weights that are rounded to bf16."""
+"""ZeRO-1/2: the last rank computes with weights rounded to bf16."""
 
 import functools
 

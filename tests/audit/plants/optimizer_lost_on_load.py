@@ -1,4 +1,4 @@
-"""load_checkpoint leaves the optimizer's state as it is."""
+"""load_checkpoint does not restore the optimizer's state."""
 
 import functools
 

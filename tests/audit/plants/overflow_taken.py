@@ -1,4 +1,4 @@
-"""ZeRO: a step is made although its gradients are not finite: these elements count as 0."""
+"""ZeRO: a step with non-finite gradients is not skipped; these elements are set to 0."""
 
 import functools
 

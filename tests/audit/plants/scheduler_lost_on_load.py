@@ -1,4 +1,4 @@
-"""load_checkpoint leaves the learning rate schedule at its start."""
+"""load_checkpoint does not restore the learning rate schedule."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""ZeRO: after load_checkpoint the last rank's shard of the first group's fp32 weights is what it was before."""
+"""ZeRO: load_checkpoint does not restore the last rank's shard of the first group's fp32 weights."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""The bucket that is left at the end of a backward pass is not reduced: each rank keeps its own gradients."""
+"""The last bucket of a backward pass is not reduced: each rank keeps its own gradients."""
 
 import functools
 

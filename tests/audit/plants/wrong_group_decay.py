@@ -1,4 +1,4 @@
-"""All groups have the largest weight decay of any."""
+"""All groups use the largest weight decay of any group."""
 
 import functools
 

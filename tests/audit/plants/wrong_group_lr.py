@@ -1,4 +1,4 @@
-"""All groups are stepped at the first one's learning rate; what the engine tells is right."""
+"""All groups use the first group's learning rate; the engine reports the correct rates."""
 
 import functools
 
@@ -14,7 +14,7 @@ def at_the_first_rate(self, *args, **options):
     for group in groups:
         group["lr"] = rates[0]
     take(self, *args, **options)
-    if self.lr_scheduler is None:  # which has set the next ones
+    if self.lr_scheduler is None:  # a scheduler sets the next rates itself
         for group, rate in zip(groups, rates):
             group["lr"] = rate
 

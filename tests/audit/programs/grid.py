@@ -1,4 +1,4 @@
-"""Trains plans one after the other on one rank in this process, and writes each one's verdict. grid.py PLANS RESULTS"""
+"""Trains plans one after the other on one rank in this process and writes their verdicts. grid.py PLANS RESULTS"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains a plan with and without observing it, and prints whether both give the same bits. unobserved.py PLAN"""
+"""Trains a plan with and without an observer and prints whether the results are bitwise equal. unobserved.py PLAN"""
 
 from __future__ import annotations
 
