@@ -32,7 +32,7 @@ import dsfix, torch, deepspeed
 from deepspeed.runtime.zero import stage3
 optimizer = types.SimpleNamespace(loss_scale=1.0, clip_grad=1.0, device="cpu", fp32_partitioned_groups_flat=[
     types.SimpleNamespace(grad=torch.ones(16))])
-from dsfix.engine.code import find_function
+from dsfix.engine.rewrite import find_function
 function = find_function(stage3, "DeepSpeedZeroOptimizer_Stage3.unscale_and_clip_grads", "")
 edited = function.__code__
 dsfix.revert("zero3_offload_clip_device")

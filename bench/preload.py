@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
-from dsfix.engine import registry
+from dsfix.catalogue import registry
 from matrix.cells import Cells
 
 CELLS = (("zero3_offload_clip_device", ("0.12.6", "0.14.2", "0.19.8")), ("torch_elastic_log", ("0.12.6", "0.19.8")))

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import steps
 
-from dsfix.engine.registry import catalogue
+from dsfix.catalogue.registry import catalogue
 from matrix import fingerprints
 from matrix.bystanders import records, space, trials
 from matrix.bystanders.trials import ALL

@@ -6,7 +6,7 @@ import sys
 
 from steps_rank import Step, train
 
-from dsfix.engine import engine, process
+from dsfix.engine import engine, report
 
 _MARKED = 6  # steps in which the lines that run are recorded
 _BLOCK = 8  # steps with the patch, then as many without, or vice versa
@@ -29,8 +29,8 @@ def _through(step: Step) -> list[str]:
 
 
 def _ratios(step: Step, patch_id: str, rounds: int) -> list[float]:
-    assert process._engine is not None
-    every = process._engine
+    assert report._engine is not None
+    every = report._engine
     state = every.states[patch_id]
     applied = True
 

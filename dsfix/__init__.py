@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .engine.outcome import Outcome, StrictError, UnknownPatch
-from .engine.process import PatchReport, activate, is_command_line, report, revert
+from .catalogue.registry import UnknownPatch
+from .engine.outcome import Outcome, StrictError
+from .engine.report import PatchReport, activate, report, revert
+from .invocation import is_command_line
 
 if TYPE_CHECKING:
     from .check.checking import check_config
@@ -52,4 +54,8 @@ def __getattr__(name: str) -> Any:
 
 
 if not is_command_line():
-    activate()
+    _settings = activate()
+    if _settings is not None and not _settings.disable:
+        from .guards.initialize import Watch
+
+        Watch(_settings).start()

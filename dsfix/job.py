@@ -9,6 +9,7 @@ from typing import Any
 from packaging.version import Version
 
 AUTO = "auto"
+_OLDEST = Version("0")
 
 
 @dataclass
@@ -21,7 +22,7 @@ class Job:
     """
 
     config: Mapping[str, Any]
-    release: Version = Version("0")
+    release: Version = _OLDEST
     plain: bool = False
     ranks: int | None = None
     pipeline: bool | None = None

@@ -89,14 +89,6 @@ class Replace(_Targeted):
 
 
 @dataclass(frozen=True)
-class Wrap(_Targeted):
-    """Going away with the engine's rewrite."""
-
-    target: str
-    wrapper: Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
-
-
-@dataclass(frozen=True)
 class Provide:
     """A module-level name that `module` no longer has: ``factory(module) -> value``."""
 
@@ -113,7 +105,7 @@ class Provide:
         return self.name
 
 
-Change = Union[Edit, Replace, Wrap, Provide]
+Change = Union[Edit, Replace, Provide]
 
 
 @dataclass(frozen=True)
@@ -160,7 +152,6 @@ class Patch:
     continued_by: str | None = None
     config: Callable[[Job], bool] | None = None
     default: bool = True
-    before: str | None = None
     ranks: int = 1
     device: str = "cuda"
     modules: tuple[str, ...] = field(init=False)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from dsfix.engine.registry import Entry
+from dsfix.catalogue.registry import Entry
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.reproduction import Sighting, run
 from matrix import environments, proofs

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from dsfix.engine import registry
-from dsfix.engine.registry import Entry
+from dsfix.catalogue import registry
+from dsfix.catalogue.registry import Entry
 from matrix import proofs, table
 from matrix.edges import near, required
 from matrix.pages import catalogue, data, errors, evidence, markdown, matrix_page

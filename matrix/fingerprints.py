@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dsfix.engine.registry import Entry
+from dsfix.catalogue.registry import Entry
 from dsfix.patch import Change, Edit, Source
 
 _MESSAGES = ("BugPresent", "CannotTell", "AssertionError")

@@ -68,7 +68,7 @@ class Preloaded:
 
     def takes(self, patch: Patch) -> bool:
         """Whether a rank is equivalent to a fresh process for this patch: none of its modules is preloaded."""
-        return self._modules.isdisjoint([*patch.modules, patch.before or ""])
+        return self._modules.isdisjoint(patch.modules)
 
     def close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):

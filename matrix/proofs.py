@@ -17,9 +17,9 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import Complaint
 from dsfix.engine.outcome import STAYS_OUT, Outcome
-from dsfix.engine.registry import Entry
 from dsfix.patch import Patch
 from matrix import fingerprints
 from matrix.fingerprints import Fingerprint

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dsfix.engine.registry import Entry
+from dsfix.catalogue.registry import Entry
 from matrix import proofs
 from matrix.proofs import Cell
 

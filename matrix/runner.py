@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import psutil  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
-from dsfix.engine.registry import Entry
+from dsfix.catalogue.registry import Entry
 from matrix.cells import Cells
 from matrix.environments import Unavailable
 from matrix.proofs import Cell, Run

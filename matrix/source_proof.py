@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dsfix import versions
+from dsfix.catalogue import registry
+from dsfix.catalogue.registry import Entry, UnknownPatch
 from dsfix.cli.exits import OK, TROUBLE, Complaint
-from dsfix.engine import registry, versions
-from dsfix.engine.outcome import STAYS_OUT, Outcome, UnknownPatch
-from dsfix.engine.registry import Entry
+from dsfix.engine.outcome import STAYS_OUT, Outcome
 from dsfix.engine.verdict import Verdict
 from dsfix.patch import Patch
 from matrix import proofs, table

@@ -18,18 +18,18 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from dsfix.engine import anchors, registry, versions
-from dsfix.engine import code as codes
-from dsfix.engine import verdict as judge
-from dsfix.engine.imports import parsed_imported_names, quick_imported_names
+from dsfix import versions
+from dsfix.catalogue import registry
+from dsfix.engine import rewrite
+from dsfix.engine import verdict as verdict_of
 from dsfix.engine.outcome import Outcome, Refused
-from dsfix.engine.settings import Settings
 from dsfix.engine.source import Block, module_file, split_target, text_of
-from dsfix.patch import Edit, Patch, Provide, Replace, Wrap
+from dsfix.patch import Edit, Patch, Provide, Replace
+from dsfix.settings import Settings
 
 _HIDDEN = "Metadata-Version: 2.1\nName: deepspeed\nVersion: unknown\n"
 Edits = list[tuple[str, Edit]]
-Site = tuple[str, str, str]  # module, outermost function, property accessor
+Site = tuple[str, str]  # module, outermost function
 
 
 def main() -> None:
@@ -60,9 +60,9 @@ def verdicts(entry: registry.Entry, hide: Callable[[bool], None]) -> dict[str, A
     }
 
 
-def verdict(entry: registry.Entry) -> judge.Verdict:
+def verdict(entry: registry.Entry) -> verdict_of.Verdict:
     """The verdict in a job that enables only this patch."""
-    return judge.decide(entry, Settings(only=frozenset({entry.id})))
+    return verdict_of.decide(entry, Settings(only=frozenset({entry.id})))
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def faults(patch_id: str, patch: Patch) -> Iterator[str]:
         path = module_file(change.module)
         if path is None:
             yield f"module {change.module} does not exist"
-        elif isinstance(change, (Replace, Wrap)) and not exists(path, change.qualname):
+        elif isinstance(change, Replace) and not exists(path, change.qualname):
             yield f"{change.module} has no {change.qualname}"
         elif isinstance(change, Provide) and bound(ast.parse(text_of(path) or "").body, change.name) is not None:
             yield f"{change.module} already has {change.name}"
@@ -105,8 +105,8 @@ def by_site(entries: Iterable[tuple[str, Patch]]) -> dict[Site, Edits]:
     for patch_id, patch in entries:
         for change in patch.changes:
             if isinstance(change, Edit):
-                outer, _, accessor = split_target(change.qualname)
-                sites.setdefault((change.module, outer, accessor), []).append((patch_id, change))
+                outer = split_target(change.qualname)[0]
+                sites.setdefault((change.module, outer), []).append((patch_id, change))
     return sites
 
 
@@ -130,16 +130,8 @@ def edit_fault(site: Site, edits: Edits) -> str | None:
 
 def compile_edited(site: Site, edits: Edits) -> None:
     """Make the edits of one function as the engine would. Raises Refused or SyntaxError if it would refuse them."""
-    _, qualname, _ = site
-    block = judge.places(edits[0][1])[0]
-    like = original(block, qualname)
-    imports = imports_of(block, qualname, like)
-    node = block.parse()
-    anchors.apply(edits, node)
-    new = codes.compile_function(node, qualname, like, imports)
-    codes.check_swappable(like, new, qualname)
-    for path in {tuple(anchors.edit_path(edit)) for _, edit in edits}:
-        codes.check_swappable(codes.nested_code(like, list(path)), codes.nested_code(new, list(path)), qualname)
+    block = verdict_of.places(edits[0][1])[0]
+    rewrite.compile_edited(block, site[1], original(block, site[1]), edits)
 
 
 def original(block: Block, qualname: str) -> CodeType:
@@ -148,15 +140,6 @@ def original(block: Block, qualname: str) -> CodeType:
         if code.co_firstlineno == block.first and code.co_qualname == qualname:
             return code
     raise Refused(Outcome.DRIFTED, f"{block.path} compiles to no {qualname} at line {block.first}")
-
-
-def imports_of(block: Block, qualname: str, like: CodeType) -> frozenset[str]:
-    """The imported names with which the function, compiled alone, equals its code in the file. Raises Refused."""
-    for imported_names in (quick_imported_names, parsed_imported_names):
-        imports = imported_names(block.path)
-        if codes.equal(codes.compile_function(block.parse(), qualname, like, imports), like):
-            return imports
-    raise Refused(Outcome.CONFLICT, f"{qualname} compiled alone differs from its code in the file")
 
 
 @functools.lru_cache(maxsize=8)

@@ -46,7 +46,7 @@ def with_unused(optimizer: Any, gradients: Any) -> Any:
 
 
 def warn(skipped: bool) -> None:
-    from dsfix.engine.log import warn_repeatedly
+    from dsfix.log import warn_repeatedly
 
     what = "a gradient is inf or nan, the step is skipped" if skipped else "this rank's gradients are 0"
     warn_repeatedly(what, f"BF16_Optimizer: {what}; if that goes on, nothing is trained any more")

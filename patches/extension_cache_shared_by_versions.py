@@ -50,7 +50,7 @@ def load_in_own_directory(load: Any) -> Any:
             return load(*args, **{**options, "build_directory": own})
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
-        from dsfix.engine.log import warn
+        from dsfix.log import warn
 
         warn(f"the operator {name} cannot be compiled or loaded in {own} ({reason}): torch's directory is taken")
         # else torch treats the second call as a second version, and compiles it under another name
@@ -76,7 +76,7 @@ def _directories(name: str) -> tuple[str, str]:
     import torch
     from torch.utils.cpp_extension import get_default_build_root
 
-    from dsfix.engine.versions import installed
+    from dsfix.versions import installed
 
     device = f"cu{torch.version.cuda}" if torch.version.cuda else "cpu"
     if torch.version.hip:

@@ -40,7 +40,7 @@ def state_dict_of_optimizer(engine: Any, left_to_zero: bool) -> Any:
         return engine.optimizer.state_dict()
     except Exception as error:  # the weights are saved without the patch, so they must be with it
         if engine.save_non_zero_checkpoint:
-            from dsfix.engine.log import warn
+            from dsfix.log import warn
 
             warn(f"a checkpoint is saved without the optimizer's state: {type(error).__name__}: {error}")
         return None
@@ -57,7 +57,7 @@ def takes(optimizer: Any, saved: Any, path: str) -> bool:
         except Exception as error:  # ignored without the patch: the weights may be all that is wanted
             why = f"{type(error).__name__}: {error}"
             vars(optimizer.optimizer).update(before)
-    from dsfix.engine.log import warn
+    from dsfix.log import warn
 
     warn(f"{path} has no optimizer state for this job ({why}): the optimizer starts anew from the checkpoint's weights")
     optimizer.refresh_fp32_params()

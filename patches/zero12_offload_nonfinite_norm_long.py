@@ -31,7 +31,7 @@ _NORM = f"{_OPTIMIZER}.complete_grad_norm_calculation_for_cpu_offload"
 
 
 def warn() -> None:
-    from dsfix.engine.log import warn_repeatedly
+    from dsfix.log import warn_repeatedly
 
     warn_repeatedly(
         __name__,

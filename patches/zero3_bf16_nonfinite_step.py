@@ -32,7 +32,7 @@ def is_finite(norms: Sequence[Any]) -> bool:
     """Whether the parameter groups' norms are finite, the same on all ranks; waits for the device."""
     import torch
 
-    from dsfix.engine.log import warn_repeatedly
+    from dsfix.log import warn_repeatedly
 
     finite = not bool((torch.stack(list(norms)) < 0).any())
     if not finite:

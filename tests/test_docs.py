@@ -11,7 +11,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 import dsfix.cli
-from dsfix.engine import registry
+from dsfix.catalogue import registry
 from dsfix.engine.outcome import Outcome
 from dsfix.patch import Severity
 from matrix import table

@@ -64,7 +64,7 @@ def import_alone() -> tuple[list[str], dict[str, str], str]:
     import dsfix  # noqa: F401 isort: skip
     import deepspeed  # noqa: F401
 
-    from dsfix.engine.registry import catalogue
+    from dsfix.catalogue.registry import catalogue
     from dsfix.patch import Severity
 
     modules = sorted(name for name in sys.modules if name.startswith("deepspeed."))
@@ -79,7 +79,7 @@ def import_at_once(modules: list[str], wanted: dict[str, str], seed: int, whole:
     modules has a different outcome than with one thread.
     """
     import dsfix  # noqa: F401
-    from dsfix.engine.registry import catalogue
+    from dsfix.catalogue.registry import catalogue
 
     raised: list[Exception] = []
     together = threading.Barrier(THREADS)

@@ -18,10 +18,10 @@ from dsfix.audit.plan import WIDTH, Plan
 from dsfix.audit.seen import Seen
 from dsfix.audit.unsupported import Unsupported
 from dsfix.engine.outcome import Outcome
-from dsfix.engine.versions import installed
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.session import Lab
 from dsfix.patch import CannotTell
+from dsfix.versions import installed
 
 _DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "python")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from ..engine import registry
+from ..catalogue import registry
 from ..patch import Patch, Severity
 from .plan import Plan
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..engine import registry
+from ..catalogue import registry
 from .agreement import Difference, Verdict
 from .plan import Plan
 from .resolve import Resolved

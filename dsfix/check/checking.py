@@ -15,13 +15,14 @@ from typing import Any, Union
 
 from packaging.version import InvalidVersion, Version
 
+from .. import versions
+from ..catalogue import registry
 from ..doctor.memory import physical
 from ..doctor.platform import wsl
-from ..engine import registry, versions
 from ..engine import verdict as judge
 from ..engine.outcome import Outcome
-from ..engine.settings import Settings
 from ..rules import Finding, findings, fits, load
+from ..settings import Settings
 from . import accelerate, arguments, extract, keys
 from .facts import AUTO, Facts
 from .reading import Reading, Unreadable, from_text, read

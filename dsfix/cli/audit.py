@@ -10,9 +10,9 @@ import textwrap
 import time
 from typing import TYPE_CHECKING, Callable
 
+from .. import versions
 from ..audit.plan import PHASES
 from ..check import arguments
-from ..engine import versions
 from . import prepare
 from .exits import INTERRUPTED, NO_DEEPSPEED, OK, TROUBLE, UNSEEN, Complaint
 from .printing import output, progress

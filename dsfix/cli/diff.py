@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import os
 import sys
 import textwrap
 
-from ..engine import registry, survey
+from .. import survey
+from ..catalogue import registry
 from ..engine import verdict as judge
-from ..engine.anchors import Place, Run
+from ..engine.anchors import Place
 from ..engine.outcome import Outcome
 from ..engine.source import text_of
 from ..patch import Edit
@@ -80,23 +82,22 @@ def unified_diff(edits: list[Edit]) -> str:
 
 def _position(change: tuple[Edit, Place]) -> tuple[int, int]:
     edit, place = change
-    if not isinstance(place, Run):
-        return place.lineno, place.col_offset
+    if isinstance(place[0], ast.expr):
+        return place[0].lineno, place[0].col_offset
     if edit.after is not None:
-        return place.nodes[-1].end_lineno or 0, sys.maxsize
-    return place.nodes[0].lineno, -1
+        return place[-1].end_lineno or 0, sys.maxsize
+    return place[0].lineno, -1
 
 
 def _splice(lines: list[str], edit: Edit, place: Place) -> None:
     """Applies one edit to the lines of the file."""
-    if not isinstance(place, Run):
-        start, end = place.lineno - 1, place.end_lineno or place.lineno
-        head = lines[start].encode()[: place.col_offset]  # columns count bytes
-        tail = lines[end - 1].encode()[place.end_col_offset or 0 :]
+    first, last = place[0], place[-1]
+    start, end = first.lineno - 1, last.end_lineno or last.lineno
+    if isinstance(first, ast.expr):
+        head = lines[start].encode()[: first.col_offset]  # columns count bytes
+        tail = lines[end - 1].encode()[first.end_col_offset or 0 :]
         lines[start:end] = (head + edit.written.strip().encode() + tail).decode().splitlines(keepends=True)
         return
-    first, last = place.nodes[0], place.nodes[-1]
-    start, end = first.lineno - 1, last.end_lineno or last.lineno
     indent = lines[start].encode()[: first.col_offset].decode()
     if indent.strip():
         raise Complaint(f"{edit.target}: line {first.lineno} holds more than the anchor: it cannot be shown as a diff")

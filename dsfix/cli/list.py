@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..engine import registry, survey, versions
+from .. import survey, versions
+from ..catalogue import registry
 from ..engine.outcome import Outcome
 from ..engine.verdict import Verdict
 from ..patch import Patch, Severity

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from ..engine import registry
-from ..engine.outcome import UnknownPatch
-from ..engine.settings import Settings
+from ..catalogue import registry
+from ..catalogue.registry import UnknownPatch
+from ..settings import Settings
 from . import audit, check, diff, disable, doctor, enable, explain, run, show, verify
 from . import list as list_command
 from . import status as status_command
@@ -27,10 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     options = parser().parse_args(arguments)
-    for complaint in registry.complaints(Settings.read()):
+    entries, broken = registry.load()
+    for complaint in (*Settings.read().complaints_about(entries), *broken):
         print(f"dsfix: {complaint}", file=sys.stderr)
     try:
-        if not registry.catalogue():
+        if not entries:
             raise Complaint("no patches are installed")
         status: int = options.command(options)
         sys.stdout.flush()

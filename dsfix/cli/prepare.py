@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from ..engine import survey, versions
+from .. import survey, versions
 from .exits import BAD_USAGE, NO_DEEPSPEED, UNSEEN, Complaint
 from .printing import output
 

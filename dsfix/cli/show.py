@@ -6,12 +6,12 @@ import argparse
 import inspect
 from collections.abc import Iterable
 
-from ..engine import survey, versions
+from .. import survey, versions
+from ..catalogue.registry import Entry
 from ..engine import verdict as judge
-from ..engine.registry import Entry
-from ..engine.settings import Settings
 from ..engine.verdict import Verdict
 from ..patch import Patch
+from ..settings import Settings
 from .exits import OK, TROUBLE
 from .printing import output
 

@@ -8,7 +8,7 @@ import platform
 import sys
 
 from .. import __version__
-from ..engine.settings import Settings
+from ..settings import Settings
 from ..start import DIRECTORY, pth
 from .exits import OK, TROUBLE
 from .printing import output

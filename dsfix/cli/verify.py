@@ -11,10 +11,12 @@ import tempfile
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..engine import registry, survey, verdict
+from .. import survey
+from ..catalogue import registry
+from ..engine import verdict
 from ..engine.outcome import STAYS_OUT, Outcome
-from ..engine.settings import Settings
 from ..engine.verdict import Verdict
+from ..settings import Settings
 from . import prepare
 from .exits import INTERRUPTED, OK, TROUBLE, UNSEEN, Complaint
 from .printing import output, progress

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..engine import versions
+from .. import versions
 from .files import Disk, disk, text
 from .packages import Torch, home, installed_at
 

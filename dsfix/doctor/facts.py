@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..engine import registry
-from ..engine import survey as patches
+from .. import survey as patches
+from ..catalogue import registry
 from ..engine.verdict import Verdict
 from . import accelerators, extensions, memory, packages, platform, programs, toolchain
 from .accelerators import Accelerators

@@ -19,7 +19,7 @@ from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from ..engine import versions
+from .. import versions
 from ..engine.source import module_file, text_of
 from . import probe
 from .files import text

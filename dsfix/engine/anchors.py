@@ -7,30 +7,18 @@ import copy
 import functools
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Union, cast
 
 from ..patch import Edit
 from .outcome import Outcome, Refused
-from .source import Block, FunctionNode, split_target
+from .source import SCOPES, Block, FunctionNode, split_target
+
+Node = Union[ast.stmt, ast.expr]
+Place = Sequence[Node]
+"""Consecutive statements of one block, or one expression."""
 
 _IGNORED = {"type_comment", "kind"}
-
-
-@dataclass(frozen=True)
-class Run:
-    """Consecutive statements `start` … `start + count - 1` of one statement list."""
-
-    statements: list[ast.stmt]
-    start: int
-    count: int
-
-    @property
-    def nodes(self) -> list[ast.stmt]:
-        return self.statements[self.start : self.start + self.count]
-
-
-Place = Union[Run, ast.expr]
+_STATEMENTS = ("body", "orelse", "finalbody")
 
 
 @functools.lru_cache(maxsize=256)
@@ -68,66 +56,41 @@ def _is_ellipsis(node: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=32)
-def _statement_lists(tree: ast.AST) -> list[list[ast.stmt]]:
-    """The statement lists of a tree that is not changed any more; expressions, which hold none, are not looked into."""
-    lists: list[list[ast.stmt]] = []
-    waiting: list[Any] = [tree]
-    while waiting:
-        node = waiting.pop()
-        for name in _HOLDS_STATEMENTS.get(type(node), ()):
-            inner = getattr(node, name)
-            if inner:
-                waiting += inner
-                if name in _STATEMENTS:
-                    lists.append(inner)
-    return lists
-
-
-_STATEMENTS = ("body", "orelse", "finalbody")
-_HOLDS_STATEMENTS = {
-    kind: names
-    for kind in vars(ast).values()
-    if isinstance(kind, type) and issubclass(kind, ast.AST) and not issubclass(kind, ast.expr)
-    for names in [[name for name in kind._fields if name in (*_STATEMENTS, "handlers", "cases")]]
-    if names
-}
-
-
-@functools.lru_cache(maxsize=32)
-def _expressions(tree: ast.AST) -> dict[type, list[ast.expr]]:
-    """The expressions of a tree that is not changed any more, by type."""
-    found: dict[type, list[ast.expr]] = {}
+def _index(tree: ast.AST) -> tuple[list[list[ast.stmt]], dict[type, list[ast.expr]]]:
+    """The blocks of a tree, and its expressions by type."""
+    blocks: list[list[ast.stmt]] = []
+    expressions: dict[type, list[ast.expr]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.expr):
-            found.setdefault(type(node), []).append(node)
-    return found
+            expressions.setdefault(type(node), []).append(node)
+        else:
+            blocks += [block for name in _STATEMENTS if (block := getattr(node, name, None))]
+    return blocks, expressions
 
 
 def forget() -> None:
-    """Drop the trees that have been read: some 100 kB per function, which a job need not keep."""
+    """Drops the trees that have been read: some 100 kB per function."""
     Block.tree.cache_clear()
-    _statement_lists.cache_clear()
-    _expressions.cache_clear()
+    _index.cache_clear()
 
 
-def runs(tree: ast.AST, code: str) -> list[Run]:
-    """Every place where the statements of `code` stand one after another."""
+def statements(tree: ast.AST, code: str) -> list[Place]:
+    """Every place where the statements of `code` follow one another."""
     pattern = _parse(code)
-    found = []
-    for statements in _statement_lists(tree):
-        for start in range(len(statements) - len(pattern) + 1):
-            if all(map(same, pattern, statements[start:])):
-                found.append(Run(statements, start, len(pattern)))
-    return found
+    return [
+        list(block[start : start + len(pattern)])
+        for block in _index(tree)[0]
+        for start in range(len(block) - len(pattern) + 1)
+        if all(map(same, pattern, block[start:]))
+    ]
 
 
-def expressions(tree: ast.AST, pattern: ast.expr) -> list[ast.expr]:
-    """Every expression in `tree` equal to `pattern`."""
-    return [node for node in _expressions(tree).get(type(pattern), ()) if same(pattern, node)]
+def _expressions(tree: ast.AST, pattern: ast.expr) -> list[Place]:
+    return [[node] for node in _index(tree)[1].get(type(pattern), ()) if same(pattern, node)]
 
 
 def may_occur(text: str, code: str) -> bool:
-    """Whether every name in `code` is in the text: where not, `code` does not stand there."""
+    """Whether every name in `code` is in the text: where not, `code` is not there."""
     return all(name in text for name in _names(code))
 
 
@@ -138,54 +101,50 @@ def _names(code: str) -> frozenset[str]:
     return frozenset(name for name in names if isinstance(name, str))
 
 
-def occurs(tree: ast.AST, code: str) -> bool:
-    """Whether the statements, or the one expression, of `code` stand anywhere in `tree`."""
+def occurrences(tree: ast.AST, code: str) -> list[Place]:
+    """Every place in `tree` of the statements, or the one expression, that `code` is."""
     expression = as_expression(code)
-    return bool(expressions(tree, expression) if expression is not None else runs(tree, code))
+    return statements(tree, code) if expression is None else _expressions(tree, expression)
 
 
-def inner_function(function: FunctionNode, path: Sequence[str]) -> FunctionNode:
-    """The function nested in `function` under the names of `path`.
+def inner_function(function: FunctionNode, qualname: str) -> FunctionNode:
+    """The function that `qualname` names inside its outermost function `function`; that one itself mostly.
 
     Raises:
         Refused: there is none, or several.
     """
     scope: ast.AST = function
-    for name in path:
-        nested = [n for n in ast.walk(scope) if isinstance(n, _SCOPES) and n.name == name and n is not scope]
+    for name in split_target(qualname)[1]:
+        nested = [n for n in ast.walk(scope) if isinstance(n, SCOPES) and n.name == name and n is not scope]
         if len(nested) != 1:
-            raise Refused(Outcome.DRIFTED, f"{function.name} holds {len(nested)} definitions of {name}, not one")
+            raise Refused(Outcome.DRIFTED, f"{function.name} has {len(nested)} definitions of {name}, not one")
         scope = nested[0]
     if isinstance(scope, ast.ClassDef):
         raise Refused(Outcome.DRIFTED, f"{scope.name} in {function.name} is a class")
     return cast(FunctionNode, scope)
 
 
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
 def locate(edit: Edit, function: FunctionNode) -> list[Place]:
     """Where the edit goes.
 
     Raises:
-        Refused: already-fixed where the edit's own result stands there, drifted where the anchor does not occur
-            exactly as often as declared.
+        Refused: already-fixed where the edit's own result is there, drifted where the anchor does not occur exactly
+            as often as declared.
     """
     if edit.replace is None:
-        every = runs(function, edit.anchor)
-        done: Sequence[Place] = [run for run in every if _has_neighbour(edit, run)]
-        places: list[Place] = [run for run in every if run not in done]
+        every, made = statements(function, edit.anchor), _made(edit, function)
+        done = [place for place in every if id(place[0]) in made]
+        places = [place for place in every if id(place[0]) not in made]
     else:
         old, new = as_expression(edit.anchor), as_expression(edit.written)
         if old is not None and new is not None:
-            before: Sequence[Place] = expressions(function, old)
-            after: Sequence[Place] = expressions(function, new)
+            before, after = _expressions(function, old), _expressions(function, new)
         else:
-            before, after = runs(function, edit.anchor), runs(function, edit.written)
+            before, after = statements(function, edit.anchor), statements(function, edit.written)
         places = _outside(before, after)  # the fix may hold the anchor: f(x) -> g(f(x))
         done = _outside(after, before)  # or the anchor the fix: if a: f(x) -> f(x)
     if len(done) == edit.count and not places:
-        raise Refused(Outcome.ALREADY_FIXED, f"`{first_line(edit.written)}` is in the source already")
+        raise Refused(Outcome.ALREADY_FIXED, f"`{first_line(edit.code)}` is in the source already")
     if done or len(places) != edit.count:
         also = f", and {len(done)} times as the patch would make it" if done else ""
         raise Refused(
@@ -195,24 +154,18 @@ def locate(edit: Edit, function: FunctionNode) -> list[Place]:
     return places
 
 
+def _made(edit: Edit, function: FunctionNode) -> set[int]:
+    """Of the anchors that have the edit's code next to them: their first statements."""
+    anchor, code = map(textwrap.dedent, (edit.anchor, edit.written))
+    if edit.after is not None:
+        return {id(place[0]) for place in statements(function, f"{anchor}\n{code}")}
+    return {id(place[len(_parse(code))]) for place in statements(function, f"{code}\n{anchor}")}
+
+
 def _outside(places: Sequence[Place], others: Sequence[Place]) -> list[Place]:
     """Those of `places` that are no part of any of `others`."""
-    inside = {id(node) for other in others for top in _nodes(other) for node in ast.walk(top)}
-    return [place for place in places if id(_nodes(place)[0]) not in inside]
-
-
-def _nodes(place: Place) -> Sequence[ast.AST]:
-    return place.nodes if isinstance(place, Run) else [place]
-
-
-def _has_neighbour(edit: Edit, run: Run) -> bool:
-    pattern = _parse(edit.written)
-    if edit.after is not None:
-        start = run.start + run.count
-        beside = run.statements[start : start + len(pattern)]
-    else:
-        beside = run.statements[max(0, run.start - len(pattern)) : run.start]
-    return len(beside) == len(pattern) and all(map(same, pattern, beside))
+    inside = {id(node) for other in others for top in other for node in ast.walk(top)}
+    return [place for place in places if id(place[0]) not in inside]
 
 
 def first_line(code: str) -> str:
@@ -221,88 +174,61 @@ def first_line(code: str) -> str:
     return lines[0] + (" …" if len(lines) > 1 else "")
 
 
-@dataclass
-class _Plan:
-    """What is to be done to one statement list, collected before anything is touched."""
-
-    statements: list[ast.stmt]
-    before: dict[int, list[ast.stmt]] = field(default_factory=dict)
-    after: dict[int, list[ast.stmt]] = field(default_factory=dict)
-    gone: set[int] = field(default_factory=set)
-
-
 def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
     """Makes all edits (patch id, edit) of one function, each located in the function as it was.
 
     Raises:
-        Refused: see `locate`; conflict where two edits replace the same code.
+        Refused: see `locate`; conflict where two edits change the same code.
     """
-    plans: dict[int, _Plan] = {}
-    swaps: dict[int, ast.expr] = {}
-    replaced: dict[int, set[str]] = {}
-    anchors: list[tuple[str, Sequence[ast.AST]]] = []
-    for patch_id, edit in sorted(edits, key=lambda pair: pair[0]):
-        scope = inner_function(function, edit_path(edit))
-        for place in locate(edit, scope):
-            nodes = _nodes(place)
-            anchors.append((patch_id, nodes))
+    located = [
+        (patch_id, edit, place)
+        for patch_id, edit in sorted(edits, key=lambda pair: pair[0])
+        for place in locate(edit, inner_function(function, edit.qualname))
+    ]
+    _refuse_clashes(located)
+    before: dict[int, list[ast.stmt]] = {}
+    after: dict[int, list[ast.stmt]] = {}
+    gone: dict[int, ast.expr | None] = {}
+    for _, edit, place in located:
+        first, last = place[0], place[-1]
+        if edit.after is not None:
+            after.setdefault(id(last), []).extend(_placed(edit, last))
+        elif isinstance(first, ast.expr):
+            gone[id(first)] = cast(ast.Expr, _placed(edit, first)[0]).value
+        else:
+            before.setdefault(id(first), []).extend(_placed(edit, first))
             if edit.replace is not None:
-                for inner in (inner for node in nodes for inner in ast.walk(node)):
-                    replaced.setdefault(id(inner), set()).add(patch_id)
-            if isinstance(place, Run):
-                _plan(plans.setdefault(id(place.statements), _Plan(place.statements)), edit, place)
-            else:
-                swaps[id(place)] = _placed(copy.deepcopy(as_expression(edit.written)), place)
-    for patch_id, nodes in anchors:
-        clash = set().union(*(replaced.get(id(node), ()) for node in nodes)) - {patch_id}
-        if clash:
-            raise Refused(Outcome.CONFLICT, f"{patch_id} and {', '.join(clash)} change the same statement")
-    for plan in plans.values():
-        _carry_out(plan)
-    if swaps:
-        _Swap(swaps).visit(function)
+                gone.update((id(node), None) for node in place)
+    for block in _index(function)[0]:
+        parts = [(before.get(id(s), ()), () if id(s) in gone else (s,), after.get(id(s), ())) for s in block]
+        block[:] = [statement for three in parts for part in three for statement in part]
+    _Swap(gone).visit(function)
 
 
-def edit_path(edit: Edit) -> list[str]:
-    """The names of the nested functions in the edit's target, outermost function left out."""
-    return split_target(edit.qualname)[1]
-
-
-def _plan(plan: _Plan, edit: Edit, run: Run) -> None:
-    first, last = run.start, run.start + run.count - 1
-    if edit.after is not None:
-        plan.after.setdefault(last, []).extend(_placed_all(edit.written, run.statements[last]))
-        return
-    plan.before.setdefault(first, []).extend(_placed_all(edit.written, run.statements[first]))
-    if edit.replace is not None:
-        plan.gone.update(range(first, last + 1))
-
-
-def _carry_out(plan: _Plan) -> None:
-    result: list[ast.stmt] = []
-    for index, statement in enumerate(plan.statements):
-        result += plan.before.get(index, [])
-        if index not in plan.gone:
-            result.append(statement)
-        result += plan.after.get(index, [])
-    plan.statements[:] = result
+def _refuse_clashes(located: Sequence[tuple[str, Edit, Place]]) -> None:
+    replaced: dict[int, set[str]] = {}
+    for patch_id, edit, place in located:
+        if edit.replace is not None:
+            for node in (inner for top in place for inner in ast.walk(top)):
+                replaced.setdefault(id(node), set()).add(patch_id)
+    for patch_id, _, place in located:
+        others = set().union(*(replaced.get(id(node), ()) for node in place)) - {patch_id}
+        if others:
+            raise Refused(Outcome.CONFLICT, f"{patch_id} and {', '.join(others)} change the same statement")
 
 
 class _Swap(ast.NodeTransformer):
-    def __init__(self, swaps: dict[int, ast.expr]) -> None:
+    def __init__(self, swaps: dict[int, ast.expr | None]) -> None:
         self.swaps = swaps
 
     def visit(self, node: ast.AST) -> Any:
         return self.swaps.get(id(node)) or self.generic_visit(node)
 
 
-def _placed_all(code: str, anchor: ast.stmt) -> list[ast.stmt]:
-    return [_placed(statement, anchor) for statement in ast.parse(textwrap.dedent(code)).body]
-
-
-def _placed(node: Any, anchor: ast.AST) -> Any:
-    """`node`, every part of it put where the anchor stands, for tracebacks."""
-    for part in ast.walk(node):
+def _placed(edit: Edit, anchor: ast.AST) -> list[ast.stmt]:
+    """The edit's statements, every part of them at the anchor's line, for tracebacks."""
+    statements = copy.deepcopy(list(_parse(edit.written)))
+    for part in (part for statement in statements for part in ast.walk(statement)):
         if "lineno" in part._attributes:
             ast.copy_location(part, anchor)
-    return node
+    return statements

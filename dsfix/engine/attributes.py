@@ -1,16 +1,35 @@
-"""The verbs Replace, Wrap and Provide: a name set in a module or class, and set back."""
+"""The verbs Replace and Provide: a name set in a module or class, and set back."""
 
 from __future__ import annotations
 
+import functools
+import operator
 import sys
 from types import ModuleType
 from typing import Any
 
-from ..patch import Provide, Replace, Wrap
-from .code import attribute
+from ..patch import Provide, Replace
 from .outcome import Outcome, Refused
 
 _ABSENT = object()
+
+
+def attribute(module: ModuleType, qualname: str) -> tuple[Any, str, Any]:
+    """(holder, name, raw value) of a dotted name in a module, past no descriptor.
+
+    Raises:
+        Refused: drifted where the name is not there.
+    """
+    value: Any = module
+    for part in qualname.split("."):
+        holder, name = value, part
+        if isinstance(holder, type) and name.startswith("__") and not name.endswith("__"):
+            name = f"_{holder.__name__.lstrip('_')}{name}"  # private: stored under its mangled name
+        value = getattr(holder, "__dict__", {}).get(name, _ABSENT)
+        if value is _ABSENT:
+            owner = getattr(holder, "__name__", holder)
+            raise Refused(Outcome.DRIFTED, f"{qualname} is not there ({owner} has no {name})")
+    return holder, name, value
 
 
 class AttributeHandle:
@@ -30,24 +49,20 @@ class AttributeHandle:
         wrapped, target = [], self._set[:1]
         while self._set:
             holder, name, before, now = self._set.pop()
-            there = vars(holder).get(name, _ABSENT)
-            if there is not now:
-                wrapped += [name] if _leads_to(there, now) else []
+            current = vars(holder).get(name, _ABSENT)
+            if current is not now:
+                wrapped += [name] if _leads_to(current, now) else []
             elif before is _ABSENT:
                 delattr(holder, name)
             else:
                 setattr(holder, name, before)
         for holder, name, before, now in target:
-            self._set_later_aliases_back(holder, name, before, now)
+            if self.made_in and not _has_another_home(now, self.made_in):
+                for module, alias in _aliases(now, holder, name):  # taken by modules imported since
+                    if module.__name__ != self.made_in:
+                        setattr(module, alias, before)
         if wrapped:
             raise Refused(Outcome.CONFLICT, f"{', '.join(wrapped)} has been wrapped again since")
-
-    def _set_later_aliases_back(self, holder: Any, name: str, before: Any, now: Any) -> None:
-        """What modules imported since have taken from the target by ``from … import``."""
-        if self.made_in and not _has_another_home(now, self.made_in):
-            for module, alias in _aliases(now, holder, name):
-                if module.__name__ != self.made_in:
-                    setattr(module, alias, before)
 
     def in_force(self, module: ModuleType) -> bool:
         """Whether the module's name leads to what was set."""
@@ -74,8 +89,8 @@ def _has_another_home(value: Any, made_in: str) -> bool:
     return getattr(sys.modules.get(home), getattr(value, "__qualname__", ""), None) is value
 
 
-def substitute(module: ModuleType, change: Replace | Wrap) -> AttributeHandle:
-    """Puts the replacement, or the wrapper, in place of the target and of every alias of it in imported modules.
+def substitute(module: ModuleType, change: Replace) -> AttributeHandle:
+    """Puts the replacement in place of the target and of every alias of it in imported modules.
 
     Aliases of what does not come from the target's own package (a number, None, a module, a dtype) are left alone.
 
@@ -83,19 +98,18 @@ def substitute(module: ModuleType, change: Replace | Wrap) -> AttributeHandle:
         Refused: drifted where the target is not there, conflict where it is another package's.
     """
     holder, name, raw = attribute(module, change.qualname)
-    owner = getattr(getattr(raw, "__func__", raw), "__module__", None)
+    function = getattr(raw, "__func__", raw)
+    owner = getattr(function, "__module__", None)
     own = isinstance(owner, str) and owner.partition(".")[0] == module.__name__.partition(".")[0]
-    if isinstance(owner, str) and callable(getattr(raw, "__func__", raw)) and not own:
-        raise Refused(
-            Outcome.CONFLICT, f"{change.target} has been replaced by {owner}.{getattr(raw, '__qualname__', name)}"
-        )
-    new = change.factory(raw) if isinstance(change, Replace) else _wrapped(raw, change)
+    if isinstance(owner, str) and callable(function) and not own:
+        by = f"{owner}.{getattr(raw, '__qualname__', name)}"
+        raise Refused(Outcome.CONFLICT, f"{change.target} has been replaced by {by}")
+    new = change.factory(raw)
     handle = AttributeHandle(change.qualname)
     try:
         handle.set(holder, name, new)
         if isinstance(holder, ModuleType) and own:
-            maker = change.factory if isinstance(change, Replace) else change.wrapper
-            handle.made_in = getattr(maker, "__module__", "?")
+            handle.made_in = getattr(change.factory, "__module__", "?")
             for other, alias in _aliases(raw, holder, name):
                 handle.set(other, alias, new)
     except BaseException:
@@ -104,21 +118,17 @@ def substitute(module: ModuleType, change: Replace | Wrap) -> AttributeHandle:
     return handle
 
 
-def _wrapped(raw: Any, change: Wrap) -> Any:
-    from ..guards.wrapper import PicklableWrapper  # wrapt, needed by patches that wrap only
-
-    return PicklableWrapper(raw, change.wrapper)
-
-
 def _aliases(value: Any, holder: ModuleType, name: str) -> list[tuple[ModuleType, str]]:
     """(module, name) of what ``from … import`` left in modules imported earlier."""
-    found = []
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType):
-            for alias, bound in list(vars(module).items()):
-                if bound is value and not (module is holder and alias == name):
-                    found.append((module, alias))
-    return found
+    is_value = functools.partial(operator.is_, value)
+    modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+    return [
+        (module, alias)
+        for module in modules
+        if any(map(is_value, list(vars(module).values())))
+        for alias, bound in list(vars(module).items())
+        if bound is value and not (module is holder and alias == name)
+    ]
 
 
 def provide(module: ModuleType, change: Provide) -> AttributeHandle | None:

@@ -1,9 +1,29 @@
-"""Where dsfix keeps what it need not make again."""
+"""What was learned of the installed source, kept from one process to the next.
+
+Reading, parsing and compiling are most of what dsfix costs. What depends on files is kept under their times and sizes,
+new code together with the code that it replaces: whatever has changed is looked at again.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import marshal
 import os
+import sys
+import time
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
+from types import CodeType
+from typing import Any, Callable
+
+from ..patch import Edit
+
+_INSTALLATIONS = 16  # files that are kept, of some 500 kB; the one written longest ago goes
+_PATIENCE = 60  # seconds, after which a file that another process has begun to write is nobody's
+_DIGEST = 16  # bytes
 
 
 def cache_directory() -> Path:
@@ -11,3 +31,104 @@ def cache_directory() -> Path:
     if os.environ.get("DSFIX_CACHE"):
         return Path(os.environ["DSFIX_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsfix"
+
+
+class Cache:
+    """One file per installation of DeepSpeed, dsfix and Python, in the cache directory.
+
+    A file that is missing, damaged or not this user's is an empty cache; so is every file where there is no directory
+    to write to. Nothing here raises.
+    """
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._kept: dict[bytes, tuple[Any]] = {}
+        self._loaded = self._new = False
+
+    def remember(self, key: object, make: Callable[[], Any], valid: Callable[[Any], bool] = lambda kept: True) -> Any:
+        """What `make` returned for this key before, if that is valid; else what it returns now: something that marshal
+        can write."""
+        self._load()
+        digest = _digest(key)
+        kept = self._kept.get(digest)
+        if kept is None or not valid(kept[0]):
+            kept = self._kept[digest] = (make(),)
+            self._new = True
+        return kept[0]
+
+    def code(self, original: CodeType, edits: list[tuple[str, Edit]], make: Callable[[], CodeType]) -> CodeType:
+        """What `make` makes of `original` with these edits (patch id, edit), or made of an equal one."""
+        key = (original.co_filename, original.co_name, original.co_firstlineno, [(id, declared(e)) for id, e in edits])
+        pair = self.remember(("code", key), lambda: (original, make()), lambda kept: kept[0] == original)
+        new: CodeType = pair[1]
+        return new
+
+    def save(self) -> None:
+        """Writes what is new, whole or not at all."""
+        if not self._new or self._path is None:
+            return
+        self._new = False
+        partial = self._path.with_suffix(".partial")
+        with contextlib.suppress(OSError, ValueError):  # without it the next process is only slower
+            content = marshal.dumps(dict(self._kept))
+            partial.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # left by a process that was killed
+                if time.time() - partial.stat().st_mtime > _PATIENCE:
+                    partial.unlink()
+            with open(partial, "xb", opener=_private) as file:  # fails where another process is writing the same
+                try:
+                    file.write(hashlib.blake2b(content, digest_size=_DIGEST).digest() + content)
+                    file.close()
+                    os.replace(partial, self._path)
+                except BaseException:
+                    partial.unlink()
+                    raise
+            files = sorted(partial.parent.glob("learned-*.bin"), key=lambda each: each.stat().st_mtime)
+            for old in files[:-_INSTALLATIONS]:
+                old.unlink()
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True
+        with contextlib.suppress(OSError, RuntimeError, ValueError, EOFError, TypeError):
+            self._path = _path()
+            with open(self._path, "rb") as file:
+                if not _is_ours(os.fstat(file.fileno())):
+                    return
+                digest, content = file.read(_DIGEST), file.read()
+            if hashlib.blake2b(content, digest_size=_DIGEST).digest() == digest:  # marshal may crash on anything else
+                self._kept = marshal.loads(content)
+
+
+def declared(change: object) -> tuple[object, ...]:
+    """A change, or a piece of evidence, as part of a key: its texts and numbers."""
+    plain = [value for value in vars(change).values() if isinstance(value, (str, int, type(None)))]
+    return type(change).__name__, *plain, getattr(change, "written", "")
+
+
+def stamps(paths: Iterable[str]) -> list[tuple[str, int, int]]:
+    """(path, time, size) of each file, as part of a key. Raises OSError."""
+    return [(path, status.st_mtime_ns, status.st_size) for path in paths for status in [os.stat(path)]]
+
+
+def _path() -> Path:
+    """Another file for whatever decides what is learned, beyond the source that is looked at."""
+    own = os.path.dirname(__file__)
+    files = sorted(entry.path for entry in os.scandir(own) if entry.name.endswith(".py"))
+    deepspeed = PathFinder.find_spec("deepspeed")  # not all finders: one of them is dsfix's
+    key = (stamps(files), MAGIC_NUMBER, sys.version, sys.flags.optimize, deepspeed and deepspeed.origin)
+    return cache_directory().absolute() / f"learned-{_digest(key).hex()}.bin"
+
+
+def _digest(key: object) -> bytes:
+    return hashlib.blake2b(repr(key).encode(errors="surrogatepass"), digest_size=_DIGEST).digest()
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    """Whether nobody but this user, or root, can have written the file: its code will be run."""
+    return not hasattr(os, "geteuid") or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -7,36 +7,43 @@ as it was; under DSFIX_STRICT=1 it is a StrictError instead.
 from __future__ import annotations
 
 import contextlib
-import sys
+import functools
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Callable, Union
 
-from ..patch import Edit, Patch, Provide
-from . import anchors, attributes, edit, hooks, log, registry, versions
-from . import verdict as judge
-from .memory import Memory
-from .outcome import REMEDY, Outcome, Refused, StrictError, UnknownPatch
-from .registry import Entry
-from .settings import Settings
+from .. import log, versions
+from ..catalogue import registry
+from ..catalogue.registry import Summary, UnknownPatch
+from ..patch import Edit, Patch, Provide, Replace
+from ..settings import Settings
+from . import anchors, attributes, hooks, rewrite, verdict
+from .cache import Cache
+from .outcome import REMEDY, Outcome, Refused, StrictError
 
-Handle = Union[edit.EditHandle, attributes.AttributeHandle]
+Handle = Union[rewrite.EditHandle, attributes.AttributeHandle]
 
 
 @dataclass
 class State:
     """One patch in this process. `done` holds, per module, what `revert` has to undo; `past`, what it has to undo in
-    modules that have been executed again."""
+    modules that have been executed again. `modules`: those that the patch changes, where it may apply."""
 
-    entry: Entry
+    summary: Summary
     outcome: Outcome
     reason: str
+    modules: tuple[str, ...] = ()
     done: dict[str, list[Handle]] = field(default_factory=dict)
     past: list[tuple[str, list[Handle]]] = field(default_factory=list)
     judged: bool = False
     lock: Any = field(default_factory=threading.RLock)
+
+    @functools.cached_property
+    def patch(self) -> Patch:
+        """Loaded for the patches that may apply only."""
+        return registry.entry(self.summary).patch
 
 
 class Engine:
@@ -47,59 +54,61 @@ class Engine:
         self.on_change = on_change
         self.finder = hooks.Finder(self.imported, self.withdraw)
         self.states: dict[str, State] = {}
-        self.memory = Memory()
+        self.cache = Cache()
 
     def activate(self) -> None:
         """Gates every patch by version and watches the modules of those that may apply."""
-        for complaint in registry.complaints(self.settings):
+        summaries, broken = registry.index(self.cache.remember)
+        for complaint in (*self.settings.complaints_about(summaries), *map(str, broken)):
             self._warn(complaint)
-        for entry in registry.catalogue().values():
-            self.states[entry.id] = self._start(entry)
-        waiting = [state for state in self.states.values() if state.outcome is Outcome.PENDING]
+        self.states.update((id, self._start(summary)) for id, summary in summaries.items())
         if not self.settings.disable:
-            self.finder.watch(["deepspeed", *(name for state in waiting for name in state.entry.patch.modules)])
-            for name in self.finder.names & sys.modules.keys():
+            self.finder.watch(["deepspeed", *(name for state in self.states.values() for name in state.modules)])
+            for name in self.finder.names:
                 hooks.wait_for(name)
         self._catch_up()
         if hooks.executed("deepspeed") and not self.settings.disable:
-            log.announce(self.summary())
+            self._announce()
         self.on_change()
 
-    def _start(self, entry: Entry) -> State:
+    def _start(self, summary: Summary) -> State:
         try:
-            settled = judge.before_source(entry, self.settings)
+            settled = verdict.before_source(summary, self.settings)
+            if settled is not None:
+                return State(summary, settled.outcome, settled.reason)
+            state = State(summary, Outcome.PENDING, "")
+            state.modules = state.patch.modules
+            state.reason = _waits(state.modules)
+            return state
         except Exception as error:  # a declaration that cannot be evaluated
-            self._warn(f"patch {entry.id} is left out: {_describe(error)}")
-            return State(entry, Outcome.FAILED, _describe(error))
-        if settled is not None:
-            return State(entry, settled.outcome, settled.reason)
-        return State(entry, Outcome.PENDING, _waits(entry.patch.modules))
+            self._warn(f"patch {summary.id} is skipped: {_describe(error)}")
+            return State(summary, Outcome.FAILED, _describe(error))
 
     def imported(self, module: ModuleType) -> None:
         """The post-import hook: a watched module has just been executed, for the first time or again."""
         try:
             for state in self.states.values():
-                if module.__name__ in state.entry.patch.modules:
+                if module.__name__ in state.modules:
                     self._advance(state, module)
             self._catch_up()
             if module.__name__ == "deepspeed":
-                log.announce(self.summary())
+                self._announce()
                 anchors.forget()
-            if module.__name__ == "deepspeed" or hooks.executed("deepspeed"):
-                self.memory.save()
+            if hooks.executed("deepspeed") or module.__name__ == "deepspeed":
+                self.cache.save()
             self.on_change()
         except StrictError:
             with contextlib.suppress(StrictError):  # of the next patch
-                self.on_change()  # what stopped the job belongs into its report
+                self.on_change()  # what stopped the job belongs in its report
             raise
         except Exception as error:
             log.warn(f"after the import of {module.__name__}: {_describe(error)}")
 
     def _catch_up(self) -> None:
-        """Modules that were under way when they began to be watched, and have been executed since."""
+        """Modules that were being imported when they began to be watched, and have been executed since."""
         for state in self.states.values():
             if state.outcome is Outcome.PENDING:
-                for name in state.entry.patch.modules:
+                for name in state.modules:
                     module = hooks.executed(name)
                     if module is not None and name not in state.done:
                         self._advance(state, module)
@@ -115,7 +124,7 @@ class Engine:
                 return  # executed again, and the change has outlived it
             try:
                 self._judge_once(state)
-                handles = apply(state.entry, module, self.memory)
+                handles = apply(state.summary.id, state.patch, module, self.cache)
                 if name in state.done:
                     state.past.append((name, state.done[name]))
                 state.done[name] = handles
@@ -124,21 +133,17 @@ class Engine:
             except Exception as error:
                 self._out(state, Outcome.FAILED, _describe(error))
             else:
-                missing = [name for name in state.entry.patch.modules if name not in state.done]
+                missing = [name for name in state.modules if name not in state.done]
                 state.outcome = Outcome.PENDING if missing else Outcome.APPLIED
-                state.reason = _waits(missing) if missing else _applied(state.entry.patch)
+                state.reason = _waits(missing) if missing else _applied(state.patch)
 
     def _judge_once(self, state: State) -> None:
         """All changes are looked at before the first is made: all or nothing."""
-        if state.judged:
-            return
-        patch = state.entry.patch
-        if patch.before is not None and hooks.executed(patch.before) is not None:
-            raise Refused(Outcome.TOO_LATE, f"{patch.before} was imported before dsfix")
-        verdict = judge.by_source(patch, self.memory)
-        if verdict.outcome is not Outcome.PENDING:
-            raise Refused(verdict.outcome, verdict.reason)
-        state.judged = True
+        if not state.judged:
+            found = verdict.by_source(state.patch, self.cache)
+            if found.outcome is not Outcome.PENDING:
+                raise Refused(found.outcome, found.reason)
+            state.judged = True
 
     def _out(self, state: State, outcome: Outcome, reason: str) -> None:
         state.outcome, state.reason = outcome, reason
@@ -149,18 +154,18 @@ class Engine:
             self._complain(state)
 
     def _complain(self, state: State) -> None:
-        remedy = REMEDY[state.outcome].format(id=state.entry.id)
-        self._warn(f"{state.entry.id} is {state.outcome.value}, not applied: {state.reason}. Remedy: {remedy}")
+        remedy = REMEDY[state.outcome].format(id=state.summary.id)
+        self._warn(f"{state.summary.id} is {state.outcome.value}, not applied: {state.reason}. Remedy: {remedy}")
 
     def _undo(self, state: State) -> str:
-        """Takes back all that was done; returns what could not be, as a sentence."""
+        """Reverts all that was done; returns what could not be, as a sentence."""
         left = []
         for name, handles in (*state.done.items(), *reversed(state.past)):
             for handle in reversed(handles):
                 try:
                     handle.undo()
                 except Exception as error:
-                    left.append(f"the change in {name} could not be taken back: {_describe(error)}")
+                    left.append(f"the change in {name} could not be reverted: {_describe(error)}")
         state.done.clear()
         state.past.clear()
         return "; ".join(left)
@@ -171,11 +176,7 @@ class Engine:
         log.warn(message)
 
     def revert(self, patch_id: str) -> None:
-        """Takes one patch back for the rest of this process.
-
-        Raises:
-            UnknownPatch: no patch has this id.
-        """
+        """Reverts one patch for the rest of this process. Raises UnknownPatch."""
         if patch_id not in self.states:
             raise UnknownPatch(patch_id, list(self.states))
         state = self.states[patch_id]
@@ -185,9 +186,8 @@ class Engine:
         self.on_change()
 
     def withdraw(self) -> None:
-        """Takes back everything and watches nothing any more."""
-        if self.finder in sys.meta_path:
-            sys.meta_path.remove(self.finder)
+        """Reverts everything and watches nothing any longer."""
+        self.finder.stop()
         for state in self.states.values():
             with state.lock:
                 self._undo(state)
@@ -205,41 +205,40 @@ class Engine:
                 if not state.done or state.outcome is Outcome.PENDING:
                     continue
                 if all(map(_in_force, state.done, state.done.values())):
-                    state.outcome, state.reason = Outcome.APPLIED, _applied(state.entry.patch)
+                    state.outcome, state.reason = Outcome.APPLIED, _applied(state.patch)
                 else:
                     state.outcome = Outcome.CONFLICT
                     state.reason = "was applied, and another package has replaced its target since"
 
-    def summary(self) -> str:
-        """One line on what became of the patches."""
-        about = versions.described("deepspeed", "torch")
+    def _announce(self) -> None:
+        """One line per job on what became of the patches: counts, and the ids of those in trouble."""
         counts = []
         for outcome in Outcome:
-            ids = [state.entry.id for state in self.states.values() if state.outcome is outcome]
+            ids = [state.summary.id for state in self.states.values() if state.outcome is outcome]
             if ids:
-                named = outcome in (Outcome.APPLIED, Outcome.PENDING) or outcome.trouble
-                counts.append(f"{len(ids)} {outcome.value}" + (f" ({', '.join(ids)})" if named else ""))
-        return f"{about}: {', '.join(counts) or 'no patches'}"
+                counts.append(f"{len(ids)} {outcome.value}" + (f" ({', '.join(ids)})" if outcome.trouble else ""))
+        about = versions.described("deepspeed", "torch")
+        log.announce(f"{about}: {', '.join(counts) or 'no patches'}; `python -m dsfix list` has the details")
 
 
-def apply(entry: Entry, module: ModuleType, memory: Memory) -> list[Handle]:
+def apply(patch_id: str, patch: Patch, module: ModuleType, cache: Cache) -> list[Handle]:
     """Makes the patch's changes in one module that has been executed; none of them where one does not fit.
 
     Raises:
         Refused: a change does not fit; nothing has been changed then.
     """
-    changes = [c for c in entry.patch.changes if c.module == module.__name__]
+    changes = [change for change in patch.changes if change.module == module.__name__]
     handles: list[Handle] = []
     try:
-        edits = [c for c in changes if isinstance(c, Edit)]
+        edits = [change for change in changes if isinstance(change, Edit)]
         if edits:
-            handles.append(edit.make(entry.id, module, edits, memory))
+            handles.append(rewrite.make(patch_id, module, edits, cache))
         for change in changes:
-            if isinstance(change, Provide):
+            if isinstance(change, Replace):
+                handles.append(attributes.substitute(module, change))
+            elif isinstance(change, Provide):
                 provided = attributes.provide(module, change)
                 handles += [provided] if provided is not None else []
-            elif not isinstance(change, Edit):
-                handles.append(attributes.substitute(module, change))
         if not handles:
             names = ", ".join(change.qualname for change in changes)
             raise Refused(Outcome.ALREADY_FIXED, f"{module.__name__} has {names}")

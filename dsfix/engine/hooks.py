@@ -1,6 +1,6 @@
 """Post-import hooks: a callback right after a module has been executed, each time that it is.
 
-wrapt's own post-import hooks fire once per name: after a reload, or a second import, the module would be as shipped.
+wrapt's post-import hooks fire once per name: after a reload, or a second import, the module would be as shipped.
 """
 
 from __future__ import annotations
@@ -31,30 +31,31 @@ class Finder:
         if self.names and self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
+    def stop(self) -> None:
+        """Watches nothing any longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         active: set[str] = self._local.__dict__.setdefault("active", set())
         if name not in self.names or name in active:
             return None
         active.add(name)  # another hook's finder may ask all finders again, this one included
         try:
-            spec = self._ask_the_others(name, path, target)
+            for finder in list(sys.meta_path):
+                if finder is not self and hasattr(finder, "find_spec"):
+                    spec = finder.find_spec(name, path, target)
+                    if spec is not None:
+                        if hasattr(spec.loader, "exec_module"):
+                            spec.loader = _Loader(spec.loader, self.callback)  # type: ignore[assignment]
+                        return spec
         finally:
             active.discard(name)
-        if spec is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Loader(spec.loader, self.callback)  # type: ignore[assignment]
-        return spec
-
-    def _ask_the_others(self, name: str, path: Any, target: ModuleType | None) -> ModuleSpec | None:
-        for finder in list(sys.meta_path):
-            if finder is not self and hasattr(finder, "find_spec"):
-                spec = finder.find_spec(name, path, target)
-                if spec is not None:
-                    return spec
         return None
 
 
 class _Loader:
-    """Stands in for a module's loader until the module is executed; the module itself only sees its own loader."""
+    """Replaces a module's loader until the module is executed; the module itself only sees its own loader."""
 
     def __init__(self, loader: Any, callback: Callback) -> None:
         self._loader = loader
@@ -76,7 +77,7 @@ class _Loader:
 
 
 def withdraw_forgotten() -> None:
-    """Takes back what a dsfix has done that is in sys.modules no more: this one begins from what was shipped."""
+    """Reverts what an earlier dsfix did that was removed from sys.modules."""
     for finder in list(sys.meta_path):
         kind = type(finder)
         if (kind.__module__, kind.__qualname__) == (__name__, Finder.__qualname__) and kind is not Finder:

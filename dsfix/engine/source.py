@@ -1,47 +1,47 @@
 """Source text: the file of a module, and one function's lines in it, without importing anything.
 
-Whole files are never parsed where one function will do: the definitions are found by their indentation.
+Whole files are not parsed where one function will do: docs/design.md has what that saves.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.util
-import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import TypeVar, Union
 
 _T = TypeVar("_T")
 FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
-
-DEFINITION = re.compile(r"^([ \t]*)(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.M)
-_BLOCK = re.compile(  # whatever opens a block: a def that is indented deeper than its neighbours stands in one of these
+_DEFINITION = re.compile(r"(?:async[ \t]+)?def\b|class\b")
+_BLOCK = re.compile(  # whatever opens a block: a def indented deeper than its neighbours is inside one of these
     r"^([ \t]*)(?:async[ \t]+)?"
     r"(?:(?:def|class)[ \t]+(\w+)|(?:if|elif|else|try|except|finally|for|while|with|match|case)\b)",
     re.M,
 )
-CLOSES = (")", "]", "}")
-ACCESSORS = {"fget": "getter", "fset": "setter", "fdel": "deleter"}
+_IMPORT = re.compile(r"^(?:from[ \t]+[\w.]+[ \t]+)?import[ \t]+(?:\([^)]*\)|[^\n\\#;]*(?:\\\n[^\n\\#;]*)*)", re.M)
+_CONTINUES = "#)]}"  # a line that begins with one of these ends no block
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True)
 class Block:
-    """One function as it stands in a file: `first` is its first line (decorators included), counted from 1."""
+    """One function as a file has it: `first` is its first line (decorators included), counted from 1."""
 
     path: str
     first: int
     text: str
 
     def parse(self) -> FunctionNode:
-        """The function's syntax tree with the file's own line and column numbers, for this caller to change."""
+        """The function's syntax tree with the file's line and column numbers, for the caller to change."""
         indented = self.text[0] in " \t"
-        # an `if` in front keeps columns and multi-line strings as they are, which dedenting would not
+        # an `if` in front keeps columns and multi-line strings, which dedenting would not
         before = "\n" * (self.first - 2) + "if 1:\n" if indented else "\n" * (self.first - 1)
         body = ast.parse(before + self.text).body
         if indented and isinstance(body[0], ast.If):
@@ -52,33 +52,25 @@ class Block:
 
     @functools.lru_cache(maxsize=32)  # noqa: B019  # of all blocks together
     def tree(self) -> FunctionNode:
-        """`parse`, to be read only: the patches of one function all look at the same tree."""
+        """`parse`, read-only and shared by all patches of the function."""
         return self.parse()
 
 
 def module_file(name: str) -> str | None:
-    """The file `import name` would execute, or None; runs no code of the package."""
+    """The file that `import name` would execute, or None; runs no code of the package."""
     module = sys.modules.get(name)
     if module is not None:
         return getattr(module, "__file__", None)
-    top, *rest = name.split(".")
+    walked, _, rest = name.partition(".")
     try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return None
-    walked = top
-    for part in rest:
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        walked = f"{walked}.{part}"
-        try:
+        spec: ModuleSpec | None = importlib.util.find_spec(walked)
+        for part in rest.split(".") if rest else ():
+            if spec is None or spec.submodule_search_locations is None:
+                return None
+            walked = f"{walked}.{part}"
             spec = PathFinder.find_spec(walked, list(spec.submodule_search_locations))
-        except KeyError:  # a namespace package, whose parent has to be imported: half installed
-            return None
-    return _origin(spec)
-
-
-def _origin(spec: ModuleSpec | None) -> str | None:
+    except (ImportError, ValueError, KeyError):  # KeyError: a namespace package whose parent has to be imported first
+        return None
     return spec.origin if spec is not None and spec.has_location else None
 
 
@@ -112,22 +104,12 @@ def text_of(path: str) -> str | None:
 
 
 @while_unchanged
-def _definitions(path: str) -> dict[str, list[int]]:
-    """Dotted path of every def and class of the file (without ``<locals>``) -> its 0-based line numbers."""
-    text = text_of(path) or ""
-    found: dict[str, list[int]] = {}
-    stack: list[tuple[int, str]] = []
-    line, at = 0, 0
-    for match in _BLOCK.finditer(text):
-        indent = len(match.group(1).expandtabs())
-        while stack and stack[-1][0] >= indent:
-            stack.pop()
-        stack.append((indent, match.group(2) or ""))
-        if match.group(2):
-            line += text.count("\n", at, match.start())
-            at = match.start()
-            found.setdefault(".".join(name for _, name in stack if name), []).append(line)
-    return found
+def whole_tree(path: str) -> ast.Module:
+    """The file's syntax tree, read-only; an empty one where it does not parse."""
+    try:
+        return ast.parse(text_of(path) or "")
+    except SyntaxError:
+        return ast.Module(body=[], type_ignores=[])
 
 
 @while_unchanged
@@ -135,64 +117,53 @@ def _lines(path: str) -> list[str]:
     return [line + "\n" for line in (text_of(path) or "").split("\n")]
 
 
-def split_target(qualname: str) -> tuple[str, list[str], str]:
-    """``Class.f.<locals>.g`` -> outermost function ``Class.f``, names below it ``["g"]``, property accessor or ""."""
+def split_target(qualname: str) -> tuple[str, list[str]]:
+    """``Class.f.<locals>.g`` -> the outermost function ``Class.f`` and the names below it, ``["g"]``."""
     outer, _, inner = qualname.partition(".<locals>.")
-    head, _, last = outer.rpartition(".")
-    accessor = last if head and last in ACCESSORS else ""
-    return head if accessor else outer, [n for n in inner.split(".") if n and n != "<locals>"], accessor
+    return outer, [name for name in inner.split(".") if name and name != "<locals>"]
 
 
 def find_blocks(path: str, qualname: str) -> list[Block]:
     """The definitions of `qualname`'s outermost function in the file, in order (several for if/else, overloads)."""
-    outer, _, accessor = split_target(qualname)
+    outer = split_target(qualname)[0]
     starts = _definitions(path).get(outer, ())
+    firsts = [_first(_lines(path), start) + 1 for start in starts]
     if len(starts) != 1 and re.search(rf"\b(?:def|class)\s+{outer.rpartition('.')[2]}\b", text_of(path) or ""):
-        starts = _parsed_definitions(path).get(outer, ())
-    blocks = [block_at(path, _with_decorators(path, start) + 1) for start in starts]
-    found = [block for block in blocks if block is not None]
-    if accessor in ("fset", "fdel"):
-        marker = f".{ACCESSORS[accessor]}"
-        return [block for block in found if marker in block.text.split("def ", 1)[0]]
-    return found
+        # text in strings may look like a definition
+        firsts = [_first_line(node) for name, node in _functions(whole_tree(path)) if name == outer]
+    blocks = [block_at(path, first) for first in firsts]
+    return [block for block in blocks if block is not None]
 
 
 @while_unchanged
-def _parsed_definitions(path: str) -> dict[str, list[int]]:
-    """As `_definitions`, functions only, by parsing the file: for text in strings that looks like a definition."""
+def _definitions(path: str) -> dict[str, list[int]]:
+    """Dotted path of every def and class of the file (without ``<locals>``) -> its 0-based lines, by indentation."""
+    text = text_of(path) or ""
     found: dict[str, list[int]] = {}
-
-    def walk(node: ast.AST, names: list[str]) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                inner = [*names, child.name]
-                if not isinstance(child, ast.ClassDef):
-                    found.setdefault(".".join(inner), []).append(child.lineno - 1)
-                walk(child, inner)
-            else:
-                walk(child, names)
-
-    try:
-        walk(ast.parse(text_of(path) or ""), [])
-    except SyntaxError:
-        return {}
+    stack: list[tuple[int, str]] = []
+    line, at = 0, 0
+    for match in _BLOCK.finditer(text):
+        indent = len(match[1].expandtabs())
+        while stack and stack[-1][0] >= indent:
+            stack.pop()
+        stack.append((indent, match[2] or ""))
+        if match[2]:
+            line += text.count("\n", at, match.start())
+            at = match.start()
+            found.setdefault(".".join(name for _, name in stack if name), []).append(line)
     return found
 
 
-def _with_decorators(path: str, start: int) -> int:
-    """The 0-based line of the first decorator of the definition at 0-based line `start`."""
-    lines = _lines(path)
-    indent = len(lines[start]) - len(lines[start].lstrip())
-    first = line = start
-    while line > 0:
-        line -= 1
-        stripped = lines[line].strip()
-        here = len(lines[line]) - len(lines[line].lstrip())
-        if stripped.startswith("@") and here == indent:
-            first = line
-        elif stripped and here <= indent and not stripped.startswith(("#", *CLOSES)):
-            break
-    return first
+def _functions(node: ast.AST, above: str = "") -> Iterator[tuple[str, FunctionNode]]:
+    for child in ast.iter_child_nodes(node):
+        name = f"{above}.{child.name}".lstrip(".") if isinstance(child, SCOPES) else above
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield name, child
+        yield from _functions(child, name)
+
+
+def _first_line(node: FunctionNode) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def block_at(path: str, first: int) -> Block | None:
@@ -200,27 +171,63 @@ def block_at(path: str, first: int) -> Block | None:
     lines = _lines(path)
     if not 0 < first <= len(lines):
         return None
-    start, end = first - 1, len(lines)
-    indent = len(lines[start]) - len(lines[start].lstrip())
-    defined = False
-    for number in range(start, len(lines)):
+    block = Block(path, first, "".join(lines[first - 1 : _end(lines, first - 1)]))
+    with contextlib.suppress(SyntaxError, IndexError):
+        block.tree()
+        return block
+    for _, node in _functions(whole_tree(path)):  # a string in it is dedented
+        if _first_line(node) == first and node.end_lineno is not None:
+            return Block(path, first, "".join(lines[first - 1 : node.end_lineno]))
+    return None
+
+
+def _first(lines: list[str], definition: int) -> int:
+    """The 0-based line of the first decorator of a definition."""
+    indent, first = _indent(lines[definition]), definition
+    for number in range(definition - 1, -1, -1):
         stripped = lines[number].strip()
-        if not stripped or stripped.startswith(("#", *CLOSES)):
-            continue
-        if len(lines[number]) - len(lines[number].lstrip()) <= indent:
+        if stripped.startswith("@") and _indent(lines[number]) == indent:
+            first = number
+        elif stripped and _indent(lines[number]) <= indent and stripped[0] not in _CONTINUES:
+            break
+    return first
+
+
+def _end(lines: list[str], first: int) -> int:
+    """The 0-based line behind the definition, or its decorators, at line `first`, by indentation."""
+    indent, defined = _indent(lines[first]), False
+    for number in range(first, len(lines)):
+        stripped = lines[number].strip()
+        if stripped and _indent(lines[number]) <= indent and stripped[0] not in _CONTINUES:
             if defined:
-                end = number
-                break
-            defined = DEFINITION.match(lines[number]) is not None
-    block = Block(path, first, "".join(lines[start:end]))
-    try:
-        block.tree()
-        return block
-    except (SyntaxError, IndexError):
-        pass
-    try:
-        block = Block(path, first, "".join(inspect.getblock(lines[start:])))
-        block.tree()
-        return block
-    except Exception:  # whatever tokenising a file that is no longer Python raises
-        return None
+                return number
+            defined = _DEFINITION.match(stripped) is not None
+    return len(lines)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+@while_unchanged
+def likely_imports(path: str) -> frozenset[str]:
+    """The names that the file imports at its top level, as its text shows it: not those inside `if` or `try`."""
+    names = set[str]()
+    for match in _IMPORT.finditer(text_of(path) or ""):
+        with contextlib.suppress(SyntaxError):
+            names.update(_bound(ast.parse(match.group())))
+    return frozenset(names)
+
+
+@while_unchanged
+def all_imports(path: str) -> frozenset[str]:
+    """The names that the file imports, outside functions and classes."""
+    return frozenset(_bound(whole_tree(path)))
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names if alias.name != "*")
+    elif not isinstance(node, (*SCOPES, ast.expr)):
+        for child in ast.iter_child_nodes(node):
+            yield from _bound(child)

@@ -7,14 +7,14 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..patch import Change, Edit, Patch, Provide, Source
+from ..catalogue.registry import Entry, Summary
+from ..patch import Change, Edit, Patch, Replace, Source
+from ..settings import Settings
+from ..versions import Fit, gate, installed
 from . import anchors
-from .memory import Memory
+from .cache import Cache, declared, stamps
 from .outcome import Outcome, Refused
-from .registry import Entry
-from .settings import Settings
-from .source import Block, find_blocks, module_file, split_target, text_of, while_unchanged
-from .versions import Fit, Gate, gate, installed
+from .source import SCOPES, Block, find_blocks, module_file, text_of, whole_tree
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Verdict:
 def decide(entry: Entry, settings: Settings) -> Verdict:
     """The verdict before anything is imported: user's choice, version gate, source."""
     try:
-        return before_source(entry, settings) or by_source(entry.patch)
+        return before_source(entry.summary, settings) or by_source(entry.patch, Cache())
     except Exception as error:  # one declaration that cannot be evaluated must not cost the others
         code = f" in `{error.text.strip()}`" if isinstance(error, SyntaxError) and error.text else ""
         return Verdict(Outcome.FAILED, f"{type(error).__name__}: {error}{code}")
@@ -36,100 +36,97 @@ def decide(entry: Entry, settings: Settings) -> Verdict:
 
 def if_asked_for(entry: Entry, settings: Settings) -> Verdict:
     """The same where somebody names the patch: one that is off by default is on then."""
-    on = dataclasses.replace(entry.patch, default=True)
-    return decide(dataclasses.replace(entry, patch=on), settings)
+    return decide(dataclasses.replace(entry, patch=dataclasses.replace(entry.patch, default=True)), settings)
 
 
-def before_source(entry: Entry, settings: Settings) -> Verdict | None:
+def before_source(summary: Summary, settings: Settings) -> Verdict | None:
     """What the user's choice and exact version numbers settle; None where the source has to be read."""
-    why = settings.disabled(entry.id, entry.patch.default)
+    why = settings.disabled(summary.id, summary.default, summary.severity)
     if why is not None:
         return Verdict(Outcome.DISABLED, why)
-    gated = gate(entry.patch)
+    gated = gate(summary.affects)
     return Verdict(Outcome.NOT_AFFECTED, gated.reason) if gated.fit is Fit.OUTSIDE else None
 
 
-def by_source(patch: Patch, memory: Memory | None = None) -> Verdict:
+def by_source(patch: Patch, cache: Cache) -> Verdict:
     """What the installed source says of a patch whose version gate is not closed."""
-    gated = gate(patch)
-    refused = _refusal(patch) if memory is None else memory.refusal(patch, _refusal)
-    if refused is not None:
-        return _verdict_of(refused, gated)
-    if gated.fit is Fit.UNSURE and not (patch.present or any(isinstance(c, Edit) for c in patch.changes)):
-        return _verdict_of(Refused(Outcome.DRIFTED, "there is no source to judge it by"), gated)
-    verbs = dict.fromkeys(f"{type(change).__name__} of {change.qualname}" for change in patch.changes)
-    where = ", ".join(patch.modules)
-    return Verdict(Outcome.PENDING, f"{gated.reason}{_by_source(gated)}: {', '.join(verbs)} when {where} is imported")
+    gated = gate(patch.affects)
+    refused = _remembered_refusal(patch, cache)
+    if refused is None and gated.newer and not patch.present:
+        refused = Refused(Outcome.UNPROVEN, "the patch has no evidence of its own that the bug is there")
+    elif refused is None and gated.fit is Fit.UNSURE and not (patch.present or any(map(_is_edit, patch.changes))):
+        refused = Refused(Outcome.DRIFTED, "there is no source to judge it by")
+    if refused is None:
+        verbs = dict.fromkeys(f"{type(change).__name__} of {change.qualname}" for change in patch.changes)
+        judged = ", but its source has the bug" if gated.fit is Fit.UNSURE or gated.newer else ""
+        what = f"{', '.join(verbs)} when {', '.join(patch.modules)} is imported"
+        return Verdict(Outcome.PENDING, f"{gated.reason}{judged}: {what}")
+    if refused.outcome is Outcome.DRIFTED and gated.newer:
+        return Verdict(Outcome.UNPROVEN, f"{gated.reason}: {refused.reason}")
+    if refused.outcome is Outcome.DRIFTED and gated.fit is Fit.UNSURE and not gated.near:
+        # a build that was not expected to have the bug
+        return Verdict(Outcome.NOT_AFFECTED, f"{gated.reason}, and its source does not have the bug: {refused.reason}")
+    return Verdict(refused.outcome, f"{gated.reason}: {refused.reason}")
+
+
+def _is_edit(change: Change) -> bool:
+    return isinstance(change, Edit)
+
+
+def _remembered_refusal(patch: Patch, cache: Cache) -> Refused | None:
+    evidence: tuple[Change | Source, ...] = (*patch.changes, *patch.present, *patch.fixed)
+    try:
+        files = stamps(str(module_file(name)) for name in sorted({each.module for each in evidence}))
+    except OSError:  # one of them is missing
+        return _refusal(patch)
+    key = ("source", files, len(patch.changes), len(patch.present), [declared(each) for each in evidence])
+    kept = cache.remember(key, lambda: [(each.outcome.value, each.reason) for each in [_refusal(patch)] if each])
+    return Refused(Outcome(kept[0][0]), kept[0][1]) if kept else None
 
 
 def _refusal(patch: Patch) -> Refused | None:
     """Why the source is not one to apply the patch to."""
     try:
         for evidence in patch.fixed:
-            if _stands(evidence):
+            if _is_there(evidence):
                 raise Refused(Outcome.ALREADY_FIXED, f"{_where(evidence)} has `{anchors.first_line(evidence.code)}`")
         _check_all(patch.changes)
         for evidence in patch.present:
-            if not _stands(evidence):
+            if not _is_there(evidence):
                 raise Refused(Outcome.DRIFTED, f"{_where(evidence)} has no `{anchors.first_line(evidence.code)}`")
     except Refused as refused:
         return refused
     return None
 
 
-def _by_source(gated: Gate) -> str:
-    return ", but its source has the bug" if gated.fit is Fit.UNSURE else ""
-
-
-def _verdict_of(refused: Refused, gated: Gate) -> Verdict:
-    if refused.outcome is Outcome.DRIFTED and gated.fit is Fit.UNSURE and not gated.near:
-        # a build far from the affected releases was not expected to have the bug
-        return Verdict(Outcome.NOT_AFFECTED, f"{gated.reason}, and its source does not have the bug: {refused.reason}")
-    return Verdict(refused.outcome, f"{gated.reason}: {refused.reason}")
-
-
 def _where(evidence: Source) -> str:
     return evidence.qualname or evidence.target
 
 
-def _stands(evidence: Source) -> bool:
-    """Whether the evidence is in the source.
-
-    Raises:
-        Refused: drifted where the file is not there.
-    """
+def _is_there(evidence: Source) -> bool:
+    """Whether the evidence is in the source. Raises Refused where the file is missing."""
     path = _file(evidence.module)
-    if not anchors.may_occur(text_of(path) or "", evidence.code):
+    if not anchors.may_occur(_text(evidence.module), evidence.code):
         return False
     if not evidence.qualname:
-        return anchors.occurs(_top_level(path), evidence.code)
-    for block in find_blocks(path, evidence.qualname):
-        if not anchors.may_occur(block.text, evidence.code):
-            continue
-        if anchors.occurs(anchors.inner_function(block.tree(), split_target(evidence.qualname)[1]), evidence.code):
-            return True
-    return False
-
-
-@while_unchanged
-def _top_level(path: str) -> ast.Module:
-    """The file's syntax tree without the bodies of its functions and classes."""
-    try:
-        tree = ast.parse(text_of(path) or "")
-    except SyntaxError:
-        return ast.Module(body=[], type_ignores=[])
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            node.body = []
-    return tree
+        outside = [each for each in whole_tree(path).body if not isinstance(each, SCOPES)]
+        return bool(anchors.occurrences(ast.Module(body=outside, type_ignores=[]), evidence.code))
+    return any(
+        anchors.occurrences(anchors.inner_function(block.tree(), evidence.qualname), evidence.code)
+        for block in find_blocks(path, evidence.qualname)
+        if anchors.may_occur(block.text, evidence.code)
+    )
 
 
 def _check_all(changes: Sequence[Change]) -> None:
-    """Raises Refused where the changes cannot be made to the source as it is, all of them."""
+    """Raises Refused where not all of the changes can be made to the source as it is."""
     made = []
     for change in changes:
         try:
-            _check(change)
+            if isinstance(change, Edit):
+                places(change)
+            elif isinstance(change, Replace) and change.qualname.rpartition(".")[2] not in _text(change.module):
+                raise Refused(Outcome.DRIFTED, f"{change.module} has no {change.qualname}")
         except Refused as refused:
             if refused.outcome is not Outcome.ALREADY_FIXED:
                 raise
@@ -140,31 +137,23 @@ def _check_all(changes: Sequence[Change]) -> None:
         raise Refused(Outcome.DRIFTED, f"only a part of the fix is in the source: {made[0].reason}")
 
 
-def _check(change: Change) -> None:
-    """Raises Refused where the change cannot be made to the source as it is."""
-    if isinstance(change, Provide):
-        return
-    if isinstance(change, Edit):
-        places(change)
-        return
-    if change.qualname.rpartition(".")[2] not in (text_of(_file(change.module)) or ""):
-        raise Refused(Outcome.DRIFTED, f"{change.module} has no {change.qualname}")
-
-
 def places(edit: Edit) -> tuple[Block, list[anchors.Place]]:
     """Where an edit goes in the installed source: the function's block, the places in its syntax tree.
 
     Raises:
         Refused: already-fixed, or drifted.
     """
-    blocks = find_blocks(_file(edit.module), edit.qualname)
     refused = Refused(Outcome.DRIFTED, f"{edit.module} has no function {edit.qualname}")
-    for block in blocks:
+    for block in find_blocks(_file(edit.module), edit.qualname):
         try:
-            return block, anchors.locate(edit, anchors.inner_function(block.tree(), anchors.edit_path(edit)))
+            return block, anchors.locate(edit, anchors.inner_function(block.tree(), edit.qualname))
         except Refused as error:
             refused = error
     raise refused
+
+
+def _text(module: str) -> str:
+    return text_of(_file(module)) or ""
 
 
 def _file(module: str) -> str:

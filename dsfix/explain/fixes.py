@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .. import rules
-from ..engine import registry, versions
+from .. import rules, versions
+from ..catalogue import registry
 from ..engine import verdict as judge
 from ..engine.outcome import Outcome
-from ..engine.settings import Settings
+from ..settings import Settings
 
 _USE = "put `import dsfix` on the first line of the script"
 

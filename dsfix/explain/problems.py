@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import rules
-from ..engine import registry
+from ..catalogue import registry
 from ..patch import Patch, Severity
 from .literals import Clause, required, trigger
 from .segments import Segment

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from ..engine import log
+from .. import log
 from ..engine.outcome import Outcome
-from ..engine.process import report as patch_reports
+from ..engine.report import report as patch_reports
 from ..rules import Finding, Level
 from . import GuardError
 from .initialize import Call

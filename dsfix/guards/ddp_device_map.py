@@ -13,7 +13,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..engine import log
+from .. import log
 from . import dispatch
 from .device_map import OFF, refuse, refuse_offloaded, repair
 

@@ -12,7 +12,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..engine import log
+from .. import log
 from . import GuardError, dispatch
 
 if TYPE_CHECKING:

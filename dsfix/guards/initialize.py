@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import sys
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Callable
 
-from ..engine import attributes, hooks, log
+from .. import log
+from ..engine import attributes, hooks
 from ..engine.outcome import Outcome, Refused
-from ..engine.settings import Settings
-from ..patch import Wrap
+from ..patch import Replace
+from ..settings import Settings
 from . import GuardError
 
 GUARDS: tuple[str, ...] = ("config_check", "device_map", "placement")
@@ -24,6 +24,9 @@ DDP_GUARDS: tuple[str, ...] = ("ddp_device_map",)
 
 RANK_GUARDS: tuple[str, ...] = ("rank_check",)
 """The same for init_distributed, which deepspeed.initialize and zero.Init call before any other collective work."""
+
+
+_DDP = "torch.nn.parallel.distributed:DistributedDataParallel.__init__"
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,9 @@ class Watch:
 
     def __init__(self, settings: Settings) -> None:
         wraps = (
-            Wrap("deepspeed:initialize", _wrapper(GUARDS, settings)),
-            Wrap("torch.nn.parallel.distributed:DistributedDataParallel.__init__", _wrapper(DDP_GUARDS, settings)),
-            Wrap("deepspeed.comm.comm:init_distributed", _wrapper(RANK_GUARDS, settings)),
+            Replace("deepspeed:initialize", _wrapped_by(GUARDS, settings)),
+            Replace(_DDP, _wrapped_by(DDP_GUARDS, settings)),
+            Replace("deepspeed.comm.comm:init_distributed", _wrapped_by(RANK_GUARDS, settings)),
         )
         self.changes = {wrap.module: wrap for wrap in wraps}
         self.finder = hooks.Finder(self.imported, self.withdraw)
@@ -79,15 +82,14 @@ class Watch:
 
     def withdraw(self) -> None:
         """Takes the wrappers back and watches nothing any more."""
-        if self.finder in sys.meta_path:
-            sys.meta_path.remove(self.finder)
+        self.finder.stop()
         for handle in self.handles.values():
             with contextlib.suppress(Refused):  # wrapped again since
                 handle.undo()
 
 
-def _wrapper(names: tuple[str, ...], settings: Settings) -> Callable[..., Any]:
-    """The wrapper that runs these guards around a function. It raises their GuardErrors."""
+def _wrapped_by(names: tuple[str, ...], settings: Settings) -> Callable[[Any], Any]:
+    """A factory of wrappers that run these guards around a function and raise their GuardErrors."""
 
     def call(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         try:
@@ -100,7 +102,12 @@ def _wrapper(names: tuple[str, ...], settings: Settings) -> Callable[..., Any]:
         _run(guards, "after", made, result)
         return result
 
-    return call
+    def wrap(original: Any) -> Any:
+        from .wrapper import PicklableWrapper  # imports wrapt, in jobs that import DeepSpeed only
+
+        return PicklableWrapper(original, call)
+
+    return wrap
 
 
 def _run(guards: list[str], when: str, *arguments: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..engine import log
+from .. import log
 from . import GuardError
 from .initialize import Call
 from .placement_report import PlacementReport, move_buffers, placement_report

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ..engine import log
+from .. import log
 from . import GuardError
 from .statement import Group, Statement, differences
 

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from .. import __version__
-from ..engine import process, versions
+from .. import __version__, versions
+from ..engine import report
 from ..engine.outcome import Outcome
 
 _FIXED = {Outcome.APPLIED.value, Outcome.PENDING.value}
@@ -29,7 +29,7 @@ class Statement:
     @classmethod
     def here(cls) -> Statement:
         """The statement of this process."""
-        reports = process.report()
+        reports = report.report()
         return cls(
             {"dsfix": __version__, **{name: versions.installed(name) or "" for name in ("deepspeed", "torch")}},
             {each.id: each.outcome.value for each in reports},
@@ -57,7 +57,7 @@ def differences(groups: list[Group]) -> dict[tuple[int, ...], list[str]]:
     """Ranks -> how they differ from most others; empty if no ranks differ.
 
     Not a difference: a module that some ranks have not imported yet (`pending`), a bug that some ranks do not have
-    (`not-affected`, `already-fixed`), and `too-late`, about which the rank itself has warned.
+    (`not-affected`, `already-fixed`, `unproven`).
     """
     found: dict[str, list[int]] = {}
     for ranks, text in (*_versions(groups), *_patches(groups)):

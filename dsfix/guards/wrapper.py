@@ -1,4 +1,4 @@
-"""The wrapper that the verb Wrap puts around a function."""
+"""The wrapper that the guards put around a function."""
 
 from __future__ import annotations
 

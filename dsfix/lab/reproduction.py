@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import dsfix
-from dsfix.engine.registry import catalogue
-from dsfix.engine.versions import installed
+from dsfix.catalogue.registry import catalogue
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.launcher import RankResult, fresh, launch
 from dsfix.lab.rank_variables import rank
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent, CannotTell
+from dsfix.versions import installed
 
 _TAIL_LINES = 20
 _DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "pydantic", "python")

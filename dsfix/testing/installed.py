@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.engine import registry, survey
+from dsfix import survey
+from dsfix.catalogue import registry
+from dsfix.catalogue.registry import Entry
 from dsfix.engine import verdict as judge
 from dsfix.engine.outcome import Outcome
-from dsfix.engine.registry import Entry
-from dsfix.engine.settings import Settings
+from dsfix.settings import Settings
 from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Case
 from dsfix.testing.contract.machine import Machine, started

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from dsfix import survey
+from dsfix.catalogue import entry_points, registry
 from dsfix.cli.printing.verify_results import Row, State
-from dsfix.engine import plugins, registry, survey, verdict
+from dsfix.engine import verdict
 from dsfix.engine.outcome import Outcome
-from dsfix.engine.settings import Settings
 from dsfix.lab import reproduction
+from dsfix.settings import Settings
 
 _PROVEN = (State.FIXED, State.NO_BUG)
 
@@ -21,7 +23,7 @@ def patch_ids(distribution: str) -> list[str]:
     Raises ValueError if it has none, or one that cannot be loaded: without parameters, no test would fail.
     """
     entries, broken = registry.load()
-    name = plugins.normalized(distribution)
+    name = entry_points.normalized(distribution)
     found = [each.id for each in entries.values() if each.distribution == name]
     lost = [f"{each.id}: {each.reason}" for each in broken if each.id.startswith((f"{name}:", f"{name} ("))]
     if lost:

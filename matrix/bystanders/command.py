@@ -7,8 +7,8 @@ import dataclasses
 import os
 from collections.abc import Iterable
 
+from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
-from dsfix.engine.registry import catalogue
 from matrix import edges, environments, page_of_records, runner, table
 from matrix.bystanders import docs, records, scenario, space
 from matrix.bystanders.records import Record

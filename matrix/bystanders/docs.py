@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsfix.engine import registry
+from dsfix.catalogue import registry
 from matrix.bystanders import explanations, records, scenario, space
 from matrix.bystanders.comparison import State
 from matrix.bystanders.records import Found, Record

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import dsfix
-from dsfix.engine.versions import installed
 from dsfix.lab import Lab
 from dsfix.patch import CannotTell
+from dsfix.versions import installed
 from matrix.bystanders import scenario
 
 _PORT = re.compile(r":\d+\b")  # in gloo's messages; different in each run

@@ -11,8 +11,8 @@ from typing import Any
 
 from packaging.version import Version
 
+from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
-from dsfix.engine.registry import catalogue
 from matrix import fingerprints, proofs
 from matrix.bystanders import space
 from matrix.bystanders.comparison import State, Verdict

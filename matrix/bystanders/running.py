@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
-from dsfix.engine.registry import catalogue
+from dsfix.catalogue.registry import catalogue
 from matrix import fingerprints
 from matrix.bystanders import records, space
 from matrix.bystanders.comparison import State, judge

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dsfix.catalogue.registry import catalogue
 from dsfix.engine.cache import cache_directory
-from dsfix.engine.registry import catalogue
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.launcher import launch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from dsfix.engine.registry import Entry
+from dsfix.catalogue.registry import Entry
 from matrix import fingerprints
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dsfix.engine.registry import Entry
+from dsfix.catalogue.registry import Entry
 from matrix.proofs import Run
 
 from . import text

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dsfix import rules
-from dsfix.engine.registry import Entry
+from dsfix.catalogue.registry import Entry
 from dsfix.explain import signatures
 from dsfix.explain.signature import Role, Signature
 from dsfix.patch import Severity

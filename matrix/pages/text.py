@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from packaging.specifiers import SpecifierSet
 
-from dsfix.engine.registry import Entry
+from dsfix.catalogue.registry import Entry
 from dsfix.patch import Patch
 from matrix.proofs import State
 from matrix.table import span

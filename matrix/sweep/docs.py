@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from dsfix.engine import registry
+from dsfix.catalogue import registry
 from matrix.sweep import classes, covering, records, space
 from matrix.sweep.explanations import EXPLANATIONS, Explanation, fitting
 from matrix.sweep.records import Class, Found, Record, Run

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from dsfix.audit.agreement import Verdict
 from dsfix.audit.trial import trial
-from dsfix.engine.registry import catalogue
+from dsfix.catalogue.registry import catalogue
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.launcher import fresh
 from dsfix.patch import Severity

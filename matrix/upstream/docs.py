@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dsfix.engine import registry
+from dsfix.catalogue import registry
 from matrix.pages import text
 from matrix.upstream import explanations, fixes, selection
 from matrix.upstream.explanations import EXPLANATIONS, Explanation

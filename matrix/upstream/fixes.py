@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from dsfix.engine.registry import catalogue
+from dsfix.catalogue.registry import catalogue
 
 
 @dataclass(frozen=True)

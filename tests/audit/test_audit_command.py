@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.engine import registry
-from dsfix.engine.versions import installed
+from dsfix.catalogue import registry
 from dsfix.patch import Severity
+from dsfix.versions import installed
 
 pytestmark = pytest.mark.skipif(installed("deepspeed") is None, reason="DeepSpeed is not installed")
 

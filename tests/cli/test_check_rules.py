@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from dsfix import rules
+from dsfix import rules, versions
+from dsfix.catalogue import registry
 from dsfix.check import checking
 from dsfix.check.arguments import checked
-from dsfix.engine import registry, versions
 
 NEWEST = "0.19.8"
 BATCH = {"train_micro_batch_size_per_gpu": 2}

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from dsfix.engine import registry
+from dsfix.catalogue import registry
 from dsfix.patch import Severity
 
 FLAGSHIP = "zero3_offload_clip_device"

@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 from collections.abc import Mapping
 
-from dsfix.engine.registry import Entry
+from dsfix.catalogue.registry import Entry
 from matrix import environments, proofs, table
 
 

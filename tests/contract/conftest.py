@@ -10,8 +10,8 @@ from typing import Callable
 
 import pytest
 
-from dsfix.engine import registry
-from dsfix.engine.registry import Entry
+from dsfix.catalogue import registry
+from dsfix.catalogue.registry import Entry
 from matrix import environments, table
 
 sys.path.insert(0, str(Path(__file__).parent))  # `choice`, for the tests

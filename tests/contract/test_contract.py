@@ -7,8 +7,8 @@ from typing import Any, Callable
 import choice
 import pytest
 
-from dsfix.engine import registry
-from dsfix.engine.registry import Entry
+from dsfix.catalogue import registry
+from dsfix.catalogue.registry import Entry
 from dsfix.testing.contract import checks
 
 ENTRIES = registry.catalogue()

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import pytest
 
-from dsfix.engine.registry import Entry
+from dsfix.catalogue.registry import Entry
 from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Broken, Case
 from dsfix.testing.contract.machine import Machine
@@ -69,11 +69,11 @@ PACKAGES = {
 }
 FIX = ("out = max(values)", "out = sum(values)")
 DECLARE = """
-from dsfix.patch import Edit, Patch, Provide, Replace, Severity, Source, Wrap
+from dsfix.patch import Edit, Patch, Provide, Replace, Severity, Source
 
 def declare(*changes, **fields):
-    given = dict(title="a stand-in", severity=Severity.CRASH, affects={"deepspeed": "<1.1"}, symptom="x", upstream=(),
-                 fixed_in="1.1")
+    given = dict(title="a stand-in", severity=Severity.CRASH, affects={"deepspeed": "<0.11"}, symptom="x", upstream={},
+                 fixed_in="0.11")
     return Patch(changes=changes, **{**given, **fields})
 
 """
@@ -91,14 +91,9 @@ GOOD = {
     """,
     "edits": f"""
         PATCH = declare({COMM}, Edit("deepspeed.m:adder.<locals>.add", before="return y", code="y = y + 1"),
-                        Edit("deepspeed.m:Optimizer.steps.fget", replace="steps = self.__steps",
+                        Edit("deepspeed.m:Optimizer.steps", replace="steps = self.__steps",
                              code="if self.__steps:\\n    steps = self.__steps\\nelse:\\n    steps = 1"),
                         fixed=(Source("deepspeed.comm:reduce", "out = sum(values)"),))
-    """,
-    "wrap": """
-        def wrapper(wrapped, instance, args, kwargs):
-            return wrapped(*args, **kwargs) + 1
-        PATCH = declare(Wrap("deepspeed.m:Optimizer.total", wrapper), Wrap("deepspeed.m:clip", wrapper), fixed_in=None)
     """,
     "replace": """
         def factory(old):
@@ -121,7 +116,7 @@ def cases(machine: Machine, tmp_path: Path, dsfix_in: Callable[[Path], Path]) ->
         for path, text in PACKAGES.items():
             _write(root / path, text)
             _write(fixing / path, text.replace(*FIX))
-        _write(root / "deepspeed-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: deepspeed\nVersion: 1.0\n")
+        _write(root / "deepspeed-0.10.dist-info/METADATA", "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.10\n")
         dsfix_in(front)
         texts = {"import_patch": AGENT, **patches}
         for name, text in texts.items():

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import choice
 import pytest
 
-from dsfix.engine import registry
-from dsfix.engine.registry import Entry
+from dsfix.catalogue import registry
+from dsfix.catalogue.registry import Entry
 from dsfix.engine.source import split_target
 from dsfix.lab import reproduction
 from matrix import environments, table

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from dsfix import versions
 from dsfix.doctor import accelerators, extensions, files, memory, packages, platform, probe, toolchain
 from dsfix.doctor.programs import Answer
-from dsfix.engine import versions
 
 MIB, GIB = 1 << 20, 1 << 30
 

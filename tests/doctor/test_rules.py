@@ -3,10 +3,10 @@
 import pytest
 
 from dsfix import rules
+from dsfix.catalogue import registry
 from dsfix.doctor.accelerators import Gpu
 from dsfix.doctor.extensions import Build
 from dsfix.doctor.packages import Probe, Unmet
-from dsfix.engine import registry
 from dsfix.engine.outcome import Outcome
 from dsfix.engine.verdict import Verdict
 

@@ -8,6 +8,7 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,11 +19,11 @@ from types import ModuleType
 
 import pytest
 
-from dsfix.engine import registry
+from dsfix.catalogue import registry
 from dsfix.engine.engine import Engine
 from dsfix.engine.outcome import Outcome
-from dsfix.engine.settings import Settings
 from dsfix.patch import Patch, Severity
+from dsfix.settings import Settings
 
 _numbers = itertools.count(1)
 
@@ -34,7 +35,7 @@ def declare(*changes, **fields) -> Patch:
         "severity": Severity.CRASH,
         "affects": {"python": ">=3"},
         "symptom": "x",
-        "upstream": (),
+        "upstream": {},
         "fixed_in": None,
     }
     return Patch(changes=changes, **{**given, **fields})
@@ -66,7 +67,9 @@ class Bench:
         """An engine with the patches p0, p1, …, or from p`first` on."""
         ids = [f"p{first + number}" for number in range(len(patches))]
         entries = {id: registry.Entry(id, patch, ModuleType(id)) for id, patch in zip(ids, patches)}
-        self.monkeypatch.setattr(registry, "load", lambda: (entries, broken))
+        summaries = {id: entry.summary for id, entry in entries.items()}
+        self.monkeypatch.setattr(registry, "index", lambda remember: (summaries, broken))
+        self.monkeypatch.setattr(registry, "entry", lambda summary: entries[summary.id])
         engine = Engine(Settings.read(environment))
         self.engines.append(engine)
         engine.activate()
@@ -83,8 +86,7 @@ class Bench:
         for engine in self.engines:
             for id in engine.states:
                 engine.revert(id)
-            if engine.finder in sys.meta_path:
-                sys.meta_path.remove(engine.finder)
+            engine.finder.stop()
         for name in [n for n in sys.modules if n.partition(".")[0] in self.names]:
             del sys.modules[name]
 
@@ -127,10 +129,18 @@ def reasons():
 '''
 
 _PATCH = """
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Provide, Replace, Severity, Source, Wrap
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Provide, Replace, Severity, Source
+
+def Wrap(target, wrapper):
+    def wrap(original):
+        from dsfix.guards.wrapper import PicklableWrapper
+
+        return PicklableWrapper(original, wrapper)
+
+    return Replace(target, wrap)
 
 def declare(*changes, **fields):
-    given = dict(title="a stand-in", severity=Severity.CRASH, affects={"deepspeed": ">=1"}, symptom="x", upstream=(),
+    given = dict(title="a stand-in", severity=Severity.CRASH, affects={"deepspeed": ">=1"}, symptom="x", upstream={},
                  fixed_in=None)
     return Patch(changes=changes, **{**given, **fields})
 
@@ -145,8 +155,12 @@ def runtime(tmp_path_factory):
     (here / "dsfix" / "patches").mkdir(parents=True)
     for file in Path(spec.origin).parent.glob("*.py"):
         shutil.copy(file, here / "dsfix")
-    for package in ("check", "doctor", "engine", "guards"):
+    for package in ("catalogue", "check", "doctor", "engine", "guards"):
         shutil.copytree(Path(spec.origin).parent / package, here / "dsfix" / package)
+    versions = here / "dsfix" / "versions.py"  # a release 1.0 of the stand-in is not newer than proven
+    versions.write_text(
+        re.sub(r'NEWEST_PROVEN = Version\(".*"\)', 'NEWEST_PROVEN = Version("1.0")', versions.read_text())
+    )
     (here / "dsfix" / "patches" / "__init__.py").write_text("import os\n__path__ = [os.environ['STANDIN_PATCHES']]\n")
     (here / "scenario.py").write_text(_SCENARIO)
     compileall.compile_dir(here, quiet=2)

@@ -1,4 +1,4 @@
-"""The verbs Replace, Wrap and Provide."""
+"""The verbs Replace and Provide, and the wrapper of the guards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 from dsfix.engine.outcome import Outcome
-from dsfix.patch import Provide, Replace, Wrap
+from dsfix.guards.wrapper import PicklableWrapper
+from dsfix.patch import Provide, Replace
 
 TEXT = """\
     FLAG = True
@@ -55,6 +56,10 @@ def replacement(original):
         return original(*args) + 10
 
     return replaced
+
+
+def Wrap(target, wrapper):
+    return Replace(target, lambda original: PicklableWrapper(original, wrapper))
 
 
 def ready_made(x):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from dsfix.engine.settings import Settings
 from dsfix.guards import dispatch
+from dsfix.settings import Settings
 
 MODEL = '''
 class Device:

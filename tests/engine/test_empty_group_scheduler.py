@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dsfix.engine.registry import catalogue
+from dsfix.catalogue.registry import catalogue
 
 show_all_groups = catalogue()["empty_group_scheduler"].module.show_all_groups
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from dsfix.engine import log
+from dsfix import log
 
 
 @pytest.fixture

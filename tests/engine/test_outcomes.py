@@ -22,11 +22,10 @@ OUTCOMES = {
     ),
     "drifted": ('Edit("deepspeed.m:f", replace="x + 3", code="x + 4")', "", "", "`x + 3` occurs 0 times in f, not 1"),
     "conflict": (CURE, "", "import deepspeed.m; deepspeed.m.f = json.dumps", "has been replaced by json.dumps"),
-    "disabled": (CURE, "default=False", "", "off unless asked for: DSFIX_ONLY=cure"),
-    "too-late": (CURE, "before='json'", "", "json was imported before dsfix"),
+    "disabled": (CURE, "default=False", "", "off by default: DSFIX_ONLY=cure turns it on"),
     "failed": ('Edit("deepspeed.m:f", after="y = x + 1", code="yield")', "", "", "another kind of function"),
 }
-TROUBLE = {"drifted", "conflict", "too-late", "failed"}
+TROUBLE = {"drifted", "conflict", "failed"}
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_each_outcome_has_its_reason_and_troubles_one_warning(one, outcome):
         assert f"cure is {outcome}" in line
         assert told.value[2] in line
         assert "Remedy: " in line
-        assert "DSFIX_SKIP=cure" in line or outcome == "too-late"
+        assert "DSFIX_SKIP=cure" in line
     assert [line for line in told.err.splitlines() if not line.startswith("[dsfix]")] == []
 
 
@@ -146,7 +145,10 @@ def test_a_patch_that_is_off_by_default_is_on_where_it_is_named(one):
     ("environment", "words"),
     [
         ({"DSFIX_SKIP": "crue"}, "DSFIX_SKIP: no patch is called 'crue'; did you mean cure?"),
-        ({"DSFIX_ONLY": "cure, zzz"}, "DSFIX_ONLY: no patch is called 'zzz'; `python -m dsfix list` shows all ids"),
+        (
+            {"DSFIX_ONLY": "cure, zzz"},
+            "DSFIX_ONLY: no patch is called 'zzz'; `python -m dsfix list --all` shows all ids",
+        ),
         ({"DSFIX_STRICT": "maybe"}, "DSFIX_STRICT='maybe' is neither yes (1) nor no (0): ignored"),
         ({"DSFIX_RANK_CHECK": "maybe"}, "DSFIX_RANK_CHECK='maybe' is neither yes (1) nor no (0): ignored"),
         ({"DSFIX_DISABLE": "2"}, "DSFIX_DISABLE='2' is neither yes (1) nor no (0): ignored"),

@@ -37,7 +37,7 @@ def test_one_module_is_one_patch(own):
 
 def _declared(module):
     return (
-        f'PATCH = Patch(title="t", severity=Severity.CRASH, affects={{"deepspeed": ">=1"}}, symptom="", upstream=(), '
+        f'PATCH = Patch(title="t", severity=Severity.CRASH, affects={{"deepspeed": ">=1"}}, symptom="", upstream={{}}, '
         f'fixed_in=None, changes=(Edit("deepspeed.{module}:f", replace="y = x + 1", code="y = x + 2"),))'
     )
 
@@ -78,7 +78,7 @@ def test_a_conflict_with_a_patch_of_dsfix_leaves_the_plugins_out(own):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("raise OSError('no')", "patch acme:bad cannot be loaded and is left out: OSError: no"),
+        ("raise OSError('no')", "patch acme:bad cannot be loaded and is skipped: OSError: no"),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
         ("raise GeneratorExit", "GeneratorExit"),
         ("import", "SyntaxError"),
@@ -107,13 +107,13 @@ def test_a_broken_patch_of_a_plugin_is_one_warning_and_nothing_else(own, text, w
 @pytest.mark.parametrize(
     ("value", "init", "words"),
     [
-        ("acme", "raise SystemExit", "plug-in acme (acme) cannot be loaded and is left out: SystemExit"),
-        ("acme", "", "plug-in acme (acme) cannot be loaded and is left out: it holds no patch"),
+        ("acme", "raise SystemExit", "plug-in acme (acme) cannot be loaded and is skipped: SystemExit"),
+        ("acme", "", "plug-in acme (acme) cannot be loaded and is skipped: it holds no patch"),
         ("acme", "import nowhere_to_be_found", "No module named 'nowhere_to_be_found'"),
         (
             "acme:PATCHES",
             "",
-            "plug-in acme (acme:PATCHES) cannot be loaded and is left out: it is not the name of a module",
+            "plug-in acme (acme:PATCHES) cannot be loaded and is skipped: it is not the name of a module",
         ),
         ("not there", "", "it is not the name of a module"),
     ],

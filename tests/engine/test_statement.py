@@ -27,9 +27,9 @@ def test_a_fix_that_a_rank_lacks_is_a_difference(lacks):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        *(("pending", other) for other in ("applied", "drifted", "conflict", "failed", "too-late", "not-affected")),
-        *(("applied", other) for other in ("not-affected", "already-fixed", "too-late")),
-        *(("disabled", other) for other in ("not-affected", "already-fixed", "too-late", "drifted", "failed")),
+        *(("pending", other) for other in ("applied", "drifted", "conflict", "failed", "not-affected")),
+        *(("applied", other) for other in ("not-affected", "already-fixed")),
+        *(("disabled", other) for other in ("not-affected", "already-fixed", "drifted", "failed")),
     ],
 )
 def test_what_may_differ(one, other):

@@ -11,8 +11,8 @@ from typing import Callable
 
 import pytest
 
-from dsfix.engine.registry import catalogue
-from dsfix.engine.versions import Fit, gate
+from dsfix.catalogue.registry import catalogue
+from dsfix.versions import Fit, gate
 
 ROOT = Path(__file__).parents[2]
 MACHINE = ROOT / "demo" / "machine"  # a GPU, or the emulated device: the frameworks use DeepSpeed on such only

@@ -20,11 +20,11 @@ from typing import Any, Callable
 
 import pytest
 
-from dsfix.engine.registry import catalogue
+from dsfix.catalogue.registry import catalogue
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "command_lines"
 DEEPSPEED = re.compile(r"^deepspeed: .*\n", re.MULTILINE)
-TROUBLE = ("conflict", "drifted", "failed", "too-late")
+TROUBLE = ("conflict", "drifted", "failed")
 STEPS = 3
 SECONDS = 1200  # of one job; on an idle machine it takes half a minute
 

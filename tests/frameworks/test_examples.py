@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import pytest
 
-from dsfix.engine.registry import catalogue
+from dsfix.catalogue.registry import catalogue
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FIRST_LINE = re.compile(r"^import dsfix\b.*\n", re.MULTILINE)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from dsfix.engine.registry import catalogue
-from dsfix.engine.versions import Fit, gate
+from dsfix.catalogue.registry import catalogue
+from dsfix.versions import Fit, gate
 
 PROGRAM = Path(__file__).parent / "programs" / "side_by_side.py"
-TROUBLE = ("conflict", "drifted", "failed", "too-late")
+TROUBLE = ("conflict", "drifted", "failed")
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("deepspeed", "accelerate", "peft", "trl"))

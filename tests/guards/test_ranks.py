@@ -18,7 +18,8 @@ import pytest
 from packaging.version import Version
 
 import dsfix
-from dsfix.engine import log, registry
+from dsfix import log
+from dsfix.catalogue import registry
 from dsfix.guards import rank_check
 from dsfix.guards.statement import Statement
 

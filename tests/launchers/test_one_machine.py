@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.engine import registry
+from dsfix.catalogue import registry
 
 
 @pytest.mark.parametrize("script", ["torchrun.sh", "accelerate.sh"])

@@ -19,7 +19,7 @@ from pathlib import Path
 import jobs
 
 import dsfix
-from dsfix.engine.registry import catalogue
+from dsfix.catalogue.registry import catalogue
 from dsfix.lab import reproduction
 from dsfix.lab.isolation import isolated
 from dsfix.lab.launcher import launch

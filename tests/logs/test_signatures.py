@@ -4,7 +4,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from dsfix import rules
-from dsfix.engine import registry
+from dsfix.catalogue import registry
 from dsfix.explain import problems
 from dsfix.explain.literals import trigger
 from dsfix.explain.signature import Role

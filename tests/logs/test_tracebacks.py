@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.engine import registry
+from dsfix.catalogue import registry
 from dsfix.explain import problems
 
 TRACEBACKS = {

@@ -37,9 +37,9 @@ def reproduce(lab):
 
 
 class StandIn:
-    """`python -m matrix` in `root`, which contains dsfix: releases 1.0.0 to 1.4.0; 1.2.0 and 1.3.0 have every bug."""
+    """`python -m matrix` in `root`, which contains dsfix: releases 0.0.0 to 0.4.0; 0.2.0 and 0.3.0 have every bug."""
 
-    releases = ("1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.4.0")
+    releases = ("0.0.0", "0.1.0", "0.2.0", "0.3.0", "0.4.0")
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -88,7 +88,7 @@ class StandIn:
         (self.root / "matrix" / "releases.json").write_text(text)
 
     def patch(
-        self, name: str, claimed: str = ">=1.2,<1.4", bug: str = ">=1.2,<1.4", body: str = "", module: str = "colorsys"
+        self, name: str, claimed: str = ">=0.2,<0.4", bug: str = ">=0.2,<0.4", body: str = "", module: str = "colorsys"
     ) -> None:
         text = PATCH.format(name=name, claimed=claimed, bug=bug, body=body, module=module)
         (self.root / "dsfix" / "patches" / f"{name}.py").write_text(text)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from dsfix.catalogue import registry
 from dsfix.cli.exits import Complaint
-from dsfix.engine import registry
 from dsfix.engine.outcome import Outcome
 from dsfix.engine.verdict import Verdict
 from matrix import add, source_proof, table, toxini

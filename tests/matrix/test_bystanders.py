@@ -13,8 +13,8 @@ import textwrap
 import numpy as np
 import pytest
 
+from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
-from dsfix.engine.registry import catalogue
 from matrix.bystanders import command, comparison, docs, explanations, hits, records, running, scenario, space
 from matrix.bystanders.comparison import State
 from matrix.bystanders.explanations import Explanation

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from dsfix.engine.registry import Entry
+from dsfix.catalogue.registry import Entry
 from matrix import docs, fingerprints, proofs
 from matrix.pages import evidence, text
 from matrix.proofs import Cell, Run, State
@@ -287,7 +287,7 @@ def check(write_patch, record, table, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(proofs, "DIRECTORY", record(entry))
     monkeypatch.setattr("matrix.table.load", lambda: table)
     catalogue = {"clip": entry}
-    monkeypatch.setattr("dsfix.engine.registry.load", lambda: (catalogue, ()))
+    monkeypatch.setattr("dsfix.catalogue.registry.load", lambda: (catalogue, ()))
     assert docs.run(argparse.Namespace(check=False)) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
 

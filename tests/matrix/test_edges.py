@@ -59,12 +59,12 @@ def test_releases_near_a_claim(affects: dict[str, str], expected: list[str]) -> 
 @pytest.mark.parametrize(
     ("affects", "expected"),
     [
-        ({"deepspeed": ">=1.1.1,<1.3.1"}, ["1.1.0", "1.1.1", "1.1.2", "1.2.1", "1.3.0", "1.3.1", "1.4.0"]),
-        ({"deepspeed": "==1.2.0"}, ["1.1.2", "1.2.0", "1.2.1", "1.4.0"]),
+        ({"deepspeed": ">=0.1.1,<0.3.1"}, ["0.1.0", "0.1.1", "0.1.2", "0.2.1", "0.3.0", "0.3.1", "0.4.0"]),
+        ({"deepspeed": "==0.2.0"}, ["0.1.2", "0.2.0", "0.2.1", "0.4.0"]),
     ],
 )
 def test_what_is_run_again_after_a_patch_has_changed(affects: dict[str, str], expected: list[str]) -> None:
-    releases = ("1.0.0", "1.1.0", "1.1.1", "1.1.2", "1.2.0", "1.2.1", "1.3.0", "1.3.1", "1.4.0")
+    releases = ("0.0.0", "0.1.0", "0.1.1", "0.1.2", "0.2.0", "0.2.1", "0.3.0", "0.3.1", "0.4.0")
     patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
     assert edges.required(patch, Environment("here", "3.11", {}), releases) == expected
 
@@ -81,10 +81,10 @@ def test_nothing_is_recorded(stand_in: StandIn) -> None:
     assert done.returncode == 0, done.stderr
     *cells, last = done.stdout.splitlines()
     assert sorted(cells) == [
-        "name_a on deepspeed 1.1.0: not affected: no bug, and the patch is not applied",
-        "name_a on deepspeed 1.2.0: fixed: the bug occurs without the patch and not with it",
-        "name_a on deepspeed 1.3.0: fixed: the bug occurs without the patch and not with it",
-        "name_a on deepspeed 1.4.0: not affected: no bug, and the patch is not applied",
+        "name_a on deepspeed 0.1.0: not affected: no bug, and the patch is not applied",
+        "name_a on deepspeed 0.2.0: fixed: the bug occurs without the patch and not with it",
+        "name_a on deepspeed 0.3.0: fixed: the bug occurs without the patch and not with it",
+        "name_a on deepspeed 0.4.0: not affected: no bug, and the patch is not applied",
     ]
     assert last.startswith("4 cells at the edges, 0 of them")
     assert not (stand_in.root / "matrix" / "proofs").exists()
@@ -94,7 +94,7 @@ def test_without_whole_only_the_last_affected_release_is_run(stand_in: StandIn) 
     stand_in.patch("name_a")
     done = stand_in.matrix("edges")
     assert done.returncode == 0, done.stderr
-    assert [line.partition(":")[0] for line in done.stdout.splitlines()[:-1]] == ["name_a on deepspeed 1.3.0"]
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()[:-1]] == ["name_a on deepspeed 0.3.0"]
 
 
 def test_every_nth_patch(stand_in: StandIn) -> None:
@@ -106,12 +106,12 @@ def test_every_nth_patch(stand_in: StandIn) -> None:
 
 
 def test_a_contradiction_and_a_broken_environment_fail(stand_in: StandIn) -> None:
-    stand_in.patch("name_a", bug=">=1.1,<1.4")
-    stand_in.table("9.9.9", (*stand_in.releases, "1.5.0"))
+    stand_in.patch("name_a", bug=">=0.1,<0.4")
+    stand_in.table("9.9.9", (*stand_in.releases, "0.5.0"))
     done = stand_in.matrix("edges", "--whole")
     assert done.returncode == 1
-    assert "name_a on deepspeed 1.1.0: wrong: " in done.stdout
-    assert "name_a on deepspeed 1.5.0: deepspeed 1.5.0 cannot be installed: " in done.stdout
+    assert "name_a on deepspeed 0.1.0: wrong: " in done.stdout
+    assert "name_a on deepspeed 0.5.0: deepspeed 0.5.0 cannot be installed: " in done.stdout
     assert done.stdout.splitlines()[-1].startswith("5 cells at the edges, 2 of them")
 
 
@@ -121,9 +121,9 @@ def test_cannot_tell_fails_only_if_the_record_has_an_answer(stand_in: StandIn) -
     hidden.touch()
     done = stand_in.matrix("edges")
     assert done.returncode == 0
-    assert "name_a on deepspeed 1.3.0: cannot tell: needs two GPUs" in done.stdout
+    assert "name_a on deepspeed 0.3.0: cannot tell: needs two GPUs" in done.stdout
     hidden.unlink()
-    assert stand_in.matrix("run_proof", "--release", "1.3.0").returncode == 0
+    assert stand_in.matrix("run_proof", "--release", "0.3.0").returncode == 0
     hidden.touch()
     done = stand_in.matrix("edges")
     assert done.returncode == 1

@@ -6,7 +6,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from dsfix import rules
-from dsfix.engine import registry
+from dsfix.catalogue import registry
 from dsfix.explain import signatures
 from dsfix.patch import Severity
 from matrix import proofs, table

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import Complaint
-from dsfix.engine.registry import Entry
 from dsfix.patch import Patch, Provide, Severity
 from matrix import fingerprints, proofs, recording
 from matrix.proofs import Cell, Run, State

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.engine.registry import Entry
+from dsfix.catalogue.registry import Entry
 from dsfix.patch import Patch, Provide, Severity
 from matrix import proofs, recording
 
 sys.path.insert(0, str(Path(__file__).parent))
 from stand_in import StandIn
 
-WAIT = """if os.path.exists({fifo!r}) and release == '1.2.0':
+WAIT = """if os.path.exists({fifo!r}) and release == '0.2.0':
         file = open({fifo!r}, 'w')
         print('here', end='', file=file, flush=True)
         __import__('signal').pause()
@@ -36,10 +36,10 @@ def test_all_cells_are_run_once(stand_in: StandIn) -> None:
     done = stand_in.matrix("run_proof")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 fixed, 3 not affected"), done.stderr
     assert "5 of 5 cells" in done.stderr
-    cell = stand_in.record("name_a")["1.2.0"]
+    cell = stand_in.record("name_a")["0.2.0"]
     assert cell["without"]["detail"] == "the name is missing in file.py"
     assert (cell["without"]["patch"], cell["patched"]["patch"]) == ("disabled", "applied")
-    assert cell["versions"]["deepspeed"] == "1.2.0"
+    assert cell["versions"]["deepspeed"] == "0.2.0"
     before = stand_in.record("name_a")
     assert "5 cells, 0 to run" in stand_in.matrix("run_proof").stdout
     assert stand_in.record("name_a") == before
@@ -49,19 +49,19 @@ def test_all_cells_are_run_once(stand_in: StandIn) -> None:
 def test_patches_and_releases_can_be_named(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     stand_in.patch("name_b")
-    done = stand_in.matrix("run_proof", "--patch", "name_b", "--release", "1.4.0", "1.2.0", "--jobs", "2")
+    done = stand_in.matrix("run_proof", "--patch", "name_b", "--release", "0.4.0", "0.2.0", "--jobs", "2")
     assert done.returncode == 0, done.stderr
-    assert list(stand_in.record("name_b")) == ["1.2.0", "1.4.0"]
+    assert list(stand_in.record("name_b")) == ["0.2.0", "0.4.0"]
     done = stand_in.matrix("run_proof", "--release", "2.0.0")
     assert (done.returncode, done.stderr) == (2, "the table does not list deepspeed 2.0.0 for here\n")
 
 
 def test_near_runs_only_releases_near_the_claim(stand_in: StandIn) -> None:
-    stand_in.patch("name_a", claimed=">=1.3,<1.4", bug=">=1.3,<1.4")
-    assert stand_in.matrix("run_proof", "--near", "--release", "1.0.0", "1.2.0", "1.3.0").returncode == 0
-    assert list(stand_in.record("name_a")) == ["1.2.0", "1.3.0"]
+    stand_in.patch("name_a", claimed=">=0.3,<0.4", bug=">=0.3,<0.4")
+    assert stand_in.matrix("run_proof", "--near", "--release", "0.0.0", "0.2.0", "0.3.0").returncode == 0
+    assert list(stand_in.record("name_a")) == ["0.2.0", "0.3.0"]
     assert stand_in.matrix("run_proof", "--near").returncode == 0
-    assert list(stand_in.record("name_a")) == ["1.1.0", "1.2.0", "1.3.0", "1.4.0"]
+    assert list(stand_in.record("name_a")) == ["0.1.0", "0.2.0", "0.3.0", "0.4.0"]
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 130)])
@@ -76,7 +76,7 @@ def test_finished_cells_survive_an_interruption(stand_in: StandIn, number: int, 
         assert reproduction.read() == "", "the reproduction is still running"
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == status, stderr
-    assert list(before := stand_in.record("name_a")) == ["1.0.0", "1.1.0"]
+    assert list(before := stand_in.record("name_a")) == ["0.0.0", "0.1.0"]
     if status == 130:
         assert stderr.splitlines()[-1] == "matrix: interrupted; 2 of 5 cells were run and recorded"
         assert "Traceback" not in stderr
@@ -100,22 +100,22 @@ def test_a_changed_patch_reruns_only_its_own_cells(stand_in: StandIn) -> None:
 
 
 def test_near_reruns_a_changed_patch_at_the_edges(stand_in: StandIn) -> None:
-    stand_in.patch("name_a", claimed=">=1.2,<1.3", bug=">=1.2,<1.3")
+    stand_in.patch("name_a", claimed=">=0.2,<0.3", bug=">=0.2,<0.3")
     assert stand_in.matrix("run_proof").returncode == 0
-    stand_in.patch("name_a", claimed=">=1.2,<1.3", bug=">=1.2,<1.3", body="assert release")
+    stand_in.patch("name_a", claimed=">=0.2,<0.3", bug=">=0.2,<0.3", body="assert release")
     assert "4 cells, 4 to run" in stand_in.matrix("run_proof", "--near").stdout
-    assert "earlier" in stand_in.record("name_a")["1.0.0"]
-    assert "earlier" not in stand_in.record("name_a")["1.2.0"]
+    assert "earlier" in stand_in.record("name_a")["0.0.0"]
+    assert "earlier" not in stand_in.record("name_a")["0.2.0"]
     assert "5 cells, 1 to run" in stand_in.matrix("run_proof").stdout
 
 
 def test_a_release_that_cannot_be_installed_affects_only_its_own_cells(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     stand_in.patch("name_b")
-    stand_in.table("9.9.9", (*stand_in.releases, "1.5.0"))
+    stand_in.table("9.9.9", (*stand_in.releases, "0.5.0"))
     done = stand_in.matrix("run_proof", "--jobs", "2")
     assert done.returncode == 1
-    assert done.stdout.count("deepspeed 1.5.0 cannot be installed: ") == 1
+    assert done.stdout.count("deepspeed 0.5.0 cannot be installed: ") == 1
     assert done.stdout.splitlines()[-1] == "4 fixed, 6 not affected, 2 not run"
 
 
@@ -123,13 +123,13 @@ def test_a_release_that_cannot_be_installed_affects_only_its_own_cells(stand_in:
     ("options", "sentence"),
     [
         (
-            {"claimed": ">=1.3,<1.4"},
-            "on deepspeed 1.2.0: wrong: the bug occurs outside the claimed range: the name is missing in file.py",
+            {"claimed": ">=0.3,<0.4"},
+            "on deepspeed 0.2.0: wrong: the bug occurs outside the claimed range: the name is missing in file.py",
         ),
-        ({"claimed": ">=1.2,<1.5"}, "on deepspeed 1.4.0: wrong: the bug does not occur inside the claimed range"),
+        ({"claimed": ">=0.2,<0.5"}, "on deepspeed 0.4.0: wrong: the bug does not occur inside the claimed range"),
         (
-            {"body": "assert release != '1.4.0', 'no engine'"},
-            "on deepspeed 1.4.0: wrong: without the patch the reproduction gave no answer: AssertionError: no engine",
+            {"body": "assert release != '0.4.0', 'no engine'"},
+            "on deepspeed 0.4.0: wrong: without the patch the reproduction gave no answer: AssertionError: no engine",
         ),
     ],
 )
@@ -143,8 +143,8 @@ def test_a_contradiction_of_the_claim_is_reported(stand_in: StandIn, options: di
 def test_again_does_not_count_recorded_cells_as_run(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
     assert stand_in.matrix("run_proof").returncode == 0
-    (stand_in.shelf / "deepspeed-1.2.0").rename(stand_in.root / "away")
-    done = stand_in.matrix("run_proof", "--again", "--release", "1.2.0")
+    (stand_in.shelf / "deepspeed-0.2.0").rename(stand_in.root / "away")
+    done = stand_in.matrix("run_proof", "--again", "--release", "0.2.0")
     assert done.returncode == 1
     assert "0 of 1 cells were run." in done.stdout
 
@@ -160,7 +160,7 @@ def test_cannot_tell_is_tried_again(stand_in: StandIn) -> None:
 
 def test_this_python_is_not_an_environment(stand_in: StandIn) -> None:
     stand_in.patch("name_a")
-    stand_in.table("1.2.3", stand_in.releases)
+    stand_in.table("0.2.3", stand_in.releases)
     done = stand_in.matrix("run_proof")
     assert done.returncode == 2
     assert "with torch 9.9.9 is not an environment of the table" in done.stderr
@@ -171,14 +171,14 @@ def test_what_a_preloaded_process_cannot_show_is_run_in_a_fresh_one(stand_in: St
     stand_in.patch("of_torch", module="torch", bug=">=9", claimed=">=9", body="import torch")
     stand_in.patch("fails_after_torch", body="assert not preloaded")
     stand_in.patch("not_after_torch", body="if preloaded: raise CannotTell('torch is there')")
-    done = stand_in.matrix("run_proof", "--release", "1.0.0")
+    done = stand_in.matrix("run_proof", "--release", "0.0.0")
     assert done.returncode == 0, done.stdout
-    seen = {name: stand_in.record(name)["1.0.0"]["patched"]["detail"] for name in ("usual", "of_torch")}
+    seen = {name: stand_in.record(name)["0.0.0"]["patched"]["detail"] for name in ("usual", "of_torch")}
     assert seen == {"usual": "preloaded", "of_torch": "fresh"}
     for name in ("fails_after_torch", "not_after_torch"):
-        cell = stand_in.record(name)["1.0.0"]
+        cell = stand_in.record(name)["0.0.0"]
         assert (cell["patched"]["detail"], cell["preloaded"]) == ("fresh", False)
-    assert stand_in.record("usual")["1.0.0"]["preloaded"]
+    assert stand_in.record("usual")["0.0.0"]["preloaded"]
 
 
 def test_without_a_preloaded_process_results_are_the_same(stand_in: StandIn) -> None:
@@ -186,18 +186,18 @@ def test_without_a_preloaded_process_results_are_the_same(stand_in: StandIn) -> 
     (stand_in.root / "torch" / "_dynamo.py").unlink()
     done = stand_in.matrix("run_proof")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 fixed, 3 not affected"), done.stderr
-    assert stand_in.record("name_a")["1.0.0"]["patched"]["detail"] == "fresh"
+    assert stand_in.record("name_a")["0.0.0"]["patched"]["detail"] == "fresh"
 
 
 def test_a_rank_that_crashes_in_a_preloaded_process_is_reported(stand_in: StandIn) -> None:
     stand_in.patch("name_a", body="import signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    done = stand_in.matrix("run_proof", "--release", "1.0.0")
+    done = stand_in.matrix("run_proof", "--release", "0.0.0")
     assert "rank 0 ended with signal SIGSEGV" in done.stdout
 
 
 def test_two_runners_do_not_lose_each_others_cells(tmp_path: Path) -> None:
-    run = proofs.Run("no-bug", "not-affected", "", 1.0)
-    cell = proofs.Cell(run, run, {"deepspeed": "1.0.0"}, "CPU", False, "2026-01-01")
+    run = proofs.Run("no-bug", "not-affected", "", 0.0)
+    cell = proofs.Cell(run, run, {"deepspeed": "0.0.0"}, "CPU", False, "2026-01-01")
     module = sys.modules[__name__]
     patch = Patch("x", Severity.CRASH, {}, (Provide("a", "b", str),), "x", (), None)
     entry = Entry("name_a", patch, module)

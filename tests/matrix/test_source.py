@@ -16,8 +16,8 @@ from matrix import table
 
 Proof = Callable[..., "subprocess.CompletedProcess[str]"]
 HIDDEN = "on {}, {} its range with its number hidden, it is {}"
-INNER = "1.0.1, 1.0.2"  # the releases with the bug
-SCALES = {"1.0.0": "1", "1.0.1": "self.limit", "1.0.2": "self.limit", "1.1.0": "float(self.limit)", "1.2.0": "2.0"}
+INNER = "0.0.1, 0.0.2"  # the releases with the bug
+SCALES = {"0.0.0": "1", "0.0.1": "self.limit", "0.0.2": "self.limit", "0.1.0": "float(self.limit)", "0.2.0": "2.0"}
 ENGINE = '''
 """def step_of_old(): no definition"""
 
@@ -34,7 +34,7 @@ class Engine:
 PATCH = '''
 """For the test."""
 {before}
-from dsfix.patch import Edit, Patch, Provide, Replace, Severity, Source, Wrap
+from dsfix.patch import Edit, Patch, Provide, Replace, Severity, Source
 
 STEP, CHECKED = "deepspeed.engine:Engine.step", "deepspeed.engine:Engine.checked"
 
@@ -42,13 +42,13 @@ def step(code):
     return Edit(STEP, replace="scale = self.limit", code=code)
 
 declared = dict(
-    title="x", severity=Severity.CRASH, symptom="x", upstream=(), affects={{"deepspeed": ">=1.0.1,<1.1"}},
-    changes=(step("scale = float(self.limit)"),), fixed_in="1.1.0",
+    title="x", severity=Severity.CRASH, symptom="x", upstream=(), affects={{"deepspeed": ">=0.0.1,<0.1"}},
+    changes=(step("scale = float(self.limit)"),), fixed_in="0.1.0",
     fixed=(Source(STEP, "scale = 1"), Source(STEP, "scale = 2.0"), Source(STEP, "scale = float(self.limit)")),
 )
 everywhere = dict(
-    affects={{"deepspeed": ">=1.0"}}, fixed_in=None, fixed=(),
-    changes=(Wrap(CHECKED, print), Edit(CHECKED, before="return self.limit", code="pass")),
+    affects={{"deepspeed": ">=0.0"}}, fixed_in=None, fixed=(),
+    changes=(Replace(CHECKED, print), Edit(CHECKED, before="return self.limit", code="pass")),
 )
 PATCH = Patch(**{{**declared, **dict({options})}})
 '''
@@ -62,20 +62,20 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "right": ("", []),
     "right_and_off_by_default": ("default=False", []),
     "right_everywhere": ("**everywhere", []),
-    "right_for_another_torch": ("affects={'deepspeed': '>=1.0.1,<1.1', 'torch': '<1'}", []),
+    "right_for_another_torch": ("affects={'deepspeed': '>=0.0.1,<0.1', 'torch': '<1'}", []),
     "range_begins_too_early": (
-        "affects={'deepspeed': '>=1.0,<1.1'}",
-        ["on 1.0.0, inside its range, it is already-fixed", HIDDEN.format("1.0.0", "inside", "already-fixed")],
+        "affects={'deepspeed': '>=0.0,<0.1'}",
+        ["on 0.0.0, inside its range, it is already-fixed", HIDDEN.format("0.0.0", "inside", "already-fixed")],
     ),
     "range_ends_too_late": (
-        "affects={'deepspeed': '>=1.0.1,<1.2'}, fixed_in='1.2.0'",
-        ["on 1.1.0, inside its range, it is already-fixed", HIDDEN.format("1.1.0", "inside", "already-fixed")],
+        "affects={'deepspeed': '>=0.0.1,<0.2'}, fixed_in='0.2.0'",
+        ["on 0.1.0, inside its range, it is already-fixed", HIDDEN.format("0.1.0", "inside", "already-fixed")],
     ),
     "range_ends_too_early": (
-        "affects={'deepspeed': '>=1.0.1,<1.0.2'}, fixed_in='1.0.2'",
+        "affects={'deepspeed': '>=0.0.1,<0.0.2'}, fixed_in='0.0.2'",
         [
-            HIDDEN.format("1.0.2", "outside", "pending"),
-            "on 1.0.2, which fixed it, with its number hidden, it is pending",
+            HIDDEN.format("0.0.2", "outside", "pending"),
+            "on 0.0.2, which fixed it, with its number hidden, it is pending",
         ],
     ),
     "range_is_empty": (
@@ -83,25 +83,25 @@ CASES: dict[str, tuple[str, list[str]]] = {
         [HIDDEN.format(INNER, "outside", "pending"), "its range contains no release of the table"],
     ),
     "fix_is_not_recognised": (
-        "changes=(Edit(STEP, after='scale = self.limit', code='scale *= 1.0'),), fixed=()",
-        ["on 1.1.0, which fixed it, with its number hidden, it is not-affected"],
+        "changes=(Edit(STEP, after='scale = self.limit', code='scale *= 0.0'),), fixed=()",
+        ["on 0.1.0, which fixed it, with its number hidden, it is not-affected"],
     ),
-    "fixed_in_is_late": ("fixed_in='1.2.0'", ["fixed_in is 1.2.0, but the first release after its range is 1.1.0"]),
-    "fixed_in_is_not_given": ("fixed_in=None", ["fixed_in is None, but the first release after its range is 1.1.0"]),
+    "fixed_in_is_late": ("fixed_in='0.2.0'", ["fixed_in is 0.2.0, but the first release after its range is 0.1.0"]),
+    "fixed_in_is_not_given": ("fixed_in=None", ["fixed_in is None, but the first release after its range is 0.1.0"]),
     "continues_nowhere": (
         "fixed_in=None, continued_by='continues_nowhere'",
-        ["continues_nowhere should continue it, but is not a patch for 1.1.0"],
+        ["continues_nowhere should continue it, but is not a patch for 0.1.0"],
     ),
     "continues_though_fixed": (
         "continued_by='right'",
-        ["fixed_in is 1.1.0, but right continues it"],
+        ["fixed_in is 0.1.0, but right continues it"],
     ),
     "fixed_in_is_to_come": (
         "**{**everywhere, 'fixed_in': '2.0'}",
-        ["fixed_in is 2.0, but its range contains the newest release, 1.2.0"],
+        ["fixed_in is 2.0, but its range contains the newest release, 0.2.0"],
     ),
     "no_evidence": (
-        "changes=(Wrap(CHECKED, print),)",
+        "changes=(Replace(CHECKED, print),)",
         [HIDDEN.format(INNER, "inside", "not-affected")],
     ),
     "another_kind_of_function": (
@@ -152,7 +152,7 @@ def proof(tmp_path_factory: pytest.TempPathFactory, dsfix_in: Callable[[Path], P
         record.mkdir()
         (record / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {release}\n")
     row = {"released": "", "requires": {}, "pythons": [], "environments": [], "sampled": False}
-    for name, releases in (("releases", SCALES), ("more", [*SCALES, "1.3.0"])):
+    for name, releases in (("releases", SCALES), ("more", [*SCALES, "0.3.0"])):
         rows = [{"deepspeed": each, **row} for each in releases]
         table_of_these = {"environments": {"here": {"python": "3.11", "torch": "9"}}, "releases": rows}
         (root / f"{name}.json").write_text(json.dumps(table_of_these))
@@ -200,12 +200,12 @@ def test_each_wrong_claim_is_one_sentence(lines: list[str], patch_id: str) -> No
 def test_claims_that_hold(proof: Proof) -> None:
     done = proof("--patch", "right", "right_everywhere", "right_for_another_torch")
     assert "patches: 3, releases: 5, cells: 15, mismatches: 0" in done.stdout
-    assert "1.0.1, 1.0.2" in done.stdout
+    assert "0.0.1, 0.0.2" in done.stdout
     assert done.returncode == 0, done.stderr
 
 
 def test_patches_that_change_the_same_code_are_named(proof: Proof) -> None:
-    done = proof("--patch", "right", "right_and_off_by_default", "--release", "1.0.1")
+    done = proof("--patch", "right", "right_and_off_by_default", "--release", "0.0.1")
     for one, other in (("right", "right_and_off_by_default"), ("right_and_off_by_default", "right")):
         assert re.search(
             rf"^{one}: on 1\.0\.1: together with {other}: .* change the same statement$", done.stdout, re.M
@@ -215,13 +215,13 @@ def test_patches_that_change_the_same_code_are_named(proof: Proof) -> None:
 
 def test_an_unavailable_release_affects_only_its_own_cells(proof: Proof) -> None:
     done = proof("--patch", "right", releases="more")
-    assert "deepspeed 1.3.0 was not checked: the package index is not available" in done.stdout
+    assert "deepspeed 0.3.0 was not checked: the package index is not available" in done.stdout
     assert "releases: 5, cells: 5, mismatches: 0" in done.stdout
     assert done.returncode == 1
 
 
 def test_a_patch_that_imports_deepspeed_fails_the_source_proof(proof: Proof) -> None:
-    done = proof("--patch", "imports_deepspeed", "--release", "1.0.1", IMPORT="1")
+    done = proof("--patch", "imports_deepspeed", "--release", "0.0.1", IMPORT="1")
     assert "deepspeed was imported" in done.stdout
     assert done.returncode == 2
 
@@ -230,7 +230,7 @@ def test_a_patch_that_imports_deepspeed_fails_the_source_proof(proof: Proof) -> 
     ("arguments", "sentence"),
     [
         (("--patch", "rihgt"), "no patch is called 'rihgt'; did you mean right"),
-        (("--release", "1.0.1", "9.9.9"), "the table has no release 9.9.9: it covers 1.0.0 to 1.2.0"),
+        (("--release", "0.0.1", "9.9.9"), "the table has no release 9.9.9: it covers 0.0.0 to 0.2.0"),
     ],
 )
 def test_unknown_names(proof: Proof, arguments: tuple[str, ...], sentence: str) -> None:
@@ -240,6 +240,6 @@ def test_unknown_names(proof: Proof, arguments: tuple[str, ...], sentence: str) 
 
 
 def test_no_available_release_is_one_sentence(proof: Proof) -> None:
-    done = proof("--release", "1.3.0", releases="more")
+    done = proof("--release", "0.3.0", releases="more")
     assert done.stdout == "the package index is not available: no connection\n"
     assert done.returncode == 2

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
-from dsfix.engine.registry import catalogue
 from matrix import environments
 from matrix.upstream import command, docs, fixes, processes, records, running, selection
 from matrix.upstream.explanations import EXPLANATIONS, Explanation, Kind

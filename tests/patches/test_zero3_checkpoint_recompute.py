@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from dsfix.engine.registry import catalogue
-from dsfix.engine.versions import Fit, gate
+from dsfix.catalogue.registry import catalogue
 from dsfix.lab.launcher import launch
+from dsfix.versions import Fit, gate
 
 PATCH_ID = "zero3_checkpoint_recompute"
 PROGRAMS = Path(__file__).parent / "programs"

@@ -15,7 +15,7 @@ from typing import Any, Callable
 import pytest
 from packaging.version import Version
 
-from dsfix.engine import registry
+from dsfix.catalogue import registry
 from dsfix.patch import Provide
 
 PROGRAMS = Path(__file__).parent / "programs"

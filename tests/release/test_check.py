@@ -281,7 +281,7 @@ for more in ({"gradient_cliping": 1.0}, {"zero_optimization": {"stage": "auto"}}
     except RuntimeError as error:
         print(type(error).__name__, error)
 from dsfix.guards import config, initialize
-from dsfix.engine.settings import Settings
+from dsfix.settings import Settings
 import deepspeed.runtime.zero.stage3
 model.peft_config, model.is_gradient_checkpointing = {}, True
 given = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}

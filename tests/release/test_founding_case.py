@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dsfix.engine import registry
-from dsfix.engine.versions import Fit, gate
+from dsfix.catalogue import registry
 from dsfix.lab import reproduction
+from dsfix.versions import Fit, gate
 
 FOUNDING = "zero3_offload_clip_device"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from dsfix.engine.versions import Fit, gate
 from dsfix.patch import Provide, Severity
+from dsfix.versions import Fit, gate
 
 
 def _that_stop_the_import(entries: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Callable
 
-from ...engine import registry
+from ...catalogue import registry
 from ...rules import Found, Level, Rule
 from ..facts import AUTO, Facts
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from ...engine import survey
+from ... import survey
 from ...explain.fixes import fixes
 from ...explain.ranking import Ranked, Standing
 from ...explain.recognise import File, Reading

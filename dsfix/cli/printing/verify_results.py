@@ -7,7 +7,8 @@ import enum
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ...engine import registry, survey
+from ... import survey
+from ...catalogue import registry
 from ...engine.outcome import STAYS_OUT, Outcome
 from ...engine.verdict import Verdict
 from . import output

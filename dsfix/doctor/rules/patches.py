@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...engine import registry
+from ...catalogue import registry
 from ...engine.outcome import Outcome
-from ...engine.settings import Settings
 from ...patch import Severity
 from ...rules import Found, Level, Rule
+from ...settings import Settings
 from ..facts import Facts
 
 

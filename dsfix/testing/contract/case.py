@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from dsfix.engine.registry import Entry
+from dsfix.catalogue.registry import Entry
 from dsfix.patch import Edit, Patch, Provide, Severity
 from dsfix.testing.contract import copies
 from dsfix.testing.contract.contract_process import describe
@@ -138,8 +138,7 @@ class Case:
         """
         root = copy or self.root
         copied = [] if copy is None else [each.name for each in copy.iterdir() if not each.is_symlink()]
-        befores = [each.patch.before for each in (self.entry, *self.together) if each.patch.before is not None]
-        server = self.machine.without([*unloaded, *copied, *befores])
+        server = self.machine.without([*unloaded, *copied])
         provided = [
             [c.module, c.name] for each in self.companions for c in each.patch.changes if isinstance(c, Provide)
         ]

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from dsfix.patch import Change, Edit, Provide, Replace, Wrap
+from dsfix.patch import Change, Edit, Provide, Replace
 from dsfix.testing.contract import drift
 from dsfix.testing.contract.case import Broken, Case, compiled
 from dsfix.testing.contract.contract_process import describe
@@ -81,16 +81,9 @@ def in_force(case: Case) -> Look:
         elif isinstance(change, Provide):
             case.expect(original == describe.ABSENT, f"{place} exists without the patch: {original}")
             case.expect(now != describe.ABSENT, f"{place} is missing with the patch")
-        elif isinstance(change, Wrap):
-            inner = now.partition("\nby\n")[0].partition("\nwrapped\n")[2]
-            case.expect(_dedented(inner) == original, f"{place} is not one wrapper around the original:\n{now}")
         elif isinstance(change, Replace):
             case.expect(now != original, f"{place} is unchanged by the patch")
     return found
-
-
-def _dedented(text: str) -> str:
-    return "\n".join(line[2:] for line in text.split("\n"))
 
 
 def _edited(case: Case, change: Edit) -> str:
@@ -104,7 +97,7 @@ def _check_outcome(case: Case, found: Look, when: str, *outcomes: str, reason: s
     outcome, why = found["reports"].get(case.id, ("not in the report", ""))
     case.expect(outcome in outcomes, f"{when} it is {outcome} ({why}), not {' or '.join(outcomes)}")
     case.expect(reason in why, f"{when} the reason is {why!r}, which does not contain {reason!r}")
-    if outcome in ("drifted", "conflict", "too-late", "failed"):
+    if outcome in ("drifted", "conflict", "failed"):
         case.expect(len(found["warnings"]) == 1, f"{when} there must be one warning, got {found['warnings']}")
         warning = found["warnings"][0]
         expected = warning.startswith(f"{case.id} is {outcome}") and why in warning
@@ -140,9 +133,8 @@ def every_import_order(case: Case) -> None:
     torch may be imported from the start unless it is a target; `every_process_has_it` covers dsfix before everything.
     """
     expected = in_force(case)
-    early = [case.patch.before] if case.patch.before is not None else []
     modules = [each for each in case.modules if each != "torch" or each in case.patch.modules]
-    items = list(dict.fromkeys(["dsfix", *early, *modules]))
+    items = list(dict.fromkeys(["dsfix", *modules]))
     (leaves,) = case.run(["orders", items], unloaded=items, **case.on)
     shared: dict[str, Any] = {}
     for found in leaves:
@@ -153,16 +145,11 @@ def every_import_order(case: Case) -> None:
             case.expect(own or case.companions or name in case.evidence, f"{when} the import of {name} fails: {error}")
             case.expect(not early or name in case.evidence, f"{when} the import of {name} fails: {error}")
         _check_errors(case, found, f"{when}, tried again,", fixed=True)
-        late = case.patch.before is not None and not early
-        _check_outcome(case, found, when, "applied", *["too-late"] * late)
-        applied = found["reports"][case.id][0] == "applied"
-        _check_same(case, found["seen"], (expected if applied else shipped(case))["seen"], when)
-        if applied:
-            for target, seen in found["seen"].items():
-                same = shared.setdefault(target, seen["shared"]) == seen["shared"]
-                case.expect(
-                    same, f"{when} {target} is shared by {seen['shared']}, in another order by {shared[target]}"
-                )
+        _check_outcome(case, found, when, "applied")
+        _check_same(case, found["seen"], expected["seen"], when)
+        for target, seen in found["seen"].items():
+            same = shared.setdefault(target, seen["shared"]) == seen["shared"]
+            case.expect(same, f"{when} {target} is shared by {seen['shared']}, in another order by {shared[target]}")
     case.expect(any(found["order"][0] == "dsfix" for found in leaves), "no order starts with dsfix")
 
 
@@ -288,15 +275,12 @@ def another_package_comes_first(case: Case) -> None:
         raise NotApplicable("its targets are plain values, whose owner cannot be determined")
     case.expect(not found["errors"], f"{when} the import fails: {found['errors']}")
     case.expect(not others, f"{when} dsfix has replaced it: {', '.join(others)}")
-    late = ["too-late"] * (case.patch.before is not None)
     outcomes = ["already-fixed"] * any(provides) + ["conflict"] * (not all(provides))
-    _check_outcome(case, found, when, *outcomes, *late)
+    _check_outcome(case, found, when, *outcomes)
 
 
 def it_can_be_reverted(case: Case) -> None:
     """dsfix.revert restores the original objects and keeps the changes of other patches."""
-    if case.patch.before is not None:
-        raise NotApplicable(f"it must be applied before {case.patch.before}, so the original is never imported")
     shipped(case)
     modules = list(case.patch.modules)
     if not all(isinstance(each, Provide) for each in case.patch.changes):

@@ -7,13 +7,11 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Union
 
 from dsfix.engine import anchors, source
+from dsfix.engine.anchors import Place
 from dsfix.engine.outcome import Refused
 from dsfix.patch import Edit, Source
-
-Place = Union[anchors.Run, ast.expr]
 
 
 class NotPossible(Exception):
@@ -37,9 +35,7 @@ def evidence_gone(path: Path, evidence: Source) -> str:
     """The file without the evidence."""
     places: list[Place] = []
     for tree in _trees(path, evidence.qualname):
-        expression = anchors.as_expression(evidence.code)
-        found = anchors.expressions(tree, expression) if expression is not None else anchors.runs(tree, evidence.code)
-        places += found
+        places += anchors.occurrences(tree, evidence.code)
     if not places:
         raise NotPossible("the evidence is missing")
     return _without(path, places)
@@ -52,7 +48,7 @@ def function_renamed(path: Path, qualname: str, keep_name: bool) -> str:
     if not blocks:
         raise NotPossible("it is not a function")
     for block in reversed(blocks):
-        function = anchors.inner_function(block.parse(), source.split_target(qualname)[1])
+        function = anchors.inner_function(block.parse(), qualname)
         line = lines[function.lineno - 1]
         new = re.sub(rf"\bdef(\s+){function.name}\b", rf"def\1{function.name}_renamed", line, count=1)
         if new == line:
@@ -81,7 +77,7 @@ def _places(path: Path, edit: Edit) -> Sequence[Place]:
     refused: Refused | None = None
     for block in source.find_blocks(str(path), edit.qualname):
         try:
-            return anchors.locate(edit, anchors.inner_function(block.parse(), anchors.edit_path(edit)))
+            return anchors.locate(edit, anchors.inner_function(block.parse(), edit.qualname))
         except Refused as error:
             refused = error
     raise AssertionError(f"{edit.target} has no such anchor: {refused}")
@@ -90,7 +86,7 @@ def _places(path: Path, edit: Edit) -> Sequence[Place]:
 def _trees(path: Path, qualname: str) -> Iterator[ast.AST]:
     if qualname:
         for block in source.find_blocks(str(path), qualname):
-            yield anchors.inner_function(block.parse(), source.split_target(qualname)[1])
+            yield anchors.inner_function(block.parse(), qualname)
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
@@ -101,42 +97,39 @@ def _trees(path: Path, qualname: str) -> Iterator[ast.AST]:
 
 def _statement(path: Path, edit: Edit, place: Place) -> tuple[int, int]:
     """The lines of the innermost statement around a place."""
-    if isinstance(place, anchors.Run):
-        return place.nodes[0].lineno, place.nodes[-1].end_lineno or 0
+    first, last = place[0], place[-1]
+    if isinstance(first, ast.stmt):
+        return first.lineno, last.end_lineno or 0
     around = [
         (node.lineno, node.end_lineno or 0)
         for tree in _trees(path, edit.qualname)
         for node in ast.walk(tree)
-        if isinstance(node, ast.stmt) and node.lineno <= place.lineno and (node.end_lineno or 0) >= place.lineno
+        if isinstance(node, ast.stmt) and node.lineno <= first.lineno and (node.end_lineno or 0) >= first.lineno
     ]
     return max(around, key=lambda lines: (lines[0], -lines[1]))
 
 
 def _without(path: Path, places: Sequence[Place]) -> str:
     lines = _lines(path)
-    for place in sorted(places, key=lambda p: (_start(p).lineno, _start(p).col_offset), reverse=True):
-        if isinstance(place, anchors.Run):
-            first, last = place.nodes[0].lineno, place.nodes[-1].end_lineno or 0
-            indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
-            replacement = "\n".join(_replacement(node) for node in place.nodes)
-            lines[first - 1 : last] = textwrap.indent(replacement, indent).split("\n")
+    for place in sorted(places, key=lambda p: (p[0].lineno, p[0].col_offset), reverse=True):
+        first, last = place[0], place[-1]
+        start, end = first.lineno - 1, last.end_lineno or last.lineno
+        if isinstance(first, ast.expr):
+            head = lines[start].encode()[: first.col_offset].decode()
+            tail = lines[end - 1].encode()[first.end_col_offset or 0 :].decode()
+            lines[start:end] = [f"{head}{'gone' if _is_stored(first) else 'None'}{tail}"]
         else:
-            start, end = place.lineno - 1, place.end_lineno or place.lineno
-            head = lines[start].encode()[: place.col_offset].decode()
-            tail = lines[end - 1].encode()[place.end_col_offset or 0 :].decode()
-            lines[start:end] = [f"{head}{'gone' if _is_stored(place) else 'None'}{tail}"]
+            indent = lines[start][: len(lines[start]) - len(lines[start].lstrip())]
+            replacement = "\n".join(_replacement(node) for node in place)
+            lines[start:end] = textwrap.indent(replacement, indent).split("\n")
     return _python(lines)
-
-
-def _start(place: Place) -> ast.stmt | ast.expr:
-    return place.nodes[0] if isinstance(place, anchors.Run) else place
 
 
 def _is_stored(place: ast.expr) -> bool:
     return isinstance(getattr(place, "ctx", None), (ast.Store, ast.Del))
 
 
-def _replacement(statement: ast.stmt) -> str:
+def _replacement(statement: anchors.Node) -> str:
     """A statement that sets the same names to None, or to 0 if they are None, so that they can still be imported."""
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
         names = [(alias.asname or alias.name).partition(".")[0] for alias in statement.names]

@@ -28,9 +28,9 @@ if when == "before":
     take_over(how)
 before = sorted({"torch", "deepspeed"} & sys.modules.keys())
 import dsfix  # noqa: E402
-from dsfix.engine import registry  # noqa: E402
+from dsfix.catalogue import registry  # noqa: E402
 from dsfix.engine import verdict as judge  # noqa: E402
-from dsfix.engine.settings import Settings  # noqa: E402
+from dsfix.settings import Settings  # noqa: E402
 
 
 def reported():

@@ -14,10 +14,10 @@ import dsfix  # noqa: F401 isort: skip
 import deepspeed  # noqa: F401
 import torch
 
-from dsfix.engine import anchors, code, engine, source, verdict
-from dsfix.engine.memory import Memory
+from dsfix.catalogue.registry import Entry
+from dsfix.engine import anchors, engine, rewrite, source, verdict
+from dsfix.engine.cache import Memory
 from dsfix.engine.outcome import Refused
-from dsfix.engine.registry import Entry
 from dsfix.patch import Edit, Patch, Severity
 
 SEEN = []
@@ -183,8 +183,8 @@ def examine(target, call, text):
     name, _, qualname = target.partition(":")
     module = importlib.import_module(name)
     outer, _, accessor = source.split_target(qualname)
-    function = code.find_function(module, outer, accessor)
-    original, raw = function.__code__, code.attribute(module, outer)[2]
+    function = rewrite.find_function(module, outer, accessor)
+    original, raw = function.__code__, rewrite.attribute(module, outer)[2]
     raw = getattr(raw, "__func__", raw)
     shown, dumped = inspect.getsource(function), pickled(raw)
     _, _, line = anchor_of(target)
@@ -239,7 +239,7 @@ for kind, candidates in KINDS.items():
         try:
             importlib.import_module(target.partition(":")[0])
             outer, _, accessor = source.split_target(target.partition(":")[2])
-            code.attribute(sys.modules[target.partition(":")[0]], outer)
+            rewrite.attribute(sys.modules[target.partition(":")[0]], outer)
         except (ImportError, Refused) as error:
             absent.append(f"{target}: {error}")
             continue

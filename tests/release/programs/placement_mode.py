@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from dsfix.engine.settings import Settings
+from dsfix.settings import Settings
 
 
 def set_mode(lab, mode):

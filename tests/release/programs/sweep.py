@@ -9,9 +9,9 @@ import time
 import dsfix  # noqa: F401 isort: skip
 import deepspeed  # noqa: F401
 
-from dsfix.engine import edit, source
-from dsfix.engine.code import attribute, functions_beneath
+from dsfix.engine import rewrite, source
 from dsfix.engine.outcome import Refused
+from dsfix.engine.rewrite import attribute, functions_beneath
 
 
 def definitions(path):
@@ -62,7 +62,7 @@ for name in sys.argv[2:]:
             if firsts != right:
                 result["wrong"].append(f"{name}:{target} is at {right}, found at {firsts}")
             try:
-                _ = edit.Site(module, qualname, accessor).source
+                _ = rewrite.Site(module, qualname, accessor).source
             except Refused as refused:
                 if set(right) & live_lines(module, qualname):
                     result["wrong"].append(f"{name}:{target} {refused.outcome.value}: {refused.reason}")

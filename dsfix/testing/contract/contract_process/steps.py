@@ -130,9 +130,9 @@ class Process:
 
     def judge(self, patch_id: str) -> None:
         """Records the verdict for an installation that is not imported."""
-        from dsfix.engine import registry
+        from dsfix.catalogue import registry
         from dsfix.engine import verdict as judge
-        from dsfix.engine.settings import Settings
+        from dsfix.settings import Settings
 
         verdict = judge.decide(registry.catalogue()[patch_id], Settings.read())
         self.done.append([verdict.outcome.value, verdict.reason])
@@ -149,8 +149,7 @@ class Process:
         from dsfix.engine import anchors, source
         from dsfix.patch import Edit
 
-        outer, _, accessor = source.split_target(change["qualname"])
-        target = f"{change['module']}:{'.'.join(filter(None, [outer, accessor]))}"
+        target = f"{change['module']}:{source.split_target(change['qualname'])[0]}"
         if target in self.probed:
             yield self.probed[target]
             return
@@ -159,19 +158,20 @@ class Process:
             function = block.parse()
             for statement in function.body[ast.get_docstring(function) is not None :]:
                 anchor = ast.unparse(statement)
-                yield Edit(target, f"{_PROBE!r}.strip()", before=anchor, count=len(anchors.runs(function, anchor)))
+                yield Edit(
+                    target, f"{_PROBE!r}.strip()", before=anchor, count=len(anchors.statements(function, anchor))
+                )
 
     def _edited(self, edit: Any) -> bool:
         from dsfix.engine import engine
-        from dsfix.engine.memory import Memory
+        from dsfix.engine.cache import Cache
         from dsfix.engine.outcome import Refused
-        from dsfix.engine.registry import Entry
         from dsfix.patch import Patch, Severity
 
         module = sys.modules[edit.module]
         try:
             patch = Patch("t", Severity.CRASH, {}, (edit,), "", {}, None)
-            self.probes += engine.apply(Entry(_PROBE, patch, module), module, Memory())
+            self.probes += engine.apply(_PROBE, patch, module, Cache())
         except Refused:  # the patch itself changes that statement
             return False
         self.probed[edit.target] = edit

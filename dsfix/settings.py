@@ -5,21 +5,25 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+from .catalogue.registry import UnknownPatch
+from .patch import Severity
 
 _YES = {"1", "true", "yes", "on"}
 _NO = {"0", "false", "no", "off"}
 _PLACEMENT = ("warn", "error", "move", "off")
 _DEVICE_MAP = ("error", "repair", "off")
 _CHECK = ("off", "warn", "error")
+_SEVERITIES = tuple(each.value for each in Severity)
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """DSFIX_DISABLE, DSFIX_ONLY, DSFIX_SKIP, DSFIX_STRICT, DSFIX_REPORT, DSFIX_LOG_LEVEL, and of the guards
-    DSFIX_PLACEMENT, DSFIX_DEVICE_MAP, DSFIX_CHECK and DSFIX_RANK_CHECK.
+    """DSFIX_DISABLE, _ONLY, _SKIP, _SEVERITY, _STRICT, _REPORT and _LOG_LEVEL; for the guards DSFIX_PLACEMENT,
+    _DEVICE_MAP, _CHECK and _RANK_CHECK.
 
     `complaints` holds one sentence for each value that could not be used.
     """
@@ -27,6 +31,7 @@ class Settings:
     disable: bool = False
     only: frozenset[str] | None = None
     skip: frozenset[str] = frozenset()
+    severities: frozenset[str] | None = None
     strict: bool = False
     report: str | None = None
     log_level: int = logging.INFO
@@ -50,22 +55,25 @@ class Settings:
         def choice(name: str, choices: tuple[str, ...]) -> str:
             value = env.get(name, "").strip().lower() or choices[0]
             if value not in choices:
-                complaints.append(f"{name}={env[name]!r} is not one of {', '.join(choices)}: {choices[0]} taken")
+                complaints.append(f"{name}={env[name]!r} is not one of {', '.join(choices)}: using {choices[0]}")
                 return choices[0]
             return value
 
+        severities = _words(env.get("DSFIX_SEVERITY", ""))
+        for unknown in sorted(severities - set(_SEVERITIES)):
+            complaints.append(f"DSFIX_SEVERITY: {unknown!r} is not one of {', '.join(_SEVERITIES)}: ignored")
         level = env.get("DSFIX_LOG_LEVEL", "").strip().upper() or "INFO"
         if level not in _LEVELS:
-            complaints.append(
-                f"DSFIX_LOG_LEVEL={env['DSFIX_LOG_LEVEL']!r} is not one of {', '.join(_LEVELS)}: INFO taken"
-            )
+            given = env["DSFIX_LOG_LEVEL"]
+            complaints.append(f"DSFIX_LOG_LEVEL={given!r} is not one of {', '.join(_LEVELS)}: using INFO")
             level = "INFO"
         report = env.get("DSFIX_REPORT", "").strip()
-        only = _ids(env.get("DSFIX_ONLY", ""))
+        only = _words(env.get("DSFIX_ONLY", ""))
         return cls(
             disable=flag("DSFIX_DISABLE"),
             only=only or None,
-            skip=_ids(env.get("DSFIX_SKIP", "")),
+            skip=_words(env.get("DSFIX_SKIP", "")),
+            severities=severities or None,
             strict=flag("DSFIX_STRICT"),
             report=os.path.abspath(os.path.expanduser(report)) if report else None,  # the job may change directory
             log_level=getattr(logging, level),
@@ -76,22 +84,30 @@ class Settings:
             complaints=tuple(complaints),
         )
 
+    def complaints_about(self, known: Collection[str]) -> list[str]:
+        """One sentence for each value that could not be used, ids that no patch has included."""
+        named = {"DSFIX_SKIP": self.skip, "DSFIX_ONLY": self.only or frozenset()}
+        unknown = ((variable, each) for variable, ids in named.items() for each in sorted(ids.difference(known)))
+        return [*self.complaints, *(f"{variable}: {UnknownPatch(each, known)}" for variable, each in unknown)]
+
     def without_report(self) -> Settings:
         """The same, for a DSFIX_REPORT directory that turned out not to be writable."""
         return dataclasses.replace(self, report=None)
 
-    def disabled(self, patch_id: str, default: bool) -> str | None:
-        """Why the user has switched this patch off, or None."""
+    def disabled(self, patch_id: str, default: bool, severity: str) -> str | None:
+        """Why this patch is switched off, or None."""
         if self.disable:
             return "DSFIX_DISABLE is set"
         if patch_id in self.skip:
             return "named in DSFIX_SKIP"
         if self.only is not None and patch_id not in self.only:
             return "not named in DSFIX_ONLY"
+        if self.severities is not None and severity not in self.severities:
+            return f"its severity, {severity}, is not named in DSFIX_SEVERITY"
         if not default and self.only is None:
-            return f"off unless asked for: DSFIX_ONLY={patch_id}"
+            return f"off by default: DSFIX_ONLY={patch_id} turns it on"
         return None
 
 
-def _ids(value: str) -> frozenset[str]:
+def _words(value: str) -> frozenset[str]:
     return frozenset(value.replace(",", " ").split())

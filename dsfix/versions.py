@@ -6,6 +6,7 @@ import enum
 import functools
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -13,7 +14,8 @@ from importlib.util import find_spec
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from ..patch import Patch
+NEWEST_PROVEN = Version("0.19.8")
+"""The newest DeepSpeed that the patches were run on; `python -m matrix add` updates it."""
 
 
 class Fit(enum.Enum):
@@ -24,11 +26,13 @@ class Fit(enum.Enum):
 
 @dataclass(frozen=True)
 class Gate:
-    """`near`: where the number alone, local part and all, puts a build that its source has to decide about."""
+    """`near`: whether the number alone would put a build inside whose source decides. `newer`: whether the release is
+    inside, and newer than any that the patches were run on."""
 
     fit: Fit
     reason: str
     near: bool = False
+    newer: bool = False
 
 
 @functools.cache
@@ -77,19 +81,19 @@ def described(*distributions: str) -> str:
     return ", ".join(f"{name} {version or 'of unknown version'}" for name, version in present.items())
 
 
-def gate(patch: Patch) -> Gate:
-    """Compares every distribution that the patch names with what is installed."""
+def gate(affects: Mapping[str, str]) -> Gate:
+    """Compares every distribution in `affects` (see Patch) with what is installed."""
     unsure: Gate | None = None
-    for distribution, specifiers in patch.affects.items():
+    for distribution, specifiers in affects.items():
         version = installed(distribution)
         if version is None:
             return Gate(Fit.OUTSIDE, f"{distribution} is not installed")
         one = _compare(distribution, version, SpecifierSet(specifiers))
         if one.fit is Fit.OUTSIDE:
             return one
-        if one.fit is Fit.UNSURE:
+        if one.fit is Fit.UNSURE or one.newer:
             unsure = one
-    return unsure or Gate(Fit.INSIDE, ", ".join(f"{d} {installed(d)}" for d in patch.affects))
+    return unsure or Gate(Fit.INSIDE, ", ".join(f"{d} {installed(d)}" for d in affects))
 
 
 def _compare(distribution: str, text: str, specifiers: SpecifierSet) -> Gate:
@@ -98,11 +102,13 @@ def _compare(distribution: str, text: str, specifiers: SpecifierSet) -> Gate:
         version = Version(text)
     except InvalidVersion:
         what = f"{distribution} gives its version as {text!r}" if text else f"{distribution} gives no version"
-        return Gate(Fit.UNSURE if judged_by_source else Fit.OUTSIDE, what, near=False)
+        return Gate(Fit.UNSURE if judged_by_source else Fit.OUTSIDE, what)
     # packaging 24 and 26 differ without prereleases=True; a local part says nothing about order
     inside = specifiers.contains(version.public, prereleases=True)
+    newer = judged_by_source and inside and Version(version.public) > NEWEST_PROVEN
+    what = f"{distribution} {text}" + (f" is newer than proven ({NEWEST_PROVEN})" if newer else "")
     if judged_by_source and (version.local or version.is_prerelease):
-        return Gate(Fit.UNSURE, f"{distribution} {text} is not a release", near=inside)
-    if inside:
-        return Gate(Fit.INSIDE, f"{distribution} {text}")
-    return Gate(Fit.OUTSIDE, f"{distribution} {text} is outside {specifiers}")
+        return Gate(Fit.UNSURE, what if newer else f"{what} is not a release", near=inside, newer=newer)
+    if not inside:
+        return Gate(Fit.OUTSIDE, f"{what} is outside {specifiers}")
+    return Gate(Fit.INSIDE, what, newer=newer)

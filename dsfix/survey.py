@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from . import registry, verdict, versions
-from .outcome import UnknownPatch
+from . import versions
+from .catalogue import registry
+from .catalogue.registry import UnknownPatch
+from .engine import verdict
 from .settings import Settings
 
 SHOWN = ("deepspeed", "torch", "numpy", "python")

@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 from packaging.specifiers import SpecifierSet
 
-from ..patch import Edit, Patch, Provide, Replace, Severity, Source, Wrap
+from ..patch import Edit, Patch, Provide, Replace, Severity, Source
 
 
 def flaw(patch: Patch) -> str:
@@ -37,6 +37,10 @@ def _tuple_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, tuple) and all(map(fits, value))
 
 
+def _texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(_text, (*value.keys(), *value.values())))
+
+
 def _ranges(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
         _text(name) and SpecifierSet(each) is not None for name, each in value.items()
@@ -45,12 +49,11 @@ def _ranges(value: Any) -> bool:
 
 def _change(value: Any) -> bool:
     if isinstance(value, Edit):
-        return all(map(_text, (value.target, value.code, value.anchor))) and isinstance(value.count, int)
+        texts = (value.target, value.code, value.anchor)
+        return all(map(_text, texts)) and isinstance(value.count, int) and _tuple_of(callable)(value.uses)
     if isinstance(value, Provide):
         return _text(value.module) and _text(value.name) and callable(value.factory)
-    return isinstance(value, (Replace, Wrap)) and callable(
-        value.factory if isinstance(value, Replace) else value.wrapper
-    )
+    return isinstance(value, Replace) and callable(value.factory)
 
 
 def _source(value: Any) -> bool:
@@ -63,12 +66,12 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "affects": ("specifiers by distribution", _ranges),
     "changes": ("a tuple of changes", _tuple_of(_change)),
     "symptom": ("a regular expression", lambda value: _text(value) and re.compile(value) is not None),
-    "upstream": ("links with what they did", lambda value: all(map(_text, value))),
+    "upstream": ("links with what they did", _texts),
     "fixed_in": ("a version or None", _no_text_or(_text)),
     "present": ("a tuple of Sources", _tuple_of(_source)),
     "fixed": ("a tuple of Sources", _tuple_of(_source)),
     "continued_by": ("an id or None", _no_text_or(_text)),
-    "before": ("a module's name or None", _no_text_or(_text)),
+    "config": ("a function or None", _no_text_or(callable)),
     "default": ("a bool", lambda value: isinstance(value, bool)),
     "ranks": ("a number of ranks", lambda value: type(value) is int and value > 0),
     "device": ("'cuda' or 'cpu'", lambda value: value in ("cuda", "cpu")),

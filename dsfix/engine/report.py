@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import platform
-import re
 import socket
 import sys
 import threading
@@ -15,21 +14,97 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..guards import initialize
-from . import hooks, log, registry, versions
+from .. import log, versions
+from ..settings import Settings
+from . import hooks
 from .engine import Engine
 from .outcome import Outcome, StrictError
-from .settings import Settings
 
 _engine: Engine | None = None
 _files: dict[int, _File] = {}  # by pid: a forked child writes its own
 
 
+@dataclass(frozen=True)
+class PatchReport:
+    """What became of one patch in this process."""
+
+    id: str
+    title: str
+    severity: str
+    outcome: Outcome
+    reason: str
+
+
+def activate() -> Settings | None:
+    """Starts the engine with the settings of the environment, and returns them; None where it runs already.
+
+    Raises:
+        StrictError: under DSFIX_STRICT=1, in place of any warning.
+    """
+    global _engine
+    if _engine is not None:  # dsfix is reloaded
+        return None
+    settings = Settings.read()
+    log.set_up(settings.log_level)
+    _engine = Engine(settings, on_change=_write)
+    if settings.report is not None and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forked)
+    try:
+        hooks.withdraw_forgotten()
+        _engine.activate()
+    except StrictError:
+        with contextlib.suppress(StrictError):  # of the next patch
+            _write()  # what stopped the job belongs in its report
+        raise
+    except Exception as error:  # a job is worth more than its patches
+        log.warn(f"dsfix could not start, some patches may be missing: {type(error).__name__}: {error}")
+    return settings
+
+
+def report() -> list[PatchReport]:
+    """What became of each patch of the catalogue in this process so far, in the order of their ids."""
+    if _engine is None:
+        return []
+    _engine.look_again()
+    return [
+        PatchReport(s.summary.id, s.summary.title, s.summary.severity, s.outcome, s.reason)
+        for s in _engine.states.values()
+    ]
+
+
+def revert(patch_id: str) -> None:
+    """Reverts one patch for the rest of this process; its outcome is `disabled` from then on.
+
+    Raises:
+        UnknownPatch: no patch has this id.
+    """
+    if _engine is not None:
+        _engine.revert(patch_id)
+
+
+def as_json() -> dict[str, Any]:
+    """The content of this process's file under DSFIX_REPORT."""
+    from .. import __version__
+
+    plugins = () if _engine is None else (each.summary.distribution for each in _engine.states.values())
+    names = [name for name in dict.fromkeys(("deepspeed", "torch", "numpy", *plugins)) if name != "dsfix"]
+    return {
+        "dsfix": __version__,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "rank": log.rank(),
+        "argv": sys.argv[:1],
+        "python": platform.python_version(),
+        "distributions": {name: versions.installed(name) for name in names},
+        "patches": [{**asdict(each), "outcome": each.outcome.value} for each in report()],
+    }
+
+
 class _File:
     """A process's report file; of two threads that write it, the later report stays."""
 
-    def __init__(self, pid: int) -> None:
-        self.name = f"dsfix-{socket.gethostname()}-{pid}-{os.urandom(4).hex()}.json"
+    def __init__(self) -> None:
+        self.name = f"dsfix-{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}.json"
         self.numbers = itertools.count(1)
         self.written = 0
         self.lock = threading.Lock()
@@ -49,102 +124,6 @@ class _File:
                 self.written = number
 
 
-@dataclass(frozen=True)
-class PatchReport:
-    """What became of one patch in this process."""
-
-    id: str
-    title: str
-    severity: str
-    outcome: Outcome
-    reason: str
-
-
-def is_command_line() -> bool:
-    """Whether this process is `python -m dsfix`, which is no job: nothing is patched or reported there."""
-    if getattr(sys, "argv", [])[:1] != ["-m"]:
-        return False
-    arguments = getattr(sys, "orig_argv", None) or _command()  # Python 3.9 has none
-    for number, argument in enumerate(arguments[1:], 1):
-        option = re.match(r"-[bBdEiIOPqsSuvx]*m(.*)", argument)
-        if option is not None:
-            return (option[1] or "".join(arguments[number + 1 : number + 2])) == "dsfix"
-    return False
-
-
-def _command() -> list[str]:
-    try:
-        return Path("/proc/self/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
-    except OSError:
-        return []
-
-
-def activate() -> None:
-    """Starts the engine with the settings of the environment; called once, by ``import dsfix``.
-
-    Raises:
-        StrictError: under DSFIX_STRICT=1, in place of any warning.
-    """
-    global _engine
-    if _engine is not None:  # dsfix is reloaded
-        return
-    settings = Settings.read()
-    log.set_up(settings.log_level)
-    engine = Engine(settings, on_change=_write)
-    _engine = engine
-    if settings.report is not None and hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forked)
-    try:
-        hooks.withdraw_forgotten()
-        engine.activate()
-        if not settings.disable:
-            initialize.Watch(settings).start()
-    except StrictError:
-        with contextlib.suppress(StrictError):  # of the next patch
-            _write()  # what stopped the job belongs into its report
-        raise
-    except Exception as error:  # a job is worth more than its patches
-        log.warn(f"dsfix could not start, some patches may be missing: {type(error).__name__}: {error}")
-
-
-def report() -> list[PatchReport]:
-    """What became of each patch of the catalogue in this process so far, in the order of their ids."""
-    if _engine is None:
-        return []
-    _engine.look_again()
-    return [
-        PatchReport(s.entry.id, s.entry.patch.title, s.entry.patch.severity.value, s.outcome, s.reason)
-        for s in _engine.states.values()
-    ]
-
-
-def revert(patch_id: str) -> None:
-    """Takes one patch back for the rest of this process; its outcome is `disabled` from then on.
-
-    Raises:
-        UnknownPatch: no patch has this id.
-    """
-    if _engine is not None:
-        _engine.revert(patch_id)
-
-
-def as_json() -> dict[str, Any]:
-    """The content of this process's file under DSFIX_REPORT."""
-    from .. import __version__
-
-    plugins = registry.plugin_distributions()
-    return {
-        "dsfix": __version__,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "rank": log.rank(),
-        "argv": sys.argv[:1],
-        "python": platform.python_version(),
-        "distributions": {name: versions.installed(name) for name in ("deepspeed", "torch", "numpy", *plugins)},
-        "patches": [{**asdict(each), "outcome": each.outcome.value} for each in report()],
-    }
-
-
 def _forked() -> None:
     """A forked child has a report of its own from the start: it may import nothing more, or end by os._exit."""
     if _engine is not None:
@@ -159,11 +138,9 @@ def _write() -> None:
     """Writes the process's report, whole or not at all, where DSFIX_REPORT names a directory."""
     if _engine is None or _engine.settings.report is None:
         return
-    pid = os.getpid()
-    file = _files.setdefault(pid, _File(pid))
+    directory, file = Path(_engine.settings.report), _files.setdefault(os.getpid(), _File())
     number = next(file.numbers)
     text = json.dumps(as_json(), indent=1) + "\n"
-    directory = Path(_engine.settings.report)
     try:
         file.write(directory, number, text)
     except OSError as error:

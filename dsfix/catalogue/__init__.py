@@ -1,0 +1,1 @@
+"""The patches that there are: dsfix's own and those of plug-ins."""

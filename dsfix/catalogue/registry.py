@@ -1,0 +1,195 @@
+"""The catalogue: every module of dsfix.patches, and what plug-ins bring, by id."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from types import ModuleType
+from typing import Any, Callable, TypeVar
+
+from ..patch import Patch
+from . import entry_points
+
+_OWN = "dsfix"
+_PACKAGE = "dsfix.patches"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What decides whether a patch has to be loaded at all. module: its name; distribution: whose it is."""
+
+    id: str
+    title: str
+    severity: str
+    affects: Mapping[str, str]
+    default: bool
+    module: str
+    distribution: str = _OWN
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One patch of the catalogue: its id is the name of its module, that of a plug-in's "distribution:module"."""
+
+    id: str
+    patch: Patch
+    module: ModuleType
+    distribution: str = _OWN
+
+    @property
+    def docstring(self) -> str:
+        return self.module.__doc__ or ""
+
+    @property
+    def summary(self) -> Summary:
+        patch = self.patch
+        about = patch.title, patch.severity.value, dict(patch.affects), patch.default
+        return Summary(self.id, *about, self.module.__name__, self.distribution)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A patch module, or a plug-in, that could not be loaded."""
+
+    id: str
+    reason: str
+    what: str = "patch"
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.id} cannot be loaded and is skipped: {self.reason}"
+
+
+@functools.cache
+def load() -> tuple[dict[str, Entry], tuple[Broken, ...]]:
+    """All patches in the order of their ids, those of plug-ins after dsfix's own, and what is broken."""
+    return _by_id((*_own(), *_of_plugins()))
+
+
+def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[str, Summary], tuple[Broken, ...]]:
+    """The summaries of what `load` returns. dsfix's own patches are imported only where one of their files has changed.
+
+    remember: returns for a key what it was given for the same key before, else what the function returns.
+    """
+    places = getattr(_import(_PACKAGE)[0], "__path__", ())
+    files = [(each.name, each.stat()) for place in places for each in os.scandir(place) if each.name.endswith(".py")]
+    stamps = sorted((name, status.st_mtime_ns, status.st_size) for name, status in files)
+    kept = remember(("index", stamps), lambda: [_plain(each) for each in _own()])
+    own = [Summary(*each) if len(each) == len(fields(Summary)) else Broken(*each) for each in kept]
+    return _by_id((*own, *(each.summary if isinstance(each, Entry) else each for each in _of_plugins())))
+
+
+def _plain(each: Entry | Broken) -> tuple[object, ...]:
+    return tuple(vars(each.summary if isinstance(each, Entry) else each).values())
+
+
+def entry(summary: Summary) -> Entry:
+    """The patch itself. Raises ImportError where it cannot be loaded any longer."""
+    found = _entry(summary.id, summary.module, summary.distribution)
+    if isinstance(found, Broken):
+        raise ImportError(found.reason)
+    return found
+
+
+_Known = TypeVar("_Known", Entry, Summary)
+
+
+def _by_id(loaded: Iterable[_Known | Broken]) -> tuple[dict[str, _Known], tuple[Broken, ...]]:
+    known: dict[str, _Known] = {}
+    broken: list[Broken] = []
+    for each in loaded:
+        if isinstance(each, Broken):
+            broken.append(each)
+        elif each.id in known:
+            broken.append(Broken(each.id, f"{_name(known[each.id])} has this id, too, and is used"))
+        else:
+            known[each.id] = each
+    return known, tuple(broken)
+
+
+def _name(each: Entry | Summary) -> str:
+    return each.module.__name__ if isinstance(each, Entry) else each.module
+
+
+def _own() -> Iterator[Entry | Broken]:
+    patches, reason = _import(_PACKAGE)
+    if patches is None:  # a source checkout on sys.path, whose patches/ is next to the package
+        yield Broken(_PACKAGE, f"{reason}; `pip install -e .` in the checkout, or leave its directory")
+    else:
+        yield from (_entry(each, f"{_PACKAGE}.{each}") for each in _modules(patches))
+
+
+def _modules(package: ModuleType) -> list[str]:
+    """The names of a package's patches; a module whose name begins with "_" is none."""
+    return sorted(info.name for info in pkgutil.iter_modules(package.__path__) if not info.name.startswith("_"))
+
+
+def _of_plugins() -> Iterator[Entry | Broken]:
+    for plugin in entry_points.declared():
+        module, reason = (None, plugin.reason) if plugin.reason else _import(plugin.module)
+        if module is None:
+            yield Broken(f"{plugin.distribution} ({plugin.module})", reason, "plug-in")
+            continue
+        inside = [f"{plugin.module}.{each}" for each in _modules(module)] if hasattr(module, "__path__") else None
+        if inside == []:
+            yield Broken(f"{plugin.distribution} ({plugin.module})", "it holds no patch", "plug-in")
+        from . import declarations
+
+        for name in [plugin.module] if inside is None else inside:
+            found = _entry(f"{plugin.distribution}:{name.rpartition('.')[2]}", name, plugin.distribution)
+            flaw = declarations.flaw(found.patch) if isinstance(found, Entry) else ""
+            yield Broken(found.id, flaw) if flaw else found
+
+
+def _entry(patch_id: str, name: str, distribution: str = _OWN) -> Entry | Broken:
+    module, reason = _import(name)
+    patch = getattr(module, "PATCH", None)
+    if module is not None and _of_a_forgotten_dsfix(patch):
+        module, reason = _tried(functools.partial(importlib.reload, module))
+        patch = getattr(module, "PATCH", None)
+    if module is None or not isinstance(patch, Patch):
+        return Broken(patch_id, reason or "it declares no PATCH")
+    return Entry(patch_id, patch, module, distribution)
+
+
+def _of_a_forgotten_dsfix(patch: object) -> bool:
+    """Whether a plug-in's module has outlived the dsfix that loaded it, which was removed from sys.modules."""
+    kind = type(patch)
+    return kind is not Patch and (kind.__module__, kind.__qualname__) == (Patch.__module__, Patch.__qualname__)
+
+
+def _import(name: str) -> tuple[ModuleType | None, str]:
+    return _tried(functools.partial(importlib.import_module, name))
+
+
+def _tried(load: Callable[[], ModuleType]) -> tuple[ModuleType | None, str]:
+    try:
+        return load(), ""
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # one broken file must not cost the others, even if it calls sys.exit
+        return None, f"{type(error).__name__}: {error}"
+
+
+def catalogue() -> dict[str, Entry]:
+    """id -> entry, for every patch that could be loaded."""
+    return load()[0]
+
+
+def plugin_distributions() -> list[str]:
+    """The other distributions whose patches were loaded."""
+    return list(dict.fromkeys(each.distribution for each in catalogue().values() if each.distribution != _OWN))
+
+
+class UnknownPatch(LookupError):
+    """No patch has this id; the message suggests the nearest ids."""
+
+    def __init__(self, patch_id: str, known: Iterable[str]) -> None:
+        import difflib
+
+        near = difflib.get_close_matches(patch_id, list(known), n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; `python -m dsfix list --all` shows all ids"
+        super().__init__(f"no patch is called {patch_id!r}{hint}")

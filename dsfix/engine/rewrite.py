@@ -1,0 +1,265 @@
+"""The verb Edit: a function's code object swapped in place, and swapped back.
+
+All edits of one function belong to one `_Site`: whatever subset of them is on, and in whatever order they came, the
+code is compiled from the file's own source with exactly those edits.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import gc
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from ..patch import Edit
+from . import anchors
+from .attributes import attribute
+from .cache import Cache
+from .outcome import Outcome, Refused
+from .source import Block, FunctionNode, all_imports, block_at, likely_imports, split_target
+
+_ANNOTATIONS = __future__.annotations.compiler_flag  # the only future statement that Python 3.9 and later obey
+_KIND = 0x20 | 0x80 | 0x100 | 0x200  # generator, coroutine, iterable coroutine, asynchronous generator
+_OBJECTS = 2000  # that are looked at under a decorator
+_AT: dict[str, Any] = {"lineno": 1, "col_offset": 0}
+_TYPE_PARAMS: dict[str, Any] = {"type_params": []} if "type_params" in ast.ClassDef._fields else {}  # Python 3.12
+
+_lock = threading.RLock()
+_sites: dict[FunctionType, _Site] = {}
+
+
+class EditHandle:
+    """The edits that one patch made in one module; `undo` reverts them."""
+
+    def __init__(self, patch_id: str, cache: Cache) -> None:
+        self.patch_id, self.cache = patch_id, cache
+        self.sites: list[_Site] = []
+
+    def undo(self) -> None:
+        """Reverts the edits of every function that nobody else has changed. Raises Refused where one was."""
+        refused = []
+        with _lock:
+            while self.sites:
+                site = self.sites.pop()
+                try:
+                    site.compose({other: edits for other, edits in site.edits.items() if other != self.patch_id}, self)
+                except Refused as error:
+                    refused.append(error)
+        if refused:
+            raise refused[0]
+
+    def in_force(self, module: ModuleType) -> bool:
+        """Whether the module's names lead to the functions as they were edited."""
+        return all(site.in_force(module) for site in self.sites)
+
+
+def make(patch_id: str, module: ModuleType, edits: Sequence[Edit], cache: Cache) -> EditHandle:
+    """Makes all of a patch's edits in one module, all or none.
+
+    Raises:
+        Refused: with the outcome and the reason; nothing has been changed then.
+    """
+    handle = EditHandle(patch_id, cache)
+    try:
+        for outer in dict.fromkeys(split_target(edit.qualname)[0] for edit in edits):
+            with _lock:
+                function = find_function(module, outer)
+                site = _sites.setdefault(function, _Site(function, outer))  # a reload makes a new function
+                handle.sites.append(site)
+                mine = [edit for edit in edits if split_target(edit.qualname)[0] == outer]
+                site.compose({**site.edits, patch_id: mine}, handle)
+    except BaseException:
+        handle.undo()
+        raise
+    return handle
+
+
+class _Site:
+    """One function that is edited: its original code, and the edits by patch id."""
+
+    def __init__(self, function: FunctionType, qualname: str) -> None:
+        self.function, self.qualname = function, qualname
+        self.original = self.current = function.__code__
+        self.versions = [self.original]  # every code that the function has had: closures may be of any of them
+        self.edits: dict[str, list[Edit]] = {}
+
+    def compose(self, edits: dict[str, list[Edit]], handle: EditHandle) -> None:
+        """Puts exactly these edits in force. Raises Refused, with nothing changed, where they do not fit."""
+        if edits == self.edits:
+            return
+        if self.function.__code__ is not self.current:
+            raise Refused(Outcome.CONFLICT, f"another tool has changed the code of {self.qualname}")
+        pairs = _pairs(edits)
+        new = handle.cache.code(self.original, pairs, lambda: self._compiled(pairs)) if pairs else self.original
+        swaps = [(self.function, new), *self._closures(new, (*pairs, *_pairs(self.edits)))]
+        before = [(function, function.__code__) for function, _ in swaps]
+        self.versions.append(new)
+        try:
+            for function, code in swaps:
+                function.__code__ = code
+            self.edits, self.current = edits, new
+        except BaseException:
+            for function, code in before:
+                function.__code__ = code
+            raise
+
+    def _compiled(self, pairs: list[tuple[str, Edit]]) -> CodeType:
+        path = self.original.co_filename
+        block = block_at(path, self.original.co_firstlineno)
+        if block is None:
+            raise Refused(Outcome.DRIFTED, f"the source of {self.qualname} cannot be read from {path}")
+        return compile_edited(block, self.qualname, self.original, pairs)
+
+    def _closures(self, new: CodeType, pairs: Iterable[tuple[str, Edit]]) -> Iterator[tuple[FunctionType, CodeType]]:
+        """The closures that exist of edited nested functions (a decorator's, say), with their new code."""
+        for names in {tuple(split_target(edit.qualname)[1]) for _, edit in pairs} - {()}:
+            olds = [nested_code(version, names) for version in self.versions]
+            inner = nested_code(new, names)
+            yield from ((each, inner) for each in gc.get_referrers(*olds) if isinstance(each, FunctionType))
+
+    def in_force(self, module: ModuleType) -> bool:
+        try:
+            found = find_function(module, self.qualname)
+        except Refused:
+            return False
+        return found is self.function and found.__code__ is self.current
+
+
+def _pairs(edits: dict[str, list[Edit]]) -> list[tuple[str, Edit]]:
+    return [(patch_id, edit) for patch_id, several in sorted(edits.items()) for edit in several]
+
+
+def find_function(module: ModuleType, qualname: str) -> FunctionType:
+    """The function of that name that was defined in the module's own file, under whatever decorators.
+
+    Raises:
+        Refused: drifted where the name is not there, conflict where it leads to another file's functions only.
+    """
+    raw = attribute(module, qualname)[2]
+    name, path = qualname.rpartition(".")[2], getattr(module, "__file__", None) or ""
+    strangers: list[FunctionType] = []
+    for function in _functions_beneath(raw):
+        code = function.__code__
+        if code.co_name == name and _same_file(code.co_filename, path) and _qualname(code, qualname) == qualname:
+            return function
+        strangers.append(function)
+    if not strangers:
+        raise Refused(Outcome.DRIFTED, f"{qualname} is not a Python function but {type(raw).__name__}")
+    # the package's own decorators are not to blame where there is somebody else
+    own = tuple(getattr(sys.modules.get(module.__name__.partition(".")[0]), "__path__", ()))
+    stranger = min(strangers, key=lambda each: each.__code__.co_filename.startswith(own))
+    raise Refused(
+        Outcome.CONFLICT,
+        f"{qualname} has been replaced by {stranger.__module__}.{stranger.__qualname__} "
+        f"({stranger.__code__.co_filename}:{stranger.__code__.co_firstlineno})",
+    )
+
+
+def _functions_beneath(value: Any) -> Iterator[FunctionType]:
+    """Every Python function that `value` holds in descriptors, attributes and closure cells; runs no code of theirs."""
+    queue, seen = deque([value]), set[int]()
+    while queue and len(seen) < _OBJECTS:
+        item = queue.popleft()
+        if id(item) in seen or isinstance(item, (type, ModuleType, CodeType, str)):
+            continue
+        seen.add(id(item))
+        if isinstance(item, FunctionType):
+            yield item
+            queue += (*(item.__closure__ or ()), *vars(item).values())
+        else:
+            queue += gc.get_referents(item)
+
+
+def _qualname(code: CodeType, otherwise: str) -> str:
+    return getattr(code, "co_qualname", otherwise)  # Python 3.11
+
+
+def _same_file(one: str, other: str) -> bool:
+    return one == other or os.path.realpath(one) == os.path.realpath(other)
+
+
+def imports_of(block: Block, qualname: str, code: CodeType) -> frozenset[str]:
+    """The imported names with which the function, compiled alone, is `code`, the function in memory.
+
+    Raises:
+        Refused: conflict where there are none.
+    """
+    for names_in in (likely_imports, all_imports):
+        imports = names_in(block.path)
+        if _equal(_compile(block.tree(), qualname, code, imports), code):
+            return imports
+    raise Refused(
+        Outcome.CONFLICT,
+        f"{qualname} in memory is not what {block.path}:{block.first} says: "
+        "another tool has changed it, or the file has changed since it was imported",
+    )
+
+
+def compile_edited(block: Block, qualname: str, like: CodeType, pairs: Sequence[tuple[str, Edit]]) -> CodeType:
+    """The code of the function with these edits (patch id, edit). Raises Refused where they do not fit."""
+    node = block.parse()
+    anchors.apply(pairs, node)
+    new = _compile(node, qualname, like, imports_of(block, qualname, like))
+    for names in {tuple(split_target(edit.qualname)[1]) for _, edit in pairs} | {()}:
+        _check_swappable(nested_code(like, names), nested_code(new, names), ".".join((qualname, *names)))
+    return new
+
+
+def _compile(node: FunctionNode, qualname: str, like: CodeType, imports: Iterable[str]) -> CodeType:
+    """The code object of `node`, compiled as if where `like` was: same classes, future flags and file.
+
+    `imports`: what the file imports at its top level. Python 3.11 and later compile `name.attribute()` in another way
+    where the file imports `name`.
+    """
+    body: ast.stmt = node
+    for name in reversed(qualname.split(".")[:-1]):  # for name mangling, `__class__` and the qualified name
+        body = ast.ClassDef(name=name, bases=[], keywords=[], body=[body], decorator_list=[], **_TYPE_PARAMS, **_AT)
+    tree = ast.Module(body=[body], type_ignores=[])
+    if imports:
+        tree.body.insert(0, ast.Import(names=[ast.alias(name, **_AT) for name in imports], **_AT))
+    compiled = compile(tree, like.co_filename, "exec", flags=like.co_flags & _ANNOTATIONS, dont_inherit=True)
+    for code in _nested(compiled):
+        if code.co_name == like.co_name and code.co_firstlineno == like.co_firstlineno:
+            return code
+    raise Refused(Outcome.DRIFTED, f"{qualname} is not at {like.co_filename}:{like.co_firstlineno}")
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _nested(constant)
+
+
+def nested_code(code: CodeType, names: Sequence[str]) -> CodeType:
+    """The code object nested in `code` under these names."""
+    for name in names:
+        code = next(inner for inner in _nested(code) if inner.co_name == name)
+    return code
+
+
+def _equal(one: CodeType, other: CodeType) -> bool:
+    """Equality of what is executed; columns, which `-X no_debug_ranges` leaves out, do not count."""
+    return one == other or _without_positions(one) == _without_positions(other)
+
+
+def _without_positions(code: CodeType) -> CodeType:
+    constants = tuple(_without_positions(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    if hasattr(code, "co_positions"):  # Python 3.11
+        code = code.replace(co_linetable=b"")
+    return code.replace(co_consts=constants)
+
+
+def _check_swappable(old: CodeType, new: CodeType, qualname: str) -> None:
+    """Raises Refused(failed) where `new` cannot replace `old`: other cells, another signature or kind."""
+    for what in ("co_freevars", "co_argcount", "co_kwonlyargcount", "co_posonlyargcount"):
+        if getattr(old, what) != getattr(new, what):
+            raise Refused(Outcome.FAILED, f"the edit changes {what} of {qualname}")
+    if (old.co_flags ^ new.co_flags) & _KIND:
+        raise Refused(Outcome.FAILED, f"the edit makes {qualname} another kind of function")
