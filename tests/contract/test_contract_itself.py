@@ -296,7 +296,7 @@ def test_a_target_that_no_release_has_is_a_fault_of_the_patch(cases: Any) -> Non
 def test_a_patch_that_ends_other_processes_is_told_from_the_others(cases: Any) -> None:
     both = cases(
         {
-            "wrap": GOOD["wrap"],
+            "edit": GOOD["edit_under_a_decorator"],
             "bad": """
                 import multiprocessing, os
                 def factory(old):
@@ -305,7 +305,7 @@ def test_a_patch_that_ends_other_processes_is_told_from_the_others(cases: Any) -
             """,
         }
     )
-    checks.every_process_has_it(both["wrap"])
+    checks.every_process_has_it(both["edit"])
     with pytest.raises(Broken, match=r"^bad on DeepSpeed 1\.0: the process spawned did not finish"):
         checks.every_process_has_it(both["bad"])
     with pytest.raises(Broken, match="the process spawned did not finish"):

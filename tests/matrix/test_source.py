@@ -208,7 +208,7 @@ def test_patches_that_change_the_same_code_are_named(proof: Proof) -> None:
     done = proof("--patch", "right", "right_and_off_by_default", "--release", "0.0.1")
     for one, other in (("right", "right_and_off_by_default"), ("right_and_off_by_default", "right")):
         assert re.search(
-            rf"^{one}: on 1\.0\.1: together with {other}: .* change the same statement$", done.stdout, re.M
+            rf"^{one}: on 0\.0\.1: together with {other}: .* change the same statement$", done.stdout, re.M
         )
     assert done.returncode == 1
 

@@ -163,7 +163,8 @@ def disabled_by_the_environment(case: Case) -> None:
     for variable, value in ways.items():
         when = f"with {variable}={value}"
         load = ["load", "dsfix", *case.modules]
-        (found,) = case.run(["provide"], load, ["look"], **{variable: value})
+        cold = str(case.machine.directory())  # or a disabled patch is not even loaded
+        (found,) = case.run(["provide"], load, ["look"], **{variable: value, "DSFIX_CACHE": cold})
         _check_outcome(case, found, when, "disabled", reason=variable)
         _check_errors(case, found, when, fixed=False)
         _check_same(case, found["seen"], shipped(case)["seen"], when)
