@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,16 @@ from packaging.version import Version
 
 AUTO = "auto"
 _OLDEST = Version("0")
+
+
+def value_at(config: Mapping[str, Any], path: Sequence[str], default: Any = None) -> Any:
+    """The value at that path of a config; the default where there is none."""
+    value: Any = config
+    for name in path:
+        if not isinstance(value, Mapping) or name not in value:
+            return default
+        value = value[name]
+    return value
 
 
 @dataclass
@@ -31,12 +41,7 @@ class Job:
 
     def get(self, *path: str, default: Any = None) -> Any:
         """The value at that path; the default where there is none."""
-        value: Any = self.config
-        for name in path:
-            if not isinstance(value, Mapping) or name not in value:
-                return default
-            value = value[name]
-        return value
+        return value_at(self.config, path, default)
 
     def block(self, *path: str) -> Mapping[str, Any]:
         """The block at that path; an empty one where there is none."""

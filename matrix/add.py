@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from packaging.specifiers import SpecifierSet
@@ -15,6 +16,7 @@ from matrix import source_proof, table, toxini
 from matrix.sdists import Index, Unavailable
 
 NAME = "add"
+GATE = toxini.PATH.with_name("dsfix") / "versions.py"
 HELP = "add new releases from the index to the table, and report what every patch does on them"
 
 
@@ -43,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
     cells, missing = source_proof.prove(entries, [each.deepspeed for each in new], index)
     table.save(extended)
     toxini.PATH.write_text(environments, encoding="utf-8")
+    GATE.write_text(proven(GATE.read_text(encoding="utf-8"), extended), encoding="utf-8")
     for each in new:
         print(f"deepspeed {each.deepspeed} of {each.released} was added to the table.")
         for sentence in misfits(each, extended):
@@ -55,6 +58,11 @@ def run(options: argparse.Namespace) -> int:
     print(f"Next: python -m tox run -e matrix -- --release {' '.join(each.deepspeed for each in new)}")
     print("Then: python -m tox run -e docs")
     return TROUBLE if missing or any(cell.mismatches() for cell in cells) else OK
+
+
+def proven(text: str, releases: table.Table) -> str:
+    """The module of the version gate, which says which release is the newest that the patches were run on."""
+    return re.sub(r"(?m)^NEWEST_PROVEN = .*$", f'NEWEST_PROVEN = Version("{releases.releases[-1].deepspeed}")', text)
 
 
 def lacking(current: table.Table, offered: Iterable[str]) -> list[str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ..check.facts import AUTO, Facts, name_of
+from ..check.facts import Facts, name_of
+from ..job import AUTO
 from .draft import Draft
 from .plan import WIDTH
 

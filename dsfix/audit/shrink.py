@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..check.facts import AUTO, Facts, is_number
+from ..check.facts import Facts, is_number
+from ..job import AUTO
 from .auto import arguments
 from .draft import Draft
 from .plan import PARAMETERS, WIDTH

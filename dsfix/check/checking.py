@@ -21,10 +21,11 @@ from ..doctor.memory import physical
 from ..doctor.platform import wsl
 from ..engine import verdict as judge
 from ..engine.outcome import Outcome
+from ..job import AUTO
 from ..rules import Finding, findings, fits, load
 from ..settings import Settings
 from . import accelerate, arguments, extract, keys
-from .facts import AUTO, Facts
+from .facts import Facts
 from .reading import Reading, Unreadable, from_text, read
 
 Config = Union[str, "os.PathLike[str]", Mapping[str, Any], Any]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
+from ..job import AUTO, Job, value_at
 from .accelerate import Accelerate
 from .arguments import Value
 from .keys import Known
@@ -16,7 +18,6 @@ from .reading import Reading
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
-AUTO = "auto"
 Path = tuple[str, ...]
 
 
@@ -49,19 +50,21 @@ class Facts:
     def release(self) -> Version:
         return Version(self.versions["deepspeed"] or "0")
 
+    @functools.cached_property
+    def job(self) -> Job:
+        """What the conditions of patches look at."""
+        steps = {"gradient_accumulation_steps": self.accumulation}
+        config = {**self.config, **steps} if "gradient_accumulation_steps" in self.config else self.config
+        frozen = True if "lora" in self.arguments else None
+        return Job(config, self.release, plain=self.plain, ranks=self.world_size, frozen=frozen)
+
     def get(self, *path: str, default: Any = None) -> Any:
         """Returns the value at that path, or the default."""
-        value: Any = self.config
-        for name in path:
-            if not isinstance(value, dict) or name not in value:
-                return default
-            value = value[name]
-        return value
+        return value_at(self.config, path, default)
 
-    def block(self, *path: str) -> dict[str, Any]:
+    def block(self, *path: str) -> Mapping[str, Any]:
         """Returns the block at that path, or an empty one."""
-        value = self.get(*path)
-        return value if isinstance(value, dict) else {}
+        return self.job.block(*path)
 
     def walk(self) -> Iterator[tuple[Path, Any]]:
         """Yields every key with its value, blocks before their content."""
@@ -77,23 +80,11 @@ class Facts:
     @property
     def stage(self) -> int | None:
         """The ZeRO stage; None if it is still to be filled in."""
-        value = self.get("zero_optimization")
-        if isinstance(value, bool):  # deprecated form
-            return int(value)
-        stage = self.block("zero_optimization").get("stage", 0)
-        if stage == AUTO:
-            return 0 if self.plain else None
-        try:
-            return int(stage)
-        except (TypeError, ValueError, OverflowError):
-            return 0
+        return self.job.stage
 
     def device(self, part: str) -> str:
         """Returns the device of `offload_optimizer` or `offload_param`: none, cpu or nvme."""
-        old = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}[part]
-        if self.get("zero_optimization", old) is True:
-            return "cpu"
-        return str(self.block("zero_optimization", part).get("device", "none"))
+        return self.job.device(part)
 
     @property
     def optimizer(self) -> str | None:
@@ -105,21 +96,7 @@ class Facts:
 
     def on(self, section: str) -> bool | None:
         """Whether `enabled` is true in fp16, bf16 or torch_autocast; None if it is still to be filled in."""
-        value = self._precision(section).get("enabled", False)
-        if value == AUTO:
-            return self._any_string_is_true if self.plain else None
-        if isinstance(value, str):
-            return self._any_string_is_true or value.lower() in ("true", "1", "yes", "on", "t", "y")
-        return bool(value)
-
-    def _precision(self, section: str) -> dict[str, Any]:
-        name = "bfloat16" if section == "bf16" and "bf16" not in self.config else section
-        return self.block(name)
-
-    @property
-    def _any_string_is_true(self) -> bool:
-        """Whether this release treats any string in fp16.enabled and bf16.enabled as true."""
-        return self.release < Version("0.17.1")
+        return self.job.on(section)
 
     def number(self, argument: str) -> float | None:
         """Returns a numeric model argument, None if it is not given."""
@@ -127,7 +104,8 @@ class Facts:
         return float(value) if is_number(value) else None
 
     def may_be(self, section: str) -> bool:
-        return self.on(section) is not False
+        """Whether it is enabled, or still to be filled in."""
+        return self.job.may_be(section)
 
     @property
     def has_auto(self) -> bool:

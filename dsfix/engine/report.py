@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import log, versions
+from ..patch import Patch
 from ..settings import Settings
 from . import hooks
 from .engine import Engine
@@ -70,6 +71,12 @@ def report() -> list[PatchReport]:
         PatchReport(s.summary.id, s.summary.title, s.summary.severity, s.outcome, s.reason)
         for s in _engine.states.values()
     ]
+
+
+def applied() -> dict[str, Patch]:
+    """id -> patch, for every patch that is in force in this process."""
+    states = {} if _engine is None else _engine.states
+    return {id: state.patch for id, state in states.items() if state.outcome is Outcome.APPLIED}
 
 
 def revert(patch_id: str) -> None:

@@ -43,7 +43,7 @@ def test_an_error_is_status_1_and_comes_first(check):
     places = [done.stdout.index(word) for word in ("\nerror ", "\nwarning ", "\nnote ")]
     assert places == sorted(places)
     assert "did you mean gradient_clipping?" in done.stdout
-    assert "1 error, 1 warning, 1 note" in done.stdout
+    assert "1 error, 1 warning, 2 notes" in done.stdout
 
 
 def test_a_warning_is_status_0(check):

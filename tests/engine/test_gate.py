@@ -159,3 +159,28 @@ def test_two_records_of_the_installation_are_none(world):
     other_result, reason = outcome(world, {"deepspeed": ">=7"})
     assert other_result == "applied"
     assert "Edit of" in reason
+
+
+EVIDENCE = ", present=(Source('deepspeed.m:f', 'return y'),)"
+
+
+@pytest.mark.parametrize("version", ["99.0", "99.0.dev0+g1", "1.0.post1"])
+@pytest.mark.parametrize(
+    ("fields", "text", "outcome", "reason"),
+    [
+        ("", FLAW, "unproven", "no evidence of its own"),
+        (EVIDENCE, FLAW, "applied", "Edit of"),
+        (EVIDENCE, FLAW.replace("x + 1", "x + 3"), "unproven", "occurs 0 times"),
+        (EVIDENCE, FLAW.replace("return y", "return y + 0"), "unproven", "has no `return y`"),
+        (EVIDENCE, FLAW.replace("x + 1", "x + 2"), "already-fixed", "is in the source already"),
+    ],
+)
+def test_a_release_newer_than_proven_is_judged_by_the_patchs_own_evidence(
+    world, version, fields, text, outcome, reason
+):
+    world.package(version=version, m=text)
+    world.patch("cure", f"PATCH = declare(Edit('deepspeed.m:f', replace='x + 1', code='x + 2'){fields})")
+    told = world.run("import dsfix, deepspeed.m; tell([outcomes()['cure'], reasons()['cure']])")
+    assert told.value[0] == outcome, told.value
+    assert reason in told.value[1]
+    assert told.warnings == []

@@ -90,6 +90,16 @@ def test_one_info_line_per_job_and_only_on_rank_0(simple):
     assert len(simple.run("import dsfix, deepspeed", RANK="0", LOCAL_RANK="3").log) == 1
 
 
+def test_the_line_of_a_job_counts_and_names_what_is_in_trouble(simple):
+    simple.patch("odd", 'PATCH = declare(Edit("deepspeed.m:f", replace="1 + 1", code="2"))')
+    simple.patch("old", 'PATCH = declare(Edit("deepspeed.m:f", replace="x", code="y"), affects={"deepspeed": "<1"})')
+    simple.module("deepspeed.__init__", "from . import m\n")
+    [warning, line] = simple.run("import dsfix, deepspeed").log
+    assert "odd is drifted" in warning
+    assert ": 1 applied, 1 not-affected, 1 drifted (odd); " in line
+    assert "cure" not in line
+
+
 def test_warnings_are_given_on_every_rank(one):
     world, script, _ = one("drifted")
     assert len(world.run(script, RANK="3").warnings) == 1
@@ -122,6 +132,9 @@ def test_log_level(simple, level, lines):
         ({"DSFIX_ONLY": "more,cure"}, 3, "Edit of"),
         ({"DSFIX_ONLY": "cure", "DSFIX_SKIP": "cure"}, 2, "named in DSFIX_SKIP"),
         ({"DSFIX_ONLY": ""}, 3, "Edit of"),
+        ({"DSFIX_SEVERITY": "crash,import"}, 3, "Edit of"),
+        ({"DSFIX_SEVERITY": "import"}, 2, "its severity, crash, is not named in DSFIX_SEVERITY"),
+        ({"DSFIX_SEVERITY": ""}, 3, "Edit of"),
         ({"DSFIX_DISABLE": "1"}, 2, "DSFIX_DISABLE is set"),
         ({"DSFIX_DISABLE": "Yes"}, 2, "DSFIX_DISABLE is set"),
         ({"DSFIX_DISABLE": "0"}, 3, "Edit of"),
@@ -149,6 +162,7 @@ def test_a_patch_that_is_off_by_default_is_on_where_it_is_named(one):
             {"DSFIX_ONLY": "cure, zzz"},
             "DSFIX_ONLY: no patch is called 'zzz'; `python -m dsfix list --all` shows all ids",
         ),
+        ({"DSFIX_SEVERITY": "crash imports"}, "DSFIX_SEVERITY: 'imports' is not one of wrong-result, crash"),
         ({"DSFIX_STRICT": "maybe"}, "DSFIX_STRICT='maybe' is neither yes (1) nor no (0): ignored"),
         ({"DSFIX_RANK_CHECK": "maybe"}, "DSFIX_RANK_CHECK='maybe' is neither yes (1) nor no (0): ignored"),
         ({"DSFIX_DISABLE": "2"}, "DSFIX_DISABLE='2' is neither yes (1) nor no (0): ignored"),

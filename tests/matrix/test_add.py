@@ -29,13 +29,15 @@ def following(how: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Copies of the table and tox.ini, which the command changes, and an empty cache."""
+    """Copies of the table, tox.ini and the version gate, which the command changes, and an empty cache."""
     releases, environments = tmp_path / "releases.json", tmp_path / "tox.ini"
     releases.write_bytes(table.PATH.read_bytes())
     environments.write_bytes(toxini.PATH.read_bytes())
     monkeypatch.setattr(table, "load", functools.partial(table.load, releases))
     monkeypatch.setattr(table, "save", functools.partial(table.save, path=releases))
     monkeypatch.setattr(toxini, "PATH", environments)
+    (tmp_path / "versions.py").write_bytes(add.GATE.read_bytes())
+    monkeypatch.setattr(add, "GATE", tmp_path / "versions.py")
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
@@ -74,6 +76,7 @@ def test_a_new_release(checkout: Path, package_index: Any, capsys: pytest.Captur
     # the last release of a minor series stays sampled; any other is sampled only while it is the newest
     assert extended.release(NEWEST.deepspeed).sampled == (how == "next series")
     assert extended.releases[:-2] == CURRENT.releases[:-1]
+    assert f'\nNEWEST_PROVEN = Version("{following(how)}")\n' in (checkout / "versions.py").read_text(encoding="utf-8")
     text = (checkout / "tox.ini").read_text(encoding="utf-8")
     assert toxini.updated(text, extended) == text
     assert f",{following(how)}}}" in text
@@ -149,3 +152,8 @@ def test_advice_on_a_patch(
     cell = source_proof.Judged("some_patch", "9.9.9", inside, *verdicts, faults, 0.0)
     assert add.advice(cell).startswith(expected)
     assert bool(cell.mismatches()) == work
+
+
+def test_the_version_gate_knows_the_newest_release_of_the_table() -> None:
+    text = add.GATE.read_text(encoding="utf-8")
+    assert add.proven(text, CURRENT) == text

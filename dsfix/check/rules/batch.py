@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ...job import AUTO
 from ...rules import Found, Level, Rule
-from ..facts import AUTO, Facts, is_number
+from ..facts import Facts, is_number
 
 _TOTAL, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _NAMES = (_TOTAL, _MICRO, _STEPS)

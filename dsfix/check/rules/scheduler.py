@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...job import AUTO
 from ...rules import Found, Level, Rule
-from ..facts import AUTO, Facts
+from ..facts import Facts
 from ..keys import nearest
 
 _TORCH = (

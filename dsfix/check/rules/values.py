@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
+from ...job import AUTO
 from ...rules import Found, Level, Rule
-from ..facts import AUTO, Facts, is_number, name_of
+from ..facts import Facts, is_number, name_of
 
 _BLOCKS = ("fp16", "bf16", "bfloat16", "torch_autocast", "optimizer", "scheduler", "activation_checkpointing")
 _TOP_BOOLEANS = (

@@ -1,0 +1,48 @@
+"""After deepspeed.initialize: one line on which applied patches fix bugs that this config and model meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from .. import log, versions
+from ..engine import report
+from ..job import Job
+from .initialize import Call
+
+_EXPERTS = "MOELayer"
+_PIPELINE = "PipelineModule"
+
+
+def after(call: Call, result: Any) -> None:
+    """Logs the line on rank 0, from the patches' own conditions; says nothing where the config is unknown."""
+    engine = result[0] if isinstance(result, tuple) and result else None
+    content = getattr(getattr(engine, "_config", None), "_param_dict", None)  # as DeepSpeed has read it
+    applied = report.applied()
+    if log.rank() != 0 or not isinstance(content, Mapping) or not applied:
+        return
+    job = _job(content, getattr(engine, "module", None))
+    met = [patch_id for patch_id, patch in applied.items() if patch.config is not None and patch.config(job)]
+    if met:
+        log.inform(f"{len(met)} of {len(applied)} applied patches concern this config: {', '.join(met)}")
+    else:
+        log.inform(f"none of {len(applied)} applied patches fixes a bug that this config alone is known to trigger")
+
+
+def _job(content: Mapping[str, Any], module: Any) -> Job:
+    try:
+        release = Version(versions.installed("deepspeed") or "0")
+    except InvalidVersion:
+        release = Version("0")
+    if module is None:
+        return Job(content, release, plain=True)
+    return Job(
+        content,
+        release,
+        plain=True,
+        pipeline=any(each.__name__ == _PIPELINE for each in type(module).__mro__),
+        experts=any(type(each).__name__ == _EXPERTS for each in module.modules()),
+        frozen=any(not parameter.requires_grad for parameter in module.parameters()),
+    )
