@@ -1,8 +1,7 @@
-"""What dsfix costs, as ratios measured in one run: ``python bench/costs.py --hot DIR [--pairs N] [--write PAGE]``.
+"""What dsfix costs, as ratios measured in one run: ``python bench/costs.py [--pairs N] [--write PAGE]``.
 
-Measures the environment's DeepSpeed; `tox run -e bench` uses the release with the most patches. CPU time (user +
-system) of fresh processes, alternating with and without dsfix, so that changes in machine speed affect both. DIR
-contains DeepSpeed 0.14.2, in which a patched function can be called on its own.
+CPU time (user + system) of fresh processes, by turns with and without dsfix, so that changes in machine speed affect
+both. Releases are installed as the matrix does it.
 """
 
 from __future__ import annotations
@@ -16,24 +15,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import catalogues
+
+from matrix.environments import installed
 
 ELSEWHERE = Path(__file__).parent  # not the checkout's root, whose dsfix is not the installed one
 ENVIRONMENT = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
 ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)  # bytecode exists from a user's second run on
+RELEASES = ("0.14.2", "0.18.9", "0.19.8")
+LARGE = "0.18.9"
 
-PLAIN = "import deepspeed"
-WITH = "import dsfix, deepspeed"
-
+PLAIN = ("-c", "import deepspeed")
+WITH = ("-c", "import dsfix, deepspeed")
+LIST = ("-m", "dsfix", "list")
+COUNT = "import dsfix, deepspeed; print(sum(each.outcome.value == 'applied' for each in dsfix.report()))"
 HOT = """
-import sys, time, types, statistics
+import time, types, statistics
 import dsfix, torch, deepspeed
 from deepspeed.runtime.zero import stage3
 optimizer = types.SimpleNamespace(loss_scale=1.0, clip_grad=1.0, device="cpu", fp32_partitioned_groups_flat=[
     types.SimpleNamespace(grad=torch.ones(16))])
 from dsfix.engine.rewrite import find_function
-function = find_function(stage3, "DeepSpeedZeroOptimizer_Stage3.unscale_and_clip_grads", "")
+function = find_function(stage3, "DeepSpeedZeroOptimizer_Stage3.unscale_and_clip_grads")
 edited = function.__code__
 dsfix.revert("zero3_offload_clip_device")
 original = function.__code__
@@ -49,80 +58,101 @@ print(statistics.median(seconds(edited) / seconds(original) for _ in range(51)))
 """
 
 
-def cpu_seconds(*arguments: str, **environment: str) -> float:
-    """CPU time of one Python process, start to end."""
+def cpu_seconds(arguments: Sequence[str], *paths: Path, **environment: str) -> float:
+    """CPU time of one Python process, start to end, with these directories on PYTHONPATH."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         cwd=ELSEWHERE,
-        env={**ENVIRONMENT, **environment},
+        env={**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(map(str, paths)), **environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
     assert process.stderr is not None
-    stderr = process.stderr.read()
+    complaint = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     if status:
-        sys.exit(f"python {' '.join(arguments)[:60]}… failed:\n{stderr.decode()}")
+        sys.exit(f"python {' '.join(arguments)[:60]}… failed:\n{complaint.decode()}")
     return usage.ru_utime + usage.ru_stime
 
 
-def hot_ratio(deepspeed: Path) -> float:
-    """Time of an edited function over time of the original, in DeepSpeed 0.14.2 from that directory."""
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(deepspeed.absolute())}
+def told(code: str, *paths: Path) -> str:
+    """The last word that a process prints."""
+    environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     done = subprocess.run(
-        [sys.executable, "-c", HOT], cwd=ELSEWHERE, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code], cwd=ELSEWHERE, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
         sys.exit(done.stderr)
-    return float(done.stdout.split()[-1])
+    return done.stdout.split()[-1]
 
 
-def table(pairs: int, hot: Path) -> str:
-    """The figures as a Markdown table."""
-    for arguments in (("-c", PLAIN), ("-c", WITH), ("-m", "dsfix", "list")):
-        cpu_seconds(*arguments)  # fills bytecode, file caches and dsfix's cache
-    imports, first, lists = [], [], []
+def ratios(pairs: int, plain: Callable[[], float], others: Sequence[Callable[[], float]]) -> list[list[float]]:
+    """For each of `others` its ratios to `plain`, which is measured before and after them in each round."""
+    found: list[list[float]] = [[] for _ in others]
+    before = plain()
     for _ in range(pairs):
-        plain = cpu_seconds("-c", PLAIN)
-        imports.append(cpu_seconds("-c", WITH) / plain)
+        seconds = [other() for other in others]
+        after = plain()
+        for each, one in zip(found, seconds):
+            each.append(2 * one / (before + after))
+        before = after
+    return found
+
+
+def of_a_release(release: str, pairs: int) -> list[str]:
+    path = installed(release)
+    for arguments in (PLAIN, WITH, LIST):
+        cpu_seconds(arguments, path)  # bytecode, file caches and dsfix's own cache
+
+    def first() -> float:
         with tempfile.TemporaryDirectory() as nothing:
-            first.append(cpu_seconds("-c", WITH, DSFIX_CACHE=nothing) / plain)
-        lists.append(cpu_seconds("-m", "dsfix", "list") / plain)
-    rows = [
-        ("`import dsfix; import deepspeed` / `import deepspeed`, CPU time", imports, "1.03"),
-        ("the same in the first process, with an empty cache directory", first, ""),
-        (
-            "a call of an edited function that does not reach the added code / the unpatched function",
-            [hot_ratio(hot)],
-            "1.00",
-        ),
-        ("`python -m dsfix list` / `import deepspeed`, CPU time", lists, "0.25"),
-    ]
-    lines = ["| what | ratio (median) | quartiles | limit |", "| --- | --- | --- | --- |"]
-    for what, ratios, limit in rows:
-        quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else []
-        spread = f"{quartiles[0]:.3f} to {quartiles[2]:.3f}" if quartiles else ""
-        lines.append(f"| {what} | {statistics.median(ratios):.3f} | {spread} | {limit} |")
-    return "\n".join(lines)
+            return cpu_seconds(WITH, path, DSFIX_CACHE=nothing)
+
+    others = (lambda: cpu_seconds(WITH, path), first, lambda: cpu_seconds(LIST, path))
+    found = ratios(pairs, lambda: cpu_seconds(PLAIN, path), others)
+    names = ("import dsfix; import deepspeed", "the same in the first process, with an empty cache", "`list`")
+    return [_row(release, *row) for row in zip(names, found, ("1.03", "1.12", "0.15"))]
+
+
+def of_a_large_catalogue(pairs: int) -> list[str]:
+    path = installed(LARGE)
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        real = catalogues.real(Path(one))
+        large = catalogues.made_up(Path(other), int(told(COUNT, real, path)))
+        for each in (real, large):
+            cpu_seconds(WITH, each, path)
+        others = [lambda each=each: cpu_seconds(WITH, each, path) for each in (real, large)]  # type: ignore[misc]
+        usual, larger = ratios(pairs, lambda: cpu_seconds(PLAIN, path), others)
+    what = f"the same with {catalogues.SIZE} patches, {catalogues.APPLY} of which apply, minus that with the real ones"
+    return [_row(LARGE, what, [a - b for a, b in zip(larger, usual)], "0.01")]
+
+
+def _row(release: str, what: str, found: Sequence[float], wanted: str) -> str:
+    low, middle, high = statistics.quantiles(found, n=4) if len(found) > 1 else [found[0]] * 3
+    return f"| {release} | {what} | {middle:.3f} | {low:.3f} to {high:.3f} | {wanted} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hot", type=Path, required=True, metavar="DIR")
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    versions = ", ".join(
-        f"{name} {importlib.metadata.version(name)}" for name in ("dsfix", "deepspeed", "torch", "numpy")
-    )
+    named = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("dsfix", "torch", "numpy"))
     started = time.perf_counter()
-    figures = table(options.pairs, options.hot)
+    rows = [row for release in RELEASES for row in of_a_release(release, options.pairs)]
+    rows += of_a_large_catalogue(options.pairs)
+    hot = float(told(HOT, installed("0.14.2")))
+    rows.append(f"| 0.14.2 | a call of an edited function that does not reach the added code | {hot:.3f} | | 1.00 |")
+    table = "\n".join(rows)
     page = f"""# What dsfix costs
 
-`tox run -e bench` on {date.today()}: {versions}, Python {platform.python_version()}, {os.cpu_count()} cores, \
-{options.pairs} pairs of runs, {time.perf_counter() - started:.0f} s. Ratios, not absolute times.
+`tox run -e bench` on {date.today()}: {named}, Python {platform.python_version()}, {os.cpu_count()} cores, \
+{options.pairs} pairs of runs, {time.perf_counter() - started:.0f} s. CPU time as a ratio of that of \
+`import deepspeed` (of the unpatched call in the last row): the median and the quartiles.
 
-{figures}
+| DeepSpeed | what | ratio | quartiles | wanted, at most |
+| --- | --- | --- | --- | --- |
+{table}
 """
     print(page)
     if options.write is not None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from dsfix.explain import problems
 
 ELSEWHERE = Path(__file__).parent  # not the checkout's root, whose dsfix is not the installed one
-TRACEBACKS = Path(__file__).parents[1] / "tests" / "logs" / "tracebacks"
+TRACEBACKS = Path(__file__).parents[1] / "tests" / "explain" / "tracebacks"
 RANKS = 8
 
 

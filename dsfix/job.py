@@ -78,9 +78,9 @@ class Job:
         """Whether fp16, bf16 or torch_autocast is enabled; None where that is still "auto"."""
         value = self._precision(section).get("enabled", False)
         if value == AUTO:
-            return self.taken_for_true if self.plain else None
+            return self.any_string_is_true if self.plain else None
         if isinstance(value, str):
-            return self.taken_for_true or value.lower() in ("true", "1", "yes", "on", "t", "y")
+            return self.any_string_is_true or value.lower() in ("true", "1", "yes", "on", "t", "y")
         return bool(value)
 
     def may_be(self, section: str) -> bool:
@@ -97,7 +97,7 @@ class Job:
         return self.block(name)
 
     @property
-    def taken_for_true(self) -> bool:
+    def any_string_is_true(self) -> bool:
         """Whether this release treats any string in fp16.enabled and bf16.enabled as true."""
         return self.release < Version("0.17.1")
 

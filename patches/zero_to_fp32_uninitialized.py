@@ -16,7 +16,6 @@ import inspect
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
@@ -43,6 +42,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
+
     torch = lab.torch
     from dsfix.lab.checkpoints import train
 

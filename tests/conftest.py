@@ -1,4 +1,4 @@
-"""For all tests."""
+"""Settings and fixtures for all tests."""
 
 import importlib
 import os
@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-importlib.import_module("matrix")  # takes the checkout from sys.path again
-# processes that tests start inherit that SIGINT is ignored, as it is where a shell runs the tests in the background
+importlib.import_module("matrix")  # removes the checkout from sys.path again
+# a shell that runs the tests in the background has SIGINT ignored, which processes started by tests would inherit
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+pytest_plugins = ("tests.stand_ins", "tests.stand_in_release")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def outside_the_checkout(tmp_path_factory):
-    """Processes that tests start import the dsfix that is installed, and not the checkout's directory of that name."""
+    """Processes started by tests import the installed dsfix, not the checkout's directory of that name."""
     before = os.getcwd()
     os.chdir(tmp_path_factory.mktemp("elsewhere"))
     yield
@@ -25,10 +27,10 @@ def outside_the_checkout(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def dsfix_in():
-    """Lays the installed dsfix into a directory, by links and without patches; returns the directory for others."""
+    """Links the installed dsfix into a directory; returns the directory of its patches, which is empty."""
 
     def lay(root):
-        import dsfix  # not there where the package itself is tested
+        import dsfix  # not installed in the environment `package`
 
         patches = root / "dsfix" / "patches"
         patches.mkdir(parents=True)

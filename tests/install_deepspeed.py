@@ -1,4 +1,4 @@
-"""``python tests/install_deepspeed.py ds-0.14.2``: installs that release beside the torch that is there.
+"""``python tests/install_deepspeed.py ds-0.14.2``: installs that release with the installed torch.
 
 DeepSpeed's setup.py imports torch, so it is built without isolation; torch itself must not change for it.
 """

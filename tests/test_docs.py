@@ -20,6 +20,11 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 ENTRIES = registry.catalogue()
 PATCHES = {patch_id: entry.patch for patch_id, entry in ENTRIES.items()}
 WRITTEN = ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((CHECKOUT / "docs").glob("*.md"))))
+BY_HAND = (
+    *("README.md", "CONTRIBUTING.md", "docs/audit.md", "docs/commands.md", "docs/design.md", "docs/frameworks.md"),
+    *("docs/guards.md", "docs/launchers.md", "docs/outcomes.md", "docs/plugins.md"),
+)
+FOLDERS = ("bench", "demo", "docs", "dsfix", "examples", "matrix", "patches", "tests")
 SECTION = re.compile(r"^(Why|How|Changes|Upstream|Retire): (.*(?:\n(?!\w+: ).*)*)", re.M)
 LINK = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues/\d+|pull/\d+|commit/[0-9a-f]{7,40})")
 SILENT = (Severity.WRONG_RESULT, Severity.LEAK, Severity.USABILITY)
@@ -95,7 +100,7 @@ def test_fixed_in_ends_the_range():
 
 
 def test_loading_a_patch_is_cheap():
-    """`import dsfix` loads them all: beyond what it needs itself, a patch imports inside its functions."""
+    """dsfix loads each patch that may apply: beyond what dsfix needs itself, a patch imports inside its functions."""
     offenders = {}
     for patch_id in ENTRIES:
         modules = set()
@@ -177,10 +182,9 @@ def test_commands_and_variables_are_documented():
     commands = [module.NAME for module in modules if hasattr(module, "NAME")]
     assert len(commands) > 10
     assert [each for each in commands if not re.search(rf"`{each}\b", page)] == []
-    engine = Path(registry.__file__).parent
-    variables = {
-        each for path in engine.glob("*.py") for each in re.findall(r"\bDSFIX_[A-Z_]+", path.read_text("utf-8"))
-    }
+    package = Path(dsfix.cli.__file__).parents[1]
+    files = [package / "settings.py", *(package / "engine").glob("*.py")]
+    variables = {each for path in files for each in re.findall(r"\bDSFIX_[A-Z_]+", path.read_text("utf-8"))}
     assert [each for each in sorted(variables) if f"`{each}" not in page] == []
 
 
@@ -198,6 +202,36 @@ def test_links_between_pages_lead_somewhere():
             if not page.exists() or (anchor and anchor not in _anchors(page)):
                 offenders.append(f"{name}: {target}")
     assert offenders == []
+
+
+def test_paths_on_pages_written_by_hand_exist():
+    offenders = []
+    for name in BY_HAND:
+        words = " ".join(re.findall(r"`([^`\n]*)`", _page(name)))
+        for path in re.findall(rf"(?<!\S)(?:{'|'.join(FOLDERS)})/[\w./-]*(?!\S)", words):
+            if not any((base / path).exists() for base in (CHECKOUT, CHECKOUT / "docs")):
+                offenders.append(f"{name}: {path}")
+    assert offenders == []
+
+
+def test_the_layout_table_is_the_tree():
+    """The first cell of a row names a path, and others next to it; one that begins with "…", files in that folder."""
+    section = _page("CONTRIBUTING.md").partition("## Where things are")[2].partition("\n## ")[0]
+    named, folder = set(), CHECKOUT
+    for row in re.findall(r"^\| (.*?`) \|", section, re.M):
+        names = re.findall(r"`([^`]*)`", row)
+        if not row.startswith("…"):
+            folder = (CHECKOUT / names[0]) if names[0].endswith("/") else (CHECKOUT / names[0]).parent
+            named.add(CHECKOUT / names[0])
+            named |= {(CHECKOUT / names[0]).parent / each for each in names[1:]}
+        else:
+            named |= {folder / each for each in names}
+    assert [str(path) for path in sorted(named) if not path.exists()] == []
+    package = CHECKOUT / "dsfix"
+    parts = {*package.iterdir(), *(package / "engine").glob("*.py"), *(CHECKOUT / "tests").iterdir()}
+    parts = {each for each in parts if each.suffix == ".py" or (each.is_dir() and any(each.rglob("*.py")))}
+    unnamed = {each.relative_to(CHECKOUT).as_posix() for each in parts - named}
+    assert unnamed - {"dsfix/engine/__init__.py", "tests/conftest.py"} == set()
 
 
 def test_every_page_is_linked_from_the_readme_or_a_page_it_links():

@@ -19,6 +19,7 @@ Place = Sequence[Node]
 
 _IGNORED = {"type_comment", "kind"}
 _STATEMENTS = ("body", "orelse", "finalbody")
+_HOLDS = (*_STATEMENTS, "handlers", "cases")
 
 
 @functools.lru_cache(maxsize=256)
@@ -56,22 +57,34 @@ def _is_ellipsis(node: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=32)
-def _index(tree: ast.AST) -> tuple[list[list[ast.stmt]], dict[type, list[ast.expr]]]:
-    """The blocks of a tree, and its expressions by type."""
+def _blocks(tree: ast.AST) -> list[list[ast.stmt]]:
+    """The blocks of a tree; expressions, which hold none, are not looked into."""
     blocks: list[list[ast.stmt]] = []
+    waiting: list[Any] = [tree]
+    for node in waiting:
+        for name in _HOLDS:
+            inner = getattr(node, name, None)
+            if inner:
+                waiting += inner
+                blocks += [inner] if name in _STATEMENTS else []
+    return blocks
+
+
+@functools.lru_cache(maxsize=32)
+def _by_type(tree: ast.AST) -> dict[type, list[ast.expr]]:
+    """The expressions of a tree, by type."""
     expressions: dict[type, list[ast.expr]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.expr):
             expressions.setdefault(type(node), []).append(node)
-        else:
-            blocks += [block for name in _STATEMENTS if (block := getattr(node, name, None))]
-    return blocks, expressions
+    return expressions
 
 
 def forget() -> None:
     """Drops the trees that have been read: some 100 kB per function."""
     Block.tree.cache_clear()
-    _index.cache_clear()
+    _blocks.cache_clear()
+    _by_type.cache_clear()
 
 
 def statements(tree: ast.AST, code: str) -> list[Place]:
@@ -79,14 +92,14 @@ def statements(tree: ast.AST, code: str) -> list[Place]:
     pattern = _parse(code)
     return [
         list(block[start : start + len(pattern)])
-        for block in _index(tree)[0]
+        for block in _blocks(tree)
         for start in range(len(block) - len(pattern) + 1)
         if all(map(same, pattern, block[start:]))
     ]
 
 
 def _expressions(tree: ast.AST, pattern: ast.expr) -> list[Place]:
-    return [[node] for node in _index(tree)[1].get(type(pattern), ()) if same(pattern, node)]
+    return [[node] for node in _by_type(tree).get(type(pattern), ()) if same(pattern, node)]
 
 
 def may_occur(text: str, code: str) -> bool:
@@ -199,7 +212,7 @@ def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
             before.setdefault(id(first), []).extend(_placed(edit, first))
             if edit.replace is not None:
                 gone.update((id(node), None) for node in place)
-    for block in _index(function)[0]:
+    for block in _blocks(function):
         parts = [(before.get(id(s), ()), () if id(s) in gone else (s,), after.get(id(s), ())) for s in block]
         block[:] = [statement for three in parts for part in three for statement in part]
     _Swap(gone).visit(function)

@@ -1,4 +1,4 @@
-"""A patch with several changes is made whole or not at all, whatever goes wrong and whenever."""
+"""A patch with several changes is applied completely or not at all, wherever it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb Edit: what can be edited, and what must be left as it was."""
+"""The verb Edit: what can be edited, and what must stay unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether, from version numbers: ranges, several distributions, builds whose number says nothing."""
+"""Whether a patch applies: version ranges, several distributions, builds without a usable version number."""
 
 from __future__ import annotations
 

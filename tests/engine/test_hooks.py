@@ -1,4 +1,4 @@
-"""When: under any order of imports, in threads, after reloads, beside other import hooks."""
+"""When patches are applied: any order of imports, threads, reloads, other import hooks."""
 
 from __future__ import annotations
 

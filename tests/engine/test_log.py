@@ -1,4 +1,4 @@
-"""Warnings of what may happen in every step."""
+"""Warnings about events that may happen in every step."""
 
 from __future__ import annotations
 

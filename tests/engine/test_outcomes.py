@@ -1,4 +1,4 @@
-"""What happened: every outcome with its reason, what is said, and what the user can switch."""
+"""Every outcome with its reason and message, and the environment variables that change it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions found in source text without importing it: `python -m dsfix list` and the edits rest on it."""
+"""Finding functions in source text without importing it, for edits and for `python -m dsfix list`."""
 
 from __future__ import annotations
 

@@ -1,188 +1,393 @@
-"""The device_map guards with the real DeepSpeed, transformers, accelerate and peft, on the emulated devices."""
+"""The device_map guards and the wrappers that call them, on stand-ins: what they reject and what they accept.
+
+tests/real/guards has the tests with the real DeepSpeed, transformers and accelerate.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, Callable
-
 import pytest
 
-from dsfix.lab.launcher import launch
+from dsfix.guards import dispatch
+from dsfix.settings import Settings
 
-PROGRAMS = Path(__file__).parent / "programs"
-SEVERAL = "GuardError: the model was loaded with device_map onto other devices than cuda:"
-OFFLOADED = "GuardError: the model was loaded with device_map, which offloaded parts of it"
-DEVICES = "Expected all tensors to be on the same device"
-REPAIRED = "DSFIX_DEVICE_MAP=repair: removed accelerate's hooks from"
+MODEL = '''
+class Device:
+    def __init__(self, name):
+        self.name, self.type = name, name.partition(":")[0]
+    def __str__(self):
+        return self.name
 
-pytestmark = pytest.mark.skipif(
-    any(find_spec(name) is None for name in ("deepspeed", "transformers", "accelerate", "peft")),
-    reason="DeepSpeed, transformers, accelerate or peft is not installed",
-)
+class Parameter:
+    def __init__(self, device):
+        self.device = Device(device)
+
+class Hook:
+    """Like accelerate's AlignDevicesHook."""
+    def __init__(self, execution_device, offload=False, io_same_device=False):
+        self.execution_device, self.offload, self.io_same_device = execution_device, offload, io_same_device
+
+class Sequential:
+    def __init__(self, *hooks):
+        self.hooks = hooks
+
+class Module:
+    def __init__(self, hook=None, device_map=None):
+        if hook is not None:
+            self._hf_hook = hook
+        if device_map is not None:
+            self.hf_device_map = device_map
+
+class Model(Module):
+    """parts: qualified name -> module. parameters: qualified name -> device."""
+    def __init__(self, parts=None, parameters=None, hook=None, device_map=None):
+        super().__init__(hook, device_map)
+        self.parts = parts or {}
+        self.parameters = {"a.weight": "cuda:0"} if parameters is None else parameters
+    def named_modules(self):
+        return [("", self), *self.parts.items()]
+    def named_parameters(self):
+        return [(name, Parameter(device)) for name, device in self.parameters.items()]
+
+def on(*devices, **options):
+    """Blocks b0, b1, ... with a child each, all with hooks, as dispatch_model leaves them."""
+    parts = {}
+    for number, device in enumerate(devices):
+        parts[f"b{number}"] = parts[f"b{number}.child"] = Module(Hook(device))
+    names = {f"b{number}": device for number, device in enumerate(devices)}
+    return Model(parts, hook=Hook(devices[0], io_same_device=True), device_map=names, **options)
+'''
+
+DEEPSPEED = """
+import sys
+from deepspeed import accelerator
+made = []
+def initialize(args=None, model=None, config=None):
+    made.append(model)
+    return [("engine", model), None]
+"""
+ACCELERATOR = """
+class Accelerator:
+    def device_name(self):
+        return KIND
+    def current_device(self):
+        return 5
+KIND = "cuda"
+def get_accelerator():
+    return Accelerator()
+"""
+DDP = '''
+class DistributedDataParallel:
+    def __init__(self, module, device_ids=None, output_device=None):
+        """The original."""
+        self.module, self.device_ids = module, device_ids
+'''
+CUDA = """
+def device_count():
+    return 8
+def current_device():
+    return 3
+"""
+
+_made: dict = {}
+exec(MODEL, _made)  # for tests in this process; the others import it as a module
+Hook, Model, Module, on = (_made[name] for name in ("Hook", "Model", "Module", "on"))
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, Any]]]:
-    """The results of each rank of one of `programs/`: case -> result. Each is run once."""
-    done: dict[Any, list[dict[str, Any]]] = {}
+@pytest.fixture
+def job(world):
+    """Runs a script with a stand-in DeepSpeed, torch and models; `refusal(call)` is the GuardError of a call, or ""."""
+    world.package(init=DEEPSPEED, accelerator=ACCELERATOR)
+    world.package(name="torch", init="from torch import cuda", cuda=CUDA, nn__parallel__distributed=DDP)
+    world.module("models", MODEL)
 
-    def run(program: str, mode: str, ranks: int = 1) -> list[dict[str, Any]]:
-        key = (program, mode, ranks)
-        if key not in done:
-            directory = tmp_path_factory.mktemp(program)
-            env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
-            env.pop("ACCELERATE_BYPASS_DEVICE_MAP", None)
-            env.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", DSFIX_DEVICE_MAP=mode if mode != "error" else "")
-            command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(directory), mode]
-            for ended in launch(command, ranks=ranks, timeout=300, env=env, cwd=directory):
-                assert ended.returncode == 0, f"rank {ended.rank}: {ended.stdout[-2000:]}{ended.stderr[-6000:]}"
-            done[key] = [json.loads((directory / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(ranks)]
-        return done[key]
+    def run(script, **environment):
+        return world.run(
+            "import dsfix, deepspeed\n"
+            "from models import *\n"
+            "from torch.nn.parallel.distributed import DistributedDataParallel\n"
+            "def refusal(call):\n"
+            "    try:\n"
+            "        call()\n"
+            "        return ''\n"
+            "    except dsfix.guards.GuardError as error:\n"
+            "        return str(error)\n"
+            "def start(model, args=None):\n"
+            "    return refusal(lambda: deepspeed.initialize(args, model=model))\n" + script,
+            **{"DSFIX_PLACEMENT": "off", **environment},  # it needs the real torch
+        )
 
     return run
 
 
-def as_without(case: dict[str, Any], *devices: str) -> bool:
-    """Whether training was bitwise equal to that without device_map, and only `devices` are left of the map."""
-    return case.get("equal") is True and case.get("left", case.get("devices")) == list(devices)
+@pytest.mark.parametrize(
+    ("given", "here", "expected"),
+    [
+        (1, "cuda:0", "cuda:1"),
+        ("1", "cuda:0", "cuda:1"),
+        ("cuda:1", "cuda:0", "cuda:1"),
+        ("cuda", "cuda:3", "cuda:3"),
+        (1, "xpu:0", "xpu:1"),
+        ("cpu", "cuda:0", "cpu"),
+        ("cpu:0", "cuda:0", "cpu"),
+        ("cpu", "cpu", "cpu"),
+        (0, "cpu", "cuda:0"),
+        ("disk", "cuda:0", "disk"),
+    ],
+)
+def test_devices_in_a_map_are_normalized(given, here, expected):
+    assert dispatch.label(given, here) == expected
 
 
-def test_without_the_guard_the_first_forward_pass_fails(seen: Any) -> None:
-    (found,) = seen("device_map", "off")
-    for case in ("eight devices", "embedding", "zero-3"):
-        assert found[case]["error"].startswith(f"RuntimeError: {DEVICES}")
-    assert "index" in found["embedding"]["error"]
-    assert "cuda:7" in found["embedding"]["error"]
-    assert "You can't move a model that has some modules offloaded" in found["cpu"]["error"]
+def test_a_model_without_a_map_has_no_dispatch():
+    assert dispatch.find(Model(), "cuda:0") is None
+    assert dispatch.find(None, "cuda:0") is None
+    assert dispatch.find(Model({"a": Module(object())}), "cuda:0") is None  # another kind of hook
 
 
-@pytest.mark.parametrize("case", ["eight devices", "names", "torch.device", "peft", "trainer without a check"])
-def test_several_devices_are_one_clear_error(seen: Any, case: str) -> None:
-    (found,) = seen("device_map", "error")
-    lines = found[case]["error"].splitlines()
-    assert lines[0].startswith(SEVERAL + "0, ")
-    prefix = "base_model.model." if case == "peft" else ""
-    blocks = [f"{prefix}model.layers.{number}" for number in range(8)]
-    assert [line.split(": ")[0].strip() for line in lines[1:-1]] == [f"cuda:{number}" for number in range(8)]
-    assert all(block in line for block, line in zip(blocks, lines[1:-1]))
-    assert f"{prefix}model.embed_tokens" in lines[1]
-    assert f"{prefix}lm_head" in lines[8]
-    assert "without device_map" in lines[-1]
+def test_a_few_outermost_modules_are_named_per_device():
+    found = dispatch.find(on(0, 0, 0, 0, 1, "cuda:10"), "cuda:0")
+    assert found.describe().splitlines() == [
+        "  cuda:0: b0, b1, b2 and 1 more",
+        "  cuda:1: b4",
+        "  cuda:10: b5",
+    ]
 
 
-def test_the_trainer_has_its_own_check(seen: Any) -> None:
-    (found,) = seen("device_map", "error")
-    assert found["trainer"]["error"].startswith("ValueError: You can't train a model that has been loaded with")
+def test_a_child_on_another_device_than_its_parent_is_named():
+    model = Model({"a": Module(Hook(0)), "a.b": Module(Hook(1)), "a.b.c": Module(Hook(0))})
+    described = dispatch.find(model, "cuda:0").describe()
+    assert described.splitlines() == ["  cuda:0: a, a.b.c", "  cuda:1: a.b"]
 
 
-@pytest.mark.parametrize("case", ["cpu", "disk"])
-@pytest.mark.parametrize("mode", ["error", "repair"])
-def test_offloaded_models_are_refused(seen: Any, case: str, mode: str) -> None:
-    (found,) = seen("device_map", mode)
-    assert found[case]["error"].startswith(OFFLOADED)
-    assert "\n  lm_head\n" in found[case]["error"]
+def test_a_hook_on_the_whole_model_only():
+    model = Model(hook=Hook(1, io_same_device=True))
+    assert dispatch.find(model, "cuda:0").describe() == "  cuda:1: the whole model"
 
 
-def test_hooks_of_one_other_device_are_an_error(seen: Any) -> None:
-    (found,) = seen("device_map", "error")
-    assert found["hooks of one other device"]["error"].startswith(SEVERAL + "0, ")
-    assert "cuda:1: " in found["hooks of one other device"]["error"]
+def test_several_devices_stop_the_job_before_the_engine_is_made(job):
+    told = job("tell([start(on(0, 1, 1)), len(deepspeed.made)])", LOCAL_RANK="0")
+    message, made = told.value
+    assert made == 0
+    assert "other devices than cuda:0" in message
+    assert "  cuda:0: b0\n  cuda:1: b1, b2\n" in message
+    assert "without device_map" in message
+    assert "DSFIX_DEVICE_MAP=repair" in message
 
 
 @pytest.mark.parametrize(
-    "case",
+    "model",
     [
-        "hooks of this device",
-        "hooks of the current device",
-        "this device",
-        "auto with one device",
-        "all on the CPU",
-        "map without hooks",
+        "Model()",
+        "None",
+        "on(2)",
+        "on(2, 'cuda:2', 'cuda')",
+        "Model(device_map={'': 2})",
+        "Model(device_map={'': 'cpu'})",
+        "Model(device_map={'a': 0, 'b': 1})",  # its hooks have been removed: the engine moves the parameters
+        "Model({'a': Module(Hook(None, io_same_device=True))})",  # as added by PEFT
     ],
 )
-def test_models_that_train_correctly_pass_silently(seen: Any, case: str) -> None:
-    (found,) = seen("device_map", "error")
-    assert found[case].get("equal") is True, found[case]
-    assert found[case]["said"] == []
+def test_near_misses_pass_silently(job, model):
+    told = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="2")
+    assert told.value == ["", 1]
+    assert told.warnings == []
 
 
-@pytest.mark.parametrize("case", ["stage 0", "stage 1", "stage 2", "stage 3", "tied", "peft", "trainer"])
-def test_a_repaired_model_trains_like_one_without_device_map(seen: Any, case: str) -> None:
-    (found,) = seen("device_map", "repair")
-    assert as_without(found[case], "cuda:0"), found[case]
-    (said,) = found[case]["said"]
-    assert said.startswith(REPAIRED)
-
-
-def test_a_hook_that_device_map_did_not_create_is_kept(seen: Any) -> None:
-    (found,) = seen("device_map", "repair")
-    assert (
-        "GuardError: DSFIX_DEVICE_MAP=repair: model.layers.3 has an accelerate hook" in found["another hook"]["error"]
-    )
-    elsewhere = found["a hook elsewhere"]
-    assert elsewhere["equal"] is True
-    assert elsewhere["left"] == ["_hf_hook", "_old_forward", "cuda:0", "forward"]
-
-
-def test_a_correct_model_is_not_repaired(seen: Any) -> None:
-    (found,) = seen("device_map", "repair")
-    assert as_without(found["nothing to repair"], "cuda:0")
-    assert found["nothing to repair"]["said"] == []
-
-
-def test_each_rank_has_its_own_device(seen: Any) -> None:
-    for rank, found in enumerate(seen("device_map", "error", ranks=2)):
-        assert found["hooks of another rank's device"]["error"].startswith(f"{SEVERAL}{rank}, ")
-        assert found["own device"]["equal"]
-        assert found["own device"]["said"] == []
-        # all ranks map to the device of rank 0: the engine moves the model
-        assert found["another rank's device"]["equal"]
-        warned = [said for said in found["another rank's device"]["said"] if "uses memory on both" in said]
-        assert len(warned) == rank
-
-
-def test_repaired_on_two_ranks(seen: Any) -> None:
-    for rank, found in enumerate(seen("device_map", "repair", ranks=2)):
-        assert as_without(found["stage 2"], f"cuda:{rank}"), found
-        assert len(found["stage 2"]["said"]) == 1 - rank
-
-
-def test_ddp_without_the_guard(seen: Any) -> None:
-    for found in seen("ddp", "error", ranks=2):
-        assert "only work with single-device/multiple-device GPU modules" in found["unwatched, device_ids"]["error"]
-        assert "input module parameters locate in" in found["unwatched, offloaded"]["error"]
-
-
-def test_ddp_is_stopped_if_the_model_is_not_on_its_device(seen: Any) -> None:
-    for rank, found in enumerate(seen("ddp", "error", ranks=2)):
-        for case in ("device_ids", "subclass", "another device"):
-            assert found[case]["error"].startswith(f"{SEVERAL}{rank}, which was passed to DistributedDataParallel")
-        assert found["offloaded"]["error"].startswith(OFFLOADED)
-
-
-def test_ddp_over_separate_devices_per_process_passes(seen: Any) -> None:
-    for rank, found in enumerate(seen("ddp", "error", ranks=2)):
-        assert as_without(found["devices of its own"], f"cuda:{rank}", f"cuda:{rank + 2}")
-        assert as_without(found["this device"], f"cuda:{rank}")
-        assert as_without(found["no map"], f"cuda:{rank}")
-        assert found["devices of its own"]["said"] == found["this device"]["said"] == found["no map"]["said"] == []
-        (said,) = found["too few devices"]["said"]
-        assert "too few for each" in said
-
-
-def test_ddp_repaired(seen: Any) -> None:
-    for rank, found in enumerate(seen("ddp", "repair", ranks=2)):
-        for case in ("device_ids", "subclass", "another device", "too few devices"):
-            assert as_without(found[case], f"cuda:{rank}"), found[case]
-        assert found["offloaded"]["error"].startswith(OFFLOADED)
+@pytest.mark.parametrize(
+    "model",
+    [
+        "on(1)",
+        "on(2, 'cpu')",
+        "Model({'a': Module(Sequential(Sequential(Hook(None), Hook(1)), Hook(None)))})",
+        "Model({'base_model.model': on(2), 'base_model.model.b0': Module(Hook(1))})",
+    ],
+)
+def test_hooks_on_another_device_stop_the_job(job, model):
+    told = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="2")
+    assert "other devices than cuda:2" in told.value[0]
+    assert told.value[1] == 0
 
 
 @pytest.mark.parametrize("mode", ["error", "repair"])
-def test_ddp_stays_the_same_class(seen: Any, mode: str) -> None:
-    for found in seen("ddp", mode, ranks=2):
-        name = "DistributedDataParallel.__init__"
-        assert found["the class"] == {"pickled": True, "first": ["module", "device_ids"], "name": name}
+@pytest.mark.parametrize(
+    "model",
+    ["on(0, parameters={'b0.weight': 'cuda:0', 'b1.weight': 'meta'})", "Model({'b1': Module(Hook(0, offload=True))})"],
+)
+def test_offloaded_parts_stop_the_job_in_every_mode(job, model, mode):
+    told = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="0", DSFIX_DEVICE_MAP=mode)
+    assert "offloaded" in told.value[0]
+    assert "  b1\n" in told.value[0]
+    assert told.value[1] == 0
+
+
+def test_parameters_on_meta_without_a_map_pass(job):
+    told = job("tell([start(Model(parameters={'a.weight': 'meta'})), len(deepspeed.made)])", LOCAL_RANK="0")
+    assert told.value == ["", 1]
+
+
+def test_a_map_of_one_other_device_is_one_warning(job):
+    told = job("tell([start(Model(device_map={'': 0})), len(deepspeed.made)])", LOCAL_RANK="2")
+    assert told.value == ["", 1]
+    (warning,) = told.warnings
+    assert "device_map placed the model on cuda:0, and DeepSpeed moves it to cuda:2" in warning
+
+
+@pytest.mark.parametrize(
+    ("environment", "args", "device"),
+    [
+        ({"LOCAL_RANK": "2"}, "None", 2),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "2"}, "None", 2),
+        ({"LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, "None", 1),
+        ({"LOCAL_RANK": "1"}, "type('Args', (), {'device_rank': 4})", 4),
+        ({}, "None", 5),  # the current one
+    ],
+)
+def test_the_device_is_that_of_the_engine(job, environment, args, device):
+    told = job(f"tell([start(on({device}), {args}), start(on({device + 1}), {args})])", **environment)
+    right, wrong = told.value
+    assert right == ""
+    assert f"other devices than cuda:{device}," in wrong
+
+
+def test_on_the_cpu_a_map_of_the_cpu_passes(job):
+    told = job("deepspeed.accelerator.KIND = 'cpu'\ntell([start(on('cpu')), start(on('cpu', 0))])", LOCAL_RANK="1")
+    assert told.value[0] == ""
+    assert "other devices than cpu" in told.value[1]
+
+
+def test_off_checks_nothing(job):
+    told = job(
+        "DistributedDataParallel(on(0, 1), device_ids=[0]); tell([start(on(0, 1)), len(deepspeed.made)])",
+        LOCAL_RANK="0",
+        DSFIX_DEVICE_MAP="off",
+    )
+    assert told.value == ["", 1]
+    assert told.warnings == []
+
+
+def test_a_failing_guard_is_one_warning(job):
+    broken = "model = on(0); model.named_parameters = lambda: 1 / 0; tell([start(model), len(deepspeed.made)])"
+    told = job(broken, LOCAL_RANK="0")
+    assert told.value == ["", 1]
+    (warning,) = told.warnings
+    assert "the guard device_map failed and is skipped: ZeroDivisionError" in warning
+
+
+def test_ddp_with_device_ids_needs_the_whole_model_there(job):
+    told = job(
+        """
+two = {"b0.weight": "cuda:0", "b1.weight": "cuda:1"}
+tell([
+    refusal(lambda: DistributedDataParallel(on(0, 1, parameters=two), device_ids=[0])),
+    refusal(lambda: DistributedDataParallel(on(0), [1])),
+    refusal(lambda: DistributedDataParallel(Model(device_map={"": 0}), device_ids=["cuda:1"])),
+    refusal(lambda: DistributedDataParallel(on(0), device_ids=["cuda:0"])),
+    refusal(lambda: DistributedDataParallel(Model(), device_ids=[1])),
+])
+""",
+        LOCAL_RANK="0",
+    )
+    several, other, mapped, own, unmapped = told.value
+    assert "other devices than cuda:0, which was passed to DistributedDataParallel as device_ids" in several
+    assert "cuda:1: b1" in several
+    assert "other devices than cuda:1" in other
+    assert "other devices than cuda:1" in mapped
+    assert "\n  cuda:0: a\n" in mapped
+    assert own == unmapped == ""
+
+
+@pytest.mark.parametrize(("processes", "devices", "warnings"), [(1, 8, 0), (2, 4, 0), (2, 5, 1), (8, 8, 1), (8, 1, 0)])
+def test_ddp_without_device_ids_warns_about_too_few_devices(job, processes, devices, warnings):
+    told = job(
+        f"tell(refusal(lambda: DistributedDataParallel(on(*range({devices})))))",
+        LOCAL_RANK="0",
+        LOCAL_WORLD_SIZE=str(processes),
+    )
+    assert told.value == ""
+    assert len(told.warnings) == warnings
+
+
+def test_ddp_on_the_cpu(job):
+    told = job("""
+tell([
+    refusal(lambda: DistributedDataParallel(on("cpu", parameters={"b0.weight": "cpu"}))),
+    refusal(lambda: DistributedDataParallel(Model({"b0": Module(Hook(0, offload=True))}, {"b0.weight": "meta"}))),
+])
+""")
+    assert told.value[0] == ""
+    assert "offloaded" in told.value[1]
+    assert told.warnings == []
+
+
+def test_ddp_with_ignored_parameters_passes(job):
+    told = job("""
+model = on(0, parameters={"b0.weight": "cuda:0", "b1.weight": "meta"})
+offloaded = refusal(lambda: DistributedDataParallel(model))
+model._ddp_params_and_buffers_to_ignore = ["b1.weight"]
+tell([offloaded, refusal(lambda: DistributedDataParallel(model))])
+""")
+    assert "offloaded" in told.value[0]
+    assert told.value[1] == ""
+
+
+def test_ddp_stays_the_same_class(job):
+    told = job(
+        """
+import copy, importlib, inspect, pickle
+import torch.nn.parallel.distributed as home
+
+class Derived(DistributedDataParallel):
+    def __init__(self, model, **options):
+        super().__init__(model, **options)
+
+ddp = DistributedDataParallel(Model())
+kinds = [pickle.loads(pickle.dumps(DistributedDataParallel)) is DistributedDataParallel, copy.deepcopy(ddp).device_ids]
+kinds += [type(pickle.loads(pickle.dumps(ddp))) is DistributedDataParallel]
+kinds += [list(inspect.signature(DistributedDataParallel).parameters), DistributedDataParallel.__init__.__doc__]
+guarded = [refusal(lambda: Derived(on(0, 1), device_ids=[0])) != ""]
+importlib.reload(home)
+guarded += [refusal(lambda: home.DistributedDataParallel(on(0, 1), device_ids=[0])) != ""]
+try:
+    DistributedDataParallel()
+except TypeError as error:
+    message = str(error)
+tell([kinds, guarded, message])
+""",
+        LOCAL_RANK="0",
+    )
+    kinds, guarded, message = told.value
+    assert kinds == [True, None, True, ["module", "device_ids", "output_device"], "The original."]
+    assert guarded == [True, True]
+    assert "'module'" in message
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["import dsfix, deepspeed", "import deepspeed, dsfix", "from deepspeed import initialize as start; import dsfix"],
+)
+def test_deepspeed_is_guarded_in_any_import_order(world, first):
+    world.package(init=DEEPSPEED, accelerator=ACCELERATOR)
+    world.module("models", MODEL)
+    told = world.run(f"""
+        {first}
+        import deepspeed
+        from models import on
+        try:
+            deepspeed.initialize(model=on(0, 1))
+            tell("passed")
+        except RuntimeError as error:
+            tell(type(error).__name__)
+    """)
+    assert told.value == "GuardError"
+
+
+def test_importing_dsfix_loads_no_guard(world):
+    world.package(init=DEEPSPEED, accelerator=ACCELERATOR)
+    told = world.run("import dsfix, deepspeed, sys; tell([n for n in sys.modules if n.startswith('dsfix.guards.')])")
+    assert told.value == ["dsfix.guards.initialize", "dsfix.guards.wrapper"]
+
+
+def test_an_unknown_mode_is_reported_and_the_default_used():
+    settings = Settings.read({"DSFIX_DEVICE_MAP": "fix"})
+    assert settings.device_map == "error"
+    assert "DSFIX_DEVICE_MAP='fix' is not one of error, repair, off" in settings.complaints[0]

@@ -1,54 +1,138 @@
-"""empty_group_scheduler beyond its reproduction: each kind of scheduler, each stage, checkpoints."""
+"""Which objects see the empty groups of an optimizer, and what they see; without torch, on each Python."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
+import copy
+import pickle
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-PATCH_ID = "empty_group_scheduler"
-PROGRAM = Path(__file__).parent / "programs" / "empty_groups.py"
+from dsfix.catalogue.registry import catalogue
 
-pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
-
-
-def run(directory: Path, **variables: str) -> dict[str, Any]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
-    environment.update({name: os.environ[name] for name in ("DSFIX_CACHE",) if name in os.environ})
-    environment.update(OMP_NUM_THREADS="1", **variables)
-    command = [sys.executable, str(PROGRAM), str(directory)]
-    done = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
-    seen: dict[str, Any] = json.loads((directory / "0.json").read_text(encoding="utf-8"))
-    return seen
+show_all_groups = catalogue()["empty_group_scheduler"].module.show_all_groups
 
 
-def test_rates_and_parameters_are_those_of_plain_pytorch(tmp_path: Path) -> None:
-    seen = run(tmp_path)
-    assert len(seen) == 15
-    for name, case in seen.items():
-        assert case["rates"] == [pytest.approx(rates, rel=1e-12) for rates in case["expected"]], name
-        assert len(case["rates"]) >= 2
-        assert case["rates"][0] != case["rates"][-1]
-        if "resumed" not in name:
-            assert case["difference"] < 1e-5, name
-            assert case["last"] == pytest.approx(case["expected last"], rel=1e-12), name
-            assert case["equal"]
+class Optimizer:
+    def __init__(self, *sizes: int) -> None:
+        self.param_groups = [{"params": [0] * size, "lr": float(index)} for index, size in enumerate(sizes)]
+
+    def load(self, groups: list[dict[str, Any]]) -> None:
+        self.param_groups = groups
 
 
-def test_without_the_patch_torch_refuses_and_deepspeeds_own_go_by_position(tmp_path: Path) -> None:
-    seen = run(tmp_path, DSFIX_SKIP=PATCH_ID)
-    errors = {name: case["error"] for name, case in seen.items() if "error" in case}
-    if errors:  # torch 2.10 and newer
-        assert {"lambda, stage 0", *(f"lambda, stage {stage}, handed over" for stage in range(4))} <= {*errors}
-        assert {errors[name] for name in errors if "lambda" in name} == {"zip() argument 2 is longer than argument 1"}
-    for name in ("own, stage 0", "warmup, stage 0"):
-        assert seen[name]["rates"][-1] != pytest.approx(seen[name]["expected"][-1], rel=0.1)
-        # the second that is left is at the rate of the first
-        assert seen[name]["rates"][-1][1] == pytest.approx(seen[name]["expected"][-1][0], rel=1e-12)
+class Scheduler:
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.base_lrs = [group["lr"] for group in optimizer.param_groups]
+
+    def step(self) -> None: ...
+
+
+class WithLastRates:
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+    def step(self) -> None: ...
+
+    def get_last_lr(self) -> list[float]:
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+
+class Slots:
+    __slots__ = ("__weakref__", "base_lrs", "optimizer")
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer, self.base_lrs = optimizer, [0.0]
+
+
+class Holder:
+    """A wrapper of the optimizer."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+    def step(self) -> None: ...
+
+
+def drop(optimizer: Optimizer, scheduler: Any = None) -> None:
+    """What the engine does with the patch."""
+    show_all_groups(optimizer, scheduler)
+    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
+
+
+def rates(scheduler: Any) -> list[float]:
+    return [group["lr"] for group in scheduler.optimizer.param_groups]
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+@pytest.mark.parametrize("kind", [Scheduler, WithLastRates])
+def test_a_scheduler_that_nobody_hands_over_goes_on_seeing_all_groups(kind: Any, looked_at: bool) -> None:
+    optimizer = Optimizer(0, 2, 0, 1, 0)
+    schedulers = [kind(optimizer) for _ in range(3)]
+    if looked_at:  # from then on some Pythons keep the attributes in a dictionary
+        assert all(vars(scheduler) for scheduler in schedulers)
+    drop(optimizer)
+    assert [group["lr"] for group in optimizer.param_groups] == [1.0, 3.0]
+    for scheduler in schedulers:
+        assert rates(scheduler) == [0.0, 1.0, 2.0, 3.0, 4.0]
+    for group in schedulers[0].optimizer.param_groups:
+        group["lr"] += 0.5
+    assert [group["lr"] for group in optimizer.param_groups] == [1.5, 3.5]
+    assert rates(schedulers[1]) == [0.5, 1.5, 2.5, 3.5, 4.5]
+
+
+def test_one_that_is_handed_over_needs_no_sign() -> None:
+    optimizer = Optimizer(1, 0)
+    scheduler = Holder(optimizer)
+    drop(optimizer, scheduler)
+    assert rates(scheduler) == [0.0, 1.0]
+
+
+def test_what_holds_the_optimizer_for_other_ends_keeps_it() -> None:
+    optimizer, other = Optimizer(1, 0), Optimizer(1, 0)
+    script = ModuleType("script")
+    script.optimizer, script.base_lrs, script.step = optimizer, [0.1], 7  # type: ignore[attr-defined]
+    holders: list[Any] = [Holder(optimizer), Slots(optimizer), script]
+    mine, elsewhere, no_object = {"optimizer": optimizer, "base_lrs": []}, Scheduler(other), lambda: optimizer
+    drop(optimizer, no_object)
+    assert all(holder.optimizer is optimizer for holder in holders)
+    assert mine["optimizer"] is optimizer
+    assert elsewhere.optimizer is other
+
+
+def test_without_an_empty_group_nothing_changes() -> None:
+    optimizer = Optimizer(1, 2)
+    scheduler = Scheduler(optimizer)
+    drop(optimizer, scheduler)
+    assert scheduler.optimizer is optimizer
+
+
+def test_the_stand_in_is_the_optimizer_in_all_else() -> None:
+    optimizer = Optimizer(0, 1)
+    scheduler = Scheduler(optimizer)
+    drop(optimizer)
+    shown = scheduler.optimizer
+    assert isinstance(shown, Optimizer)
+    assert shown == optimizer
+    assert optimizer == shown
+    assert shown != Optimizer(0, 1)
+    assert hash(shown) == hash(optimizer)
+    assert repr(shown) == repr(optimizer)
+    shown.load([{"params": [0], "lr": 7.0}])  # as torch's load_state_dict does: other groups
+    assert [group["lr"] for group in optimizer.param_groups] == [7.0]
+    assert rates(scheduler) == [0.0, 7.0]
+    shown.stepped = True
+    assert optimizer.stepped  # type: ignore[attr-defined]
+    assert not hasattr(shown, "unheard_of")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda this: pickle.loads(pickle.dumps(this))])
+def test_a_scheduler_can_still_be_copied(copied: Any) -> None:
+    optimizer = Optimizer(0, 1)
+    scheduler = Scheduler(optimizer)
+    drop(optimizer)
+    other = copied(scheduler)
+    assert rates(other) == [0.0, 1.0]
+    assert not any(mine is its for mine, its in zip(scheduler.optimizer.param_groups, other.optimizer.param_groups))

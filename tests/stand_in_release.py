@@ -1,4 +1,7 @@
-"""A stand-in DeepSpeed that the commands look at: its metadata and the few statements that the flagship patch needs."""
+"""Fixtures: a stand-in for an installed DeepSpeed, and the dsfix command line run with it.
+
+It has metadata and the few statements that zero3_offload_clip_device edits. A pytest plug-in of all tests.
+"""
 
 import os
 import subprocess
@@ -25,7 +28,7 @@ class DeepSpeedZeroOptimizer_Stage3:
 
 
 class Environment:
-    """A directory on PYTHONPATH that holds the stand-in, and the command line run there."""
+    """A directory on PYTHONPATH that contains the stand-in; commands run in it."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -34,7 +37,7 @@ class Environment:
     def install(self, version="0.14.2", stage3=STAGE3):
         self.stage3.parent.mkdir(parents=True)
         for package in (self.stage3.parent, self.stage3.parent.parent, self.stage3.parent.parent.parent):
-            # a command that imports DeepSpeed dies
+            # a command that imports DeepSpeed fails
             (package / "__init__.py").write_text("raise SystemExit('imported')\n")
         (self.directory / "torch.py").write_text("raise SystemExit('imported')\n")
         self.stage3.write_text(stage3)
@@ -47,10 +50,10 @@ class Environment:
         metadata.write_text(f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {version}\n")
 
     def variables(self, **variables):
-        # the width is that of no terminal
+        # COLUMNS: output is as wide as without a terminal
         mine = ("DSFIX_", "COLUMNS")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
-        # the stand-in has what this patch needs, and the environment may or may not have torch and numpy
+        # DSFIX_ONLY: other patches depend on whether torch and NumPy are installed
         return {
             **environment,
             "DSFIX_ONLY": "zero3_offload_clip_device",
@@ -59,7 +62,7 @@ class Environment:
         }
 
     def start(self, *arguments, code="", **variables):
-        """A process of `python -m dsfix ARGUMENTS`, or of `python -c CODE`."""
+        """Starts `python -m dsfix ARGUMENTS`, or `python -c CODE`."""
         return subprocess.Popen(
             [sys.executable, *(["-c", code] if code else ["-m", "dsfix", *map(str, arguments)])],
             env=self.variables(**variables),
@@ -70,14 +73,14 @@ class Environment:
         )
 
     def shell(self, command, **variables):
-        """A command line of the shell, run to its end."""
+        """Runs a shell command to its end."""
         environment = self.variables(**variables)
         return subprocess.run(
             command, shell=True, env=environment, cwd=self.directory, capture_output=True, text=True, check=False
         )
 
     def dsfix(self, *arguments, **variables):
-        """The command line, run to its end."""
+        """Runs `python -m dsfix ARGUMENTS` to its end."""
         process = self.start(*arguments, **variables)
         stdout, stderr = process.communicate()
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
@@ -90,5 +93,5 @@ def environment(tmp_path):
 
 @pytest.fixture
 def base_python():
-    """The Python that is no virtual environment, and so has packages of the user."""
+    """The Python outside virtual environments, which has a user site directory."""
     return os.path.join(sys.base_prefix, "bin", "python{}.{}".format(*sys.version_info))

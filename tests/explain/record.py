@@ -1,6 +1,6 @@
-"""Writes tests/logs/tracebacks/: the output of real jobs that crash because of a bug.
+"""Writes tests/explain/tracebacks/: the output of real jobs that crash because of a bug.
 
-    python tests/logs/record.py NAME RELEASE DIRECTORY
+    python tests/explain/record.py NAME RELEASE DIRECTORY
 
 NAME is the id of a patch, whose reproduction runs without the patch, or a function in jobs.py; DIRECTORY contains that
 release of DeepSpeed, installed by `pip install --target` for the Python that runs this. A reproduction's traceback is

@@ -1,4 +1,7 @@
-"""Stand-ins for DeepSpeed and for the catalogue: little packages in tmp_path, in this process or in a fresh one."""
+"""Fixtures: stand-ins for DeepSpeed and for the catalogue, in this process (`bench`) or in a fresh one (`world`).
+
+A pytest plug-in of all tests. Imports dsfix only in fixtures: tests/package runs where it is not installed.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,21 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
-from dsfix.catalogue import registry
-from dsfix.engine.engine import Engine
-from dsfix.engine.outcome import Outcome
-from dsfix.patch import Patch, Severity
-from dsfix.settings import Settings
+if TYPE_CHECKING:
+    from dsfix.engine.engine import Engine
+    from dsfix.patch import Patch
 
 _numbers = itertools.count(1)
 
 
 def declare(*changes, **fields) -> Patch:
-    """A Patch with these changes; what a test does not care about is filled in."""
+    """A Patch with these changes and with defaults for all other fields."""
+    from dsfix.patch import Patch, Severity
+
     given = {
         "title": "a stand-in",
         "severity": Severity.CRASH,
@@ -42,7 +46,7 @@ def declare(*changes, **fields) -> Patch:
 
 
 class Bench:
-    """Modules and engines in this process; everything is taken back at the end of the test."""
+    """Modules and engines in this process, removed at the end of the test."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path, self.monkeypatch = path, monkeypatch
@@ -51,7 +55,7 @@ class Bench:
         monkeypatch.syspath_prepend(str(path))
 
     def write(self, text: str, name: str = "", encoding: str = "utf-8") -> str:
-        """The name, never used before, of a module with this text."""
+        """Writes a module; returns its name, which is new by default."""
         name = name or f"standin_{next(_numbers)}"
         file = self.path.joinpath(*name.split(".")).with_suffix(".py")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +68,11 @@ class Bench:
         return importlib.import_module(self.write(text, name, encoding))
 
     def engine(self, *patches: Patch, first: int = 0, broken: tuple = (), **environment: str) -> Engine:
-        """An engine with the patches p0, p1, …, or from p`first` on."""
+        """An activated engine with the patches p0, p1, …, or from p`first` on."""
+        from dsfix.catalogue import registry
+        from dsfix.engine.engine import Engine
+        from dsfix.settings import Settings
+
         ids = [f"p{first + number}" for number in range(len(patches))]
         entries = {id: registry.Entry(id, patch, ModuleType(id)) for id, patch in zip(ids, patches)}
         summaries = {id: entry.summary for id, entry in entries.items()}
@@ -76,7 +84,9 @@ class Bench:
         return engine
 
     def apply(self, *patches: Patch, first: int = 0) -> Engine:
-        """As `engine`; all patches have to be applied."""
+        """Like `engine`; asserts that all patches are applied."""
+        from dsfix.engine.outcome import Outcome
+
         engine = self.engine(*patches, first=first)
         engine.look_again()
         assert {id: (s.outcome, s.reason) for id, s in engine.states.items() if s.outcome is not Outcome.APPLIED} == {}
@@ -91,15 +101,14 @@ class Bench:
             del sys.modules[name]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> Path:
-    """What is learned in a test is not known to the next."""
+@pytest.fixture
+def cold_cache(tmp_path, monkeypatch):
+    """This process, and those that it starts, have an empty cache."""
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def bench(tmp_path, monkeypatch, cold_cache):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("_DSFIX_ANNOUNCED", "1")
     made = Bench(tmp_path, monkeypatch)
@@ -113,7 +122,7 @@ def _declare():
 
 
 _SCENARIO = '''
-"""What the scripts of the tests share."""
+"""Imported by the scripts of the tests."""
 import json, sys
 
 def tell(value):
@@ -149,7 +158,7 @@ def declare(*changes, **fields):
 
 @pytest.fixture(scope="session")
 def runtime(tmp_path_factory):
-    """A directory with the dsfix under test whose catalogue is the directory named in STANDIN_PATCHES."""
+    """A directory with the installed dsfix; its catalogue is the directory named in STANDIN_PATCHES."""
     spec = importlib.util.find_spec("dsfix")
     here = tmp_path_factory.mktemp("runtime")
     (here / "dsfix" / "patches").mkdir(parents=True)
@@ -157,7 +166,7 @@ def runtime(tmp_path_factory):
         shutil.copy(file, here / "dsfix")
     for package in ("catalogue", "check", "doctor", "engine", "guards"):
         shutil.copytree(Path(spec.origin).parent / package, here / "dsfix" / package)
-    versions = here / "dsfix" / "versions.py"  # a release 1.0 of the stand-in is not newer than proven
+    versions = here / "dsfix" / "versions.py"  # 1.0 of the stand-in must not be newer than proven
     versions.write_text(
         re.sub(r'NEWEST_PROVEN = Version\(".*"\)', 'NEWEST_PROVEN = Version("1.0")', versions.read_text())
     )
@@ -169,7 +178,7 @@ def runtime(tmp_path_factory):
 
 @dataclass(frozen=True)
 class Told:
-    """What a script said: `value` is what it told, `log` are dsfix's lines on standard error."""
+    """The output of a script: `value` is what it passed to tell, `log` are dsfix's lines on standard error."""
 
     code: int
     out: str
@@ -189,7 +198,7 @@ class Told:
 
 
 class World:
-    """A fresh process's packages and catalogue."""
+    """The packages and the catalogue of fresh processes."""
 
     def __init__(self, path: Path, runtime: Path) -> None:
         self.path, self.runtime = path, runtime
@@ -198,7 +207,7 @@ class World:
         self.patches.mkdir()
 
     def package(self, version="1.0", name="deepspeed", metadata=True, **modules: str) -> None:
-        """Installs a package; `modules` are the texts of its sub-modules, ``init`` of itself, ``a__b`` of a.b."""
+        """Installs a package. modules: name -> text, ``init`` for the package itself, ``a__b`` for its module a.b."""
         self.module(f"{name}.__init__", modules.pop("init", ""))
         for part, text in modules.items():
             inner = part.split("__")
@@ -225,7 +234,7 @@ class World:
         (self.patches / f"{id}.py").write_text(_PATCH + textwrap.dedent(text))
 
     def plugin(self, distribution: str, value: str, **patches: str) -> None:
-        """Installs a distribution whose one entry point has this value; `patches` are modules of the package there."""
+        """Installs a distribution with one entry point, the package `value`; `patches` are its modules."""
         info = self.site / f"{distribution.replace('-', '_')}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
@@ -234,7 +243,7 @@ class World:
             self.module(f"{value}.{name}", text if name == "__init__" else _PATCH + textwrap.dedent(text))
 
     def run(self, script: str, code: int = 0, python: tuple = (), **environment: str) -> Told:
-        """Runs a script in a fresh process that has to end with `code`."""
+        """Runs a script in a fresh process; asserts that it exits with `code`."""
         mine = ("DSFIX", "_DSFIX", "PYTHON", "RANK", "LOCAL_RANK", "SLURM", "OMPI", "PMI", "COV_")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
         done = subprocess.run(
@@ -267,7 +276,7 @@ CURE = """PATCH = declare(Edit("deepspeed.m:f", replace="y = x + 1", code="y = x
 
 @pytest.fixture
 def simple(world):
-    """deepspeed.m.f adds one where it should add two; the patch `cure` cures it."""
+    """deepspeed.m.f adds one instead of two; the patch `cure` fixes it."""
     world.package(m=FLAW)
     world.patch("cure", CURE)
     return world

@@ -1,4 +1,4 @@
-"""Patches that other distributions bring through the entry-point group "dsfix.patches"."""
+"""Patches of other distributions, registered in the entry-point group "dsfix.patches"."""
 
 from __future__ import annotations
 

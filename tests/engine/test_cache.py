@@ -1,4 +1,4 @@
-"""What a process learns of the source, and what the next one takes over of it."""
+"""The cache: what a process finds out about the source, and what the next process reuses."""
 
 from __future__ import annotations
 

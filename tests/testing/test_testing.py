@@ -10,7 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the rank launcher runs on Linux")
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the rank launcher runs on Linux"),
+    pytest.mark.usefixtures("cold_cache"),
+]
 
 ON_CPU = '@pytest.mark.dsfix_lab(device="cpu")'
 MODULE = f"""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-SOAK = Path(__file__).parents[2] / "bench" / "soak"
+SOAK = Path(__file__).parents[3] / "bench" / "soak"
 
 pytestmark = pytest.mark.skipif(
     find_spec("deepspeed") is None or metadata.version("deepspeed") != "0.18.9", reason="runs on one release only"

@@ -1,0 +1,188 @@
+"""The device_map guards with the real DeepSpeed, transformers, accelerate and peft, on the emulated devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from dsfix.lab.launcher import launch
+
+PROGRAMS = Path(__file__).parent / "programs"
+SEVERAL = "GuardError: the model was loaded with device_map onto other devices than cuda:"
+OFFLOADED = "GuardError: the model was loaded with device_map, which offloaded parts of it"
+DEVICES = "Expected all tensors to be on the same device"
+REPAIRED = "DSFIX_DEVICE_MAP=repair: removed accelerate's hooks from"
+
+pytestmark = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("deepspeed", "transformers", "accelerate", "peft")),
+    reason="DeepSpeed, transformers, accelerate or peft is not installed",
+)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, Any]]]:
+    """The results of each rank of one of `programs/`: case -> result. Each is run once."""
+    done: dict[Any, list[dict[str, Any]]] = {}
+
+    def run(program: str, mode: str, ranks: int = 1) -> list[dict[str, Any]]:
+        key = (program, mode, ranks)
+        if key not in done:
+            directory = tmp_path_factory.mktemp(program)
+            env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
+            env.pop("ACCELERATE_BYPASS_DEVICE_MAP", None)
+            env.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", DSFIX_DEVICE_MAP=mode if mode != "error" else "")
+            command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(directory), mode]
+            for ended in launch(command, ranks=ranks, timeout=300, env=env, cwd=directory):
+                assert ended.returncode == 0, f"rank {ended.rank}: {ended.stdout[-2000:]}{ended.stderr[-6000:]}"
+            done[key] = [json.loads((directory / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(ranks)]
+        return done[key]
+
+    return run
+
+
+def as_without(case: dict[str, Any], *devices: str) -> bool:
+    """Whether training was bitwise equal to that without device_map, and only `devices` are left of the map."""
+    return case.get("equal") is True and case.get("left", case.get("devices")) == list(devices)
+
+
+def test_without_the_guard_the_first_forward_pass_fails(seen: Any) -> None:
+    (found,) = seen("device_map", "off")
+    for case in ("eight devices", "embedding", "zero-3"):
+        assert found[case]["error"].startswith(f"RuntimeError: {DEVICES}")
+    assert "index" in found["embedding"]["error"]
+    assert "cuda:7" in found["embedding"]["error"]
+    assert "You can't move a model that has some modules offloaded" in found["cpu"]["error"]
+
+
+@pytest.mark.parametrize("case", ["eight devices", "names", "torch.device", "peft", "trainer without a check"])
+def test_several_devices_are_one_clear_error(seen: Any, case: str) -> None:
+    (found,) = seen("device_map", "error")
+    lines = found[case]["error"].splitlines()
+    assert lines[0].startswith(SEVERAL + "0, ")
+    prefix = "base_model.model." if case == "peft" else ""
+    blocks = [f"{prefix}model.layers.{number}" for number in range(8)]
+    assert [line.split(": ")[0].strip() for line in lines[1:-1]] == [f"cuda:{number}" for number in range(8)]
+    assert all(block in line for block, line in zip(blocks, lines[1:-1]))
+    assert f"{prefix}model.embed_tokens" in lines[1]
+    assert f"{prefix}lm_head" in lines[8]
+    assert "without device_map" in lines[-1]
+
+
+def test_the_trainer_has_its_own_check(seen: Any) -> None:
+    (found,) = seen("device_map", "error")
+    assert found["trainer"]["error"].startswith("ValueError: You can't train a model that has been loaded with")
+
+
+@pytest.mark.parametrize("case", ["cpu", "disk"])
+@pytest.mark.parametrize("mode", ["error", "repair"])
+def test_offloaded_models_are_refused(seen: Any, case: str, mode: str) -> None:
+    (found,) = seen("device_map", mode)
+    assert found[case]["error"].startswith(OFFLOADED)
+    assert "\n  lm_head\n" in found[case]["error"]
+
+
+def test_hooks_of_one_other_device_are_an_error(seen: Any) -> None:
+    (found,) = seen("device_map", "error")
+    assert found["hooks of one other device"]["error"].startswith(SEVERAL + "0, ")
+    assert "cuda:1: " in found["hooks of one other device"]["error"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "hooks of this device",
+        "hooks of the current device",
+        "this device",
+        "auto with one device",
+        "all on the CPU",
+        "map without hooks",
+    ],
+)
+def test_models_that_train_correctly_pass_silently(seen: Any, case: str) -> None:
+    (found,) = seen("device_map", "error")
+    assert found[case].get("equal") is True, found[case]
+    assert found[case]["said"] == []
+
+
+@pytest.mark.parametrize("case", ["stage 0", "stage 1", "stage 2", "stage 3", "tied", "peft", "trainer"])
+def test_a_repaired_model_trains_like_one_without_device_map(seen: Any, case: str) -> None:
+    (found,) = seen("device_map", "repair")
+    assert as_without(found[case], "cuda:0"), found[case]
+    (said,) = found[case]["said"]
+    assert said.startswith(REPAIRED)
+
+
+def test_a_hook_that_device_map_did_not_create_is_kept(seen: Any) -> None:
+    (found,) = seen("device_map", "repair")
+    assert (
+        "GuardError: DSFIX_DEVICE_MAP=repair: model.layers.3 has an accelerate hook" in found["another hook"]["error"]
+    )
+    elsewhere = found["a hook elsewhere"]
+    assert elsewhere["equal"] is True
+    assert elsewhere["left"] == ["_hf_hook", "_old_forward", "cuda:0", "forward"]
+
+
+def test_a_correct_model_is_not_repaired(seen: Any) -> None:
+    (found,) = seen("device_map", "repair")
+    assert as_without(found["nothing to repair"], "cuda:0")
+    assert found["nothing to repair"]["said"] == []
+
+
+def test_each_rank_has_its_own_device(seen: Any) -> None:
+    for rank, found in enumerate(seen("device_map", "error", ranks=2)):
+        assert found["hooks of another rank's device"]["error"].startswith(f"{SEVERAL}{rank}, ")
+        assert found["own device"]["equal"]
+        assert found["own device"]["said"] == []
+        # all ranks map to the device of rank 0: the engine moves the model
+        assert found["another rank's device"]["equal"]
+        warned = [said for said in found["another rank's device"]["said"] if "uses memory on both" in said]
+        assert len(warned) == rank
+
+
+def test_repaired_on_two_ranks(seen: Any) -> None:
+    for rank, found in enumerate(seen("device_map", "repair", ranks=2)):
+        assert as_without(found["stage 2"], f"cuda:{rank}"), found
+        assert len(found["stage 2"]["said"]) == 1 - rank
+
+
+def test_ddp_without_the_guard(seen: Any) -> None:
+    for found in seen("ddp", "error", ranks=2):
+        assert "only work with single-device/multiple-device GPU modules" in found["unwatched, device_ids"]["error"]
+        assert "input module parameters locate in" in found["unwatched, offloaded"]["error"]
+
+
+def test_ddp_is_stopped_if_the_model_is_not_on_its_device(seen: Any) -> None:
+    for rank, found in enumerate(seen("ddp", "error", ranks=2)):
+        for case in ("device_ids", "subclass", "another device"):
+            assert found[case]["error"].startswith(f"{SEVERAL}{rank}, which was passed to DistributedDataParallel")
+        assert found["offloaded"]["error"].startswith(OFFLOADED)
+
+
+def test_ddp_over_separate_devices_per_process_passes(seen: Any) -> None:
+    for rank, found in enumerate(seen("ddp", "error", ranks=2)):
+        assert as_without(found["devices of its own"], f"cuda:{rank}", f"cuda:{rank + 2}")
+        assert as_without(found["this device"], f"cuda:{rank}")
+        assert as_without(found["no map"], f"cuda:{rank}")
+        assert found["devices of its own"]["said"] == found["this device"]["said"] == found["no map"]["said"] == []
+        (said,) = found["too few devices"]["said"]
+        assert "too few for each" in said
+
+
+def test_ddp_repaired(seen: Any) -> None:
+    for rank, found in enumerate(seen("ddp", "repair", ranks=2)):
+        for case in ("device_ids", "subclass", "another device", "too few devices"):
+            assert as_without(found[case], f"cuda:{rank}"), found[case]
+        assert found["offloaded"]["error"].startswith(OFFLOADED)
+
+
+@pytest.mark.parametrize("mode", ["error", "repair"])
+def test_ddp_stays_the_same_class(seen: Any, mode: str) -> None:
+    for found in seen("ddp", mode, ranks=2):
+        name = "DistributedDataParallel.__init__"
+        assert found["the class"] == {"pickled": True, "first": ["module", "device_ids"], "name": name}
