@@ -6,7 +6,8 @@ import sys
 
 from steps_rank import Step, train
 
-from dsfix.engine import engine, report
+from dsfix import process
+from dsfix.engine import engine
 
 _MARKED = 6  # steps in which the lines that run are recorded
 _BLOCK = 8  # steps with the patch, then as many without, or vice versa
@@ -29,8 +30,8 @@ def _through(step: Step) -> list[str]:
 
 
 def _ratios(step: Step, patch_id: str, rounds: int) -> list[float]:
-    assert report._engine is not None
-    every = report._engine
+    assert process._engine is not None
+    every = process._engine
     state = every.states[patch_id]
     applied = True
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .catalogue.registry import UnknownPatch
-from .engine.outcome import Outcome, StrictError
-from .engine.report import PatchReport, activate, report, revert
 from .invocation import is_command_line
+from .outcome import Outcome, StrictError
+from .process import PatchReport, activate, report, revert
 
 if TYPE_CHECKING:
     from .check.checking import check_config
@@ -56,6 +56,10 @@ def __getattr__(name: str) -> Any:
 if not is_command_line():
     _settings = activate()
     if _settings is not None and not _settings.disable:
+        from . import log
         from .guards.initialize import Watch
 
-        Watch(_settings).start()
+        try:
+            Watch(_settings).start()
+        except Exception as error:  # a job is worth more than its guards
+            log.warn(f"the guards could not start: {type(error).__name__}: {error}")

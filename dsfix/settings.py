@@ -59,9 +59,9 @@ class Settings:
                 return choices[0]
             return value
 
-        severities = _words(env.get("DSFIX_SEVERITY", ""))
+        severities = _words(env.get("DSFIX_SEVERITY", "").lower())
         for unknown in sorted(severities - set(_SEVERITIES)):
-            complaints.append(f"DSFIX_SEVERITY: {unknown!r} is not one of {', '.join(_SEVERITIES)}: ignored")
+            complaints.append(f"DSFIX_SEVERITY: {unknown!r} is not one of {', '.join(_SEVERITIES)}: no patch has it")
         level = env.get("DSFIX_LOG_LEVEL", "").strip().upper() or "INFO"
         if level not in _LEVELS:
             given = env["DSFIX_LOG_LEVEL"]

@@ -26,7 +26,7 @@ def main() -> int:
         module.add_arguments(command)
         command.set_defaults(command=module.run)
     options = parser.parse_args()
-    for name in ("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_DISABLE"):  # a proof covers all patches
+    for name in ("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_SEVERITY", "DSFIX_DISABLE"):  # a proof covers all patches
         os.environ.pop(name, None)
     try:
         _check_installed()

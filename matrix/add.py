@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from dsfix.cli.exits import OK, TROUBLE, Complaint
-from dsfix.engine.outcome import Outcome
+from dsfix.outcome import Outcome
 from matrix import source_proof, table, toxini
 from matrix.sdists import Index, Unavailable
 

@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import Complaint
-from dsfix.engine.outcome import STAYS_OUT, Outcome
+from dsfix.outcome import STAYS_OUT, Outcome
 from dsfix.patch import Patch
 from matrix import fingerprints
 from matrix.fingerprints import Fingerprint

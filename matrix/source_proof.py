@@ -25,8 +25,8 @@ from dsfix import versions
 from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry, UnknownPatch
 from dsfix.cli.exits import OK, TROUBLE, Complaint
-from dsfix.engine.outcome import STAYS_OUT, Outcome
 from dsfix.engine.verdict import Verdict
+from dsfix.outcome import STAYS_OUT, Outcome
 from dsfix.patch import Patch
 from matrix import proofs, table
 from matrix.sdists import Index, Unavailable

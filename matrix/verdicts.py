@@ -24,8 +24,8 @@ from dsfix import versions
 from dsfix.catalogue import registry
 from dsfix.engine import rewrite
 from dsfix.engine import verdict as verdict_of
-from dsfix.engine.outcome import Outcome, Refused
 from dsfix.engine.source import Block, module_file, split_target, text_of
+from dsfix.outcome import Outcome, Refused
 from dsfix.patch import Edit, Patch, Provide, Replace
 from dsfix.settings import Settings
 

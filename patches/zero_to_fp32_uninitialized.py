@@ -42,7 +42,6 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-
     torch = lab.torch
     from dsfix.lab.checkpoints import train
 
@@ -69,6 +68,8 @@ def reproduce(lab: Lab) -> str:
 
 def _converted(torch: Any, root: Any) -> dict[str, Any]:
     """The weights written from the checkpoint; uninitialized memory is nan."""
+    from unittest import mock
+
     try:
         from deepspeed.utils import zero_to_fp32  # type: ignore[import-not-found,unused-ignore]
     except ModuleNotFoundError as error:

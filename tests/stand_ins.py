@@ -85,7 +85,7 @@ class Bench:
 
     def apply(self, *patches: Patch, first: int = 0) -> Engine:
         """Like `engine`; asserts that all patches are applied."""
-        from dsfix.engine.outcome import Outcome
+        from dsfix.outcome import Outcome
 
         engine = self.engine(*patches, first=first)
         engine.look_again()

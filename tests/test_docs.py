@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 
 import dsfix.cli
 from dsfix.catalogue import registry
-from dsfix.engine.outcome import Outcome
+from dsfix.outcome import Outcome
 from dsfix.patch import Severity
 from matrix import table
 

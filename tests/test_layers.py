@@ -7,21 +7,22 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "dsfix"
 
 # part -> the parts below it that it may import; `patch` is the vocabulary, with what everybody may import
-VOCABULARY = ("patch", "job", "rules", "log", "versions", "settings", "invocation", "catalogue")
+VOCABULARY = ("patch", "outcome", "job", "rules", "log", "versions", "settings", "invocation", "catalogue")
 BELOW = {
     "patch": set(),
     "engine": {"patch"},
+    "process": {"patch", "engine"},
     "survey": {"patch", "engine"},
     "doctor": {"patch", "engine", "survey"},
     "check": {"patch", "engine", "doctor"},
     "explain": {"patch", "engine"},
     "lab": {"patch", "engine"},
     "audit": {"patch", "engine", "check", "lab"},
-    "guards": {"patch", "engine", "check"},
+    "guards": {"patch", "engine", "process", "check"},
     "start": {"patch", "engine"},
     "cli": {"patch", "engine", "survey", "doctor", "check", "explain", "lab", "audit", "guards", "start"},
     "testing": {"patch", "engine", "survey", "lab", "cli"},
-    "dsfix": {"patch", "engine", "check", "guards"},
+    "dsfix": {"patch", "engine", "process", "check", "guards"},
     "__main__": {"cli"},
 }
 

@@ -17,9 +17,9 @@ import dsfix
 from dsfix.audit.plan import WIDTH, Plan
 from dsfix.audit.seen import Seen
 from dsfix.audit.unsupported import Unsupported
-from dsfix.engine.outcome import Outcome
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.session import Lab
+from dsfix.outcome import Outcome
 from dsfix.patch import CannotTell
 from dsfix.versions import installed
 

@@ -72,18 +72,34 @@ def load() -> tuple[dict[str, Entry], tuple[Broken, ...]]:
 def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[str, Summary], tuple[Broken, ...]]:
     """The summaries of what `load` returns. dsfix's own patches are imported only where one of their files has changed.
 
-    remember: returns for a key what it was given for the same key before, else what the function returns.
+    remember: returns for a key what it returned for the same key before, else what the function returns.
     """
-    places = getattr(_import(_PACKAGE)[0], "__path__", ())
-    files = [(each.name, each.stat()) for place in places for each in os.scandir(place) if each.name.endswith(".py")]
-    stamps = sorted((name, status.st_mtime_ns, status.st_size) for name, status in files)
-    kept = remember(("index", stamps), lambda: [_plain(each) for each in _own()])
-    own = [Summary(*each) if len(each) == len(fields(Summary)) else Broken(*each) for each in kept]
-    return _by_id((*own, *(each.summary if isinstance(each, Entry) else each for each in _of_plugins())))
+    key = _stamps()
+    kept = None if key is None else remember((tuple(each.name for each in fields(Summary)), key), _summaries)
+    own = _summarized(_own()) if kept is None else [Summary(*each) for each in kept]
+    return _by_id((*own, *_summarized(_of_plugins())))
 
 
-def _plain(each: Entry | Broken) -> tuple[object, ...]:
-    return tuple(vars(each.summary if isinstance(each, Entry) else each).values())
+def _stamps() -> list[tuple[str, int, int]] | None:
+    """The names, times and sizes in the directory of patches; None where one cannot be had (a zip, a dangling link)."""
+    try:
+        places = getattr(_import(_PACKAGE)[0], "__path__", ())
+        found = [each for place in places for each in os.scandir(place) if each.name != "__pycache__"]
+        return sorted((each.name, each.stat().st_mtime_ns, each.stat().st_size) for each in found)
+    except OSError:
+        return None
+
+
+def _summaries() -> list[tuple[object, ...]] | None:
+    """Of dsfix's own patches; None where one is broken, which something else than its file may mend."""
+    own = list(_own())
+    if any(isinstance(each, Broken) for each in own):
+        return None
+    return [tuple(vars(each.summary).values()) for each in own if isinstance(each, Entry)]
+
+
+def _summarized(loaded: Iterable[Entry | Broken]) -> list[Summary | Broken]:
+    return [each.summary if isinstance(each, Entry) else each for each in loaded]
 
 
 def entry(summary: Summary) -> Entry:

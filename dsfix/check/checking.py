@@ -20,8 +20,8 @@ from ..catalogue import registry
 from ..doctor.memory import physical
 from ..doctor.platform import wsl
 from ..engine import verdict as judge
-from ..engine.outcome import Outcome
 from ..job import AUTO
+from ..outcome import Outcome
 from ..rules import Finding, findings, fits, load
 from ..settings import Settings
 from . import accelerate, arguments, extract, keys

@@ -13,8 +13,8 @@ from .. import survey
 from ..catalogue import registry
 from ..engine import verdict as judge
 from ..engine.anchors import Place
-from ..engine.outcome import Outcome
 from ..engine.source import text_of
+from ..outcome import Outcome
 from ..patch import Edit
 from . import prepare
 from .exits import OK, TROUBLE, Complaint

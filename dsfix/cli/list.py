@@ -8,8 +8,8 @@ from pathlib import Path
 
 from .. import survey, versions
 from ..catalogue import registry
-from ..engine.outcome import Outcome
 from ..engine.verdict import Verdict
+from ..outcome import Outcome
 from ..patch import Patch, Severity
 from . import prepare
 from .exits import OK, TROUBLE, Complaint

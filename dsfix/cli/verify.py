@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from .. import survey
 from ..catalogue import registry
 from ..engine import verdict
-from ..engine.outcome import STAYS_OUT, Outcome
 from ..engine.verdict import Verdict
+from ..outcome import STAYS_OUT, Outcome
 from ..settings import Settings
 from . import prepare
 from .exits import INTERRUPTED, OK, TROUBLE, UNSEEN, Complaint

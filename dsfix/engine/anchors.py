@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, Union, cast
 
+from ..outcome import Outcome, Refused
 from ..patch import Edit
-from .outcome import Outcome, Refused
-from .source import SCOPES, Block, FunctionNode, split_target
+from .source import SCOPES, Block, FunctionNode, split_target, whole_tree
 
 Node = Union[ast.stmt, ast.expr]
 Place = Sequence[Node]
@@ -83,6 +83,7 @@ def _by_type(tree: ast.AST) -> dict[type, list[ast.expr]]:
 def forget() -> None:
     """Drops the trees that have been read: some 100 kB per function."""
     Block.tree.cache_clear()
+    whole_tree.forget()  # type: ignore[attr-defined]
     _blocks.cache_clear()
     _by_type.cache_clear()
 

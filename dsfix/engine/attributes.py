@@ -8,8 +8,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from ..outcome import Outcome, Refused
 from ..patch import Provide, Replace
-from .outcome import Outcome, Refused
 
 _ABSENT = object()
 

@@ -17,11 +17,11 @@ from typing import Any, Callable, Union
 from .. import log, versions
 from ..catalogue import registry
 from ..catalogue.registry import Summary, UnknownPatch
+from ..outcome import REMEDY, Outcome, Refused, StrictError
 from ..patch import Edit, Patch, Provide, Replace
 from ..settings import Settings
 from . import anchors, attributes, hooks, rewrite, verdict
 from .cache import Cache
-from .outcome import REMEDY, Outcome, Refused, StrictError
 
 Handle = Union[rewrite.EditHandle, attributes.AttributeHandle]
 

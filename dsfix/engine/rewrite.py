@@ -8,25 +8,29 @@ from __future__ import annotations
 import __future__
 
 import ast
+import contextlib
+import functools
 import gc
 import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from ..outcome import Outcome, Refused
 from ..patch import Edit
 from . import anchors
 from .attributes import attribute
 from .cache import Cache
-from .outcome import Outcome, Refused
 from .source import Block, FunctionNode, all_imports, block_at, likely_imports, split_target
 
 _ANNOTATIONS = __future__.annotations.compiler_flag  # the only future statement that Python 3.9 and later obey
 _KIND = 0x20 | 0x80 | 0x100 | 0x200  # generator, coroutine, iterable coroutine, asynchronous generator
-_OBJECTS = 2000  # that are looked at under a decorator
+_DESCRIPTORS = (staticmethod, classmethod, property, functools.partial, functools.cached_property)
+_BEHIND = ("__func__", "fget", "fset", "fdel", "func")
+_DEPTH = 8  # decorators
 _AT: dict[str, Any] = {"lineno": 1, "col_offset": 0}
 _TYPE_PARAMS: dict[str, Any] = {"type_params": []} if "type_params" in ast.ClassDef._fields else {}  # Python 3.12
 
@@ -110,11 +114,16 @@ class _Site:
             raise
 
     def _compiled(self, pairs: list[tuple[str, Edit]]) -> CodeType:
+        return compile_edited(self._block, self.qualname, self.original, pairs)
+
+    @functools.cached_property
+    def _block(self) -> Block:
+        """As the file had it: it may be another by the time of a revert."""
         path = self.original.co_filename
         block = block_at(path, self.original.co_firstlineno)
         if block is None:
             raise Refused(Outcome.DRIFTED, f"the source of {self.qualname} cannot be read from {path}")
-        return compile_edited(block, self.qualname, self.original, pairs)
+        return block
 
     def _closures(self, new: CodeType, pairs: Iterable[tuple[str, Edit]]) -> Iterator[tuple[FunctionType, CodeType]]:
         """The closures that exist of edited nested functions (a decorator's, say), with their new code."""
@@ -162,18 +171,35 @@ def find_function(module: ModuleType, qualname: str) -> FunctionType:
 
 
 def _functions_beneath(value: Any) -> Iterator[FunctionType]:
-    """Every Python function that `value` holds in descriptors, attributes and closure cells; runs no code of theirs."""
-    queue, seen = deque([value]), set[int]()
-    while queue and len(seen) < _OBJECTS:
-        item = queue.popleft()
-        if id(item) in seen or isinstance(item, (type, ModuleType, CodeType, str)):
+    """Every Python function under `value`'s decorators: what they store as an attribute or close over.
+
+    Runs no code of theirs, and follows callables only: an object that keeps the function elsewhere is no decorator.
+    """
+    queue, seen = deque([(value, 0)]), set[int]()
+    while queue:
+        item, depth = queue.popleft()
+        kind = type(item)  # isinstance would ask the object for its __class__
+        if id(item) in seen or depth > _DEPTH or not (callable(item) or issubclass(kind, _DESCRIPTORS)):
             continue
         seen.add(id(item))
-        if isinstance(item, FunctionType):
+        if kind is FunctionType:
             yield item
-            queue += (*(item.__closure__ or ()), *vars(item).values())
+            inner = [*_contents(item.__closure__ or ()), *vars(item).values()]
+        elif issubclass(kind, (type, ModuleType)):
+            inner = []
+        elif issubclass(kind, (MethodType, *_DESCRIPTORS)):
+            inner = [getattr(item, name, None) for name in _BEHIND]
         else:
-            queue += gc.get_referents(item)
+            inner = [item.__wrapped__] if hasattr(kind, "__wrapped__") else []  # a proxy in C
+            with contextlib.suppress(AttributeError):
+                inner += object.__getattribute__(item, "__dict__").values()
+        queue.extend((each, depth + 1) for each in inner)
+
+
+def _contents(cells: Iterable[CellType]) -> Iterator[Any]:
+    for cell in cells:
+        with contextlib.suppress(ValueError):  # an empty one
+            yield cell.cell_contents
 
 
 def _qualname(code: CodeType, otherwise: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import functools
 import importlib.util
 import os
@@ -89,6 +90,7 @@ def while_unchanged(read: Callable[[str], _T]) -> Callable[[str], _T]:
             return remembered(path, ())
         return remembered(path, (status.st_mtime_ns, status.st_size))
 
+    current.forget = remembered.cache_clear  # type: ignore[attr-defined]
     return current
 
 
@@ -110,6 +112,15 @@ def whole_tree(path: str) -> ast.Module:
         return ast.parse(text_of(path) or "")
     except SyntaxError:
         return ast.Module(body=[], type_ignores=[])
+
+
+def top_level(path: str) -> ast.Module:
+    """The file's syntax tree without the bodies of its functions and classes."""
+    tree = copy.deepcopy(whole_tree(path))
+    for node in ast.walk(tree):
+        if isinstance(node, SCOPES):
+            node.body = []
+    return tree
 
 
 @while_unchanged

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..catalogue.registry import Entry, Summary
+from ..outcome import Outcome, Refused
 from ..patch import Change, Edit, Patch, Replace, Source
 from ..settings import Settings
 from ..versions import Fit, gate, installed
 from . import anchors
 from .cache import Cache, declared, stamps
-from .outcome import Outcome, Refused
-from .source import SCOPES, Block, find_blocks, module_file, text_of, whole_tree
+from .source import Block, find_blocks, module_file, text_of, top_level
 
 
 @dataclass(frozen=True)
@@ -54,13 +53,17 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
     refused = _remembered_refusal(patch, cache)
     if refused is None and gated.newer and not patch.present:
         refused = Refused(Outcome.UNPROVEN, "the patch has no evidence of its own that the bug is there")
-    elif refused is None and gated.fit is Fit.UNSURE and not (patch.present or any(map(_is_edit, patch.changes))):
+    elif (
+        refused is None
+        and gated.fit is Fit.UNSURE
+        and not any(isinstance(c, (Edit, Source)) for c in (*patch.changes, *patch.present))
+    ):
         refused = Refused(Outcome.DRIFTED, "there is no source to judge it by")
     if refused is None:
-        verbs = dict.fromkeys(f"{type(change).__name__} of {change.qualname}" for change in patch.changes)
+        verbs = ", ".join(dict.fromkeys(f"{type(change).__name__} of {change.qualname}" for change in patch.changes))
         judged = ", but its source has the bug" if gated.fit is Fit.UNSURE or gated.newer else ""
-        what = f"{', '.join(verbs)} when {', '.join(patch.modules)} is imported"
-        return Verdict(Outcome.PENDING, f"{gated.reason}{judged}: {what}")
+        when = f"when {', '.join(patch.modules)} is imported"
+        return Verdict(Outcome.PENDING, f"{gated.reason}{judged}: {verbs} {when}")
     if refused.outcome is Outcome.DRIFTED and gated.newer:
         return Verdict(Outcome.UNPROVEN, f"{gated.reason}: {refused.reason}")
     if refused.outcome is Outcome.DRIFTED and gated.fit is Fit.UNSURE and not gated.near:
@@ -109,8 +112,7 @@ def _is_there(evidence: Source) -> bool:
     if not anchors.may_occur(_text(evidence.module), evidence.code):
         return False
     if not evidence.qualname:
-        outside = [each for each in whole_tree(path).body if not isinstance(each, SCOPES)]
-        return bool(anchors.occurrences(ast.Module(body=outside, type_ignores=[]), evidence.code))
+        return bool(anchors.occurrences(top_level(path), evidence.code))
     return any(
         anchors.occurrences(anchors.inner_function(block.tree(), evidence.qualname), evidence.code)
         for block in find_blocks(path, evidence.qualname)

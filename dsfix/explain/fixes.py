@@ -9,7 +9,7 @@ from typing import Any
 from .. import rules, versions
 from ..catalogue import registry
 from ..engine import verdict as judge
-from ..engine.outcome import Outcome
+from ..outcome import Outcome
 from ..settings import Settings
 
 _USE = "put `import dsfix` on the first line of the script"

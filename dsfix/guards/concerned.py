@@ -7,9 +7,9 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from .. import log, versions
-from ..engine import report
+from .. import log, process, versions
 from ..job import Job
+from ..patch import Patch
 from .initialize import Call
 
 _EXPERTS = "MOELayer"
@@ -20,15 +20,22 @@ def after(call: Call, result: Any) -> None:
     """Logs the line on rank 0, from the patches' own conditions; says nothing where the config is unknown."""
     engine = result[0] if isinstance(result, tuple) and result else None
     content = getattr(getattr(engine, "_config", None), "_param_dict", None)  # as DeepSpeed has read it
-    applied = report.applied()
+    applied = process.applied()
     if log.rank() != 0 or not isinstance(content, Mapping) or not applied:
         return
     job = _job(content, getattr(engine, "module", None))
-    met = [patch_id for patch_id, patch in applied.items() if patch.config is not None and patch.config(job)]
+    met = [patch_id for patch_id, patch in applied.items() if _meets(patch, job)]
     if met:
         log.inform(f"{len(met)} of {len(applied)} applied patches concern this config: {', '.join(met)}")
     else:
         log.inform(f"none of {len(applied)} applied patches fixes a bug that this config alone is known to trigger")
+
+
+def _meets(patch: Patch, job: Job) -> bool:
+    try:
+        return patch.config is not None and patch.config(job)
+    except Exception:  # of an odd config: the line is not worth a warning
+        return False
 
 
 def _job(content: Mapping[str, Any], module: Any) -> Job:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from .. import log
-from ..engine.outcome import Outcome
-from ..engine.report import report as patch_reports
+from ..outcome import Outcome
+from ..process import report as patch_reports
 from ..rules import Finding, Level
 from . import GuardError
 from .initialize import Call

@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 from .. import log
 from ..engine import attributes, hooks
-from ..engine.outcome import Outcome, Refused
+from ..outcome import Outcome, Refused
 from ..patch import Replace
 from ..settings import Settings
 from . import GuardError

@@ -7,9 +7,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from .. import __version__, versions
-from ..engine import report
-from ..engine.outcome import Outcome
+from .. import __version__, process, versions
+from ..outcome import Outcome
 
 _FIXED = {Outcome.APPLIED.value, Outcome.PENDING.value}
 _ABSENT = "not in the catalogue"
@@ -29,7 +28,7 @@ class Statement:
     @classmethod
     def here(cls) -> Statement:
         """The statement of this process."""
-        reports = report.report()
+        reports = process.report()
         return cls(
             {"dsfix": __version__, **{name: versions.installed(name) or "" for name in ("deepspeed", "torch")}},
             {each.id: each.outcome.value for each in reports},

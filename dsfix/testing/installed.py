@@ -16,7 +16,7 @@ from dsfix import survey
 from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
 from dsfix.engine import verdict as judge
-from dsfix.engine.outcome import Outcome
+from dsfix.outcome import Outcome
 from dsfix.settings import Settings
 from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Case

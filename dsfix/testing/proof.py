@@ -10,8 +10,8 @@ from dsfix import survey
 from dsfix.catalogue import entry_points, registry
 from dsfix.cli.printing.verify_results import Row, State
 from dsfix.engine import verdict
-from dsfix.engine.outcome import Outcome
 from dsfix.lab import reproduction
+from dsfix.outcome import Outcome
 from dsfix.settings import Settings
 
 _PROVEN = (State.FIXED, State.NO_BUG)

@@ -7,8 +7,8 @@ from dsfix.catalogue import registry
 from dsfix.doctor.accelerators import Gpu
 from dsfix.doctor.extensions import Build
 from dsfix.doctor.packages import Probe, Unmet
-from dsfix.engine.outcome import Outcome
 from dsfix.engine.verdict import Verdict
+from dsfix.outcome import Outcome
 
 GIB, MIB = 1 << 30, 1 << 20
 NO_GPU = {

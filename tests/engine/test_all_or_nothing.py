@@ -137,7 +137,7 @@ def test_two_modules_are_pending_until_both_are_there(both):
 # nothing is known of the source, or everything
 LEARNED = pytest.mark.parametrize("known", [False, True], ids=["learns", "knows"])
 FAULTS = """
-    import dsfix.engine.report, functools, json, linecache, logging, os, sys, tempfile
+    import dsfix.process, functools, json, linecache, logging, os, sys, tempfile
     import keep
 
     ROOT = os.path.join(os.path.dirname(dsfix.__file__), "engine")
@@ -180,7 +180,7 @@ FAULTS = """
                 text = pipe.read()
             assert os.waitpid(child, 0)[1] == 0, text
             return json.loads(text)
-        dsfix.engine.report._engine.cache.__init__()  # which has been read at the import of dsfix
+        dsfix.process._engine.cache.__init__()  # which has been read at the import of dsfix
         try:
             os.write(writing, json.dumps(work()).encode())
             os._exit(0)

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from dsfix.engine.outcome import Outcome
 from dsfix.guards.wrapper import PicklableWrapper
+from dsfix.outcome import Outcome
 from dsfix.patch import Provide, Replace
 
 TEXT = """\

@@ -11,7 +11,7 @@ import traceback
 
 import pytest
 
-from dsfix.engine.outcome import Outcome
+from dsfix.outcome import Outcome
 from dsfix.patch import Edit
 
 PLAIN = """\

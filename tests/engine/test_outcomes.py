@@ -61,7 +61,7 @@ def test_strict_makes_an_error_of_every_trouble(one, outcome):
     told = world.run(script.replace("deepspeed.m.f(1)", "0"), code=1 if trouble else 0, DSFIX_STRICT="1")
     if trouble:
         last = told.err.splitlines()[-1]
-        assert last.startswith("dsfix.engine.outcome.StrictError: dsfix: cure is " + outcome)
+        assert last.startswith("dsfix.outcome.StrictError: dsfix: cure is " + outcome)
         assert reason in last
         assert "During handling" not in told.err
     assert told.warnings == []

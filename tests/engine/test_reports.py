@@ -50,10 +50,10 @@ def test_a_fork_beside_a_thread_that_holds_a_lock(simple):
     told = simple.run(
         """
         import dsfix, deepspeed.m, os, signal, threading
-        from dsfix.engine import report
+        from dsfix import process
         held, done = threading.Event(), threading.Event()
         def hold():
-            with report._engine.states["cure"].lock:
+            with process._engine.states["cure"].lock:
                 held.set()
                 done.wait()
         thread = threading.Thread(target=hold)

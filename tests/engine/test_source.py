@@ -13,7 +13,7 @@ from types import CodeType
 import pytest
 
 from dsfix.engine import rewrite, source, verdict
-from dsfix.engine.outcome import Outcome, Refused
+from dsfix.outcome import Outcome, Refused
 from dsfix.patch import Edit
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from dsfix.catalogue import registry
 from dsfix.cli.exits import Complaint
-from dsfix.engine.outcome import Outcome
 from dsfix.engine.verdict import Verdict
+from dsfix.outcome import Outcome
 from matrix import add, source_proof, table, toxini
 
 CURRENT = table.load()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ... import __version__
 from ...doctor.facts import Facts
 from ...doctor.files import Disk
-from ...engine.outcome import Outcome
+from ...outcome import Outcome
 
 _GIB = 1 << 30
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...engine.outcome import STAYS_OUT, Outcome
+from ...outcome import STAYS_OUT, Outcome
 from ..exits import OK, TROUBLE, Complaint
 from . import output
 

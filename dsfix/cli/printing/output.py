@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...engine.outcome import Outcome
+from ...outcome import Outcome
 
 _NARROWEST = 80  # columns; less leaves no room for the reasons
 _NAMED = 5  # disabled patches

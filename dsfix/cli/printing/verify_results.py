@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ... import survey
 from ...catalogue import registry
-from ...engine.outcome import STAYS_OUT, Outcome
 from ...engine.verdict import Verdict
+from ...outcome import STAYS_OUT, Outcome
 from . import output
 
 if TYPE_CHECKING:
     from ...lab.reproduction import Sighting
 
+_NOT_APPLIED = (*STAYS_OUT, Outcome.UNPROVEN)
 _NO_ANSWER = ("error", "timeout")
 _TAIL_LINES = 5
 
@@ -61,13 +62,13 @@ class Row:
             return State.IN_TROUBLE
         if self.patched is not None and self.patched.outcome == "bug":
             return State.NOT_FIXED
-        if outcome in STAYS_OUT and "bug" in seen:
+        if outcome in _NOT_APPLIED and "bug" in seen:
             return State.BUG
         if any(each in _NO_ANSWER for each in seen):
             return State.NO_ANSWER
         if "cannot-tell" in seen:
             return State.CANNOT_TELL
-        if outcome in STAYS_OUT:
+        if outcome in _NOT_APPLIED:
             return State.NO_BUG
         if self.patched is None:
             return State.UNFINISHED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...catalogue import registry
-from ...engine.outcome import Outcome
+from ...outcome import Outcome
 from ...patch import Severity
 from ...rules import Found, Level, Rule
 from ...settings import Settings

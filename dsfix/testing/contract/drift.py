@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dsfix.engine import anchors, source
 from dsfix.engine.anchors import Place
-from dsfix.engine.outcome import Refused
+from dsfix.outcome import Refused
 from dsfix.patch import Edit, Source
 
 

@@ -17,7 +17,7 @@ import torch
 from dsfix.catalogue.registry import Entry
 from dsfix.engine import anchors, engine, rewrite, source, verdict
 from dsfix.engine.cache import Memory
-from dsfix.engine.outcome import Refused
+from dsfix.outcome import Refused
 from dsfix.patch import Edit, Patch, Severity
 
 SEEN = []

@@ -10,8 +10,8 @@ import dsfix  # noqa: F401 isort: skip
 import deepspeed  # noqa: F401
 
 from dsfix.engine import rewrite, source
-from dsfix.engine.outcome import Refused
 from dsfix.engine.rewrite import attribute, functions_beneath
+from dsfix.outcome import Refused
 
 
 def definitions(path):

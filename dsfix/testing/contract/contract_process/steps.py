@@ -165,7 +165,7 @@ class Process:
     def _edited(self, edit: Any) -> bool:
         from dsfix.engine import engine
         from dsfix.engine.cache import Cache
-        from dsfix.engine.outcome import Refused
+        from dsfix.outcome import Refused
         from dsfix.patch import Patch, Severity
 
         module = sys.modules[edit.module]

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import log, versions
-from ..patch import Patch
-from ..settings import Settings
-from . import hooks
-from .engine import Engine
+from . import log, versions
+from .engine import hooks
+from .engine.engine import Engine
 from .outcome import Outcome, StrictError
+from .patch import Patch
+from .settings import Settings
 
 _engine: Engine | None = None
 _files: dict[int, _File] = {}  # by pid: a forked child writes its own
@@ -91,7 +91,7 @@ def revert(patch_id: str) -> None:
 
 def as_json() -> dict[str, Any]:
     """The content of this process's file under DSFIX_REPORT."""
-    from .. import __version__
+    from . import __version__
 
     plugins = () if _engine is None else (each.summary.distribution for each in _engine.states.values())
     names = [name for name in dict.fromkeys(("deepspeed", "torch", "numpy", *plugins)) if name != "dsfix"]
