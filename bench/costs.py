@@ -31,7 +31,13 @@ ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)  # bytecode exists from a user'
 RELEASES = ("0.14.2", "0.18.9", "0.19.8")
 LARGE = "0.18.9"
 
-PLAIN = ("-c", "import deepspeed")
+# what 0.14.2 imports and these versions of torch and NumPy no longer have
+MISSING = """
+import numpy, torch.distributed.elastic.agent.server.api as api
+numpy.BUFSIZE, api._get_socket_with_port = 8192, None
+import deepspeed
+"""
+PLAIN = ("-c", MISSING)
 WITH = ("-c", "import dsfix, deepspeed")
 LIST = ("-m", "dsfix", "list")
 COUNT = "import dsfix, deepspeed; print(sum(each.outcome.value == 'applied' for each in dsfix.report()))"
