@@ -75,9 +75,12 @@ def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[st
     remember: returns for a key what it returned for the same key before, else what the function returns.
     """
     key = _stamps()
-    kept = None if key is None else remember((tuple(each.name for each in fields(Summary)), key), _summaries)
-    own = _summarized(_own()) if kept is None else [Summary(*each) for each in kept]
-    return _by_id((*own, *_summarized(_of_plugins())))
+    kept = None if key is None else remember((tuple(each.name for each in fields(Summary)), key), _own_summaries)
+    if kept is None:
+        entries, broken = load()
+        return {patch_id: each.summary for patch_id, each in entries.items()}, broken
+    plugins = (each.summary if isinstance(each, Entry) else each for each in _of_plugins())
+    return _by_id((*(Summary(*each) for each in kept), *plugins))
 
 
 def _stamps() -> list[tuple[str, int, int]] | None:
@@ -90,16 +93,11 @@ def _stamps() -> list[tuple[str, int, int]] | None:
         return None
 
 
-def _summaries() -> list[tuple[object, ...]] | None:
-    """Of dsfix's own patches; None where one is broken, which something else than its file may mend."""
-    own = list(_own())
-    if any(isinstance(each, Broken) for each in own):
-        return None
-    return [tuple(vars(each.summary).values()) for each in own if isinstance(each, Entry)]
-
-
-def _summarized(loaded: Iterable[Entry | Broken]) -> list[Summary | Broken]:
-    return [each.summary if isinstance(each, Entry) else each for each in loaded]
+def _own_summaries() -> list[tuple[object, ...]] | None:
+    """Of dsfix's own patches; None where a patch is broken, which something else than its file may mend."""
+    entries, broken = load()
+    own = (each.summary for each in entries.values() if each.distribution == _OWN)
+    return None if broken else [tuple(vars(each).values()) for each in own]
 
 
 def entry(summary: Summary) -> Entry:

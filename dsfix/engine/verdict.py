@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,10 +25,13 @@ class Verdict:
     reason: str
 
 
+_cache = functools.cache(Cache)  # read once for all patches that a command looks at
+
+
 def decide(entry: Entry, settings: Settings) -> Verdict:
     """The verdict before anything is imported: user's choice, version gate, source."""
     try:
-        return before_source(entry.summary, settings) or by_source(entry.patch, Cache())
+        return before_source(entry.summary, settings) or by_source(entry.patch, _cache())
     except Exception as error:  # one declaration that cannot be evaluated must not cost the others
         code = f" in `{error.text.strip()}`" if isinstance(error, SyntaxError) and error.text else ""
         return Verdict(Outcome.FAILED, f"{type(error).__name__}: {error}{code}")
