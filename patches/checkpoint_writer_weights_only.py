@@ -37,6 +37,15 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/8502": "proposed fix, open",
     },
     fixed_in=None,
+    present=(
+        Source(_FAST, f"sd = {_DEFAULT}\nreturn sd"),
+        Source(_DECOUPLED, f"sd = {_DEFAULT}\nreturn sd"),
+        # what the default refuses to read
+        Source(
+            "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3._rigid_state_dict",
+            "state_dict[ZERO_STAGE] = ZeroStageEnum.weights",
+        ),
+    ),
     fixed=(Source(_FAST, _FULL), Source(_DECOUPLED, _FULL)),
 )
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -63,6 +63,13 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/5104": "introduced in 0.13.2",
     },
     fixed_in=None,
+    present=(
+        Source(f"{_OPTIMIZER}.state_dict", "if 'step' in self.optimizer.param_groups[0]:\n    ..."),
+        Source(
+            f"{_OPTIMIZER}._restore_elastic_base_optimizer_state",
+            f"self._restore_base_optimizer_state(base_optimizer_group_states, self.{_STEP}(all_state_dict), None)",
+        ),
+    ),
 )
 
 _STEPS = 4

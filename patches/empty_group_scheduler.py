@@ -23,7 +23,7 @@ import gc
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -86,15 +86,18 @@ def _is_scheduler(holder: Any) -> bool:
     )
 
 
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_CONFIGURE = f"{_ENGINE}._configure_optimizer"
+_REMOVE = "basic_optimizer.param_groups[:] = [pg for pg in basic_optimizer.param_groups if len(pg['params']) != 0]"
+
 PATCH = Patch(
     title="LoRA, or any empty parameter group: the scheduler fails in zip(), or assigns other groups' learning rates",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
-            "deepspeed.runtime.engine:DeepSpeedEngine._configure_optimizer",
-            before="basic_optimizer.param_groups[:] = "
-            "[pg for pg in basic_optimizer.param_groups if len(pg['params']) != 0]",
+            _CONFIGURE,
+            before=_REMOVE,
             code="show_all_groups(basic_optimizer, self.client_lr_scheduler)",
             uses=(show_all_groups,),
         ),
@@ -110,6 +113,23 @@ PATCH = Patch(
         "https://github.com/OpenRLHF/OpenRLHF/issues/1225": "reported",
     },
     fixed_in=None,
+    present=(
+        # no statement next to the removal adapts the schedulers
+        Source(
+            _CONFIGURE,
+            f"""
+if client_optimizer is None:
+    ...
+else:
+    ...
+{_REMOVE}
+log_dist("Removing param_group that has no 'params' in the basic Optimizer", ranks=[0])
+self._check_for_duplicates(basic_optimizer)
+self.basic_optimizer = basic_optimizer
+""",
+        ),
+        Source(f"{_ENGINE}._take_model_step", "self.lr_scheduler.step(**(lr_kwargs or {}))"),
+    ),
 )
 
 

@@ -21,11 +21,12 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
+_BUILDER = "deepspeed.ops.op_builder.builder:OpBuilder"
 _IMPORT = "from torch.utils.cpp_extension import load"
 
 
@@ -134,7 +135,7 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
-            "deepspeed.ops.op_builder.builder:OpBuilder.jit_load",
+            f"{_BUILDER}.jit_load",
             after=_IMPORT,
             code="load = load_in_own_directory(load)",
             uses=(load_in_own_directory,),
@@ -146,6 +147,10 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/issues/3410": "reported",
     },
     fixed_in=None,
+    present=(
+        Source(f"{_BUILDER}.__init__", "self.name = name"),
+        Source(f"{_BUILDER}.jit_load", f"{_IMPORT}\nstart_build = time.time()"),
+    ),
     device="cpu",
 )
 

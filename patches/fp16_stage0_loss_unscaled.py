@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _BACKWARD = "deepspeed.runtime.engine:DeepSpeedEngine.backward"
+_SCALE = "if isinstance(self.optimizer, ZeROOptimizer):\n    ...\nelif self.torch_autocast_z0_gradscaler:\n    ..."
 
 PATCH = Patch(
     title="fp16 without ZeRO: gradients are divided by the loss scale, but the loss was not multiplied by it",
@@ -32,8 +33,7 @@ PATCH = Patch(
     changes=(
         Edit(
             _BACKWARD,
-            before="if isinstance(self.optimizer, ZeROOptimizer):\n    ...\n"
-            "elif self.torch_autocast_z0_gradscaler:\n    ...",
+            before=_SCALE,
             # in fp32: in fp16 the product is infinite
             code="if self.fp16_enabled() and isinstance(self.optimizer, (FP16_Optimizer, FP16_UnfusedOptimizer)):\n"
             "    loss = loss.float() * self.optimizer.loss_scale",
@@ -45,6 +45,7 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/8393": "proposed fix",
     },
     fixed_in=None,
+    present=(Source("deepspeed.runtime.engine:DeepSpeedEngine.scale", f"scaled_loss = loss\n{_SCALE}"),),
     fixed=(Source(_BACKWARD, "self.fp16_enabled()"),),
     config=lambda job: job.stage == 0 and job.may_be("fp16") and job.get("fp16", "loss_scale") != 1,
 )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from dsfix.patch import Edit, Patch, Severity
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -55,6 +55,19 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/7515": "related: bf16 uses these optimizers since 0.17.6",
     },
     fixed_in=None,
+    present=(
+        *(Source(f"{optimizer}.__init__", "self.initialize_optimizer_states()") for optimizer in _OPTIMIZERS),
+        # nothing saves the weights before the step, and nothing restores them after it
+        *(
+            Source(
+                f"{optimizer}.initialize_optimizer_states",
+                f"for i, group in enumerate(self.{groups}):\n    ...\n"
+                "self.optimizer.step()\n"
+                "for i, group in enumerate(self.fp16_groups):\n    ...",
+            )
+            for optimizer, groups in zip(_OPTIMIZERS, ("fp16_groups", "fp32_groups"))
+        ),
+    ),
     config=_meets,
 )
 

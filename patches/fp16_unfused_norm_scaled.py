@@ -12,13 +12,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.job import Job
     from dsfix.lab import Lab
 
 _UNFUSED = "deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer"
+_NORM = "self._global_grad_norm = get_global_norm(norm_list=norm_groups)"
+_CLIP = "self.unscale_and_clip_grads(self._global_grad_norm)"
+_CLIP_LAMB = "combined_scale = self.unscale_and_clip_grads(self._global_grad_norm, apply_scale=False)"
+_END = "for fp32_group, fp16_group in zip(self.fp32_groups, self.fp16_groups):\n    ...\nreturn self.overflow"
 _DIVIDE = "self._global_grad_norm = self._global_grad_norm / self.loss_scale"
 _FUSED = ("adam", "adamw", "onebitadam", "zerooneadam")
 
@@ -35,18 +39,26 @@ PATCH = Patch(
     # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
-        Edit(f"{_UNFUSED}.step", after="self.unscale_and_clip_grads(self._global_grad_norm)", code=_DIVIDE),
-        Edit(
-            f"{_UNFUSED}.step_fused_lamb",
-            after="combined_scale = self.unscale_and_clip_grads(self._global_grad_norm, apply_scale=False)",
-            code=_DIVIDE,
-        ),
+        Edit(f"{_UNFUSED}.step", after=_CLIP, code=_DIVIDE),
+        Edit(f"{_UNFUSED}.step_fused_lamb", after=_CLIP_LAMB, code=_DIVIDE),
     ),
     symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/1292": "introduced",
     },
     fixed_in=None,
+    present=(
+        # the norm of the scaled gradients, which nothing changes up to the end of the step
+        Source(f"{_UNFUSED}.step", _NORM),
+        Source(f"{_UNFUSED}.step", f"{_CLIP}\nself.optimizer.step()\n{_END}"),
+        Source(f"{_UNFUSED}.step_fused_lamb", _NORM),
+        Source(
+            f"{_UNFUSED}.step_fused_lamb",
+            f"{_CLIP_LAMB}\n"
+            "self.optimizer.step(grads=grads_groups, output_params=self.fp16_groups, scale=combined_scale)\n"
+            f"{_END}",
+        ),
+    ),
     config=_meets,
 )
 

@@ -14,11 +14,14 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.job import Job
     from dsfix.lab import Lab
+
+_UNFUSED = "deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer"
+_BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
 
 
 def state_dict(optimizer: Any) -> Any:
@@ -48,13 +51,13 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.12.0"},
     changes=tuple(
         Edit(
-            f"deepspeed.runtime.{optimizer}.state_dict",
+            f"{optimizer}.state_dict",
             replace=f"state_dict[{key}] = self.optimizer.state_dict()",
             code=f"import {__name__} as adagrad\nstate_dict[{key}] = adagrad.state_dict(self.optimizer)",
         )
         for optimizer, key in (
-            ("fp16.unfused_optimizer:FP16_UnfusedOptimizer", "OPTIMIZER_STATE_DICT"),
-            ("bf16_optimizer:BF16_Optimizer", "BASE_OPTIMIZER_STATE"),
+            (_UNFUSED, "OPTIMIZER_STATE_DICT"),
+            (_BF16, "BASE_OPTIMIZER_STATE"),
         )
     ),
     symptom=r"in save_checkpoint[\s\S]*self\.optimizer\.state_dict\(\)[\s\S]*KeyError: \d+",
@@ -62,6 +65,24 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/380": "introduced",
     },
     fixed_in=None,
+    present=(
+        # the parameters are replaced, their state is not; ZeRO constructs another Adagrad instead of the step
+        Source(
+            f"{_UNFUSED}.__init__",
+            "self.fp32_groups.append(fp32_group)\nparam_group['params'] = self.fp32_groups[i]",
+        ),
+        Source(
+            f"{_UNFUSED}.initialize_optimizer_states",
+            "for i, group in enumerate(self.fp32_groups):\n    ...\n"
+            "self.optimizer.step()\n"
+            "for i, group in enumerate(self.fp16_groups):\n    ...",
+        ),
+        Source(
+            f"{_BF16}._setup_for_real_optimizer",
+            "param_group['params'] = [self.fp32_groups_flat_partition[i]]\n"
+            "see_memory_usage(f'after initializing group {i}', force=True)",
+        ),
+    ),
     config=_meets,
 )
 

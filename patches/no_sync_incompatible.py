@@ -19,11 +19,12 @@ import sys
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _MESSAGE = "no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage"
 
 _NOTHING = f"""
@@ -51,7 +52,7 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.16.0"},
     changes=(
         Edit(
-            "deepspeed.runtime.engine:DeepSpeedEngine.no_sync",
+            f"{_ENGINE}.no_sync",
             before="assert not self.zero_optimization_partition_gradients(), "
             f"f'{_MESSAGE} {{self.zero_optimization_stage()}}'",
             code=_NOTHING,
@@ -65,6 +66,16 @@ PATCH = Patch(
         "https://github.com/huggingface/transformers/pull/35157": "related: fixed on transformers' side",
     },
     fixed_in=None,
+    present=(
+        Source(
+            f"{_ENGINE}.zero_optimization_partition_gradients",
+            "return self.zero_optimization_stage() >= ZeroStageEnum.gradients",
+        ),
+        Source(
+            f"{_ENGINE}.no_sync",
+            "self.inside_no_sync_ctxt = True\ntry:\n    yield\nfinally:\n    self.inside_no_sync_ctxt = False",
+        ),
+    ),
 )
 
 _LEARNING_RATE = 0.1

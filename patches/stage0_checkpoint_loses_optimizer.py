@@ -100,7 +100,7 @@ if (load_optimizer_states and self.optimizer is not None and self.bfloat16_enabl
         Source(f"{_ENGINE}._save_checkpoint", "zero_optimizer_state = self.zero_optimization()"),
         Source(f"{_ENGINE}._load_checkpoint", "has_zero_optimizer_state = self.zero_optimization()"),
     ),
-    config=lambda job: job.stage == 0 and job.may_be("bf16"),
+    config=lambda job: job.stage == 0 and job.may_be("bf16") and job.pipeline is not True,
 )
 
 _LEARNING_RATE = 0.1

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -41,6 +41,14 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/4141": "related: fixed in 0.13.0 for ZeRO and bf16",
     },
     fixed_in=None,
+    present=(
+        # no else, and nothing after it
+        Source(
+            _LOAD,
+            "if load_optimizer_states and self.optimizer is not None and not has_zero_optimizer_state:\n    ...\n"
+            "if load_lr_scheduler_states and self.lr_scheduler is not None:\n    ...",
+        ),
+    ),
 )
 
 _LEARNING_RATE = 0.1

@@ -80,7 +80,7 @@ PATCH = Patch(
     fixed_in="0.18.0",
     present=(Source(_LOAD, "param_shapes[0].keys()"),),
     fixed=(Source(_LOAD, "for sub_group_id, fp16_group in enumerate(self.fp16_groups): ..."),),
-    config=lambda job: job.get("checkpoint", "load_universal") is True,
+    config=lambda job: job.stage == 3 and job.get("checkpoint", "load_universal") is True,
 )
 
 _STEPS = 4

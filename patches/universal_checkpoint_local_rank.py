@@ -35,7 +35,7 @@ PATCH = Patch(
     },
     fixed_in="0.18.0",
     fixed=(Source(_LOAD, _RANK),),
-    config=lambda job: job.get("checkpoint", "load_universal") is True,
+    config=lambda job: job.stage == 3 and job.get("checkpoint", "load_universal") is True,
     ranks=2,
     device="cpu",
 )

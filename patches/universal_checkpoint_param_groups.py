@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -41,7 +41,23 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/7585": "introduced in 0.18.0",
     },
     fixed_in=None,
-    config=lambda job: job.get("checkpoint", "load_universal") is True,
+    present=(
+        # nothing but "params" is left to the group, and nothing corrects it after the loop
+        Source(
+            _LOAD,
+            f"""
+for param_group in self.optimizer.param_groups:
+    for key, value in {_SAVED}[0].items():
+        if key == "params":
+            ...
+        else:
+            param_group[key] = value
+if self.swap_optimizer:
+    ...
+""",
+        ),
+    ),
+    config=lambda job: job.stage == 3 and job.get("checkpoint", "load_universal") is True,
 )
 
 _STEPS = 4

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -35,6 +35,19 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/7585": "introduced in 0.18.0",
     },
     fixed_in=None,
+    present=(
+        # it is what was saved, and nothing copies it after the loop
+        Source(
+            _LOAD,
+            """
+state_step = optim_sd[OPTIMIZER_STATE_DICT]['state'][0]['step']
+for key in ["fp32", "exp_avg", "exp_avg_sq"]:
+    ...
+for param_group in self.optimizer.param_groups:
+    ...
+""",
+        ),
+    ),
 )
 
 _STEPS = 4

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -118,6 +118,26 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/391": "introduced, with ZeRO-Offload",
     },
     fixed_in=None,
+    present=(
+        # the step reads the buffer as it is and leaves it as it is
+        Source(
+            f"{_OPTIMIZER}.step",
+            """
+single_grad_partition = self.single_partition_of_fp32_groups[i].grad
+self.unscale_and_clip_grads([single_grad_partition], scaled_global_grad_norm)
+self.timers(OPTIMIZER_GRADIENTS_TIMER).stop()
+self.timers(OPTIMIZER_STEP_TIMER).start()
+self._optimizer_step(i)
+bit16_partitions = self.parallel_partitioned_bit16_groups[i]
+fp32_partition = self.single_partition_of_fp32_groups[i]
+""",
+        ),
+        Source(
+            f"{_OPTIMIZER}.step",
+            "if self.cpu_offload:\n    self.reset_cpu_buffers()\nself.timers(OPTIMIZER_ALLGATHER_TIMER).start()",
+        ),
+        Source(f"{_OPTIMIZER}.reset_cpu_buffers", "self.norm_for_param_grads = {}\nself.local_overflow = False"),
+    ),
 )
 
 _LEARNING_RATE = 0.1

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -95,6 +95,12 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/7981": "related: stale gradients since 0.19.0",
     },
     fixed_in=None,
+    present=(
+        Source(
+            f"{_OPTIMIZER}.async_inplace_copy_grad_to_fp32_buffer_from_gpu",
+            "dest_tensor.copy_(src_tensor, non_blocking=True)",
+        ),
+    ),
 )
 
 _LEARNING_RATE = 0.1

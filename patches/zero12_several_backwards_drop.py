@@ -24,7 +24,7 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -89,6 +89,22 @@ self._dsfix_zeroed = False
         "https://github.com/deepspeedai/DeepSpeed/pull/7665": "related: silent since this change (0.18.3)",
     },
     fixed_in=None,
+    present=(
+        Source(
+            _EPILOGUE,
+            """
+self.averaged_gradients[i] = self.get_flat_partition(
+    self.params_in_partition[i],
+    self.first_offset[i],
+    self.partition_size[i],
+    dtype=self.gradient_accumulation_dtype,
+    device=get_accelerator().current_device_name(),
+    param_group_idx=i,
+    return_tensor_list=True,
+)
+""",
+        ),
+    ),
 )
 
 _LEARNING_RATE = 0.1

@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -58,6 +58,12 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/3205": "related: merges frozen parameters since then",
     },
     fixed_in=None,
+    present=(
+        Source(
+            "deepspeed.runtime.engine:DeepSpeedEngine._save_checkpoint",
+            "save_frozen_param = self.zero_optimization_partition_gradients() and not exclude_frozen_parameters",
+        ),
+    ),
 )
 
 _STEPS = 2

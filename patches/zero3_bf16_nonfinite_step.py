@@ -19,6 +19,8 @@ import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from packaging.version import Version
+
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
@@ -82,7 +84,11 @@ PATCH = Patch(
         ),
     ),
     fixed=(Source(f"{_OPTIMIZER}.step", "is_invalid_grad_norm(scaled_global_grad_norm)"),),
-    config=lambda job: job.stage == 3 and job.may_be("bf16"),
+    config=lambda job: (
+        job.stage == 3
+        and job.may_be("bf16")
+        and job.get("bf16", "check_grad_overflow", default=job.release >= Version("0.19.3")) is True
+    ),
 )
 
 _LEARNING_RATE = 0.1

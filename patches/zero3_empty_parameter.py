@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import Edit, Patch, Severity
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -34,6 +34,16 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/8375": "related: proposed fix",
     },
     fixed_in=None,
+    present=(
+        Source(
+            _FETCH,
+            """
+fetch_numel = sum(
+    [p.partition_numel() for p in params_to_fetch if p.ds_status == ZeroParamStatus.NOT_AVAILABLE])
+""",
+        ),
+        Source(_FETCH, "assert param.ds_status == ZeroParamStatus.AVAILABLE, param.ds_summary()"),
+    ),
 )
 
 

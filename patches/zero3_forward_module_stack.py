@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -64,6 +64,13 @@ for module in self.module.modules():
         "https://github.com/deepspeedai/DeepSpeed/issues/7204": "reported (destroy() only)",
     },
     fixed_in=None,
+    present=(
+        Source(_OFFLOAD.partition(":")[0], "FWD_MODULE_STACK = list()"),
+        Source(
+            f"{_OFFLOAD}.setup_zero_stage3_hooks",
+            "global FWD_MODULE_STACK\nFWD_MODULE_STACK.append(self.module)",
+        ),
+    ),
 )
 
 _STEPS = 2

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -81,6 +81,23 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/1453": "introduced",
     },
     fixed_in=None,
+    present=(
+        # overwritten by the parameters that the first micro-batch reaches, and used for all
+        Source(
+            f"{_OPTIMIZER}.partition_grads",
+            "if self.micro_step_id == 0:\n    ...\n"
+            "elif get_accelerator().on_accelerator(grad_buffer):\n    ...\nelse:\n    ...",
+        ),
+        Source(
+            f"{_OPTIMIZER}.independent_gradient_partition_epilogue",
+            """
+self.averaged_gradients[i] = [
+    self.__param_id_to_grad_partition[param.ds_id]
+    if param.requires_grad else torch.zeros_like(param.ds_tensor) for param in sub_group
+]
+""",
+        ),
+    ),
 )
 
 _LEARNING_RATE = 0.1

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -31,6 +31,8 @@ class Expected(int):
         return Expected(max(0, int(self) - other))
 
 
+_PRE_BACKWARD = "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload.pre_sub_module_backward_function"
+
 PATCH = Patch(
     title="ZeRO-3: a second backward pass through the same graph: The size of tensor a (0) must match",
     severity=Severity.CRASH,
@@ -38,9 +40,13 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
-            "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload.pre_sub_module_backward_function",
+            _PRE_BACKWARD,
             before="param_coordinator.trace_prologue(sub_module)",
-            code="sub_module.applied_pre_backward_ref_cnt = Expected(sub_module.applied_pre_backward_ref_cnt)",
+            # the function that counts has two names, so that no evidence can require it
+            code="""
+if hasattr(sub_module, "applied_pre_backward_ref_cnt"):
+    sub_module.applied_pre_backward_ref_cnt = Expected(sub_module.applied_pre_backward_ref_cnt)
+""",
             uses=(Expected,),
         ),
     ),
@@ -51,6 +57,22 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/8135": "related: proposed fix",
     },
     fixed_in=None,
+    present=(
+        Source(
+            _PRE_BACKWARD,
+            """
+param_coordinator.trace_prologue(sub_module)
+if param_coordinator.is_record_trace():
+    param_coordinator.record_module(sub_module)
+param_coordinator.fetch_sub_module(sub_module, forward=False)
+""",
+        ),
+        # released whether or not the graph is retained
+        Source(
+            "deepspeed.runtime.zero.partitioned_param_coordinator:PartitionedParameterCoordinator.release_sub_module",
+            "if param.ds_id in params_to_release and not param.is_external_param:\n    ...",
+        ),
+    ),
 )
 
 _LEARNING_RATE = 0.1

@@ -15,10 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
+
+_ZERO_1_2 = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
+_ZERO_3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
+_CONSTRUCT = "self.optimizer = torch.optim.Adagrad(self.{}, **self.optimizer.defaults)"
 
 
 def allocate(optimizer: Any, partitions: Iterable[Any]) -> None:
@@ -37,14 +41,14 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.12.0"},
     changes=tuple(
         Edit(
-            f"deepspeed.runtime.zero.{optimizer}.initialize_optimizer_states",
-            replace=f"self.optimizer = torch.optim.Adagrad(self.{partitions}, **self.optimizer.defaults)",
+            f"{optimizer}.initialize_optimizer_states",
+            replace=_CONSTRUCT.format(partitions),
             code=f"allocate(self.optimizer, self.{partitions})",
             uses=(allocate,),
         )
         for optimizer, partitions in (
-            ("stage_1_and_2:DeepSpeedZeroOptimizer", "single_partition_of_fp32_groups"),
-            ("stage3:DeepSpeedZeroOptimizer_Stage3", "fp32_partitioned_groups_flat"),
+            (_ZERO_1_2, "single_partition_of_fp32_groups"),
+            (_ZERO_3, "fp32_partitioned_groups_flat"),
         )
     ),
     symptom=r"(?:original_param_groups\[group_no\]|optimizer\.param_groups\[param_group_idx?\]\['params'\])"
@@ -53,6 +57,16 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/3401": "introduced",
     },
     fixed_in=None,
+    present=(
+        # where the optimizer needs the groups that it has lost
+        Source(f"{_ZERO_1_2}._optimizer_step", "self.optimizer.param_groups = [original_param_groups[group_no]]"),
+        Source(f"{_ZERO_3}._optimizer_step", "self.optimizer.param_groups[param_group_id]['params'] = [fp32_param]"),
+        Source(
+            f"{_ZERO_3}.initialize_optimizer_states",
+            f"if is_adagrad:\n    {_CONSTRUCT.format('fp32_partitioned_groups_flat')}\n"
+            "self.timers(INIT_OPTIMIZER_TIMER).stop()",
+        ),
+    ),
 )
 
 _RATES = (0.1, 0.02)

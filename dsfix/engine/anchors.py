@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import functools
 import textwrap
 from collections.abc import Sequence
@@ -202,21 +201,23 @@ def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
     _refuse_clashes(located)
     before: dict[int, list[ast.stmt]] = {}
     after: dict[int, list[ast.stmt]] = {}
-    gone: dict[int, ast.expr | None] = {}
+    gone = set[int]()
+    swaps: dict[int, ast.expr] = {}
     for _, edit, place in located:
         first, last = place[0], place[-1]
         if edit.after is not None:
             after.setdefault(id(last), []).extend(_placed(edit, last))
         elif isinstance(first, ast.expr):
-            gone[id(first)] = cast(ast.Expr, _placed(edit, first)[0]).value
+            swaps[id(first)] = cast(ast.Expr, _placed(edit, first)[0]).value
         else:
             before.setdefault(id(first), []).extend(_placed(edit, first))
             if edit.replace is not None:
-                gone.update((id(node), None) for node in place)
+                gone.update(map(id, place))
     for block in _blocks(function):
         parts = [(before.get(id(s), ()), () if id(s) in gone else (s,), after.get(id(s), ())) for s in block]
         block[:] = [statement for three in parts for part in three for statement in part]
-    _Swap(gone).visit(function)
+    if swaps:
+        _Swap(swaps).visit(function)
 
 
 def _refuse_clashes(located: Sequence[tuple[str, Edit, Place]]) -> None:
@@ -232,16 +233,16 @@ def _refuse_clashes(located: Sequence[tuple[str, Edit, Place]]) -> None:
 
 
 class _Swap(ast.NodeTransformer):
-    def __init__(self, swaps: dict[int, ast.expr | None]) -> None:
+    def __init__(self, swaps: dict[int, ast.expr]) -> None:
         self.swaps = swaps
 
     def visit(self, node: ast.AST) -> Any:
         return self.swaps.get(id(node)) or self.generic_visit(node)
 
 
-def _placed(edit: Edit, anchor: ast.AST) -> list[ast.stmt]:
+def _placed(edit: Edit, anchor: ast.AST) -> tuple[ast.stmt, ...]:
     """The edit's statements, every part of them at the anchor's line, for tracebacks."""
-    statements = copy.deepcopy(list(_parse(edit.written)))
+    statements = _parse.__wrapped__(edit.written)  # its own copy
     for part in (part for statement in statements for part in ast.walk(statement)):
         if "lineno" in part._attributes:
             ast.copy_location(part, anchor)

@@ -155,7 +155,8 @@ def find_function(module: ModuleType, qualname: str) -> FunctionType:
     strangers: list[FunctionType] = []
     for function in _functions_beneath(raw):
         code = function.__code__
-        if code.co_name == name and _same_file(code.co_filename, path) and _qualname(code, qualname) == qualname:
+        inside = getattr(code, "co_qualname", qualname)  # Python 3.11
+        if code.co_name == name and inside == qualname and _same_file(code.co_filename, path):
             return function
         strangers.append(function)
     if not strangers:
@@ -202,10 +203,6 @@ def _contents(cells: Iterable[CellType]) -> Iterator[Any]:
             yield cell.cell_contents
 
 
-def _qualname(code: CodeType, otherwise: str) -> str:
-    return getattr(code, "co_qualname", otherwise)  # Python 3.11
-
-
 def _same_file(one: str, other: str) -> bool:
     return one == other or os.path.realpath(one) == os.path.realpath(other)
 
@@ -237,7 +234,7 @@ def compile_edited(block: Block, qualname: str, like: CodeType, pairs: Sequence[
     return new
 
 
-def _compile(node: FunctionNode, qualname: str, like: CodeType, imports: Iterable[str]) -> CodeType:
+def _compile(node: FunctionNode, qualname: str, like: CodeType, imports: frozenset[str]) -> CodeType:
     """The code object of `node`, compiled as if where `like` was: same classes, future flags and file.
 
     `imports`: what the file imports at its top level. Python 3.11 and later compile `name.attribute()` in another way
@@ -248,12 +245,17 @@ def _compile(node: FunctionNode, qualname: str, like: CodeType, imports: Iterabl
         body = ast.ClassDef(name=name, bases=[], keywords=[], body=[body], decorator_list=[], **_TYPE_PARAMS, **_AT)
     tree = ast.Module(body=[body], type_ignores=[])
     if imports:
-        tree.body.insert(0, ast.Import(names=[ast.alias(name, **_AT) for name in imports], **_AT))
+        tree.body.insert(0, _import(imports))
     compiled = compile(tree, like.co_filename, "exec", flags=like.co_flags & _ANNOTATIONS, dont_inherit=True)
     for code in _nested(compiled):
         if code.co_name == like.co_name and code.co_firstlineno == like.co_firstlineno:
             return code
     raise Refused(Outcome.DRIFTED, f"{qualname} is not at {like.co_filename}:{like.co_firstlineno}")
+
+
+@functools.lru_cache(maxsize=8)
+def _import(names: frozenset[str]) -> ast.Import:
+    return ast.Import(names=[ast.alias(name, **_AT) for name in names], **_AT)
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import copy
 import functools
 import importlib.util
 import os
@@ -26,7 +25,12 @@ _BLOCK = re.compile(  # whatever opens a block: a def indented deeper than its n
     r"(?:(?:def|class)[ \t]+(\w+)|(?:if|elif|else|try|except|finally|for|while|with|match|case)\b)",
     re.M,
 )
-_IMPORT = re.compile(r"^(?:from[ \t]+[\w.]+[ \t]+)?import[ \t]+(?:\([^)]*\)|[^\n\\#;]*(?:\\\n[^\n\\#;]*)*)", re.M)
+_IMPORT = re.compile(
+    r"^([ \t]*)((?:from[ \t]+[\w.]+[ \t]+)?import[ \t]+(?:\([^)]*\)|[^\n\\#;]*(?:\\\n[^\n\\#;]*)*))", re.M
+)
+_GUARD = re.compile(  # with what is below it, up to a definition
+    r"^(?:if|elif|else|try|except)\b.*\n(?:(?![ \t]+(?:def|class)\b)[ \t].*\n|\n)*", re.M
+)
 _CONTINUES = "#)]}"  # a line that begins with one of these ends no block
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -115,12 +119,9 @@ def whole_tree(path: str) -> ast.Module:
 
 
 def top_level(path: str) -> ast.Module:
-    """The file's syntax tree without the bodies of its functions and classes."""
-    tree = copy.deepcopy(whole_tree(path))
-    for node in ast.walk(tree):
-        if isinstance(node, SCOPES):
-            node.body = []
-    return tree
+    """The file's syntax tree, read-only, without its functions and classes."""
+    body = [statement for statement in whole_tree(path).body if not isinstance(statement, SCOPES)]
+    return ast.Module(body=body, type_ignores=[])
 
 
 @while_unchanged
@@ -222,12 +223,17 @@ def _indent(line: str) -> int:
 
 @while_unchanged
 def likely_imports(path: str) -> frozenset[str]:
-    """The names that the file imports at its top level, as its text shows it: not those inside `if` or `try`."""
-    names = set[str]()
-    for match in _IMPORT.finditer(text_of(path) or ""):
-        with contextlib.suppress(SyntaxError):
-            names.update(_bound(ast.parse(match.group())))
-    return frozenset(names)
+    """The names that the file imports at its top level, or below an `if` or `try` there, as its text shows it."""
+    text = text_of(path) or ""
+    guards = [match.span() for match in _GUARD.finditer(text)]
+    found = [
+        match[2]
+        for match in _IMPORT.finditer(text)
+        if not match[1] or any(start < match.start() < end for start, end in guards)
+    ]
+    with contextlib.suppress(SyntaxError):
+        return frozenset(_bound(ast.parse("\n".join(found))))
+    return frozenset()
 
 
 @while_unchanged

@@ -76,10 +76,6 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
     return Verdict(refused.outcome, f"{gated.reason}: {refused.reason}")
 
 
-def _is_edit(change: Change) -> bool:
-    return isinstance(change, Edit)
-
-
 def _remembered_refusal(patch: Patch, cache: Cache) -> Refused | None:
     evidence: tuple[Change | Source, ...] = (*patch.changes, *patch.present, *patch.fixed)
     try:

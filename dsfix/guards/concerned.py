@@ -14,10 +14,11 @@ from .initialize import Call
 
 _EXPERTS = "MOELayer"
 _PIPELINE = "PipelineModule"
+_said = set[str]()
 
 
 def after(call: Call, result: Any) -> None:
-    """Logs the line on rank 0, from the patches' own conditions; says nothing where the config is unknown."""
+    """Logs the line on rank 0, once, from the patches' own conditions; nothing where the config is unknown."""
     engine = result[0] if isinstance(result, tuple) and result else None
     content = getattr(getattr(engine, "_config", None), "_param_dict", None)  # as DeepSpeed has read it
     applied = process.applied()
@@ -26,9 +27,12 @@ def after(call: Call, result: Any) -> None:
     job = _job(content, getattr(engine, "module", None))
     met = [patch_id for patch_id, patch in applied.items() if _meets(patch, job)]
     if met:
-        log.inform(f"{len(met)} of {len(applied)} applied patches concern this config: {', '.join(met)}")
+        line = f"{len(met)} of {len(applied)} applied patches concern this config: {', '.join(met)}"
     else:
-        log.inform(f"none of {len(applied)} applied patches fixes a bug that this config alone is known to trigger")
+        line = f"none of {len(applied)} applied patches fixes a bug that this config alone is known to trigger"
+    if line not in _said:  # a job may have many engines
+        _said.add(line)
+        log.inform(line)
 
 
 def _meets(patch: Patch, job: Job) -> bool:

@@ -47,6 +47,6 @@ def applies() -> Callable[[str], bool]:
     """Whether a patch is for the installed DeepSpeed."""
 
     def call(patch_id: str) -> bool:
-        return find_spec("deepspeed") is not None and gate(catalogue()[patch_id].patch).fit is not Fit.OUTSIDE
+        return find_spec("deepspeed") is not None and gate(catalogue()[patch_id].patch.affects).fit is not Fit.OUTSIDE
 
     return call

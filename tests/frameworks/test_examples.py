@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -57,8 +58,9 @@ def test_it_trains_as_without_deepspeed_and_needs_the_patch_for_it(
     script = EXAMPLES / f"{case.script}.py"
     reference = norms_and_losses(run(script, "--plain", *case.arguments))
 
-    patched = run(script, *case.arguments)
-    assert re.search(rf"\d+ applied \([^)]*\b{case.patch}\b", patched.stderr)
+    patched = run(script, *case.arguments, DSFIX_REPORT=str(tmp_path / "reports"))
+    reports = [json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path / "reports").iterdir()]
+    assert (case.patch, "applied") in {(each["id"], each["outcome"]) for report in reports for each in report["patches"]}
     for seen, expected in zip(norms_and_losses(patched), reference):
         assert seen == pytest.approx(expected, rel=1e-5)
 

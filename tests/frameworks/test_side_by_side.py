@@ -17,7 +17,7 @@ TROUBLE = ("conflict", "drifted", "failed")
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("deepspeed", "accelerate", "peft", "trl"))
-    or gate(catalogue()["zero3_delegating_wrapper"].patch).fit is Fit.OUTSIDE,
+    or gate(catalogue()["zero3_delegating_wrapper"].patch.affects).fit is Fit.OUTSIDE,
     reason="DeepSpeed, accelerate, peft or trl is not installed, or ZeRO-3 has no fault with wrappers here",
 )
 

@@ -18,7 +18,7 @@ FOUNDING = "zero3_offload_clip_device"
 def test_the_founding_case_on_two_ranks(monkeypatch: pytest.MonkeyPatch, patched: bool, expected: str) -> None:
     entries: dict[str, Any] = dict(registry.catalogue())
     entry = entries[FOUNDING]
-    if gate(entry.patch).fit is not Fit.INSIDE:
+    if gate(entry.patch.affects).fit is not Fit.INSIDE:
         pytest.skip("this release does not have the bug")
     for name in ("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_DISABLE"):
         monkeypatch.delenv(name, raising=False)

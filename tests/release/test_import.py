@@ -18,7 +18,7 @@ def _that_stop_the_import(entries: Any) -> list[Any]:
         for entry in entries.values()
         if entry.patch.severity is Severity.IMPORT
         and all(isinstance(change, Provide) for change in entry.patch.changes)
-        and gate(entry.patch).fit is Fit.INSIDE
+        and gate(entry.patch.affects).fit is Fit.INSIDE
     ]
 
 

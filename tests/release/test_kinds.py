@@ -16,8 +16,6 @@ KINDS = (
     "nested function with a closure, made earlier",
     "staticmethod",
     "classmethod",
-    "property getter",
-    "property setter",
     "generator",
     "function imported by name elsewhere",
 )

@@ -203,6 +203,4 @@ def declared(patch: Patch) -> list[dict[str, str]]:
 def compiled(text: str, qualname: str) -> list[CodeType]:
     """The code objects of a target's outermost function in a file's text."""
     outer = qualname.partition(".<locals>.")[0]
-    head, _, last = outer.rpartition(".")
-    name = head if head and last in describe.ACCESSORS else outer
-    return list(describe.codes_named(compile(text, "file", "exec", dont_inherit=True), name))
+    return list(describe.codes_named(compile(text, "file", "exec", dont_inherit=True), outer))

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpee
 
 @pytest.fixture(autouse=True)
 def only_where_it_applies() -> None:
-    fit = gate(catalogue()[PATCH_ID].patch)
+    fit = gate(catalogue()[PATCH_ID].patch.affects)
     if fit.fit is Fit.OUTSIDE:
         pytest.skip(fit.reason)
 

@@ -14,9 +14,8 @@ import dsfix  # noqa: F401 isort: skip
 import deepspeed  # noqa: F401
 import torch
 
-from dsfix.catalogue.registry import Entry
-from dsfix.engine import anchors, engine, rewrite, source, verdict
-from dsfix.engine.cache import Memory
+from dsfix.engine import anchors, attributes, engine, rewrite, source, verdict
+from dsfix.engine.cache import Cache
 from dsfix.outcome import Refused
 from dsfix.patch import Edit, Patch, Severity
 
@@ -65,13 +64,6 @@ def classmethod_():
         get("deepspeed.runtime.utils:PartitionedTensor").from_meta(torch.zeros(2), None, None)
     except AssertionError:
         return "refuses what is no integer tensor"
-
-
-def property_(accessor, *arguments):
-    holder = get("deepspeed.runtime.engine:DeepSpeedEngine")
-    config = types.SimpleNamespace(communication_data_type=torch.float16)
-    getattr(vars(holder)["communication_data_type"], accessor)(types.SimpleNamespace(_config=config), *arguments)
-    return str(config.communication_data_type)
 
 
 def closure():
@@ -125,12 +117,6 @@ KINDS = {
     "classmethod": [
         ("deepspeed.runtime.utils:PartitionedTensor.from_meta", classmethod_, MARK.replace("'seen'", "cls and 'seen'"))
     ],
-    "property getter": [
-        ("deepspeed.runtime.engine:DeepSpeedEngine.communication_data_type.fget", lambda: property_("fget"), MARK)
-    ],
-    "property setter": [
-        ("deepspeed.runtime.engine:DeepSpeedEngine.communication_data_type.fset", lambda: property_("fset", 1), MARK)
-    ],
     "generator": [("deepspeed.runtime.pipe.schedule:InferenceSchedule.steps", schedule, MARK)],
     "function imported by name elsewhere": [
         (
@@ -154,16 +140,15 @@ def anchor_of(target):
     """(source, count, line) of the first statement of the function that is not its docstring."""
     module, _, qualname = target.partition(":")
     block = source.find_blocks(source.module_file(module), qualname)[0]
-    tree = anchors.inner_function(block.parse(), source.split_target(qualname)[1])
+    tree = anchors.inner_function(block.parse(), qualname)
     first = tree.body[1 if ast.get_docstring(tree) is not None else 0]
     text = ast.unparse(first)
-    return text, len(anchors.runs(tree, text)), first.lineno
+    return text, len(anchors.statements(tree, text)), first.lineno
 
 
-def entry_of(target, text):
+def patch_of(target, text):
     anchor, count, _ = anchor_of(target)
-    edit = Edit(target, text, before=anchor, count=count)
-    return Entry("probe", Patch("t", Severity.CRASH, {}, (edit,), "", (), None), sys.modules[__name__])
+    return Patch("t", Severity.CRASH, {}, (Edit(target, text, before=anchor, count=count),), "", {}, None)
 
 
 def calls_of(call):
@@ -182,15 +167,15 @@ def traced(call):
 def examine(target, call, text):
     name, _, qualname = target.partition(":")
     module = importlib.import_module(name)
-    outer, _, accessor = source.split_target(qualname)
-    function = rewrite.find_function(module, outer, accessor)
-    original, raw = function.__code__, rewrite.attribute(module, outer)[2]
+    outer, _ = source.split_target(qualname)
+    function = rewrite.find_function(module, outer)
+    original, raw = function.__code__, attributes.attribute(module, outer)[2]
     raw = getattr(raw, "__func__", raw)
     shown, dumped = inspect.getsource(function), pickled(raw)
     _, _, line = anchor_of(target)
-    entry = entry_of(target, text)
-    result = {"target": target, "judged": verdict.by_source(entry.patch).outcome.value, "before": calls_of(call)}
-    (handle,) = engine.apply(entry, module, Memory())
+    patch = patch_of(target, text)
+    result = {"target": target, "judged": verdict.by_source(patch, Cache()).outcome.value, "before": calls_of(call)}
+    (handle,) = engine.apply("probe", patch, module, Cache())
     result["edited"] = calls_of(call)
     result["code_swapped"] = function.__code__ is not original
     result["source_as_shown"] = inspect.getsource(function) == shown
@@ -198,7 +183,7 @@ def examine(target, call, text):
     handle.undo()
     result["original_code_back"] = function.__code__ is original
     result["reverted"] = calls_of(call)
-    (handle,) = engine.apply(entry_of(target, "raise RuntimeError('probe')"), module, Memory())
+    (handle,) = engine.apply("probe", patch_of(target, "raise RuntimeError('probe')"), module, Cache())
     result["trace"] = traced(call)
     handle.undo()
     path = os.path.realpath(module.__file__)
@@ -220,7 +205,7 @@ class Model(torch.nn.Module):
 
 
 def compiled(target, call, text):
-    (handle,) = engine.apply(entry_of(target, text), sys.modules[target.partition(":")[0]], Memory())
+    (handle,) = engine.apply("probe", patch_of(target, text), sys.modules[target.partition(":")[0]], Cache())
     SEEN.clear()
     x = torch.ones(3)
     value = torch.compile(Model(call), backend="eager")(x).tolist()
@@ -238,8 +223,8 @@ for kind, candidates in KINDS.items():
     for target, call, text in candidates:
         try:
             importlib.import_module(target.partition(":")[0])
-            outer, _, accessor = source.split_target(target.partition(":")[2])
-            rewrite.attribute(sys.modules[target.partition(":")[0]], outer)
+            outer, _ = source.split_target(target.partition(":")[2])
+            attributes.attribute(sys.modules[target.partition(":")[0]], outer)
         except (ImportError, Refused) as error:
             absent.append(f"{target}: {error}")
             continue

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import json
 import sys
 import time
@@ -9,13 +10,12 @@ import time
 import dsfix  # noqa: F401 isort: skip
 import deepspeed  # noqa: F401
 
-from dsfix.engine import rewrite, source
-from dsfix.engine.rewrite import attribute, functions_beneath
+from dsfix.engine import attributes, rewrite, source
 from dsfix.outcome import Refused
 
 
 def definitions(path):
-    """(qualified name, first line, accessor) of every function that is not nested in another, by parsing the file."""
+    """(qualified name, first line) of every function that is not nested in another, by parsing the file."""
     found = []
 
     def walk(node, names):
@@ -24,9 +24,7 @@ def definitions(path):
                 walk(child, [*names, child.name])
             elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 first = min([child.lineno, *(d.lineno for d in child.decorator_list)])
-                accessor = [d.attr for d in child.decorator_list if isinstance(d, ast.Attribute)]
-                accessor = {"setter": "fset", "deleter": "fdel"}.get(accessor[-1] if accessor else "", "")
-                found.append((".".join([*names, child.name]), first, accessor))
+                found.append((".".join([*names, child.name]), first))
             elif not isinstance(child, ast.expr):
                 walk(child, names)
 
@@ -38,10 +36,18 @@ def definitions(path):
 def live_lines(module, qualname):
     """First lines of what the imported module really holds under that name, in the module's own file."""
     try:
-        *_, raw = attribute(module, qualname)
+        *_, raw = attributes.attribute(module, qualname)
     except Refused:
         return set()
-    return {f.__code__.co_firstlineno for f in functions_beneath(raw) if f.__code__.co_filename == module.__file__}
+    accessors = [f for f in (getattr(raw, name, None) for name in ("fget", "fset", "fdel")) if f is not None]
+    codes = {getattr(f, "__code__", None) for f in (*accessors, inspect.unwrap(getattr(raw, "__func__", raw)))}
+    return {code.co_firstlineno for code in codes - {None} if code.co_filename == module.__file__}
+
+
+def knows_again(module, qualname):
+    """Raises Refused where the function in memory is not what its file says."""
+    code = rewrite.find_function(module, qualname).__code__
+    rewrite.imports_of(source.block_at(code.co_filename, code.co_firstlineno), qualname, code)
 
 
 result = {"functions": 0, "seconds": 0.0, "modules": 0, "absent": [], "wrong": []}
@@ -53,24 +59,22 @@ for name in sys.argv[2:]:
         continue
     result["modules"] += 1
     found = definitions(module.__file__)
-    for qualname in dict.fromkeys(each[0] for each in found):
-        for accessor in dict.fromkeys(each[2] for each in found if each[0] == qualname):
-            target = f"{qualname}.{accessor}" if accessor else qualname
-            began = time.process_time()
-            firsts = [block.first for block in source.find_blocks(module.__file__, target)]
-            right = [line for other, line, kind in found if other == qualname and accessor in ("", kind)]
-            if firsts != right:
-                result["wrong"].append(f"{name}:{target} is at {right}, found at {firsts}")
-            try:
-                _ = rewrite.Site(module, qualname, accessor).source
-            except Refused as refused:
-                if set(right) & live_lines(module, qualname):
-                    result["wrong"].append(f"{name}:{target} {refused.outcome.value}: {refused.reason}")
-                else:
-                    result["absent"].append(f"{name}:{target}: {refused.reason}")
-            except Exception as error:
-                result["wrong"].append(f"{name}:{target} {type(error).__name__}: {error}")
-            result["functions"] += 1
-            result["seconds"] += time.process_time() - began
+    for qualname in dict.fromkeys(each for each, _ in found):
+        began = time.process_time()
+        firsts = [block.first for block in source.find_blocks(module.__file__, qualname)]
+        right = [line for other, line in found if other == qualname]
+        if firsts != right:
+            result["wrong"].append(f"{name}:{qualname} is at {right}, found at {firsts}")
+        try:
+            knows_again(module, qualname)
+        except Refused as refused:
+            if set(right) & live_lines(module, qualname):
+                result["wrong"].append(f"{name}:{qualname} {refused.outcome.value}: {refused.reason}")
+            else:
+                result["absent"].append(f"{name}:{qualname}: {refused.reason}")
+        except Exception as error:
+            result["wrong"].append(f"{name}:{qualname} {type(error).__name__}: {error}")
+        result["functions"] += 1
+        result["seconds"] += time.process_time() - began
 with open(sys.argv[1], "w", encoding="utf-8") as out:
     json.dump(result, out)

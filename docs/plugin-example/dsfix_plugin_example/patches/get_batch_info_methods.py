@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
+
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 
 PATCH = Patch(
     title="engine.get_batch_info() returns methods, not numbers",
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.12.0"},
     changes=tuple(
-        Edit("deepspeed.runtime.engine:DeepSpeedEngine.get_batch_info", replace=method, code=f"{method}()")
+        Edit(f"{_ENGINE}.get_batch_info", replace=method, code=f"{method}()")
         for method in (
             "self.train_batch_size",
             "self.train_micro_batch_size_per_gpu",
@@ -30,6 +32,12 @@ PATCH = Patch(
     symptom="",
     upstream={},
     fixed_in=None,
+    # they are methods, not properties
+    present=(
+        Source(f"{_ENGINE}._take_model_step", "self.train_batch_size()"),
+        Source(f"{_ENGINE}.set_train_batch_size", "self.train_micro_batch_size_per_gpu()"),
+        Source(f"{_ENGINE}.is_gradient_accumulation_boundary", "self.gradient_accumulation_steps()"),
+    ),
     device="cpu",
 )
 

@@ -13,7 +13,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 ABSENT = "absent"
-ACCESSORS = ("fget", "fset", "fdel")
+_ACCESSORS = ("fget", "fset", "fdel")
 _DEPTH = 6
 
 
@@ -69,7 +69,7 @@ def of_value(value: Any, depth: int = _DEPTH) -> str:
     if issubclass(kind, (staticmethod, classmethod)):
         lines, inner = [kind.__name__], {"of": value.__func__}
     elif issubclass(kind, property):
-        lines, inner = ["property"], {name: getattr(value, name) for name in ACCESSORS}
+        lines, inner = ["property"], {name: getattr(value, name) for name in _ACCESSORS}
     elif issubclass(kind, type):
         lines = [f"class {value.__module__}.{value.__qualname__}"]
         inner = {k: v for k, v in sorted(vars(value).items()) if type(v) is FunctionType} if depth == _DEPTH else {}
@@ -110,27 +110,23 @@ def _held_by(function: FunctionType) -> dict[str, Any]:
     return held if wrapped is None else {**held, "__wrapped__": wrapped}
 
 
-def holder_of(module: ModuleType, qualname: str) -> tuple[Any, str, str]:
-    """(module or class, name, property accessor or "") of a target's outermost function or attribute."""
+def holder_of(module: ModuleType, qualname: str) -> tuple[Any, str]:
+    """(module or class, name) of a target's outermost function or attribute."""
     *path, name = qualname.partition(".<locals>.")[0].split(".")
-    accessor = ""
-    if path and name in ACCESSORS:
-        accessor, name = name, path.pop()
     holder: Any = module
     for part in path:
         holder = vars(holder)[part]
     if isinstance(holder, type) and name.startswith("__") and not name.endswith("__"):
         name = f"_{holder.__name__.lstrip('_')}{name}"
-    return holder, name, accessor
+    return holder, name
 
 
 def function_of(module: ModuleType, qualname: str) -> FunctionType:
     """The module's own function of that name, below any decorators. Raises LookupError if there is none."""
-    holder, name, accessor = holder_of(module, qualname)
+    holder, name = holder_of(module, qualname)
     value = vars(holder)[name]
-    queue, seen = [getattr(value, accessor) if accessor else value], set()
+    queue, seen = [value], set()
     wanted = qualname.partition(".<locals>.")[0]
-    wanted = wanted[: -len(accessor) - 1] if accessor else wanted
     while queue:
         item = queue.pop(0)
         if id(item) in seen or isinstance(item, (ModuleType, type)):
@@ -151,7 +147,7 @@ def change(verb: str, module_name: str, qualname: str) -> dict[str, Any]:
     if module is None:
         return {"text": "its module is not imported", "lines": [], "shared": []}
     try:
-        holder, name, _ = holder_of(module, qualname)
+        holder, name = holder_of(module, qualname)
         value = vars(holder)[name]
         if verb == "Edit":
             function = function_of(module, qualname)

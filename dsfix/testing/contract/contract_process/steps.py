@@ -85,7 +85,7 @@ class Process:
 
     def _objects(self, change: Mapping[str, str]) -> tuple[Any, Any]:
         module = sys.modules[change["module"]]
-        holder, name, _ = describe.holder_of(module, change["qualname"])
+        holder, name = describe.holder_of(module, change["qualname"])
         value = vars(holder).get(name, describe.ABSENT)
         code = None
         if change["verb"] == "Edit":
@@ -99,7 +99,7 @@ class Process:
         other = ModuleType("another_package")
         sys.modules[other.__name__] = other
         for change in self.changes:
-            holder, name, _ = describe.holder_of(sys.modules[change["module"]], change["qualname"])
+            holder, name = describe.holder_of(sys.modules[change["module"]], change["qualname"])
             provided = change["verb"] == "Provide"  # a name that may be absent
             theirs = _their_function(name) if provided else _theirs(vars(holder).get(name), name)
             if theirs is not None:

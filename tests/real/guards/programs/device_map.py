@@ -27,7 +27,8 @@ said = []
 
 class Listener(logging.Handler):
     def emit(self, record):
-        said.append(record.getMessage())
+        if "applied patches" not in record.getMessage():  # the line that follows every initialize
+            said.append(record.getMessage())
 
 
 logging.getLogger("dsfix").addHandler(Listener())
