@@ -24,7 +24,7 @@ from ..patch import Edit
 from . import anchors
 from .attributes import attribute
 from .cache import Cache
-from .source import Block, FunctionNode, all_imports, block_at, likely_imports, split_target
+from .source import Block, FunctionNode, block_at, imports, split_target, while_unchanged
 
 _ANNOTATIONS = __future__.annotations.compiler_flag  # the only future statement that Python 3.9 and later obey
 _KIND = 0x20 | 0x80 | 0x100 | 0x200  # generator, coroutine, iterable coroutine, asynchronous generator
@@ -123,6 +123,7 @@ class _Site:
         block = block_at(path, self.original.co_firstlineno)
         if block is None:
             raise Refused(Outcome.DRIFTED, f"the source of {self.qualname} cannot be read from {path}")
+        compare(block, self.qualname, self.original)
         return block
 
     def _closures(self, new: CodeType, pairs: Iterable[tuple[str, Edit]]) -> Iterator[tuple[FunctionType, CodeType]]:
@@ -207,45 +208,32 @@ def _same_file(one: str, other: str) -> bool:
     return one == other or os.path.realpath(one) == os.path.realpath(other)
 
 
-def imports_of(block: Block, qualname: str, code: CodeType) -> frozenset[str]:
-    """The imported names with which the function, compiled alone, is `code`, the function in memory.
-
-    Raises:
-        Refused: conflict where there are none.
-    """
-    for names_in in (likely_imports, all_imports):
-        imports = names_in(block.path)
-        if _equal(_compile(block.tree(), qualname, code, imports), code):
-            return imports
-    raise Refused(
-        Outcome.CONFLICT,
-        f"{qualname} in memory is not what {block.path}:{block.first} says: "
-        "another tool has changed it, or the file has changed since it was imported",
-    )
+def compare(block: Block, qualname: str, code: CodeType) -> None:
+    """Raises Refused(conflict) where `code`, the function in memory, is not what the file says."""
+    if not _equal(_compile(block.tree(), qualname, code), code):
+        raise Refused(
+            Outcome.CONFLICT,
+            f"{qualname} in memory is not what {block.path}:{block.first} says: "
+            "another tool has changed it, or the file has changed since it was imported",
+        )
 
 
 def compile_edited(block: Block, qualname: str, like: CodeType, pairs: Sequence[tuple[str, Edit]]) -> CodeType:
     """The code of the function with these edits (patch id, edit). Raises Refused where they do not fit."""
     node = block.parse()
     anchors.apply(pairs, node)
-    new = _compile(node, qualname, like, imports_of(block, qualname, like))
+    new = _compile(node, qualname, like)
     for names in {tuple(split_target(edit.qualname)[1]) for _, edit in pairs} | {()}:
         _check_swappable(nested_code(like, names), nested_code(new, names), ".".join((qualname, *names)))
     return new
 
 
-def _compile(node: FunctionNode, qualname: str, like: CodeType, imports: frozenset[str]) -> CodeType:
-    """The code object of `node`, compiled as if where `like` was: same classes, future flags and file.
-
-    `imports`: what the file imports at its top level. Python 3.11 and later compile `name.attribute()` in another way
-    where the file imports `name`.
-    """
+def _compile(node: FunctionNode, qualname: str, like: CodeType) -> CodeType:
+    """The code object of `node`, compiled as if where `like` was: same classes, future flags and file."""
     body: ast.stmt = node
     for name in reversed(qualname.split(".")[:-1]):  # for name mangling, `__class__` and the qualified name
         body = ast.ClassDef(name=name, bases=[], keywords=[], body=[body], decorator_list=[], **_TYPE_PARAMS, **_AT)
-    tree = ast.Module(body=[body], type_ignores=[])
-    if imports:
-        tree.body.insert(0, _import(imports))
+    tree = ast.Module(body=[*_imports(like.co_filename), body], type_ignores=[])
     compiled = compile(tree, like.co_filename, "exec", flags=like.co_flags & _ANNOTATIONS, dont_inherit=True)
     for code in _nested(compiled):
         if code.co_name == like.co_name and code.co_firstlineno == like.co_firstlineno:
@@ -253,9 +241,11 @@ def _compile(node: FunctionNode, qualname: str, like: CodeType, imports: frozens
     raise Refused(Outcome.DRIFTED, f"{qualname} is not at {like.co_filename}:{like.co_firstlineno}")
 
 
-@functools.lru_cache(maxsize=8)
-def _import(names: frozenset[str]) -> ast.Import:
-    return ast.Import(names=[ast.alias(name, **_AT) for name in names], **_AT)
+@while_unchanged
+def _imports(path: str) -> list[ast.Import]:
+    """From Python 3.11 on `name.attribute()` is compiled in another way where the file imports `name`."""
+    names = [ast.alias(name, **_AT) for name in imports(path)]
+    return [ast.Import(names=names, **_AT)] if names else []
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

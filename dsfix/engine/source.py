@@ -25,12 +25,6 @@ _BLOCK = re.compile(  # whatever opens a block: a def indented deeper than its n
     r"(?:(?:def|class)[ \t]+(\w+)|(?:if|elif|else|try|except|finally|for|while|with|match|case)\b)",
     re.M,
 )
-_IMPORT = re.compile(
-    r"^([ \t]*)((?:from[ \t]+[\w.]+[ \t]+)?import[ \t]+(?:\([^)]*\)|[^\n\\#;]*(?:\\\n[^\n\\#;]*)*))", re.M
-)
-_GUARD = re.compile(  # with what is below it, up to a definition
-    r"^(?:if|elif|else|try|except)\b.*\n(?:(?![ \t]+(?:def|class)\b)[ \t].*\n|\n)*", re.M
-)
 _CONTINUES = "#)]}"  # a line that begins with one of these ends no block
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -116,12 +110,6 @@ def whole_tree(path: str) -> ast.Module:
         return ast.parse(text_of(path) or "")
     except SyntaxError:
         return ast.Module(body=[], type_ignores=[])
-
-
-def top_level(path: str) -> ast.Module:
-    """The file's syntax tree, read-only, without its functions and classes."""
-    body = [statement for statement in whole_tree(path).body if not isinstance(statement, SCOPES)]
-    return ast.Module(body=body, type_ignores=[])
 
 
 @while_unchanged
@@ -222,24 +210,24 @@ def _indent(line: str) -> int:
 
 
 @while_unchanged
-def likely_imports(path: str) -> frozenset[str]:
-    """The names that the file imports at its top level, or below an `if` or `try` there, as its text shows it."""
-    text = text_of(path) or ""
-    guards = [match.span() for match in _GUARD.finditer(text)]
-    found = [
-        match[2]
-        for match in _IMPORT.finditer(text)
-        if not match[1] or any(start < match.start() < end for start, end in guards)
-    ]
-    with contextlib.suppress(SyntaxError):
-        return frozenset(_bound(ast.parse("\n".join(found))))
-    return frozenset()
+def top_level(path: str) -> ast.Module:
+    """The file's syntax tree, read-only, without its functions and classes."""
+    lines, kept, at = _lines(path), list[str](), 0
+    for start in sorted(start for name, starts in _definitions(path).items() if "." not in name for start in starts):
+        first = _first(lines, start)
+        if first >= at and not _indent(lines[start]):
+            kept += lines[at:first]
+            at = _end(lines, first)
+    try:
+        body = ast.parse("".join(kept + lines[at:])).body
+    except SyntaxError:  # text in strings may look like a definition
+        body = whole_tree(path).body
+    return ast.Module(body=[each for each in body if not isinstance(each, SCOPES)], type_ignores=[])
 
 
-@while_unchanged
-def all_imports(path: str) -> frozenset[str]:
+def imports(path: str) -> frozenset[str]:
     """The names that the file imports, outside functions and classes."""
-    return frozenset(_bound(whole_tree(path)))
+    return frozenset(_bound(top_level(path)))
 
 
 def _bound(node: ast.AST) -> Iterator[str]:

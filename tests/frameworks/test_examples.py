@@ -60,7 +60,8 @@ def test_it_trains_as_without_deepspeed_and_needs_the_patch_for_it(
 
     patched = run(script, *case.arguments, DSFIX_REPORT=str(tmp_path / "reports"))
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path / "reports").iterdir()]
-    assert (case.patch, "applied") in {(each["id"], each["outcome"]) for report in reports for each in report["patches"]}
+    outcomes = {(each["id"], each["outcome"]) for report in reports for each in report["patches"]}
+    assert (case.patch, "applied") in outcomes
     for seen, expected in zip(norms_and_losses(patched), reference):
         assert seen == pytest.approx(expected, rel=1e-5)
 
