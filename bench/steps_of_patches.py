@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import matrix  # noqa: F401 isort: skip  takes the checkout, whose dsfix/ has no patches, off sys.path again
 
 import steps
 
@@ -43,7 +44,7 @@ def main() -> int:
     waiting: dict[str, list[str]] = {}
     for patch_id in options.patch or catalogue():
         home = records.home(patch_id, known)
-        same = recorded.get(patch_id, {}).get("of") == fingerprints.of(catalogue()[patch_id]).declaration
+        same = recorded.get(patch_id, {}).get("of") == fingerprints.of(catalogue()[patch_id]).changes
         if home is not None and catalogue()[patch_id].patch.default and (options.patch or not same):
             waiting.setdefault(home.release, []).append(patch_id)
     for release, ids in waiting.items():
@@ -52,7 +53,7 @@ def main() -> int:
             for patch_id in ids:
                 settings = [setting for setting, run in through if patch_id in run][:_SETTINGS_OF_A_PATCH]
                 recorded[patch_id] = {
-                    "of": fingerprints.of(catalogue()[patch_id]).declaration,
+                    "of": fingerprints.of(catalogue()[patch_id]).changes,
                     "release": release,
                     "steps": [_measured(every, setting, patch_id, options.rounds) for setting in settings],
                 }

@@ -48,7 +48,7 @@ def activate() -> Settings | None:
     settings = Settings.read()
     log.set_up(settings.log_level)
     _engine = Engine(settings, on_change=_write)
-    if settings.report is not None and hasattr(os, "register_at_fork"):
+    if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forked)
     try:
         hooks.withdraw_forgotten()
@@ -56,6 +56,8 @@ def activate() -> Settings | None:
     except StrictError:
         with contextlib.suppress(StrictError):  # of the next patch
             _write()  # what stopped the job belongs in its report
+        _engine.withdraw()
+        _engine = None  # importing dsfix again raises again
         raise
     except Exception as error:  # a job is worth more than its patches
         log.warn(f"dsfix could not start, some patches may be missing: {type(error).__name__}: {error}")
@@ -132,7 +134,7 @@ class _File:
 
 
 def _forked() -> None:
-    """A forked child has a report of its own from the start: it may import nothing more, or end by os._exit."""
+    """A forked child has locks of its own, and from the start a report: it may import nothing more, or end by os._exit."""
     if _engine is not None:
         _engine.forked()
         try:

@@ -1,4 +1,4 @@
-"""Fingerprints of a patch, which records use to detect changes: of its declaration and of its reproduction.
+"""Fingerprints of a patch, which records use to detect changes.
 
 Text does not count: title, docstrings, comments, and the messages of `reproduce`.
 """
@@ -20,16 +20,24 @@ _DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Fingerprint(NamedTuple):
-    """declaration: versions, changes, their helpers and the evidence. reproduction: the job."""
+    """changes: the changes and their helpers. declaration: these, versions and evidence. reproduction: the job."""
 
+    changes: str
     declaration: str
     reproduction: str
 
 
 def of(entry: Entry) -> Fingerprint:
-    """Both fingerprints of the patch in its current version."""
+    """The fingerprints of the patch in its current version."""
     defined = _defined(ast.parse(inspect.getsource(entry.module)))
-    return Fingerprint(_digest(_declared(entry, defined)), _digest(_reproduced(entry, defined)))
+    return Fingerprint(
+        _digest(_changed(entry, defined)), _digest(_declared(entry, defined)), _digest(_reproduced(entry, defined))
+    )
+
+
+def _changed(entry: Entry, defined: dict[str, ast.stmt]) -> Iterator[str]:
+    yield from (" ".join(_parts(each)) for each in entry.patch.changes)
+    yield from _sources(_helpers(entry), defined)
 
 
 def _declared(entry: Entry, defined: dict[str, ast.stmt]) -> Iterator[str]:

@@ -54,6 +54,7 @@ def reproduce(lab: Lab) -> str:
         "zero_optimization": {"stage": 3},
     }
     engine = lab.initialize(model, config, model_parameters=model.parameters())
+    # where older releases lack what the job uses: raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no …")
     for inputs, targets in batches:
         engine.backward(torch.nn.functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))
         engine.step()

@@ -38,6 +38,12 @@ _lock = threading.RLock()
 _sites: dict[FunctionType, _Site] = {}
 
 
+def forked() -> None:
+    """In the child of a fork: see Engine.forked."""
+    global _lock
+    _lock = threading.RLock()
+
+
 class EditHandle:
     """The edits that one patch made in one module; `undo` reverts them."""
 

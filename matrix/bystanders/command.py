@@ -51,13 +51,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """0 if no job is worse without an explanation, else 1. Raises Complaint."""
+    """0 if no job is worse without an explanation and every --patch is run by a job; else 1. Raises Complaint."""
     known = [each.deepspeed for each in table.load().releases]
     _must_be(options.releases, known, "in the table of releases")
     _must_be(options.scenario, scenario.load(), "a scenario")
     _must_be(options.patch, catalogue(), "a patch")
     if options.pinned and (options.patch or options.each_patch):
         raise Complaint("--pinned records nothing: --patch and --each-patch cannot be combined with it")
+    environment = environments.current(table.load())
+    for patch_id in options.patch:
+        patch = catalogue()[patch_id].patch
+        for name in options.releases:
+            if not edges.claimed(patch, environment, name):
+                raise Complaint(f"{patch_id} does not apply to deepspeed {name}, only to {patch.affects['deepspeed']}")
     from matrix.bystanders import running
     from matrix.bystanders.trials import Trials
 
@@ -73,10 +79,14 @@ def _run(options: argparse.Namespace) -> int:
         chosen = [job for job in asked if options.again or options.pinned or record.current(job) is None]
         print(f"deepspeed {name}: {len(chosen)} of {len(asked)} jobs, {options.jobs} at a time", flush=True)
         with Trials(name) as trials:
-            running.jobs(record, trials, chosen, options.jobs, keep=not options.pinned)
+            changed = running.jobs(record, trials, chosen, options.jobs, keep=not options.pinned)
+            for patch_id in sorted(changed - set(options.patch)):
+                print(f"{patch_id} has changed: which of its statements these jobs run is not recorded before --patch")
             for patch_id in _chosen(record, options):
                 print(f"deepspeed {name}: {patch_id}", flush=True)
-                running.patch(record, trials, patch_id, every, options.jobs)
+                reached = running.patch(record, trials, patch_id, every, options.jobs)
+                if patch_id in options.patch and not reached:
+                    worse.append(f"deepspeed {name}: no job runs a statement of {patch_id}: it needs a scenario")
         worse += docs.worse(record)
     return page_of_records.complain(NAME, worse)
 

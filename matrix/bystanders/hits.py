@@ -122,7 +122,7 @@ def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _used_by_changes(tree: ast.Module) -> list[ast.FunctionDef]:
-    """The functions, at top level or in classes, that are reachable from PATCH."""
+    """The functions, at top level or in classes, that the changes of PATCH use."""
     defined: dict[str, ast.stmt] = {}
     for each in tree.body:
         if isinstance(each, (ast.FunctionDef, ast.ClassDef)):
@@ -130,7 +130,8 @@ def _used_by_changes(tree: ast.Module) -> list[ast.FunctionDef]:
         elif isinstance(each, ast.Assign):
             defined.update({target.id: each for target in each.targets if isinstance(target, ast.Name)})
     reached: dict[str, ast.stmt] = {}
-    waiting = ["PATCH"]
+    patch = getattr(defined.get("PATCH"), "value", None)
+    waiting = [name for each in getattr(patch, "keywords", ()) if each.arg == "changes" for name in _names(each)]
     while waiting:
         name = waiting.pop()
         if name in reached or name not in defined or name == "reproduce":

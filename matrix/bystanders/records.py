@@ -53,7 +53,7 @@ class Run:
 @dataclass
 class Record:
     """One release. statements: patch id -> number of its statements, for patches that apply. proved: patch id -> the
-    fingerprint of its declaration when it was last judged alone."""
+    fingerprint of its changes when it was last judged alone."""
 
     release: str
     date: str = ""
@@ -69,7 +69,7 @@ class Record:
 
     def is_proved(self, patch_id: str) -> bool:
         """Whether the patch in its current version was judged alone."""
-        return self.proved.get(patch_id) == fingerprints.of(catalogue()[patch_id]).declaration
+        return self.proved.get(patch_id) == fingerprints.of(catalogue()[patch_id]).changes
 
 
 def found(verdict: Verdict) -> Found:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dsfix.catalogue.registry import catalogue
 from matrix import fingerprints
@@ -22,34 +22,45 @@ _APPLIES = ("applied", "pending")  # pending: the job has not imported its modul
 Result = TypeVar("Result")
 
 
-def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, keep: bool = True) -> None:
-    """Compare all patches with none. With `keep`, the record is saved after each job."""
+def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, keep: bool = True) -> set[str]:
+    """Compare all patches with none. With `keep`, the record is saved after each job.
+
+    Returns the patches that the record has with another number of statements: which of them ran is not recorded.
+    """
+    renumbered = set[str]()
     for job, (found, seen) in _each(chosen, lambda job: _all(job, trials), at_a_time):
-        run = {name: records.bits(numbers) for name, numbers in sorted(seen.run.items())}
+        rank = next((rank for rank in seen.ranks if rank), None)
+        counted = {} if rank is None else {name: rank["statements"][name] for name in _applied(rank)}
+        renumbered |= {name for name, count in counted.items() if record.statements.get(name, count) != count}
+        run = {name: records.bits(seen.run[name]) for name in sorted(seen.run.keys() - renumbered)}
         before = record.current(job)
         record.jobs[job.id] = Run(job.scenario.fingerprint(), found, run, before.one if before else {})
         record.date = datetime.date.today().isoformat()
-        rank = next((rank for rank in seen.ranks if rank), None)
         if rank is not None:
-            applied = [name for name, outcome in rank["patches"].items() if outcome in _APPLIES]
             named = [name for name in record.statements if name in catalogue() and not catalogue()[name].patch.default]
             record.statements = {
                 **{name: record.statements[name] for name in named},
-                **{name: rank["statements"][name] for name in applied},
+                **{name: record.statements.get(name, count) for name, count in counted.items()},
             }
             record.versions = rank["versions"]
         if keep:
             records.save(record)
+    return renumbered
 
 
-def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], at_a_time: int) -> None:
-    """Judge one patch alone, in jobs that run its lines; if none is known to, in the sample jobs."""
-    declaration = fingerprints.of(catalogue()[patch_id]).declaration
+def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], at_a_time: int) -> bool:
+    """Judge one patch alone, in jobs that run its lines; if none is known to, in the sample jobs.
+
+    Returns whether any of them runs its lines.
+    """
+    changes = fingerprints.of(catalogue()[patch_id]).changes
     chosen = list(_through(record, patch_id, every)) or space.samples(every)
     fresh: dict[str, tuple[Found, Seen]] = {}
     for job, seen in _each(chosen, lambda job: _one(job, trials, patch_id), at_a_time):
         fresh[job.id] = seen
-    changed = record.proved.get(patch_id, declaration) != declaration
+    rank = next((rank for _, seen in fresh.values() for rank in seen.ranks if rank), None)
+    count = record.statements.get(patch_id) if rank is None else rank["statements"][patch_id]
+    changed = record.proved.get(patch_id, changes) != changes or record.statements.get(patch_id, count) != count
     for name, run in record.jobs.items():  # drop the results of an earlier version of the patch
         run.one.pop(patch_id, None)
         if name not in fresh and not changed:
@@ -61,11 +72,15 @@ def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], a
         }
         if bits != "0":
             run.one[patch_id] = fresh[name][0]
-    record.proved[patch_id] = declaration
-    rank = next((rank for _, seen in fresh.values() for rank in seen.ranks if rank), None)
-    if rank is not None:
-        record.statements[patch_id] = rank["statements"][patch_id]
+    record.proved[patch_id] = changes
+    if count is not None:
+        record.statements[patch_id] = count
     records.save(record)
+    return any(seen.run.get(patch_id) for _, seen in fresh.values())
+
+
+def _applied(rank: Mapping[str, Any]) -> list[str]:
+    return [name for name, outcome in rank["patches"].items() if outcome in _APPLIES]
 
 
 def _all(job: Job, trials: Trials) -> tuple[Found, Seen]:

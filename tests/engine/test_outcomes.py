@@ -181,6 +181,20 @@ def test_strict_and_a_bad_value(simple):
     assert "StrictError: dsfix: DSFIX_SKIP: no patch is called 'crue'" in told.err.splitlines()[-1]
 
 
+def test_strict_stops_the_second_import_too(simple):
+    script = """
+    caught = []
+    for _ in range(2):
+        try:
+            import dsfix
+        except RuntimeError as error:
+            caught.append(str(error))
+    import deepspeed.m
+    tell([len(caught), len(set(caught)), deepspeed.m.f(1)])
+    """
+    assert simple.run(script, DSFIX_STRICT="1", DSFIX_SKIP="crue").value == [2, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -245,8 +245,12 @@ def helper(x):
 def unused():
     return 3
 
+def meets(job):
+    return True
+
 PATCH = Patch(
     title="t", severity=Severity.CRASH, affects={"deepspeed": ">=1"}, symptom="", upstream=(), fixed_in=None,
+    config=meets,
     changes=(
         Edit("m:f", replace="a + b", code="a - b"),
         Edit("m:f", before="return c", code=f"if c:\\n    from {__name__} import helper\\n    c = helper(c)"),
@@ -277,7 +281,7 @@ def marked(tmp_path, monkeypatch):
 
 
 class TestMarks:
-    def test_code_that_only_the_reproduction_uses_is_not_counted(self, marked):
+    def test_code_that_the_changes_do_not_use_is_not_counted(self, marked):
         # an expression; an if, an import and a call; an if and two returns of the helper
         assert hits.statements == {"some": 1 + 3 + 3}
 
@@ -341,6 +345,21 @@ class TestRunning:
         loaded = records.load("1.0", tmp_path)
         assert loaded.current(job).found == Found("same")
         assert records.share(loaded, "zero12_empty_parameter") == (2, 3)
+
+    def test_statements_under_other_numbers_are_not_mixed_with_the_recorded_ones(self, job, monkeypatch):
+        monkeypatch.setattr(records, "save", lambda record: None)
+        record = Record("1.0", jobs={"other": Run("", Found("same"), {"zero12_empty_parameter": "40"})})
+        record.statements = {"zero12_empty_parameter": 7}
+        trials = Trials(without=moved(RIGHT), **{NONE: moved(RIGHT), ALL: moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)})
+        assert running.jobs(record, trials, [job], 1, keep=False) == {"zero12_empty_parameter"}
+        assert record.statements == {"zero12_empty_parameter": 7}
+        assert record.jobs[job.id].run == {}
+        assert running.patch(record, trials, "zero12_empty_parameter", [job], 1)
+        assert record.statements == {"zero12_empty_parameter": 3}
+        assert {name: run.run for name, run in record.jobs.items()} == {
+            job.id: {"zero12_empty_parameter": "5"},
+            "other": {},
+        }
 
     def test_a_changed_script_makes_its_jobs_stale(self, job, monkeypatch):
         record = Record("1.0", jobs={job.id: Run(job.scenario.fingerprint(), Found("same"))})
@@ -413,25 +432,42 @@ class TestCommand:
     @pytest.fixture
     def asked(self, monkeypatch):
         """The number of jobs that are run, and of those to choose from for a patch."""
-        found = {}
+        found = {"reached": True}
+
+        def recording_jobs(record, trials, jobs, at_a_time, keep):
+            found["jobs"] = len(jobs)
+            return set()
+
+        def recording_patch(record, trials, patch_id, every, at_a_time):
+            found["every"] = len(every)
+            return found["reached"]
+
         monkeypatch.setattr(records, "load", Record)
         monkeypatch.setattr("matrix.bystanders.trials.Trials", lambda release: contextlib.nullcontext())
-        monkeypatch.setattr(running, "jobs", lambda record, trials, jobs, at_a_time, keep: found.update(jobs=len(jobs)))
-        monkeypatch.setattr(running, "patch", lambda record, trials, patch_id, every, n: found.update(every=len(every)))
+        monkeypatch.setattr(running, "jobs", recording_jobs)
+        monkeypatch.setattr(running, "patch", recording_patch)
 
-        def ask(*arguments):
+        def ask(*arguments, status=0, **known):
+            found.update(known)
             parser = argparse.ArgumentParser()
             command.add_arguments(parser)
-            assert command.run(parser.parse_args(["run", space.WHOLE, *arguments])) == 0
+            assert command.run(parser.parse_args(["run", space.WHOLE, *arguments])) == status
             return found
 
         return ask
 
     def test_a_patch_is_judged_in_all_jobs_even_if_only_some_are_run(self, asked):
-        assert asked("--scenario", "universal", "--patch", "zero12_empty_parameter") == {
-            "jobs": sum(job.scenario.name == "universal" for job in space.jobs()),
-            "every": len(space.jobs()),
-        }
+        found = asked("--scenario", "universal", "--patch", "zero12_empty_parameter")
+        assert found["jobs"] == sum(job.scenario.name == "universal" for job in space.jobs())
+        assert found["every"] == len(space.jobs())
+
+    def test_a_patch_that_no_job_runs_is_reported(self, asked, capsys):
+        asked("--patch", "zero12_empty_parameter", status=1, reached=False)
+        assert "no job runs a statement of zero12_empty_parameter" in capsys.readouterr().err
+
+    def test_a_patch_for_other_releases_is_refused(self, asked):
+        with pytest.raises(Complaint, match=r"universal_checkpoint_local_rank does not apply to deepspeed 0\.18\.9"):
+            asked("--patch", "universal_checkpoint_local_rank")
 
     def test_pinned_cannot_be_combined_with_a_patch(self, asked):
         with pytest.raises(Complaint, match="--pinned records nothing"):
@@ -441,7 +477,7 @@ class TestCommand:
 def a_record(job, found, **run):
     record = Record("1.0", "2026-11-22", {}, {"zero12_empty_parameter": 3})
     record.jobs[job.id] = Run(job.scenario.fingerprint(), found, run)
-    record.proved = {each: records.fingerprints.of(catalogue()[each]).declaration for each in record.statements}
+    record.proved = {each: records.fingerprints.of(catalogue()[each]).changes for each in record.statements}
     return record
 
 
