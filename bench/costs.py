@@ -127,7 +127,7 @@ def of_a_large_catalogue(pairs: int) -> list[str]:
         large = catalogues.made_up(Path(other), int(told(COUNT, real, path)))
         for each in (real, large):
             cpu_seconds(WITH, each, path)
-        others = [lambda each=each: cpu_seconds(WITH, each, path) for each in (real, large)]  # type: ignore[misc]
+        others = [lambda each=each: cpu_seconds(WITH, each, path) for each in (real, large)]
         usual, larger = ratios(pairs, lambda: cpu_seconds(PLAIN, path), others)
     what = f"the same with {catalogues.SIZE} patches, {catalogues.APPLY} of which apply, minus that with the real ones"
     return [_row(LARGE, what, [a - b for a, b in zip(larger, usual)], "0.01")]

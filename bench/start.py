@@ -55,7 +55,8 @@ def table(pairs: int) -> str:
         kinds = {"`python -m dsfix enable`": enabled, "`python -m dsfix run`": below, "neither, again": plain}
         for each in kinds.values():
             each.milliseconds()  # fills bytecode and file caches
-        bases, seen = [], {what: [] for what in kinds}
+        bases: list[float] = []
+        seen: dict[str, list[float]] = {what: [] for what in kinds}
         for _ in range(pairs):
             bases.append(plain.milliseconds())
             for what, each in kinds.items():
@@ -72,7 +73,7 @@ def table(pairs: int) -> str:
 def nanoseconds_per_import() -> float:
     """What the hook adds to the import of a module other than DeepSpeed."""
     sys.path.insert(0, DIRECTORY)
-    import _dsfix_start
+    import _dsfix_start  # type: ignore[import-not-found]
 
     finder = sys.meta_path.pop(0)
     assert isinstance(finder, _dsfix_start.Finder)

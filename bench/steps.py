@@ -14,6 +14,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from matrix.bystanders.trials import ALL, NONE
 _HERE = Path(__file__).resolve().parent
 _STEPS = 40
 _TIMEOUT = 300.0  # seconds
-SETTINGS = (
+SETTINGS: tuple[Mapping[str, str], ...] = (
     {},
     {"precision": "bf16"},
     {"precision": "fp16"},
@@ -46,7 +47,7 @@ def seconds(every: trials.Trials, variant: str, setting: space.Setting) -> float
     found, why = result(every, variant, setting, _TIMEOUT, "steps_rank", str(_STEPS))
     if found is None:
         sys.exit(f"steps: {variant}, {space.differing(setting)}: {why}")
-    return statistics.median(found)
+    return float(statistics.median(found))
 
 
 def result(
@@ -90,7 +91,7 @@ def main() -> int:
         shown = (
             ", ".join(f"{name} {level}" for name, level in space.differing(setting).items()) or "stage 0, fp32, 2 ranks"
         )
-        low, middle, high = statistics.quantiles(found, n=4)
+        low, middle, high = statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
         lines.append(f"| {shown} | {middle:.3f} | {low:.3f} to {high:.3f} |")
     text = "\n".join(lines) + "\n"
     print(text)

@@ -44,7 +44,7 @@ def main() -> int:
     waiting: dict[str, list[str]] = {}
     for patch_id in options.patch or catalogue():
         home = records.home(patch_id, known)
-        same = recorded.get(patch_id, {}).get("of") == fingerprints.of(catalogue()[patch_id]).changes
+        same = recorded.get(patch_id, {}).get("of") == fingerprints.of_changes(catalogue()[patch_id])
         if home is not None and catalogue()[patch_id].patch.default and (options.patch or not same):
             waiting.setdefault(home.release, []).append(patch_id)
     for release, ids in waiting.items():
@@ -53,7 +53,7 @@ def main() -> int:
             for patch_id in ids:
                 settings = [setting for setting, run in through if patch_id in run][:_SETTINGS_OF_A_PATCH]
                 recorded[patch_id] = {
-                    "of": fingerprints.of(catalogue()[patch_id]).changes,
+                    "of": fingerprints.of_changes(catalogue()[patch_id]),
                     "release": release,
                     "steps": [_measured(every, setting, patch_id, options.rounds) for setting in settings],
                 }
@@ -64,7 +64,7 @@ def main() -> int:
 
 def _through(release: str) -> list[tuple[space.Setting, list[str]]]:
     """The settings that the release can train, each with the patches whose lines a step runs."""
-    found = []
+    found: list[tuple[space.Setting, list[str]]] = []
     with trials.Trials(release) as every:
         for levels in steps.SETTINGS:
             setting = {**space.plain(), **levels}
@@ -75,11 +75,11 @@ def _through(release: str) -> list[tuple[space.Setting, list[str]]]:
 
 
 def _measured(every: trials.Trials, setting: space.Setting, patch_id: str, rounds: int) -> Mapping[str, Any]:
-    """The setting and the ratio's quartiles; no quartiles if the job fails without the patch."""
+    """The setting and the ratio's quartiles; where the job fails without the patch, how it ended."""
     shown = ", ".join(f"{name} {level}" for name, level in space.differing(setting).items()) or "plain"
-    ratios, _ = steps.result(every, ALL, setting, _TIMEOUT, _RANK, patch_id, str(rounds))
+    ratios, why = steps.result(every, ALL, setting, _TIMEOUT, _RANK, patch_id, str(rounds))
     if ratios is None:
-        return {"setting": shown}
+        return {"setting": shown, "ended": why}
     quartiles = [round(each, 3) for each in statistics.quantiles(ratios, n=4)]
     return {"setting": shown, "quartiles": quartiles}
 

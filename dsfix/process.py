@@ -134,7 +134,7 @@ class _File:
 
 
 def _forked() -> None:
-    """A forked child has locks of its own, and from the start a report: it may import nothing more, or end by os._exit."""
+    """A forked child has its own locks, and its own report at once: it may import nothing, or end by os._exit."""
     if _engine is not None:
         _engine.forked()
         try:

@@ -20,24 +20,23 @@ _DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Fingerprint(NamedTuple):
-    """changes: the changes and their helpers. declaration: these, versions and evidence. reproduction: the job."""
+    """declaration: versions, changes, their helpers and the evidence. reproduction: the job."""
 
-    changes: str
     declaration: str
     reproduction: str
 
 
 def of(entry: Entry) -> Fingerprint:
-    """The fingerprints of the patch in its current version."""
+    """What a run proof goes by: both fingerprints of the patch in its current version."""
     defined = _defined(ast.parse(inspect.getsource(entry.module)))
-    return Fingerprint(
-        _digest(_changed(entry, defined)), _digest(_declared(entry, defined)), _digest(_reproduced(entry, defined))
-    )
+    return Fingerprint(_digest(_declared(entry, defined)), _digest(_reproduced(entry, defined)))
 
 
-def _changed(entry: Entry, defined: dict[str, ast.stmt]) -> Iterator[str]:
-    yield from (" ".join(_parts(each)) for each in entry.patch.changes)
-    yield from _sources(_helpers(entry), defined)
+def of_changes(entry: Entry) -> str:
+    """What bystanders and step times go by: the fingerprint of the patch's changes and their helpers alone."""
+    defined = _defined(ast.parse(inspect.getsource(entry.module)))
+    parts = (" ".join(_parts(each)) for each in entry.patch.changes)
+    return _digest((*parts, *_sources(_helpers(entry), defined)))
 
 
 def _declared(entry: Entry, defined: dict[str, ast.stmt]) -> Iterator[str]:

@@ -69,7 +69,7 @@ class Record:
 
     def is_proved(self, patch_id: str) -> bool:
         """Whether the patch in its current version was judged alone."""
-        return self.proved.get(patch_id) == fingerprints.of(catalogue()[patch_id]).changes
+        return self.proved.get(patch_id) == fingerprints.of_changes(catalogue()[patch_id])
 
 
 def found(verdict: Verdict) -> Found:

@@ -53,7 +53,7 @@ def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], a
 
     Returns whether any of them runs its lines.
     """
-    changes = fingerprints.of(catalogue()[patch_id]).changes
+    changes = fingerprints.of_changes(catalogue()[patch_id])
     chosen = list(_through(record, patch_id, every)) or space.samples(every)
     fresh: dict[str, tuple[Found, Seen]] = {}
     for job, seen in _each(chosen, lambda job: _one(job, trials, patch_id), at_a_time):

@@ -120,7 +120,7 @@ def _bystanders(patch_id: str) -> list[str]:
 def _step(entry: Entry) -> list[str]:
     """What the patch adds to a step of common jobs, if that was measured with its current version."""
     measured = json.loads(_STEPS.read_text(encoding="utf-8")).get(entry.id, {})
-    if measured.get("of") != fingerprints.of(entry).changes:
+    if measured.get("of") != fingerprints.of_changes(entry):
         return []
     if not measured["steps"]:
         return [f"CPU time of a step, {measured['release']}: no step of the common settings runs its lines"]

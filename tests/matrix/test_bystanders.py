@@ -477,7 +477,7 @@ class TestCommand:
 def a_record(job, found, **run):
     record = Record("1.0", "2026-11-22", {}, {"zero12_empty_parameter": 3})
     record.jobs[job.id] = Run(job.scenario.fingerprint(), found, run)
-    record.proved = {each: records.fingerprints.of(catalogue()[each]).changes for each in record.statements}
+    record.proved = {each: records.fingerprints.of_changes(catalogue()[each]) for each in record.statements}
     return record
 
 
