@@ -112,7 +112,7 @@ Change = Union[Edit, Replace, Provide]
 class Source(_Targeted):
     """Evidence: `code` (statements or one expression, like an Edit's anchor) appears in the body of `target`.
 
-    Without ``:function`` in the target, `code` appears at the module's top level.
+    Without ``:function`` in the target, `code` appears in the module, outside functions and classes.
     """
 
     target: str

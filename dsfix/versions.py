@@ -45,8 +45,8 @@ def installed(distribution: str) -> str | None:
         if not records:
             return "" if importable(distribution) else None
         # an interrupted upgrade leaves two: which of them is about the package that is there, nobody can tell
-        beside = [each for each in records if str(each.locate_file("")) == str(records[0].locate_file(""))]
-        version = " and ".join(sorted({each.metadata["Version"] or "" for each in beside}))
+        same_place = [each for each in records if str(each.locate_file("")) == str(records[0].locate_file(""))]
+        version = " and ".join(sorted({each.metadata["Version"] or "" for each in same_place}))
     except Exception:  # metadata that cannot be read is no metadata
         return ""
     if distribution == "deepspeed" and not _describes_what_is_imported(records[0]):

@@ -134,7 +134,8 @@ def edit_fault(site: Site, edits: Edits) -> str | None:
 def compile_edited(site: Site, edits: Edits) -> None:
     """Make the edits of one function as the engine would. Raises Refused or SyntaxError if it would refuse them."""
     block = verdict_of.places(edits[0][1])[0]
-    rewrite.compile_edited(block, site[1], original(block, site[1]), edits)
+    code = original(block, site[1])
+    rewrite.compile_edited(block, site[1], code, rewrite.imports_of(block, site[1], code), edits)
 
 
 def original(block: Block, qualname: str) -> CodeType:

@@ -5,7 +5,7 @@ Why: torch caches them below ~/.cache/torch_extensions in one directory per Pyth
     preserves old times (conda, uv) keeps the old one in use: "undefined symbol", a missing attribute, or silently old
     code. Two environments used in turn overwrite each other's operators, even under a running job, and a process that
     is killed while compiling leaves a lock on which all others wait.
-How: a separate directory for each combination of Python, CUDA or ROCm, torch and DeepSpeed, beside torch's, passed as
+How: a separate directory for each combination of Python, CUDA or ROCm, torch and DeepSpeed, next to torch's, passed as
     `build_directory` to the one call that compiles. The environment is unchanged, so child processes and other packages
     keep theirs. Torch's directory stays in use if TORCH_EXTENSIONS_DIR is set; for an operator that was compiled there
     from the files of this very torch and DeepSpeed after both were installed, as in an image that ships its operators;

@@ -24,6 +24,7 @@ from packaging.version import Version
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
@@ -41,6 +42,12 @@ def is_finite(norms: Sequence[Any]) -> bool:
         what = "bf16 + ZeRO-3: a gradient is inf or nan, the step is skipped"
         warn_repeatedly(what, f"{what}; if that goes on, nothing is trained any more")
     return finite
+
+
+def _meets(job: Job) -> bool:
+    settings = job.block("bf16") or job.block("bfloat16")
+    checked = settings.get("check_grad_overflow", job.release >= Version("0.19.3"))
+    return job.stage == 3 and job.may_be("bf16") and str(checked).lower() not in ("false", "0")
 
 
 PATCH = Patch(
@@ -84,11 +91,7 @@ PATCH = Patch(
         ),
     ),
     fixed=(Source(f"{_OPTIMIZER}.step", "is_invalid_grad_norm(scaled_global_grad_norm)"),),
-    config=lambda job: (
-        job.stage == 3
-        and job.may_be("bf16")
-        and job.get("bf16", "check_grad_overflow", default=job.release >= Version("0.19.3")) is True
-    ),
+    config=_meets,
 )
 
 _LEARNING_RATE = 0.1

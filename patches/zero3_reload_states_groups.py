@@ -1,14 +1,15 @@
-"""ZeRO-3 with several parameter groups: after `engine.reload_states()` the weights are in each other's places.
+"""ZeRO-3: after `engine.reload_states()` the weights are scrambled if the optimizer has them in an order of its own.
 
-Why: ZeRO-3 keeps the weights in one buffer, group by group. `reload_states` brings the buffer back and then gives each
-    parameter its place in the order of the module. With weight decay for some parameters only, as transformers and
-    most RLHF frameworks have it, the two orders differ: forward and backward run with scrambled weights until the next
-    step, which restores them from the fp32 weights. Nothing shows it but the loss.
+Why: ZeRO-3 keeps the weights in one buffer, in the order of the optimizer's groups. `reload_states` brings the buffer
+    back and then gives each parameter its place in the order of the module. With weight decay for some parameters only,
+    as transformers and most RLHF frameworks have it, or with one group in another order, the two orders differ: forward
+    and backward run with scrambled weights until the next step that is not skipped for an overflow, which restores them
+    from the fp32 weights. Nothing shows it but the loss.
 How: gives each parameter its place in the order of the groups, as the buffer was made.
-Changes: jobs with several groups whose parameters are not in the order of the module: the first step after each
-    reload has the gradients of the right weights; so have evaluation, generation and weights that are sent elsewhere
-    before that step. Others are bit-identical. The fp32 weights of a checkpoint written without the patch are in their
-    places, so it can be resumed; the wrong steps before it are not undone.
+Changes: jobs whose groups are not in the order of the module: the first step after each reload has the gradients of the
+    right weights; so have evaluation, generation and weights that are sent elsewhere before that step. Others are
+    bit-identical. The fp32 weights of a checkpoint written without the patch are in their places, so it can be resumed;
+    the wrong steps before it are not undone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _OPTIMIZER = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
 _RELOAD = f"{_OPTIMIZER}.reload_states"
 
 PATCH = Patch(
-    title="ZeRO-3 + several parameter groups: weights are scrambled after reload_states",
+    title="ZeRO-3, parameters in another order than the module's: weights are scrambled after reload_states",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.2,<0.16.5"},
     changes=(

@@ -10,15 +10,13 @@ from typing import Any, Union, cast
 
 from ..outcome import Outcome, Refused
 from ..patch import Edit
-from .source import SCOPES, Block, FunctionNode, split_target, whole_tree
+from .source import BLOCKS, HOLDS, SCOPES, Block, FunctionNode, split_target, top_level, whole_tree
 
 Node = Union[ast.stmt, ast.expr]
 Place = Sequence[Node]
 """Consecutive statements of one block, or one expression."""
 
 _IGNORED = {"type_comment", "kind"}
-_STATEMENTS = ("body", "orelse", "finalbody")
-_HOLDS = (*_STATEMENTS, "handlers", "cases")
 
 
 @functools.lru_cache(maxsize=256)
@@ -61,11 +59,11 @@ def _blocks(tree: ast.AST) -> list[list[ast.stmt]]:
     blocks: list[list[ast.stmt]] = []
     waiting: list[Any] = [tree]
     for node in waiting:
-        for name in _HOLDS:
+        for name in HOLDS:
             inner = getattr(node, name, None)
             if inner:
                 waiting += inner
-                blocks += [inner] if name in _STATEMENTS else []
+                blocks += [inner] if name in BLOCKS else []
     return blocks
 
 
@@ -83,6 +81,7 @@ def forget() -> None:
     """Drops the trees that have been read: some 100 kB per function."""
     Block.tree.cache_clear()
     whole_tree.forget()  # type: ignore[attr-defined]
+    top_level.forget()  # type: ignore[attr-defined]
     _blocks.cache_clear()
     _by_type.cache_clear()
 

@@ -75,7 +75,9 @@ class Cache:
             with contextlib.suppress(FileNotFoundError):  # left by a process that was killed
                 if time.time() - partial.stat().st_mtime > _PATIENCE:
                     partial.unlink()
-            with open(partial, "xb", opener=_private) as file:  # fails where another process is writing the same
+            with open(
+                partial, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)
+            ) as file:  # fails where another process is writing the same
                 try:
                     file.write(hashlib.blake2b(content, digest_size=_DIGEST).digest() + content)
                     file.close()
@@ -128,7 +130,3 @@ def _digest(key: object) -> bytes:
 def _is_ours(status: os.stat_result) -> bool:
     """Whether nobody but this user, or root, can have written the file: its code will be run."""
     return not hasattr(os, "geteuid") or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

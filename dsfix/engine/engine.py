@@ -194,7 +194,7 @@ class Engine:
 
     def forked(self) -> None:
         """In the child of a fork: another thread of the parent may have held a lock, and is not here to release it."""
-        rewrite.forked()
+        rewrite.lock = threading.RLock()
         for state in self.states.values():
             state.lock = threading.RLock()
 

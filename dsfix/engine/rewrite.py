@@ -24,7 +24,7 @@ from ..patch import Edit
 from . import anchors
 from .attributes import attribute
 from .cache import Cache
-from .source import Block, FunctionNode, block_at, imports, split_target, while_unchanged
+from .source import Block, FunctionNode, block_at, imports, split_target
 
 _ANNOTATIONS = __future__.annotations.compiler_flag  # the only future statement that Python 3.9 and later obey
 _KIND = 0x20 | 0x80 | 0x100 | 0x200  # generator, coroutine, iterable coroutine, asynchronous generator
@@ -34,14 +34,8 @@ _DEPTH = 8  # decorators
 _AT: dict[str, Any] = {"lineno": 1, "col_offset": 0}
 _TYPE_PARAMS: dict[str, Any] = {"type_params": []} if "type_params" in ast.ClassDef._fields else {}  # Python 3.12
 
-_lock = threading.RLock()
+lock = threading.RLock()  # Engine.forked renews it
 _sites: dict[FunctionType, _Site] = {}
-
-
-def forked() -> None:
-    """In the child of a fork: see Engine.forked."""
-    global _lock
-    _lock = threading.RLock()
 
 
 class EditHandle:
@@ -54,7 +48,7 @@ class EditHandle:
     def undo(self) -> None:
         """Reverts the edits of every function that nobody else has changed. Raises Refused where one was."""
         refused = []
-        with _lock:
+        with lock:
             while self.sites:
                 site = self.sites.pop()
                 try:
@@ -78,7 +72,7 @@ def make(patch_id: str, module: ModuleType, edits: Sequence[Edit], cache: Cache)
     handle = EditHandle(patch_id, cache)
     try:
         for outer in dict.fromkeys(split_target(edit.qualname)[0] for edit in edits):
-            with _lock:
+            with lock:
                 function = find_function(module, outer)
                 site = _sites.setdefault(function, _Site(function, outer))  # a reload makes a new function
                 handle.sites.append(site)
@@ -120,17 +114,17 @@ class _Site:
             raise
 
     def _compiled(self, pairs: list[tuple[str, Edit]]) -> CodeType:
-        return compile_edited(self._block, self.qualname, self.original, pairs)
+        block, imported = self._source
+        return compile_edited(block, self.qualname, self.original, imported, pairs)
 
     @functools.cached_property
-    def _block(self) -> Block:
-        """As the file had it: it may be another by the time of a revert."""
+    def _source(self) -> tuple[Block, frozenset[str]]:
+        """The function and the imported names as the file had them: it may be another by the time of a revert."""
         path = self.original.co_filename
         block = block_at(path, self.original.co_firstlineno)
         if block is None:
             raise Refused(Outcome.DRIFTED, f"the source of {self.qualname} cannot be read from {path}")
-        compare(block, self.qualname, self.original)
-        return block
+        return block, imports_of(block, self.qualname, self.original)
 
     def _closures(self, new: CodeType, pairs: Iterable[tuple[str, Edit]]) -> Iterator[tuple[FunctionType, CodeType]]:
         """The closures that exist of edited nested functions (a decorator's, say), with their new code."""
@@ -161,9 +155,9 @@ def find_function(module: ModuleType, qualname: str) -> FunctionType:
     name, path = qualname.rpartition(".")[2], getattr(module, "__file__", None) or ""
     strangers: list[FunctionType] = []
     for function in _functions_beneath(raw):
-        code = function.__code__
-        inside = getattr(code, "co_qualname", qualname)  # Python 3.11
-        if code.co_name == name and inside == qualname and _same_file(code.co_filename, path):
+        code, file = function.__code__, function.__code__.co_filename
+        named = code.co_name == name and getattr(code, "co_qualname", qualname) == qualname  # Python 3.11
+        if named and (file == path or os.path.realpath(file) == os.path.realpath(path)):
             return function
         strangers.append(function)
     if not strangers:
@@ -210,36 +204,44 @@ def _contents(cells: Iterable[CellType]) -> Iterator[Any]:
             yield cell.cell_contents
 
 
-def _same_file(one: str, other: str) -> bool:
-    return one == other or os.path.realpath(one) == os.path.realpath(other)
+def imports_of(block: Block, qualname: str, code: CodeType) -> frozenset[str]:
+    """The imported names with which the function, compiled alone, is `code`, the function in memory.
+
+    Raises:
+        Refused: conflict where there are none.
+    """
+    for exact in (False, True):
+        names = imports(block.path, exact)
+        if _equal(_compile(block.tree(), qualname, code, names), code):
+            return names
+    raise Refused(
+        Outcome.CONFLICT,
+        f"{qualname} in memory is not what {block.path}:{block.first} says: "
+        "another tool has changed it, or the file has changed since it was imported",
+    )
 
 
-def compare(block: Block, qualname: str, code: CodeType) -> None:
-    """Raises Refused(conflict) where `code`, the function in memory, is not what the file says."""
-    if not _equal(_compile(block.tree(), qualname, code), code):
-        raise Refused(
-            Outcome.CONFLICT,
-            f"{qualname} in memory is not what {block.path}:{block.first} says: "
-            "another tool has changed it, or the file has changed since it was imported",
-        )
-
-
-def compile_edited(block: Block, qualname: str, like: CodeType, pairs: Sequence[tuple[str, Edit]]) -> CodeType:
+def compile_edited(
+    block: Block, qualname: str, like: CodeType, imported: frozenset[str], pairs: Sequence[tuple[str, Edit]]
+) -> CodeType:
     """The code of the function with these edits (patch id, edit). Raises Refused where they do not fit."""
     node = block.parse()
     anchors.apply(pairs, node)
-    new = _compile(node, qualname, like)
+    new = _compile(node, qualname, like, imported)
     for names in {tuple(split_target(edit.qualname)[1]) for _, edit in pairs} | {()}:
         _check_swappable(nested_code(like, names), nested_code(new, names), ".".join((qualname, *names)))
     return new
 
 
-def _compile(node: FunctionNode, qualname: str, like: CodeType) -> CodeType:
-    """The code object of `node`, compiled as if where `like` was: same classes, future flags and file."""
+def _compile(node: FunctionNode, qualname: str, like: CodeType, imported: frozenset[str]) -> CodeType:
+    """The code object of `node`, compiled as if where `like` was: same classes, future flags and file.
+
+    `imported`: what the file imports. Python 3.11 and later compile `name.attribute()` in another way for these names.
+    """
     body: ast.stmt = node
     for name in reversed(qualname.split(".")[:-1]):  # for name mangling, `__class__` and the qualified name
         body = ast.ClassDef(name=name, bases=[], keywords=[], body=[body], decorator_list=[], **_TYPE_PARAMS, **_AT)
-    tree = ast.Module(body=[*_imports(like.co_filename), body], type_ignores=[])
+    tree = ast.Module(body=[*_imports(imported), body], type_ignores=[])
     compiled = compile(tree, like.co_filename, "exec", flags=like.co_flags & _ANNOTATIONS, dont_inherit=True)
     for code in _nested(compiled):
         if code.co_name == like.co_name and code.co_firstlineno == like.co_firstlineno:
@@ -247,11 +249,9 @@ def _compile(node: FunctionNode, qualname: str, like: CodeType) -> CodeType:
     raise Refused(Outcome.DRIFTED, f"{qualname} is not at {like.co_filename}:{like.co_firstlineno}")
 
 
-@while_unchanged
-def _imports(path: str) -> list[ast.Import]:
-    """From Python 3.11 on `name.attribute()` is compiled in another way where the file imports `name`."""
-    names = [ast.alias(name, **_AT) for name in imports(path)]
-    return [ast.Import(names=names, **_AT)] if names else []
+@functools.lru_cache(maxsize=8)
+def _imports(names: frozenset[str]) -> list[ast.Import]:
+    return [ast.Import(names=[ast.alias(name, **_AT) for name in names], **_AT)] if names else []
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

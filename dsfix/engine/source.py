@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import functools
 import importlib.util
 import os
@@ -27,6 +28,8 @@ _BLOCK = re.compile(  # whatever opens a block: a def indented deeper than its n
 )
 _CONTINUES = "#)]}"  # a line that begins with one of these ends no block
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+BLOCKS = ("body", "orelse", "finalbody")  # the fields of a statement that hold statements
+HOLDS = (*BLOCKS, "handlers", "cases")
 
 
 @dataclass(frozen=True)
@@ -212,22 +215,37 @@ def _indent(line: str) -> int:
 @while_unchanged
 def top_level(path: str) -> ast.Module:
     """The file's syntax tree, read-only, without its functions and classes."""
+    try:
+        return _bare(ast.parse(_outline(path)))
+    except SyntaxError:
+        return _bare(whole_tree(path))
+
+
+def _outline(path: str) -> str:
+    """The file's text without its functions and classes. Raises SyntaxError where text in strings looks like one."""
     lines, kept, at = _lines(path), list[str](), 0
     for start in sorted(start for name, starts in _definitions(path).items() if "." not in name for start in starts):
         first = _first(lines, start)
         if first >= at and not _indent(lines[start]):
             kept += lines[at:first]
             at = _end(lines, first)
-    try:
-        body = ast.parse("".join(kept + lines[at:])).body
-    except SyntaxError:  # text in strings may look like a definition
-        body = whole_tree(path).body
-    return ast.Module(body=[each for each in body if not isinstance(each, SCOPES)], type_ignores=[])
+            cut = "".join(lines[first:at])
+            if cut.count('"""') % 2 or cut.count("'''") % 2:
+                raise SyntaxError
+    return "".join(kept + lines[at:])
 
 
-def imports(path: str) -> frozenset[str]:
-    """The names that the file imports, outside functions and classes."""
-    return frozenset(_bound(top_level(path)))
+def _bare(node: _T) -> _T:
+    node = copy.copy(node)
+    for name in HOLDS:
+        if hasattr(node, name):
+            setattr(node, name, [_bare(each) for each in getattr(node, name) if not isinstance(each, SCOPES)])
+    return node
+
+
+def imports(path: str, exact: bool) -> frozenset[str]:
+    """The names that the file imports, outside functions and classes; `exact`: wherever strings look like code, too."""
+    return frozenset(_bound(whole_tree(path) if exact else top_level(path)))
 
 
 def _bound(node: ast.AST) -> Iterator[str]:

@@ -55,13 +55,10 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
     """What the installed source says of a patch whose version gate is not closed."""
     gated = gate(patch.affects)
     refused = _remembered_refusal(patch, cache)
+    by_text = any(isinstance(each, (Edit, Source)) for each in (*patch.changes, *patch.present))
     if refused is None and gated.newer and not patch.present:
         refused = Refused(Outcome.UNPROVEN, "the patch has no evidence of its own that the bug is there")
-    elif (
-        refused is None
-        and gated.fit is Fit.UNSURE
-        and not any(isinstance(c, (Edit, Source)) for c in (*patch.changes, *patch.present))
-    ):
+    elif refused is None and gated.fit is Fit.UNSURE and not by_text:
         refused = Refused(Outcome.DRIFTED, "there is no source to judge it by")
     if refused is None:
         verbs = ", ".join(dict.fromkeys(f"{type(change).__name__} of {change.qualname}" for change in patch.changes))
@@ -91,19 +88,17 @@ def _refusal(patch: Patch) -> Refused | None:
     """Why the source is not one to apply the patch to."""
     try:
         for evidence in patch.fixed:
+            where = evidence.qualname or evidence.target
             if _is_there(evidence):
-                raise Refused(Outcome.ALREADY_FIXED, f"{_where(evidence)} has `{anchors.first_line(evidence.code)}`")
+                raise Refused(Outcome.ALREADY_FIXED, f"{where} has `{anchors.first_line(evidence.code)}`")
         _check_all(patch.changes)
         for evidence in patch.present:
+            where = evidence.qualname or evidence.target
             if not _is_there(evidence):
-                raise Refused(Outcome.DRIFTED, f"{_where(evidence)} has no `{anchors.first_line(evidence.code)}`")
+                raise Refused(Outcome.DRIFTED, f"{where} has no `{anchors.first_line(evidence.code)}`")
     except Refused as refused:
         return refused
     return None
-
-
-def _where(evidence: Source) -> str:
-    return evidence.qualname or evidence.target
 
 
 def _is_there(evidence: Source) -> bool:

@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
         with Trials(name) as trials:
             changed = running.jobs(record, trials, chosen, options.jobs, keep=not options.pinned)
             for patch_id in sorted(changed - set(options.patch)):
-                print(f"{patch_id} has changed: which of its statements these jobs run is not recorded before --patch")
+                print(f"{patch_id} has other statements than in the record: run --again, or --patch {patch_id}")
             for patch_id in _chosen(record, options):
                 print(f"deepspeed {name}: {patch_id}", flush=True)
                 reached = running.patch(record, trials, patch_id, every, options.jobs)

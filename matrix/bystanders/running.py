@@ -25,22 +25,25 @@ Result = TypeVar("Result")
 def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, keep: bool = True) -> set[str]:
     """Compare all patches with none. With `keep`, the record is saved after each job.
 
-    Returns the patches that the record has with another number of statements: which of them ran is not recorded.
+    Returns the patches that the record had with another number of statements: which of them other jobs run is dropped.
     """
     renumbered = set[str]()
     for job, (found, seen) in _each(chosen, lambda job: _all(job, trials), at_a_time):
         rank = next((rank for rank in seen.ranks if rank), None)
         counted = {} if rank is None else {name: rank["statements"][name] for name in _applied(rank)}
-        renumbered |= {name for name, count in counted.items() if record.statements.get(name, count) != count}
-        run = {name: records.bits(seen.run[name]) for name in sorted(seen.run.keys() - renumbered)}
+        for name in [each for each, count in counted.items() if record.statements.get(each, count) != count]:
+            renumbered.add(name)
+            for other in record.jobs.values():  # what they run is numbered in another way
+                other.run = {each: other.run[each] for each in other.run if each != name}
+        bits = {name: records.bits(numbers) for name, numbers in sorted(seen.run.items())}
         before = record.current(job)
-        record.jobs[job.id] = Run(job.scenario.fingerprint(), found, run, before.one if before else {})
+        record.jobs[job.id] = Run(job.scenario.fingerprint(), found, bits, before.one if before else {})
         record.date = datetime.date.today().isoformat()
         if rank is not None:
             named = [name for name in record.statements if name in catalogue() and not catalogue()[name].patch.default]
             record.statements = {
                 **{name: record.statements[name] for name in named},
-                **{name: record.statements.get(name, count) for name, count in counted.items()},
+                **counted,
             }
             record.versions = rank["versions"]
         if keep:
@@ -72,9 +75,9 @@ def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], a
         }
         if bits != "0":
             run.one[patch_id] = fresh[name][0]
-    record.proved[patch_id] = changes
-    if count is not None:
-        record.statements[patch_id] = count
+    if rank is not None:  # some job got to its end
+        record.proved[patch_id] = changes
+        record.statements[patch_id] = rank["statements"][patch_id]
     records.save(record)
     return any(seen.run.get(patch_id) for _, seen in fresh.values())
 

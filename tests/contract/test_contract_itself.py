@@ -238,7 +238,7 @@ BAD = {
         'PATCH = declare(Edit("deepspeed.comm:reduce", after="out = max(values)",\n'
         '                     code="values = [out]\\nout = max(values)"))',
     ),
-    "a change beside the one declared": (
+    "a change besides the one declared": (
         checks.another_package_comes_first,
         "dsfix has replaced it: deepspeed.m:clip",
         "def factory(old):\n    import deepspeed.m\n    deepspeed.m.clip = lambda norm, limit: norm\n    return old\n"

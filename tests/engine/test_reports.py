@@ -54,7 +54,7 @@ def test_a_fork_beside_a_thread_that_holds_a_lock(simple):
         from dsfix.engine import rewrite
         held, done = threading.Event(), threading.Event()
         def hold():
-            with process._engine.states["cure"].lock, rewrite._lock:
+            with process._engine.states["cure"].lock, rewrite.lock:
                 held.set()
                 done.wait()
         thread = threading.Thread(target=hold)

@@ -193,7 +193,7 @@ def test_every_function_of_real_modules_compiles_to_itself(name):
                 try:
                     code = rewrite.find_function(module, prefix + key).__code__
                     block = source.block_at(code.co_filename, code.co_firstlineno)
-                    rewrite.compare(block, prefix + key, code)
+                    rewrite.imports_of(block, prefix + key, code)
                 except Refused as error:
                     refused.append((prefix + key, str(error)))
     assert refused == []

@@ -346,20 +346,24 @@ class TestRunning:
         assert loaded.current(job).found == Found("same")
         assert records.share(loaded, "zero12_empty_parameter") == (2, 3)
 
-    def test_statements_under_other_numbers_are_not_mixed_with_the_recorded_ones(self, job, monkeypatch):
-        monkeypatch.setattr(records, "save", lambda record: None)
+    def test_statements_under_other_numbers_are_not_mixed_with_the_recorded_ones(self, job):
         record = Record("1.0", jobs={"other": Run("", Found("same"), {"zero12_empty_parameter": "40"})})
         record.statements = {"zero12_empty_parameter": 7}
-        trials = Trials(without=moved(RIGHT), **{NONE: moved(RIGHT), ALL: moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)})
+        trials = Trials(**{NONE: moved(RIGHT), ALL: moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)})
         assert running.jobs(record, trials, [job], 1, keep=False) == {"zero12_empty_parameter"}
-        assert record.statements == {"zero12_empty_parameter": 7}
-        assert record.jobs[job.id].run == {}
-        assert running.patch(record, trials, "zero12_empty_parameter", [job], 1)
         assert record.statements == {"zero12_empty_parameter": 3}
         assert {name: run.run for name, run in record.jobs.items()} == {
             job.id: {"zero12_empty_parameter": "5"},
             "other": {},
         }
+
+    def test_a_patch_whose_jobs_all_crash_is_not_proved(self, job, monkeypatch):
+        monkeypatch.setattr(records, "save", lambda record: None)
+        record = Record("1.0", jobs={job.id: Run("", Found("same"), {"zero12_empty_parameter": "1"})})
+        crashed = seen(None)
+        trials = Trials(without=crashed, **{ALL: crashed, PLAIN: moved(RIGHT)})
+        assert not running.patch(record, trials, "zero12_empty_parameter", [job], 1)
+        assert not record.is_proved("zero12_empty_parameter")
 
     def test_a_changed_script_makes_its_jobs_stale(self, job, monkeypatch):
         record = Record("1.0", jobs={job.id: Run(job.scenario.fingerprint(), Found("same"))})

@@ -1,4 +1,4 @@
-"""The release can be imported beside today's torch and numpy: always with dsfix, else where the catalogue says so."""
+"""The release can be imported with today's torch and NumPy: always with dsfix, else where the catalogue says so."""
 
 from __future__ import annotations
 
