@@ -13,8 +13,7 @@ from ..patch import Edit
 from .source import BLOCKS, HOLDS, SCOPES, Block, FunctionNode, split_target, top_level, whole_tree
 
 Node = Union[ast.stmt, ast.expr]
-Place = Sequence[Node]
-"""Consecutive statements of one block, or one expression."""
+Place = Sequence[Node]  # consecutive statements of one block, or one expression
 
 _IGNORED = {"type_comment", "kind"}
 

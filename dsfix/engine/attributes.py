@@ -10,6 +10,7 @@ from typing import Any
 
 from ..outcome import Outcome, Refused
 from ..patch import Provide, Replace
+from . import hooks
 
 _ABSENT = object()
 
@@ -121,7 +122,9 @@ def substitute(module: ModuleType, change: Replace) -> AttributeHandle:
 def _aliases(value: Any, holder: ModuleType, name: str) -> list[tuple[ModuleType, str]]:
     """(module, name) of what ``from … import`` left in modules imported earlier."""
     is_value = functools.partial(operator.is_, value)
-    modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+    # during the import of the module only its own package can have taken it
+    within = "" if hooks.executed(holder.__name__) else holder.__name__.partition(".")[0]
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith(within) and isinstance(m, ModuleType)]
     return [
         (module, alias)
         for module in modules
