@@ -698,13 +698,31 @@ BUGS = [  # patch, release, config that triggers the bug, config that does not
     (
         "zero3_bf16_nonfinite_step",
         "0.19.2",
+        {"bfloat16": {"enabled": True, "check_grad_overflow": "true"}, **zero(3)},
+        {"bf16": {"enabled": True}, **zero(3)},  # off by default there
+    ),
+    (
+        "zero3_bf16_nonfinite_step",
+        "0.19.3",
         {"bf16": {"enabled": True}, **zero(3)},
-        {"bf16": {"enabled": True}, **zero(2)},
+        {"bf16": {"enabled": True, "check_grad_overflow": False}, **zero(3)},
+    ),
+    (
+        "fp16_optimizer_never_steps",
+        "0.18.0",
+        {"fp16": {"enabled": True}, "optimizer": {"type": "Adam", "params": {}}},
+        {"fp16": {"enabled": True}, "optimizer": {"type": "Adam", "params": {"torch_adam": True}}},
+    ),
+    (
+        "universal_checkpoint_local_rank",
+        "0.17.0",
+        {"checkpoint": {"load_universal": True}, **zero(3)},
+        {"checkpoint": {"load_universal": True}, **zero(2)},
     ),
 ]
 
 
-@pytest.mark.parametrize(("patch", "release", "shows", "near"), BUGS, ids=[each[0] for each in BUGS])
+@pytest.mark.parametrize(("patch", "release", "shows", "near"), BUGS, ids=[f"{each[0]}-{each[1]}" for each in BUGS])
 def test_a_known_bug_that_the_config_triggers(patch, release, shows, near):
     assert patch in [name for each in found(shows, release, {}) for name in each.patches]
     assert patch not in [name for each in found(near, release, {}) for name in each.patches]
