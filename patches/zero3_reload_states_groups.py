@@ -5,8 +5,8 @@ Why: ZeRO-3 keeps the weights in one buffer, in the order of the optimizer's gro
     as transformers and most RLHF frameworks have it, or with one group in another order, the two orders differ: forward
     and backward run with scrambled weights until the next step that is not skipped for an overflow, which restores them
     from the fp32 weights. Nothing shows it but the loss.
-How: gives each parameter its place in the order of the groups, as the buffer was made. While the states are offloaded the
-    order is the module's, as upstream.
+How: gives each parameter its place in the order of the groups, as the buffer was made. While the states are offloaded,
+    the order is the module's, as upstream.
 Changes: jobs whose groups are not in the order of the module: the first step after each reload has the gradients of the
     right weights; so have evaluation, generation and weights that are sent elsewhere before that step. Others are
     bit-identical. The fp32 weights of a checkpoint written without the patch are in their places, so it can be resumed;
