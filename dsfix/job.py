@@ -122,6 +122,14 @@ class Job:
         return bool(self.get("data_types", "grad_accum_dtype") == "fp32")
 
     @property
+    def fused_adam(self) -> bool | None:
+        """Whether the config's optimizer is DeepSpeed's FusedAdam or a 1-bit Adam; None where the script passes one."""
+        if self.optimizer is None:
+            return None
+        adam = self.optimizer in ("adam", "adamw", "onebitadam", "zerooneadam")
+        return adam and not self.get("optimizer", "params", "torch_adam")
+
+    @property
     def optimizer(self) -> str | None:
         """The optimizer named in the config, in lower case; None where the script passes one."""
         name = self.block("optimizer").get("type")

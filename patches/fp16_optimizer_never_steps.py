@@ -53,12 +53,7 @@ PATCH = Patch(
             "        ...\n    if self.timers:\n        ...\n    return self.overflow",
         ),
     ),
-    config=lambda job: (
-        job.stage == 0
-        and job.may_be("fp16")
-        and job.optimizer in (None, "adam", "adamw", "onebitadam", "zerooneadam")
-        and not job.get("optimizer", "params", "torch_adam")
-    ),
+    config=lambda job: job.stage == 0 and job.may_be("fp16") and job.fused_adam is not False,
 )
 
 _LEARNING_RATE = 0.01

@@ -24,13 +24,11 @@ _CLIP = "self.unscale_and_clip_grads(self._global_grad_norm)"
 _CLIP_LAMB = "combined_scale = self.unscale_and_clip_grads(self._global_grad_norm, apply_scale=False)"
 _END = "for fp32_group, fp16_group in zip(self.fp32_groups, self.fp16_groups):\n    ...\nreturn self.overflow"
 _DIVIDE = "self._global_grad_norm = self._global_grad_norm / self.loss_scale"
-_FUSED = ("adam", "adamw", "onebitadam", "zerooneadam")
 
 
 def _meets(job: Job) -> bool:
-    fused = job.optimizer in _FUSED and job.get("optimizer", "params", "torch_adam") is not True
     scaled = job.may_be("fp16") and job.get("fp16", "loss_scale") != 1
-    return job.stage == 0 and scaled and job.optimizer is not None and not fused
+    return job.stage == 0 and scaled and job.fused_adam is False
 
 
 PATCH = Patch(

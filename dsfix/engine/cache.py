@@ -75,9 +75,8 @@ class Cache:
             with contextlib.suppress(FileNotFoundError):  # left by a process that was killed
                 if time.time() - partial.stat().st_mtime > _PATIENCE:
                     partial.unlink()
-            with open(
-                partial, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)
-            ) as file:  # fails where another process is writing the same
+            # "x" fails where another process is writing the same
+            with open(partial, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 try:
                     file.write(hashlib.blake2b(content, digest_size=_DIGEST).digest() + content)
                     file.close()
