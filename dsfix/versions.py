@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
+from typing import Any, Callable
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 NEWEST_PROVEN = Version("0.19.8")
@@ -81,14 +81,27 @@ def described(*distributions: str) -> str:
     return ", ".join(f"{name} {version or 'of unknown version'}" for name, version in present.items())
 
 
-def gate(affects: Mapping[str, str]) -> Gate:
-    """Compares every distribution in `affects` (see Patch) with what is installed."""
+def gate(
+    affects: Mapping[str, str], remember: Callable[[object, Callable[[], Any]], Any] = lambda key, make: make()
+) -> Gate:
+    """Compares every distribution in `affects` (see Patch) with what is installed.
+
+    remember: returns for a key what it returned for the same key before, else what the function returns.
+    """
+    numbers = [(name, specifiers, installed(name)) for name, specifiers in affects.items()]
+    key = ("gate", str(NEWEST_PROVEN), numbers)
+    kept = remember(key, lambda: [(each.fit.value, each.reason, each.near, each.newer) for each in [_gate(affects)]])
+    fit, *rest = kept[0]
+    return Gate(Fit(fit), *rest)
+
+
+def _gate(affects: Mapping[str, str]) -> Gate:
     unsure: Gate | None = None
     for distribution, specifiers in affects.items():
         version = installed(distribution)
         if version is None:
             return Gate(Fit.OUTSIDE, f"{distribution} is not installed")
-        one = _compare(distribution, version, SpecifierSet(specifiers))
+        one = _compare(distribution, version, specifiers)
         if one.fit is Fit.OUTSIDE:
             return one
         if one.fit is Fit.UNSURE or one.newer:
@@ -96,7 +109,9 @@ def gate(affects: Mapping[str, str]) -> Gate:
     return unsure or Gate(Fit.INSIDE, ", ".join(f"{d} {installed(d)}" for d in affects))
 
 
-def _compare(distribution: str, text: str, specifiers: SpecifierSet) -> Gate:
+def _compare(distribution: str, text: str, specifiers: str) -> Gate:
+    from packaging.specifiers import SpecifierSet  # takes 1 to 2 % of `import deepspeed`, which may do without
+
     judged_by_source = distribution == "deepspeed"
     try:
         version = Version(text)
@@ -104,11 +119,12 @@ def _compare(distribution: str, text: str, specifiers: SpecifierSet) -> Gate:
         what = f"{distribution} gives its version as {text!r}" if text else f"{distribution} gives no version"
         return Gate(Fit.UNSURE if judged_by_source else Fit.OUTSIDE, what)
     # packaging 24 and 26 differ without prereleases=True; a local part says nothing about order
-    inside = specifiers.contains(version.public, prereleases=True)
+    affected = SpecifierSet(specifiers)
+    inside = affected.contains(version.public, prereleases=True)
     newer = judged_by_source and inside and Version(version.public) > NEWEST_PROVEN
     what = f"{distribution} {text}" + (f" is newer than proven ({NEWEST_PROVEN})" if newer else "")
     if judged_by_source and (version.local or version.is_prerelease):
         return Gate(Fit.UNSURE, what if newer else f"{what} is not a release", near=inside, newer=newer)
     if not inside:
-        return Gate(Fit.OUTSIDE, f"{what} is outside {specifiers}")
+        return Gate(Fit.OUTSIDE, f"{what} is outside {affected}")
     return Gate(Fit.INSIDE, what, newer=newer)

@@ -92,7 +92,7 @@ def statements(tree: ast.AST, code: str) -> list[Place]:
         list(block[start : start + len(pattern)])
         for block in _blocks(tree)
         for start in range(len(block) - len(pattern) + 1)
-        if all(map(same, pattern, block[start:]))
+        if type(block[start]) is type(pattern[0]) and all(map(same, pattern, block[start:]))
     ]
 
 

@@ -7,6 +7,7 @@ new code together with the code that it replaces: whatever has changed is looked
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import marshal
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Callable
 
+from .. import versions
 from ..patch import Edit
 
 _INSTALLATIONS = 16  # files that are kept, of some 500 kB; the one written longest ago goes
@@ -42,13 +44,11 @@ class Cache:
 
     def __init__(self) -> None:
         self._path: Path | None = None
-        self._kept: dict[bytes, tuple[Any]] = {}
-        self._loaded = self._new = False
+        self._new = False
 
     def remember(self, key: object, make: Callable[[], Any], valid: Callable[[Any], bool] = lambda kept: True) -> Any:
         """What `make` returned for this key before, if that is valid; else what it returns now: something that marshal
         can write."""
-        self._load()
         digest = _digest(key)
         kept = self._kept.get(digest)
         if kept is None or not valid(kept[0]):
@@ -88,18 +88,16 @@ class Cache:
             for old in files[:-_INSTALLATIONS]:
                 old.unlink()
 
-    def _load(self) -> None:
-        if self._loaded:
-            return
-        self._loaded = True
+    @functools.cached_property
+    def _kept(self) -> dict[bytes, tuple[Any]]:
         with contextlib.suppress(OSError, RuntimeError, ValueError, EOFError, TypeError):
             self._path = _path()
             with open(self._path, "rb") as file:
-                if not _is_ours(os.fstat(file.fileno())):
-                    return
+                ours = _is_ours(os.fstat(file.fileno()))
                 digest, content = file.read(_DIGEST), file.read()
-            if hashlib.blake2b(content, digest_size=_DIGEST).digest() == digest:  # marshal may crash on anything else
-                self._kept = marshal.loads(content)
+            if ours and hashlib.blake2b(content, digest_size=_DIGEST).digest() == digest:  # marshal may crash otherwise
+                return dict(marshal.loads(content))
+        return {}
 
 
 def declared(change: object) -> tuple[object, ...]:
@@ -115,10 +113,9 @@ def stamps(paths: Iterable[str]) -> list[tuple[str, int, int]]:
 
 def _path() -> Path:
     """Another file for whatever decides what is learned, beyond the source that is looked at."""
-    own = os.path.dirname(__file__)
-    files = sorted(entry.path for entry in os.scandir(own) if entry.name.endswith(".py"))
-    deepspeed = PathFinder.find_spec("deepspeed")  # not all finders: one of them is dsfix's
-    key = (stamps(files), MAGIC_NUMBER, sys.version, sys.flags.optimize, deepspeed and deepspeed.origin)
+    own = sorted(entry.path for entry in os.scandir(os.path.dirname(__file__)) if entry.name.endswith(".py"))
+    spec = PathFinder.find_spec("deepspeed")  # not all finders: one of them is dsfix's
+    key = (stamps((versions.__file__, *own)), MAGIC_NUMBER, sys.version, sys.flags.optimize, spec and spec.origin)
     return cache_directory().absolute() / f"learned-{_digest(key).hex()}.bin"
 
 

@@ -73,7 +73,7 @@ class Engine:
 
     def _start(self, summary: Summary) -> State:
         try:
-            settled = verdict.before_source(summary, self.settings)
+            settled = verdict.before_source(summary, self.settings, self.cache)
             if settled is not None:
                 return State(summary, settled.outcome, settled.reason)
             state = State(summary, Outcome.PENDING, "")

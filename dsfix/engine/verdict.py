@@ -31,7 +31,7 @@ _cache = functools.cache(Cache)  # read once for all patches that a command look
 def decide(entry: Entry, settings: Settings) -> Verdict:
     """The verdict before anything is imported: user's choice, version gate, source."""
     try:
-        return before_source(entry.summary, settings) or by_source(entry.patch, _cache())
+        return before_source(entry.summary, settings, _cache()) or by_source(entry.patch, _cache())
     except Exception as error:  # one declaration that cannot be evaluated must not cost the others
         code = f" in `{error.text.strip()}`" if isinstance(error, SyntaxError) and error.text else ""
         return Verdict(Outcome.FAILED, f"{type(error).__name__}: {error}{code}")
@@ -42,18 +42,18 @@ def if_asked_for(entry: Entry, settings: Settings) -> Verdict:
     return decide(dataclasses.replace(entry, patch=dataclasses.replace(entry.patch, default=True)), settings)
 
 
-def before_source(summary: Summary, settings: Settings) -> Verdict | None:
+def before_source(summary: Summary, settings: Settings, cache: Cache) -> Verdict | None:
     """What the user's choice and exact version numbers settle; None where the source has to be read."""
     why = settings.disabled(summary.id, summary.default, summary.severity)
     if why is not None:
         return Verdict(Outcome.DISABLED, why)
-    gated = gate(summary.affects)
+    gated = gate(summary.affects, cache.remember)
     return Verdict(Outcome.NOT_AFFECTED, gated.reason) if gated.fit is Fit.OUTSIDE else None
 
 
 def by_source(patch: Patch, cache: Cache) -> Verdict:
     """What the installed source says of a patch whose version gate is not closed."""
-    gated = gate(patch.affects)
+    gated = gate(patch.affects, cache.remember)
     refused = _remembered_refusal(patch, cache)
     by_text = any(isinstance(each, (Edit, Source)) for each in (*patch.changes, *patch.present))
     if refused is None and gated.newer and not patch.present:
