@@ -63,7 +63,6 @@ def install(native: types.ModuleType) -> None:
         "_lazy_init": nothing,
         "_lazy_call": lazy_call,
         "init": nothing,
-        "synchronize": nothing,
         "ipc_collect": nothing,
         "device_count": lambda: int(native.device_count()),
         "current_device": lambda: int(native.current_device()),

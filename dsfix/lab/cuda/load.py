@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib.util
 import sys
 from types import ModuleType
 
 from dsfix.lab.cuda.compiling import LIBRARY, library
+from dsfix.lab.cuda.races import Race, races_of
+from dsfix.lab.cuda.schedule import of_environment
 from dsfix.lab.distributions import torch_build
 from dsfix.lab.errors import LabUnavailable
 
@@ -19,6 +22,11 @@ def loaded() -> bool:
     return bool(_loaded)
 
 
+def races() -> list[Race]:
+    """The races that were seen in this process so far; none unless they are looked for."""
+    return races_of(_loaded[0].races()) if _loaded else []
+
+
 def load(devices: int = 8) -> None:
     """Gives this process `devices` emulated CUDA devices; imports torch. A second call has no effect.
 
@@ -28,6 +36,7 @@ def load(devices: int = 8) -> None:
         return
     if "torch" in sys.modules:
         raise LabUnavailable("torch is already imported; the emulated CUDA device must be loaded before it")
+    schedule = of_environment()
     path = str(library())
     # torch looks up its CUDA hooks once, during its import, so they are registered first
     ctypes.CDLL(str(torch_build().directory / "lib" / "libtorch_python.so"), mode=ctypes.RTLD_GLOBAL)
@@ -48,4 +57,7 @@ def load(devices: int = 8) -> None:
 
     for module in (device, statistics, streams, legacy_tensors):
         module.install(native)
+    if schedule is not None:
+        native.set_schedule(schedule.name, schedule.seed, schedule.races)
+        atexit.register(native.finish_all)  # other ranks may need it
     _loaded.append(native)

@@ -30,8 +30,14 @@ inline c10::Storage as_cpu(const c10::Storage& storage) {
       /*resizable=*/true);
 }
 
-// A device storage over the memory of a CPU storage, which it keeps alive; counted as memory of `device`.
+// A device storage over the memory of a CPU storage, which it keeps alive; counted as memory of `device`. A copy with a
+// schedule, where all memory of the device is from the pool.
 inline c10::Storage as_device(const c10::Storage& storage, c10::Device device) {
+  if (scheduled()) {
+    auto memory = allocate_on(device.index(), storage.nbytes());
+    if (storage.nbytes()) std::memcpy(memory.get(), storage.data(), storage.nbytes());
+    return c10::Storage(c10::Storage::use_byte_size_t(), storage.nbytes(), std::move(memory), &device_allocator, true);
+  }
   auto* block = new Block(device.index(), storage.nbytes(), nullptr, storage);
   return c10::Storage(
       c10::Storage::use_byte_size_t(),

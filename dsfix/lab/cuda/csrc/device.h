@@ -1,4 +1,4 @@
-// The device guard and the CUDA hooks, which ATen and autograd query. Streams and events do nothing.
+// The device guard and the CUDA hooks, which ATen and autograd query.
 #pragma once
 
 #include "memory.h"
@@ -24,21 +24,47 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     if (device.has_index()) current_index = device.index();
   }
-  c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
-  c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getStream(device); }
-  c10::Stream getNewStream(c10::Device device, int) const override { return getStream(device); }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return getStream(stream.device()); }
+  c10::Stream getStream(c10::Device device) const override { return stream(device, current_id[device.index()]); }
+  c10::Stream getDefaultStream(c10::Device device) const override { return stream(device, 0); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getNewStream(device, 0); }
+  c10::Stream getNewStream(c10::Device device, int) const override { return stream(device, new_stream_id()); }
+  c10::Stream exchangeStream(c10::Stream next) const override {
+    auto before = getStream(next.device());
+    current_id[next.device_index()] = next.id();
+    return before;
+  }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device_count.load()); }
-  void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
-  void synchronizeEvent(void*) const override {}
-  void synchronizeDevice(const c10::DeviceIndex) const override {}
-  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
+  void record(void** event, const c10::Stream& on, const c10::DeviceIndex, const c10::EventFlag) const override {
+    if (!*event) *event = new Point;
+    if (scheduled()) *static_cast<Point*>(*event) = now(queue_of(on));
+  }
+  void block(void* event, const c10::Stream& on) const override {
+    if (event && scheduled()) wait(queue_of(on), *static_cast<Point*>(event));
+  }
+  bool queryEvent(void* event) const override {
+    synchronizeEvent(event);
+    return true;
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Point*>(event); }
+  bool queryStream(const c10::Stream& on) const override {
+    synchronizeStream(on);
+    return true;
+  }
+  void synchronizeStream(const c10::Stream& on) const override {
+    if (scheduled()) finish(queue_of(on));
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event) finish(*static_cast<Point*>(event));
+  }
+  void synchronizeDevice(const c10::DeviceIndex index) const override { finish_device(index); }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& user) const override {
+    if (scheduled()) record_use(data, queue_of(user));
+  }
+
+ private:
+  static c10::Stream stream(c10::Device device, c10::StreamId id) {
+    return c10::Stream(c10::Stream::UNSAFE, device, id);
+  }
 };
 
 struct Hooks final : at::CUDAHooksInterface {
@@ -60,7 +86,7 @@ struct Hooks final : at::CUDAHooksInterface {
     return before;
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchangeDevice(index); }
-  void deviceSynchronize(c10::DeviceIndex) const override {}
+  void deviceSynchronize(c10::DeviceIndex index) const override { finish_device(index); }
   // host and device share one generator, because the kernels are those of the CPU
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     return at::detail::getDefaultCPUGenerator();

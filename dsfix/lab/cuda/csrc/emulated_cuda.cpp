@@ -51,16 +51,49 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
+constexpr const char* COLLECTIVES[] = {
+    "broadcast_", "allreduce_", "allreduce_coalesced_", "reduce_", "allgather_", "_allgather_base_",
+    "allgather_coalesced_", "allgather_into_tensor_coalesced_", "reduce_scatter_", "_reduce_scatter_base_",
+    "reduce_scatter_tensor_coalesced_", "gather_", "scatter_", "alltoall_", "alltoall_base_", "barrier"};
+
 TORCH_LIBRARY_IMPL(c10d, CUDA, m) {
   SilentWarnings silent;
   for (const char* name : {"send", "recv_", "recv_any_source_"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&point_to_point>());
-  for (const char* name :
-       {"broadcast_", "allreduce_", "allreduce_coalesced_", "reduce_", "allgather_",
-        "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_", "reduce_scatter_",
-        "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_", "gather_", "scatter_", "alltoall_", "alltoall_base_",
-        "barrier"})
+  for (const char* name : COLLECTIVES)
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&collective>());
+}
+
+TORCH_LIBRARY_IMPL(c10d, AutogradCPU, m) {
+  SilentWarnings silent;
+  for (const char* name : COLLECTIVES)
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&host_collective>());
+}
+
+// [{"before": ..., "after": ...}], each {"what", "writes", "stream", "node", "stack": [(file, line, function)]}, without
+// those that one pair of places has again.
+static py::list reported_races() {
+  Lock lock(running);
+  py::list out;
+  std::set<std::pair<std::string, std::string>> seen;
+  auto access = [](const Access& each, bool writes) {
+    py::list frames;
+    auto symbols = torch::symbolize({each.by->stack.get()});
+    for (auto frame : symbols.tracebacks.at(0)) {
+      const auto& f = symbols.all_frames.at(frame);
+      frames.append(py::make_tuple(f.filename, f.lineno, f.funcname));
+    }
+    return py::dict(
+        py::arg("what") = each.what, py::arg("writes") = writes, py::arg("stream") = each.by->queue->id,
+        py::arg("node") = each.by->node, py::arg("stack") = frames);
+  };
+  for (const auto& race : races) {
+    auto before = access(race.before, race.before_writes), after = access(race.after, race.after_writes);
+    auto place = [](const py::dict& each) { return py::str(each).cast<std::string>(); };
+    if (seen.emplace(place(before), place(after)).second)
+      out.append(py::dict(py::arg("before") = before, py::arg("after") = after));
+  }
+  return out;
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -76,9 +109,23 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("bytes", [](int64_t index) { return usage.at(index).bytes.load(); });
   m.def("peak_bytes", [](int64_t index) { return usage.at(index).peak.load(); });
   m.def("reset_peak", [](int64_t index) { usage.at(index).peak = usage.at(index).bytes.load(); });
+  m.def("set_schedule", &set_schedule);
+  m.def("new_stream", &new_stream_id);
+  m.def("current_stream", [](int64_t index) { return current_id.at(index); });
+  m.def("set_stream", [](int64_t index, int64_t id) { current_id.at(index) = id; });
+  py::class_<Point>(m, "Point").def(py::init<>()); // of a stream: what an event holds
+  py::call_guard<py::gil_scoped_release> without_gil;
+  auto stream = [](int64_t index, int64_t id) -> Queue& { return queue_of(static_cast<c10::DeviceIndex>(index), id); };
+  m.def("now", [=](int64_t index, int64_t id) { return scheduled() ? now(stream(index, id)) : Point(); }, without_gil);
+  m.def("wait", [=](int64_t index, int64_t id, const Point& point) { wait(stream(index, id), point); }, without_gil);
+  m.def("finish", [](const Point& point) { finish(point); }, without_gil);
+  m.def("finish_device", [](int64_t index) { finish_device(static_cast<c10::DeviceIndex>(index)); }, without_gil);
+  m.def("finish_all", &finish_all, without_gil);
+  m.def("races", &reported_races);
   // torch.UntypedStorage.resize_ has no CUDA branch in a build without CUDA
   m.def("resize_storage", [](const at::Tensor& over, int64_t n) {
     OnDevice on(over.device());
+    if (scheduled() && over.storage().nbytes() && n) finish_current(over.device().index()); // what is in it is moved
     at::native::resize_bytes_cpu(over.storage().unsafeGetStorageImpl(), static_cast<size_t>(n));
   });
 }

@@ -1,11 +1,8 @@
 // The kernels: a few operators of the device itself; all others run the CPU kernel on aliases.
 #pragma once
 
-#include "checks.h"
+#include "collectives.h"
 
-#include <ATen/EmptyTensor.h>
-#include <ATen/native/Resize.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/library.h>
 
 namespace dsfix {
@@ -22,10 +19,33 @@ inline const c10::IValue* written_argument(
   return nullptr;
 }
 
+// That of the first device tensor, or the one that is asked for.
+inline c10::Device device_of(const std::vector<c10::IValue>& arguments) {
+  auto found = current_device();
+  bool seen = false;
+  for (const auto& a : arguments) {
+    if (a.isDevice() && a.toDevice().type() == TYPE && a.toDevice().has_index() && !seen) found = a.toDevice();
+    for (const auto& t : tensors_in(a))
+      if (on_device(t) && !seen) {
+        found = t.device();
+        seen = true;
+      }
+  }
+  return found;
+}
+
 inline void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack, bool check) {
   const auto& schema = op.schema();
   auto arguments = torch::jit::pop(*stack, schema.arguments().size());
   if (check) check_devices(schema, arguments);
+  if (scheduled() && !is_view(schema)) {
+    auto device = device_of(arguments);
+    Values values(arguments.begin(), arguments.end());
+    if (defer(op, values, device, stack)) return;
+    if (is_random(op) && draw_now(op, values, device, stack)) return;
+    if (detecting) give(current_queue(device.index()), {}, uses_of(schema, values));
+    finish_current(device.index());
+  }
   Aliases aliases;
   for (const auto& a : arguments) {
     if (a.isDevice() && a.toDevice().type() == TYPE) {
@@ -57,6 +77,7 @@ inline void point_to_point(const c10::OperatorHandle& op, torch::jit::Stack* sta
 
 // So do collectives, which finish here: on a GPU the stream orders them, and callers may wait for the last one only.
 inline void collective(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (scheduled()) return issue_collective(op, stack);
   run_on_cpu(op, stack, /*check=*/false);
   const auto& result = torch::jit::peek(*stack, op.schema().returns().size() - 1, op.schema().returns().size());
   if (result.isCustomClass()) result.toCustomClass<c10d::Work>()->wait();
@@ -79,7 +100,12 @@ inline at::Tensor empty_strided(
       c10::dtype_or_default(dtype));
 }
 
-inline at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool) {
+inline at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  if (scheduled()) {
+    c10::impl::ExcludeDispatchKeyGuard guard(c10::autograd_dispatch_keyset);
+    copy_in_order(self, source, non_blocking);
+    return self;
+  }
   auto to = cpu_alias(self), from = cpu_alias(source);
   c10::impl::ExcludeDispatchKeyGuard guard(c10::autograd_dispatch_keyset);
   to.copy_(from);
@@ -99,6 +125,7 @@ inline at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor&
 
 inline const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef size, std::optional<at::MemoryFormat> format) {
   OnDevice on(self.device());
+  if (scheduled() && self.storage().nbytes()) finish_current(self.device().index()); // what is in it may be moved
   return at::native::resize_(self, C10_AS_INTARRAYREF_SLOW(size), format);
 }
 
@@ -129,10 +156,23 @@ inline at::Tensor& set_nothing(at::Tensor& self) {
 }
 
 inline at::Scalar local_scalar_dense(const at::Tensor& t) {
+  if (scheduled()) {
+    auto& queue = current_queue(t.device().index());
+    if (detecting) give(queue, {}, {use("aten::_local_scalar_dense", "self", t, false)});
+    finish(queue);
+  }
   return at::_local_scalar_dense(cpu_alias(t));
 }
 
-inline void record_stream(at::Tensor&, c10::Stream) {}
+inline void record_stream(at::Tensor& self, c10::Stream stream) {
+  if (scheduled()) record_use(self.storage().data_ptr(), queue_of(stream));
+}
+
+// Collectives on host tensors make the host wait for other ranks, which may wait for what is still in a queue here.
+inline void host_collective(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (scheduled()) finish_collectives();
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+}
 
 // `parameter.data = tensor of the other device`: allowed between CPU and CUDA.
 inline bool has_compatible_shallow_copy_type(const at::Tensor& a, const at::Tensor& b) {

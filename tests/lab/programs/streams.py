@@ -1,0 +1,172 @@
+"""Pairs of programs on the emulated device: with one missing wait, and right. Prints what each computes, as JSON.
+
+Each takes `right` and returns (what it computed, what it has to be).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from dsfix.lab import Lab
+from dsfix.lab.cuda import races
+
+lab = Lab()
+torch, distributed = lab.torch, lab.deepspeed.comm
+stream, default = torch.cuda.Stream(), torch.cuda.current_stream()
+torch.cuda.synchronize()
+
+
+def settled(value: float = 0.0, size: int = 4) -> Any:
+    """A tensor that both streams may use."""
+    tensor = torch.full((size,), value, device="cuda")
+    torch.cuda.synchronize()
+    return tensor
+
+
+def result_of_another_stream(right: bool) -> tuple[float, float]:
+    a = settled()
+    with torch.cuda.stream(stream):
+        a.add_(1)
+    if right:
+        default.wait_stream(stream)
+    return a.sum().item(), 4.0
+
+
+def overwritten_while_it_is_read(right: bool) -> tuple[float, float]:
+    a, b = settled(2.0), settled()
+    with torch.cuda.stream(stream):
+        b.copy_(a)
+    if right:
+        default.wait_stream(stream)
+    a.zero_()
+    torch.cuda.current_stream().synchronize()
+    default.wait_stream(stream)
+    return b.sum().item(), 8.0
+
+
+def too_early_on_another_stream(right: bool) -> tuple[float, float]:
+    a, b = settled(), settled()
+    a.add_(1)
+    if right:
+        stream.wait_stream(default)
+    with torch.cuda.stream(stream):
+        b.copy_(a)
+    stream.synchronize()
+    return b.sum().item(), 4.0
+
+
+def event_before_the_work(right: bool) -> tuple[float, float]:
+    a, event = settled(), torch.cuda.Event()
+    with torch.cuda.stream(stream):
+        if not right:
+            event.record()
+        a.add_(1)
+        if right:
+            event.record()
+    event.wait()
+    return a.sum().item(), 4.0
+
+
+def freed_while_it_is_read(right: bool) -> tuple[float, float]:
+    a = torch.full((1000,), 1.0, device="cuda")
+    stream.wait_stream(default)
+    with torch.cuda.stream(stream):
+        b = a * 3
+    if right:
+        a.record_stream(stream)
+    del a
+    c = torch.full((1000,), 7.0, device="cuda")
+    default.wait_stream(stream)
+    return b.sum().item() + 0 * c.sum().item(), 3000.0
+
+
+def slices_of_one_bucket(right: bool) -> tuple[float, float]:
+    bucket = settled(size=8)
+    with torch.cuda.stream(stream):
+        bucket[:4].add_(1)
+    bucket[4 if right else 3 :].mul_(2)
+    torch.cuda.synchronize()
+    return bucket.sum().item(), 4.0 if right else 5.0
+
+
+def gradient_copied_by_a_hook(right: bool) -> tuple[float, float]:
+    weight, bucket = settled(1.0).requires_grad_(), settled()
+
+    def hook(parameter: Any) -> None:
+        if right:
+            stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            bucket.copy_(parameter.grad)
+
+    weight.register_post_accumulate_grad_hook(hook)
+    (weight * 3).sum().backward()
+    stream.synchronize()
+    return bucket.sum().item(), 12.0
+
+
+def collective_not_waited_for(right: bool) -> tuple[float, float]:
+    a, out = settled(1.0), settled()
+    work = torch.distributed.all_gather_into_tensor(out, a, async_op=True)
+    if right:
+        work.wait()
+    seen = out.sum().item()
+    work.wait()
+    return seen, 4.0
+
+
+def input_of_a_collective_overwritten(right: bool) -> tuple[float, float]:
+    a, out = settled(1.0), settled()
+    work = torch.distributed.all_gather_into_tensor(out, a, async_op=True)
+    if right:
+        work.wait()
+    a.zero_()
+    torch.cuda.current_stream().synchronize()
+    work.wait()
+    return out.sum().item(), 4.0
+
+
+def pinned_memory_read_too_early(right: bool) -> tuple[float, float]:
+    a, host = settled(1.0), torch.zeros(4).pin_memory()
+    host.copy_(a, non_blocking=True)
+    if right:
+        torch.cuda.synchronize()
+    return host.sum().item(), 4.0
+
+
+def pinned_memory_overwritten(right: bool) -> tuple[float, float]:
+    a, host = settled(), torch.ones(4).pin_memory()
+    a.copy_(host, non_blocking=True)
+    if right:
+        torch.cuda.synchronize()
+    host.zero_()
+    return a.sum().item(), 4.0
+
+
+PAIRS = (
+    result_of_another_stream,
+    overwritten_while_it_is_read,
+    too_early_on_another_stream,
+    event_before_the_work,
+    freed_while_it_is_read,
+    slices_of_one_bucket,
+    gradient_copied_by_a_hook,
+    collective_not_waited_for,
+    input_of_a_collective_overwritten,
+    pinned_memory_read_too_early,
+    pinned_memory_overwritten,
+)
+
+seen = {}
+for right in (True, False):  # what is wrong may leave races behind, in memory that is used again
+    for program in PAIRS:
+        before = len(races())
+        computed, expected = program(right)
+        torch.cuda.synchronize()
+        seen[f"{program.__name__} {'right' if right else 'wrong'}"] = {
+            "ok": computed == expected,
+            "races": [str(race) for race in races()[before:]],
+        }
+json.dump(seen, sys.stdout)
+lab.close()
