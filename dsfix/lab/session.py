@@ -17,6 +17,7 @@ from typing import Any
 
 from dsfix.engine.cache import cache_directory
 from dsfix.lab import accelerator, cuda, cuda_device, rank_variables
+from dsfix.lab.cuda.schedule import Schedule
 from dsfix.lab.errors import LabUnavailable
 from dsfix.patch import BugPresent, CannotTell
 
@@ -74,6 +75,13 @@ class Lab:
                 raise CannotTell(f"needs {ranks} GPUs, found {torch.cuda.device_count()}")
             torch.cuda.set_device(rank_variables.local_rank())
         return torch
+
+    def late_streams(self) -> None:
+        """From now on work on the emulated device's streams is done as late as it may be, so that a missing wait gives
+        wrong numbers. Call it before there are tensors; on a GPU it has no effect.
+        """
+        if self.emulated:
+            cuda.follow(Schedule("late"))
 
     @cached_property
     def models(self) -> Any:

@@ -18,6 +18,6 @@ Limitations:
 - operators outside ``aten`` (custom ones) are not checked for mixed devices.
 """
 
-from dsfix.lab.cuda.load import load, loaded, races
+from dsfix.lab.cuda.load import follow, load, loaded, races
 
-__all__ = ["load", "loaded", "races"]
+__all__ = ["follow", "load", "loaded", "races"]

@@ -10,11 +10,12 @@ from types import ModuleType
 
 from dsfix.lab.cuda.compiling import LIBRARY, library
 from dsfix.lab.cuda.races import Race, races_of
-from dsfix.lab.cuda.schedule import of_environment
+from dsfix.lab.cuda.schedule import Schedule, of_environment
 from dsfix.lab.distributions import torch_build
 from dsfix.lab.errors import LabUnavailable
 
 _loaded: list[ModuleType] = []
+_followed: list[Schedule] = []
 
 
 def loaded() -> bool:
@@ -27,6 +28,17 @@ def races() -> list[Race]:
     return races_of(_loaded[0].races()) if _loaded else []
 
 
+def follow(schedule: Schedule) -> None:
+    """Follows the schedule from now on, unless the environment asks for one, which is followed from the start.
+
+    To be called after `load` and before there are tensors on the device; a second call has no effect.
+    """
+    if not _followed:
+        _followed.append(of_environment() or schedule)
+        _loaded[0].set_schedule(_followed[0].name, _followed[0].seed, _followed[0].races)
+        atexit.register(_loaded[0].finish_all)  # other ranks may need it
+
+
 def load(devices: int = 8) -> None:
     """Gives this process `devices` emulated CUDA devices; imports torch. A second call has no effect.
 
@@ -36,7 +48,7 @@ def load(devices: int = 8) -> None:
         return
     if "torch" in sys.modules:
         raise LabUnavailable("torch is already imported; the emulated CUDA device must be loaded before it")
-    schedule = of_environment()
+    wanted = of_environment()
     path = str(library())
     # torch looks up its CUDA hooks once, during its import, so they are registered first
     ctypes.CDLL(str(torch_build().directory / "lib" / "libtorch_python.so"), mode=ctypes.RTLD_GLOBAL)
@@ -57,7 +69,6 @@ def load(devices: int = 8) -> None:
 
     for module in (device, statistics, streams, legacy_tensors):
         module.install(native)
-    if schedule is not None:
-        native.set_schedule(schedule.name, schedule.seed, schedule.races)
-        atexit.register(native.finish_all)  # other ranks may need it
     _loaded.append(native)
+    if wanted is not None:
+        follow(wanted)

@@ -1,4 +1,4 @@
-"""Two ranks whose hosts wait for collectives of two process groups in opposite orders. Prints whether the sums are right."""
+"""Two ranks whose hosts wait for collectives of two process groups in opposite orders. Prints the sum."""
 
 from __future__ import annotations
 

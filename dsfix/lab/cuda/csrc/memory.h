@@ -125,7 +125,7 @@ struct Block {
     usage[index].bytes -= bytes;
     if (queue)
       pool().give(*queue, own, bytes, users);
-    else if (own)
+    else if (own && !scheduled()) // else it is older than the schedule, and something that waits may have its address
       c10::free_cpu(own);
   }
   static void free(void* block) { delete static_cast<Block*>(block); }
