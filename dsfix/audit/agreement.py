@@ -36,6 +36,7 @@ class Verdict:
     comparisons: number of compared numbers and tensors. unseen: what could not be compared -> why. patches: ids of the
     patches that were applied in the ranks. versions: distribution -> version. device: as Lab.device_name. failed: why
     nothing could be compared (timeout, ranks that crashed without a message), else "". errors: the ranks' tracebacks.
+    races: those of all ranks and phases, as dsfix.lab.cuda.races describes them.
     """
 
     differences: tuple[Difference, ...] = ()
@@ -47,7 +48,8 @@ class Verdict:
     seconds: float = 0.0
     failed: str = ""
     errors: tuple[str, ...] = ()
+    races: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
-        return not self.differences and not self.failed
+        return not self.differences and not self.failed and not self.races

@@ -33,6 +33,8 @@ class Options:
     lora: bool = False
     moe: int | None = None
     ep_size: int | None = None
+    schedule: str | None = None
+    races: bool = False
     phases: tuple[str, ...] | None = None
     arguments: Mapping[str, Value] = field(default_factory=dict)
     most_ranks: int = MOST_RANKS

@@ -17,6 +17,7 @@ import dsfix
 from dsfix.audit.plan import WIDTH, Plan
 from dsfix.audit.seen import Seen
 from dsfix.audit.unsupported import Unsupported
+from dsfix.lab import cuda
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.session import Lab
 from dsfix.outcome import Outcome
@@ -189,9 +190,10 @@ def main(plan_file: str, directory: str, phase: str = "training", plant: str = "
 
 
 def describe(lab: Lab, seen: Seen) -> None:
-    """Records patches, versions and device."""
+    """Records patches, versions, device and races."""
     seen.device = lab.device_name
     seen.patches = tuple(each.id for each in dsfix.report() if each.outcome is Outcome.APPLIED)
+    seen.races = tuple(map(str, cuda.races()))
     seen.versions = {name: installed(name) or "" for name in _DISTRIBUTIONS}
 
 

@@ -16,7 +16,7 @@ from .resolve import Resolved
 from .search import Fix, Found
 
 _WIDTH = 110
-_NAMES, _DIFFERENCES, _CHANGES = 3, 8, 4  # shown in the text; the JSON has all
+_NAMES, _DIFFERENCES, _CHANGES, _RACES = 3, 8, 4, 3  # shown in the text; the JSON has all
 _PHASES = {
     "training": "",
     "resume": "after save_checkpoint and load_checkpoint: ",
@@ -110,13 +110,16 @@ def described(plan: Plan) -> str:
         parts.append(f"top-{plan.moe} MoE, ep_size {plan.ep_size}")
     parts += [f"{plan.checkpointing} checkpointing"] if plan.checkpointing != "none" else []
     ranks = f"{plan.ranks} rank{'s' * (plan.ranks > 1)}"
-    return f"{', '.join(parts)}; {plan.steps} steps on {ranks}"
+    schedule = f"; schedule {plan.schedule}" if plan.schedule else ""
+    return f"{', '.join(parts)}; {plan.steps} steps on {ranks}{schedule}"
 
 
 def in_short(verdict: Verdict) -> str:
     """Returns a summary for the progress line."""
     if verdict.failed:
         return verdict.failed
+    if not verdict.differences and verdict.races:
+        return f"{len(verdict.races)} races, {verdict.seconds:.1f} s"
     if not verdict.differences:
         return f"agrees, {verdict.seconds:.1f} s"
     first = verdict.differences[0]
@@ -132,7 +135,8 @@ def _verdict(heading: str, verdict: Verdict) -> Iterator[str]:
     if verdict.failed:
         yield from _wrapped(f"{heading}: nothing compared: {verdict.failed}", 0)
     elif not verdict.differences:
-        yield f"{heading}: agrees with PyTorch within rounding ({verdict.comparisons} comparisons)"
+        races = f"; {len(verdict.races)} races:" if verdict.races else ""
+        yield f"{heading}: agrees with PyTorch within rounding ({verdict.comparisons} comparisons){races}"
     else:
         yield f"{heading}: differs from PyTorch ({verdict.comparisons} comparisons):"
         for difference in verdict.differences[:_DIFFERENCES]:
@@ -140,6 +144,16 @@ def _verdict(heading: str, verdict: Verdict) -> Iterator[str]:
         more = len(verdict.differences) - _DIFFERENCES
         if more > 0:
             yield f"  and {more} more (--json)"
+    yield from _races(verdict)
+
+
+def _races(verdict: Verdict) -> Iterator[str]:
+    for race in verdict.races[:_RACES]:
+        first, *rest = race.splitlines()
+        yield f"  - {first}"
+        yield from rest
+    if len(verdict.races) > _RACES:
+        yield f"  and {len(verdict.races) - _RACES} more races (--json)"
 
 
 def sentence(difference: Difference) -> str:
@@ -181,11 +195,11 @@ def _fixes(audit: Audit) -> Iterator[str]:
     verdict, without, found = audit.with_dsfix, audit.without, audit.found
     assert verdict is not None
     if without is None or without.agrees:
-        if without is not None and verdict.differences:
+        if without is not None and not verdict.agrees:
             yield from _wrapped("Only with dsfix: a patch is wrong. Report it; DSFIX_SKIP=ID disables a patch.", 0)
         return
     if found is not None and found.fixes:
-        partly = "Partly fixed" if verdict.differences else "Fixed"
+        partly = "Fixed" if verdict.agrees else "Partly fixed"
         yield f"{partly} by dsfix, with `import dsfix` on the first line of the script:"
         for fix in found.fixes:
             yield from _wrapped(f"- {_fix(fix)}", 2)
@@ -207,7 +221,7 @@ def _fix(fix: Fix) -> str:
 
 def _changes(audit: Audit) -> Iterator[str]:
     found, verdict = audit.found, audit.with_dsfix
-    if found is None or verdict is None or not verdict.differences:
+    if found is None or verdict is None or verdict.agrees:
         return
     if found.changes:
         yield "The smallest change that avoids what remains:"

@@ -86,6 +86,8 @@ def _choose(draft: Draft) -> None:
         "lora": lora,
         "moe": options.moe,
         "ep_size": options.ep_size,
+        "schedule": options.schedule,
+        "races": options.races,
         "phases": options.phases,
     }
     draft.set(**{name: value for name, value in chosen.items() if value is not None})

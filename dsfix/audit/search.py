@@ -77,7 +77,7 @@ class Search:
         try:
             if not self._as_good(without):
                 self._find_fixes(without, suspects)
-            if self.with_dsfix.differences:
+            if not self.with_dsfix.agrees:
                 self._find_changes(sizes)
             self.found.complete = True
         except _OutOfTime:
@@ -191,7 +191,8 @@ def _with(kept: Sequence[str], applied: Sequence[str]) -> str:
 
 
 def _kinds(verdict: Verdict) -> set[tuple[str, str]]:
-    return {(difference.phase, difference.what) for difference in verdict.differences}
+    kinds = {(difference.phase, difference.what) for difference in verdict.differences}
+    return kinds | ({("", "race")} if verdict.races else set())
 
 
 def _narrowed(plan: Plan, verdict: Verdict) -> Plan:
@@ -199,7 +200,7 @@ def _narrowed(plan: Plan, verdict: Verdict) -> Plan:
     if verdict.failed:
         return plan
     phases = tuple(phase for phase in plan.phases if any(each.phase == phase for each in verdict.differences))
-    trained = all(each.phase in phases for each in verdict.differences)
+    trained = all(each.phase in phases for each in verdict.differences) and not verdict.races
     return replace(plan, phases=phases if trained else ())
 
 

@@ -19,3 +19,4 @@ class Seen:
     versions: dict[str, str] = field(default_factory=dict)
     device: str = ""
     failed: str = ""
+    races: tuple[str, ...] = ()

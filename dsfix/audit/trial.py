@@ -13,6 +13,7 @@ from typing import Any
 from dsfix.audit import operators
 from dsfix.audit.agreement import Difference, Verdict
 from dsfix.audit.plan import Plan
+from dsfix.lab.cuda import schedule
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.launcher import RankResult, fresh, launch
@@ -53,6 +54,7 @@ def _trial(
     plant: str,
     command: Callable[[str], Sequence[str]],
 ) -> Verdict:
+    streams = schedule.variables(plan.schedule, plan.races)
     directory, work = scratch / "seen", scratch / "work"
     work.mkdir()
     plan_file = scratch / "plan.json"
@@ -63,7 +65,7 @@ def _trial(
         (directory / phase).mkdir(parents=True)
         arguments = [str(plan_file), str(directory), phase, *([plant] if plant else [])]
         argv = [*command("dsfix.audit.rank"), *arguments]
-        ended = launch(argv, ranks=ranks, timeout=timeout, env=environment, cwd=work)
+        ended = launch(argv, ranks=ranks, timeout=timeout, env={**environment, **streams}, cwd=work)
         return [result for result in ended if not (directory / phase / f"rank-{result.rank}.pt").exists()]
 
     silent = job("training", plan.ranks)
@@ -110,6 +112,7 @@ def load(found: dict[str, Any]) -> Verdict:
             "differences": differences,
             "patches": tuple(found["patches"]),
             "errors": tuple(found["errors"]),
+            "races": tuple(found["races"]),
         }
     )
 

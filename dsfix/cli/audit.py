@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Callable
 from .. import versions
 from ..audit.plan import PHASES
 from ..check import arguments
+from ..lab.cuda.schedule import USAGE, parse
 from . import prepare
 from .exits import INTERRUPTED, NO_DEEPSPEED, OK, TROUBLE, UNSEEN, Complaint
 from .printing import output, progress
@@ -69,6 +70,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--lora", action="store_true", help="add LoRA adapters and freeze everything else")
     add("--moe", type=_number(1, 4), metavar="K", help="add DeepSpeed's MoE layer with K of 8 experts per token")
     add("--ep-size", type=_number(1, 8), metavar="N", help="ranks that share the experts of --moe (default: 1)")
+    add("--schedule", type=_schedule, metavar="NAME", help=f"order of work on streams: {USAGE} (emulated device only)")
+    add("--races", action="store_true", help="report unordered uses of memory by streams (emulated device only)")
     add("--phases", type=_phases, metavar="NAME,…", help=f"{', '.join(PHASES)} or none (default: all)")
     add("--model-args", action="append", default=[], metavar="KEY=VALUE[,…]", help="see below; may be repeated")
     add("--no-search", action="store_true", help="only compare, with and without dsfix")
@@ -89,6 +92,14 @@ def _number(least: int, most: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def _schedule(text: str) -> str:
+    try:
+        parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _phases(text: str) -> tuple[str, ...]:
@@ -140,6 +151,8 @@ def _resolved(options: argparse.Namespace) -> Resolved:
     try:
         given = arguments.parse(options.model_args)
         device, ranks, why = _device(options.device)
+        if (options.schedule or options.races) and (device == "cpu" or ranks is not None):
+            raise Complaint(f"--schedule and --races require the emulated CUDA device; {why or 'this is another'}")
         named = {each.name for each in dataclasses.fields(Options)} - {"arguments", "device", "most_ranks"}
         chosen = Options(
             **{name: getattr(options, name) for name in named},

@@ -31,6 +31,11 @@ def parse(text: str) -> Schedule:
     return Schedule(name, int(seed or 0))
 
 
+def variables(schedule: str, races: bool) -> dict[str, str]:
+    """What makes a process's emulated device follow a schedule, and look for races."""
+    return {SCHEDULE: schedule, RACES: "1" if races else ""}
+
+
 def of_environment(environment: Mapping[str, str] = os.environ) -> Schedule | None:
     """What the two variables ask for; None: no schedule, every call is synchronous. Raises LabUnavailable."""
     text, races = environment.get(SCHEDULE, ""), bool(environment.get(RACES))

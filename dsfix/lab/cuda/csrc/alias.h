@@ -47,8 +47,10 @@ inline c10::Storage as_device(const c10::Storage& storage, c10::Device device) {
       /*resizable=*/true);
 }
 
-inline at::Tensor with_storage(const at::Tensor& t, c10::Storage storage, c10::DispatchKey key) {
-  auto result = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), t.dtype());
+inline at::Tensor with_storage(
+    const at::Tensor& t, c10::Storage storage, c10::DispatchKey key, std::optional<at::ScalarType> type = std::nullopt) {
+  auto dtype = type ? c10::scalarTypeToTypeMeta(*type) : t.dtype();
+  auto result = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), dtype);
   auto* impl = result.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
   if (t.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);

@@ -87,6 +87,37 @@ struct Shapes {
   }
 };
 
+// The types of the CPU kernel's results, where they may be others than those of a GPU (layer_norm's mean): it is run on
+// zeros for each new set of types.
+inline const std::vector<at::ScalarType>& result_types(const c10::OperatorHandle& op, const Values& arguments) {
+  static std::mutex mutex;
+  static std::map<std::string, std::vector<at::ScalarType>> known;
+  std::string key = c10::toString(op.operator_name());
+  torch::jit::Stack stack;
+  for (const auto& value : arguments) {
+    stack.push_back(value.isDevice() ? c10::IValue(c10::Device(c10::kCPU)) : map_tensors(value, [&](const at::Tensor& t) {
+      key += t.defined() ? std::string(c10::toString(t.scalar_type())) + (t.dim() ? "" : "0") : "-";
+      if (!t.defined()) return t;
+      auto zeros = at::empty_strided(t.sizes(), t.strides(), at::TensorOptions(t.scalar_type())).zero_();
+      if (t.unsafeGetTensorImpl()->is_wrapped_number()) zeros.unsafeGetTensorImpl()->set_wrapped_number(true);
+      return zeros;
+    }));
+    key += ",";
+  }
+  std::lock_guard<std::mutex> lock(mutex);
+  auto [found, is_new] = known.try_emplace(key);
+  if (is_new) {
+    Undisturbed guard;
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    for (const auto& value : stack)
+      map_tensors(value, [&](const at::Tensor& t) {
+        found->second.push_back(t.defined() ? t.scalar_type() : at::ScalarType::Undefined);
+        return t;
+      });
+  }
+  return found->second;
+}
+
 inline bool is_view(const c10::FunctionSchema& schema) {
   for (const auto& result : schema.returns())
     if (result.alias_info() && !result.alias_info()->isWrite()) return true;
@@ -109,8 +140,19 @@ inline bool host_needs_values(const c10::OperatorHandle& op, const Values& argum
   return false;
 }
 
+inline bool returns_new_tensors(const c10::FunctionSchema& schema) {
+  for (const auto& result : schema.returns())
+    if (!result.alias_info()) return true;
+  return false;
+}
+
 inline bool is_random(const c10::OperatorHandle& op) {
   return op.hasTag(at::Tag::nondeterministic_seeded);
+}
+
+inline c10::Storage new_storage(size_t bytes, c10::Device device) {
+  return c10::Storage(
+      c10::Storage::use_byte_size_t(), bytes, allocate_on(device.index(), bytes), &device_allocator, /*resizable=*/true);
 }
 
 // Puts an operator in its stream's queue, and its results, whose values are not known yet, on the stack. False: it has
@@ -120,8 +162,10 @@ inline bool defer(const c10::OperatorHandle& op, const Values& arguments, c10::D
   if (is_random(op) || host_needs_values(op, arguments)) return false;
   if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return false;
   Shapes shapes;
+  std::vector<at::ScalarType> types;
   try {
     shapes.find(op, arguments);
+    if (returns_new_tensors(schema)) types = result_types(op, arguments);
   } catch (...) { // it has no shapes without values, or the call is wrong: its kernel says how
     return false;
   }
@@ -144,12 +188,12 @@ inline bool defer(const c10::OperatorHandle& op, const Values& arguments, c10::D
         targets.push_back(target);
         return argument->second;
       }
+      auto type = types.at(targets.size());
       auto* key = m.storage().unsafeGetStorageImpl();
       bool viewed = shapes.storage.count(key);
       if (!viewed && !fresh.count(key))
-        fresh.emplace(
-            key, c10::Storage(c10::Storage::use_byte_size_t(), m.storage().nbytes(), allocate_on(device.index(), m.storage().nbytes()), &device_allocator, true));
-      auto result = with_storage(m, viewed ? shapes.storage.at(key) : fresh.at(key), KEY);
+        fresh.emplace(key, new_storage(m.storage().nbytes() / m.itemsize() * c10::elementSize(type), device));
+      auto result = with_storage(m, viewed ? shapes.storage.at(key) : fresh.at(key), KEY, type);
       if (!viewed) {
         target = borrowed.of(result);
         uses.push_back(use(schema.name(), "result", result, true));
@@ -179,7 +223,9 @@ inline bool defer(const c10::OperatorHandle& op, const Values& arguments, c10::D
       map_tensors(value, [&](const at::Tensor& t) {
         const auto& target = targets.at(next++);
         if (target.defined()) {
-          TORCH_CHECK(t.sizes() == target.sizes(), op.schema().name(), " has a result of another shape than announced");
+          TORCH_CHECK(
+              t.sizes() == target.sizes() && t.dtype() == target.dtype(), op.schema().name(),
+              " has a result of another shape or type than announced");
           at::Tensor(target).copy_(t);
         }
         return t;

@@ -133,7 +133,12 @@ inline void run(const Point& point) {
     // in one order on all ranks, whatever each of them needs first: two that differed would wait for each other
     while (step.task.collective && waiting_collectives.begin()->first < step.task.collective)
       run(Point(waiting_collectives.begin()->second));
-    if (step.task.run) step.task.run();
+    if (!step.task.run) continue;
+    try {
+      step.task.run();
+    } catch (const std::exception& error) {
+      TORCH_CHECK(false, "CUDA error, of work on stream ", step.queue.id, " that was waiting: ", error.what());
+    }
   }
 }
 
