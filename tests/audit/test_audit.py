@@ -1,5 +1,6 @@
 """`audit` with a stand-in for the training: reading configs, the search, the text, the JSON, the exit status."""
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -357,10 +358,12 @@ LOST = Difference("resume", "parameters", 3, ("a.weight",), 0.5, 1.0, 0.5, 1e-6)
 
 
 class Bench:
-    """A stand-in for trials: `found(plan, patches)` returns the differences. plans: those trained by the search."""
+    """A stand-in for trials: `found(plan, patches)` returns the differences, `races` the races. plans: those trained by
+    the search.
+    """
 
-    def __init__(self, plan, applied, found):
-        self.applied, self.found, self.plans = tuple(applied), found, []
+    def __init__(self, plan, applied, found, races=lambda plan, patches: ()):
+        self.applied, self.found, self.races, self.plans = tuple(applied), found, races, []
         self.plan = plan
 
     def trial(self, plan, *, skip=(), patched=True, timeout=120.0):
@@ -368,7 +371,8 @@ class Bench:
         self.plans.append(plan)
         found = self.found(plan, set(patches))
         errors = tuple(each.detail for each in found if each.what == "error")
-        return Verdict(tuple(found), 100, patches=patches, seconds=1.0, errors=errors)
+        races = tuple(self.races(plan, set(patches)))
+        return Verdict(tuple(found), 100, patches=patches, seconds=1.0, errors=errors, races=races)
 
     def search(self, suspects=(), seconds=1000.0):
         search = Search(self.trial, self.plan, self.trial(self.plan), time.monotonic() + seconds)
@@ -658,6 +662,23 @@ def test_text_of_a_wrong_patch():
     assert "a patch is wrong" in text
 
 
+def test_races_are_no_agreement():
+    races = tuple(f"race: write by op{number}\n      a.py:1 in f\n    and read by op" for number in range(5))
+    raced = dataclasses.replace(AGREES, races=races)
+    assert not raced.agrees
+    text = text_of(raced)
+    assert "(412 comparisons); 5 races: - race: write by op0 a.py:1 in f and read by op - race: write by op1" in text
+    assert "and 2 more races (--json)" in text
+
+
+def test_a_patch_that_ends_a_race_is_found():
+    def races(plan, patches):
+        return [] if "p03" in patches else ["race"]
+
+    bench = Bench(plan_of(), MANY, lambda plan, patches: [], races)
+    assert [fix.patch for fix in bench.search().fixes] == ["p03"]
+
+
 def test_text_without_a_comparison():
     text = text_of(Verdict(failed="timed out after 120 s"))
     assert "nothing compared: timed out after 120 s" in text
@@ -741,6 +762,19 @@ def test_progress_goes_to_standard_error_and_json_to_standard_output(audit):
     assert lines[0].startswith("[1/2] with dsfix: agrees")
     assert lines[1].startswith("[2/2] without dsfix: differs: the loss")
     assert lines[2].startswith("[1] with ")
+
+
+@pytest.mark.parametrize("option", [("--schedule", "late"), ("--races",)])
+def test_streams_need_the_emulated_device(audit, option):
+    status, out, errors = audit(*option)
+    assert status == 2
+    assert "--schedule and --races require the emulated CUDA device" in out + errors
+
+
+def test_a_schedule_that_does_not_exist(audit):
+    status, _, errors = audit("--schedule", "sooner")
+    assert status == 2
+    assert "expected early, late, ahead or random:SEED, got 'sooner'" in errors
 
 
 def test_no_search(audit):
