@@ -39,9 +39,7 @@ inline void give(Queue& queue, Task task, const std::vector<Use>& uses) {
   Lock lock(running);
   auto number = queue.issued + 1;
   if (detecting) {
-    Queue& mine = queue;
-    if (mine.clock.size() <= mine.index) mine.clock.resize(mine.index + 1);
-    join(mine.clock, host_clock);
+    join(queue.clock, host_clock);
     look_for_races(queue, number, uses);
   }
   issue(queue, std::move(task));
@@ -63,9 +61,9 @@ inline std::vector<Use> uses_of(const c10::FunctionSchema& schema, const Values&
   return out;
 }
 
-// What the operator would return, from shapes alone, and the outcome for its written arguments.
+// What the operator would return, from shapes alone.
 struct Shapes {
-  Values arguments, results;
+  Values results;
   std::unordered_map<c10::TensorImpl*, at::Tensor> original;
   std::unordered_map<c10::StorageImpl*, c10::Storage> storage;
 
@@ -81,7 +79,6 @@ struct Shapes {
     torch::jit::Stack stack;
     for (const auto& value : values)
       stack.push_back(value.isDevice() ? c10::IValue(c10::Device(c10::kMeta)) : map_tensors(value, [&](const at::Tensor& t) { return meta(t); }));
-    arguments = Values(stack.begin(), stack.end());
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
     results = Values(stack.begin(), stack.end());
   }

@@ -85,10 +85,6 @@ inline std::string described(const at::Tensor& t) {
   return out.str();
 }
 
-inline void forget_memory(uintptr_t from, uintptr_t end) {
-  for (auto it = pieces.lower_bound(from); it != pieces.end() && it->first < end;) it = pieces.erase(it);
-}
-
 // Cuts at an address, so that no piece reaches over it.
 inline void cut(uintptr_t at) {
   auto it = pieces.upper_bound(at);
