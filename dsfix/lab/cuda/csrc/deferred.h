@@ -90,22 +90,31 @@ inline const std::vector<at::ScalarType>& result_types(const c10::OperatorHandle
   static std::mutex mutex;
   static std::map<std::string, std::vector<at::ScalarType>> known;
   std::string key = c10::toString(op.operator_name());
-  torch::jit::Stack stack;
   for (const auto& value : arguments) {
-    stack.push_back(value.isDevice() ? c10::IValue(c10::Device(c10::kCPU)) : map_tensors(value, [&](const at::Tensor& t) {
+    map_tensors(value, [&](const at::Tensor& t) {
       key += t.defined() ? std::string(c10::toString(t.scalar_type())) + (t.dim() ? "" : "0") : "-";
-      if (!t.defined()) return t;
-      auto zeros = at::empty_strided(t.sizes(), t.strides(), at::TensorOptions(t.scalar_type())).zero_();
-      if (t.unsafeGetTensorImpl()->is_wrapped_number()) zeros.unsafeGetTensorImpl()->set_wrapped_number(true);
-      return zeros;
-    }));
+      return t;
+    });
     key += ",";
   }
   std::lock_guard<std::mutex> lock(mutex);
   auto [found, is_new] = known.try_emplace(key);
   if (is_new) {
     Undisturbed guard;
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    torch::jit::Stack stack;
+    for (const auto& value : arguments)
+      stack.push_back(value.isDevice() ? c10::IValue(c10::Device(c10::kCPU)) : map_tensors(value, [&](const at::Tensor& t) {
+        if (!t.defined()) return t;
+        auto zeros = at::empty_strided(t.sizes(), t.strides(), at::TensorOptions(t.scalar_type())).zero_();
+        if (t.unsafeGetTensorImpl()->is_wrapped_number()) zeros.unsafeGetTensorImpl()->set_wrapped_number(true);
+        return zeros;
+      }));
+    try {
+      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    } catch (...) { // else the next call would take the types for known
+      known.erase(found);
+      throw;
+    }
     for (const auto& value : stack)
       map_tensors(value, [&](const at::Tensor& t) {
         found->second.push_back(t.defined() ? t.scalar_type() : at::ScalarType::Undefined);
