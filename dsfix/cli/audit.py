@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Callable
 from .. import versions
 from ..audit.plan import PHASES
 from ..check import arguments
-from ..lab.cuda.schedule import USAGE, parse
 from . import prepare
 from .exits import INTERRUPTED, NO_DEEPSPEED, OK, TROUBLE, UNSEEN, Complaint
 from .printing import output, progress
@@ -70,7 +69,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--lora", action="store_true", help="add LoRA adapters and freeze everything else")
     add("--moe", type=_number(1, 4), metavar="K", help="add DeepSpeed's MoE layer with K of 8 experts per token")
     add("--ep-size", type=_number(1, 8), metavar="N", help="ranks that share the experts of --moe (default: 1)")
-    add("--schedule", type=_schedule, metavar="NAME", help=f"order of work on streams: {USAGE} (emulated device only)")
+    add(
+        "--schedule",
+        type=_schedule,
+        metavar="NAME",
+        help="order of work on streams: early, late, ahead or random:SEED (emulated device only)",
+    )
     add("--races", action="store_true", help="report unordered uses of memory by streams (emulated device only)")
     add("--phases", type=_phases, metavar="NAME,…", help=f"{', '.join(PHASES)} or none (default: all)")
     add("--model-args", action="append", default=[], metavar="KEY=VALUE[,…]", help="see below; may be repeated")
@@ -95,6 +99,8 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 
 
 def _schedule(text: str) -> str:
+    from ..lab.cuda.schedule import parse
+
     try:
         parse(text)
     except ValueError as error:
