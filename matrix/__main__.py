@@ -11,11 +11,12 @@ from pathlib import Path
 from dsfix.cli.exits import INTERRUPTED, TROUBLE, Complaint
 from matrix import add, configkeys, docs, edges, run_proof, source_proof, toxini
 from matrix.bystanders import command as bystanders
+from matrix.gpu import command as gpu
 from matrix.sweep import command as sweep
 from matrix.upstream import command as upstream
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status
-COMMANDS = (source_proof, run_proof, edges, docs, add, toxini, configkeys, sweep, bystanders, upstream)
+COMMANDS = (source_proof, run_proof, edges, docs, add, toxini, configkeys, sweep, bystanders, upstream, gpu)
 
 
 def main() -> int:

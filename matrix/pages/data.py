@@ -35,7 +35,8 @@ def tree(evidence: Evidence) -> dict[str, Any]:
     """Everything that the page shows, as plain data."""
     return {
         "environments": {
-            each.name: {"python": each.python, **each.distributions} for each in evidence.table.environments.values()
+            each.name: {"python": each.python, **each.distributions}
+            for each in (column.environment for column in evidence.columns)
         },
         "columns": {each.name: _column(each) for each in evidence.columns},
         "releases": {each.deepspeed: each.released for each in evidence.table.releases},

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dsfix.catalogue.registry import Entry
 from dsfix.patch import Severity
 from matrix import proofs
-from matrix.proofs import Cell, State
+from matrix.proofs import Cell, Record, State
 from matrix.table import Environment, Table
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of proof: an environment of the table, or that environment on a GPU, and the releases run in it.
+    """One column of proof: an environment, and the releases run in it.
 
-    command: runs the missing cells, on a machine like the column's.
+    environment: one of the table; on a GPU perhaps another. command: runs the missing cells, on a machine like the
+    column's.
     """
 
     name: str
@@ -71,7 +72,7 @@ def collect(entries: Iterable[Entry], table: Table, directory: Path = proofs.DIR
     severities = list(Severity)
     ordered = tuple(sorted(entries, key=lambda each: (severities.index(each.patch.severity), each.id)))
     records = {entry.id: proofs.load(entry, directory) for entry in ordered}
-    columns = tuple(_columns(table, {name for record in records.values() for name in record.cells}))
+    columns = tuple(_columns(table, list(records.values())))
     cells = {
         entry.id: {
             column.name: {
@@ -84,13 +85,27 @@ def collect(entries: Iterable[Entry], table: Table, directory: Path = proofs.DIR
     return Evidence(table, ordered, columns, cells)
 
 
-def _columns(table: Table, recorded: set[str]) -> Iterable[Column]:
+def _columns(table: Table, records: Sequence[Record]) -> Iterable[Column]:
+    recorded = sorted({name for record in records for name in record.cells})
     for number, environment in enumerate(table.environments.values()):
         command = f"python -m tox run -e {f'matrix-{environment.name}' if number else 'matrix'}"
         releases = tuple(each.deepspeed for each in table.run_in(environment.name))
-        gpus = sorted(name for name in recorded if name.startswith(f"{environment.name} on "))
+        gpus = [name for name in recorded if name.startswith(f"{environment.name} on ")]
         for name in (environment.name, *gpus):
             yield Column(name, environment, releases, command)
+    for name in recorded:
+        environment_name, on, _ = name.partition(" on ")
+        if on and environment_name not in table.environments:  # from a folder of `python -m matrix gpu`
+            yield _of_folder(name, environment_name, table, records)
+
+
+def _of_folder(name: str, environment: str, table: Table, records: Sequence[Record]) -> Column:
+    cells = {release: cell for record in records for release, cell in record.cells.get(name, {}).items()}
+    versions = next(iter(cells.values())).versions
+    python = ".".join(versions["python"].split(".")[:2])
+    torch = {"torch": versions["torch"].partition("+")[0]}
+    releases = tuple(each.deepspeed for each in table.releases if each.deepspeed in cells)
+    return Column(name, Environment(environment, python, torch), releases, "python -m matrix gpu")
 
 
 def _judged(entry: Entry, cell: Cell | None) -> Judged:

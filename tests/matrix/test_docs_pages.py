@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from dsfix.catalogue.registry import Entry
-from matrix import docs, fingerprints, proofs
-from matrix.pages import evidence, text
+from matrix import docs, fingerprints, proofs, recording
+from matrix.pages import data, evidence, text
 from matrix.proofs import Cell, Run, State
 from matrix.table import Environment, Release, Table
 
@@ -390,6 +390,20 @@ def test_cells_missing_on_a_gpu_are_no_fault(check, record, write_patch):
     record(write_patch("clip"), gpu=["0.14.1"])
     assert docs.run(argparse.Namespace(check=False)) == 0
     assert check() == (0, [])
+
+
+def test_a_gpu_machine_with_its_own_torch_has_a_column(check, record, write_patch, table, tmp_path):
+    entry = write_patch("clip")
+    directory = record(entry)
+    column = "torch-2.11.0 on NVIDIA H100"
+    cell = seen(entry, GPU, "0.14.1", torch="2.11.0+cu130", python="3.12.3")
+    recording.store(entry, column, "0.14.1", cell, directory)
+    assert docs.run(argparse.Namespace(check=False)) == 0
+    assert check() == (0, [])
+    tree = data.tree(evidence.collect([entry], table, directory))
+    assert tree["columns"][column]["releases"] == ["0.14.1"]
+    assert tree["environments"]["torch-2.11.0"] == {"python": "3.12", "torch": "2.11.0"}
+    assert tree["cells"]["clip"][column]["0.14.1"]["state"] == "fixed"
 
 
 def test_writing_also_reports_missing_cells(check, record, write_patch, capsys):

@@ -1,12 +1,14 @@
-"""Pairs of programs on the emulated device: with one missing wait, and right. Prints what each computes, as JSON.
+"""Pairs of programs: with one missing wait, and right. Prints what each computes, as JSON.
 
-Each takes `right` and returns (what it computed, what it has to be).
+Each takes `right` and returns (what it computed, what it has to be). On a GPU the work that is not waited for is late.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dsfix.lab import Lab
@@ -16,6 +18,32 @@ lab = Lab()
 torch, distributed = lab.torch, lab.deepspeed.comm
 stream, default = torch.cuda.Stream(), torch.cuda.current_stream()
 torch.cuda.synchronize()
+CYCLES = 500_000_000  # a quarter of a second on a GPU
+
+
+def late() -> None:
+    """What the current stream gets from now on is late on a GPU; on the emulated device the schedule decides."""
+    if not lab.emulated:
+        torch.cuda._sleep(CYCLES)
+
+
+@contextmanager
+def late_stream() -> Iterator[None]:
+    """What is issued here is late on a GPU and does not delay the default stream."""
+    if lab.emulated:
+        yield
+        return
+    with torch.cuda.stream(stream):
+        late()
+        yield
+
+
+def spoil_free_memory() -> None:
+    """On a GPU memory that is read too early would hold what the right program left there."""
+    if not lab.emulated:
+        spoiled = [torch.full((size,), float("nan"), device="cuda") for size in (4, 8, 1000) for _ in range(32)]
+        torch.cuda.synchronize()
+        del spoiled
 
 
 def settled(value: float = 0.0, size: int = 4) -> Any:
@@ -28,6 +56,7 @@ def settled(value: float = 0.0, size: int = 4) -> Any:
 def result_of_another_stream(right: bool) -> tuple[float, float]:
     a = settled()
     with torch.cuda.stream(stream):
+        late()
         a.add_(1)
     if right:
         default.wait_stream(stream)
@@ -37,6 +66,7 @@ def result_of_another_stream(right: bool) -> tuple[float, float]:
 def overwritten_while_it_is_read(right: bool) -> tuple[float, float]:
     a, b = settled(2.0), settled()
     with torch.cuda.stream(stream):
+        late()
         b.copy_(a)
     if right:
         default.wait_stream(stream)
@@ -48,6 +78,7 @@ def overwritten_while_it_is_read(right: bool) -> tuple[float, float]:
 
 def too_early_on_another_stream(right: bool) -> tuple[float, float]:
     a, b = settled(), settled()
+    late()
     a.add_(1)
     if right:
         stream.wait_stream(default)
@@ -62,6 +93,7 @@ def event_before_the_work(right: bool) -> tuple[float, float]:
     with torch.cuda.stream(stream):
         if not right:
             event.record()
+        late()
         a.add_(1)
         if right:
             event.record()
@@ -73,6 +105,7 @@ def freed_while_it_is_read(right: bool) -> tuple[float, float]:
     a = torch.full((1000,), 1.0, device="cuda")
     stream.wait_stream(default)
     with torch.cuda.stream(stream):
+        late()
         b = a * 3
     if right:
         a.record_stream(stream)
@@ -85,6 +118,7 @@ def freed_while_it_is_read(right: bool) -> tuple[float, float]:
 def slices_of_one_bucket(right: bool) -> tuple[float, float]:
     bucket = settled(size=8)
     with torch.cuda.stream(stream):
+        late()
         bucket[:4].add_(1)
     bucket[4 if right else 3 :].mul_(2)
     torch.cuda.synchronize()
@@ -101,6 +135,7 @@ def gradient_copied_by_a_hook(right: bool) -> tuple[float, float]:
             bucket.copy_(parameter.grad)
 
     weight.register_post_accumulate_grad_hook(hook)
+    late()
     (weight * 3).sum().backward()
     stream.synchronize()
     return bucket.sum().item(), 12.0
@@ -108,7 +143,8 @@ def gradient_copied_by_a_hook(right: bool) -> tuple[float, float]:
 
 def collective_not_waited_for(right: bool) -> tuple[float, float]:
     a, out = settled(1.0), settled()
-    work = torch.distributed.all_gather_into_tensor(out, a, async_op=True)
+    with late_stream():
+        work = torch.distributed.all_gather_into_tensor(out, a, async_op=True)
     if right:
         work.wait()
     seen = out.sum().item()
@@ -118,7 +154,8 @@ def collective_not_waited_for(right: bool) -> tuple[float, float]:
 
 def input_of_a_collective_overwritten(right: bool) -> tuple[float, float]:
     a, out = settled(1.0), settled()
-    work = torch.distributed.all_gather_into_tensor(out, a, async_op=True)
+    with late_stream():
+        work = torch.distributed.all_gather_into_tensor(out, a, async_op=True)
     if right:
         work.wait()
     a.zero_()
@@ -129,6 +166,7 @@ def input_of_a_collective_overwritten(right: bool) -> tuple[float, float]:
 
 def pinned_memory_read_too_early(right: bool) -> tuple[float, float]:
     a, host = settled(1.0), torch.zeros(4).pin_memory()
+    late()
     host.copy_(a, non_blocking=True)
     if right:
         torch.cuda.synchronize()
@@ -137,6 +175,7 @@ def pinned_memory_read_too_early(right: bool) -> tuple[float, float]:
 
 def pinned_memory_overwritten(right: bool) -> tuple[float, float]:
     a, host = settled(), torch.ones(4).pin_memory()
+    late()
     a.copy_(host, non_blocking=True)
     if right:
         torch.cuda.synchronize()
@@ -161,6 +200,7 @@ PAIRS = (
 seen = {}
 for right in (True, False):  # what is wrong may leave races behind, in memory that is used again
     for program in PAIRS:
+        spoil_free_memory()
         before = len(races())
         computed, expected = program(right)
         torch.cuda.synchronize()

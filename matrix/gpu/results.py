@@ -1,0 +1,84 @@
+"""What a run of the folder found, and the record's column of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsfix.catalogue.registry import catalogue
+from dsfix.cli.exits import Complaint
+from matrix import fingerprints, proofs, recording
+from matrix.fingerprints import Fingerprint
+from matrix.proofs import Cell, Run
+
+
+@dataclass(frozen=True)
+class Results:
+    """column: of the record, "" on the emulated device. cells: (patch, release, cell); lines: what is to be said."""
+
+    column: str
+    cells: tuple[tuple[str, str, Cell], ...]
+    lines: tuple[str, ...]
+
+
+def load(path: Path) -> Results:
+    """Raises Complaint if the file is not such a result."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        machine, items = data["machine"], data["items"]
+        cells = tuple((each["name"], each["release"], _cell(each["cell"])) for each in items if "cell" in each)
+        column = "" if machine["emulated"] else f"torch-{_release(machine['versions']['torch'])} on {machine['device']}"
+        lines = tuple(_lines(machine, data["seconds"], items))
+        earlier = {name: Fingerprint(*each) for name, each in data["fingerprints"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise Complaint(f"{path} is not a result of the folder's run.py") from None
+    return Results(column, tuple(_marked(cells, earlier)), lines)
+
+
+def record(results: Results, directory: Path = proofs.DIRECTORY) -> int:
+    """Add the cells to the record; returns how many. Nothing is recorded of the emulated device."""
+    if not results.column:
+        return 0
+    entries = catalogue()
+    known = [each for each in results.cells if each[0] in entries]
+    for patch_id, release, cell in known:
+        recording.store(entries[patch_id], results.column, release, cell, directory)
+    return len(known)
+
+
+def _release(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def _cell(data: Mapping[str, Any]) -> Cell:
+    return Cell(**{**data, "without": Run(**data["without"]), "patched": Run(**data["patched"])})
+
+
+def _marked(cells: tuple[tuple[str, str, Cell], ...], ran: Mapping[str, Fingerprint]) -> list[tuple[str, str, Cell]]:
+    """The cells; those of patches that have changed since the folder was made are marked so."""
+    entries, marked = catalogue(), []
+    for patch_id, release, cell in cells:
+        changed = patch_id in entries and fingerprints.of(entries[patch_id]) != ran[patch_id]
+        marked.append((patch_id, release, _with(cell, ran[patch_id]) if changed else cell))
+    return marked
+
+
+def _with(cell: Cell, earlier: Fingerprint) -> Cell:
+    return Cell(**{**vars(cell), "earlier": earlier})
+
+
+def _lines(machine: Mapping[str, Any], seconds: float, items: list[Mapping[str, Any]]) -> list[str]:
+    lines = [
+        f"{machine['device']}, torch {machine['versions']['torch']}, driver {machine['driver'] or 'none'}: {seconds} s"
+    ]
+    for kind in dict.fromkeys(each["kind"] for each in items):
+        states = Counter(each["state"] for each in items if each["kind"] == kind)
+        lines.append(f"{kind}: " + ", ".join(f"{count} {state}" for state, count in states.items()))
+    for each in items:
+        if each["state"] in ("wrong", "failed", "differs", "bug not shown"):
+            lines.append(f"{each['name']} on deepspeed {each['release']}: {each['state']}: {each['why']}")
+    return lines

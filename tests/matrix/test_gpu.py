@@ -1,0 +1,232 @@
+"""`python -m matrix gpu`: what is run in which order, what is written of it, and what is recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from dsfix.catalogue.registry import catalogue
+from dsfix.cli.exits import Complaint
+from dsfix.lab.cuda import compiling
+from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.launcher import fresh, launch
+from matrix import fingerprints, proofs
+from matrix.gpu import items, plan, results
+from matrix.gpu import run as folder_run
+from matrix.gpu.session import Item, Session
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+RELEASES = ["0.14.0", "0.14.1", "0.14.2", "0.14.4"]
+VERSIONS = {"torch": "2.11.0+cu130", "numpy": "2.5.2", "python": "3.12.3"}
+ENTRY = catalogue()["zero3_offload_clip_device"]  # on a GPU; 0.14.1 and 0.14.2
+WIDE = catalogue()["bf16_gradients_unreduced"]  # on a GPU; 0.12.0 to 0.13.2
+ON_CPU = next(entry for entry in catalogue().values() if entry.patch.device == "cpu")
+
+
+def test_cells_come_in_order_of_value_and_only_of_patches_that_use_a_gpu() -> None:
+    found = plan.cells([ON_CPU, WIDE], ["0.12.0", "0.12.6", "0.13.1", "0.13.2", "0.14.4", "0.19.8"], VERSIONS)
+    assert [entry.id for entry, _ in found] == [WIDE.id] * 5
+    assert [release for _, release in found] == ["0.13.2", "0.12.0", "0.19.8", "0.13.1", "0.12.6"]
+
+
+def test_each_patch_comes_once_before_any_comes_twice() -> None:
+    entries = [entry for entry in catalogue().values() if entry.patch.device == "cuda"]
+    found = plan.cells(entries, RELEASES, VERSIONS)
+    first = [entry.id for entry, _ in found[: len(entries)]]
+    assert sorted(first) == sorted(entry.id for entry in entries)
+    assert len(found) == len({(entry.id, release) for entry, release in found})
+
+
+def test_the_releases_show_each_bug() -> None:
+    entries = list(catalogue().values())
+    releases = {each: {**VERSIONS, "deepspeed": each} for each in ("0.12.6", "0.14.0", "0.14.1", "0.17.6", "0.19.8")}
+    chosen = plan.cover(entries, releases, "0.19.8")
+    assert chosen[-1] == "0.19.8"
+    assert chosen == [each for each in releases if each in chosen]
+
+    def affected(names: Any) -> set[str]:
+        on_gpu = [entry for entry in entries if entry.patch.device == "cuda"]
+        return {entry.id for entry in on_gpu for name in names if proofs.inside(entry.patch, releases[name])}
+
+    assert affected(chosen) == affected(releases)
+
+
+def item(run: Callable[[], dict[str, Any]], name: str = "a") -> Item:
+    return Item("cell", name, "0.19.8", run)
+
+
+def written(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_what_did_not_fit_is_listed(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    session = Session(out, {"machine": {}}, [item(lambda: {"state": "fixed"})], time.monotonic() + 1)
+    session.run(2)
+    [row] = written(out)["items"]
+    assert (row["name"], row["state"]) == ("a", "not run")
+    assert row["why"]
+
+
+def test_an_item_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> dict[str, Any]:
+        raise ValueError("a reason")
+
+    out = tmp_path / "result.json"
+    several = {"one": {"state": "bug shown"}, "other": {"state": "failed"}}
+    todo = [item(fail), item(lambda: several, "b"), item(lambda: {"state": "fixed", "why": "y"}, "c")]
+    Session(out, {"machine": {"gpus": 1}}, todo, time.monotonic() + 60).run(1)
+    found = written(out)
+    assert found["machine"] == {"gpus": 1}
+    assert [(row["name"], row["state"]) for row in found["items"]] == [
+        ("a", "failed"),
+        ("one", "bug shown"),
+        ("other", "failed"),
+        ("c", "fixed"),
+    ]
+    assert found["items"][0]["why"] == "ValueError: a reason"
+    assert "Traceback" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "state"),
+    [(True, False, "bug shown"), (True, True, "bug not shown"), (False, False, "failed"), (False, True, "failed")],
+)
+def test_a_pair_shows_its_bug_if_only_the_wrong_program_is_wrong(right: bool, wrong: bool, state: str) -> None:
+    assert items._pair(right, wrong)["state"] == state
+
+
+def result(path: Path, emulated: bool = False, digest: str = "") -> Path:
+    run = {"outcome": "bug", "patch": "disabled", "detail": "the bug", "seconds": 9.1}
+    cell = {
+        "without": run,
+        "patched": {**run, "outcome": "no-bug", "patch": "applied"},
+        "versions": {**VERSIONS, "deepspeed": "0.14.2"},
+        "device": "NVIDIA H100",
+        "preloaded": False,
+        "date": "2026-11-23",
+        "earlier": None,
+    }
+    row = {"kind": "cell", "name": ENTRY.id, "release": "0.14.2", "state": "fixed", "why": "w", "cell": cell}
+    not_run = {"kind": "cell", "name": ENTRY.id, "release": "0.13.0", "state": "not run", "why": "w"}
+    failed = {"kind": "audit", "name": "ZeRO 3", "release": "0.19.8", "state": "failed", "why": "the reason"}
+    current = fingerprints.of(ENTRY)
+    machine = {"emulated": emulated, "device": "NVIDIA H100", "driver": "580", "versions": VERSIONS}
+    data = {
+        "machine": machine,
+        "fingerprints": {ENTRY.id: [digest or current.declaration, current.reproduction]},
+        "seconds": 400.0,
+        "items": [row, not_run, failed],
+    }
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_the_cells_are_a_column_of_the_record(tmp_path: Path) -> None:
+    found = results.load(result(tmp_path / "result.json"))
+    assert results.record(found, tmp_path / "proofs") == 1
+    cells = proofs.load(ENTRY, tmp_path / "proofs").cells
+    assert list(cells) == ["torch-2.11.0 on NVIDIA H100"]
+    [(release, cell)] = cells["torch-2.11.0 on NVIDIA H100"].items()
+    assert (release, proofs.judge(ENTRY.patch, cell)[0], cell.earlier) == ("0.14.2", proofs.State.FIXED, None)
+    assert "cell: 1 fixed, 1 not run" in found.lines
+    assert "ZeRO 3 on deepspeed 0.19.8: failed: the reason" in found.lines
+
+
+def test_cells_of_a_patch_that_has_changed_since_are_marked(tmp_path: Path) -> None:
+    results.record(results.load(result(tmp_path / "result.json", digest="before")), tmp_path / "proofs")
+    cell = proofs.load(ENTRY, tmp_path / "proofs").cell("torch-2.11.0 on NVIDIA H100", "0.14.2")
+    assert cell is not None
+    assert cell.earlier is not None
+    assert cell.earlier.declaration == "before"
+
+
+def test_the_emulated_device_is_not_recorded(tmp_path: Path) -> None:
+    found = results.load(result(tmp_path / "result.json", emulated=True))
+    assert (found.column, results.record(found, tmp_path / "proofs")) == ("", 0)
+    assert not (tmp_path / "proofs").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"machine": {"emulated": true}, "items": [1]}'])
+def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(text)
+    with pytest.raises(Complaint, match=r"result\.json is not a result"):
+        results.load(path)
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("3.1", "run.py: this folder is for Python 3.1, this is 3."),
+        (".".join(map(str, sys.version_info[:2])), "run.py: "),  # no torch, no pip, or no wheels
+    ],
+)
+def test_a_folder_that_cannot_run_says_why_in_a_sentence(tmp_path: Path, python: str, said: str) -> None:
+    shutil.copyfile(folder_run.__file__, tmp_path / "run.py")
+    (tmp_path / "manifest.json").write_text(json.dumps({"python": python, "releases": ["0.19.8"]}))
+    (tmp_path / "wheels").mkdir()
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "run.py"), "--out", str(tmp_path / "result.json")],
+        env={**os.environ, "PIP_NO_INDEX": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "result.json").exists()
+
+
+RANK = """
+from dsfix.lab import Lab
+
+def main():
+    lab = Lab()
+    torch = lab.torch
+    distributed = torch.distributed
+    distributed.init_process_group("nccl", device_id=lab.device)
+    rank = distributed.get_rank()
+    assert str(lab.device) == "cuda:0", lab.device
+    mine = torch.full((2,), float(rank + 1), device="cuda")
+    summed, gathered, scattered = mine.clone(), torch.empty(4, device="cuda"), torch.empty(2, device="cuda")
+    distributed.all_reduce(summed)
+    distributed.all_gather_into_tensor(gathered, mine, async_op=True).wait()
+    distributed.reduce_scatter_tensor(scattered, torch.arange(4.0, device="cuda"))
+    gathered[2 * rank : 2 * rank + 2] += 1
+    distributed.all_gather_into_tensor(gathered, gathered[2 * rank : 2 * rank + 2])  # in place
+    others = torch.empty(4, device="cuda")
+    with distributed._coalescing_manager(device=lab.device):
+        distributed.all_gather_into_tensor(others, mine)
+    group = distributed.new_group([0, 1], backend="nccl")
+    distributed.all_reduce(mine, group=group)
+    distributed.barrier()
+    print([each.tolist() for each in (summed, gathered, scattered, others, mine)])
+    return 0
+"""
+
+
+def test_ranks_share_one_device(tmp_path: Path) -> None:
+    try:
+        compiling.library()
+    except LabUnavailable as error:
+        pytest.skip(str(error))
+    (tmp_path / "shared_device_rank.py").write_text(RANK)
+    path = os.pathsep.join([str(tmp_path), str(CHECKOUT), os.environ.get("PYTHONPATH", "")])
+    command = [*fresh("matrix.gpu.one_gpu"), "shared_device_rank"]
+    ranks = launch(command, 2, 200, {**os.environ, "PYTHONPATH": path}, tmp_path)
+    gathered = [2.0, 2.0, 3.0, 3.0]
+    for rank, scattered in zip(ranks, ([0.0, 2.0], [4.0, 6.0])):
+        assert rank.returncode == 0, rank.stderr
+        seen = json.loads(rank.stdout.splitlines()[-1])
+        assert seen == [[3.0, 3.0], gathered, scattered, [1.0, 1.0, 2.0, 2.0], [3.0, 3.0]]
