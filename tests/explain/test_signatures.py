@@ -153,6 +153,21 @@ CASES = {
         ["Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n"],
         ["[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 2, reducing to 1\n"],
     ),
+    "half_batch_norm": (
+        [
+            traceback(
+                "RuntimeError: expected scalar type BFloat16 but found Float",
+                ("torch/nn/modules/batchnorm.py", "forward", "return F.batch_norm("),
+                ("torch/nn/functional.py", "batch_norm", "return torch.batch_norm("),
+            )
+        ],
+        [
+            traceback(
+                "RuntimeError: expected scalar type BFloat16 but found Float",
+                ("torch/nn/modules/linear.py", "forward", "return F.linear(input, self.weight, self.bias)"),
+            )
+        ],
+    ),
     "torch_elastic_names": (
         [
             "ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api' (/a/api.py)\n",

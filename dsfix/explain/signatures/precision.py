@@ -23,4 +23,16 @@ SIGNATURES = (
         pattern=r"Current loss scale already at minimum",
         affects={"deepspeed": ">=0.12.0"},
     ),
+    Signature(
+        id="half_batch_norm",
+        title="bf16 or fp16: BatchNorm has half weights and fp32 statistics",
+        what="Since 0.19.2, DeepSpeed casts parameters to half precision and leaves buffers in fp32. torch's BatchNorm "
+        "rejects the mixture on the CPU. dsfix has no patch: another cast could change the results of jobs that work "
+        "on a GPU.",
+        remedy='"data_types": {"buffer_dtype": "bf16"} (or "fp16") in the config, which casts all buffers, including '
+        "the frequencies of rotary embeddings.",
+        pattern=r"in batch_norm\n[\s\S]{0,200}expected scalar type (BFloat16|Half) but found Float",
+        affects={"deepspeed": ">=0.19.2"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8066",),
+    ),
 )
