@@ -21,7 +21,8 @@ ENTRIES = registry.catalogue()
 PATCHES = {patch_id: entry.patch for patch_id, entry in ENTRIES.items()}
 WRITTEN = ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((CHECKOUT / "docs").glob("*.md"))))
 BY_HAND = (
-    *("README.md", "CONTRIBUTING.md", "docs/audit.md", "docs/commands.md", "docs/design.md", "docs/frameworks.md"),
+    *("README.md", "CONTRIBUTING.md", "docs/audit.md", "docs/commands.md", "docs/design.md"),
+    *("docs/emulated-device.md", "docs/frameworks.md"),
     *("docs/guards.md", "docs/launchers.md", "docs/outcomes.md", "docs/plugins.md"),
 )
 FOLDERS = ("bench", "demo", "docs", "dsfix", "examples", "matrix", "patches", "tests")
@@ -35,7 +36,7 @@ CHEAP = {
     *("importlib.util", "inspect", "itertools", "logging", "os", "packaging.version", "pickle", "re", "shutil", "sys"),
     *("threading", "traceback", "types", "typing"),
 }
-LAB_WITH_TORCH = r"import torch|dsfix\.lab\.(models|reference|half|outputs|pipeline|empty_parameter)"
+LAB_WITH_TORCH = r"import torch|dsfix\.lab\.(models|reference|half|outputs|overlap|pipeline|empty_parameter)"
 
 
 def _page(name):

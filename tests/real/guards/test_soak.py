@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("part", "size"), [("steps", "--steps=600"), ("kills", "--kills=5"), ("threads", "--rounds=2")]
+    ("part", "size"), [("steps", "--steps=300"), ("kills", "--kills=3"), ("threads", "--rounds=2")]
 )
 def test_soak(part: str, size: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
