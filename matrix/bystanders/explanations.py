@@ -268,6 +268,22 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases="<0.13.2",
     ),
     Explanation(
+        "gradients-of-inputs",
+        "A bug of DeepSpeed without a patch: on 0.18.9 and later (0.18.3 is right), after torch.autograd.grad of the "
+        "model's input between two steps, ZeRO-3's next steps are wrong.",
+        ("input_gradients_in_evaluation",),
+        levels={"stage": ("3",)},
+        releases=">0.18.3",
+    ),
+    Explanation(
+        "tiled-logits-before-0.18.9",
+        "A bug of DeepSpeed without a patch: on 0.18.3 (0.18.9 is right), ZeRO-2 trains on wrong gradients with "
+        "TiledFusedLogitsLoss, whose backward pass runs inside the forward pass.",
+        ("tiled_logits",),
+        levels={"stage": ("2",)},
+        releases="<0.18.9",
+    ),
+    Explanation(
         "discarded-unseen",
         "Off unless DSFIX_ONLY names it, because it cannot detect what module.zero_grad() or `.grad = None` discards.",
         (
