@@ -117,6 +117,14 @@ class Job:
         return steps == AUTO or (isinstance(steps, int) and steps >= at_least)
 
     @property
+    def overlaps_buckets(self) -> bool:
+        """Whether ZeRO-1 or ZeRO-2 fills a bucket with gradients while another is being reduced."""
+        options = self.block("zero_optimization")
+        stages = (1, 2) if self.release >= Version("0.13.0") else (2,)  # before, ZeRO-1 never overlaps
+        contiguous = options.get("contiguous_gradients") is not False
+        return self.stage in stages and options.get("overlap_comm") is True and contiguous
+
+    @property
     def fp32_gradients(self) -> bool:
         """Whether gradients are accumulated in fp32."""
         return bool(self.get("data_types", "grad_accum_dtype") == "fp32")

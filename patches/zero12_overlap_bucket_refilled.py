@@ -37,9 +37,7 @@ PATCH = Patch(
     fixed_in="0.14.3",
     fixed=(Source(_AVERAGE, _WAIT),),
     config=lambda job: (
-        (job.stage == 2 or (job.stage == 1 and job.release >= Version("0.13.0")))  # before, ZeRO-1 never overlaps
-        and job.get("zero_optimization", "overlap_comm") is True
-        and job.get("zero_optimization", "contiguous_gradients") is not False
+        job.overlaps_buckets
         # without it, each reduction is waited for since 0.12.4
         and (
             job.release < Version("0.12.4")

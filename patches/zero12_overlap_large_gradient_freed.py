@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import Version
-
 from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
@@ -69,11 +67,7 @@ PATCH = Patch(
             "self.reduction_stream.wait_stream(get_accelerator().current_stream())",
         ),
     ),
-    config=lambda job: (
-        (job.stage == 2 or (job.stage == 1 and job.release >= Version("0.13.0")))  # before, ZeRO-1 never overlaps
-        and job.get("zero_optimization", "overlap_comm") is True
-        and job.get("zero_optimization", "contiguous_gradients") is not False
-    ),
+    config=lambda job: job.overlaps_buckets,
     ranks=3,
 )
 

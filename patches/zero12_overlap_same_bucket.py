@@ -43,11 +43,7 @@ PATCH = Patch(
     },
     fixed_in="0.17.5",
     fixed=(Source(_ADD, "self.reduction_stream.wait_stream(get_accelerator().current_stream())"),),
-    config=lambda job: (
-        job.stage in (1, 2)
-        and job.get("zero_optimization", "overlap_comm") is True
-        and job.get("zero_optimization", "contiguous_gradients") is not False
-    ),
+    config=lambda job: job.overlaps_buckets,
     ranks=2,
 )
 
