@@ -76,12 +76,13 @@ class Lab:
             torch.cuda.set_device(rank_variables.local_rank())
         return torch
 
-    def late_streams(self) -> None:
-        """From now on work on the emulated device's streams is done as late as it may be, so that a missing wait gives
-        wrong numbers. Call it before there are tensors; on a GPU it has no effect.
+    def late_streams(self, schedule: str = "late") -> None:
+        """From now on work on the emulated device's streams is done as late as it may be, or in the order of another
+        schedule, so that a missing wait gives wrong numbers. Call it before there are tensors; on a GPU it has no
+        effect.
         """
         if self.emulated:
-            cuda.follow(Schedule("late"))
+            cuda.follow(Schedule(schedule))
 
     @cached_property
     def models(self) -> Any:
