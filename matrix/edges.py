@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 
 from packaging.version import Version
 
+from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import OK, TROUBLE
 from dsfix.patch import Patch
 from matrix import environments, proofs, recording, runner, table
@@ -21,11 +24,15 @@ from matrix.table import Environment
 NAME = "edges"
 HELP = "run the last affected release of each patch; records nothing"
 _ANSWERS = (State.FIXED, State.NOT_AFFECTED)
+_CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patch", nargs="+", metavar="ID", help="only these patches")
     parser.add_argument("--one-in", type=runner.jobs, default=1, metavar="N", help="only every Nth patch")
+    parser.add_argument(
+        "--latest", type=int, default=0, metavar="N", help="with --one-in: also the N patches that git changed last"
+    )
     parser.add_argument(
         "--whole",
         action="store_true",
@@ -69,12 +76,28 @@ def claimed(patch: Patch, environment: Environment, release: str) -> bool:
     return proofs.inside(patch, versions)
 
 
+def latest(count: int, checkout: Path = _CHECKOUT) -> list[str]:
+    """The ids of the patches whose files the newest commits changed, newest first; none without git's history."""
+    log = ["git", "-C", str(checkout), "log", "--format=", "--name-only", "--diff-filter=AM", "--", "patches/*.py"]
+    try:
+        done = subprocess.run(log, capture_output=True, text=True)
+    except OSError:  # no git
+        return []
+    stems = (Path(line).stem for line in done.stdout.splitlines())
+    return list(dict.fromkeys(stem for stem in stems if not stem.startswith("_")))[:count]
+
+
+def sample(entries: Sequence[Entry], one_in: int, ids: Sequence[str]) -> list[Entry]:
+    """Every Nth patch, and those with these ids, in order."""
+    return [each for number, each in enumerate(entries) if number % one_in == 0 or each.id in ids]
+
+
 def run(options: argparse.Namespace) -> int:
     """0 if no cell contradicts a claim; 1 if one does or could not be run. Raises Complaint."""
     environment = environments.current(table.load())
     gpu = environments.gpu()
     releases = [release.deepspeed for release in table.load().run_in(environment.name)]
-    entries = chosen(options.patch)[:: options.one_in]
+    entries = sample(chosen(options.patch), options.one_in, latest(options.latest))
     tasks = []
     for entry in entries:
         wanted = edges(entry.patch, environment, releases)

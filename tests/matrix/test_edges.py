@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +41,31 @@ def test_edges_of_a_claim(affects: dict[str, str], expected: list[str]) -> None:
     patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
     environment = Environment("here", "3.11", {"torch": "2.13.0"})
     assert edges.edges(patch, environment, RELEASES) == expected
+
+
+def test_the_latest_patches_are_those_of_the_newest_commits(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e", *arguments], check=True)
+
+    git("init", "--quiet")
+    (tmp_path / "patches").mkdir()
+    for names in (("first", "second"), ("_template",), ("first",)):
+        for name in names:
+            path = tmp_path / "patches" / f"{name}.py"
+            path.write_text(path.read_text() + "#" if path.exists() else "", encoding="utf-8")
+        git("add", ".")
+        git("commit", "--quiet", "--message", "m")
+    assert edges.latest(5, tmp_path) == ["first", "second"]
+    assert edges.latest(1, tmp_path) == ["first"]
+
+
+def test_without_history_no_patch_is_among_the_latest(tmp_path: Path) -> None:
+    assert edges.latest(5, tmp_path) == []
+
+
+def test_the_sample_has_every_nth_patch_and_the_named_ones() -> None:
+    entries = [SimpleNamespace(id=each) for each in "abcdef"]
+    assert [each.id for each in edges.sample(entries, 4, ["c", "gone"])] == ["a", "c", "e"]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
