@@ -16,7 +16,7 @@ from dsfix.cli.exits import OK, TROUBLE
 from dsfix.patch import Patch
 from matrix import environments, proofs, recording, runner, table
 from matrix.cells import Cells
-from matrix.proofs import State
+from matrix.proofs import Cell, State
 from matrix.runner import Task
 from matrix.source_proof import chosen
 from matrix.table import Environment
@@ -37,6 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--whole",
         action="store_true",
         help="also the first affected release, the unaffected neighbours and the newest release",
+    )
+    parser.add_argument(
+        "--schedule",
+        type=runner.schedule,
+        metavar="NAME",
+        help="let the emulated device follow a schedule (late, ahead, early, random:SEED), in the runs with the patch; "
+        "those without it are taken from the record",
     )
     parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells in parallel")
 
@@ -98,14 +105,22 @@ def run(options: argparse.Namespace) -> int:
     gpu = environments.gpu()
     releases = [release.deepspeed for release in table.load().run_in(environment.name)]
     entries = sample(chosen(options.patch), options.one_in, latest(options.latest))
+    if options.schedule:
+        entries = [entry for entry in entries if entry.patch.device == "cuda"]
+
+    def recorded(entry: Entry, release: str) -> Cell | None:
+        return proofs.load(entry).cell(recording.column(environment.name, gpu, entry), release)
+
     tasks = []
     for entry in entries:
         wanted = edges(entry.patch, environment, releases)
         if not options.whole:
             wanted = [release for release in wanted if claimed(entry.patch, environment, release)][-1:]
-        tasks += [Task(entry, release) for release in wanted]
+        for release in wanted:
+            before = recorded(entry, release) if options.schedule else None
+            tasks.append(Task(entry, release, before and before.without))
     bad = 0
-    with Cells() as cells, closing(runner.results(tasks, cells, options.jobs)) as ended:
+    with Cells(options.schedule or "") as cells, closing(runner.results(tasks, cells, options.jobs)) as ended:
         for result in ended:
             entry, cell, release = result.task.entry, result.cell, result.task.release
             if cell is None:
@@ -114,8 +129,7 @@ def run(options: argparse.Namespace) -> int:
                 continue
             print(proofs.sentence(entry.id, release, entry.patch, cell), flush=True)
             state = proofs.judge(entry.patch, cell)[0]
-            before = proofs.load(entry).cell(recording.column(environment.name, gpu, entry), release)
-            known = proofs.judge(entry.patch, before)[0] in _ANSWERS
+            known = proofs.judge(entry.patch, recorded(entry, release))[0] in _ANSWERS
             bad += state is State.WRONG or (state is State.CANNOT_TELL and known)
     print(f"{len(tasks)} cells at the edges, {bad} of them wrong or without the recorded answer")
     return TROUBLE if bad else OK

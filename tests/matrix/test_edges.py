@@ -155,3 +155,25 @@ def test_cannot_tell_fails_only_if_the_record_has_an_answer(stand_in: StandIn) -
     done = stand_in.matrix("edges")
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1].startswith("1 cells at the edges, 1 of them")
+
+
+def test_a_schedule_is_followed_with_the_patch_and_what_is_seen_without_it_is_known(stand_in: StandIn) -> None:
+    """name_a needs the schedule, name_b cannot stand it; name_c has no streams."""
+    asked = "os.environ.get('DSFIX_LAB_SCHEDULE') == 'late'"
+    stand_in.patch("name_a", device="cuda", body=f"if {asked}: raise RuntimeError('a race')")
+    stand_in.patch("name_b", device="cuda")
+    stand_in.patch("name_c", body="raise RuntimeError('run')")
+    assert stand_in.matrix("run_proof", "--patch", "name_a", "name_b", "--release", "0.3.0").returncode == 0
+    done = stand_in.matrix("edges", "--schedule", "late")
+    assert done.returncode == 1
+    *cells, last = sorted(done.stdout.splitlines(), reverse=True)
+    assert cells[0].startswith("name_b on deepspeed 0.3.0: fixed: ")
+    assert cells[1].startswith("name_a on deepspeed 0.3.0: wrong: ")
+    assert "a race" in cells[1]
+    assert last.startswith("2 cells at the edges, 1 of them")
+
+
+def test_a_schedule_that_there_is_not_is_refused(stand_in: StandIn) -> None:
+    done = stand_in.matrix("edges", "--schedule", "later")
+    assert done.returncode == 2
+    assert "early, late, ahead or random:SEED" in done.stderr
