@@ -90,6 +90,7 @@ class Bug:
     def overall(self, releases: Iterable[Version]) -> State:
         """Over all its releases: patched in part where some of them have no patch."""
         states = {self.on(each).state for each in self.affected(releases)}
+        states = states - set(APART) or states
         if len(states) == 1:
             return states.pop()
         return State.IN_PART if states & {State.PATCHED, State.IN_PART} else max(states, key=list(State).index)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from packaging.version import Version
 
 from dsfix.upstream import coverage, table
-from dsfix.upstream.coverage import Bug, State
+from dsfix.upstream.coverage import Answer, Bug, State
 from matrix.table import span
 
 from . import text
@@ -135,20 +135,23 @@ def _range(bug: Bug, releases: Sequence[Version]) -> str:
 
 def _state(bug: Bug, releases: Sequence[Version]) -> str:
     """What dsfix has, and on which of the bug's releases, if not the same on all."""
-    answers: dict[tuple[str, str], list[str]] = {}
-    affected = [str(each) for each in bug.affected(releases)]
-    for release in bug.affected(releases):
-        answer = bug.on(release)
-        by = ", ".join(_by(each) for each in answer.by)
-        told = f"**{answer.state.value}**" if answer.state is State.OPEN else answer.state.value
-        if answer.state is State.OPTIONAL:
-            told, by = f"{by}, {told}", ""
-        answers.setdefault((f"{told}{f' by {by}' if by else ''}", answer.why), []).append(str(release))
-    parts = []
-    for (told, why), on in answers.items():
-        where = f" on {span(on, affected)}" if len(on) < len(affected) else ""
-        parts.append(f"{told}{where}{f': {text.escape(why)}' if why else ''}")
+    found = {str(each): bug.on(each) for each in bug.affected(releases)}
+    if all(answer.state is State.PATCHED for answer in found.values()):
+        return f"patched by {', '.join(dict.fromkeys(_by(each) for answer in found.values() for each in answer.by))}"
+    told: dict[str, list[str]] = {}
+    for release, answer in found.items():
+        told.setdefault(_answer(answer), []).append(release)
+    parts = [f"{what} on {span(on, list(found))}" if len(told) > 1 else what for what, on in told.items()]
     return "; ".join(parts)
+
+
+def _answer(answer: Answer) -> str:
+    by = ", ".join(map(_by, answer.by))
+    why = f" ({text.escape(answer.why)})" if answer.why else ""
+    if answer.state is State.OPTIONAL:
+        return f"{by}, off by default{why}"
+    state = f"**{answer.state.value}**" if answer.state is State.OPEN else answer.state.value
+    return f"{state}{f' by {by}' if by else ''}{why}"
 
 
 def _by(named: str) -> str:

@@ -95,6 +95,12 @@ def test_a_patch_covers_the_row_whose_fix_it_names_on_the_releases_that_it_claim
     assert bug.overall(map(Version, RELEASES)) is State.IN_PART
 
 
+def test_releases_where_nobody_meets_a_bug_leave_it_patched():
+    [bug] = known(row(state="nobody: it waits"), patches=[patch(affects="==0.12.1")])
+    assert states(bug) == [State.NOBODY, State.PATCHED, State.NOBODY]
+    assert bug.overall(map(Version, RELEASES)) is State.PATCHED
+
+
 @pytest.mark.parametrize("role", ["introduced in 0.12.0", "related: fixed in part in 0.13.0", "reported"])
 def test_a_patch_that_names_a_change_for_another_reason_does_not_cover_it(role):
     found = known(row(), patches=[patch(role=role)])
