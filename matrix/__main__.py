@@ -9,14 +9,16 @@ import sys
 from pathlib import Path
 
 from dsfix.cli.exits import INTERRUPTED, TROUBLE, Complaint
-from matrix import add, configkeys, docs, edges, run_proof, source_proof, toxini
+from matrix import add, configkeys, docs, edges, run_proof, source_proof, toxini, upstream_rows
 from matrix.bystanders import command as bystanders
 from matrix.gpu import command as gpu
 from matrix.sweep import command as sweep
 from matrix.upstream import command as upstream
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status
-COMMANDS = (source_proof, run_proof, edges, docs, add, toxini, configkeys, sweep, bystanders, upstream, gpu)
+COMMANDS = (
+    *(source_proof, run_proof, edges, docs, add, toxini, configkeys, sweep, bystanders, upstream, upstream_rows, gpu),
+)
 
 
 def main() -> int:

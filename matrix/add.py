@@ -12,6 +12,8 @@ from packaging.version import Version
 
 from dsfix.cli.exits import OK, TROUBLE, Complaint
 from dsfix.outcome import Outcome
+from dsfix.upstream.table import PATH as KNOWN
+from dsfix.upstream.table import with_head
 from matrix import source_proof, table, toxini
 from matrix.sdists import Index, Unavailable
 
@@ -45,6 +47,10 @@ def run(options: argparse.Namespace) -> int:
     cells, missing = source_proof.prove(entries, [each.deepspeed for each in new], index)
     table.save(extended)
     toxini.PATH.write_text(environments, encoding="utf-8")
+    known = KNOWN.read_text(encoding="utf-8")
+    KNOWN.write_text(
+        with_head(known, releases=" ".join(each.deepspeed for each in extended.releases)), encoding="utf-8"
+    )
     GATE.write_text(proven(GATE.read_text(encoding="utf-8"), extended), encoding="utf-8")
     for each in new:
         print(f"deepspeed {each.deepspeed} of {each.released} was added to the table.")
@@ -57,6 +63,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"deepspeed {lost.release} was not checked: {lost.reason}")
     print(f"Next: python -m tox run -e matrix -- --release {' '.join(each.deepspeed for each in new)}")
     print("Then: python -m tox run -e docs")
+    print("And the bugs that it has fixed: python -m tox run -e docs -- upstream-rows --clone DIR")
     return TROUBLE if missing or any(cell.mismatches() for cell in cells) else OK
 
 

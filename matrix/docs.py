@@ -12,12 +12,12 @@ from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
 from matrix import proofs, table
 from matrix.edges import near, required
-from matrix.pages import catalogue, data, errors, evidence, markdown, matrix_page
+from matrix.pages import catalogue, data, errors, evidence, markdown, matrix_page, upstream
 from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
 
 NAME = "docs"
-HELP = "write docs/catalogue.md, docs/errors.md, docs/matrix.md and docs/matrix/index.html"
+HELP = "write docs/catalogue.md, docs/errors.md, docs/upstream.md, docs/matrix.md and docs/matrix/index.html"
 CHECKOUT = Path(__file__).resolve().parents[1]
 _COMMAND = "python -m tox run -e docs"
 
@@ -48,6 +48,7 @@ def generate(found: Evidence) -> dict[str, str]:
     return {
         "docs/catalogue.md": catalogue.render(found),
         "docs/errors.md": errors.render(found),
+        "docs/upstream.md": upstream.render(found),
         "docs/matrix.md": markdown.render(found),
         "docs/matrix/index.html": matrix_page.render(data.tree(found)),
     }

@@ -31,6 +31,7 @@ PATCH = Patch(
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/5671": "reported",
         "https://github.com/numpy/numpy/pull/24357": "related: removed from NumPy",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5680": "fixed in 0.14.4, first half",
         "https://github.com/deepspeedai/DeepSpeed/pull/5686": "fixed in 0.14.4",
     },
     fixed_in="0.14.4",

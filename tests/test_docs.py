@@ -11,9 +11,15 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 import dsfix.cli
+from dsfix import rules
 from dsfix.catalogue import registry
+from dsfix.check import rules as check_rules
+from dsfix.doctor import rules as doctor_rules
+from dsfix.explain import signatures
 from dsfix.outcome import Outcome
 from dsfix.patch import Severity
+from dsfix.upstream import coverage
+from dsfix.upstream import table as known_bugs
 from matrix import table
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -175,6 +181,51 @@ def test_the_readme_is_short_and_counts_the_catalogue():
     assert f"Of {len(PATCHES)} bugs, {len(here)} are in DeepSpeed {newest}" in told
     assert f"{len(wrong)} of these {len(here)} give wrong results" in told
     assert f"shows that {len(by_default)} patches apply" in told
+
+
+def test_the_table_of_known_bugs_names_what_there_is():
+    names = {
+        "patch": set(PATCHES),
+        "explain": {each.id for each in rules.declared(signatures.__name__, "SIGNATURES")},
+        "check": {each.id for each in rules.declared(check_rules.__name__, "RULES")},
+        "doctor": {each.id for each in rules.declared(doctor_rules.__name__, "RULES")},
+    }
+    unknown = {row.key: dict(row.states) for row in known_bugs.load().rows}
+    unknown = {
+        key: {kind: name for kind, name in states.items() if kind in names and name not in names[kind]}
+        for key, states in unknown.items()
+    }
+    assert {key: states for key, states in unknown.items() if states} == {}
+
+
+def test_the_table_of_known_bugs_agrees_with_the_patches_ranges():
+    """A patch's range is proven and wins; what it leaves of a row's range has a state of its own, written by hand."""
+    known = known_bugs.load()
+    bugs = coverage.bugs(known, ENTRIES)
+    assert coverage.contradictions(bugs, known.releases) == []
+    in_part = {
+        bug.row.key: [str(each) for each in bug.affected(known.releases) if not bug.on(each).by]
+        for bug in bugs
+        if bug.covers and not bug.row.states
+    }
+    assert {key: left for key, left in in_part.items() if left} == {}
+
+
+def test_the_rows_of_known_bugs_are_of_the_releases_and_readable():
+    known = known_bugs.load()
+    assert [str(each) for each in known.releases] == [each.deepspeed for each in table.load().releases]
+    keys = [row.key for row in known.rows]
+    assert sorted({each for each in keys if keys.count(each) > 1}) == []
+    newest = known.releases[-1]
+    offenders = [
+        row.key
+        for row in known.rows
+        if row.first not in known.releases
+        or (row.last is not None and not (row.first <= row.last < newest and row.last in known.releases))
+        or not 10 < len(row.bug) <= 170
+        or row.bug.strip(" .?") != row.bug
+    ]
+    assert offenders == []
 
 
 def test_commands_and_variables_are_documented():

@@ -1,4 +1,5 @@
-"""`list`: which patches apply to this environment and why; with `--job`, what they did in the processes of a job."""
+"""`list`: which patches apply to this environment and why; with `--job`, what they did in the processes of a job; with
+`--deepspeed` and `--upstream`, which are for another release, and which of the known bugs a release has."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from ..catalogue import registry
 from ..engine.verdict import Verdict
 from ..outcome import Outcome
 from ..patch import Patch, Severity
+from ..upstream import releases, table
 from . import prepare
-from .exits import OK, TROUBLE, Complaint
+from .exits import OK, TROUBLE, UNSEEN, Complaint
 from .printing import job_reports, output
 
 NAME = "list"
@@ -24,21 +26,73 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--job", type=Path, metavar="DIR", help="what the patches did in a job, from its DSFIX_REPORT directory"
     )
+    command.add_argument(
+        "--upstream", action="store_true", help="the known bugs of the release instead, and what dsfix has for each"
+    )
+    command.add_argument("--deepspeed", metavar="VERSION", help="answer for this release (default: the installed one)")
 
 
 def run(options: argparse.Namespace) -> int:
     if options.job is not None:
+        if options.upstream or options.deepspeed is not None:
+            raise Complaint("--job goes with neither --upstream nor --deepspeed")
         return job_reports.run(options.job, options.all, options.json)
+    if options.deepspeed is not None:
+        return _of_release(options)
     try:
         prepare.require_deepspeed()
     except Complaint as complaint:
         return prepare.refused(complaint, options.json)
+    if options.upstream:
+        return _upstream_here(options)
     verdicts = survey.verdicts()
     if options.json:
         _print_json(verdicts)
     else:
         _print(verdicts, options.all)
     return TROUBLE if any(verdict.outcome.trouble for verdict in verdicts.values()) else OK
+
+
+def _of_release(options: argparse.Namespace) -> int:
+    """Of a release that need not be installed."""
+    from .printing import other_release, upstream
+
+    try:
+        release = releases.named(options.deepspeed, table.load())
+    except releases.UnknownRelease as error:
+        return prepare.refused(Complaint(str(error)), options.json)
+    entries = registry.catalogue()
+    patches, bugs = other_release.of(release, entries), upstream.of(release, entries)
+    if options.json:
+        told = {"upstream": upstream.as_json(bugs)} if options.upstream else {}
+        output.print_json({"deepspeed": str(release), "patches": other_release.as_json(patches), **told})
+        return OK
+    command = f"python -m dsfix list --deepspeed {release}"
+    print(f"deepspeed {release}: {upstream.summary(bugs)}")
+    if options.upstream:
+        upstream.show(bugs, options.all, f"{command} --upstream")
+    else:
+        other_release.show(patches)
+        print(f"`{command} --upstream` lists the bugs.")
+    return OK
+
+
+def _upstream_here(options: argparse.Namespace) -> int:
+    """The known bugs of the installed release."""
+    from .printing import upstream
+
+    try:
+        release, remark = releases.installed(versions.installed("deepspeed") or "", table.load())
+    except releases.UnknownRelease as error:
+        return prepare.refused(Complaint(str(error), UNSEEN), options.json)
+    bugs = upstream.of(release, registry.catalogue())
+    if options.json:
+        told = {"deepspeed": str(release), "remark": remark, "upstream": upstream.as_json(bugs)}
+        output.print_json({"distributions": survey.distributions(), **told})
+        return OK
+    print(f"{survey.heading()}{f' ({remark})' if remark else ''}\n{upstream.summary(bugs)}")
+    upstream.show(bugs, options.all, "python -m dsfix list --upstream")
+    return OK
 
 
 def _print_json(verdicts: Mapping[str, Verdict]) -> None:

@@ -33,7 +33,7 @@ Written by `python -m tox run -e docs` from `patches/` and `dsfix/explain/signat
 - [Wrong without a message](#wrong-without-a-message): look under your config
 
 `python -m dsfix explain LOG` searches a whole log; `python -m dsfix list` shows which patches apply to the installed
-DeepSpeed.
+DeepSpeed. All known bugs of a release, with and without a patch: [upstream.md](upstream.md).
 """
 _MESSAGES = """
 ## Messages

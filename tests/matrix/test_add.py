@@ -14,6 +14,7 @@ from dsfix.catalogue import registry
 from dsfix.cli.exits import Complaint
 from dsfix.engine.verdict import Verdict
 from dsfix.outcome import Outcome
+from dsfix.upstream import table as known_bugs
 from matrix import add, source_proof, table, toxini
 
 CURRENT = table.load()
@@ -38,6 +39,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(toxini, "PATH", environments)
     (tmp_path / "versions.py").write_bytes(add.GATE.read_bytes())
     monkeypatch.setattr(add, "GATE", tmp_path / "versions.py")
+    (tmp_path / "table.tsv").write_bytes(add.KNOWN.read_bytes())
+    monkeypatch.setattr(add, "KNOWN", tmp_path / "table.tsv")
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
@@ -77,6 +80,8 @@ def test_a_new_release(checkout: Path, package_index: Any, capsys: pytest.Captur
     assert extended.release(NEWEST.deepspeed).sampled == (how == "next series")
     assert extended.releases[:-2] == CURRENT.releases[:-1]
     assert f'\nNEWEST_PROVEN = Version("{following(how)}")\n' in (checkout / "versions.py").read_text(encoding="utf-8")
+    known = known_bugs.parse((checkout / "table.tsv").read_text(encoding="utf-8"))
+    assert [str(each) for each in known.releases] == [each.deepspeed for each in extended.releases]
     text = (checkout / "tox.ini").read_text(encoding="utf-8")
     assert toxini.updated(text, extended) == text
     assert f",{following(how)}}}" in text

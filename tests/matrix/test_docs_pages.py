@@ -38,10 +38,10 @@ PATCH = Patch(
     affects={{"deepspeed": "{affects}", "torch": ">=2.4"}},
     changes=(Provide("torch", "name", None),),
     symptom=r"a | `b` <c>",
-    upstream=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/1_2_3",
-        "https://github.com/deepspeedai/DeepSpeed/issues/1",
-    ),
+    upstream={{
+        "https://github.com/deepspeedai/DeepSpeed/issues/1_2_3": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/issues/1": "reported",
+    }},
     fixed_in="0.14.3",
 )
 '''
@@ -289,7 +289,7 @@ def check(write_patch, record, table, tmp_path, monkeypatch, capsys):
     catalogue = {"clip": entry}
     monkeypatch.setattr("dsfix.catalogue.registry.load", lambda: (catalogue, ()))
     assert docs.run(argparse.Namespace(check=False)) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert len(capsys.readouterr().out.splitlines()) == 5
 
     def run(**entries):
         catalogue.update(entries)
@@ -303,7 +303,7 @@ def test_pages_as_written_are_not_stale(check):
     assert check() == (0, [])
 
 
-@pytest.mark.parametrize("name", ["catalogue.md", "errors.md", "matrix.md", "matrix/index.html"])
+@pytest.mark.parametrize("name", ["catalogue.md", "errors.md", "upstream.md", "matrix.md", "matrix/index.html"])
 def test_a_page_that_was_edited_or_removed_is_named(check, tmp_path, name):
     page = tmp_path / "checkout" / "docs" / name
     page.write_text(page.read_text(encoding="utf-8") + "\n", encoding="utf-8")

@@ -1,0 +1,170 @@
+"""What dsfix has for each known bug: which patch is for which of its releases, from the patches' own declarations."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from ..catalogue.registry import Entry
+from . import areas
+from .table import BY_NAME, Row, Table
+
+specifiers = functools.cache(SpecifierSet)
+
+
+class State(enum.Enum):
+    """What dsfix has for one bug on one release."""
+
+    PATCHED = "patched"
+    IN_PART = "patched in part"
+    OPTIONAL = "off by default"
+    DIAGNOSED = "diagnosed"
+    UNSAFE = "cannot be changed safely"
+    NOBODY = "met by nobody"
+    UNCONFIRMED = "unconfirmed"
+    OPEN = "open"
+
+
+APART = (State.NOBODY, State.UNCONFIRMED)
+"""Not counted among the bugs of a release."""
+
+_TELLING = ("fixed", "proposed fix", "reported")  # what a patch's link to a bug says; others: introduced, related
+_BY_HAND = {"unsafe": State.UNSAFE, "nobody": State.NOBODY, "unconfirmed": State.UNCONFIRMED, "open": State.OPEN}
+
+
+@dataclass(frozen=True)
+class Cover:
+    """A patch for a bug. needs: what else must be installed for it: "torch >=2.4"."""
+
+    id: str
+    claimed: SpecifierSet
+    default: bool
+    needs: str
+
+    def claims(self, release: Version) -> bool:
+        return self.claimed.contains(release.public, prereleases=True)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What dsfix has for a bug on one release. by: "patch ID", "explain NAME"; why: a reason, or ""."""
+
+    state: State
+    by: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A row with the patches for it; where only a patch knows the bug, the row is made of the patch."""
+
+    row: Row
+    covers: tuple[Cover, ...]
+
+    def on(self, release: Version) -> Answer:
+        """What dsfix has on this release, which has the bug."""
+        reasons = dict(self.row.states)
+        why = next((reasons[kind] for kind in ("part", *_BY_HAND) if kind in reasons), "")
+        named = tuple(f"{kind} {name}" for kind, name in self.row.states if kind in BY_NAME and kind != "patch")
+        here = [each for each in self.covers if each.claims(release)]
+        if here:
+            by = (*(f"patch {each.id}" for each in here), *named)
+            needs = next((f"with {each.needs}" for each in here if each.needs), "")
+            if not any(each.default for each in here):
+                return Answer(State.OPTIONAL, by, needs or why)
+            if "part" in reasons:
+                return Answer(State.IN_PART, by, reasons["part"])
+            return Answer(State.PATCHED, by, needs)
+        if named:
+            return Answer(State.DIAGNOSED, named, why)
+        return Answer(next((_BY_HAND[kind] for kind in _BY_HAND if kind in reasons), State.OPEN), (), why)
+
+    def affected(self, releases: Iterable[Version]) -> list[Version]:
+        return [each for each in releases if self.row.has(each)]
+
+    def overall(self, releases: Iterable[Version]) -> State:
+        """Over all its releases: patched in part where some of them have no patch."""
+        states = {self.on(each).state for each in self.affected(releases)}
+        states = states - set(APART) or states
+        if len(states) == 1:
+            return states.pop()
+        return State.IN_PART if states & {State.PATCHED, State.IN_PART} else max(states, key=list(State).index)
+
+
+def bugs(table: Table, entries: Mapping[str, Entry]) -> tuple[Bug, ...]:
+    """All known bugs: the table's, and those that only dsfix's own patches know; worst first."""
+    own = {name: entry for name, entry in entries.items() if entry.distribution == "dsfix"}
+    found, used = [], set()
+    for row in table.rows:
+        ids = [name for name, entry in own.items() if _is_for(entry, row)]
+        ids += [name for kind, name in row.states if kind == "patch" and name in own and name not in ids]
+        found.append(Bug(row, tuple(_cover(own[each]) for each in ids)))
+        used |= set(ids)
+    found += [_made_of(chain, table) for chain in _chains(own) if not used & {each.id for each in chain}]
+    return tuple(sorted(found, key=lambda bug: bug.row.worst))
+
+
+def contradictions(found: Iterable[Bug], releases: Sequence[Version]) -> list[str]:
+    """Sentences about patches that claim releases which none of their rows has."""
+    rows: dict[str, tuple[Cover, list[Row]]] = {}
+    for bug in found:
+        for cover in bug.covers:
+            rows.setdefault(cover.id, (cover, []))[1].append(bug.row)
+    told = []
+    for name, (cover, own) in rows.items():
+        beyond = [each for each in releases if cover.claims(each) and not any(row.has(each) for row in own)]
+        if beyond:
+            keys = ", ".join(row.key for row in own)
+            told.append(f"{name} is for {beyond[0]} to {beyond[-1]}, too, which {keys} leaves out")
+    return told
+
+
+def _is_for(entry: Entry, row: Row) -> bool:
+    """Whether the patch names the change that ended the bug, or, where no release has ended it, the report of it."""
+    roles = _TELLING[:1] if row.last is not None else _TELLING
+    return any(entry.patch.upstream.get(link, "").startswith(roles) for link in row.urls)
+
+
+def _cover(entry: Entry) -> Cover:
+    needs = ", ".join(f"{name} {each}" for name, each in entry.patch.affects.items() if name != "deepspeed")
+    return Cover(entry.id, specifiers(entry.patch.affects.get("deepspeed", "")), entry.patch.default, needs)
+
+
+def _chains(own: Mapping[str, Entry]) -> Iterator[list[Entry]]:
+    """The patches, each together with those that it continues: one bug in code that has changed."""
+    before: dict[str, list[str]] = {}
+    for name, entry in own.items():
+        if entry.patch.continued_by in own:
+            before.setdefault(str(entry.patch.continued_by), []).append(name)
+
+    def chain(name: str) -> list[Entry]:
+        return [own[name], *(each for earlier in before.get(name, ()) for each in chain(earlier))]
+
+    for name, entry in own.items():
+        if entry.patch.continued_by not in own:
+            yield chain(name)
+
+
+def _made_of(chain: Sequence[Entry], table: Table) -> Bug:
+    covers = tuple(_cover(each) for each in chain)
+    claimed = [each for each in table.releases if any(cover.claims(each) for cover in covers)]
+    patch = chain[0].patch
+    ended = claimed and claimed[-1] != table.releases[-1]
+    row = Row(
+        key=f"patch/{chain[0].id}",
+        first=claimed[0] if claimed else table.releases[0],
+        last=claimed[-1] if ended else None,
+        about=False,
+        severity=patch.severity.value,
+        weight=3,
+        area=areas.of(chain[0].id),
+        bug=patch.title,
+        states=(),
+        links=tuple(link for role in _TELLING for link, told in patch.upstream.items() if told.startswith(role)),
+    )
+    return Bug(row, covers)

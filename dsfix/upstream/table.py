@@ -1,0 +1,148 @@
+"""table.tsv: the known bugs of DeepSpeed's releases, one a row. CONTRIBUTING.md, "The known bugs", has the columns."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import Version
+
+PATH = Path(__file__).with_name("table.tsv")
+COLUMNS = ("key", "first", "last", "severity", "weight", "area", "bug", "state", "links")
+SEVERITIES = ("wrong-result", "hang", "crash", "import", "leak", "performance", "usability", "cosmetic")
+AREAS = (
+    *("engine", "precision", "zero-1/2", "zero-3", "offload", "zero++", "pipeline", "moe", "sequence"),
+    *("tensor-parallel", "optimizer", "scheduler", "checkpoint", "compile", "inference", "data", "launcher"),
+    *("profiler", "import"),
+)
+BY_NAME = ("patch", "explain", "check", "doctor")  # what a hand-written state may name
+BY_REASON = ("part", "unsafe", "nobody", "unconfirmed", "open")  # what it may give a reason for
+_HOME = "deepspeedai/DeepSpeed"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One bug.
+
+    key: where it is fixed or reported, see `url`. first, last: the affected releases; last None where the newest has
+    the bug. about: an end of the range is a guess. weight: how much it matters, 5 to 1. states: (kind, name or reason)
+    written by hand.
+    """
+
+    key: str
+    first: Version
+    last: Version | None
+    about: bool
+    severity: str
+    weight: int
+    area: str
+    bug: str
+    states: tuple[tuple[str, str], ...]
+    links: tuple[str, ...]
+
+    def has(self, release: Version) -> bool:
+        return self.first <= release and (self.last is None or release <= self.last)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return tuple(found for each in (self.key, *self.links) if (found := url(each)))
+
+    @property
+    def worst(self) -> tuple[int, int, str]:
+        """Sorts the worst first."""
+        return SEVERITIES.index(self.severity), -self.weight, self.key
+
+
+@dataclass(frozen=True)
+class Table:
+    """releases: all final releases that the rows are about. judged: the last commit of DeepSpeed's that was."""
+
+    releases: tuple[Version, ...]
+    judged: str
+    rows: tuple[Row, ...]
+
+
+class Damaged(ValueError):
+    """The table has a line that is no row; the message says which and why."""
+
+
+def url(link: str) -> str:
+    """The address of "pull/1", "issues/1", "commit/0a1b" (DeepSpeed's), "owner/name/pull/1"; "" for another key."""
+    if link.startswith("https:"):
+        return link
+    kind = link.split("/")[-2] if "/" in link else ""
+    if kind not in ("pull", "issues", "commit"):
+        return ""
+    return f"https://github.com/{link if link.count('/') == 3 else f'{_HOME}/{link}'}"
+
+
+@functools.cache
+def load() -> Table:
+    """The table of this dsfix. Raises Damaged."""
+    return parse(PATH.read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> Table:
+    """Raises Damaged."""
+    lines = text.splitlines()
+    head = dict(_head(lines))
+    try:
+        releases = tuple(Version(each) for each in head["releases"].split())
+        judged = head["judged"]
+    except (KeyError, ValueError) as error:
+        raise Damaged(f"the head of the table lacks a valid {error}") from None
+    rows = [each for each in lines if each and not each.startswith("#")]
+    if tuple(rows[:1]) != ("\t".join(COLUMNS),):
+        raise Damaged(f"the first row does not name the columns {', '.join(COLUMNS)}")
+    return Table(releases, judged, tuple(_row(each) for each in rows[1:]))
+
+
+def _head(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for line in lines:
+        if found := re.fullmatch(r"# (\w+): (.*)", line):
+            yield found[1], found[2]
+
+
+def with_head(text: str, **values: str) -> str:
+    """The table's text with these values in its head."""
+    for name, value in values.items():
+        text = re.sub(rf"(?m)^# {name}: .*$", f"# {name}: {value}", text)
+    return text
+
+
+def _row(line: str) -> Row:
+    cells = line.split("\t")
+    if len(cells) != len(COLUMNS):
+        raise Damaged(f"{len(cells)} cells for {len(COLUMNS)} columns: {line[:80]!r}")
+    cell = dict(zip(COLUMNS, cells))
+    try:
+        return Row(
+            key=cell["key"],
+            first=Version(cell["first"].lstrip("~")),
+            last=Version(cell["last"].lstrip("~")) if cell["last"] else None,
+            about="~" in cell["first"] + cell["last"],
+            severity=_one_of(SEVERITIES, cell["severity"]),
+            weight=int(_one_of("12345", cell["weight"])),
+            area=_one_of(AREAS, cell["area"]),
+            bug=cell["bug"],
+            states=tuple(_state(each) for each in cell["state"].split("; ") if each),
+            links=tuple(cell["links"].split()),
+        )
+    except ValueError as error:
+        raise Damaged(f"{cell['key']}: {error}") from None
+
+
+def _state(text: str) -> tuple[str, str]:
+    kind, _, what = text.partition(":")
+    if not what.strip():
+        raise ValueError(f"the state {text!r} lacks a name or a reason")
+    return _one_of((*BY_NAME, *BY_REASON), kind), what.strip()
+
+
+def _one_of(allowed: Sequence[str], value: str) -> str:
+    if value not in allowed or not value:
+        raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
+    return value

@@ -1,0 +1,109 @@
+"""`list --upstream` and `list --deepspeed`."""
+
+import json
+
+import pytest
+
+FLAGSHIP = "zero3_offload_clip_device"  # of pull/5461
+
+
+def told(done):
+    return " ".join(done.stdout.split())
+
+
+def test_the_installed_release(environment):
+    done = environment.install("0.14.2").dsfix("list", "--upstream")
+    assert done.returncode == 0, done.stderr
+    assert "deepspeed 0.14.2" in done.stdout
+    assert " known bugs: " in done.stdout
+    assert "patched: `python -m dsfix list --upstream --all` shows them." in done.stdout
+    assert FLAGSHIP not in done.stdout
+    whole = environment.dsfix("list", "--upstream", "--all")
+    assert f"patch {FLAGSHIP}" in told(whole)
+    assert "shows them" not in whole.stdout
+
+
+def test_as_json(environment):
+    done = environment.install("0.14.2").dsfix("list", "--upstream", "--json")
+    found = json.loads(done.stdout)
+    bugs = found["upstream"]["bugs"]
+    assert found["deepspeed"] == "0.14.2"
+    assert found["distributions"]["deepspeed"] == "0.14.2"
+    assert sum(found["upstream"]["counts"].values()) == len(bugs)
+    [one] = [each for each in bugs if each["key"] == "pull/5461"]
+    assert (one["state"], one["first"], one["last"]) == ("patched", "0.14.1", "0.14.2")
+    assert f"patch {FLAGSHIP}" in one["by"]
+    assert one["links"][0] == "https://github.com/deepspeedai/DeepSpeed/pull/5461"
+
+
+def test_the_counts_are_those_of_the_rows_and_the_same_for_a_release_that_is_not_installed(environment):
+    here = json.loads(environment.install("0.15.4").dsfix("list", "--upstream", "--json").stdout)
+    there = json.loads(environment.dsfix("list", "--deepspeed", "0.15.4", "--upstream", "--json").stdout)
+    assert here["upstream"] == there["upstream"]
+    line = environment.dsfix("list", "--deepspeed", "0.15.4").stdout.splitlines()[0]
+    assert f"{here['upstream']['counts']['patched']} patched" in line
+    assert f"{here['upstream']['counts']['open']} open" in line
+
+
+@pytest.mark.parametrize("version", ["0.18.9+0a1b", "0.99.0"])
+def test_what_is_no_release_of_the_table_is_judged_by_its_number_and_says_so(environment, version):
+    done = environment.install(version).dsfix("list", "--upstream")
+    assert done.returncode == 0, done.stderr
+    assert ("not a release" if "+" in version else "newer than") in done.stdout
+
+
+@pytest.mark.parametrize("version", ["0.9.5", "unknown"])
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_an_installed_version_that_the_table_does_not_cover(environment, version, options):
+    done = environment.install(version).dsfix("list", "--upstream", *options)
+    assert done.returncode == 4
+    sentence = json.loads(done.stdout)["error"] if options else done.stderr
+    assert "0.12.0" in sentence or "not a version" in sentence
+    assert "Traceback" not in done.stderr
+
+
+def test_upstream_without_deepspeed(environment):
+    done = environment.dsfix("list", "--upstream")
+    assert done.returncode == 3
+    assert "DeepSpeed is not installed" in done.stderr
+
+
+def test_a_release_that_is_not_installed(environment):
+    done = environment.dsfix("list", "--deepspeed", "0.14.2", DSFIX_ONLY="")
+    assert done.returncode == 0, done.stderr
+    assert FLAGSHIP in done.stdout
+    assert "only with numpy >=2.0.0.dev0" in told(done)
+    assert "patches are for this release" in done.stdout
+    outside = environment.dsfix("list", "--deepspeed", "0.14.4", DSFIX_ONLY="")
+    assert FLAGSHIP not in outside.stdout
+
+
+def test_a_release_that_is_not_installed_as_json(environment):
+    found = json.loads(environment.dsfix("list", "--deepspeed", "0.14.2", "--json", DSFIX_ONLY="").stdout)
+    patches = {each["id"]: each for each in found["patches"]}
+    assert found["deepspeed"] == "0.14.2"
+    assert patches[FLAGSHIP]["disabled"] is None
+    assert patches[FLAGSHIP]["affects"] == {"deepspeed": ">=0.14.1,<0.14.3"}
+    assert "upstream" not in found
+
+
+def test_patches_that_the_user_disabled_are_disabled_there_too(environment):
+    done = environment.dsfix("list", "--deepspeed", "0.14.2", "--json", DSFIX_ONLY="", DSFIX_SKIP=FLAGSHIP)
+    [one] = [each for each in json.loads(done.stdout)["patches"] if each["id"] == FLAGSHIP]
+    assert "DSFIX_SKIP" in one["disabled"]
+
+
+@pytest.mark.parametrize("version", ["0.11.2", "0.12.99", "99.0", "new"])
+@pytest.mark.parametrize("options", [(), ("--upstream",), ("--json",)])
+def test_a_release_that_there_is_not(environment, version, options):
+    done = environment.dsfix("list", "--deepspeed", version, *options)
+    assert done.returncode == 2
+    sentence = json.loads(done.stdout)["error"] if options == ("--json",) else done.stderr.removeprefix("dsfix: ")
+    assert sentence.strip().count("\n") == 0
+    assert version in sentence
+
+
+def test_a_job_has_its_own_release(environment, tmp_path):
+    done = environment.dsfix("list", "--job", tmp_path, "--upstream")
+    assert done.returncode == 2
+    assert "--job goes with neither" in done.stderr
