@@ -7,7 +7,7 @@ import difflib
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..engine import verdict as judge
@@ -64,8 +64,8 @@ def edited(several: Iterable[Located]) -> tuple[str, str]:
     several = list(several)
     before = text_of(several[0].block.path) or ""
     lines = before.splitlines(keepends=True)
-    pairs = [(each, place) for each in several for place in each.places]
-    for each, place in reversed(sorted(pairs, key=_position)):  # from the end, so that earlier positions stay valid
+    in_order = sorted([(each, place) for each in several for place in each.places], key=_position)
+    for each, place in reversed(in_order):  # from the end, so that earlier positions stay valid
         _splice(lines, each, place)
     return before, "".join(lines)
 
@@ -113,11 +113,3 @@ def _without_what_stays(code: str, place: Place, start: int, end: int) -> tuple[
         return "", start, end
     first, last = text.lines(new[0])[0], text.lines(new[-1])[1]
     return text.between(first, last), start, end
-
-
-def words(texts: Mapping[str, str] | Iterable[str]) -> set[str]:
-    """All names in texts, wherever they are."""
-    import re
-
-    values = texts.values() if isinstance(texts, Mapping) else texts
-    return {word for text in values for word in re.findall(r"\w+", text)}

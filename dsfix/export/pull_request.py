@@ -13,7 +13,7 @@ from .unit_test import test_file, unit_test
 
 @dataclass(frozen=True)
 class PullRequest:
-    """diff: for `git apply`, "" where the fix cannot be written; test: the path of the test in it, or ""; notes: why not."""
+    """diff: for `git apply`; test: its path; "" where there is none, and `notes` say why."""
 
     diff: str
     test: str
@@ -30,7 +30,9 @@ def pull_request(entry: Entry) -> PullRequest:
     try:
         name, text = test_file(entry), unit_test(entry)
     except Inexportable as error:
-        return PullRequest(diff, "", (f"{entry.id} has no test: its reproduction cannot be one of DeepSpeed's: {error}",))
+        return PullRequest(
+            diff, "", (f"{entry.id} has no test: its reproduction cannot be one of DeepSpeed's: {error}",)
+        )
     return PullRequest(diff + _of(name, None, text), name, ())
 
 

@@ -106,9 +106,10 @@ def module(name: str) -> Module:
 
 @dataclass
 class Found:
-    """What a definition refers to, by place. lab: calls that pass the lab on, with the place of that argument.
+    """What a definition refers to, by place.
 
-    meanings: with the f-string that they are in. skips: raises of CannotTell; gone: statements that are not needed elsewhere; local: names bound in its functions.
+    meanings: with the f-string that they are in. lab: calls that pass the lab on, which argument that is, and to what.
+    skips: raises of CannotTell; gone: statements that are not needed elsewhere; local: names bound in its functions.
     """
 
     node: ast.AST
@@ -207,7 +208,7 @@ class Reader(ast.NodeVisitor):
             self.visit(each)
         self.scopes.pop()
 
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_Lambda = _function  # noqa: N815
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_Lambda = _function
 
     def _bind(self, body: list[ast.stmt] | list[ast.expr], scope: dict[str, Meaning]) -> None:
         """The names that the body binds; those that stand for something of dsfix, or torch, with their meaning."""
@@ -233,7 +234,7 @@ class Reader(ast.NodeVisitor):
         self.generic_visit(node)
         self.scopes.pop()
 
-    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension  # noqa: N815
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension
 
     # ---- what is found
 
@@ -249,7 +250,7 @@ class Reader(ast.NodeVisitor):
                 raise Inexportable(_MISSING.get(node.attr, f"it uses lab.{node.attr}, which those tests do not have"))
             self.visit(node.value)
 
-    visit_Name = visit_Attribute = _name  # noqa: N815
+    visit_Name = visit_Attribute = _name
 
     def visit_Call(self, node: ast.Call) -> None:
         self.visit(node.func)
@@ -315,9 +316,11 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr]]:
         pairs = [*zip(target.elts, value.elts)]
     else:
         pairs = [(target, value)]
-    return [(name.id, each) for name, each in pairs if isinstance(name, ast.Name)] if all(
-        isinstance(name, ast.Name) for name, _ in pairs
-    ) else []
+    return (
+        [(name.id, each) for name, each in pairs if isinstance(name, ast.Name)]
+        if all(isinstance(name, ast.Name) for name, _ in pairs)
+        else []
+    )
 
 
 def _of_scope(body: list[ast.stmt] | list[ast.expr]) -> Iterator[ast.AST]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from ..catalogue.registry import Entry
 from ..engine.source import module_file, text_of
 from ..patch import Edit
-from .edits import Located, edited, located, words
+from .edits import Located, edited, located
 from .reading import Found, Module, Reader, Symbol, module
 from .text import Inexportable, Text
 from .writing import Writer
@@ -31,7 +31,7 @@ def changed_files(entry: Entry) -> dict[str, tuple[str, str]]:
             raise Inexportable(f"it sets {change.target} at run time ({type(change).__name__}) instead of editing it")
         edits.append(change)
     own = dict.fromkeys(edit.module for edit in edits)
-    used = words(text_of(module_file(name) or "") or "" for name in own)
+    used = {word for name in own for word in re.findall(r"\w+", text_of(module_file(name) or "") or "")}
     changed = {}
     for name in own:
         path, before, after = _changed([edit for edit in edits if edit.module == name], entry, used)

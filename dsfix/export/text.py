@@ -50,7 +50,7 @@ class Text:
         return self.bytes.index(what.encode(), start, end)
 
     def changed(self, changes: Iterable[Change], within: tuple[int, int] | None = None) -> str:
-        """The text, or the part of it `within`, after changes that do not overlap; one inside a removed part is lost."""
+        """The text, or the part of it `within`, after these changes; one inside another is lost."""
         first, last = within or (0, len(self.bytes))
         pieces, at = [], first
         for start, end, new in sorted(changes, key=lambda change: (change[0], -change[1])):

@@ -32,7 +32,12 @@ _NEEDS = {
     r"torch\.cuda\.": ('get_accelerator().device_name() != "cuda"', "needs CUDA"),
 }
 #: package of DeepSpeed -> directory of its tests, where they differ
-_DIRECTORIES = {"runtime/fp16": "runtime/half_precision", "utils": "utils", "ops/op_builder": "ops", "runtime": "runtime"}
+_DIRECTORIES = {
+    "runtime/fp16": "runtime/half_precision",
+    "utils": "utils",
+    "ops/op_builder": "ops",
+    "runtime": "runtime",
+}
 
 
 def test_file(entry: Entry) -> str:

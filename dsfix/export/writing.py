@@ -79,7 +79,9 @@ class Writer:
         """The text of each definition; those of one module in its order, what a module needs before it."""
         modules = list(dict.fromkeys(symbol.module for symbol in self.found))
         needs = {
-            name: {other.module for symbol, each in self.found.items() if symbol.module == name for other in each.symbols}
+            name: {
+                other.module for symbol, each in self.found.items() if symbol.module == name for other in each.symbols
+            }
             for name in modules
         }
         ordered: list[str] = []
@@ -106,7 +108,7 @@ class Writer:
         within = text.lines(node) if isinstance(node, ast.stmt) else None
         written = textwrap.dedent(text.changed(changes, within))
         orphans = {each.id for gone in found.gone for each in ast.walk(gone) if isinstance(each, ast.Name)}
-        return _without(written, orphans) if orphans else written
+        return re.sub(r"\n{3,}", "\n\n", _without(written, orphans)) if found.gone else written
 
     def _written(self, meaning: Symbol | Written) -> str:
         return self.names[meaning] if isinstance(meaning, Symbol) else meaning.text
@@ -139,9 +141,9 @@ class Writer:
         argument = call.args[number]
         if callee in self._with_tmp:
             return text.start(argument), text.end(argument), TMP.text
-        following = [*call.args[number + 1 :], *call.keywords]
+        following: list[ast.expr | ast.keyword] = [*call.args[number + 1 :], *call.keywords]
         if following:
-            return text.start(argument), min(map(text.start, following)), ""
+            return text.start(argument), min(text.start(each) for each in following), ""
         before = text.end(call.args[number - 1]) if number else text.start(argument)
         return before, text.end(argument), ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from matrix.pull_requests.records import Record, Row
@@ -10,6 +10,18 @@ from matrix.pull_requests.records import Record, Row
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "upstream-patches.md"
 COMMAND = "python -m tox run -e upstream-tests -- patches"
 _WANTED = 10
+_HEAD = """\
+# Patches for DeepSpeed itself
+
+`python -m dsfix diff ID --upstream` writes the fix of one bug as a change of DeepSpeed's repository, with a test in the
+form of its unit tests: [commands.md](commands.md#a-pull-request-for-deepspeed).
+
+    {command} run --clone DIR
+
+does so for each patch whose bug a clone of DeepSpeed has, and runs its test there without the fix and with it, each fix
+alone. At {tree}, on {date}, on two CPU cores without a GPU: of {all} patches {applied} can be written, all of these pass
+`git apply --check`, and of {shown} the test was seen to fail before and to pass after.
+"""
 
 
 def faults(found: Sequence[Record]) -> list[str]:
@@ -21,61 +33,72 @@ def faults(found: Sequence[Record]) -> list[str]:
 
 def render(found: Sequence[Record]) -> str:
     [record] = found
-    rows = record.rows
-    shown = {name: row for name, row in rows.items() if row.shown}
-    together = {name: row for name, row in rows.items() if row.with_others[:1] == ["passed"]}
-    skipped = {name: row for name, row in rows.items() if row.before[:1] == ["skipped"]}
-    none = {name: row for name, row in rows.items() if not row.test}
-    rest = {name: row for name, row in rows.items() if not any(name in each for each in (shown, together, skipped, none))}
-    parts = [
-        "# Patches for DeepSpeed itself\n\n"
-        "`python -m dsfix diff ID --upstream` writes the fix of one bug as a change of DeepSpeed's repository, with a "
-        "test in the form of DeepSpeed's unit tests ([commands.md](commands.md#a-pull-request-for-deepspeed)). "
-        f"{len(rows)} patches are for bugs that DeepSpeed {record.tree} has; the diffs of {len(rows) - len(_without(rows))} "
-        f"pass `git apply --check`, and of {len(shown)} the test was seen to fail before the fix and to pass after it, "
-        f"on {record.date}, on two CPU cores without a GPU:\n\n"
-        f"    {COMMAND} run --clone DIR\n\n"
-        "where DIR is a clone of DeepSpeed at that tag. Each fix was applied alone.\n",
-        _table("Fails before, passes after", "", ("lines of the fix", "the failure"), shown, _failure),
-        _table(
-            "Passes with other fixes only",
-            "The test meets another bug of this list as well: it passes with the fixes of all of them.",
-            ("lines of the fix", "the failure", "after this fix alone"),
-            together,
-            lambda row: [*_failure(row), row.after[1]],
-        ),
-        _table(
-            "Skipped here",
-            "As upstream's tests do where the device cannot do it; they run on a GPU.",
-            ("lines of the fix", "reason"),
-            skipped,
-            lambda row: [str(row.lines), row.before[1]],
-        ),
-        _table("Not shown", "", ("before", "after"), rest, lambda row: [": ".join(row.before), ": ".join(row.after)]),
-        _table(
-            "Without a test, or without a fix",
-            "",
-            ("why",),
-            none,
-            lambda row: [" ".join(note.partition(" ")[2] for note in row.notes)],
-        ),
-    ]
-    return "\n".join(part for part in parts if part)
+    kinds: dict[str, dict[str, Row]] = {}
+    for name, row in sorted(record.rows.items()):
+        kinds.setdefault(_kind(row), {})[name] = row
+    head = _HEAD.format(
+        command=COMMAND,
+        tree=record.tree,
+        date=record.date,
+        all=len(record.rows),
+        applied=sum(row.lines > 0 and not row.applies for row in record.rows.values()),
+        shown=len(kinds.get("shown", ())),
+    )
+    return "\n".join([head, *(table for kind in _TABLES if (table := _table(kind, kinds.get(kind, {}))))])
 
 
-def _without(rows: dict[str, Row]) -> list[str]:
-    return [name for name, row in rows.items() if not row.lines or row.applies]
+def _kind(row: Row) -> str:
+    if row.shown:
+        return "shown"
+    if row.with_others[:1] == ["passed"]:
+        return "together"
+    if row.before[:1] == ["skipped"]:
+        return "skipped"
+    return "rest" if row.test else "without"
 
 
-def _failure(row: Row) -> list[str]:
-    return [str(row.lines), row.before[1]]
+_Cells = Callable[[Row], "list[str]"]
+_TABLES: Mapping[str, tuple[str, str, tuple[str, ...], _Cells]] = {
+    "shown": (
+        "Fails before, passes after",
+        "",
+        ("lines of the fix", "the failure"),
+        lambda row: [str(row.lines), row.before[1]],
+    ),
+    "together": (
+        "Passes with other fixes only",
+        "The test meets another bug of this page, too: it passes with the fixes of all.",
+        ("lines of the fix", "the failure", "with this fix alone"),
+        lambda row: [str(row.lines), row.before[1], row.after[1]],
+    ),
+    "skipped": (
+        "Skipped here",
+        "As DeepSpeed's tests do where the device cannot do it. These have not been run.",
+        ("lines of the fix", "reason"),
+        lambda row: [str(row.lines), row.before[1]],
+    ),
+    "rest": (
+        "Not shown",
+        "",
+        ("lines of the fix", "before", "after"),
+        lambda row: [str(row.lines), ": ".join(row.before), ": ".join(row.after)],
+    ),
+    "without": (
+        "Without a test, or without a fix",
+        "",
+        ("why",),
+        lambda row: ["; ".join(note.partition(" ")[2] for note in row.notes)],
+    ),
+}
 
 
-def _table(title: str, told: str, heads: Sequence[str], rows: dict[str, Row], cells: object) -> str:
+def _table(kind: str, rows: Mapping[str, Row]) -> str:
     if not rows:
         return ""
-    head = [f"## {title}\n", *([f"{told}\n"] if told else []), _line(["patch", *heads]), _line(["---"] * (len(heads) + 1))]
-    return "\n".join([*head, *(_line([f"`{name}`", *cells(row)]) for name, row in sorted(rows.items()))]) + "\n"  # type: ignore[operator]
+    title, told, heads, cells = _TABLES[kind]
+    lines = [_line(["patch", *heads]), _line(["---"] * (len(heads) + 1))]
+    lines += [_line([f"`{name}`", *cells(row)]) for name, row in rows.items()]
+    return "\n".join([f"## {title}\n", *([f"{told}\n"] if told else []), *lines]) + "\n"
 
 
 def _line(cells: Iterable[str]) -> str:

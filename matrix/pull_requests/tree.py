@@ -66,7 +66,9 @@ class Tree:
 
     def apply(self, diff: str, *options: str) -> str:
         """`git apply`; its complaint, "" if there is none."""
-        done = subprocess.run(["git", "apply", *options], cwd=self.directory, input=diff, capture_output=True, text=True)
+        done = subprocess.run(
+            ["git", "apply", *options], cwd=self.directory, input=diff, capture_output=True, text=True
+        )
         return done.stderr.strip()
 
     def test(self, paths: Sequence[str]) -> dict[str, Seen]:
@@ -77,7 +79,12 @@ class Tree:
         command = [sys.executable, "-m", "pytest", "-q", *plugins, f"--junitxml={results}", *paths]
         with open(self._scratch / "output", "wb") as output:
             process = subprocess.Popen(
-                command, cwd=self.directory, env=self._environment(), stdout=output, stderr=output, start_new_session=True
+                command,
+                cwd=self.directory,
+                env=self._environment(),
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(self._seconds * len(paths))
