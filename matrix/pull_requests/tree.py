@@ -75,7 +75,7 @@ class Tree:
         """Runs the test files in one pytest; path -> what it said."""
         results = self._scratch / "results.xml"
         results.unlink(missing_ok=True)
-        plugins = ["-p", "matrix.pull_requests.preloading", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        plugins = ["-p", "matrix.pull_requests.forking", "-p", "no:cacheprovider", "-p", "no:xdist"]
         command = [sys.executable, "-m", "pytest", "-q", *plugins, f"--junitxml={results}", *paths]
         with open(self._scratch / "output", "wb") as output:
             process = subprocess.Popen(
@@ -103,8 +103,10 @@ class Tree:
         environment.update(
             DS_DISABLE_REUSE_DIST_ENV="1",
             TORCH_EXTENSIONS_DIR=str(extensions),
+            PYTHONPYCACHEPREFIX=str(self._scratch / "bytecode"),
             PYTHONPATH=os.pathsep.join([str(Path(__file__).parents[2]), environment["PYTHONPATH"]]),
         )
+        del environment["PYTHONDONTWRITEBYTECODE"]  # each test runs in a process of its own
         if not environments.gpu():
             environment.update(DS_ACCELERATOR="cpu", LOCAL_SIZE="4")
         return environment

@@ -57,7 +57,7 @@ def write(tmp_path, monkeypatch):
 
 
 def _after(entry):
-    [(path, (before, after))] = changed_files(entry).items()
+    [(path, (_, after))] = changed_files(entry).items()
     assert path.startswith("engine_")
     ast.parse(after)
     return after
