@@ -19,8 +19,8 @@ form of its unit tests: [commands.md](commands.md#a-pull-request-for-deepspeed).
     {command} run --clone DIR
 
 does so for each patch whose bug a clone of DeepSpeed has, and runs its test there without the fix and with it, each fix
-alone. At {tree}, on {date}, on two CPU cores without a GPU: of {all} patches {applied} can be written, all of which pass
-`git apply --check`; of {shown} the test was seen to fail before and to pass after.
+alone. At {tree}, on {date}, on two CPU cores without a GPU: {applied} of {all} fixes can be written, and all of these
+pass `git apply --check`; the tests of {shown} were seen to fail before and to pass after.
 """
 
 
