@@ -108,14 +108,14 @@ def module(name: str) -> Module:
 class Found:
     """What a definition refers to, by place.
 
-    meanings: with the f-string that they are in. lab: calls that pass the lab on, which argument that is, and to what.
+    meanings: with the f-string that they are in. lab: calls that pass the lab on, as which argument and to what; too.
     skips: raises of CannotTell; gone: statements that are not needed elsewhere; local: names bound in its functions.
     """
 
     node: ast.AST
     text: Text
     meanings: list[tuple[ast.expr, Symbol | Written, ast.JoinedStr | None]] = field(default_factory=list)
-    lab: list[tuple[ast.Call, int, Meaning]] = field(default_factory=list)
+    lab: list[tuple[ast.Call, int, Meaning, ast.JoinedStr | None]] = field(default_factory=list)
     skips: list[ast.Raise] = field(default_factory=list)
     gone: list[ast.stmt] = field(default_factory=list)
     local: set[str] = field(default_factory=set)
@@ -123,7 +123,7 @@ class Found:
     @property
     def symbols(self) -> Iterator[Symbol]:
         yield from (meaning for _, meaning, _ in self.meanings if isinstance(meaning, Symbol))
-        yield from (meaning for _, _, meaning in self.lab if isinstance(meaning, Symbol))
+        yield from (meaning for _, _, meaning, _ in self.lab if isinstance(meaning, Symbol))
 
 
 class Reader(ast.NodeVisitor):
@@ -256,7 +256,7 @@ class Reader(ast.NodeVisitor):
         self.visit(node.func)
         for number, argument in enumerate(node.args):
             if isinstance(argument, ast.Name) and self.meaning(argument) is THE_LAB:
-                self.found.lab.append((node, number, self.meaning(node.func)))
+                self.found.lab.append((node, number, self.meaning(node.func), self.joined))
             else:
                 self.visit(argument)
         for keyword in node.keywords:

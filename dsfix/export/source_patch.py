@@ -29,6 +29,8 @@ def changed_files(entry: Entry) -> dict[str, tuple[str, str]]:
     for change in entry.patch.changes:
         if not isinstance(change, Edit):
             raise Inexportable(f"it sets {change.target} at run time ({type(change).__name__}) instead of editing it")
+        if change.module.partition(".")[0] != "deepspeed":
+            raise Inexportable(f"it edits {change.module}")
         edits.append(change)
     own = dict.fromkeys(edit.module for edit in edits)
     used = {word for name in own for word in re.findall(r"\w+", text_of(module_file(name) or "") or "")}

@@ -55,7 +55,7 @@ class Writer:
 
     def needs_tmp(self, found: Found) -> bool:
         return any(meaning == TMP for _, meaning, _ in found.meanings) or any(
-            isinstance(callee, Symbol) and callee in self._with_tmp for _, _, callee in found.lab
+            isinstance(callee, Symbol) and callee in self._with_tmp for _, _, callee, _ in found.lab
         )
 
     def _needing_tmp(self) -> set[Symbol]:
@@ -124,11 +124,14 @@ class Writer:
                 joined.setdefault(inside, {})[old] = new
             elif old != new:
                 yield text.start(place), text.end(place), new
+        for call, number, callee, inside in found.lab:
+            if inside is None:
+                yield self._argument(text, call, number, callee)
+            else:
+                joined[inside] = {**self._in_string(call, number, callee), **joined.get(inside, {})}
         for string, pairs in joined.items():
             start, end = text.start(string), text.end(string)
             yield start, end, _in_braces(text.between(start, end), pairs)
-        for call, number, callee in found.lab:
-            yield self._argument(text, call, number, callee)
         for raised in found.skips:
             if isinstance(raised.exc, ast.Call):
                 yield text.start(raised), text.end(raised.exc.func), "pytest.skip"
@@ -136,8 +139,7 @@ class Writer:
 
     def _argument(self, text: Text, call: ast.Call, number: int, callee: object) -> Change:
         """The lab is not passed on; the directory is, where it is needed."""
-        if not isinstance(callee, Symbol) or not isinstance(self.found[callee].node, (ast.FunctionDef, type(None))):
-            raise Inexportable(f"it passes the lab to {ast.unparse(call.func)}")
+        self._check_passed(call, callee)
         argument = call.args[number]
         if callee in self._with_tmp:
             return text.start(argument), text.end(argument), TMP.text
@@ -146,6 +148,18 @@ class Writer:
             return text.start(argument), min(text.start(each) for each in following), ""
         before = text.end(call.args[number - 1]) if number else text.start(argument)
         return before, text.end(argument), ""
+
+    def _in_string(self, call: ast.Call, number: int, callee: object) -> dict[str, str]:
+        """The same in an f-string, where nodes have no reliable places before Python 3.12."""
+        self._check_passed(call, callee)
+        if number:
+            raise Inexportable(f"it passes the lab to {ast.unparse(call.func)} in a string")
+        name, directory = ast.unparse(call.func), TMP.text if callee in self._with_tmp else ""
+        return {f"{name}(lab)": f"{name}({directory})", f"{name}(lab, ": f"{name}({directory and directory + ', '}"}
+
+    def _check_passed(self, call: ast.Call, callee: object) -> None:
+        if not isinstance(callee, Symbol) or not isinstance(self.found[callee].node, ast.FunctionDef):
+            raise Inexportable(f"it passes the lab to {ast.unparse(call.func)}")
 
     def _parameters(self, found: Found, symbol: Symbol | None) -> Iterator[Change]:
         lab = "self" if symbol is not None and symbol.name.startswith("Lab.") else "lab"
@@ -182,7 +196,7 @@ def _bound(line: str) -> list[str]:
 def _in_braces(string: str, pairs: Mapping[str, str]) -> str:
     """An f-string's source, with other expressions in its braces."""
     for old, new in pairs.items():
-        pattern = rf"(?<![\w.]){re.escape(old)}(?!\w)"
+        pattern = rf"(?<![\w.]){re.escape(old)}" + (r"(?!\w)" if old[-1].isalnum() else "")
         string = re.sub(r"\{[^{}]+\}", lambda part: re.sub(pattern, lambda _: new, part[0]), string)  # noqa: B023
     return string
 

@@ -35,15 +35,15 @@ def write(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
     def written(edit, helpers="", reproduction="    return ''", target=TARGET, **declared):
-        name = f"engine_{next(NUMBERS)}"
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").touch()
-        (tmp_path / name / "part.py").write_text(target)
+        name = f"part_{next(NUMBERS)}"
+        (tmp_path / "deepspeed").mkdir()
+        (tmp_path / "deepspeed" / "__init__.py").touch()
+        (tmp_path / "deepspeed" / f"{name}.py").write_text(target)
         source = [
             "from __future__ import annotations",
             "from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Provide, Replace, Severity",
             textwrap.dedent(helpers),
-            f"_STEP = '{name}.part:Engine.step'",
+            f"_STEP = 'deepspeed.{name}:Engine.step'",
             "PATCH = Patch(title='a title', severity=Severity.CRASH, affects={'deepspeed': '>=0'}, fixed_in=None,",
             f"    changes=({edit},), symptom='is broken', upstream={{}}, ranks=2)",
             "def reproduce(lab: Lab) -> str:",
@@ -58,7 +58,7 @@ def write(tmp_path, monkeypatch):
 
 def _after(entry):
     [(path, (_, after))] = changed_files(entry).items()
-    assert path.startswith("engine_")
+    assert path.startswith("deepspeed/part_")
     ast.parse(after)
     return after
 
@@ -148,8 +148,9 @@ class TestTheFix:
             (
                 "Replace(_STEP, lambda original: original)",
                 "",
-                r"sets engine_\d+.part:Engine.step at run time \(Replace\)",
+                r"sets deepspeed.part_\d+:Engine.step at run time \(Replace\)",
             ),
+            ("Edit('ast:parse', before='return 1', code='pass')", "", "edits ast"),
             ("Provide(_STEP.partition(':')[0], 'vars', lambda module: vars)", "", r"at run time \(Provide\)"),
             (EDIT, "def more(count):\n    from dsfix.log import warn\n    warn('')", "uses warn of dsfix.log"),
             ("Edit(_STEP, after='count = 1', code='print(\"dsfix\")')", "", "names dsfix"),
@@ -223,8 +224,9 @@ class TestTheTest:
         def third(lab: Lab) -> int:
             return lab.world_size
         """
-        statements, arguments, text = body('first(lab, "a")\nthird(lab)\nreturn ""', helpers)
-        assert statements == "first(tmp_path, 'a')\nthird()"
+        reproduction = 'first(lab, "a")\nthird(lab)\nprint(f"{third(lab)} {first(lab, str(1))}")\nreturn ""'
+        statements, arguments, text = body(reproduction, helpers)
+        assert statements == "first(tmp_path, 'a')\nthird()\nprint(f'{third()} {first(tmp_path, str(1))}')"
         assert arguments == ["self", "tmp_path"]
         assert "def first(tmp_path, name):\n    return second(tmp_path) + name\n" in text
         assert "def third():\n    return dist.get_world_size()\n" in text
