@@ -109,7 +109,8 @@ class Found:
     """What a definition refers to, by place.
 
     meanings: with the f-string that they are in. lab: calls that pass the lab on, as which argument and to what; too.
-    skips: raises of CannotTell; gone: statements that are not needed elsewhere; local: names bound in its functions.
+    skips: raises of CannotTell. gone: statements that are not needed elsewhere; fewer: and parts of assignments of
+    several values. local: names bound in its functions.
     """
 
     node: ast.AST
@@ -118,6 +119,7 @@ class Found:
     lab: list[tuple[ast.Call, int, Meaning, ast.JoinedStr | None]] = field(default_factory=list)
     skips: list[ast.Raise] = field(default_factory=list)
     gone: list[ast.stmt] = field(default_factory=list)
+    fewer: dict[ast.Assign, list[int]] = field(default_factory=dict)
     local: set[str] = field(default_factory=set)
 
     @property
@@ -223,10 +225,16 @@ class Reader(ast.NodeVisitor):
                     self.found.gone.append(node)
             elif isinstance(node, ast.Assign) and len(node.targets) == 1:
                 pairs = _pairs(node.targets[0], node.value)
-                once = [(name, self.meaning(value)) for name, value in pairs if stores.count(name) == 1]
-                if pairs and len(once) == len(pairs) and all(map(_has_aliases, (meaning for _, meaning in once))):
-                    scope.update(once)
+                aliases = {
+                    name: meaning
+                    for name, value in pairs
+                    if stores.count(name) == 1 and _has_aliases(meaning := self.meaning(value))
+                }
+                scope.update(aliases)
+                if aliases and len(aliases) == len(pairs):
                     self.found.gone.append(node)
+                elif aliases:
+                    self.found.fewer[node] = [number for number, (name, _) in enumerate(pairs) if name in aliases]
 
     def _comprehension(self, node: ast.AST) -> None:
         self.scopes.append({name: None for each in ast.walk(node) for name in _binds(each)})
@@ -302,7 +310,11 @@ class Reader(ast.NodeVisitor):
         self.joined = before
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        if node not in self.found.gone:
+        if node in self.found.fewer and isinstance(node.value, ast.Tuple):
+            for number, value in enumerate(node.value.elts):
+                if number not in self.found.fewer[node]:
+                    self.visit(value)
+        elif node not in self.found.gone:
             self.generic_visit(node)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Callable
 
 from .reading import LAB, TMP, Found, Symbol, Written, module
@@ -117,6 +117,10 @@ class Writer:
         text = found.text
         for statement in found.gone:
             yield (*text.lines(statement), "")
+        for assignment, numbers in found.fewer.items():
+            for each in (assignment.targets[0], assignment.value):
+                assert isinstance(each, ast.Tuple)
+                yield from _without_elements(text, each.elts, numbers)
         joined: dict[ast.JoinedStr, dict[str, str]] = {}
         for place, meaning, inside in found.meanings:
             old, new = ast.unparse(place), self._written(meaning)
@@ -176,6 +180,15 @@ class Writer:
                     yield found.text.start(each), comma + 2, ""
                 else:
                     yield found.text.start(each), found.text.end(each), ""
+
+
+def _without_elements(text: Text, elements: Sequence[ast.expr], numbers: Collection[int]) -> Iterator[Change]:
+    last = max({*range(len(elements))} - {*numbers})
+    for number in numbers:
+        if number < last:
+            yield text.start(elements[number]), text.start(elements[number + 1]), ""
+        else:
+            yield text.end(elements[number - 1]), text.end(elements[number]), ""
 
 
 def _candidates(symbol: Symbol, private: bool) -> Iterator[str]:

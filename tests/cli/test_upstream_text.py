@@ -179,12 +179,13 @@ class TestTheTest:
     def test_the_lab_is_written_as_upstream_writes_it(self, body):
         statements, arguments, text = body("""
             lab.require_ranks(2)
-            torch, models = lab.torch, lab.models
+            torch, zero, models = lab.torch, lab.deepspeed.zero, lab.models
             inputs, _ = models.regression_batch(lab.rank, step=0)
             torch.distributed.barrier()
             return str(inputs.to(lab.device))
         """)
         assert statements.splitlines() == [
+            "zero = deepspeed.zero",
             "inputs, _ = regression_batch(dist.get_rank(), step=0)",
             "dist.barrier()",
             "str(inputs.to(get_accelerator().current_device_name()))",
