@@ -40,7 +40,10 @@ def _run(options: argparse.Namespace) -> int:
             record = Record(tree.name)
         known = {*record.rows} - ({*options.patch} or {*record.rows} if options.again else set())
         asked = [each for each in options.patch or tree.patches() if each not in known]
-        _all(tree, record, asked)
+        try:
+            _all(tree, record, asked)
+        finally:
+            tree.close()
     wrong = [f"{name}: {row.after}" for name, row in record.rows.items() if name in asked and row.trouble]
     status = page_of_records.complain(NAME, wrong)
     page_of_records.write(NAME, docs, [record], check=False)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 from dsfix.cli.exits import Complaint
-from dsfix.engine.cache import cache_directory
 from dsfix.lab.isolation import isolated
 from matrix import environments
 
@@ -39,6 +39,7 @@ class Tree:
     def __init__(self, clone: Path, directory: Path, seconds: float) -> None:
         self.directory, self._seconds = directory / "DeepSpeed", seconds
         self._scratch = directory
+        self._server: subprocess.Popen[bytes] | None = None
         done = _git(clone, "archive", "--format=tar", "HEAD", *_PARTS)
         if done.returncode != 0:
             raise Complaint(f"{clone} is no clone of DeepSpeed: {done.stderr.decode().strip().splitlines()[0]}")
@@ -75,38 +76,45 @@ class Tree:
         """Runs the test files in one pytest; path -> what it said."""
         results = self._scratch / "results.xml"
         results.unlink(missing_ok=True)
-        plugins = ["-p", "matrix.pull_requests.forking", "-p", "no:cacheprovider", "-p", "no:xdist"]
-        command = [sys.executable, "-m", "pytest", "-q", *plugins, f"--junitxml={results}", *paths]
-        with open(self._scratch / "output", "wb") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=self.directory,
-                env=self._environment(),
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(self._seconds * len(paths))
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={results}", *paths]
+        server = self._server = self._server if self._server and self._server.poll() is None else self._start(results)
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(arguments).encode() + b"\n")
+        server.stdin.flush()
+        child = int(server.stdout.readline())
+        if not select.select([server.stdout], [], [], self._seconds * len(paths))[0]:
+            os.killpg(child, signal.SIGKILL)
+        server.stdout.readline()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # its ranks
         seen = _read(results) if results.is_file() else {}
         return {path: seen.get(Path(path).stem, Seen("not run", "pytest did not finish")) for path in paths}
 
-    def _environment(self) -> dict[str, str]:
-        """That of upstream's CI on the CPU, or a GPU if there is one; without dsfix's patches in the processes."""
-        environment = isolated(self._scratch)
-        extensions = cache_directory() / "upstream" / self.name
-        for lock in extensions.rglob("lock"):  # of a build that was killed: the next one would wait for it
-            lock.unlink()
-        environment.update(
-            DS_DISABLE_REUSE_DIST_ENV="1",
-            TORCH_EXTENSIONS_DIR=str(extensions),
-            PYTHONPYCACHEPREFIX=str(self._scratch / "bytecode"),
-            PYTHONPATH=os.pathsep.join([str(Path(__file__).parents[2]), environment["PYTHONPATH"]]),
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+
+    def _start(self, results: Path) -> subprocess.Popen[bytes]:
+        script = str(Path(__file__).with_name("server.py"))
+        command = (
+            [sys.executable, "-P", script, str(results)] if sys.version_info >= (3, 11) else [sys.executable, script]
         )
-        del environment["PYTHONDONTWRITEBYTECODE"]  # each test runs in a process of its own
+        return subprocess.Popen(
+            command,
+            cwd=self.directory,
+            env=self._environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """That of upstream's CI on the CPU, or a GPU if there is one."""
+        environment = isolated(self._scratch, path=self.directory)
+        environment.update(DS_DISABLE_REUSE_DIST_ENV="1", PYTHONPYCACHEPREFIX=str(self._scratch / "bytecode"))
+        del environment["PYTHONDONTWRITEBYTECODE"]
         if not environments.gpu():
             environment.update(DS_ACCELERATOR="cpu", LOCAL_SIZE="4")
         return environment
