@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,5 +136,5 @@ def _read(results: Path) -> dict[str, Seen]:
         else:
             first = (told.get("message") or "").strip().splitlines()
             outcome = "skipped" if told.tag == "skipped" else "failed"
-            seen[name] = Seen(outcome, first[0][:200] if first else "")
+            seen[name] = Seen(outcome, textwrap.shorten(first[0], 160, placeholder=" …") if first else "")
     return seen
