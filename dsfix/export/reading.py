@@ -6,102 +6,37 @@ Only what is dsfix's own (or the plug-in's whose patch it is) is followed; other
 from __future__ import annotations
 
 import ast
-import functools
 import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Union
 
-from ..engine.source import module_file, text_of
-from .plain import without_annotations
+from ..engine.source import module_file
+from .meanings import (
+    ACCELERATOR,
+    DIST,
+    FUNCTIONS,
+    LAB,
+    LAB_METHODS,
+    LAB_MODULES,
+    MISSING,
+    OF_LAB,
+    OLDER,
+    SKIP,
+    THE_LAB,
+    TORCH,
+    VOCABULARY,
+    Meaning,
+    Module,
+    OfModule,
+    Symbol,
+    TheLab,
+    Written,
+    bound,
+    module,
+)
 from .text import Inexportable, Text
 
-LAB = "dsfix.lab.session"  # the module of the class Lab, whose instance a reproduction gets as `lab`
-_LAB_MODULES = {"models": "dsfix.lab.models", "reference": "dsfix.lab.reference"}
-_LAB_METHODS = ("initialize", "parameters")
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-@dataclass(frozen=True)
-class Symbol:
-    """Something that a module of dsfix defines; `name` is "Lab.initialize" for a method of the lab."""
-
-    module: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Written:
-    """`text` takes its place, and needs `imports`. module: whether it is one, so that a variable is an alias of it."""
-
-    text: str
-    imports: tuple[str, ...] = ()
-    module: bool = False
-
-
-@dataclass(frozen=True)
-class OfModule:
-    name: str
-
-
-class _TheLab: ...
-
-
-class _Skip: ...
-
-
-THE_LAB, SKIP = _TheLab(), _Skip()
-Meaning = Union[Symbol, Written, OfModule, _TheLab, _Skip, None]
-
-_TORCH = Written("torch", ("import torch",), module=True)
-_DIST = Written("dist", ("import deepspeed.comm as dist",), module=True)
-_ACCELERATOR = "from deepspeed.accelerator import get_accelerator"
-TMP = Written("tmp_path")
-_OF_LAB: Mapping[str, Written] = {
-    "torch": _TORCH,
-    "deepspeed": Written("deepspeed", ("import deepspeed",), module=True),
-    "device": Written("get_accelerator().current_device_name()", (_ACCELERATOR,)),
-    "rank": Written("dist.get_rank()", _DIST.imports),
-    "world_size": Written("dist.get_world_size()", _DIST.imports),
-    "tmp": TMP,
-}
-_EMULATED = "it needs the emulated device, which decides when the work on a stream is done; on a GPU that is chance"
-_MISSING = {"emulated": _EMULATED, "late_streams": _EMULATED}
-_VOCABULARY: Mapping[str, Meaning] = {"BugPresent": Written("AssertionError"), "CannotTell": SKIP}
-_OLDER = ("require_universal_zero3", "load_whole_files")  # of dsfix.lab.checkpoints: they are about older releases
 _HERE = '"cuda" if torch.cuda.is_available() else "cpu"'
-
-
-class Module:
-    """A module of dsfix: what it defines and imports, without annotations."""
-
-    def __init__(self, name: str, source: str) -> None:
-        self.name, self.text = name, Text(without_annotations(source))
-        self.definitions: dict[str, ast.stmt] = {}
-        self.imports: dict[str, ast.stmt] = {}
-        for node in self.text.tree.body:
-            if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
-                self.definitions[node.name] = node
-            elif isinstance(node, ast.Assign):
-                self.definitions.update(dict.fromkeys(_stored(node), node))
-            elif isinstance(node, (ast.Import, ast.ImportFrom)):
-                self.imports.update(dict.fromkeys(_bound(node), node))
-
-    def definition(self, name: str) -> ast.stmt:
-        """The statement that defines the name, or the method of a class."""
-        outer, _, inner = name.partition(".")
-        node = self.definitions[outer]
-        if inner and isinstance(node, ast.ClassDef):
-            return next(each for each in node.body if isinstance(each, _FUNCTIONS) and each.name == inner)
-        return node
-
-
-@functools.lru_cache(maxsize=64)
-def module(name: str) -> Module:
-    source = text_of(module_file(name) or "")
-    if source is None:
-        raise Inexportable(f"the source of {name} cannot be read")
-    return Module(name, source)
 
 
 @dataclass
@@ -170,7 +105,7 @@ class Reader(ast.NodeVisitor):
         alias = next(each for each in node.names if name == (each.asname or each.name))
         base = importlib.util.resolve_name("." * node.level + (node.module or ""), of.name.rpartition(".")[0])
         if base == "dsfix.patch":
-            return _VOCABULARY.get(alias.name, Symbol(base, alias.name))
+            return VOCABULARY.get(alias.name, Symbol(base, alias.name))
         if not self._own(base):
             return Written(name, (ast.unparse(ast.ImportFrom(base, [alias], 0)),))
         return self._attribute(OfModule(base), alias.name)
@@ -184,12 +119,12 @@ class Reader(ast.NodeVisitor):
                 return OfModule(f"{of.name}.{name}")
             return self._global(module(of.name), name)
         if of is THE_LAB:
-            if name in _LAB_MODULES:
-                return OfModule(_LAB_MODULES[name])
-            if name in _LAB_METHODS:
+            if name in LAB_MODULES:
+                return OfModule(LAB_MODULES[name])
+            if name in LAB_METHODS:
                 return Symbol(LAB, f"Lab.{name}")
-            return _OF_LAB.get(name)
-        return _DIST if of == _TORCH and name == "distributed" else None
+            return OF_LAB.get(name)
+        return DIST if of == TORCH and name == "distributed" else None
 
     # ---- scopes
 
@@ -219,7 +154,7 @@ class Reader(ast.NodeVisitor):
         scope.update(dict.fromkeys(stores))
         for node in inside:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                meanings = {name: self._imported(self.of, node, name) for name in _bound(node)}
+                meanings = {name: self._imported(self.of, node, name) for name in bound(node)}
                 if not any(isinstance(meaning, Written) and meaning.imports for meaning in meanings.values()):
                     scope.update(meanings)
                     self.found.gone.append(node)
@@ -251,11 +186,11 @@ class Reader(ast.NodeVisitor):
         meaning = self.meaning(node) if isinstance(node.ctx, ast.Load) or stored else None
         if isinstance(meaning, (Symbol, Written)):
             self.found.meanings.append((node, meaning, self.joined))
-        elif isinstance(meaning, (OfModule, _TheLab)):
+        elif isinstance(meaning, (OfModule, TheLab)):
             raise Inexportable(f"it uses {ast.unparse(node)} in a way that cannot be written without dsfix")
         elif isinstance(node, ast.Attribute):
             if self.meaning(node.value) is THE_LAB:
-                raise Inexportable(_MISSING.get(node.attr, f"it uses lab.{node.attr}, which those tests do not have"))
+                raise Inexportable(MISSING.get(node.attr, f"it uses lab.{node.attr}, which those tests do not have"))
             self.visit(node.value)
 
     visit_Name = visit_Attribute = _name
@@ -291,7 +226,7 @@ class Reader(ast.NodeVisitor):
         if isinstance(node.value, ast.Call):
             called, meaning = node.value.func, self.meaning(node.value.func)
             on_lab = isinstance(called, ast.Attribute) and self.meaning(called.value) is THE_LAB
-            older = meaning in [Symbol("dsfix.lab.checkpoints", name) for name in _OLDER]
+            older = meaning in [Symbol("dsfix.lab.checkpoints", name) for name in OLDER]
             if older or (on_lab and isinstance(called, ast.Attribute) and called.attr == "require_ranks"):
                 self.found.gone.append(node)
                 return
@@ -299,7 +234,7 @@ class Reader(ast.NodeVisitor):
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
         if ast.unparse(node) == ast.unparse(ast.parse(_HERE)):
-            here = Written("get_accelerator().device_name()", (_ACCELERATOR,))
+            here = Written("get_accelerator().device_name()", (ACCELERATOR,))
             self.found.meanings.append((node, here, self.joined))
         else:
             self.generic_visit(node)
@@ -339,23 +274,15 @@ def _of_scope(body: list[ast.stmt] | list[ast.expr]) -> Iterator[ast.AST]:
     """The nodes of a function's body in the order of the source, without those of functions and classes in it."""
     for node in body:
         yield node
-        if not isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
             yield from _of_scope(list(ast.iter_child_nodes(node)))  # type: ignore[arg-type]
 
 
 def _binds(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Name):
         return [] if isinstance(node.ctx, ast.Load) else [node.id]
-    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
         return [node.name]
     if isinstance(node, ast.ExceptHandler):
         return [node.name] if node.name else []
-    return _bound(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else []
-
-
-def _bound(node: ast.Import | ast.ImportFrom) -> list[str]:
-    return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
-
-
-def _stored(node: ast.AST) -> list[str]:
-    return [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+    return bound(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else []

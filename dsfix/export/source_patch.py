@@ -12,7 +12,8 @@ from ..catalogue.registry import Entry
 from ..engine.source import module_file, text_of
 from ..patch import Edit
 from .edits import Located, edited, located
-from .reading import Found, Module, Reader, Symbol, module
+from .meanings import Module, Symbol, module
+from .reading import Found, Reader
 from .text import Inexportable, Text
 from .writing import Writer
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from ..catalogue.registry import Entry
 from ..engine.source import module_file
-from .reading import LAB, Found, Reader, Symbol, module
+from .meanings import ACCELERATOR, LAB, Symbol, module
+from .reading import Found, Reader
 from .source_patch import without_prefix
 from .text import Change, Inexportable, Text
 from .writing import Writer
@@ -22,7 +23,6 @@ _HEADER = """\
 # DeepSpeed Team
 """
 _COMMON = "from unit.common import DistributedTest"
-_ACCELERATOR = "from deepspeed.accelerator import get_accelerator"
 _NEEDS = {
     r'"fp16": \{"enabled": True|torch\.float16': ("not get_accelerator().is_fp16_supported()", "fp16 is not supported"),
     r'"bf16": \{"enabled": True|torch\.bfloat16': (
@@ -32,12 +32,7 @@ _NEEDS = {
     r"torch\.cuda\.": ('get_accelerator().device_name() != "cuda"', "needs CUDA"),
 }
 #: package of DeepSpeed -> directory of its tests, where they differ
-_DIRECTORIES = {
-    "runtime/fp16": "runtime/half_precision",
-    "utils": "utils",
-    "ops/op_builder": "ops",
-    "runtime": "runtime",
-}
+_DIRECTORIES = {"runtime/fp16": "runtime/half_precision", "ops/op_builder": "ops"}
 
 
 def test_file(entry: Entry) -> str:
@@ -66,7 +61,7 @@ def unit_test(entry: Entry) -> str:
     definitions = writer.definitions()
     everything = "\n".join([body, *definitions])
     needs = [told for pattern, told in _NEEDS.items() if re.search(pattern, everything)]
-    imports = {*writer.imports(), _COMMON, *(["import pytest", _ACCELERATOR] if needs else [])}
+    imports = {*writer.imports(), _COMMON, *(["import pytest", ACCELERATOR] if needs else [])}
     directory = ", tmp_path" if writer.needs_tmp(found) else ""
     written = [
         _HEADER,

@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Callable
 
-from .reading import LAB, TMP, Found, Symbol, Written, module
+from .meanings import LAB, TMP, Symbol, Written
+from .reading import Found
 from .text import Change, Inexportable, Text
 
 _PREFERRED = {Symbol(LAB, "Lab.initialize"): "initialize", Symbol(LAB, "Lab.parameters"): "full_parameters"}
@@ -242,8 +243,3 @@ def _without(source: str, orphans: set[str]) -> str:
         return source
     more = {each.id for node in gone for each in ast.walk(node) if isinstance(each, ast.Name)}
     return _without(text.changed((*text.lines(node), "") for node in gone), orphans | more)
-
-
-def read_module(symbol: Symbol) -> ast.stmt:
-    """The statement that defines it."""
-    return module(symbol.module).definition(symbol.name)
