@@ -13,7 +13,6 @@ How: where CUDA_VISIBLE_DEVICES was set and there is no hostfile, the slots that
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,7 @@ from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
-_MAIN = "deepspeed.launcher.runner:main"
-_ASKED_FOR = "resource_pool, args.include, args.exclude"
+_RUNNER = "deepspeed.launcher.runner"
 
 
 def with_visible(pool: Any, include: str, of_main: Mapping[str, Any]) -> Any:
@@ -45,9 +43,9 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.12.0,<0.15.2"},
     changes=(
         Edit(
-            _MAIN,
-            replace=f"parse_inclusion_exclusion({_ASKED_FOR})",
-            code="parse_inclusion_exclusion("
+            f"{_RUNNER}:main",
+            replace="active_resources = parse_inclusion_exclusion(resource_pool, args.include, args.exclude)",
+            code="active_resources = parse_inclusion_exclusion("
             "with_visible(resource_pool, args.include, locals()), args.include, args.exclude)",
             uses=(with_visible,),
         ),
@@ -58,18 +56,10 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/6530": "fixed in 0.15.2",
     },
     fixed_in="0.15.2",
-    present=(
-        Source(
-            "deepspeed.launcher.runner:parse_inclusion_exclusion",
-            "active_resources[hostname] = list(range(slots))",
-        ),
-    ),
-    fixed=(
-        Source(
-            "deepspeed.launcher.runner:parse_inclusion_exclusion",
-            "node_configs = parse_node_config_list(inclusion)",
-        ),
-    ),
+    continued_by="launcher_visible_devices_0_19_7",
+    # 0.19.7 and later have it again
+    present=(Source(f"{_RUNNER}:parse_resource_filter", "NODE_SEP = '@'"),),
+    fixed=(Source(f"{_RUNNER}:parse_inclusion_exclusion", "node_configs = parse_node_config_list(inclusion)"),),
     device="cpu",
 )
 
@@ -94,22 +84,14 @@ def reproduce(lab: Lab) -> str:
 
 def _devices(visible: str, counted: int, arguments: list[str]) -> list[int]:
     """The devices that the launcher gives to its ranks, where torch has counted so many."""
-    import base64
-    import json
     from unittest import mock
 
     from deepspeed.launcher import runner  # type: ignore[import-not-found,unused-ignore]
 
-    with mock.patch.dict(os.environ), mock.patch.object(runner.subprocess, "Popen") as start, mock.patch.object(
-        runner.get_accelerator(), "device_count", lambda: counted
-    ):
+    from dsfix.lab.launching import started
+
+    with mock.patch.dict(os.environ), mock.patch.object(runner.get_accelerator(), "device_count", lambda: counted):
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         if visible:
             os.environ["CUDA_VISIBLE_DEVICES"] = visible
-        start.return_value.returncode = 0
-        runner.main(["--hostfile", f"{os.devnull}/none", *arguments, "train.py"])
-    command = start.call_args.args[0]
-    assert command[:4] == [sys.executable, "-u", "-m", "deepspeed.launcher.launch"], command
-    world = next(word.partition("=")[2] for word in command if word.startswith("--world_info="))
-    started: Mapping[str, list[int]] = json.loads(base64.urlsafe_b64decode(world))
-    return started["localhost"]
+        return started(["--hostfile", f"{os.devnull}/none", *arguments, "train.py"])["localhost"]
