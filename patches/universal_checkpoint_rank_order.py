@@ -1,7 +1,7 @@
 """`ds_to_universal` of a checkpoint of more than 10 data-parallel ranks scrambles weights and moments.
 
 Why: the converter, and whatever else uses `DeepSpeedCheckpoint`, finds a rank's file by its place in the sorted list of
-    optimizer state files. Through 0.14.0 the list is sorted as text: rank 10 comes before rank 2. Each parameter that
+    optimizer state files. Through 0.14.0 the list is sorted as text: rank 10 comes before rank 1. Each parameter that
     several ranks share is put together from the parts of others. The shapes are right, so nothing fails.
 How: the list is sorted by the numbers in the files' names. With at most 10 ranks it is the same list. Checkpoints are
     written as before. The converter is a program of its own: `python -m dsfix run python -m
@@ -55,7 +55,7 @@ def reproduce(lab: Lab) -> str:
     torch = lab.torch
     if torch.equal(converted, saved):
         return f"the weights of {_RANKS} ranks are converted exactly"
-    as_text = sorted(range(_RANKS), key=str)
+    as_text = sorted(range(_RANKS), key="{}_".format)  # the name goes on with _mp_rank
     scrambled = torch.cat([saved[:, 2 * rank : 2 * rank + 2] for rank in as_text], dim=1)
     assert torch.equal(converted, scrambled), converted
     raise BugPresent(f"the parts of {_RANKS} ranks are joined in the order {as_text}")
