@@ -39,6 +39,7 @@ PATCH = Patch(
     upstream={"https://github.com/deepspeedai/DeepSpeed/releases/tag/v0.19.8": "fixed in 0.19.8"},
     fixed_in="0.19.8",
     present=(Source(_PARSE, f"buffers = {_CAST}"),),
+    device="cpu",
 )
 
 _LARGE = 2**24 + 1  # the first integer that float32 does not hold
