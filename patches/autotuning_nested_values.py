@@ -1,9 +1,9 @@
 """`deepspeed --autotuning`: a tuned value of a nested key does not reach the script's command line.
 
-Why: `autotuning.arg_mappings` names the arguments of the script that get tuned values. The launcher looks for the key in
-    an experiment's config, through 0.19.3 only in the first of several nested dicts: a key of `zero_optimization` is
-    not found where the config has `optimizer` or `fp16` before it. Experiments run with the script's own value, and are
-    ranked by it. Keys at the top, such as the micro-batch size, are found.
+Why: `autotuning.arg_mappings` names the arguments of the script that get tuned values. The launcher looks for the key
+    in an experiment's config, through 0.19.3 only in the first of several nested dicts: a key of `zero_optimization`
+    is not found where the config has `optimizer` or `fp16` before it. Experiments run with the script's own value, and
+    are ranked by it. Keys at the top, such as the micro-batch size, are found.
 How: all nested dicts are searched. The bug is met in the launcher's process, which imports no script: `python -m dsfix
     run deepspeed …` or `python -m dsfix enable`.
 Changes: with such a mapping experiments run with the values that they are meant to compare.

@@ -1,6 +1,6 @@
 """`import deepspeed` sets multiprocessing's start method to "spawn" for the whole process.
 
-Why: 0.17.1 imports the engine of decoupled checkpoints with DeepSpeed, and its module sets the start method, with force,
+Why: 0.17.1 imports the engine of decoupled checkpoints with DeepSpeed. Its module sets the start method, with force,
     for the process that it starts. From then on each DataLoader with workers, Pool and Process of the job is spawned:
     workers import the script anew, a dataset or collate function that cannot be pickled (a lambda, a local class) fails
     with "Can't pickle", a script without ``if __name__ == "__main__"`` fails or starts itself again, and the script's

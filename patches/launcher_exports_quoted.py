@@ -70,7 +70,7 @@ def reproduce(lab: Lab) -> str:
         if launcher == "pdsh":  # its shell takes the marks away
             assert "export UCX_WORDS=" in export, export
             export = export.replace('"', "")
-            assert f"export {wanted};" in export or f"export PYTHONPATH=/opt/a:/opt/b;" in export, export
+            assert f"export {wanted};" in export or "export PYTHONPATH=/opt/a:/opt/b;" in export, export
         elif '="' in export:
             raise BugPresent(f"--launcher {launcher} starts the ranks with {export}")
         elif export not in (wanted, "PYTHONPATH=/opt/a:/opt/b"):

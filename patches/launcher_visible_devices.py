@@ -1,7 +1,7 @@
 """`CUDA_VISIBLE_DEVICES=2,3 deepspeed train.py`: ValueError, "No slot '2' specified on host 'localhost'".
 
-Why: without a hostfile the launcher turns CUDA_VISIBLE_DEVICES into `--include localhost:2,3`, and takes as many slots as
-    there are devices. Through 0.15.1 it accepts only slots below their number; but where the count is that of the
+Why: without a hostfile the launcher turns CUDA_VISIBLE_DEVICES into `--include localhost:2,3`, and takes as many slots
+    as there are devices. Through 0.15.1 it accepts only slots below their number; but where the count is that of the
     visible devices, two here, these are 0 and 1. It is where CUDA was used during the import: from 0.14.1 on by
     DeepSpeed itself, when it asks which operators can be compiled; and where torch counts without NVML.
     `--include localhost:2,3` with the variable set, which the launcher says that it ignores, fails in the same way.
@@ -90,7 +90,7 @@ def _devices(visible: str, counted: int, arguments: list[str]) -> list[int]:
 
     from dsfix.lab.launching import started
 
-    with mock.patch.dict(os.environ), mock.patch.object(runner.get_accelerator(), "device_count", lambda: counted):
+    with mock.patch.dict(os.environ), mock.patch.object(runner.get_accelerator(), "device_count", return_value=counted):
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         if visible:
             os.environ["CUDA_VISIBLE_DEVICES"] = visible

@@ -13,22 +13,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsfix.patch import Edit, Patch, Severity, Source
-from dsfix.patches.launcher_visible_devices import PATCH as BEFORE
-from dsfix.patches.launcher_visible_devices import reproduce as reproduce_before
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _RUNNER = "deepspeed.launcher.runner"
-(_EDIT,) = BEFORE.changes
-assert isinstance(_EDIT, Edit)
 
 PATCH = Patch(
     title="CUDA_VISIBLE_DEVICES=2,3 deepspeed train.py with 0.19.7 or later: ValueError, no slot '2' on 'localhost'",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.19.7"},
-    changes=(_EDIT,),
-    symptom=BEFORE.symptom,
+    changes=(
+        Edit(
+            f"{_RUNNER}:main",
+            replace="active_resources = parse_inclusion_exclusion(resource_pool, args.include, args.exclude)",
+            code="""from dsfix.patches.launcher_visible_devices import with_visible
+active_resources = parse_inclusion_exclusion(
+    with_visible(resource_pool, args.include, locals()), args.include, args.exclude
+)""",
+        ),
+    ),
+    symptom=r"launcher/runner\.py[\s\S]*No slot '\d+' specified on host 'localhost'",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6530": "related: fixed it in 0.15.2",
         "https://github.com/deepspeedai/DeepSpeed/pull/8239": "introduced in 0.19.7",
@@ -45,4 +50,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    return reproduce_before(lab)
+    from dsfix.patches.launcher_visible_devices import reproduce  # type: ignore[import-not-found,unused-ignore]
+
+    seen: str = reproduce(lab)
+    return seen

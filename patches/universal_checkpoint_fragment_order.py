@@ -5,7 +5,8 @@ Why: the converter first writes each rank's part of a parameter into a file that
     are right, so nothing fails. Only parameters that are spread over ranks on both sides of 100 are affected, the large
     ones.
 How: the files are sorted by the rank as a number. Up to 100 ranks the order is the same. Checkpoints are written as
-    before. The converter is a program of its own: `python -m dsfix run python -m deepspeed.checkpoint.ds_to_universal …`.
+    before. The converter is a program of its own: `python -m dsfix run python -m
+    deepspeed.checkpoint.ds_to_universal …`.
 Changes: universal checkpoints that were converted from more than 100 ranks without the patch are scrambled; the
     checkpoint itself is right: convert it again.
 """

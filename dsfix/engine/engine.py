@@ -136,7 +136,7 @@ class Engine:
                 return  # executed again, and the change has outlived it
             try:
                 self._judge_once(state)
-                handles = apply(state.summary.id, state.patch, module, name, self.cache)
+                handles = apply(state.summary.id, state.patch, module, self.cache, name)
                 if name in state.done:
                     state.past.append((name, state.done[name]))
                 state.done[name] = handles
@@ -234,12 +234,15 @@ class Engine:
         log.announce(f"{about}: {', '.join(counts) or 'no patches'}; `python -m dsfix list` has the details")
 
 
-def apply(patch_id: str, patch: Patch, module: ModuleType, name: str, cache: Cache) -> list[Handle]:
-    """Makes the patch's changes in one module that has been executed, of this name; none of them where one does not fit.
+def apply(patch_id: str, patch: Patch, module: ModuleType, cache: Cache, name: str = "") -> list[Handle]:
+    """Makes the patch's changes in one module that has been executed; none of them where one does not fit.
+
+    name: what the module is imported by, if it is run as a program.
 
     Raises:
         Refused: a change does not fit; nothing has been changed then.
     """
+    name = name or module.__name__
     changes = [change for change in patch.changes if change.module == name]
     handles: list[Handle] = []
     try:

@@ -43,7 +43,8 @@ class _Trace:
         defined = event == "line" and frame.f_lineno == self.line
         if not defined and event != "return":
             return self._within
-        sys.settrace(None)
+        if sys.gettrace() == self._called:
+            sys.settrace(None)
         frame.f_trace = None
         module = _module(frame)
         if defined and module is not None:

@@ -122,8 +122,8 @@ def resume_in_sub_groups(lab: Lab, steps: int, sub_group_size: int) -> Resumed:
 
 
 def universal_checkpoint_of_many_ranks(lab: Lab, ranks: int) -> tuple[Any, Any]:
-    """A parameter of a ZeRO-1 checkpoint as it was saved, and as DeepSpeed's tool writes it where the checkpoint is that
-    of so many ranks. Each of them has two elements of it.
+    """A parameter of a ZeRO-1 checkpoint as it was saved, and as DeepSpeed's tool writes it where the checkpoint is
+    that of so many ranks. Each of them has two elements of it.
 
     The checkpoint is written by one rank; here its partition is cut into those of the ranks.
     """
