@@ -6,7 +6,7 @@ Why: `autotuning.arg_mappings` names the arguments of the script that get tuned 
     are ranked by it. Keys at the top, such as the micro-batch size, are found.
 How: all nested dicts are searched. The bug is met in the launcher's process, which imports no script: `python -m dsfix
     run deepspeed …` or `python -m dsfix enable`.
-Changes: with such a mapping experiments run with the values that they are meant to compare.
+Changes: with such a mapping experiments run with the values that they are meant to compare. No checkpoint is concerned.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
+
+_GET = "deepspeed.autotuning.utils:get_val_by_key"
 
 PATCH = Patch(
     title="deepspeed --autotuning: arg_mappings of a nested key passes no tuned value to the script",
@@ -26,7 +28,7 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.12.0,<0.19.4"},
     changes=(
         Edit(
-            "deepspeed.autotuning.utils:get_val_by_key",
+            _GET,
             replace="return get_val_by_key(v, k)",
             code="found = get_val_by_key(v, k)\nif found is not None:\n    return found",
         ),
@@ -37,6 +39,7 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/8177": "fixed in 0.19.4",
     },
     fixed_in="0.19.4",
+    fixed=(Source(_GET, "r = get_val_by_key(v, k)"),),
     device="cpu",
 )
 

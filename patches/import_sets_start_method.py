@@ -46,13 +46,14 @@ PATCH = Patch(
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.17.1,<0.17.2"},
     changes=(Provide(_EARLIER, _NAME, start_method), Replace(f"{_ENGINE}:mp", spawn_context)),
-    symptom="",
+    symptom=r"dataloader\.py[\s\S]*popen_spawn_posix\.py[\s\S]*Can't (pickle|get) local object",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7347": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/7349": "fixed in 0.17.2",
     },
     fixed_in="0.17.2",
     present=(Source(_ENGINE, "mp.set_start_method('spawn', force=True)"),),
+    fixed=(Source(f"{_ENGINE}:DecoupledCheckpointEngine.__init__", "mp.set_start_method('spawn')"),),
     device="cpu",
 )
 

@@ -15,7 +15,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -47,6 +47,7 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/7071": "fixed in 0.16.5",
     },
     fixed_in="0.16.5",
+    fixed=(Source(_EXPORT, "var = var.strip()"),),
     device="cpu",
 )
 

@@ -39,6 +39,7 @@ PATCH = Patch(
     },
     fixed_in="0.19.7",
     present=(Source(_PARSE, "node_configs = parse_node_config_list(inclusion)"),),
+    fixed=(Source(_PARSE, "active_resources[hostname] = list(range(slots))"),),
     device="cpu",
 )
 

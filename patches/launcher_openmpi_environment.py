@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
+
+_VALIDATE = "deepspeed.launcher.multinode_runner:OpenMPIRunner.validate_args"
 
 PATCH = Patch(
     title="deepspeed --launcher openmpi: EnvironmentError, MPI environment variables are not set",
@@ -22,7 +24,7 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.16.4,<0.18.4"},
     changes=(
         Edit(
-            "deepspeed.launcher.multinode_runner:OpenMPIRunner.validate_args",
+            _VALIDATE,
             replace="self._setup_mpi_environment()",
             code="self._setup_mpi_environment() if 'OMPI_COMM_WORLD_RANK' in os.environ else None",
         ),
@@ -34,6 +36,7 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/7751": "fixed in 0.18.4",
     },
     fixed_in="0.18.4",
+    fixed=(Source(_VALIDATE, "super().validate_args()\nif self.args.include != '' or self.args.exclude != '': ..."),),
     device="cpu",
 )
 

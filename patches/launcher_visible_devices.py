@@ -56,7 +56,6 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/6530": "fixed in 0.15.2",
     },
     fixed_in="0.15.2",
-    continued_by="launcher_visible_devices_0_19_7",
     # 0.19.7 and later have it again
     present=(Source(f"{_RUNNER}:parse_resource_filter", "NODE_SEP = '@'"),),
     fixed=(Source(f"{_RUNNER}:parse_inclusion_exclusion", "node_configs = parse_node_config_list(inclusion)"),),

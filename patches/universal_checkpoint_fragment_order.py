@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -42,6 +42,7 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/5395": "fixed in 0.14.2",
     },
     fixed_in="0.14.2",
+    fixed=(Source(_MERGE, "dp_indices = set()"),),
     device="cpu",
 )
 

@@ -36,7 +36,7 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream={"https://github.com/deepspeedai/DeepSpeed/releases/tag/v0.19.8": "fixed in 0.19.8"},
+    upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8515": "fixed in 0.19.8"},
     fixed_in="0.19.8",
     present=(Source(_PARSE, f"buffers = {_CAST}"),),
     device="cpu",
