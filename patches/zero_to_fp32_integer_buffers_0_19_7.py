@@ -47,10 +47,11 @@ _LARGE = 2**24 + 1  # the first integer that float32 does not hold
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import load_whole_files, train
     from dsfix.patches.zero_to_fp32_uninitialized import (  # type: ignore[import-not-found,unused-ignore]
         _converted,
     )
+
+    from dsfix.lab.checkpoints import load_whole_files, train
 
     load_whole_files()
     torch = lab.torch
