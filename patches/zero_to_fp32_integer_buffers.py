@@ -5,7 +5,9 @@ Why: buffers are saved in the dtype that they have in the model. When a checkpoi
     numbers too. float32 holds integers up to 2**24; complex numbers lose their imaginary part. Nothing fails. A strict
     `load_state_dict` of the model casts back what is left; what reads the file itself, or loads it with `assign=True`,
     gets another dtype.
-How: only floating-point buffers are cast. Checkpoints are written as before.
+How: only floating-point buffers are cast. Checkpoints are written as before. The copy `zero_to_fp32.py` in the
+    checkpoint's directory is patched below `python -m dsfix run`, if it is the file of the installed release. 0.19.7
+    casts once more when it writes files: zero_to_fp32_integer_buffers_0_19_7.
 Changes: converted checkpoints have such buffers in their own dtype, with their values. Checkpoints are correct and can
     be converted again.
 """
