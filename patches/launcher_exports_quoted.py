@@ -30,7 +30,7 @@ def for_a_shell(value: str) -> str:
 
 PATCH = Patch(
     title="deepspeed --launcher openmpi, mpich, impi or slurm puts quotation marks into exported variables",
-    severity=Severity.CRASH,
+    severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.15.2,<0.16.5"},
     changes=(
         Edit(
