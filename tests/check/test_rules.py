@@ -449,6 +449,18 @@ CASES = [
     ),
     Case("incomplete_scheduler", {"scheduler": {"type": "WarmupLR"}}, "scheduler.params", []),
     Case(
+        "passed_scheduler_unused",
+        {"scheduler": {"type": "WarmupLR", "params": {}}},
+        "scheduler",
+        [
+            Near({"scheduler": {"type": "WarmupLR", "params": {}}}, "0.14.5", model(scheduler="LambdaLR")),
+            Near({"scheduler": {"type": "WarmupLR", "params": {}}}, "0.14.4"),
+            Near({}, "0.14.4", model(scheduler="LambdaLR")),
+        ],
+        release="0.14.4",
+        around=model(scheduler="LambdaLR"),
+    ),
+    Case(
         "warmup_to_default_rate",
         {**ADAM, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}},
         "scheduler.params.warmup_max_lr",

@@ -66,6 +66,12 @@ def _warmup_to_default(facts: Facts) -> Iterator[Found]:
         yield Found("scheduler.params.warmup_max_lr", what)
 
 
+def _passed_in_vain(facts: Facts) -> Iterator[Found]:
+    passed, name = facts.arguments.get("scheduler"), facts.block("scheduler").get("type")
+    if passed is not None and name is not None:
+        yield Found("scheduler", f"{name} is used, and the {passed} that the script passes is not, without a message")
+
+
 RULES = (
     Rule(
         id="unknown_scheduler",
@@ -88,6 +94,14 @@ RULES = (
         find=_warmup_steps,
         remedy="set a positive integer, or remove the scheduler",
         evidence=("the source of 0.19.2 and 0.19.3: ValueError",),
+    ),
+    Rule(
+        id="passed_scheduler_unused",
+        level=Level.WARNING,
+        affects={"deepspeed": "<0.14.5"},
+        find=_passed_in_vain,
+        remedy="remove the one that is not wanted; since 0.14.5 the script's wins",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5846", "the source of 0.12.0, 0.14.4 and 0.14.5"),
     ),
     Rule(
         id="warmup_to_default_rate",
