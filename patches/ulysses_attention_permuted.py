@@ -1,0 +1,122 @@
+"""Ulysses DistributedAttention mixes up samples, heads and positions with more than one sample per micro-batch.
+
+Why: from 0.12.4 to 0.14.4 one all-to-all replaces a list of tensors, and what it exchanges is reshaped as if the batch
+    had one sample. Sequence-first (as Megatron-DeepSpeed has it), the way back from heads to positions, in forward and
+    backward, gives each sample heads of others: nothing fails. Batch-first, the same end as a RuntimeError (shape is
+    invalid). 0.14.4 fixes the wrong dimension: sequence-first with several samples stays wrong, and batch-first with
+    one sample, which was right before, is wrong as well.
+How: the ranks' parts are split off and put back along the dimensions that the caller names, as through 0.12.3 and since
+    0.14.5. One exchange of the same size as before; the same numbers where they were right.
+Changes: jobs with the layouts above: all that attention computes. A model trained without the patch has learned with
+    mixed-up heads: its checkpoint loads, but that training has to be restarted.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_EXCHANGE = "deepspeed.sequence.layer:single_all_to_all"
+
+
+def split(tensor: Any, shape: list[int], dimension: int, ranks: int) -> Any:
+    """The tensor's parts for each rank, along a new first dimension; shape: of one part."""
+    position = len(shape[:dimension])  # also of a negative dimension
+    return tensor.reshape([*shape[:dimension], ranks, *shape[dimension:]]).movedim(position, 0).contiguous()
+
+
+def before(tensor: Any, shape: list[int], dimension: int) -> Any:
+    """The tensor with its first dimension moved to just before another one; shape: without the first dimension."""
+    return tensor.movedim(0, len(shape[:dimension])).contiguous()
+
+
+PATCH = Patch(
+    title="Ulysses DistributedAttention: samples, heads and positions mixed up with several samples per micro-batch",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.12.4,<0.14.5"},
+    changes=(
+        Edit(
+            _EXCHANGE,
+            replace="if scatter_idx < 2:\n    ...\nelse:\n    ...",
+            code="input_t = split(input, inp_shape, scatter_idx, seq_world_size)",
+            uses=(split,),
+        ),
+        Edit(
+            _EXCHANGE,
+            replace="if scatter_idx < 2:\n    ...",
+            code="output = before(output, inp_shape, gather_idx)",
+            uses=(before,),
+        ),
+    ),
+    symptom="",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/4695": "introduced in 0.12.4",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5664": "related: changes which layouts are wrong (0.14.4)",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5823": "fixed in 0.14.5",
+    },
+    fixed_in="0.14.5",
+    fixed=(Source(_EXCHANGE, "if batch_dim_idx == 0:\n    ...\nelse:\n    ..."),),
+    ranks=2,
+)
+
+_LENGTH, _HEADS, _SIZE = 8, 4, 4
+
+
+def reproduce(lab: Lab) -> str:
+    lab.require_ranks(2)
+    torch = lab.torch
+    deepspeed = lab.deepspeed
+    try:
+        from deepspeed.sequence.layer import (  # type: ignore[import-not-found,unused-ignore]
+            DistributedAttention,
+        )
+    except ImportError:
+        raise CannotTell(f"{deepspeed.__version__} has no sequence parallelism") from None
+
+    since_0_14_5 = inspect.signature(DistributedAttention.forward).parameters.get("batch_dim_idx")
+    wrong, reports = [], []
+    for sequence, samples in ((0, 1), (1, 1), (0, 2), (1, 2)):  # sequence: the dimension of the positions
+        shape = [_LENGTH, samples] if sequence == 0 else [samples, _LENGTH]
+
+        def local(*inputs: Any, sequence: int = sequence) -> Any:
+            batch_first = [each.transpose(0, 1 - sequence).transpose(1, 2) for each in inputs]
+            output = torch.nn.functional.scaled_dot_product_attention(*batch_first, is_causal=True)
+            return output.transpose(1, 2).transpose(0, 1 - sequence)
+
+        def run(attention: Any, *tensors: Any) -> list[Any]:
+            """The output, and the gradients of the three inputs."""
+            inputs = [each.clone().requires_grad_() for each in tensors[:3]]
+            output = attention(*inputs)
+            return [output.detach(), *torch.autograd.grad((output * tensors[3]).sum(), inputs)]
+
+        generator = torch.Generator().manual_seed(0)
+        whole = [torch.randn(*shape, _HEADS, _SIZE, generator=generator) for _ in range(4)]
+        right = [each.chunk(2, sequence)[lab.rank] for each in run(local, *whole)]
+        parts = [each.chunk(2, sequence)[lab.rank].to(lab.device) for each in whole]
+        layout = f"{'batch' if sequence else 'sequence'}-first with {samples} samples"
+        try:
+            distributed = DistributedAttention(local, torch.distributed.group.WORLD, 2, sequence)
+            more = {} if since_0_14_5 is None else {"batch_dim_idx": 1 - sequence}
+            seen = run(functools.partial(distributed, **more), *parts)
+        except RuntimeError as error:
+            if sequence == 1 and samples > 1 and "is invalid for input of size" in str(error):
+                wrong.append(f"{layout}: {error}")
+                continue
+            raise
+        names = ("output", "queries", "keys", "values")
+        difference = lab.reference.largest_difference(dict(zip(names, seen)), dict(zip(names, right)))
+        if difference.relative < 1e-4:
+            reports.append(f"{layout}: the same within {difference.relative:.1e}")
+            continue
+        in_order = [each[0].flatten().cpu().sort().values for each in (seen, right)]
+        assert torch.allclose(*in_order, atol=1e-5), f"{layout}: {difference}"
+        wrong.append(f"{layout}: the output has the right values in other places")
+    if wrong:
+        raise BugPresent("; ".join(wrong))
+    return f"compared with attention to the whole sequence, {'; '.join(reports)}"
