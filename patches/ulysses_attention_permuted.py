@@ -13,11 +13,9 @@ Changes: jobs with the layouts above: all that attention computes. A model train
 
 from __future__ import annotations
 
-import functools
-import inspect
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -65,58 +63,29 @@ PATCH = Patch(
     ranks=2,
 )
 
-_LENGTH, _HEADS, _SIZE = 8, 4, 4
-
 
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch = lab.torch
-    deepspeed = lab.deepspeed
-    try:
-        from deepspeed.sequence.layer import (  # type: ignore[import-not-found,unused-ignore]
-            DistributedAttention,
-        )
-    except ImportError:
-        raise CannotTell(f"{deepspeed.__version__} has no sequence parallelism") from None
+    from dsfix.lab.ulysses import attend, layout
 
-    since_0_14_5 = inspect.signature(DistributedAttention.forward).parameters.get("batch_dim_idx")
     wrong, reports = [], []
-    for sequence, samples in ((0, 1), (1, 1), (0, 2), (1, 2)):  # sequence: the dimension of the positions
-        shape = [_LENGTH, samples] if sequence == 0 else [samples, _LENGTH]
-
-        def local(*inputs: Any, sequence: int = sequence) -> Any:
-            batch_first = [each.transpose(0, 1 - sequence).transpose(1, 2) for each in inputs]
-            output = torch.nn.functional.scaled_dot_product_attention(*batch_first, is_causal=True)
-            return output.transpose(1, 2).transpose(0, 1 - sequence)
-
-        def run(attention: Any, *tensors: Any) -> list[Any]:
-            """The output, and the gradients of the three inputs."""
-            inputs = [each.clone().requires_grad_() for each in tensors[:3]]
-            output = attention(*inputs)
-            return [output.detach(), *torch.autograd.grad((output * tensors[3]).sum(), inputs)]
-
-        generator = torch.Generator().manual_seed(0)
-        whole = [torch.randn(*shape, _HEADS, _SIZE, generator=generator) for _ in range(4)]
-        right = [each.chunk(2, sequence)[lab.rank] for each in run(local, *whole)]
-        parts = [each.chunk(2, sequence)[lab.rank].to(lab.device) for each in whole]
-        layout = f"{'batch' if sequence else 'sequence'}-first with {samples} samples"
+    for sequence, samples in ((0, 1), (1, 1), (0, 2), (1, 2)):
+        which = layout(sequence, samples)
         try:
-            distributed = DistributedAttention(local, torch.distributed.group.WORLD, 2, sequence)
-            more = {} if since_0_14_5 is None else {"batch_dim_idx": 1 - sequence}
-            seen = run(functools.partial(distributed, **more), *parts)
+            seen, right = attend(lab, sequence, samples)
         except RuntimeError as error:
             if sequence == 1 and samples > 1 and "is invalid for input of size" in str(error):
-                wrong.append(f"{layout}: {error}")
+                wrong.append(f"{which}: {error}")
                 continue
             raise
-        names = ("output", "queries", "keys", "values")
-        difference = lab.reference.largest_difference(dict(zip(names, seen)), dict(zip(names, right)))
+        difference = lab.reference.largest_difference(seen, right)
         if difference.relative < 1e-4:
-            reports.append(f"{layout}: the same within {difference.relative:.1e}")
+            reports.append(f"{which}: the same within {difference.relative:.1e}")
             continue
-        in_order = [each[0].flatten().cpu().sort().values for each in (seen, right)]
-        assert torch.allclose(*in_order, atol=1e-5), f"{layout}: {difference}"
-        wrong.append(f"{layout}: the output has the right values in other places")
+        in_order = [each["output"].flatten().cpu().sort().values for each in (seen, right)]
+        assert torch.allclose(*in_order, atol=1e-5), f"{which}: {difference}"
+        wrong.append(f"{which}: the output has the right values in other places")
     if wrong:
         raise BugPresent("; ".join(wrong))
     return f"compared with attention to the whole sequence, {'; '.join(reports)}"
