@@ -47,8 +47,8 @@ PATCH = Patch(
     changes=(
         Edit(
             "deepspeed.comm.torch:get_coalescing_manager",
-            replace=_MANAGER,
-            code=f"kept({_MANAGER}, reqs)",
+            replace=f"return {_MANAGER}",
+            code=f"return kept({_MANAGER}, reqs)",
             uses=(kept,),
         ),
     ),

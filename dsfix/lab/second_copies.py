@@ -104,7 +104,7 @@ def _filled_memory() -> Iterator[None]:
 
     def filled(*args: Any, **options: Any) -> torch.Tensor:
         tensor = empty(*args, **options)
-        if tensor.device.type == "cuda":
+        if tensor.device.type == "cuda" and tensor.numel():
             tensor.fill_(BEFORE)
             torch.cuda.synchronize()
         return tensor
