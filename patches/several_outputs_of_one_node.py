@@ -11,7 +11,7 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -64,10 +64,13 @@ def reproduce(lab: Lab) -> str:
         "zero_optimization": {"stage": 1},
     }
     engine = lab.initialize(model, config, model_parameters=model.parameters())
+    if not hasattr(engine, "_backward_prologue_per_tensor"):
+        raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no loss.backward()")
     for inputs, targets in batches:
+        # not engine.backward, for which dict_output_double_scaling divides the loss itself
         loss = torch.nn.functional.mse_loss(engine(inputs.to(lab.device))[0], targets.to(lab.device))
         try:
-            engine.backward(loss)
+            loss.backward()
         except TypeError as error:
             if traceback.extract_tb(error.__traceback__)[-1].name == "_backward_prologue_per_tensor":
                 raise BugPresent(f"in the backward pass: {error}") from error
