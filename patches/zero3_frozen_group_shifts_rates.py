@@ -131,15 +131,13 @@ def reproduce(lab: Lab) -> str:
     engine.save_checkpoint(str(lab.tmp), tag="shifted")
     [path] = (lab.tmp / "shifted").glob("*optim_states.pt")
     saved = torch.load(path, weights_only=False)
-    first, frozen, last = saved["optimizer_state_dict"]["optimizer_state_dict"]["param_groups"]
+    _, frozen, last = saved["optimizer_state_dict"]["optimizer_state_dict"]["param_groups"]
     frozen["params"], last["params"] = last["params"], frozen["params"]  # as without the patch
     torch.save(saved, path)
     for tag in ("right", "shifted"):
         engine = make()
         engine.load_checkpoint(str(lab.tmp), tag=tag)
         checkpoints.train(lab, engine, batches[_STEPS:])
-        difference = lab.reference.largest_difference(
-            lab.parameters(engine), plain((0.1, 0.002, 0.02), len(batches))
-        )
+        difference = lab.reference.largest_difference(lab.parameters(engine), plain((0.1, 0.002, 0.02), len(batches)))
         assert difference.relative < 1e-4, f"resumed from the checkpoint {tag}: {difference}"
     return f"{found}, and after {len(batches)} when resumed"
