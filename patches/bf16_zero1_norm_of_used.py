@@ -86,7 +86,8 @@ def reproduce(lab: Lab) -> str:
     }
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     like = next(engine.module.parameters())
-    engine.backward(half.loss(functools.partial(call, engine, lab.rank), *batches[lab.rank], like))
+    inputs, targets = batches[lab.rank]
+    engine.backward(half.loss(functools.partial(call, engine, lab.rank), inputs, targets, like))
     engine.step()
     norms = lab.reference.compare(
         {"norm": torch.as_tensor(float(engine.get_global_grad_norm()))},
