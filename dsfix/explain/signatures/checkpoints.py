@@ -35,7 +35,8 @@ SIGNATURES = (
         title="the checkpoint was saved with a different number of ranks",
         what="The optimizer's state is partitioned over the data-parallel ranks and must be loaded by as many.",
         remedy="Convert it: python -m deepspeed.checkpoint.ds_to_universal --input_folder … --output_folder …, and "
-        '"checkpoint": {"load_universal": true}. Or load with load_optimizer_states=False.',
+        '"checkpoint": {"load_universal": true}. Or load with load_optimizer_states=False; 0.12 undoes that in the '
+        "next step, unless dsfix's zero_load_without_optimizer is applied.",
         pattern=r"used a DP world size of \d+ but the current world size is",
         affects={"deepspeed": ">=0.12.0"},
     ),
