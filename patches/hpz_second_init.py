@@ -24,8 +24,8 @@ _ASSERTION = f"assert _ZERO_PARAM_INTRA_PARALLEL_GROUP is None, {_MESSAGE}"
 PATCH = Patch(
     title="ZeRO++ hpZ, a second zero.Init or engine: ZeRO parameter intra parallel group is already initialized",
     severity=Severity.CRASH,
-    # the bug is older: before 0.13.1, hpZ does not run beside the torch that is used here
-    affects={"deepspeed": ">=0.13.1"},
+    # the bug is older: before 0.13.0, hpZ does not run beside the torch that is used here
+    affects={"deepspeed": ">=0.13.0"},
     changes=(
         Edit(
             _CREATE,
