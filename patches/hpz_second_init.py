@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -54,7 +54,11 @@ _LEARNING_RATE = 0.1
 
 
 def reproduce(lab: Lab) -> str:
+    from packaging.version import Version
+
     lab.require_ranks(2)
+    if Version(lab.deepspeed.__version__) < Version("0.13.0"):
+        raise CannotTell("before 0.13.0, hpZ does not run beside this torch")
     torch, models, reference = lab.torch, lab.models, lab.reference
     steps = [[models.regression_batch(rank, step) for rank in range(2)] for step in range(1)]
     config = {
