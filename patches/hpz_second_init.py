@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -24,8 +24,8 @@ _ASSERTION = f"assert _ZERO_PARAM_INTRA_PARALLEL_GROUP is None, {_MESSAGE}"
 PATCH = Patch(
     title="ZeRO++ hpZ, a second zero.Init or engine: ZeRO parameter intra parallel group is already initialized",
     severity=Severity.CRASH,
-    # the bug is older: before 0.13.1, hpZ does not run beside the torch that is used here
-    affects={"deepspeed": ">=0.13.1"},
+    # the bug is older: before 0.13.0, hpZ does not run beside the torch that is used here
+    affects={"deepspeed": ">=0.13.0"},
     changes=(
         Edit(
             _CREATE,
@@ -54,7 +54,11 @@ _LEARNING_RATE = 0.1
 
 
 def reproduce(lab: Lab) -> str:
+    from packaging.version import Version
+
     lab.require_ranks(2)
+    if Version(lab.deepspeed.__version__) < Version("0.13.0"):
+        raise CannotTell("before 0.13.0, hpZ does not run beside this torch")
     torch, models, reference = lab.torch, lab.models, lab.reference
     steps = [[models.regression_batch(rank, step) for rank in range(2)] for step in range(1)]
     config = {

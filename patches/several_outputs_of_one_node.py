@@ -31,7 +31,11 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/7725": "fixed in 0.18.4",
     },
     fixed_in="0.18.4",
-    fixed=(Source(_DIVIDE, _NONE),),
+    fixed=(
+        Source(_DIVIDE, _NONE),
+        Source(_DIVIDE, "grad is not None and self._scale_wrt_gas"),
+        Source(_DIVIDE, "if grad is not None:\n    ..."),  # since 0.19.6
+    ),
 )
 
 
