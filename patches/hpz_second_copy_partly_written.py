@@ -7,8 +7,8 @@ Why: with `zero_hpz_partition_size` smaller than the number of ranks, the second
     nan.
 How: each rank writes what its part of the second copy has of the parameter, as in 0.13.5; nothing where it has none.
     Through 0.13.1 the second copy is also as old as the model, which `check` reports, not this patch.
-Changes: jobs with such parameters; all others give the same numbers. A checkpoint written without the patch loads, but its
-    weights were trained on such gradients.
+Changes: jobs with such parameters; all others give the same numbers. A checkpoint written without the patch loads, but
+    its weights were trained on such gradients.
 """
 
 from __future__ import annotations
@@ -57,9 +57,17 @@ PATCH = Patch(
     fixed_in="0.13.5",
     # before 0.13.2 the copy is never made again
     present=(Source(_SECOND, "if param.ds_secondary_tensor is None:\n    ..."),),
+    fixed=(
+        Source(
+            _SECOND,
+            "param.ds_secondary_tensor.narrow(0, 0, sec_numel)"
+            ".copy_(one_dim_param.narrow(0, secondary_start, sec_numel))",
+        ),
+    ),
     ranks=4,
     config=_meets,
 )
+
 
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(4)

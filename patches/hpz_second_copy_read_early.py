@@ -6,8 +6,8 @@ Why: with `zero_hpz_partition_size` a layer's second copy is written after its f
     different ones.
 How: the gathering waits for the event that follows the copy, on its stream; the host does not wait, as it does in
     0.13.5. Through 0.13.1 the second copy is also as old as the model, which `check` reports, not this patch.
-Changes: the steps in which a copy was gathered too early; all others give the same numbers. A checkpoint written without
-    the patch loads, but its weights were trained on such gradients.
+Changes: the steps in which a copy was gathered too early; all others give the same numbers. A checkpoint written
+    without the patch loads, but its weights were trained on such gradients.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ PATCH = Patch(
     changes=(
         Edit(
             _SECOND,
-            before='print_rank_0(f"{param.ds_id} partitioned type {param.dtype} dev {param.device} shape {param.shape}",'
-            " force=False)",
+            before="""
+print_rank_0(f"{param.ds_id} partitioned type {param.dtype} dev {param.device} shape {param.shape}", force=False)
+""",
             code="written(param)",
             uses=(written,),
         ),
@@ -87,7 +88,7 @@ def reproduce(lab: Lab) -> str:
     lab.late_streams("ahead")  # the default stream is late
     from dsfix.lab.second_copies import BEFORE, train
 
-    # the first step has copies that were written when the engine was made
-    released = {"stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0}  # the last layer, after its forward pass
-    training = train(lab, width=16, partition_size=2, steps=2, overlap_comm=True, **released)
+    # the first step has copies that were written when the engine was made; the last layer is to be released
+    options = {"overlap_comm": True, "stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0}
+    training = train(lab, width=16, partition_size=2, steps=2, **options)
     return training.compare(training.right * 0 + BEFORE)

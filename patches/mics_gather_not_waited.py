@@ -1,13 +1,13 @@
 """MiCS (`mics_shard_size`): parameters are used before they are gathered; through 0.13.1 the first forward pass fails.
 
-Why: MiCS starts the all-gathers of several parameters at once, in PyTorch's coalescing manager, and waits for the handle
-    of the last one. Since PyTorch 2.1 the manager has the handle that can be waited for; those of the single all-gathers
-    only raise an error when they are. Through 0.13.1 it ends the job. From 0.13.2 on it is caught: a line in the log at
-    each gathering, and nothing is waited for. The model computes with what the memory held before: garbage or nan,
-    in some runs or layers. With `mics_hierarchical_params_gather` the error still ends the job.
+Why: MiCS starts the all-gathers of several parameters at once, in PyTorch's coalescing manager, and waits for the
+    handle of the last one. Since PyTorch 2.1 only the manager has a handle that can be waited for; those of the single
+    all-gathers raise an error instead. Through 0.13.1 it ends the job. From 0.13.2 on it is caught: a line in the log
+    at each gathering, and nothing is waited for. The model computes with what the memory held before: garbage or nan,
+    in some runs or layers.
 How: the manager's handle is waited for, on its stream.
-Changes: the steps in which a parameter was used too early; all others give the same numbers. A checkpoint written without
-    the patch loads, but its weights were trained on such gradients.
+Changes: the steps in which a parameter was used too early; all others give the same numbers. A checkpoint written
+    without the patch loads, but its weights were trained on such gradients.
 """
 
 from __future__ import annotations
@@ -64,6 +64,12 @@ PATCH = Patch(
             "deepspeed.runtime.zero.mics:MiCS_Init._flat_all_gather_with_coalescing_manager",
             "all_gather_handle = dist.all_gather_coalesced(output_tensors, input_tensors,"
             " group=mics_comm_groups.param_shard_group, async_op=True)",
+        ),
+    ),
+    fixed=(
+        Source(
+            "deepspeed.runtime.engine:DeepSpeedEngine.is_first_weights_partition_group",
+            "return self.zero_optimization_partition_weights()",
         ),
     ),
     config=_meets,

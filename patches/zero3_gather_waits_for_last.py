@@ -5,8 +5,8 @@ Why: the parameters that stay gathered are gathered anew after each step, severa
     them in their order; gloo, on CPU ranks, does them on several threads, and the last one may be the first to end: for
     a moment another parameter is what its memory held before. Losses and weights are garbage or nan, in few runs.
 How: all of them are waited for, as in 0.19.8. With NCCL each wait is an order between two streams, not the host's.
-Changes: the runs in which a parameter was used too early; all others give the same numbers. A checkpoint written without
-    the patch loads, but its weights may be such numbers.
+Changes: the runs in which a parameter was used too early; all others give the same numbers. A checkpoint written
+    without the patch loads, but its weights may be such numbers.
 """
 
 from __future__ import annotations
