@@ -11,6 +11,7 @@ from types import TracebackType
 
 from dsfix.catalogue.registry import Entry
 from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.launcher import fresh
 from dsfix.lab.reproduction import Sighting, run
 from matrix import environments, proofs
 from matrix.preload import Preloaded
@@ -18,12 +19,17 @@ from matrix.proofs import Cell, Run, State
 
 TIMEOUT = 300.0  # seconds, for one reproduction
 _LONGEST_DETAIL = 800  # characters
+_REPRODUCTION = "dsfix.lab.reproduction"
 
 
 class Cells:
-    """Runs cells; thread-safe. A context manager."""
+    """Runs cells; thread-safe. A context manager.
 
-    def __init__(self) -> None:
+    schedule: that the emulated device follows, whatever the reproductions ask for; "": what they ask for.
+    """
+
+    def __init__(self, schedule: str = "") -> None:
+        self._schedule = schedule
         self._stack = ExitStack()
         self._lock = threading.Lock()
         self._preloaded: dict[str, Preloaded | None] = {}
@@ -40,16 +46,17 @@ class Cells:
     def run(self, entry: Entry, release: str, fresh: bool = False, without: Run | None = None) -> Cell:
         """Run one cell, by default in preloaded processes, repeated in fresh ones unless it is a plain yes or no.
 
-        fresh: use fresh processes at once. without: the known run without the patch, which is then not repeated.
+        fresh: use fresh processes at once. without: the known run without the patch, which is then not repeated, with
+        a schedule not even in fresh processes.
         Raises environments.Unavailable if the release cannot be installed or a process cannot be started.
         """
         path = self._installed(release)
         preloaded = None if fresh else self.preloaded_for(entry)
         if preloaded is not None:
-            cell = _cell(entry, release, path, preloaded, without)
+            cell = _cell(entry, release, path, preloaded, without, self._schedule)
             if proofs.judge(entry.patch, cell)[0] in (State.FIXED, State.NOT_AFFECTED):
                 return cell
-        return _cell(entry, release, path, None)
+        return _cell(entry, release, path, None, without if self._schedule else None, self._schedule)
 
     def _installed(self, release: str) -> Path:
         """The release's directory; a failed installation is not tried again."""
@@ -75,9 +82,16 @@ class Cells:
         return found if found is not None and found.takes(entry.patch) else None
 
 
-def _cell(entry: Entry, release: str, path: Path, preloaded: Preloaded | None, known: Run | None = None) -> Cell:
-    without = [] if known is not None else [_sighting(entry, release, False, path, preloaded)]
-    patched = _sighting(entry, release, True, path, preloaded)
+def _cell(
+    entry: Entry,
+    release: str,
+    path: Path,
+    preloaded: Preloaded | None,
+    known: Run | None = None,
+    schedule: str = "",
+) -> Cell:
+    without = [] if known is not None else [_sighting(entry, release, False, path, preloaded, schedule)]
+    patched = _sighting(entry, release, True, path, preloaded, schedule)
     reported = next((each for each in (patched, *without) if each.versions), patched)
     return Cell(
         without=known if known is not None else _run(without[0]),
@@ -89,11 +103,11 @@ def _cell(entry: Entry, release: str, path: Path, preloaded: Preloaded | None, k
     )
 
 
-def _sighting(entry: Entry, release: str, patched: bool, path: Path, preloaded: Preloaded | None) -> Sighting:
-    if preloaded is None:
-        sighting = run(entry.id, patched, TIMEOUT, path)
-    else:
-        sighting = run(entry.id, patched, TIMEOUT, path, preloaded.command("dsfix.lab.reproduction"))
+def _sighting(
+    entry: Entry, release: str, patched: bool, path: Path, preloaded: Preloaded | None, schedule: str
+) -> Sighting:
+    command = fresh(_REPRODUCTION) if preloaded is None else preloaded.command(_REPRODUCTION)
+    sighting = run(entry.id, patched, TIMEOUT, path, command, schedule)
     if sighting.outcome == "cannot-tell" and not sighting.versions:  # not the reproduction's answer
         raise environments.Unavailable(f"{entry.id} on deepspeed {release} could not be run: {sighting.detail}")
     return sighting

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 
 from packaging.version import Version
 
+from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import OK, TROUBLE
 from dsfix.patch import Patch
 from matrix import environments, proofs, recording, runner, table
 from matrix.cells import Cells
-from matrix.proofs import State
+from matrix.proofs import Cell, State
 from matrix.runner import Task
 from matrix.source_proof import chosen
 from matrix.table import Environment
@@ -21,15 +24,26 @@ from matrix.table import Environment
 NAME = "edges"
 HELP = "run the last affected release of each patch; records nothing"
 _ANSWERS = (State.FIXED, State.NOT_AFFECTED)
+_CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patch", nargs="+", metavar="ID", help="only these patches")
     parser.add_argument("--one-in", type=runner.jobs, default=1, metavar="N", help="only every Nth patch")
     parser.add_argument(
+        "--latest", type=int, default=0, metavar="N", help="with --one-in: also the N patches that git changed last"
+    )
+    parser.add_argument(
         "--whole",
         action="store_true",
         help="also the first affected release, the unaffected neighbours and the newest release",
+    )
+    parser.add_argument(
+        "--schedule",
+        type=runner.schedule,
+        metavar="NAME",
+        help="let the emulated device follow a schedule (late, ahead, early, random:SEED), in the runs with the patch; "
+        "those without it are taken from the record",
     )
     parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells in parallel")
 
@@ -69,20 +83,44 @@ def claimed(patch: Patch, environment: Environment, release: str) -> bool:
     return proofs.inside(patch, versions)
 
 
+def latest(count: int, checkout: Path = _CHECKOUT) -> list[str]:
+    """The ids of the patches whose files the newest commits changed, newest first; none without git's history."""
+    log = ["git", "-C", str(checkout), "log", "--format=", "--name-only", "--diff-filter=AM", "--", "patches/*.py"]
+    try:
+        done = subprocess.run(log, capture_output=True, text=True)
+    except OSError:  # no git
+        return []
+    stems = (Path(line).stem for line in done.stdout.splitlines())
+    return list(dict.fromkeys(stem for stem in stems if not stem.startswith("_")))[:count]
+
+
+def sample(entries: Sequence[Entry], one_in: int, ids: Sequence[str]) -> list[Entry]:
+    """Every Nth patch, and those with these ids, in order."""
+    return [each for number, each in enumerate(entries) if number % one_in == 0 or each.id in ids]
+
+
 def run(options: argparse.Namespace) -> int:
     """0 if no cell contradicts a claim; 1 if one does or could not be run. Raises Complaint."""
     environment = environments.current(table.load())
     gpu = environments.gpu()
     releases = [release.deepspeed for release in table.load().run_in(environment.name)]
-    entries = chosen(options.patch)[:: options.one_in]
+    entries = sample(chosen(options.patch), options.one_in, latest(options.latest))
+    if options.schedule:
+        entries = [entry for entry in entries if entry.patch.device == "cuda"]
+
+    def recorded(entry: Entry, release: str) -> Cell | None:
+        return proofs.load(entry).cell(recording.column(environment.name, gpu, entry), release)
+
     tasks = []
     for entry in entries:
         wanted = edges(entry.patch, environment, releases)
         if not options.whole:
             wanted = [release for release in wanted if claimed(entry.patch, environment, release)][-1:]
-        tasks += [Task(entry, release) for release in wanted]
+        for release in wanted:
+            before = recorded(entry, release) if options.schedule else None
+            tasks.append(Task(entry, release, before and before.without))
     bad = 0
-    with Cells() as cells, closing(runner.results(tasks, cells, options.jobs)) as ended:
+    with Cells(options.schedule or "") as cells, closing(runner.results(tasks, cells, options.jobs)) as ended:
         for result in ended:
             entry, cell, release = result.task.entry, result.cell, result.task.release
             if cell is None:
@@ -91,8 +129,7 @@ def run(options: argparse.Namespace) -> int:
                 continue
             print(proofs.sentence(entry.id, release, entry.patch, cell), flush=True)
             state = proofs.judge(entry.patch, cell)[0]
-            before = proofs.load(entry).cell(recording.column(environment.name, gpu, entry), release)
-            known = proofs.judge(entry.patch, before)[0] in _ANSWERS
+            known = proofs.judge(entry.patch, recorded(entry, release))[0] in _ANSWERS
             bad += state is State.WRONG or (state is State.CANNOT_TELL and known)
     print(f"{len(tasks)} cells at the edges, {bad} of them wrong or without the recorded answer")
     return TROUBLE if bad else OK

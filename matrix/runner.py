@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import psutil  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
 from dsfix.catalogue.registry import Entry
+from dsfix.lab.cuda.schedule import parse
 from matrix.cells import Cells
 from matrix.environments import Unavailable
 from matrix.proofs import Cell, Run
@@ -42,6 +43,15 @@ def jobs(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
+
+
+def schedule(text: str) -> str:
+    """The type of the option --schedule."""
+    try:
+        parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def results(tasks: Sequence[Task], cells: Cells, jobs: int) -> Generator[Result, None, None]:

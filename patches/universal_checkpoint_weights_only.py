@@ -6,9 +6,9 @@ Why: the files of a ZeRO checkpoint, and the universal checkpoint's `optimizer_s
     2.6 changed to `weights_only=True`.
 How: `weights_only=False` for these files, as before torch 2.6 and since DeepSpeed 0.16.0. This unpickles, which can run
     code: only files in the given directories are read. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still takes precedence. The
-    patch covers `ds_to_universal.main`. Run as a program, by its path or with `python -m`, the converter is out of
-    dsfix's reach: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in its environment has the same effect for your own checkpoints.
-    Releases before 0.14.5 have a different converter and are not patched.
+    converter is a program of its own: `python -m dsfix run python -m deepspeed.checkpoint.ds_to_universal …`.
+    TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in its environment has the same effect for your own checkpoints. Releases before
+    0.14.5 have a different converter and are not patched.
 """
 
 from __future__ import annotations

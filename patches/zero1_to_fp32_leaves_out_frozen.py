@@ -7,7 +7,8 @@ Why: the frozen parameters of a checkpoint are merged from a separate entry in t
     other parameters unchanged. Nothing fails.
 How: where the entry is missing, takes what the optimizer does not hold from the model state, which has it. As with
     ZeRO-2 it keeps its dtype, and `exclude_frozen_parameters` omits it. Checkpoints are written as before. The copy
-    `zero_to_fp32.py` in the checkpoint's directory, run as a program, is out of dsfix's reach.
+    `zero_to_fp32.py` in the checkpoint's directory is patched below `python -m dsfix run`, if it is the file of the
+    installed release.
 Changes: converted ZeRO-1 checkpoints contain their frozen parameters. The checkpoints are correct and can be converted
     again.
 """

@@ -7,8 +7,9 @@ Why: the files of a ZeRO checkpoint contain more than tensors: DeepSpeed's own Z
     `load_optimizer_states=False`.
 How: `weights_only=False`, as before torch 2.6 and since DeepSpeed 0.16.0. This unpickles, which can run code: only the
     files in the checkpoint directory that the script names. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies. The copy
-    `zero_to_fp32.py` in the checkpoint's directory, run as a program, is out of dsfix's reach:
-    TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in its environment does the same for checkpoints that you trust.
+    `zero_to_fp32.py` in the checkpoint's directory is patched below `python -m dsfix run`, if it is the file of the
+    installed release. TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in its environment does the same for checkpoints that you
+    trust.
 """
 
 from __future__ import annotations

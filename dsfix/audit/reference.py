@@ -18,11 +18,11 @@ from dsfix.audit import model as models
 from dsfix.audit import muon
 from dsfix.audit.bounds import EPS32, Spread
 from dsfix.audit.groups import optimizer_groups
+from dsfix.audit.learning_rates import rates
 from dsfix.audit.lion import Lion
 from dsfix.audit.plan import Plan
 from dsfix.audit.recipe import recipe
 from dsfix.audit.record import Record, Step
-from dsfix.audit.schedule import rates
 
 Tensors = Mapping[str, torch.Tensor]
 States = Mapping[str, Mapping[str, torch.Tensor]]

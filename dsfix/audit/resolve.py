@@ -14,9 +14,9 @@ from ..rules import Finding, Level
 from . import auto, limits, shrink
 from .defaults import clipping
 from .draft import Draft, NotAudited, Options
+from .learning_rates import rates
 from .plan import Plan
 from .recipe import recipe
-from .schedule import rates
 from .unsupported import Unsupported
 
 _MUON_GROUPS = Version("0.19.2")

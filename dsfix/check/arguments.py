@@ -72,6 +72,7 @@ KNOWN: dict[str, tuple[Callable[[str], Value], str]] = {
     "lora": (_lora, "peft: a PeftModel; own: adapters implemented by the script"),
     "moe": (_flag, "whether the model has mixture-of-experts layers"),
     "optimizer": (str, "class of the optimizer that the script passes to deepspeed.initialize"),
+    "scheduler": (str, "class of the scheduler that the script passes to deepspeed.initialize"),
     "parameters": (_count, "number of model parameters, e.g. 7B"),
     "gpu_memory": (_number, "memory of one GPU in GB"),
     "save_16bit": (_flag, "whether the job saves 16-bit weights"),

@@ -20,7 +20,7 @@ from ..catalogue.registry import Summary, UnknownPatch
 from ..outcome import REMEDY, Outcome, Refused, StrictError
 from ..patch import Edit, Patch, Provide, Replace
 from ..settings import Settings
-from . import anchors, attributes, hooks, rewrite, verdict
+from . import anchors, attributes, hooks, programs, rewrite, verdict
 from .cache import Cache
 
 Handle = Union[rewrite.EditHandle, attributes.AttributeHandle]
@@ -84,17 +84,21 @@ class Engine:
             self._warn(f"patch {summary.id} is skipped: {_describe(error)}")
             return State(summary, Outcome.FAILED, _describe(error))
 
-    def imported(self, module: ModuleType) -> None:
-        """The post-import hook: a watched module has just been executed, for the first time or again."""
+    def imported(self, module: ModuleType, name: str) -> None:
+        """The post-import hook: a watched module has just been executed, for the first time or again.
+
+        name: what it is imported by, also where it is run as a program and calls itself `__main__`.
+        """
         try:
             for state in self.states.values():
-                if module.__name__ in state.modules:
-                    self._advance(state, module)
+                if name in state.modules:
+                    self._advance(state, module, name)
             self._catch_up()
-            if module.__name__ == "deepspeed":
+            if name == "deepspeed":
                 self._announce()
+                self._look_for_program()
                 anchors.forget()
-            if hooks.executed("deepspeed") or module.__name__ == "deepspeed":
+            if hooks.executed("deepspeed") or name == "deepspeed":
                 self.cache.save()
             self.on_change()
         except StrictError:
@@ -102,7 +106,16 @@ class Engine:
                 self.on_change()  # what stopped the job belongs in its report
             raise
         except Exception as error:
-            log.warn(f"after the import of {module.__name__}: {_describe(error)}")
+            log.warn(f"after the import of {name}: {_describe(error)}")
+
+    def _look_for_program(self) -> None:
+        copy = programs.running(self.finder.names, self.imported)
+        if copy:
+            log.inform(
+                f"{copy} is a copy from another release than the installed DeepSpeed "
+                f"{versions.installed('deepspeed')}, and is not patched; `python -m {programs.COPIED}` with the same "
+                "arguments runs the installed one, patched"
+            )
 
     def _catch_up(self) -> None:
         """Modules that were being imported when they began to be watched, and have been executed since."""
@@ -111,20 +124,19 @@ class Engine:
                 for name in state.modules:
                     module = hooks.executed(name)
                     if module is not None and name not in state.done:
-                        self._advance(state, module)
+                        self._advance(state, module, name)
 
-    def _advance(self, state: State, module: ModuleType) -> None:
+    def _advance(self, state: State, module: ModuleType, name: str) -> None:
         with state.lock:
             if state.outcome is not Outcome.PENDING and not state.done:
                 if self.settings.strict and state.outcome.trouble:
                     self._complain(state)  # of an import that is tried again, too
                 return
-            name = module.__name__
             if name in state.done and all(each.in_force(module) for each in state.done[name]):
                 return  # executed again, and the change has outlived it
             try:
                 self._judge_once(state)
-                handles = apply(state.summary.id, state.patch, module, self.cache)
+                handles = apply(state.summary.id, state.patch, module, self.cache, name)
                 if name in state.done:
                     state.past.append((name, state.done[name]))
                 state.done[name] = handles
@@ -222,13 +234,16 @@ class Engine:
         log.announce(f"{about}: {', '.join(counts) or 'no patches'}; `python -m dsfix list` has the details")
 
 
-def apply(patch_id: str, patch: Patch, module: ModuleType, cache: Cache) -> list[Handle]:
+def apply(patch_id: str, patch: Patch, module: ModuleType, cache: Cache, name: str = "") -> list[Handle]:
     """Makes the patch's changes in one module that has been executed; none of them where one does not fit.
+
+    name: what the module is imported by, if it is run as a program.
 
     Raises:
         Refused: a change does not fit; nothing has been changed then.
     """
-    changes = [change for change in patch.changes if change.module == module.__name__]
+    name = name or module.__name__
+    changes = [change for change in patch.changes if change.module == name]
     handles: list[Handle] = []
     try:
         edits = [change for change in changes if isinstance(change, Edit)]
@@ -242,7 +257,7 @@ def apply(patch_id: str, patch: Patch, module: ModuleType, cache: Cache) -> list
                 handles += [provided] if provided is not None else []
         if not handles:
             names = ", ".join(change.qualname for change in changes)
-            raise Refused(Outcome.ALREADY_FIXED, f"{module.__name__} has {names}")
+            raise Refused(Outcome.ALREADY_FIXED, f"{name} has {names}")
     except BaseException:
         for handle in reversed(handles):
             handle.undo()

@@ -10,14 +10,19 @@ import sys
 import threading
 from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Callable
 
-Callback = Callable[[ModuleType], None]
+from . import programs
+
+Callback = Callable[[ModuleType, str], None]
 
 
 class Finder:
-    """The first entry of sys.meta_path while anything is watched: lets the others find, and adds the callback."""
+    """The first entry of sys.meta_path while anything is watched: lets the others find, and adds the callback.
+
+    The callback gets the module and the name that it is imported by, which differs from its own in a program.
+    """
 
     def __init__(self, callback: Callback, withdraw: Callable[[], None]) -> None:
         self.callback = callback
@@ -47,7 +52,7 @@ class Finder:
                     spec = finder.find_spec(name, path, target)
                     if spec is not None:
                         if hasattr(spec.loader, "exec_module"):
-                            spec.loader = _Loader(spec.loader, self.callback)  # type: ignore[assignment]
+                            spec.loader = _Loader(spec, self.callback)  # type: ignore[assignment]
                         return spec
         finally:
             active.discard(name)
@@ -57,8 +62,9 @@ class Finder:
 class _Loader:
     """Replaces a module's loader until the module is executed; the module itself only sees its own loader."""
 
-    def __init__(self, loader: Any, callback: Callback) -> None:
-        self._loader = loader
+    def __init__(self, spec: ModuleSpec, callback: Callback) -> None:
+        self._spec = spec
+        self._loader: Any = spec.loader
         self._callback = callback
 
     def __getattr__(self, name: str) -> Any:
@@ -73,7 +79,15 @@ class _Loader:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._callback(module)
+        self._callback(module, module.__name__)
+
+    def get_code(self, name: str) -> CodeType | None:
+        """What runpy asks for instead."""
+        code: CodeType | None = self._loader.get_code(name)
+        if code is not None:
+            programs.about_to_run(code, name, self._callback)
+            self._spec.loader = self._loader
+        return code
 
 
 def withdraw_forgotten() -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 
-from .. import log
+from .. import log, versions
 from ..outcome import Outcome
 from ..process import report as patch_reports
-from ..rules import Finding, Level
+from ..rules import Finding, Level, fits
 from . import GuardError
 from .initialize import Call
 
 _OVERRIDE = {"optimizer": "optimizer", "scheduler": "lr_scheduler"}  # block of the config -> argument
+_SCHEDULER_OVERRIDDEN = {"deepspeed": ">=0.14.5"}  # before, the config's wins
 
 
 class ConfigError(GuardError):
@@ -29,6 +30,8 @@ def before(call: Call) -> None:
     from ..check.checking import check
 
     overridden = [key for key, argument in _OVERRIDE.items() if call.arguments.get(argument) is not None]
+    if not fits(_SCHEDULER_OVERRIDDEN, {"deepspeed": versions.installed("deepspeed")}):
+        overridden = [key for key in overridden if key != "scheduler"]
     try:
         checked = check(
             call.config,
@@ -71,6 +74,9 @@ def _given(call: Call) -> dict[str, str | bool]:
     optimizer = call.arguments.get("optimizer")
     if hasattr(optimizer, "param_groups"):
         given["optimizer"] = type(optimizer).__name__
+    scheduler = call.arguments.get("lr_scheduler")
+    if scheduler is not None:
+        given["scheduler"] = type(scheduler).__name__
     if hasattr(call.model, "peft_config"):
         given["lora"] = "peft"
     if getattr(call.model, "is_gradient_checkpointing", False) is True:

@@ -67,13 +67,13 @@ class Watch:
     def start(self) -> None:
         self.finder.watch(self.changes)
         for module in filter(None, map(hooks.executed, self.changes)):
-            self.imported(module)
+            self.imported(module, module.__name__)
 
-    def imported(self, module: ModuleType) -> None:
-        change, handle = self.changes[module.__name__], self.handles.get(module.__name__)
+    def imported(self, module: ModuleType, name: str) -> None:
+        change, handle = self.changes[name], self.handles.get(name)
         try:
             if handle is None or not handle.in_force(module):
-                self.handles[module.__name__] = attributes.substitute(module, change)
+                self.handles[name] = attributes.substitute(module, change)
         except Refused as refused:
             if refused.outcome is not Outcome.DRIFTED:  # a module without the function has nothing to look at
                 log.warn(f"{change.target} is not looked at: {refused.reason}")

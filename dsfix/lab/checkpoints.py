@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -118,3 +119,62 @@ def resume_in_sub_groups(lab: Lab, steps: int, sub_group_size: int) -> Resumed:
     assert len(engine.optimizer.fp16_groups) > 2, "too few sub-groups"
     engine.load_checkpoint(str(lab.tmp), tag=tag)
     return Resumed(engine, batches[steps // 2 :], initial, expected(steps // 2), expected(steps))
+
+
+def universal_checkpoint_of_many_ranks(lab: Lab, ranks: int) -> tuple[Any, Any]:
+    """A parameter of a ZeRO-1 checkpoint as it was saved, and as DeepSpeed's tool writes it where the checkpoint is
+    that of so many ranks. Each of them has two elements of it.
+
+    The checkpoint is written by one rank; here its partition is cut into those of the ranks.
+    """
+    import sys
+    from unittest import mock
+
+    load_whole_files()
+    torch = lab.torch
+    model = torch.nn.Linear(2 * ranks, 1, bias=False)
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
+        "zero_optimization": {"stage": 1},
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    engine.backward(engine(torch.arange(2.0 * ranks, device=lab.device)[None]).sum())
+    engine.step()
+    saved = model.weight.detach().cpu().clone()
+    state = {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2}, "iteration": 1}
+    engine.save_checkpoint(str(lab.tmp), tag="saved", client_state=state)
+    _cut(torch, lab.tmp / "saved", ranks)
+
+    from deepspeed.checkpoint import ds_to_universal  # type: ignore[import-not-found,unused-ignore]
+
+    output = lab.tmp / "universal"
+    words = ["--input_folder", str(lab.tmp / "saved"), "--output_folder", str(output), "--num_extract_workers", "1"]
+    with mock.patch.object(sys, "argv", ["ds_to_universal.py", *words, "--num_merge_workers", "1"]):
+        ds_to_universal.main(*[ds_to_universal.parse_arguments()] * len(signature(ds_to_universal.main).parameters))
+    return saved, torch.load(output / "zero" / "weight" / "fp32.pt")["param"]
+
+
+def _cut(torch: Any, directory: Path, ranks: int) -> None:
+    (whole,) = directory.glob("*zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    for rank in range(ranks):
+        content = torch.load(whole, map_location="cpu")
+        optimizer = content["optimizer_state_dict"]
+
+        def part(tensor: Any, rank: int = rank) -> Any:
+            return tensor[2 * rank : 2 * rank + 2].clone() if tensor.dim() else tensor
+
+        (mapping,) = optimizer["param_slice_mappings"]
+        for name, address in mapping.items():
+            mapping[name] = type(address)(numel=2, start=0)
+        optimizer["single_partition_of_fp32_groups"] = list(map(part, optimizer["single_partition_of_fp32_groups"]))
+        moments = optimizer["base_optimizer_state"]["state"][0]
+        optimizer["base_optimizer_state"]["state"][0] = {
+            key: part(value) if torch.is_tensor(value) else value for key, value in moments.items()
+        }
+        optimizer["group_paddings"], optimizer["partition_count"] = [0], [ranks]
+        torch.save(content, directory / f"{whole.name.replace('rank_0_', f'rank_{rank}_', 1)}.new")
+    for file in directory.glob("*.new"):
+        file.rename(file.with_suffix(""))
+    for layer in range(1, 4):  # older releases know checkpoints of pipelines only
+        torch.save({}, directory / f"layer_0{layer}-model_00-model_states.pt")

@@ -94,7 +94,7 @@ def compare(
     after: str = "",
     what: str = "the parameters",
 ) -> str:
-    """What a reproduction reports: `seen` equals `right` up to the relative difference `within`.
+    """That `seen` equals `right` up to the relative difference `within`, in a sentence.
 
     seen, right: tensors by name. wrong: what the bug would have produced, by a phrase that completes "the parameters
     are ...". after: "after 3 steps".

@@ -15,6 +15,7 @@ from typing import Any
 
 import dsfix
 from dsfix.catalogue.registry import catalogue
+from dsfix.lab.cuda.schedule import variables
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.launcher import RankResult, fresh, launch
@@ -50,17 +51,22 @@ def run(
     timeout: float = 300.0,
     path: Path | None = None,
     rank_command: Sequence[str] = fresh(__name__),
+    schedule: str = "",
 ) -> Sighting:
     """Runs the reproduction in `patch.ranks` fresh processes that import dsfix first, in an isolated environment.
 
     Without the patch all others still apply. path: first entry of the processes' sys.path, for a DeepSpeed installed
-    there. rank_command: runs `main` with the arguments appended to it. Raises KeyError for an unknown id.
+    there. rank_command: runs `main` with the arguments appended to it. schedule: that the emulated device follows from
+    the start, whatever the reproduction asks for. Raises KeyError for an unknown id.
     """
     entry = catalogue()[patch_id]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dsfix-") as directory:
         scratch = Path(directory)
-        environment = isolated(scratch, path=path, skip=() if patched else (patch_id,))
+        environment = {
+            **isolated(scratch, path=path, skip=() if patched else (patch_id,)),
+            **(variables(schedule, races=False) if schedule else {}),
+        }
         if patched and not entry.patch.default and not environment.get("DSFIX_ONLY", "").strip():
             environment["DSFIX_ONLY"] = ",".join(_with_defaults(patch_id))  # it is off unless named
         work = scratch / "work"

@@ -21,7 +21,7 @@ from dsfix.lab.cuda.schedule import Schedule
 from dsfix.lab.errors import LabUnavailable
 from dsfix.patch import BugPresent, CannotTell
 
-# fixed values for every reproduction; the default of gradient_clipping differs between releases
+# fixed values: the default of gradient_clipping differs between releases
 _DEFAULTS: dict[str, Any] = {
     "gradient_clipping": 0.0,
     "zero_allow_untested_optimizer": True,

@@ -37,12 +37,16 @@ runs the jobs that are not in the record yet: on {space.WHOLE} all jobs, on othe
 """
 
 
-def worse(record: Record) -> list[str]:
-    """One sentence for each job that one patch, or all of them, make worse without an explanation."""
+def worse(record: Record, others: bool = False) -> list[str]:
+    """One sentence for each job that one patch, or all of them, make worse without an explanation.
+
+    others: also for each that is wrong with and without them.
+    """
     return [
         f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {found.why}"
         for job, patch_id, found in _findings(record)
-        if found.worse and not explanations.of(job, record.release, found, patch_id)
+        if (found.worse or (others and found.state == State.OTHER.value))
+        and not explanations.of(job, record.release, found, patch_id)
     ]
 
 

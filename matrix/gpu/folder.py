@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from dsfix.cli.exits import Complaint
 from matrix import fingerprints, source_proof, table
-from matrix.gpu import plan
+from matrix.gpu import choice
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 60_000_000  # bytes
@@ -67,7 +67,7 @@ def _releases() -> list[str]:
     environment = next(iter(current.environments.values()))
     run_in = [each.deepspeed for each in current.run_in(environment.name)]
     versions = {**environment.distributions, "python": environment.python}
-    return plan.cover(source_proof.chosen(None), {each: {**versions, "deepspeed": each} for each in run_in}, run_in[-1])
+    return choice.cover(source_proof.chosen(None), {each: {**versions, "deepspeed": each} for each in run_in}, run_in[-1])
 
 
 def _build_dsfix(wheels: Path) -> None:

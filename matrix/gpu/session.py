@@ -17,7 +17,7 @@ from typing import Any
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.launcher import fresh
-from matrix.gpu import items, plan
+from matrix.gpu import choice, items
 from matrix.gpu.machine import Machine
 
 NOT_RUN = {"state": "not run", "why": "there was no time for it", "seconds": 0.0}
@@ -130,7 +130,7 @@ def _todo(machine: Machine, manifest: dict[str, Any], folder: Path, directory: P
     ]
     cells = [
         Item("cell", entry.id, each, partial(items.cell, machine, entry, releases, each))
-        for entry, each in plan.cells(catalogue().values(), manifest["releases"], machine.versions)
+        for entry, each in choice.cells(catalogue().values(), manifest["releases"], machine.versions)
     ]
     return [
         Item("program", script.stem, newest, partial(items.programs, machine, script, releases, newest)),

@@ -1,6 +1,7 @@
 """A covering array of the space: rows in which every allowed combination of levels occurs.
 
-It covers any two factors, and any three of the core, where most of DeepSpeed's known bugs need three.
+It covers any two factors, and any three of the core, where most of DeepSpeed's known bugs need three. Schedules of the
+emulated device, which take longer, are covered with each factor that concerns streams.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import itertools
 import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from dsfix.cli.exits import Complaint
 from matrix.sweep import space
@@ -19,11 +21,48 @@ PATH = Path(__file__).with_name("configs.json")
 
 CORE = ("stage", "precision", "accumulation", "offload", "backwards")
 
+#: Each is in a pair with each level of the schedule; the others are plain under a schedule.
+STREAMS = (
+    *("pinned", "stage", "precision", "accumulation", "ranks", "clipping", "offload", "buckets", "overlap_comm"),
+    *("contiguous_gradients", "reduce_scatter", "round_robin_gradients", "use_multi_rank_bucket_allreduce"),
+    *("sub_groups", "partitioning", "zero_init", "trained", "checkpointing"),
+)
+_OVERLAP = {"ranks": "2", "overlap_comm": "true", "buckets": "small"}
+#: Rows with a schedule in which the most is under way at a time.
+BUSY: tuple[Row, ...] = (
+    {"schedule": "late", "stage": "1", "precision": "bf16", **_OVERLAP},
+    {"schedule": "late", "stage": "2", "accumulation": "2", **_OVERLAP},
+    {"schedule": "late", "stage": "3", "partitioning": "all", "sub_groups": "several", **_OVERLAP},
+    {"schedule": "late", "stage": "3", "offload": "optimizer", "pinned": "yes", "clipping": "on", **_OVERLAP},
+    {"schedule": "ahead", "stage": "2", **_OVERLAP},
+    {"schedule": "ahead", "stage": "3", "partitioning": "all", "precision": "bf16", **_OVERLAP},
+    {"schedule": "random:1", "stage": "2", "offload": "optimizer", "pinned": "yes", "accumulation": "2", **_OVERLAP},
+)
+#: Plain in the rows without a schedule.
+_SCHEDULED = ("schedule", "pinned")
+#: Covered without a schedule, any two of them.
+WITHOUT = tuple(name for name in FACTORS if name not in _SCHEDULED)
+
 Combination = frozenset[tuple[str, str]]
 
 
 def make() -> list[dict[str, str]]:
-    """The rows, starting with the plain one; deterministic."""
+    """The rows, starting with the plain one and those without a schedule; deterministic."""
+    found = _covered(WITHOUT, [{"fields": list(CORE), "strength": 3}], presets=[space.plain()])
+    pairs = [{"fields": ["schedule", name], "strength": 2} for name in STREAMS]
+    busy = [space.complete(row) for row in BUSY]
+    scheduled = _covered(("schedule", *STREAMS), pairs, strength=1, presets=busy, left_out=[("schedule", "none")])
+    return [space.plain(), *(row for row in found if row != space.plain()), *scheduled]
+
+
+def _covered(
+    names: Collection[str],
+    more: Sequence[dict[str, Any]],
+    strength: int = 2,
+    presets: Sequence[Row] = (),
+    left_out: Collection[tuple[str, str]] = (),
+) -> list[dict[str, str]]:
+    """Rows that cover these factors, any `strength` of them, and `more`; plain in all others."""
     import covertable  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     constraints = [
@@ -33,15 +72,16 @@ def make() -> list[dict[str, str]]:
             "evaluate": lambda row, each=each: each.holds(*(row[name] for name in each.factors)),
         }
         for each in CONSTRAINTS
+        if set(each.factors) <= set(names)
     ]
     rows = covertable.make(
-        {name: list(levels) for name, levels in FACTORS.items()},
+        {name: [level for level in FACTORS[name] if (name, level) not in left_out] for name in names},
         constraints=constraints,
-        presets=[space.plain()],
-        sub_models=[{"fields": list(CORE), "strength": 3}],
+        presets=[{name: row[name] for name in names} for row in presets],
+        sub_models=list(more),
+        strength=strength,
     )
-    found = [{name: row[name] for name in FACTORS} for row in rows]
-    return [space.plain(), *(row for row in found if row != space.plain())]
+    return [space.complete(row) for row in rows]
 
 
 def load(path: Path = PATH) -> list[dict[str, str]]:

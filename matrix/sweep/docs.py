@@ -23,7 +23,8 @@ _HEAD = f"""# The sweep
 `python -m dsfix audit` compares one config with plain PyTorch; the sweep does so over the space of configs
 (`matrix/sweep/space.py`): {{factors}} factors and {{configs}} configs, which contain all compatible pairs of levels,
 and all compatible triples of {{core}}. Each config is run on a release without and with dsfix, in separate processes,
-on the emulated CUDA device.
+on the emulated CUDA device. {{scheduled}} of the configs let its streams follow a schedule ([late, ahead or
+random](emulated-device.md#with-a-schedule)) and look for races; each schedule occurs with each level of {{streams}}.
 
     {COMMAND} -- run 0.19.8
 
@@ -69,6 +70,8 @@ def render(found: Sequence[Record], explanations: Sequence[Explanation] = EXPLAN
             factors=len(space.FACTORS),
             configs=len(rows),
             core=", ".join(covering.CORE),
+            scheduled=sum(row["schedule"] != "none" for row in rows),
+            streams=", ".join(covering.STREAMS),
             plain=", ".join(f"{name} {level}" for name, level in space.plain().items()),
             later=", ".join(
                 f"{name} {level} ({each.releases})"
@@ -148,6 +151,8 @@ def _shown(found: Class) -> str:
 
 def _finding(found: Found) -> str:
     where = "" if found.phase == "training" else f" after {found.phase}"
+    if found.what == records.RACE:
+        return f"race: {_escaped(found.detail)}"
     if found.what in ("error", "failed"):
         return f"{found.what}{where}: {_escaped(found.detail)}"
     names = f" of {found.names[0]}" if found.names else ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from matrix import proofs
 
 DIRECTORY = Path(__file__).with_name("records")
 VARIANTS = ("without", "with")  # dsfix's patches
+RACE = "race"  # what is found where uses of memory are not ordered
 _LONGEST = 300  # characters of a message
 _NAMES = 3  # parameters that are listed
 
@@ -75,9 +77,10 @@ class Record:
 
 def run_of(verdict: Verdict) -> Run:
     """The recorded part of a verdict."""
+    races = (_raced(verdict.races),) if verdict.races else ()
     return Run(
         comparisons=verdict.comparisons,
-        differences=tuple(_found(each) for each in verdict.differences),
+        differences=(*(_found(each) for each in verdict.differences), *races),
         failed=_sentence(verdict.failed),
         seconds=round(verdict.seconds, 1),
     )
@@ -93,6 +96,26 @@ def _found(difference: Difference) -> Found:
         detail=_sentence(difference.detail),
         **numbers,
     )
+
+
+def _raced(races: Sequence[str]) -> Found:
+    """The races of a run as one finding: how many, and the first in short."""
+    many = f"{len(races)} races, one of them: " if len(races) > 1 else ""
+    return Found("streams", RACE, 0, (), 0.0, 0.0, 0.0, 0.0, _sentence(many + _uses(races[0])))
+
+
+def _uses(race: str) -> str:
+    """Both uses of a race, as dsfix.lab.cuda.races describes it, each with its innermost frame."""
+    uses: list[str] = []
+    placed = True
+    for line in race.splitlines():
+        if use := re.match(r"(?:race: |    and )(.*)", line):
+            uses.append(use[1])
+            placed = False
+        elif not placed:
+            uses[-1] += f" ({os.path.basename(line.strip())})"
+            placed = True
+    return "; ".join(uses)
 
 
 def _sentence(text: str) -> str:

@@ -147,6 +147,11 @@ FACTORS: Mapping[str, Mapping[str, Level]] = {
     },
     "loss scale": {"constant": _UNSET, "grows": Level({"fp16": {"loss_scale_window": 2}})},
     "skipped step": {"none": _UNSET, "inf": _plan(skip_step=1)},
+    "pinned": {"no": _UNSET, "yes": _zero(offload_optimizer={"pin_memory": True})},
+    "schedule": {
+        "none": _plan(schedule="", races=False),
+        **{each: _plan(schedule=each, races=True) for each in ("late", "ahead", "random:1")},
+    },
     "save": {
         "no": _plan(phases=()),
         "resume": _plan(phases=("resume",)),
@@ -175,6 +180,10 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     _stages("sub_groups", "one", "3", "ZeRO-3 only"),
     _stages("partitioning", "parameters persist", "3", "ZeRO-3 only"),
     _stages("zero_init", "no", "3", "ZeRO-3 only"),
+    _stages("schedule", "none", "123", "without ZeRO all work is on one stream"),
+    Constraint(
+        ("offload", "pinned"), lambda offload, level: level == "no" or offload != "none", "host memory of offload"
+    ),
     Constraint(
         ("partitioning", "ranks"), lambda level, ranks: level != "hpZ" or ranks == "2", "hpZ partitions over two ranks"
     ),

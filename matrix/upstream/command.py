@@ -10,10 +10,11 @@ from pathlib import Path
 
 from dsfix.cli.exits import Complaint
 from matrix import page_of_records, table
+from matrix.pull_requests import command as pull_requests
 from matrix.upstream import docs, fixes, records, running, selection
 
 NAME = "upstream"
-HELP = "DeepSpeed's own tests, from a clone: run a selection, write the page"
+HELP = "DeepSpeed's own tests, from a clone: run a selection, write the page; the tests that dsfix writes for it"
 _SECONDS = 120.0
 _RANKS = 4
 
@@ -38,6 +39,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     writing = commands.add_parser("docs", help="write docs/upstream-tests.md")
     writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 if it is stale")
     writing.set_defaults(action=_docs)
+    pull_requests.add_arguments(commands.add_parser(pull_requests.NAME, help=pull_requests.HELP))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -449,6 +449,42 @@ CASES = [
     ),
     Case("incomplete_scheduler", {"scheduler": {"type": "WarmupLR"}}, "scheduler.params", []),
     Case(
+        "passed_scheduler_unused",
+        {"scheduler": {"type": "WarmupLR", "params": {}}},
+        "scheduler",
+        [
+            Near({"scheduler": {"type": "WarmupLR", "params": {}}}, "0.14.5", model(scheduler="LambdaLR")),
+            Near({"scheduler": {"type": "WarmupLR", "params": {}}}, "0.14.4"),
+            Near({}, "0.14.4", model(scheduler="LambdaLR")),
+        ],
+        release="0.14.4",
+        around=model(scheduler="LambdaLR"),
+    ),
+    Case(
+        "warmup_to_default_rate",
+        {**ADAM, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}},
+        "scheduler.params.warmup_max_lr",
+        [
+            Near({**ADAM, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}}, "0.17.2"),
+            Near({**ADAM, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-4}}}, "0.17.1"),
+            Near({"scheduler": {"type": "WarmupLR", "params": {}}}, "0.17.1"),
+            Near(
+                {
+                    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+                    "scheduler": {"type": "WarmupLR", "params": {}},
+                },
+                "0.17.1",
+            ),
+        ],
+        release="0.17.1",
+    ),
+    Case(
+        "warmup_to_default_rate",
+        {**ADAM, "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 100}}},
+        "scheduler.params.warmup_max_lr",
+        [],
+    ),
+    Case(
         "warmup_steps_not_positive",
         {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 0}}},
         "scheduler.params.warmup_num_steps",

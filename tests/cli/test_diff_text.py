@@ -2,8 +2,8 @@
 
 import pytest
 
-from dsfix.cli.diff import unified_diff
-from dsfix.cli.exits import Complaint
+from dsfix.export.edits import unified_diff
+from dsfix.export.text import Inexportable
 from dsfix.patch import Edit
 
 SOURCE = """\
@@ -64,8 +64,8 @@ def test_edits_at_one_place_keep_their_order(changed, where):
     assert changed(*edits) == ["+    x += 1", "+    x *= 2"]
 
 
-def test_an_anchor_that_shares_its_line_is_a_complaint(changed):
-    with pytest.raises(Complaint, match="cannot be shown as a diff"):
+def test_an_anchor_that_shares_its_line_is_refused(changed):
+    with pytest.raises(Inexportable, match="holds more than the anchor"):
         changed({"after": "y = 1", "code": "y += 1"})
 
 

@@ -88,6 +88,15 @@ def module_outside_engine(lab):
     torch.nn.functional.embedding(torch.zeros(1, dtype=torch.long, device=lab.device), engine.module.weight)
 
 
+def frozen_group(lab):
+    torch = lab.torch
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    model[0].requires_grad_(False)
+    config = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "zero_optimization": {"stage": 2}}
+    groups = [{"params": list(model[0].parameters()), "lr": 0.01}, {"params": list(model[1].parameters())}]
+    lab.initialize(model, config, model_parameters=groups)
+
+
 def another_world_size(lab):
     torch = lab.torch
     engine = _train(lab, torch.nn.Linear(8, 1), [torch.ones(1, 8, device=lab.device)], 1)

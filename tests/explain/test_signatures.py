@@ -116,6 +116,30 @@ CASES = {
         ],
         [traceback("torch.OutOfMemoryError: CUDA out of memory", ("zero/utils.py", "defragment", "torch.empty(1)"))],
     ),
+    "frozen_group": (
+        [
+            traceback(
+                "ValueError: torch.cat(): expected a non-empty list of Tensors",
+                ("zero/stage_1_and_2.py", "flatten_dense_tensors_aligned", "return self.flatten(tensors)"),
+                ("torch/_utils.py", "_flatten_dense_tensors", "return torch._C._nn.flatten_dense_tensors(tensors)"),
+            ),
+            traceback(
+                "RuntimeError: torch.cat(): expected a non-empty list of Tensors",
+                ("deepspeed/runtime/bf16_optimizer.py", "_flatten_dense_tensors_aligned", "return self.flatten(x)"),
+            ),
+            traceback(
+                "IndexError: list index out of range",
+                ("zero/stage_1_and_2.py", "__init__", "param_dtype = self.bit16_groups[i][0].dtype"),
+            ),
+        ],
+        [
+            traceback(
+                "ValueError: torch.cat(): expected a non-empty list of Tensors",
+                ("zero/stage_1_and_2.py", "get_flat_partition", "return self.flatten(tensors)"),
+            ),
+            traceback("IndexError: list index out of range", ("zero/stage_1_and_2.py", "__init__", "x = groups[0]")),
+        ],
+    ),
     "module_outside_engine": (["RuntimeError: 'weight' must be 2-D\n"], ["RuntimeError: weight must be 2-D or 3-D\n"]),
     "cpu_split_view": (
         [traceback("RuntimeError: Output 0 of SplitBackward0 is a view", ("deepspeed/runtime/utils.py", "f", "x"))],

@@ -32,6 +32,7 @@ PATCHES = {
     "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", ""),
     "hangs": ("signal.pause()", ""),
     "one_rank_sees_it": ("raise BugPresent('seen on rank 1') if lab.rank == 1 else RuntimeError('no peer')", "ranks=2"),
+    "asks_for_the_schedule": ("return os.environ.get('DSFIX_LAB_SCHEDULE', 'none')", ""),
     "one_rank_waits": ("signal.pause() if lab.rank == 0 else os._exit(3)", "ranks=2"),
 }
 RUN = """
@@ -43,14 +44,16 @@ print(json.dumps([sighting.outcome, sighting.detail, sighting.seconds]))
 
 
 @pytest.fixture(scope="module")
-def sight(
-    tmp_path_factory: pytest.TempPathFactory, answer: Callable[..., Any], dsfix_in: Callable[[Path], Path]
-) -> Callable[..., tuple[str, str]]:
-    root = tmp_path_factory.mktemp("root")
-    patches = dsfix_in(root)
+def root(tmp_path_factory: pytest.TempPathFactory, dsfix_in: Callable[[Path], Path]) -> Path:
+    directory = tmp_path_factory.mktemp("root")
+    patches = dsfix_in(directory)
     for name, (body, options) in PATCHES.items():
         (patches / f"{name}.py").write_text(PATCH.format(name=name, body=body, options=options))
+    return directory
 
+
+@pytest.fixture(scope="module")
+def sight(answer: Callable[..., Any], root: Path) -> Callable[..., tuple[str, str]]:
     def run(patch_id: str, how: str = "unpatched", timeout: float = 60.0) -> tuple[str, str]:
         outcome, detail, seconds = answer(RUN, patch_id, how, str(timeout), PYTHONPATH=str(root))
         assert seconds > 0
@@ -98,3 +101,10 @@ def test_the_rank_that_fails_decides_not_the_one_that_waits(sight: Callable[...,
 def test_unknown_id(python: Callable[..., Any]) -> None:
     done = python("from dsfix.lab.reproduction import run; run('no_such_patch', patched=True)")
     assert "KeyError: 'no_such_patch'" in done.stderr
+
+
+def test_a_schedule_reaches_the_ranks(answer: Callable[..., Any], root: Path) -> None:
+    source = RUN.replace("float(sys.argv[3])", "60, schedule=sys.argv[3]")
+    for schedule, seen in (("", "none"), ("random:4", "random:4")):
+        found = answer(source, "asks_for_the_schedule", "patched", schedule, PYTHONPATH=str(root), DSFIX_LAB_SCHEDULE="x")
+        assert found[:2] == ["no-bug", seen]

@@ -23,7 +23,7 @@ from dsfix.patch import BugPresent, CannotTell, Patch, Provide, Severity
 preloaded = "torch" in sys.modules
 PATCH = Patch(
     title="no name", severity=Severity.CRASH, affects={{"deepspeed": "{claimed}"}}, symptom="x", upstream=(),
-    fixed_in=None, changes=(Provide("{module}", "{name}", lambda module: 1),), device="cpu",
+    fixed_in=None, changes=(Provide("{module}", "{name}", lambda module: 1),), device="{device}",
 )
 
 def reproduce(lab):
@@ -88,9 +88,15 @@ class StandIn:
         (self.root / "matrix" / "releases.json").write_text(text)
 
     def patch(
-        self, name: str, claimed: str = ">=0.2,<0.4", bug: str = ">=0.2,<0.4", body: str = "", module: str = "colorsys"
+        self,
+        name: str,
+        claimed: str = ">=0.2,<0.4",
+        bug: str = ">=0.2,<0.4",
+        body: str = "",
+        module: str = "colorsys",
+        device: str = "cpu",
     ) -> None:
-        text = PATCH.format(name=name, claimed=claimed, bug=bug, body=body, module=module)
+        text = PATCH.format(name=name, claimed=claimed, bug=bug, body=body, module=module, device=device)
         (self.root / "dsfix" / "patches" / f"{name}.py").write_text(text)
 
     def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:

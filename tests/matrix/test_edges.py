@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +41,31 @@ def test_edges_of_a_claim(affects: dict[str, str], expected: list[str]) -> None:
     patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
     environment = Environment("here", "3.11", {"torch": "2.13.0"})
     assert edges.edges(patch, environment, RELEASES) == expected
+
+
+def test_the_latest_patches_are_those_of_the_newest_commits(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e", *arguments], check=True)
+
+    git("init", "--quiet")
+    (tmp_path / "patches").mkdir()
+    for names in (("first", "second"), ("_template",), ("first",)):
+        for name in names:
+            path = tmp_path / "patches" / f"{name}.py"
+            path.write_text(path.read_text() + "#" if path.exists() else "", encoding="utf-8")
+        git("add", ".")
+        git("commit", "--quiet", "--message", "m")
+    assert edges.latest(5, tmp_path) == ["first", "second"]
+    assert edges.latest(1, tmp_path) == ["first"]
+
+
+def test_without_history_no_patch_is_among_the_latest(tmp_path: Path) -> None:
+    assert edges.latest(5, tmp_path) == []
+
+
+def test_the_sample_has_every_nth_patch_and_the_named_ones() -> None:
+    entries = [SimpleNamespace(id=each) for each in "abcdef"]
+    assert [each.id for each in edges.sample(entries, 4, ["c", "gone"])] == ["a", "c", "e"]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -128,3 +155,25 @@ def test_cannot_tell_fails_only_if_the_record_has_an_answer(stand_in: StandIn) -
     done = stand_in.matrix("edges")
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1].startswith("1 cells at the edges, 1 of them")
+
+
+def test_a_schedule_is_followed_with_the_patch_and_what_is_seen_without_it_is_known(stand_in: StandIn) -> None:
+    """name_a needs the schedule, name_b cannot stand it; name_c has no streams."""
+    asked = "os.environ.get('DSFIX_LAB_SCHEDULE') == 'late'"
+    stand_in.patch("name_a", device="cuda", body=f"if {asked}: raise RuntimeError('a race')")
+    stand_in.patch("name_b", device="cuda")
+    stand_in.patch("name_c", body="raise RuntimeError('run')")
+    assert stand_in.matrix("run_proof", "--patch", "name_a", "name_b", "--release", "0.3.0").returncode == 0
+    done = stand_in.matrix("edges", "--schedule", "late")
+    assert done.returncode == 1
+    *cells, last = sorted(done.stdout.splitlines(), reverse=True)
+    assert cells[0].startswith("name_b on deepspeed 0.3.0: fixed: ")
+    assert cells[1].startswith("name_a on deepspeed 0.3.0: wrong: ")
+    assert "a race" in cells[1]
+    assert last.startswith("2 cells at the edges, 1 of them")
+
+
+def test_a_schedule_that_there_is_not_is_refused(stand_in: StandIn) -> None:
+    done = stand_in.matrix("edges", "--schedule", "later")
+    assert done.returncode == 2
+    assert "early, late, ahead or random:SEED" in done.stderr

@@ -19,7 +19,7 @@ from dsfix.lab.cuda import compiling
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.launcher import fresh, launch
 from matrix import fingerprints, proofs
-from matrix.gpu import items, plan, results
+from matrix.gpu import choice, items, results
 from matrix.gpu import run as folder_run
 from matrix.gpu.session import Item, Session
 
@@ -32,14 +32,14 @@ ON_CPU = next(entry for entry in catalogue().values() if entry.patch.device == "
 
 
 def test_cells_come_in_order_of_value_and_only_of_patches_that_use_a_gpu() -> None:
-    found = plan.cells([ON_CPU, WIDE], ["0.12.0", "0.12.6", "0.13.1", "0.13.2", "0.14.4", "0.19.8"], VERSIONS)
+    found = choice.cells([ON_CPU, WIDE], ["0.12.0", "0.12.6", "0.13.1", "0.13.2", "0.14.4", "0.19.8"], VERSIONS)
     assert [entry.id for entry, _ in found] == [WIDE.id] * 5
     assert [release for _, release in found] == ["0.13.2", "0.12.0", "0.19.8", "0.13.1", "0.12.6"]
 
 
 def test_each_patch_comes_once_before_any_comes_twice() -> None:
     entries = [entry for entry in catalogue().values() if entry.patch.device == "cuda"]
-    found = plan.cells(entries, RELEASES, VERSIONS)
+    found = choice.cells(entries, RELEASES, VERSIONS)
     first = [entry.id for entry, _ in found[: len(entries)]]
     assert sorted(first) == sorted(entry.id for entry in entries)
     assert len(found) == len({(entry.id, release) for entry, release in found})
@@ -48,7 +48,7 @@ def test_each_patch_comes_once_before_any_comes_twice() -> None:
 def test_the_releases_show_each_bug() -> None:
     entries = list(catalogue().values())
     releases = {each: {**VERSIONS, "deepspeed": each} for each in ("0.12.6", "0.14.0", "0.14.1", "0.17.6", "0.19.8")}
-    chosen = plan.cover(entries, releases, "0.19.8")
+    chosen = choice.cover(entries, releases, "0.19.8")
     assert chosen[-1] == "0.19.8"
     assert chosen == [each for each in releases if each in chosen]
 

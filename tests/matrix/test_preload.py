@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from dsfix.lab.cuda.compiling import library
+from dsfix.lab.cuda.schedule import variables
+from dsfix.lab.errors import LabUnavailable
 from matrix.preload import Preloaded
+
+RANK = """
+def main():
+    from dsfix.lab import Lab
+
+    with Lab("cuda") as lab:
+        torch = lab.torch
+        source, other = torch.ones(4, device="cuda"), torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(other):
+            source.add_(1)
+        print((source * 1).sum().item())
+    return 0
+"""
 
 
 def test_output_of_a_script_is_not_mistaken_for_the_answer(tmp_path: Path) -> None:
@@ -20,3 +40,26 @@ def test_output_of_a_script_is_not_mistaken_for_the_answer(tmp_path: Path) -> No
             text=True,
         )
     assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
+
+
+@pytest.mark.parametrize("preloads", [(), ("import dsfix.lab.cuda\n",)])
+def test_a_forked_rank_follows_the_schedule_of_its_environment(tmp_path: Path, preloads: tuple[str, ...]) -> None:
+    """The rank does not wait for the other stream, which the late schedule has done last."""
+    try:
+        library()
+    except LabUnavailable as reason:
+        pytest.skip(str(reason))
+    scripts = [tmp_path / f"script{number}.py" for number in range(len(preloads))]
+    for path, text in zip(scripts, preloads):
+        path.write_text(text)
+    (tmp_path / "rank.py").write_text(RANK)
+    environment = {"PYTHONPATH": str(tmp_path)} if scripts else None
+    with Preloaded("cuda", *scripts, environment=environment) as preloaded:
+        for schedule, expected in (("", "8.0"), ("late", "4.0"), ("early", "8.0")):
+            done = subprocess.run(
+                preloaded.command("rank"),
+                env={**os.environ, "PYTHONPATH": str(tmp_path), **variables(schedule, races=False)},
+                capture_output=True,
+                text=True,
+            )
+            assert (done.returncode, done.stdout) == (0, f"{expected}\n"), done.stderr

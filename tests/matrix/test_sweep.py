@@ -30,13 +30,35 @@ def three(monkeypatch):
     return rows
 
 
+def possible(part: dict[str, str]) -> bool:
+    return frozenset(part.items()) in covering.allowed(2, part)
+
+
 class TestSpace:
     def test_every_allowed_combination_occurs(self):
         rows = covering.load()
         assert not [row for row in rows if list(space.broken(row))]
-        for strength, factors in ((2, space.FACTORS), (3, covering.CORE)):
+        for strength, factors in ((2, covering.WITHOUT), (3, covering.CORE)):
             met = set().union(*(covering.combinations(row, strength, factors) for row in rows))
             assert met == covering.allowed(strength, factors)
+
+    def test_every_schedule_occurs_with_every_level_of_the_factors_that_concern_streams(self):
+        rows = [row for row in covering.load() if row["schedule"] != "none"]
+        for name in covering.STREAMS:
+            met = {(row["schedule"], row[name]) for row in rows}
+            wanted = {
+                (schedule, level)
+                for schedule in space.FACTORS["schedule"]
+                for level in space.FACTORS[name]
+                if schedule != "none" and possible({"schedule": schedule, name: level})
+            }
+            assert met == wanted, name
+
+    def test_a_schedule_reaches_the_plan_and_is_looked_through_for_races(self):
+        late = space.plan(space.complete({"stage": "2", "schedule": "late", "offload": "optimizer", "pinned": "yes"}))
+        assert (late.schedule, late.races) == ("late", True)
+        assert late.config["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
+        assert not space.plan(space.plain()).races
 
     def test_allowed_matches_a_search_over_all_rows(self, monkeypatch):
         """On a space small enough to enumerate."""
@@ -72,6 +94,36 @@ class TestSpace:
         path.write_text('[{"stage": "4"}]')
         with pytest.raises(Complaint, match="stage = 4 is not in the space of configs"):
             covering.load(path)
+
+
+RACE = """race: write by aten::copy_(self: Float[4]) on the default stream, AccumulateGrad
+      deepspeed/runtime/zero/stage3.py:12 in reduce
+      deepspeed/runtime/engine.py:1 in backward
+    and read by aten::add(self: Float[4]) on stream 3
+      deepspeed/runtime/zero/stage3.py:34 in step
+    Nothing makes the second wait for the first."""
+
+
+class TestRaces:
+    def test_the_races_of_a_run_are_one_finding(self):
+        [found] = records.run_of(Verdict(races=(RACE,))).differences
+        assert (found.what, found.detail) == (
+            "race",
+            "write by aten::copy_(self: Float[4]) on the default stream, AccumulateGrad (stage3.py:12 in reduce); "
+            "read by aten::add(self: Float[4]) on stream 3 (stage3.py:34 in step)",
+        )
+        [several] = records.run_of(Verdict(races=(RACE, "race: other"))).differences
+        assert several.detail.startswith("2 races, one of them: write by aten::copy_")
+        assert classes.kind(found) == classes.kind(several)
+
+    def test_a_race_in_a_training_with_wrong_numbers_is_their_cause(self):
+        wrong = Difference(**{**vars(WRONG), "names": ()})
+        assert [each.what for each in classes.findings(records.run_of(Verdict((wrong,), races=(RACE,))))] == ["gradients"]
+        assert [each.what for each in classes.findings(records.run_of(Verdict(races=(RACE,))))] == ["race"]
+
+    def test_a_race_is_shown_on_the_page(self):
+        [found] = records.run_of(Verdict(races=(RACE,))).differences
+        assert "race: write by aten::copy_" in docs._finding(found)
 
 
 class TestClasses:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from packaging.version import Version
+
 from ...job import AUTO
 from ...rules import Found, Level, Rule
-from ..facts import Facts
+from ..facts import Facts, is_number
 from ..keys import nearest
 
 _TORCH = (
@@ -14,6 +16,8 @@ _TORCH = (
     *("ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR"),
     *("PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"),
 )
+_WARMUP_MAX_LR = 0.001
+_WARMUP_TO_OWN = Version("0.17.2")  # the first release whose WarmupLR warms up to the optimizer's lr
 _REQUIRED = {
     "WarmupDecayLR": ("total_num_steps",),
     "WarmupCosineLR": ("total_num_steps",),
@@ -49,6 +53,25 @@ def _warmup_steps(facts: Facts) -> Iterator[Found]:
         yield Found("scheduler.params.warmup_num_steps", what)
 
 
+def _warmup_to_default(facts: Facts) -> Iterator[Found]:
+    scheduler = facts.block("scheduler")
+    name, params = scheduler.get("type"), facts.block("scheduler", "params")
+    rate = facts.block("optimizer", "params").get("lr")
+    if name == "WarmupLR" and facts.release >= _WARMUP_TO_OWN:
+        return
+    if name not in ("WarmupLR", "WarmupDecayLR") or "warmup_max_lr" in params or not is_number(rate):
+        return
+    if rate != _WARMUP_MAX_LR:
+        what = f"missing: {name} warms up to {_WARMUP_MAX_LR}, not to the optimizer's lr of {rate}"
+        yield Found("scheduler.params.warmup_max_lr", what)
+
+
+def _passed_in_vain(facts: Facts) -> Iterator[Found]:
+    passed, name = facts.arguments.get("scheduler"), facts.block("scheduler").get("type")
+    if passed is not None and name is not None:
+        yield Found("scheduler", f"{name} is used, and the {passed} that the script passes is not, without a message")
+
+
 RULES = (
     Rule(
         id="unknown_scheduler",
@@ -71,5 +94,23 @@ RULES = (
         find=_warmup_steps,
         remedy="set a positive integer, or remove the scheduler",
         evidence=("the source of 0.19.2 and 0.19.3: ValueError",),
+    ),
+    Rule(
+        id="passed_scheduler_unused",
+        level=Level.WARNING,
+        affects={"deepspeed": "<0.14.5"},
+        find=_passed_in_vain,
+        remedy="remove the one that is not wanted; since 0.14.5 the script's wins",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5846", "the source of 0.12.0, 0.14.4 and 0.14.5"),
+    ),
+    Rule(
+        id="warmup_to_default_rate",
+        level=Level.WARNING,
+        find=_warmup_to_default,
+        remedy="set it to the optimizer's lr",
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/pull/7360: since 0.17.2 WarmupLR uses the optimizer's lr",
+            "the source of 0.12.0 and 0.19.8: 0.001 is the documented default of WarmupDecayLR",
+        ),
     ),
 )

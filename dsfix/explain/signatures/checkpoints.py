@@ -21,13 +21,11 @@ SIGNATURES = (
         id="zero_to_fp32_copy_weights_only",
         title="zero_to_fp32.py as a script: torch 2.6 loads only weights, but the checkpoint contains other objects",
         what="Through 0.15.4 zero_to_fp32 uses torch.load's default, which torch 2.6 changed to weights_only=True. "
-        "dsfix patches modules imported from deepspeed: neither the copy that save_checkpoint writes into the "
-        "checkpoint's directory, which an upgrade of DeepSpeed does not change, nor a module run by python -m.",
-        remedy="For your own checkpoint: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 python zero_to_fp32.py . OUTPUT. "
-        'Or the installed module with dsfix: python -c "import dsfix; from deepspeed.utils.zero_to_fp32 import '
-        "convert_zero_checkpoint_to_fp32_state_dict as convert; convert('.', 'OUTPUT')\". In 0.15.3 and 0.15.4 "
-        "OUTPUT is a directory and must exist. Or that of DeepSpeed 0.16.1 or later: "
-        "python -m deepspeed.utils.zero_to_fp32 . OUTPUT.",
+        "save_checkpoint writes a copy of it into the checkpoint's directory, which an upgrade of DeepSpeed does not "
+        "change. It does not import dsfix by itself, and dsfix patches it if it is the installed release's.",
+        remedy="python -m dsfix run python zero_to_fp32.py . OUTPUT; for a copy from another release python -m dsfix "
+        "run python -m deepspeed.utils.zero_to_fp32 . OUTPUT. In 0.15.3 and 0.15.4 OUTPUT is a directory and must "
+        "exist. Without dsfix, for your own checkpoint: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in its environment.",
         pattern=r'zero_to_fp32\.py", line \d+, in <module>[\s\S]*Weights only load failed',
         affects={"deepspeed": "<0.16.0", "torch": ">=2.6"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6751",),
@@ -37,7 +35,8 @@ SIGNATURES = (
         title="the checkpoint was saved with a different number of ranks",
         what="The optimizer's state is partitioned over the data-parallel ranks and must be loaded by as many.",
         remedy="Convert it: python -m deepspeed.checkpoint.ds_to_universal --input_folder … --output_folder …, and "
-        '"checkpoint": {"load_universal": true}. Or load with load_optimizer_states=False.',
+        '"checkpoint": {"load_universal": true}. Or load with load_optimizer_states=False; 0.12 undoes that in the '
+        "next step, unless dsfix's zero_load_without_optimizer is applied.",
         pattern=r"used a DP world size of \d+ but the current world size is",
         affects={"deepspeed": ">=0.12.0"},
     ),

@@ -80,6 +80,22 @@ SIGNATURES = (
         evidence=("https://github.com/huggingface/trl/issues/6089",),
     ),
     Signature(
+        id="frozen_group",
+        title="ZeRO-1/2: a parameter group of the optimizer has nothing to train",
+        what="ZeRO-1 and ZeRO-2, and bf16 with fp32 accumulation, take only the parameters of each group that require "
+        "a gradient, and fail on a group in which all are frozen (a frozen backbone with a rate of its own).",
+        remedy="Leave groups without trainable parameters out: "
+        "[g for g in groups if any(p.requires_grad for p in g['params'])]. ZeRO-3 ignores them.",
+        pattern=r"(?:stage_1_and_2|bf16_optimizer)\.py[^\n]*, in _{0,2}flatten_dense_tensors_aligned"
+        r"[\s\S]*torch\.cat\(\): expected a non-empty list of Tensors"
+        r"|param_dtype = self\.bit16_groups\[i\]\[0\]\.dtype[\s\S]*IndexError: list index out of range",
+        affects={"deepspeed": ">=0.12.0"},
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/4055",
+            "https://github.com/deepspeedai/DeepSpeed/issues/4176",
+        ),
+    ),
+    Signature(
         id="module_outside_engine",
         title="'weight' must be 2-D: a ZeRO-3 model is used outside its engine",
         what="With ZeRO-3 a parameter is empty until the engine's hooks gather it. It is still empty in a reference, "

@@ -40,15 +40,18 @@ def follow(schedule: Schedule) -> None:
 
 
 def load(devices: int = 8) -> None:
-    """Gives this process `devices` emulated CUDA devices; imports torch. A second call has no effect.
+    """Gives this process `devices` emulated CUDA devices; imports torch. A second call loads nothing.
 
-    Raises LabUnavailable, naming what is missing.
+    Each follows the schedule that the environment asks for by then: a forked process may have another one. Raises
+    LabUnavailable, naming what is missing.
     """
+    wanted = of_environment()
     if loaded():
+        if wanted is not None:
+            follow(wanted)
         return
     if "torch" in sys.modules:
         raise LabUnavailable("torch is already imported; the emulated CUDA device must be loaded before it")
-    wanted = of_environment()
     path = str(library())
     # torch looks up its CUDA hooks once, during its import, so they are registered first
     ctypes.CDLL(str(torch_build().directory / "lib" / "libtorch_python.so"), mode=ctypes.RTLD_GLOBAL)

@@ -85,12 +85,17 @@ struct Shapes {
 };
 
 // The types of the CPU kernel's results, where they may be others than those of a GPU (layer_norm's mean): it is run on
-// zeros for each new set of types.
+// zeros for each new set of types, flags and requested types.
 inline const std::vector<at::ScalarType>& result_types(const c10::OperatorHandle& op, const Values& arguments) {
   static std::mutex mutex;
   static std::map<std::string, std::vector<at::ScalarType>> known;
   std::string key = c10::toString(op.operator_name());
-  for (const auto& value : arguments) {
+  for (size_t i = 0; i < arguments.size(); i++) {
+    const auto& value = arguments[i];
+    if (value.isBool()) key += value.toBool() ? "t" : "f";
+    if (value.isBoolList()) // which results are wanted
+      for (bool each : value.toBoolList()) key += each ? "t" : "f";
+    if (value.isInt() && op.schema().arguments()[i].real_type()->str().rfind("ScalarType", 0) == 0) key += std::to_string(value.toInt());
     map_tensors(value, [&](const at::Tensor& t) {
       key += t.defined() ? std::string(c10::toString(t.scalar_type())) + (t.dim() ? "" : "0") : "-";
       return t;

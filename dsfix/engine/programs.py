@@ -1,0 +1,94 @@
+"""A module of DeepSpeed run as a program, under the name `__main__`: `python -m deepspeed.launcher.launch`, or the copy
+`zero_to_fp32.py` in the directory of a checkpoint.
+
+No import hook sees it. Its functions can be edited once they are defined, before ``if __name__ == "__main__":`` calls
+them. To be called there, dsfix traces the lines of the module's own frame from the end of the import of DeepSpeed up to
+this statement, as a debugger does; functions called meanwhile are not traced.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterable
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Callable
+
+from .source import module_file, text_of, whole_tree
+
+_NAMES = ("__main__", "__mp_main__")  # the second in processes that multiprocessing spawns
+COPIED = "deepspeed.utils.zero_to_fp32"  # into the directory of each checkpoint
+Callback = Callable[[ModuleType, str], None]
+
+
+class _Trace:
+    """Calls back with the program as a module, and with the name that it is imported by, before its last statement."""
+
+    def __init__(self, code: CodeType, name: str, callback: Callback) -> None:
+        self.code, self.name, self.callback = code, name, callback
+        self.line = _guard(code.co_filename)
+
+    def start(self, frame: FrameType | None = None) -> None:
+        """With a frame, if the program is running already. Does nothing under a debugger or another tracer."""
+        if self.line and sys.gettrace() is None:
+            if frame is not None:
+                frame.f_trace = self._within
+            sys.settrace(self._called)
+
+    def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
+        return self._within if frame.f_code is self.code else None
+
+    def _within(self, frame: FrameType, event: str, argument: Any) -> Any:
+        defined = event == "line" and frame.f_lineno == self.line
+        if not defined and event != "return":
+            return self._within
+        if sys.gettrace() == self._called:
+            sys.settrace(None)
+        frame.f_trace = None
+        module = _module(frame)
+        if defined and module is not None:
+            self.callback(module, self.name)
+        return None
+
+
+def about_to_run(code: CodeType, name: str, callback: Callback) -> None:
+    """To be called with the code that runpy is about to run for `python -m NAME`."""
+    if sys._getframe(2).f_globals.get("__name__") == "runpy":  # whoever called the caller
+        _Trace(code, name, callback).start()
+
+
+def running(names: Iterable[str], callback: Callback) -> str:
+    """Looks for a program that is the text of one of these modules and is importing DeepSpeed right now. Returns the
+    path of a copied file whose text is that of another release, else ""."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and (frame.f_code.co_name != "<module>" or _module(frame) is None):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    path = frame.f_code.co_filename
+    stem = os.path.basename(path).rpartition(".py")[0]
+    for name in {COPIED, *names}:
+        if name.rpartition(".")[2] == stem:
+            text = text_of(path)
+            if text is not None and text == text_of(module_file(name) or ""):
+                _Trace(frame.f_code, name, callback).start(frame)
+            elif name == COPIED:
+                return path
+    return ""
+
+
+def _module(frame: FrameType) -> ModuleType | None:
+    """The program whose own frame this is, or None."""
+    module = sys.modules.get(frame.f_globals.get("__name__", ""))
+    known = module is not None and module.__name__ in _NAMES and vars(module) is frame.f_globals
+    return module if known else None
+
+
+def _guard(path: str) -> int:
+    """The line of the file's ``if __name__ == "__main__":``; 0 if it has none."""
+    wanted = ast.dump(ast.parse("__name__ == '__main__'", mode="eval").body)
+    for node in whole_tree(path).body:
+        if isinstance(node, ast.If) and ast.dump(node.test) == wanted:
+            return node.lineno
+    return 0

@@ -1,0 +1,54 @@
+"""Attention over a sequence that two ranks share, by Ulysses' DistributedAttention. Importing this imports torch."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from dsfix.patch import CannotTell
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_LENGTH, _HEADS, _SIZE = 8, 4, 4
+_NAMES = ("output", "gradient of the queries", "gradient of the keys", "gradient of the values")
+
+
+def layout(sequence: int, samples: int) -> str:
+    """sequence: the dimension of the positions, 0 or 1; the other one is that of the samples."""
+    return f"{'batch' if sequence else 'sequence'}-first with {samples} {'samples' if samples > 1 else 'sample'}"
+
+
+def attend(lab: Lab, sequence: int, samples: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """This rank's part of the output and of the gradients, and what it should be: attention to the whole sequence."""
+    version = lab.deepspeed.__version__
+    try:
+        from deepspeed.sequence import layer  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise CannotTell(f"deepspeed {version} has no sequence parallelism") from None
+
+    def local(*inputs: Any) -> Any:
+        batch_first = [each.transpose(0, 1 - sequence).transpose(1, 2) for each in inputs]
+        output = functional.scaled_dot_product_attention(*batch_first, is_causal=True)
+        return output.transpose(1, 2).transpose(0, 1 - sequence)
+
+    distributed = layer.DistributedAttention(local, torch.distributed.group.WORLD, 2, sequence)
+    asks = "batch_dim_idx" in inspect.signature(distributed.forward).parameters  # since 0.14.5
+    more = {"batch_dim_idx": 1 - sequence} if asks else {}
+
+    generator = torch.Generator().manual_seed(0)
+    shape = [samples, _LENGTH] if sequence else [_LENGTH, samples]
+    whole = [torch.randn(*shape, _HEADS, _SIZE, generator=generator) for _ in range(4)]
+    parts = [each.chunk(2, sequence)[lab.rank].to(lab.device) for each in whole]
+    right = [each.chunk(2, sequence)[lab.rank] for each in _run(local, whole)]
+    return dict(zip(_NAMES, _run(distributed, parts, **more))), dict(zip(_NAMES, right))
+
+
+def _run(attention: Any, tensors: list[Any], **more: Any) -> list[Any]:
+    """The output, and the gradients of the first three tensors for the fourth."""
+    inputs = [each.clone().requires_grad_() for each in tensors[:3]]
+    output = attention(*inputs, **more)
+    return [output.detach(), *torch.autograd.grad((output * tensors[3]).sum(), inputs)]

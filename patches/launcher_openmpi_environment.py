@@ -1,0 +1,63 @@
+"""`deepspeed --launcher openmpi`: EnvironmentError, "MPI environment variables are not set".
+
+Why: from 0.16.4 on the launcher asks for OMPI_COMM_WORLD_RANK and others before it starts mpirun, which is what sets
+    them for the ranks. The launcher can't be used.
+How: the variables are read only where they are set. The bug is met in the launcher's process, which imports no script:
+    `python -m dsfix run deepspeed …` or `python -m dsfix enable`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_VALIDATE = "deepspeed.launcher.multinode_runner:OpenMPIRunner.validate_args"
+
+PATCH = Patch(
+    title="deepspeed --launcher openmpi: EnvironmentError, MPI environment variables are not set",
+    severity=Severity.CRASH,
+    affects={"deepspeed": ">=0.16.4,<0.18.4"},
+    changes=(
+        Edit(
+            _VALIDATE,
+            replace="self._setup_mpi_environment()",
+            code="self._setup_mpi_environment() if 'OMPI_COMM_WORLD_RANK' in os.environ else None",
+        ),
+    ),
+    symptom=r"multinode_runner\.py[\s\S]*(OSError|EnvironmentError): MPI environment variables are not set",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7711": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/6979": "introduced in 0.16.4",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7751": "fixed in 0.18.4",
+    },
+    fixed_in="0.18.4",
+    fixed=(Source(_VALIDATE, "super().validate_args()\nif self.args.include != '' or self.args.exclude != '': ..."),),
+    device="cpu",
+)
+
+
+def reproduce(lab: Lab) -> str:
+    from unittest import mock
+
+    from dsfix.lab.launching import command
+
+    _ = lab.deepspeed
+    hostfile = lab.tmp / "hostfile"
+    hostfile.write_text("worker-0 slots=4\nworker-1 slots=4\n")
+    words = ["--hostfile", str(hostfile), "--launcher", "openmpi", "--no_ssh_check", "--master_addr", "worker-0"]
+    with mock.patch.dict(os.environ):
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        try:
+            started = command([*words, "train.py"])
+        except OSError as error:
+            if str(error).startswith("MPI environment variables are not set"):
+                raise BugPresent(f"--launcher openmpi: {error}") from error
+            raise
+    assert started[:5] == ["mpirun", "-n", "8", "-hostfile", str(hostfile)], started
+    assert started[-1] == "train.py", started
+    return "the launcher starts mpirun with the ranks of both hosts"

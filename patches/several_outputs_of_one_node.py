@@ -1,0 +1,79 @@
+"""0.18.3: TypeError in _backward_prologue_per_tensor, if the model returns several outputs of one chunk, split, unbind.
+
+Why: 0.18.3 divides the gradients of the model's outputs by the number of accumulation steps, in a hook of each output.
+    The outputs of one autograd node, as `chunk`, `split` and `unbind` return them, share it; an output that the loss
+    does not use has no gradient, and None is divided: "unsupported operand type(s) for /: 'NoneType' and 'int'".
+How: None stays None.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_DIVIDE = "deepspeed.runtime.engine:DeepSpeedEngine._backward_prologue_per_tensor"
+_NONE = "if grad is None:\n    return grad"
+
+PATCH = Patch(
+    title="a model that returns several outputs of one chunk, split or unbind: TypeError in the backward pass",
+    severity=Severity.CRASH,
+    affects={"deepspeed": "==0.18.3"},
+    changes=(Edit(_DIVIDE, before="return grad / self.gradient_accumulation_steps()", code=_NONE),),
+    symptom=r"in _backward_prologue_per_tensor[\s\S]*TypeError: unsupported operand type\(s\) for /: 'NoneType'",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7708": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7725": "fixed in 0.18.4",
+    },
+    fixed_in="0.18.4",
+    fixed=(Source(_DIVIDE, _NONE),),
+)
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+
+    class Model(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.last = lab.models.MLP(), torch.nn.Linear(1, 2)
+            torch.nn.init.constant_(self.last.weight, 0.5)
+            torch.nn.init.zeros_(self.last.bias)
+
+        def forward(self, inputs: Any) -> Any:
+            return self.last(self.inner(inputs)).chunk(2, dim=-1)
+
+        def loss(self, inputs: Any, targets: Any) -> Any:
+            return torch.nn.functional.mse_loss(self(inputs)[0], targets)
+
+    accumulation = 2
+    batches = [lab.models.regression_batch(rank=0, step=step) for step in range(2 * accumulation)]
+    steps = [batches[:accumulation], batches[accumulation:]]
+    model = Model()
+    right = lab.reference.train(model, steps, model.loss, "SGD", lr=0.1).parameters
+    model = Model()
+    config = {
+        "train_micro_batch_size_per_gpu": len(batches[0][0]),
+        "gradient_accumulation_steps": accumulation,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+        "zero_optimization": {"stage": 1},
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    if not hasattr(engine, "_backward_prologue_per_tensor"):
+        raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no loss.backward()")
+    for inputs, targets in batches:
+        # not engine.backward, for which dict_output_double_scaling divides the loss itself
+        loss = torch.nn.functional.mse_loss(engine(inputs.to(lab.device))[0], targets.to(lab.device))
+        try:
+            loss.backward()
+        except TypeError as error:
+            if traceback.extract_tb(error.__traceback__)[-1].name == "_backward_prologue_per_tensor":
+                raise BugPresent(f"in the backward pass: {error}") from error
+            raise
+        engine.step()
+    return lab.reference.compare(lab.parameters(engine), right, after=f"after {len(steps)} steps")

@@ -1,0 +1,62 @@
+"""`ds_to_universal` of a checkpoint of more than 100 data-parallel ranks scrambles weights and moments.
+
+Why: the converter first writes each rank's part of a parameter into a file that ends with the rank, in two digits or
+    more, and then joins these files. Through 0.14.1 it sorts them as text: part 100 comes between 10 and 11. The shapes
+    are right, so nothing fails. Only parameters that are spread over ranks on both sides of 100 are affected, the large
+    ones.
+How: the files are sorted by the rank as a number. Up to 100 ranks the order is the same. Checkpoints are written as
+    before. The converter is a program of its own: `python -m dsfix run python -m
+    deepspeed.checkpoint.ds_to_universal …`.
+Changes: universal checkpoints that were converted from more than 100 ranks without the patch are scrambled; the
+    checkpoint itself is right: convert it again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_MERGE = "deepspeed.checkpoint.ds_to_universal:_merge_zero_shards"
+_SORT = "paths = sorted(list(glob.glob(f'{prefix_path}.*')))"
+
+
+PATCH = Patch(
+    title="ds_to_universal scrambles the weights of a checkpoint of more than 100 data-parallel ranks",
+    severity=Severity.WRONG_RESULT,
+    # the bug is older, but releases before 0.12.0 have not been run
+    affects={"deepspeed": ">=0.12.0,<0.14.2"},
+    changes=(
+        Edit(
+            _MERGE,
+            replace=_SORT,
+            code="paths = sorted(glob.glob(f'{prefix_path}.*'), key=lambda path: int(path.rpartition('.')[2]))",
+        ),
+    ),
+    symptom="",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/5283": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5395": "fixed in 0.14.2",
+    },
+    fixed_in="0.14.2",
+    fixed=(Source(_MERGE, "dp_indices = set()"),),
+    device="cpu",
+)
+
+_RANKS = 102
+
+
+def reproduce(lab: Lab) -> str:
+    from dsfix.lab.checkpoints import universal_checkpoint_of_many_ranks
+
+    saved, converted = universal_checkpoint_of_many_ranks(lab, _RANKS)
+    torch = lab.torch
+    if torch.equal(converted, saved):
+        return f"the weights of {_RANKS} ranks are converted exactly"
+    as_text = sorted(range(_RANKS), key="{:02d}".format)
+    scrambled = torch.cat([saved[:, 2 * rank : 2 * rank + 2] for rank in as_text], dim=1)
+    assert torch.equal(converted, scrambled), converted
+    raise BugPresent(f"of {_RANKS} ranks the parts 100 and 101 are put behind 10")

@@ -1,0 +1,74 @@
+"""ZeRO-1/2 with MoE on several ranks: gradients are divided by the number of ranks twice.
+
+Why: a bucket that holds the gradient of an expert is divided parameter by parameter, because experts are averaged over
+    other ranks than the rest of the model. From 0.12.4 to 0.13.0 the reduction then divides such a bucket once more,
+    experts and neighbours alike: with N ranks these gradients are N times too small. Which parameters share a bucket
+    with an expert depends on their order and on `reduce_bucket_size`; with its default, often all do.
+How: the reduction does not divide again, as since 0.13.1.
+Changes: jobs with MoE layers and several ranks: the gradients of all parameters in buckets with an expert, and the
+    gradient norm, which are N times as large. Adam hardly notices where all gradients are too small by one factor, SGD
+    learned N times more slowly than asked. A checkpoint written without the patch can be resumed; Adam's moments are
+    too small at first, so that its first steps (some tens of them) are larger than they should be: resume without the
+    optimizer's states, or with a warm-up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsfix.patch import Edit, Patch, Severity
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_AVERAGE = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.average_tensor"
+_TO_ALL = (
+    "self.allreduce_and_scatter(buckets[bucket_key], numel_per_bucket=self.reduce_bucket_size, divide={}, "
+    "process_group=bucket_key)"
+)
+_TO_ONE = (
+    "self.allreduce_no_retain(buckets[bucket_key], numel_per_bucket=self.reduce_bucket_size, rank=dst, divide={}, "
+    "process_group=process_group)"
+)
+
+PATCH = Patch(
+    title="ZeRO-1/2 + MoE on N ranks: gradients are N times too small",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.12.4,<0.13.1"},
+    changes=tuple(
+        Edit(_AVERAGE, replace=call.format("self.ipg_bucket_has_moe_params"), code=call.format("False"))
+        for call in (_TO_ALL, _TO_ONE)
+    ),
+    symptom="",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/4695": "introduced in 0.12.4",
+        "https://github.com/deepspeedai/DeepSpeed/pull/4957": "fixed in 0.13.1",
+    },
+    fixed_in="0.13.1",
+    ranks=2,
+    config=lambda job: job.experts is True and job.stage in (1, 2),
+)
+
+_LEARNING_RATE, _STEPS = 0.1, 2
+
+
+def reproduce(lab: Lab) -> str:
+    lab.require_ranks(2)
+    models, reference = lab.models, lab.reference
+    from dsfix.lab.experts import Mixture, train
+
+    steps = [[models.regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
+    right, wrong = (
+        reference.train(model, steps, model.loss, "SGD", lr=rate).parameters
+        for model, rate in ((Mixture(), _LEARNING_RATE), (Mixture(), _LEARNING_RATE / 2))
+    )
+    reports = []
+    for stage, at_once in ((1, True), (2, True), (2, False)):
+        options = {"stage": stage, "use_multi_rank_bucket_allreduce": at_once}
+        seen = train(lab, 1, steps, _LEARNING_RATE, zero_optimization=options)
+        reports.append(
+            reference.compare(
+                seen, right, {"those of halved gradients": wrong}, after=f"ZeRO-{stage}: after {_STEPS} steps"
+            )
+        )
+    return "; ".join(reports)

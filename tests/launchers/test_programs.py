@@ -1,0 +1,155 @@
+"""Bugs in processes that import no training script: launchers, the elastic agent, the autotuner, checkpoint tools."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from dsfix.catalogue import registry
+
+PROGRAMS = Path(__file__).with_name("programs")
+
+
+def variables(release):
+    """Those with which this release, in its own directory, is imported."""
+    directory = Path(os.environ[f"DEEPSPEED_{release.replace('.', '_')}"])
+    paths = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
+    return {"PYTHONPATH": paths, "LAUNCHER": str(directory / "bin" / "deepspeed"), "LOCAL_SIZE": "2"}
+
+
+def symptom(patch_id, ended):
+    return re.search(registry.catalogue()[patch_id].patch.symptom, ended.output)
+
+
+def reports(directory):
+    """The reports of all processes below a command: (program, id of each patch that was applied)."""
+    for file in directory.iterdir():
+        content = json.loads(file.read_text())
+        yield content["argv"][0], {each["id"] for each in content["patches"] if each["outcome"] == "applied"}
+
+
+def test_the_launcher(start):
+    environment = {**variables("0.15.1"), "CUDA_VISIBLE_DEVICES": "2,3"}
+    command = (sys.executable, environment["LAUNCHER"], str(PROGRAMS / "who.py"))
+    unpatched = start(*command, with_dsfix=False, **environment)
+    assert unpatched.status != 0
+    assert symptom("launcher_visible_devices", unpatched)
+
+    below_run = start(*command, with_dsfix=True, **environment)
+    assert below_run.status == 0
+    for rank in "01":
+        assert f"rank {rank}: True, devices 2,3" in below_run.output
+
+
+def test_the_launcher_of_another_launcher(start, tmp_path):
+    """mpirun is a script here, which starts one rank with the variables that DeepSpeed's launcher exports."""
+    hostfile = tmp_path / "hostfile"
+    hostfile.write_text("localhost slots=1\n")
+    (tmp_path / "ompi_info").symlink_to("/bin/true")
+    (tmp_path / "mpirun").symlink_to(PROGRAMS / "mpirun")
+    binaries = os.path.dirname(sys.executable)
+    environment = {"PATH": os.pathsep.join([str(tmp_path), binaries, os.environ["PATH"]])}
+    options = ("--hostfile", str(hostfile), "--no_ssh_check", "--force_multi", "--master_addr", "localhost")
+    command = ("deepspeed", *options, "--launcher", "openmpi", str(PROGRAMS / "who.py"))
+    unpatched = start(*command, with_dsfix=False, **environment)
+    assert unpatched.status != 0
+    assert symptom("launcher_openmpi_environment", unpatched)
+
+    below_run = start(*command, with_dsfix=True, **environment)
+    assert below_run.status == 0
+    assert "mpirun -n 1 -hostfile" in below_run.output
+    assert "rank 0: True" in below_run.output
+
+
+def test_the_elastic_agent(start, tmp_path):
+    """Its process is `python -m deepspeed.launcher.launch`. With this torch the agent itself fails later on."""
+    environment = {**variables("0.14.2"), "DSFIX_REPORT": str(tmp_path / "reports")}
+    options = ("--elastic_training", "--min_elastic_nodes", "1", "--max_elastic_nodes", "1", "--master_addr")
+    command = (sys.executable, environment["LAUNCHER"], *options, "127.0.0.1", str(PROGRAMS / "who.py"))
+    unpatched = start(*command, with_dsfix=False, **environment)
+    assert symptom("torch_elastic_get_socket_with_port", unpatched)
+
+    below_run = start(*command, with_dsfix=True, **environment)
+    assert not symptom("torch_elastic_get_socket_with_port", below_run)
+    applied = {Path(program).name: ids for program, ids in reports(tmp_path / "reports")}
+    assert "torch_elastic_get_socket_with_port" in applied["launch.py"], applied.keys()
+
+
+@pytest.fixture
+def checkpoint(start, tmp_path):
+    """The directory of a checkpoint of 0.15.1, which is written without dsfix."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    saved = start(
+        "python", str(PROGRAMS / "save.py"), str(tmp_path / "saved"), port, with_dsfix=False, **variables("0.15.1")
+    )
+    assert saved.status == 0
+    return tmp_path / "saved"
+
+
+def weights(file):
+    script = f"import torch; print(torch.load({str(file)!r}, weights_only=False))"
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_copy_of_zero_to_fp32_in_a_checkpoint(start, checkpoint):
+    command = ("python", str(checkpoint / "zero_to_fp32.py"), str(checkpoint), str(checkpoint / "fp32.bin"))
+    unpatched = start(*command, with_dsfix=False, **variables("0.15.1"))
+    assert unpatched.status != 0
+    assert symptom("zero_to_fp32_weights_only", unpatched)
+
+    below_run = start(*command, with_dsfix=True, **variables("0.15.1"))
+    assert below_run.status == 0
+    assert "another release" not in below_run.output
+    tensor = weights(checkpoint / "weight.pt").strip()
+    assert tensor.partition("], ")[0] in weights(checkpoint / "fp32.bin")
+
+
+def test_the_copy_of_another_release(start, checkpoint):
+    """It is left alone, and the log says so."""
+    copy = checkpoint / "zero_to_fp32.py"
+    copy.write_text(copy.read_text() + "\n# of another release\n")
+    command = ("python", str(copy), str(checkpoint), str(checkpoint / "fp32.bin"))
+    below_run = start(*command, with_dsfix=True, **variables("0.15.1"))
+    assert symptom("zero_to_fp32_weights_only", below_run)
+    assert f"{copy} is a copy from another release" in below_run.output
+
+    installed = ("python", "-m", "deepspeed.utils.zero_to_fp32", *command[2:])
+    assert start(*installed, with_dsfix=True, **variables("0.15.1")).status == 0
+
+
+def test_ds_to_universal(start, checkpoint):
+    tool = Path(os.environ["DEEPSPEED_0_15_1"]) / "deepspeed" / "checkpoint" / "ds_to_universal.py"
+    folders = ("--input_folder", str(checkpoint / "saved"), "--output_folder", str(checkpoint / "universal"))
+    for program in (("-m", "deepspeed.checkpoint.ds_to_universal"), (str(tool),)):
+        command = ("python", *program, *folders)
+        unpatched = start(*command, with_dsfix=False, **variables("0.15.1"))
+        assert unpatched.status != 0
+        assert symptom("universal_checkpoint_weights_only", unpatched)
+
+        below_run = start(*command, with_dsfix=True, **variables("0.15.1"))
+        assert below_run.status == 0
+        tensor = weights(checkpoint / "weight.pt").strip()
+        assert tensor.partition("], ")[0] in weights(checkpoint / "universal" / "zero" / "weight" / "fp32.pt")
+
+
+def test_enabled(start, checkpoint, tmp_path):
+    """`enable` in an environment: its tools need no command in front of them."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (packages / "all.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    python = str(tmp_path / "venv" / "bin" / "python")
+    command = (python, str(checkpoint / "zero_to_fp32.py"), str(checkpoint), str(checkpoint / "fp32.bin"))
+    assert start(*command, with_dsfix=False, **variables("0.15.1")).status != 0
+    subprocess.run([python, "-m", "dsfix", "enable"], check=True)
+    enabled = start(*command, with_dsfix=False, **variables("0.15.1"))
+    assert enabled.status == 0
+    assert (checkpoint / "fp32.bin").exists()
