@@ -32,7 +32,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """0 if each diff applies, and no test that fails before fails after. Raises Complaint."""
+    """0 if each diff applies, and each test that is run fails before and passes after. Raises Complaint."""
     with tempfile.TemporaryDirectory(prefix="dsfix-pull-requests-") as scratch:
         tree = Tree(options.clone, Path(scratch), options.seconds)
         record = records.load()
@@ -44,7 +44,9 @@ def _run(options: argparse.Namespace) -> int:
             _all(tree, record, asked)
         finally:
             tree.close()
-    wrong = [f"{name}: {row.after}" for name, row in record.rows.items() if name in asked and row.trouble]
+    wrong = [
+        f"{name}: {row.applies or row.after}" for name, row in record.rows.items() if name in asked and row.trouble
+    ]
     status = page_of_records.complain(NAME, wrong)
     page_of_records.write(NAME, docs, [record], check=False)
     return TROUBLE if status else OK
@@ -72,7 +74,7 @@ def _all(tree: Tree, record: Record, asked: list[str]) -> None:
         row.before = [seen.outcome, seen.detail]
         if seen.outcome != "skipped":
             row.after = _after(tree, diff, row.test)
-            if row.trouble:
+            if row.insufficient:
                 row.with_others = _with_others(tree, made, patch_id)
         print(f"{patch_id}: {row.before}, then {row.after} {row.with_others}", flush=True)
         record.date = datetime.date.today().isoformat()

@@ -28,8 +28,13 @@ class Row:
         return self.before[:1] == ["failed"] and self.after[:1] == ["passed"]
 
     @property
+    def insufficient(self) -> bool:
+        """Whether the fix alone is not enough for its test, or the test does not fail without it."""
+        return bool(self.before) and self.before[0] != "skipped" and not self.shown
+
+    @property
     def trouble(self) -> bool:
-        return bool(self.applies) or (bool(self.before) and self.before[0] != "skipped" and not self.shown)
+        return bool(self.applies) or (self.insufficient and self.with_others[:1] != ["passed"])
 
 
 @dataclass
