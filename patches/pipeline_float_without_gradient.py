@@ -72,7 +72,6 @@ PATCH = Patch(
         Source(f"{_ENGINE}._exec_backward_pass", _PAIRED),
     ),
     ranks=3,
-    device="cpu",
 )
 
 _LEARNING_RATE = 0.1
