@@ -13,7 +13,7 @@ from dsfix.patch import CannotTell
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
-_LENGTH, _HEADS, _SIZE = 8, 4, 4
+_LENGTH, _HEADS, _SIZE = 8, 8, 4
 _NAMES = ("output", "gradient of the queries", "gradient of the keys", "gradient of the values")
 
 
@@ -50,5 +50,5 @@ def attend(lab: Lab, sequence: int, samples: int) -> tuple[dict[str, Any], dict[
 def _run(attention: Any, tensors: list[Any], **more: Any) -> list[Any]:
     """The output, and the gradients of the first three tensors for the fourth."""
     inputs = [each.clone().requires_grad_() for each in tensors[:3]]
-    output = attention(*inputs, **more)
+    output = attention(*inputs, **more).reshape(tensors[3].shape)
     return [output.detach(), *torch.autograd.grad((output * tensors[3]).sum(), inputs)]
