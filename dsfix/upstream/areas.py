@@ -14,7 +14,7 @@ _AREAS = {
     "launcher": r"launcher|elastic|autotun",
     "import": r"^torch_|^numpy|import|extension",
     "zero++": r"^hpz|^mics|quantized",
-    "offload": r"offload|nvme",
+    "offload": r"offload|nvme|twin_flow",
     "zero-3": r"^zero3",
     "zero-1/2": r"^zero",
     "precision": r"^(bf16|fp16|half|auto_precision|stage0)|autocast",

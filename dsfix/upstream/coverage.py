@@ -125,8 +125,9 @@ def contradictions(found: Iterable[Bug], releases: Sequence[Version]) -> list[st
 
 
 def _is_for(entry: Entry, row: Row) -> bool:
-    """Whether the patch names the change that ended the bug, or, where no release has ended it, the report of it."""
-    roles = _TELLING[:1] if row.last is not None else _TELLING
+    """Whether the patch names the change that ended the bug; where the row names none, the report of the bug."""
+    ended = row.last is not None and not row.key.rpartition("/")[0].endswith("issues")
+    roles = _TELLING[:1] if ended else _TELLING
     return any(entry.patch.upstream.get(link, "").startswith(roles) for link in row.urls)
 
 
