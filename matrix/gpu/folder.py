@@ -67,7 +67,8 @@ def _releases() -> list[str]:
     environment = next(iter(current.environments.values()))
     run_in = [each.deepspeed for each in current.run_in(environment.name)]
     versions = {**environment.distributions, "python": environment.python}
-    return choice.cover(source_proof.chosen(None), {each: {**versions, "deepspeed": each} for each in run_in}, run_in[-1])
+    of_releases = {each: {**versions, "deepspeed": each} for each in run_in}
+    return choice.cover(source_proof.chosen(None), of_releases, run_in[-1])
 
 
 def _build_dsfix(wheels: Path) -> None:
