@@ -4,7 +4,8 @@ Why: through 0.19.0 the engine takes `torch_adam` and `adam_w_mode` out of the d
     config. The second engine made from the same dict finds neither: instead of torch's Adam it gets FusedAdam or
     DeepSpeedCPUAdam, and "Adam" with `adam_w_mode` false becomes AdamW, whose weight decay is another one. Jobs with
     two models, searches over hyperparameters and cross-validation make several engines. Nothing shows it.
-How: the engine takes the two out of a copy, as upstream does.
+How: the engine takes the two out of a copy of its own. Unlike after upstream's fix, what else reads the parameters in
+    that engine still finds them without the two: ZenFlow's optimizer would not accept them.
 Changes: the second and later engines made from one dict: their optimizer is the configured one. A checkpoint that such
     an engine wrote without the patch has the moments of the other Adam, which the configured one continues with.
 """
@@ -27,8 +28,9 @@ PATCH = Patch(
     changes=(
         Edit(
             _CONFIGURE,
-            replace="optimizer_parameters = self.optimizer_params()",
-            code="optimizer_parameters = dict(self.optimizer_params() or {})",
+            after="optimizer_parameters = self.optimizer_params()",
+            code="if optimizer_parameters is not None:\n"
+            "    optimizer_parameters = self._config.optimizer_params = dict(optimizer_parameters)",
         ),
     ),
     symptom="",
