@@ -28,8 +28,8 @@ Handle = Union[rewrite.EditHandle, attributes.AttributeHandle]
 
 @dataclass
 class State:
-    """One patch in this process. `done` holds, per module, what `revert` has to undo; `past`, what it has to undo in
-    modules that have been executed again. `modules`: those that the patch changes, where it may apply."""
+    """One patch in this process. `done` holds, per module or program, what `revert` has to undo; `past`, what it has to
+    undo in modules that have been executed again. `modules`: those that the patch changes, where it may apply."""
 
     summary: Summary
     outcome: Outcome
@@ -109,7 +109,7 @@ class Engine:
             log.warn(f"after the import of {name}: {_describe(error)}")
 
     def _look_for_program(self) -> None:
-        copy = programs.running(self.finder.names, self.imported)
+        copy = programs.look(self.finder.names, self.imported)
         if copy:
             log.inform(
                 f"{copy} is a copy from another release than the installed DeepSpeed "
@@ -132,20 +132,21 @@ class Engine:
                 if self.settings.strict and state.outcome.trouble:
                     self._complain(state)  # of an import that is tried again, too
                 return
-            if name in state.done and all(each.in_force(module) for each in state.done[name]):
+            key = name if module.__name__ == name else _as_program(name)
+            if key in state.done and all(each.in_force(module) for each in state.done[key]):
                 return  # executed again, and the change has outlived it
             try:
                 self._judge_once(state)
                 handles = apply(state.summary.id, state.patch, module, self.cache, name)
-                if name in state.done:
-                    state.past.append((name, state.done[name]))
-                state.done[name] = handles
+                if key in state.done:
+                    state.past.append((key, state.done[key]))
+                state.done[key] = handles
             except Refused as refused:
                 self._out(state, refused.outcome, refused.reason)
             except Exception as error:
                 self._out(state, Outcome.FAILED, _describe(error))
             else:
-                missing = [name for name in state.modules if name not in state.done]
+                missing = [each for each in state.modules if not {each, _as_program(each)} & state.done.keys()]
                 state.outcome = Outcome.PENDING if missing else Outcome.APPLIED
                 state.reason = _waits(missing) if missing else _applied(state.patch)
 
@@ -263,6 +264,11 @@ def apply(patch_id: str, patch: Patch, module: ModuleType, cache: Cache, name: s
             handle.undo()
         raise
     return handles
+
+
+def _as_program(name: str) -> str:
+    """The key under which `State.done` has a module that is run as a program, and may be imported too."""
+    return f"{name} as a program"
 
 
 def _in_force(name: str, handles: list[Handle]) -> bool:

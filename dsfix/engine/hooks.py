@@ -10,10 +10,8 @@ import sys
 import threading
 from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any, Callable
-
-from . import programs
 
 Callback = Callable[[ModuleType, str], None]
 
@@ -52,7 +50,7 @@ class Finder:
                     spec = finder.find_spec(name, path, target)
                     if spec is not None:
                         if hasattr(spec.loader, "exec_module"):
-                            spec.loader = _Loader(spec, self.callback)  # type: ignore[assignment]
+                            spec.loader = _Loader(spec.loader, self.callback)  # type: ignore[assignment]
                         return spec
         finally:
             active.discard(name)
@@ -62,9 +60,8 @@ class Finder:
 class _Loader:
     """Replaces a module's loader until the module is executed; the module itself only sees its own loader."""
 
-    def __init__(self, spec: ModuleSpec, callback: Callback) -> None:
-        self._spec = spec
-        self._loader: Any = spec.loader
+    def __init__(self, loader: Any, callback: Callback) -> None:
+        self._loader = loader
         self._callback = callback
 
     def __getattr__(self, name: str) -> Any:
@@ -80,14 +77,6 @@ class _Loader:
         module.__loader__ = self._loader
         self._loader.exec_module(module)
         self._callback(module, module.__name__)
-
-    def get_code(self, name: str) -> CodeType | None:
-        """What runpy asks for instead."""
-        code: CodeType | None = self._loader.get_code(name)
-        if code is not None:
-            programs.about_to_run(code, name, self._callback)
-            self._spec.loader = self._loader
-        return code
 
 
 def withdraw_forgotten() -> None:

@@ -12,7 +12,7 @@ import ast
 import os
 import sys
 from collections.abc import Iterable
-from types import CodeType, FrameType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Callable
 
 from .source import module_file, text_of, whole_tree
@@ -25,9 +25,9 @@ Callback = Callable[[ModuleType, str], None]
 class _Trace:
     """Calls back with the program as a module, and with the name that it is imported by, before its last statement."""
 
-    def __init__(self, code: CodeType, name: str, callback: Callback) -> None:
-        self.code, self.name, self.callback = code, name, callback
-        self.line = _guard(code.co_filename)
+    def __init__(self, path: str, name: str, callback: Callback) -> None:
+        self.path, self.name, self.callback = path, name, callback
+        self.line = _guard(path)
 
     def start(self, frame: FrameType | None = None) -> None:
         """With a frame, if the program is running already. Does nothing under a debugger or another tracer."""
@@ -37,7 +37,9 @@ class _Trace:
             sys.settrace(self._called)
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
-        return self._within if frame.f_code is self.code else None
+        code = frame.f_code
+        own = code.co_name == "<module>" and code.co_filename == self.path and _module(frame) is not None
+        return self._within if own else None
 
     def _within(self, frame: FrameType, event: str, argument: Any) -> Any:
         defined = event == "line" and frame.f_lineno == self.line
@@ -52,27 +54,32 @@ class _Trace:
         return None
 
 
-def about_to_run(code: CodeType, name: str, callback: Callback) -> None:
-    """To be called with the code that runpy is about to run for `python -m NAME`."""
-    if sys._getframe(2).f_globals.get("__name__") == "runpy":  # whoever called the caller
-        _Trace(code, name, callback).start()
-
-
-def running(names: Iterable[str], callback: Callback) -> str:
-    """Looks for a program that is the text of one of these modules and is importing DeepSpeed right now. Returns the
-    path of a copied file whose text is that of another release, else ""."""
+def look(names: Iterable[str], callback: Callback) -> str:
+    """Looks for a program that is one of these modules, at the end of its import of DeepSpeed, and has `callback`
+    called when it is defined. Returns the path of a copied file whose text is that of another release, else "".
+    """
     frame: FrameType | None = sys._getframe()
-    while frame is not None and (frame.f_code.co_name != "<module>" or _module(frame) is None):
+    while frame is not None:
+        if frame.f_code.co_name == "_get_module_details" and frame.f_globals.get("__name__") == "runpy":
+            name = frame.f_locals.get("mod_name")  # that of `python -m`, which imports its packages first
+            path = module_file(name) if name in names else None
+            if path is not None:
+                _Trace(path, name, callback).start()
+            return ""
+        if frame.f_code.co_name == "<module>" and _module(frame) is not None:
+            return _look_at_script(frame, names, callback)
         frame = frame.f_back
-    if frame is None:
-        return ""
+    return ""
+
+
+def _look_at_script(frame: FrameType, names: Iterable[str], callback: Callback) -> str:
     path = frame.f_code.co_filename
     stem = os.path.basename(path).rpartition(".py")[0]
     for name in {COPIED, *names}:
         if name.rpartition(".")[2] == stem:
             text = text_of(path)
             if text is not None and text == text_of(module_file(name) or ""):
-                _Trace(frame.f_code, name, callback).start(frame)
+                _Trace(path, name, callback).start(frame)
             elif name == COPIED:
                 return path
     return ""

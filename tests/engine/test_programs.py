@@ -70,6 +70,14 @@ def test_as_a_module(tool):
         assert told.warnings == []
 
 
+def test_as_a_module_that_deepspeed_imports_itself(tool):
+    """runpy asks no finder for it, and warns."""
+    tool.module("deepspeed.__init__", "import deepspeed.utils.zero_to_fp32\n")
+    tool.module("deepspeed.utils.zero_to_fp32", TOOL.replace("import deepspeed\n", ""))
+    told = run(tool, "-m", "deepspeed.utils.zero_to_fp32")
+    assert told.value == FIXED, told.err
+
+
 @pytest.mark.parametrize("written", ["zero_to_fp32.py", "./zero_to_fp32.py", "{}"])
 def test_a_copy(tool, written):
     file = copy(tool)
