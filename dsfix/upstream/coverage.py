@@ -69,7 +69,7 @@ class Bug:
     def on(self, release: Version) -> Answer:
         """What dsfix has on this release, which has the bug."""
         reasons = dict(self.row.states)
-        why = next((reasons[kind] for kind in ("part", *_BY_HAND) if kind in reasons), "")
+        why = next((reasons[kind] for kind in _BY_HAND if kind in reasons), "")
         named = tuple(f"{kind} {name}" for kind, name in self.row.states if kind in BY_NAME and kind != "patch")
         here = [each for each in self.covers if each.claims(release)]
         if here:
