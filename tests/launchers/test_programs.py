@@ -68,6 +68,16 @@ def test_the_launcher_of_another_launcher(start, tmp_path):
     assert "rank 0: True" in below_run.output
 
 
+def test_the_autotuner(start, tmp_path):
+    """It runs in the launcher's process; without a GPU it ends before its first experiment."""
+    environment = {**variables("0.15.1"), "DSFIX_REPORT": str(tmp_path / "reports")}
+    config = str(Path(__file__).parents[2] / "examples" / "ds_config.json")
+    command = (sys.executable, environment["LAUNCHER"], "--autotuning", "tune", str(PROGRAMS / "who.py"))
+    start(*command, "--deepspeed_config", config, with_dsfix=True, **environment)
+    applied = {Path(program).name: ids for program, ids in reports(tmp_path / "reports")}
+    assert "autotuning_nested_values" in applied["deepspeed"], applied.keys()
+
+
 def test_the_elastic_agent(start, tmp_path):
     """Its process is `python -m deepspeed.launcher.launch`. With this torch the agent itself fails later on."""
     environment = {**variables("0.14.2"), "DSFIX_REPORT": str(tmp_path / "reports")}
@@ -78,8 +88,9 @@ def test_the_elastic_agent(start, tmp_path):
 
     below_run = start(*command, with_dsfix=True, **environment)
     assert not symptom("torch_elastic_get_socket_with_port", below_run)
-    applied = {Path(program).name: ids for program, ids in reports(tmp_path / "reports")}
-    assert "torch_elastic_get_socket_with_port" in applied["launch.py"], applied.keys()
+    # while Python looks for the module, argv[0] is -m
+    agents = [ids for program, ids in reports(tmp_path / "reports") if Path(program).name in ("-m", "launch.py")]
+    assert any("torch_elastic_get_socket_with_port" in ids for ids in agents)
 
 
 @pytest.fixture
