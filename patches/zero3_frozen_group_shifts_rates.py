@@ -91,6 +91,8 @@ _STEPS, _MOMENTUM = 2, 0.9
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
+    from packaging.version import Version
+
     from dsfix.lab import checkpoints
 
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(2 * _STEPS)]
@@ -134,7 +136,10 @@ def reproduce(lab: Lab) -> str:
     _, frozen, last = saved["optimizer_state_dict"]["optimizer_state_dict"]["param_groups"]
     frozen["params"], last["params"] = last["params"], frozen["params"]  # as without the patch
     torch.save(saved, path)
-    for tag in ("right", "shifted"):
+    loaded = ["right"]
+    if Version(lab.deepspeed.__version__) < Version("0.19.3"):  # which refuses the other
+        loaded.append("shifted")
+    for tag in loaded:
         engine = make()
         engine.load_checkpoint(str(lab.tmp), tag=tag)
         checkpoints.train(lab, engine, batches[_STEPS:])
