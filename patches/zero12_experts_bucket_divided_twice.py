@@ -74,7 +74,10 @@ def reproduce(lab: Lab) -> str:
         seen = train(lab, 1, steps, _LEARNING_RATE, zero_optimization=options)
         reports.append(
             reference.compare(
-                seen, right, {"those of halved gradients": wrong}, after=f"ZeRO-{stage}: after {_STEPS} steps"
+                seen,
+                right,
+                {"those of halved gradients": wrong},
+                after=f"ZeRO-{options['stage']}: after {_STEPS} steps",
             )
         )
     return "; ".join(reports)
