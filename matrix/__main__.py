@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from dsfix.cli.exits import INTERRUPTED, TROUBLE, Complaint
+from dsfix.lab.errors import LabUnavailable
 from matrix import add, configkeys, docs, edges, run_proof, source_proof, toxini, upstream_rows
 from matrix.bystanders import command as bystanders
 from matrix.gpu import command as gpu
@@ -37,7 +38,7 @@ def main() -> int:
     except Complaint as complaint:
         print(f"matrix: {complaint}", file=sys.stderr)
         return complaint.status
-    except OSError as error:
+    except (OSError, LabUnavailable) as error:
         print(f"matrix: {error}", file=sys.stderr)
         return TROUBLE
     except KeyboardInterrupt:
