@@ -180,13 +180,13 @@ class TestTheTest:
         statements, arguments, text = body("""
             lab.require_ranks(2)
             torch, zero, models = lab.torch, lab.deepspeed.zero, lab.models
-            inputs, _ = models.regression_batch(lab.rank, step=0)
+            inputs = models.regression_batch(lab.rank, step=0)[0]
             torch.distributed.barrier()
             return str(inputs.to(lab.device))
         """)
         assert statements.splitlines() == [
             "zero = deepspeed.zero",
-            "inputs, _ = regression_batch(dist.get_rank(), step=0)",
+            "inputs = regression_batch(dist.get_rank(), step=0)[0]",
             "dist.barrier()",
             "str(inputs.to(get_accelerator().current_device_name()))",
         ]
