@@ -1,6 +1,6 @@
 """What a schedule of the emulated CUDA device costs, and what having schedules costs without one; ratios in one run.
 
-    python bench/schedules.py [--release X] [--patch ID [ID ...]] [--rounds N] [--before REVISION]
+    python bench/schedules.py [--release X] [--patch [ID ...]] [--rounds N] [--before REVISION]
 
 Reproductions, with their patches, without a schedule and under the late one: wall-clock time, as the matrix runs them.
 Steps of usual jobs: CPU time of rank 0, without a schedule, under the late one, with the race detector besides, and on
@@ -13,12 +13,14 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -27,11 +29,12 @@ import matrix  # noqa: F401 isort: skip  takes the checkout, whose dsfix/ has no
 from dsfix.lab import reproduction
 from dsfix.lab.cuda.schedule import variables
 from dsfix.lab.isolation import isolated
-from dsfix.lab.launcher import fresh, launch
+from dsfix.lab.launcher import launch
 from matrix import environments
 from matrix.preload import Preloaded
 
 _HERE = Path(__file__).resolve().parent
+_SCRIPT = _HERE.parent / "matrix" / "bystanders" / "preloading.py"  # imports DeepSpeed
 _TIMEOUT = 300.0  # seconds
 _WITHOUT_SCHEDULES = "44e90e3^"
 #: On 0.18.9, of each stage, with offload, with checkpoints, on one rank and on two.
@@ -54,6 +57,8 @@ def reproductions(release: str, patches: Sequence[str], rounds: int) -> list[str
     path = environments.installed(release)
     lines = []
     every: list[float] = []
+    if not patches:
+        return []
     with Preloaded("cuda") as preloaded:
         command = preloaded.command("dsfix.lab.reproduction")
 
@@ -76,20 +81,24 @@ def reproductions(release: str, patches: Sequence[str], rounds: int) -> list[str
 
 
 def steps(release: str, rounds: int, before: str) -> list[str]:
-    """The table's lines: what a step takes under a schedule and on the emulated device before, in times of one without."""
+    """The table's lines: a step under a schedule against one without, and that against one on the earlier device."""
     path = environments.installed(release)
     lines = []
-    with tempfile.TemporaryDirectory(prefix="dsfix-schedules-") as name:
+    with tempfile.TemporaryDirectory(prefix="dsfix-schedules-") as name, ExitStack() as stack:
         earlier = Path(name, "earlier")
         _extract(before, earlier)
+        paths = {side: os.pathsep.join(map(str, (*first, _HERE, path))) for side, first in _sides(before, earlier)}
+        servers = {}
+        for found in set(paths.values()):
+            environment = {"PYTHONPATH": found, "DSFIX_DISABLE": "1"}
+            servers[found] = stack.enter_context(Preloaded("cuda", _SCRIPT, environment=environment))
         for stage in ("0", "2", "3"):
             ratios: dict[str, list[float]] = {_LATE: [], _RACES: [], before: []}
             for number in range(rounds):
                 turns = [_NONE, *ratios]
                 taken = {}
                 for side in turns if number % 2 else reversed(turns):
-                    environment = _SCHEDULES.get(side, {})
-                    taken[side] = _step(stage, path, environment, earlier if side == before else None)
+                    taken[side] = _step(stage, servers[paths[side]], paths[side], _SCHEDULES.get(side, {}))
                 for side in (_LATE, _RACES):
                     ratios[side].append(taken[side] / taken[_NONE])
                 ratios[before].append(taken[_NONE] / taken[before])
@@ -99,12 +108,18 @@ def steps(release: str, rounds: int, before: str) -> list[str]:
     return lines
 
 
-def _step(stage: str, release: Path, environment: Mapping[str, str], dsfix: Path | None) -> float:
-    """The median CPU seconds of a step of rank 0 of two. dsfix: in whose emulated device; None: the installed one."""
+def _sides(before: str, earlier: Path) -> Iterator[tuple[str, Sequence[Path]]]:
+    """What is measured, with what precedes the installed dsfix."""
+    yield from ((side, ()) for side in _SCHEDULES)
+    yield before, (earlier,)
+
+
+def _step(stage: str, server: Preloaded, path: str, environment: Mapping[str, str]) -> float:
+    """The median CPU seconds of a step of rank 0 of two."""
     with tempfile.TemporaryDirectory(prefix="dsfix-schedules-") as name:
-        paths = ":".join(str(each) for each in (_HERE, dsfix, release) if each is not None)
-        complete = {**isolated(Path(name)), "PYTHONPATH": paths, "DSFIX_DISABLE": "1", **environment}
-        ended = launch([*fresh("schedules_rank"), stage, name], ranks=2, timeout=_TIMEOUT, env=complete, cwd=name)
+        complete = {**isolated(Path(name)), "PYTHONPATH": path, "DSFIX_DISABLE": "1", **environment}
+        argv = [*server.command("schedules_rank"), stage, name]
+        ended = launch(argv, ranks=2, timeout=_TIMEOUT, env=complete, cwd=name)
         written = Path(name, "0.json")
         if not written.is_file():
             sys.exit(f"schedules: ZeRO-{stage}: {''.join(ended[0].stderr.strip().splitlines()[-1:])}")
@@ -129,7 +144,7 @@ def _figures(ratios: Sequence[float]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", default="0.18.9")
-    parser.add_argument("--patch", nargs="+", default=PATCHES, metavar="ID")
+    parser.add_argument("--patch", nargs="*", default=PATCHES, metavar="ID")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--before", default=_WITHOUT_SCHEDULES, metavar="REVISION")
     options = parser.parse_args()

@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
             wanted = [release for release in wanted if claimed(entry.patch, environment, release)][-1:]
         for release in wanted:
             before = recorded(entry, release) if options.schedule else None
-            tasks.append(Task(entry, release, before and before.without))
+            tasks.append(Task(entry, release, None if before is None else before.without))
     bad = 0
     with Cells(options.schedule or "") as cells, closing(runner.results(tasks, cells, options.jobs)) as ended:
         for result in ended:

@@ -106,5 +106,7 @@ def test_unknown_id(python: Callable[..., Any]) -> None:
 def test_a_schedule_reaches_the_ranks(answer: Callable[..., Any], root: Path) -> None:
     source = RUN.replace("float(sys.argv[3])", "60, schedule=sys.argv[3]")
     for schedule, seen in (("", "none"), ("random:4", "random:4")):
-        found = answer(source, "asks_for_the_schedule", "patched", schedule, PYTHONPATH=str(root), DSFIX_LAB_SCHEDULE="x")
+        found = answer(
+            source, "asks_for_the_schedule", "patched", schedule, PYTHONPATH=str(root), DSFIX_LAB_SCHEDULE="x"
+        )
         assert found[:2] == ["no-bug", seen]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,22 @@ def test_ranks_that_need_collectives_in_another_order_do_not_wait_for_each_other
     environment = {**os.environ, SCHEDULE: schedule, RACES: "", "DSFIX_SEVERITY": "import"}
     ranks = launch([sys.executable, str(PROGRAMS / "two_groups.py")], ranks=2, timeout=200, env=environment)
     assert [(rank.returncode, rank.stdout.splitlines()[-1:]) for rank in ranks] == [(0, ["48.0"])] * 2, ranks[0].stderr
+
+
+def test_a_result_is_what_this_call_asks_for_whatever_an_earlier_one_did(answer: Callable[..., Any]) -> None:
+    """The gradients of inputs alone, then those of weights alone; a sum in float32, then one in float64."""
+    source = """
+from dsfix.lab.cuda import load
+load()
+import json, torch
+layer, x = torch.nn.LayerNorm(4).cuda().requires_grad_(False), torch.ones(4, 4, device="cuda", requires_grad=True)
+layer(x).sum().backward()
+layer.requires_grad_(True)
+layer(x.detach()).sum().backward()
+wide = x.detach().cumsum(0).sum() + x.detach().cumsum(0, dtype=torch.float64).sum()
+print(json.dumps([x.grad.sum().item(), layer.bias.grad.tolist(), str(wide.dtype), wide.item()]))
+"""
+    assert answer(source, **{SCHEDULE: "late", RACES: ""}) == [0.0, [4.0] * 4, "torch.float64", 80.0]
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,9 @@ class TestRaces:
 
     def test_a_race_in_a_training_with_wrong_numbers_is_their_cause(self):
         wrong = Difference(**{**vars(WRONG), "names": ()})
-        assert [each.what for each in classes.findings(records.run_of(Verdict((wrong,), races=(RACE,))))] == ["gradients"]
-        assert [each.what for each in classes.findings(records.run_of(Verdict(races=(RACE,))))] == ["race"]
+        for differences, shown in (((wrong,), "gradients"), ((), "race")):
+            run = records.run_of(Verdict(differences, races=(RACE,)))
+            assert [each.what for each in classes.findings(run)] == [shown]
 
     def test_a_race_is_shown_on_the_page(self):
         [found] = records.run_of(Verdict(races=(RACE,))).differences
