@@ -114,8 +114,9 @@ def _overview(found: Sequence[Record], known: Mapping[str, Row]) -> str:
         runs = [record.runs[config] for config in known if config in record.runs]
         comparisons = sum(run.comparisons for each in runs for run in each.values())
         disagreeing = [sum(bool(classes.findings(each[variant])) for each in runs) for variant in records.VARIANTS]
+        scheduled = len(_scheduled(record, known))
         lines.append(
-            f"| [{record.release}](#{record.release.replace('.', '')}) | {len(runs)} | {len(_scheduled(record, known))} | {comparisons} | "
+            f"| [{record.release}](#{record.release.replace('.', '')}) | {len(runs)} | {scheduled} | {comparisons} | "
             f"{disagreeing[0]} | {disagreeing[1]} | {record.date} |"
         )
     return "\n".join(lines) + "\n"
