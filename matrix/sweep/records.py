@@ -113,7 +113,7 @@ def _uses(race: str) -> str:
             uses.append(use[1])
             placed = False
         elif not placed:
-            uses[-1] += f" ({os.path.basename(line.strip())})"
+            uses[-1] += f" ({os.path.basename(line.strip(' ()'))})"
             placed = True
     return "; ".join(uses)
 

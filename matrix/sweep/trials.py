@@ -20,6 +20,7 @@ from matrix.sweep import space
 from matrix.sweep.space import Row
 
 _TIMEOUT = 120.0  # seconds, for one training with its phases
+_TIMES_UNDER_A_SCHEDULE = 3  # as long
 _SCRIPT = Path(__file__).with_name("preloading.py")
 
 Command = Callable[[str], Sequence[str]]
@@ -64,7 +65,9 @@ class Trials:
         """
         skip = tuple(left_out if variant == "with" else not_importing())
         command = self._commands.get(skip, self._commands[None])
-        return trial(space.plan(row, self._release), skip=skip, path=self._path, timeout=_TIMEOUT, command=command)
+        plan = space.plan(row, self._release)
+        timeout = _TIMEOUT * (_TIMES_UNDER_A_SCHEDULE if plan.schedule else 1)
+        return trial(plan, skip=skip, path=self._path, timeout=timeout, command=command)
 
 
 def not_importing() -> list[str]:

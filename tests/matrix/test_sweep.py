@@ -323,7 +323,7 @@ class TestPage:
         page = docs.render(records.load_all(), ())
         row = "| stage 2, accumulation 4 | gradients of up.weight, step 1: 1 instead of 2 | 1 | fixed by [fixes]"
         assert row in page
-        assert "| [0.17.6](#0176) | 3 | 60 | 1 | 0 |" in page
+        assert "| [0.17.6](#0176) | 3 | 0 | 60 | 1 | 0 |" in page
 
     def test_an_unexplained_disagreement_is_reported(self, engine):
         engine.faulty = True
@@ -377,6 +377,18 @@ class TestPage:
         assert any("fixes is not a patch" in each for each in faults)
         assert any("was not run without dsfix" in each for each in faults)
         assert any("was not run with dsfix" in each for each in faults)
+
+    def test_a_release_is_run_with_all_schedules_or_with_none(self, engine, three, monkeypatch):
+        swept(engine)
+        late = [space.complete({"stage": stage, "schedule": "late"}) for stage in ("1", "2")]
+        monkeypatch.setattr(covering, "load", lambda: [*three, *late])
+        assert list(docs.faults(records.load_all(), ())) == []
+        swept(engine, configs=[space.identify(late[0])])
+        found = records.load_all()
+        assert [each.partition(" was")[0] for each in docs.faults(found, ())] == [
+            f"0.17.6: config {space.identify(late[1])}"
+        ] * 2
+        assert "| [0.17.6](#0176) | 4 | 1 |" in docs.render(found, ())
 
 
 def test_the_committed_page_matches_the_committed_records():
