@@ -64,7 +64,7 @@ PATCH = Patch(
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7357": "reported",
         "https://github.com/deepspeedai/DeepSpeed/issues/3895": "reported",
-        "https://github.com/deepspeedai/DeepSpeed/pull/5518": "open",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5518": "related: proposed fix",
     },
     fixed_in=None,
     present=(

@@ -45,7 +45,6 @@ PATCH = Patch(
     symptom=r"deepspeed/monitor/wandb\.py.*, in log\n(.*\n)+?TypeError: .*got an unexpected keyword argument 'sync'",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7381": "reported",
-        "https://github.com/wandb/wandb/releases/tag/v0.20.0": "introduced",
         "https://github.com/deepspeedai/DeepSpeed/pull/7383": "fixed in 0.17.2",
     },
     fixed_in="0.17.2",
