@@ -6,12 +6,11 @@ Why: through 0.15.1 `eval_batch` runs `gradient_accumulation_steps` micro-batche
 How: `eval_batch` runs the number of micro-batches that it was called with, as in upstream's fix. Without the argument
     nothing changes.
 Changes: the loss and the logits of `eval_batch(num_micro_batches=n)`, and how many batches it takes from the iterator.
-    Parameters do not change.
+    Parameters and checkpoints do not change.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
@@ -48,6 +47,8 @@ _TRAINING, _EVALUATION = 4, (2, 6)
 
 
 def reproduce(lab: Lab) -> str:
+    import math
+
     lab.require_ranks(2)
     torch = lab.torch
     loss = torch.nn.functional.mse_loss

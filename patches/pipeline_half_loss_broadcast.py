@@ -5,7 +5,8 @@ Why: through 0.12.3 the last stage broadcasts its two losses in their own precis
     which `train_batch()` returns and rank 0 prints, gets nothing. A loss in fp64 is cut in the same way. Nothing fails,
     and the training itself is right; early stopping, logs and anything else that looks at the loss is not.
 How: the losses are broadcast in fp32, which the other stages expect, as in upstream's fix.
-Changes: the loss that `train_batch()` returns and logs on all stages but the last. Parameters do not change.
+Changes: the loss that `train_batch()` returns and logs on all stages but the last. Parameters and
+    checkpoints do not change.
 """
 
 from __future__ import annotations

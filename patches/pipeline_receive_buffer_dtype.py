@@ -1,4 +1,4 @@
-"""Pipeline of three or more stages that pass tensors of several dtypes: it hangs, or trains on garbage.
+"""Pipeline of three or more stages that pass tensors of several dtypes: it trains on garbage, or hangs.
 
 Why: since 0.15.0 a stage keeps one list of buffers, by position, for the activations that it receives and for the
     gradients. A buffer is used again if it has enough elements, whatever its dtype is. A stage in the middle whose
@@ -6,7 +6,7 @@ Why: since 0.15.0 a stage keeps one list of buffers, by position, for the activa
     but the third tensor, into the int64 buffer: the sizes in bytes differ, so that the ranks wait for each other, or
     the bits are read as another type. fp32 tensors beside fp16 or bf16 ones do the same.
 How: a buffer is used again only for the same dtype; otherwise a new one is allocated.
-Changes: only jobs that hang, fail or train on garbage without the patch.
+Changes: only jobs that hang, fail or train on garbage without the patch; a checkpoint of theirs is garbage, too.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _ALLOCATE = "deepspeed.runtime.pipe.engine:PipelineEngine._allocate_or_extend_bu
 _REUSED = "len(self._grad_layer_buf) <= idx or self._grad_layer_buf[idx].numel() < numel"
 
 PATCH = Patch(
-    title="pipeline of three or more stages that pass tensors of several dtypes: it hangs or trains on garbage",
-    severity=Severity.HANG,
+    title="pipeline of three or more stages that pass tensors of several dtypes: it trains on garbage or hangs",
+    severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.0"},
     changes=(Edit(_ALLOCATE, replace=_REUSED, code=f"{_REUSED} or self._grad_layer_buf[idx].dtype != dtype"),),
     symptom="",
     upstream={
-        "https://github.com/deepspeedai/DeepSpeed/pull/7055": "open",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7055": "related: proposed fix",
         "https://github.com/tdrussell/diffusion-pipe/issues/511": "reported",
     },
     fixed_in=None,

@@ -4,12 +4,12 @@ Why: through 0.17.4 the adapter makes one iterator over its DataLoader, when it 
     and each further one ends at once, without an error: a job of three epochs trains one.
 How: when the DataLoader has ended, the next epoch iterates over it again. Unlike in upstream's fix, the new iterator is
     made with the first batch of that epoch, so that a `set_epoch` before it counts and no workers start in vain.
-Changes: jobs of several epochs with the adapter train all of them. The first epoch does not change.
+Changes: jobs of several epochs with the adapter train all of them, also when they resume from a
+    checkpoint. The first epoch does not change.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,8 @@ class _OneRank:
 
 
 def reproduce(lab: Lab) -> str:
+    import importlib
+
     torch = lab.torch
     try:
         module = importlib.import_module(f"{lab.deepspeed.__name__}.runtime.sequence_parallel.ulysses_sp")

@@ -39,7 +39,19 @@ SILENT = (Severity.WRONG_RESULT, Severity.LEAK, Severity.USABILITY)
 # what the interpreter or dsfix itself has loaded, and small modules
 CHEAP = {
     *("__future__", "collections.abc", "contextlib", "copy", "datetime", "dsfix.patch", "functools", "gc"),
-    *("importlib.util", "inspect", "itertools", "logging", "os", "packaging.version", "pickle", "re", "shutil", "sys"),
+    *(
+        "importlib.util",
+        "inspect",
+        "itertools",
+        "logging",
+        "math",
+        "os",
+        "packaging.version",
+        "pickle",
+        "re",
+        "shutil",
+        "sys",
+    ),
     *("threading", "traceback", "types", "typing"),
 }
 LAB_WITH_TORCH = (
