@@ -13,6 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any, Callable
 
+from .. import log
 from . import programs
 
 Callback = Callable[[ModuleType, str], None]
@@ -85,7 +86,10 @@ class _Loader:
         """What runpy asks for instead."""
         code: CodeType | None = self._loader.get_code(name)
         if code is not None:
-            programs.about_to_run(code, name, self._callback)
+            try:
+                programs.about_to_run(code, name, self._callback)
+            except Exception as error:  # an audit hook that forbids tracing, say
+                log.warn(f"{name} is run unpatched: {type(error).__name__}: {error}")
             self._spec.loader = self._loader
         return code
 
