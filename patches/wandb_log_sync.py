@@ -42,10 +42,10 @@ PATCH = Patch(
             uses=(without_sync,),
         ),
     ),
-    symptom=r"deepspeed/monitor/wandb\.py.*, in log\n(.*\n)+?TypeError: .*got an unexpected keyword argument 'sync'",
+    symptom=r"deepspeed/monitor/wandb\.py.*, in log\n(.*\n){1,20}?TypeError: .*unexpected keyword argument 'sync'",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7381": "reported",
-        "https://github.com/wandb/wandb/releases/tag/v0.20.0": "introduced",
+        "https://github.com/wandb/wandb/pull/9940": "introduced in wandb 0.20.0",
         "https://github.com/deepspeedai/DeepSpeed/pull/7383": "fixed in 0.17.2",
     },
     fixed_in="0.17.2",
