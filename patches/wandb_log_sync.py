@@ -27,7 +27,11 @@ def without_sync(log: Any, data: Any, step: Any, commit: Any, sync: Any) -> Any:
 
 
 def _meets(job: Job) -> bool:
-    return job.get("wandb", "enabled") is True
+    """Not beside an installed wandb that still has the argument."""
+    from dsfix import versions
+
+    major, minor = [*(versions.installed("wandb") or "0.20").split("."), "0"][:2]
+    return job.get("wandb", "enabled") is True and not (major == "0" and minor.isdecimal() and int(minor) < 20)
 
 
 PATCH = Patch(
