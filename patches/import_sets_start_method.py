@@ -46,7 +46,8 @@ PATCH = Patch(
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.17.1,<0.17.2"},
     changes=(Provide(_EARLIER, _NAME, start_method), Replace(f"{_ENGINE}:mp", spawn_context)),
-    symptom=r"dataloader\.py[\s\S]*popen_spawn_posix\.py[\s\S]*Can't (pickle|get) local object",
+    symptom=r"dataloader\.py.*\n(.*\n){1,20}?.*popen_spawn_posix\.py.*\n"
+    r"(.*\n){1,20}?.*Can't (pickle|get) local object",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7347": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/7349": "fixed in 0.17.2",

@@ -32,7 +32,7 @@ PATCH = Patch(
             code="node_configs[hostname] if node_configs.get(hostname) else list(range(slots))",
         ),
     ),
-    symptom=r"launcher/runner\.py[\s\S]*first_host = list\(active_resources\.keys\(\)\)\[0\]\n[\s\S]*IndexError",
+    symptom=r"launcher/runner\.py.*\n\s*first_host = list\(active_resources\.keys\(\)\)\[0\]\n(.*\n){0,3}?.*IndexError",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6530": "introduced in 0.15.2",
         "https://github.com/deepspeedai/DeepSpeed/pull/8239": "fixed in 0.19.7",

@@ -29,7 +29,7 @@ PATCH = Patch(
             code="self._setup_mpi_environment() if 'OMPI_COMM_WORLD_RANK' in os.environ else None",
         ),
     ),
-    symptom=r"multinode_runner\.py[\s\S]*(OSError|EnvironmentError): MPI environment variables are not set",
+    symptom=r"multinode_runner\.py.*\n(.*\n){1,12}?.*(OSError|EnvironmentError): MPI environment variables are not set",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7711": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/6979": "introduced in 0.16.4",

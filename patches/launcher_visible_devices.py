@@ -50,7 +50,7 @@ PATCH = Patch(
             uses=(with_visible,),
         ),
     ),
-    symptom=r"launcher/runner\.py[\s\S]*No slot '\d+' specified on host 'localhost'",
+    symptom=r"launcher/runner\.py.*\n(.*\n){1,12}?.*No slot '\d+' specified on host 'localhost'",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/5818": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/6530": "fixed in 0.15.2",

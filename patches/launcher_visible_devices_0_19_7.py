@@ -33,7 +33,7 @@ active_resources = parse_inclusion_exclusion(
 )""",
         ),
     ),
-    symptom=r"launcher/runner\.py[\s\S]*No slot '\d+' specified on host 'localhost'",
+    symptom=r"launcher/runner\.py.*\n(.*\n){1,12}?.*No slot '\d+' specified on host 'localhost'",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6530": "related: fixed it in 0.15.2",
         "https://github.com/deepspeedai/DeepSpeed/pull/8239": "introduced in 0.19.7",

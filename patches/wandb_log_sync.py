@@ -27,7 +27,11 @@ def without_sync(log: Any, data: Any, step: Any, commit: Any, sync: Any) -> Any:
 
 
 def _meets(job: Job) -> bool:
-    return job.get("wandb", "enabled") is True
+    """Not beside an installed wandb that still has the argument."""
+    from dsfix import versions
+
+    major, minor = [*(versions.installed("wandb") or "0.20").split("."), "0"][:2]
+    return job.get("wandb", "enabled") is True and not (major == "0" and minor.isdecimal() and int(minor) < 20)
 
 
 PATCH = Patch(
@@ -42,9 +46,10 @@ PATCH = Patch(
             uses=(without_sync,),
         ),
     ),
-    symptom=r"deepspeed/monitor/wandb\.py.*, in log\n(.*\n)+?TypeError: .*got an unexpected keyword argument 'sync'",
+    symptom=r"deepspeed/monitor/wandb\.py.*, in log\n(.*\n){1,20}?TypeError: .*unexpected keyword argument 'sync'",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7381": "reported",
+        "https://github.com/wandb/wandb/pull/9940": "introduced in wandb 0.20.0",
         "https://github.com/deepspeedai/DeepSpeed/pull/7383": "fixed in 0.17.2",
     },
     fixed_in="0.17.2",

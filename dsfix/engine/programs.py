@@ -31,6 +31,8 @@ class _Trace:
 
     def start(self, frame: FrameType | None = None) -> None:
         """With a frame, if the program is running already. Does nothing under a debugger or another tracer."""
+        if frame is not None and frame.f_lineno >= self.line:
+            return  # it would be traced to its end
         if self.line and sys.gettrace() is None:
             if frame is not None:
                 frame.f_trace = self._within
@@ -87,8 +89,9 @@ def _look_at_script(frame: FrameType, names: Iterable[str], callback: Callback) 
 
 def _module(frame: FrameType) -> ModuleType | None:
     """The program whose own frame this is, or None."""
-    module = sys.modules.get(frame.f_globals.get("__name__", ""))
-    known = module is not None and module.__name__ in _NAMES and vars(module) is frame.f_globals
+    name = frame.f_globals.get("__name__")
+    module = sys.modules.get(name) if name in _NAMES else None
+    known = isinstance(module, ModuleType) and vars(module) is frame.f_globals
     return module if known else None
 
 
