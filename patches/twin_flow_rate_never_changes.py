@@ -5,7 +5,8 @@ Why: with a ratio below 1 (Twin-Flow) a second Adam steps the part of the weight
     schedule, or a rate set by the script, reaches only the offloaded part. With warmup the rest trains at the rate of
     step 0, often 0: not at all. Further groups are shared by both optimizers until a checkpoint is loaded; then they
     keep their values, too. Nothing fails.
-How: before its step the second Adam gets the options of the first one's group.
+How: before its step the second Adam gets the options of the first one's group. SuperOffload has a step of its own and
+    is not covered.
 Changes: jobs with a ratio below 1 whose rate or other options change. Others are bit-identical. A checkpoint written
     without the patch loads; the weights that were trained at another rate stay as they are.
 """
@@ -32,7 +33,9 @@ def give_options(optimizer: Any, place: int) -> None:
 def _meets(job: Job) -> bool:
     ratio = job.get("zero_optimization", "offload_optimizer", "ratio", default=1)
     scheduled = job.get("scheduler") is not None or job.optimizer is None
-    return job.stage == 3 and job.offloads_optimizer and isinstance(ratio, (int, float)) and ratio < 1 and scheduled
+    own_step = job.get("zero_optimization", "offload_optimizer", "super_offload", default=False)
+    less = isinstance(ratio, (int, float)) and ratio < 1
+    return job.stage == 3 and job.offloads_optimizer and less and scheduled and not own_step
 
 
 PATCH = Patch(
