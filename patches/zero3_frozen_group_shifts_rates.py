@@ -148,7 +148,7 @@ def reproduce(lab: Lab) -> str:
     [path] = (lab.tmp / "shifted").glob("*optim_states.pt")
     saved = torch.load(path, weights_only=False)
     _, frozen, last = saved["optimizer_state_dict"]["optimizer_state_dict"]["param_groups"]
-    frozen["params"], last["params"] = last["params"], frozen["params"]  # as 0.19.3 files them; the other tag has them as all releases before it
+    frozen["params"], last["params"] = last["params"], frozen["params"]  # as in 0.19.3
     torch.save(saved, path)
     for tag in ("right", "shifted"):
         engine = make()
