@@ -5,11 +5,10 @@ Why: ZeRO-3 numbers the parameter groups that have something to train, and takes
     parameters were all frozen when the engine was made: behind one, each group is stepped with the options of the group
     before it, behind two, of the group two before. With a frozen backbone at 1e-5 before a head at 1e-3 the head is
     trained at 1e-5. Nothing fails.
-How: the number is that of the optimizer's group, as in 0.19.3.
-Changes: jobs with a frozen parameter group before another; all others are bit-identical. In a checkpoint the optimizer
-    state is filed under the groups that were stepped: one written without the patch is put in order when it is loaded,
-    one written with it does not load without it before 0.19.3 (nor does one of 0.19.3). The weights that were trained
-    with other options stay as they are.
+How: the number is that of the optimizer's group, as in 0.19.3. Checkpoints keep the form that they have without it.
+Changes: jobs with a frozen or empty parameter group before another; all others are bit-identical. Checkpoints written
+    with and without the patch load with and without it, and one of 0.19.3 loads with it; 0.19.3 itself refuses both.
+    The weights that were trained with other options stay as they are.
 """
 
 from __future__ import annotations
@@ -34,9 +33,19 @@ def trained_groups(optimizer: Any) -> list[int]:
     ]
 
 
+def as_before(saved: dict[str, Any]) -> dict[str, Any]:
+    """The optimizer state for a checkpoint, with the parameters in the groups where it has them without the patch."""
+    groups = saved.get("param_groups", ())
+    filled = [group["params"] for group in groups if group["params"]]
+    if len(filled) == len(groups):
+        return saved
+    places = filled + [[] for _ in range(len(groups) - len(filled))]
+    return {**saved, "param_groups": [{**group, "params": place} for group, place in zip(groups, places)]}
+
+
 def in_order(optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
     """The optimizer state of a checkpoint, if need be with the parameters moved to the groups that they belong to."""
-    groups = saved["param_groups"]
+    groups = saved.get("param_groups", ())
     numbers = [len(group["params"]) for group in groups]
     own = [len(group["params"]) for group in optimizer.optimizer.param_groups]
     if numbers == own or len(numbers) != len(own) or list(filter(None, numbers)) != list(filter(None, own)):
@@ -56,6 +65,13 @@ PATCH = Patch(
             replace="self.sub_group_to_group_id[sub_group_idx] = param_group_idx",
             code="self.sub_group_to_group_id[sub_group_idx] = trained_groups(self)[param_group_idx]",
             uses=(trained_groups,),
+        ),
+        Edit(
+            f"{_OPTIMIZER}._rigid_state_dict",
+            replace="state_dict[OPTIMIZER_STATE_DICT] = self.optimizer.state_dict()",
+            # loading a universal checkpoint takes it for this form, 0.14.5 to 0.17.6
+            code="state_dict[OPTIMIZER_STATE_DICT] = as_before(self.optimizer.state_dict())",
+            uses=(as_before,),
         ),
         Edit(
             f"{_OPTIMIZER}._rigid_load_state_dict",
@@ -134,7 +150,7 @@ def reproduce(lab: Lab) -> str:
     [path] = (lab.tmp / "shifted").glob("*optim_states.pt")
     saved = torch.load(path, weights_only=False)
     _, frozen, last = saved["optimizer_state_dict"]["optimizer_state_dict"]["param_groups"]
-    frozen["params"], last["params"] = last["params"], frozen["params"]  # as without the patch
+    frozen["params"], last["params"] = last["params"], frozen["params"]  # as in 0.19.3
     torch.save(saved, path)
     loaded = ["right"]
     if Version(lab.deepspeed.__version__) < Version("0.19.3"):  # which refuses the other
