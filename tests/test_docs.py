@@ -55,7 +55,7 @@ CHEAP = {
     *("threading", "traceback", "types", "typing"),
 }
 LAB_WITH_TORCH = (
-    r"import torch|dsfix\.lab\.(models|reference|half|outputs|overlap|pipeline|second_copies|empty_parameter)"
+    r"import torch|dsfix\.lab\.(models|reference|half|outputs|overlap|pipeline|empty_parameter)"
 )
 
 

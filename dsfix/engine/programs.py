@@ -63,7 +63,7 @@ def look(names: Iterable[str], callback: Callback) -> str:
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "_get_module_details" and frame.f_globals.get("__name__") == "runpy":
-            name = frame.f_locals.get("mod_name")  # that of `python -m`, which imports its packages first
+            name = str(frame.f_locals.get("mod_name"))  # that of `python -m`, which imports its packages first
             path = module_file(name) if name in names else None
             if path is not None:
                 _Trace(path, name, callback).start()

@@ -31,8 +31,8 @@ def attend(lab: Lab, sequence: int, samples: int) -> tuple[dict[str, Any], dict[
         raise CannotTell(f"deepspeed {version} has no sequence parallelism") from None
 
     def local(*inputs: Any) -> Any:
-        batch_first = [each.transpose(0, 1 - sequence).transpose(1, 2) for each in inputs]
-        output = functional.scaled_dot_product_attention(*batch_first, is_causal=True)
+        query, key, value = (each.transpose(0, 1 - sequence).transpose(1, 2) for each in inputs)
+        output = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return output.transpose(1, 2).transpose(0, 1 - sequence)
 
     distributed = layer.DistributedAttention(local, torch.distributed.group.WORLD, 2, sequence)
