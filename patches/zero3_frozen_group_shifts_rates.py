@@ -8,7 +8,7 @@ Why: ZeRO-3 numbers the parameter groups that have something to train, and takes
 How: the number is that of the optimizer's group, as in 0.19.3. Checkpoints keep the form that they have without it.
 Changes: jobs with a frozen or empty parameter group before another; all others are bit-identical. Checkpoints written
     with and without the patch load with and without it, and one of 0.19.3 loads with it; 0.19.3 itself refuses both.
-    The weights that were trained with other options stay as they are.
+    When a job resumes from a checkpoint written without it, the weights that were trained with other options stay.
 """
 
 from __future__ import annotations

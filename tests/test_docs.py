@@ -38,7 +38,17 @@ SILENT = (Severity.WRONG_RESULT, Severity.LEAK, Severity.USABILITY)
 
 # what the interpreter or dsfix itself has loaded, and small modules
 CHEAP = {
-    *("__future__", "collections.abc", "contextlib", "copy", "datetime", "dsfix.patch", "functools", "gc"),
+    *(
+        "__future__",
+        "collections.abc",
+        "contextlib",
+        "copy",
+        "dataclasses",
+        "datetime",
+        "dsfix.patch",
+        "functools",
+        "gc",
+    ),
     *(
         "importlib.util",
         "inspect",
@@ -54,9 +64,7 @@ CHEAP = {
     ),
     *("threading", "traceback", "types", "typing"),
 }
-LAB_WITH_TORCH = (
-    r"import torch|dsfix\.lab\.(models|reference|half|outputs|overlap|pipeline|empty_parameter)"
-)
+LAB_WITH_TORCH = r"import torch|dsfix\.lab\.(models|reference|half|outputs|overlap|pipeline|empty_parameter)"
 
 
 def _page(name):
