@@ -38,31 +38,9 @@ SILENT = (Severity.WRONG_RESULT, Severity.LEAK, Severity.USABILITY)
 
 # what the interpreter or dsfix itself has loaded, and small modules
 CHEAP = {
-    *(
-        "__future__",
-        "collections.abc",
-        "contextlib",
-        "copy",
-        "dataclasses",
-        "datetime",
-        "dsfix.patch",
-        "functools",
-        "gc",
-    ),
-    *(
-        "importlib.util",
-        "inspect",
-        "itertools",
-        "logging",
-        "math",
-        "os",
-        "packaging.version",
-        "pickle",
-        "re",
-        "shutil",
-        "sys",
-    ),
-    *("threading", "traceback", "types", "typing"),
+    *("__future__", "collections.abc", "contextlib", "copy", "dataclasses", "datetime", "dsfix.patch", "functools"),
+    *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),
+    *("shutil", "sys", "threading", "traceback", "types", "typing"),
 }
 LAB_WITH_TORCH = r"import torch|dsfix\.lab\.(models|reference|half|outputs|overlap|pipeline|empty_parameter)"
 
