@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -83,15 +83,15 @@ def claimed(patch: Patch, environment: Environment, release: str) -> bool:
     return proofs.inside(patch, versions)
 
 
-def latest(count: int, checkout: Path = _CHECKOUT) -> list[str]:
-    """The ids of the patches whose files the newest commits changed, newest first; none without git's history."""
+def latest(count: int, known: Collection[str], checkout: Path = _CHECKOUT) -> list[str]:
+    """The known ids whose files the newest commits changed, newest first; none without git's history."""
     log = ["git", "-C", str(checkout), "log", "--format=", "--name-only", "--diff-filter=AM", "--", "patches/*.py"]
     try:
         done = subprocess.run(log, capture_output=True, text=True)
     except OSError:  # no git
         return []
     stems = (Path(line).stem for line in done.stdout.splitlines())
-    return list(dict.fromkeys(stem for stem in stems if not stem.startswith("_")))[:count]
+    return list(dict.fromkeys(stem for stem in stems if stem in known))[:count]  # not those removed since
 
 
 def sample(entries: Sequence[Entry], one_in: int, ids: Sequence[str]) -> list[Entry]:
@@ -104,7 +104,8 @@ def run(options: argparse.Namespace) -> int:
     environment = environments.current(table.load())
     gpu = environments.gpu()
     releases = [release.deepspeed for release in table.load().run_in(environment.name)]
-    entries = sample(chosen(options.patch), options.one_in, latest(options.latest))
+    entries = chosen(options.patch)
+    entries = sample(entries, options.one_in, latest(options.latest, [each.id for each in entries]))
     if options.schedule:
         entries = [entry for entry in entries if entry.patch.device == "cuda"]
 

@@ -49,18 +49,19 @@ def test_the_latest_patches_are_those_of_the_newest_commits(tmp_path: Path) -> N
 
     git("init", "--quiet")
     (tmp_path / "patches").mkdir()
-    for names in (("first", "second"), ("_template",), ("first",)):
+    for names in (("first", "second"), ("_template",), ("first",), ("removed",)):
         for name in names:
             path = tmp_path / "patches" / f"{name}.py"
             path.write_text(path.read_text() + "#" if path.exists() else "", encoding="utf-8")
         git("add", ".")
         git("commit", "--quiet", "--message", "m")
-    assert edges.latest(5, tmp_path) == ["first", "second"]
-    assert edges.latest(1, tmp_path) == ["first"]
+    known = ("first", "second", "third")
+    assert edges.latest(5, known, tmp_path) == ["first", "second"]
+    assert edges.latest(1, known, tmp_path) == ["first"]
 
 
 def test_without_history_no_patch_is_among_the_latest(tmp_path: Path) -> None:
-    assert edges.latest(5, tmp_path) == []
+    assert edges.latest(5, ("first",), tmp_path) == []
 
 
 def test_the_sample_has_every_nth_patch_and_the_named_ones() -> None:
