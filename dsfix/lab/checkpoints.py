@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.session import Lab
-from dsfix.patch import CannotTell
+from dsfix.patch import BugPresent, CannotTell
 
 
 def train(lab: Lab, engine: Any, batches: Sequence[Sequence[Any]]) -> None:
@@ -121,7 +121,7 @@ def resume_in_sub_groups(lab: Lab, steps: int, sub_group_size: int) -> Resumed:
     return Resumed(engine, batches[steps // 2 :], initial, expected(steps // 2), expected(steps))
 
 
-def universal_checkpoint_of_many_ranks(lab: Lab, ranks: int) -> tuple[Any, Any]:
+def _converted_from(lab: Lab, ranks: int) -> tuple[Any, Any]:
     """A parameter of a ZeRO-1 checkpoint as it was saved, and as DeepSpeed's tool writes it where the checkpoint is
     that of so many ranks. Each of them has two elements of it.
 
@@ -153,6 +153,22 @@ def universal_checkpoint_of_many_ranks(lab: Lab, ranks: int) -> tuple[Any, Any]:
     with mock.patch.object(sys, "argv", ["ds_to_universal.py", *words, "--num_merge_workers", "1"]):
         ds_to_universal.main(*[ds_to_universal.parse_arguments()] * len(signature(ds_to_universal.main).parameters))
     return saved, torch.load(output / "zero" / "weight" / "fp32.pt")["param"]
+
+
+def ranks_in_order(lab: Lab, ranks: int, as_text: str) -> str:
+    """What was converted exactly by DeepSpeed's tool for universal checkpoints, from a checkpoint of so many ranks.
+
+    Raises BugPresent if the parts are joined in the order of the ranks' numbers as text, by this format.
+    """
+    saved, converted = _converted_from(lab, ranks)
+    torch = lab.torch
+    if torch.equal(converted, saved):
+        return f"the weights of {ranks} ranks are converted exactly"
+    order = sorted(range(ranks), key=as_text.format)
+    scrambled = torch.cat([saved[:, 2 * rank : 2 * rank + 2] for rank in order], dim=1)
+    assert torch.equal(converted, scrambled), converted
+    place = next(place for place, rank in enumerate(order) if rank != place)
+    raise BugPresent(f"of {ranks} ranks the part of rank {order[place]} is put behind that of rank {order[place - 1]}")
 
 
 def _cut(torch: Any, directory: Path, ranks: int) -> None:
