@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .catalogue.registry import UnknownPatch
 from .invocation import is_command_line
-from .outcome import Outcome, StrictError
+from .outcome import Outcome, StrictError, describe
 from .process import PatchReport, activate, report, revert
 
 if TYPE_CHECKING:
@@ -62,4 +62,4 @@ if not is_command_line():
         try:
             Watch(_settings).start()
         except Exception as error:  # a job is worth more than its guards
-            log.warn(f"the guards could not start: {type(error).__name__}: {error}")
+            log.warn(f"the guards could not start: {describe(error)}")

@@ -45,3 +45,8 @@ class Refused(Exception):
 
 class StrictError(RuntimeError):
     """Raised under DSFIX_STRICT=1 in place of a warning."""
+
+
+def describe(error: BaseException) -> str:
+    """An exception that nobody expected, as a reason."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

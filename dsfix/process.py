@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import log, versions
+from . import log, programs, versions
 from .engine import hooks
 from .engine.engine import Engine
-from .outcome import Outcome, StrictError
+from .outcome import Outcome, StrictError, describe
 from .patch import Patch
 from .settings import Settings
 
@@ -47,7 +47,7 @@ def activate() -> Settings | None:
         return None
     settings = Settings.read()
     log.set_up(settings.log_level)
-    _engine = Engine(settings, on_change=_write)
+    _engine = Engine(settings, on_change=_write, on_deepspeed=programs.look)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forked)
     try:
@@ -60,7 +60,7 @@ def activate() -> Settings | None:
         _engine = None  # importing dsfix again raises again
         raise
     except Exception as error:  # a job is worth more than its patches
-        log.warn(f"dsfix could not start, some patches may be missing: {type(error).__name__}: {error}")
+        log.warn(f"dsfix could not start, some patches may be missing: {describe(error)}")
     return settings
 
 
@@ -140,7 +140,7 @@ def _forked() -> None:
         try:
             _write()
         except Exception as error:  # the fork is worth more than its report
-            log.warn(f"DSFIX_REPORT: no report of a forked process: {type(error).__name__}: {error}")
+            log.warn(f"DSFIX_REPORT: no report of a forked process: {describe(error)}")
 
 
 def _write() -> None:

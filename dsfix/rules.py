@@ -16,6 +16,8 @@ from typing import Any, Callable
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from .outcome import describe
+
 
 class Level(enum.Enum):
     ERROR = "error"  # the job does not start, or computes something other than requested
@@ -103,7 +105,7 @@ def findings(rules: Iterable[Rule], facts: Any, versions: Mapping[str, str | Non
             try:
                 matches = list(rule.find(facts))
             except Exception as error:
-                what = f"this rule could not be evaluated: {type(error).__name__}: {error}"
+                what = f"this rule could not be evaluated: {describe(error)}"
                 found.append(Finding(rule.id, Level.NOTE, "", what, "report this bug of dsfix"))
             else:
                 found += [

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from .catalogue.registry import UnknownPatch
 from .patch import Severity
@@ -18,6 +19,13 @@ _DEVICE_MAP = ("error", "repair", "off")
 _CHECK = ("off", "warn", "error")
 _SEVERITIES = tuple(each.value for each in Severity)
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def cache_directory() -> Path:
+    """$DSFIX_CACHE, or dsfix in the user's cache directory. Raises RuntimeError where the user has no home."""
+    if os.environ.get("DSFIX_CACHE"):
+        return Path(os.environ["DSFIX_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsfix"
 
 
 @dataclass(frozen=True)

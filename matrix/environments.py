@@ -15,10 +15,10 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from dsfix.cli.exits import Complaint
-from dsfix.engine.cache import cache_directory
 from dsfix.lab.cuda.compiling import locked
 from dsfix.lab.distributions import gpu_visible, torch_build
 from dsfix.lab.errors import LabUnavailable
+from dsfix.settings import cache_directory
 from dsfix.start import DIRECTORY
 from matrix import table
 

@@ -29,7 +29,7 @@ from pypi_simple import (
     UnsupportedRepoVersionError,
 )
 
-from dsfix.engine.cache import cache_directory
+from dsfix.settings import cache_directory
 
 PROJECT = "deepspeed"
 METADATA = "deepspeed.egg-info"

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dsfix.audit.plan import Plan
-from dsfix.engine.cache import cache_directory
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.cuda.compiling import locked
 from dsfix.lab.distributions import torch_build
 from dsfix.lab.launcher import fresh, launch
 from dsfix.lab.session import Lab
+from dsfix.settings import cache_directory
 
 _SECONDS = 900.0  # a minute on two free cores
 # the config's optimizer -> operator, module and class that uses it

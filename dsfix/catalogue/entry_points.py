@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 
+from ..outcome import describe
+
 GROUP = "dsfix.patches"
 _GROUP_HEADER = b"[dsfix.patches]"
 
@@ -31,7 +33,7 @@ def declared() -> Iterator[Plugin]:
         try:
             found = metadata.distribution(written).entry_points  # as written: Python 3.9 finds no dot by another name
         except Exception as error:  # metadata that cannot be read
-            yield Plugin(name, "entry_points.txt", f"{type(error).__name__}: {error}")
+            yield Plugin(name, "entry_points.txt", describe(error))
             continue
         for module in sorted({point.value.strip() for point in found if point.group == GROUP}):
             is_module = all(part.isidentifier() for part in module.split("."))

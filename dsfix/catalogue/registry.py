@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any, Callable, TypeVar
 
+from ..outcome import describe
 from ..patch import Patch
 from . import entry_points
 
@@ -185,7 +186,7 @@ def _tried(load: Callable[[], ModuleType]) -> tuple[ModuleType | None, str]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # one broken file must not cost the others, even if it calls sys.exit
-        return None, f"{type(error).__name__}: {error}"
+        return None, describe(error)
 
 
 def catalogue() -> dict[str, Entry]:

@@ -18,21 +18,15 @@ from importlib.machinery import PathFinder
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import CodeType
-from typing import Any, Callable
+from typing import Any, Callable, cast
 
 from .. import versions
 from ..patch import Edit
+from ..settings import cache_directory
 
 _INSTALLATIONS = 16  # files that are kept, of some 500 kB; the one written longest ago goes
 _PATIENCE = 60  # seconds, after which a file that another process has begun to write is nobody's
 _DIGEST = 16  # bytes
-
-
-def cache_directory() -> Path:
-    """$DSFIX_CACHE, or dsfix in the user's cache directory. Raises RuntimeError where the user has no home."""
-    if os.environ.get("DSFIX_CACHE"):
-        return Path(os.environ["DSFIX_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsfix"
 
 
 class Cache:
@@ -59,9 +53,8 @@ class Cache:
     def code(self, original: CodeType, edits: list[tuple[str, Edit]], make: Callable[[], CodeType]) -> CodeType:
         """What `make` makes of `original` with these edits (patch id, edit), or made of an equal one."""
         key = (original.co_filename, original.co_name, original.co_firstlineno, [(id, declared(e)) for id, e in edits])
-        pair = self.remember(("code", key), lambda: (original, make()), lambda kept: kept[0] == original)
-        new: CodeType = pair[1]
-        return new
+        codes = self.remember(("code", key), lambda: (original, make()), lambda codes: codes[0] == original)
+        return cast(CodeType, codes[1])
 
     def save(self) -> None:
         """Writes what is new, whole or not at all."""

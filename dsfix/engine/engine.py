@@ -17,10 +17,10 @@ from typing import Any, Callable, Union
 from .. import log, versions
 from ..catalogue import registry
 from ..catalogue.registry import Summary, UnknownPatch
-from ..outcome import REMEDY, Outcome, Refused, StrictError
+from ..outcome import REMEDY, Outcome, Refused, StrictError, describe
 from ..patch import Edit, Patch, Provide, Replace
 from ..settings import Settings
-from . import anchors, attributes, hooks, programs, rewrite, verdict
+from . import anchors, attributes, hooks, rewrite, verdict
 from .cache import Cache
 
 Handle = Union[rewrite.EditHandle, attributes.AttributeHandle]
@@ -45,13 +45,23 @@ class State:
         """Loaded for the patches that may apply only."""
         return registry.entry(self.summary).patch
 
+    @property
+    def in_force(self) -> bool:
+        modules = [(hooks.executed(name), handles) for name, handles in self.done.items()]
+        return all(each.in_force(module) for module, handles in modules if module is not None for each in handles)
+
 
 class Engine:
-    """All patches of the catalogue under one set of settings; `on_change` is called after outcomes have changed."""
+    """All patches of the catalogue under one set of settings; `on_change` is called after outcomes have changed,
+    `on_deepspeed` after each import of DeepSpeed."""
 
-    def __init__(self, settings: Settings, on_change: Callable[[], None] = lambda: None) -> None:
-        self.settings = settings
-        self.on_change = on_change
+    def __init__(
+        self,
+        settings: Settings,
+        on_change: Callable[[], None] = lambda: None,
+        on_deepspeed: Callable[[Engine], None] = lambda engine: None,
+    ) -> None:
+        self.settings, self.on_change, self.on_deepspeed = settings, on_change, on_deepspeed
         self.finder = hooks.Finder(self.imported, self.withdraw)
         self.states: dict[str, State] = {}
         self.cache = Cache()
@@ -81,8 +91,8 @@ class Engine:
             state.reason = _waits(state.modules)
             return state
         except Exception as error:  # a declaration that cannot be evaluated
-            self._warn(f"patch {summary.id} is skipped: {_describe(error)}")
-            return State(summary, Outcome.FAILED, _describe(error))
+            self._warn(f"patch {summary.id} is skipped: {describe(error)}")
+            return State(summary, Outcome.FAILED, describe(error))
 
     def imported(self, module: ModuleType, name: str) -> None:
         """The post-import hook: a watched module has just been executed, for the first time or again.
@@ -96,7 +106,7 @@ class Engine:
             self._catch_up()
             if name == "deepspeed":
                 self._announce()
-                self._look_for_program()
+                self.on_deepspeed(self)
                 anchors.forget()
             if hooks.executed("deepspeed") or name == "deepspeed":
                 self.cache.save()
@@ -106,16 +116,7 @@ class Engine:
                 self.on_change()  # what stopped the job belongs in its report
             raise
         except Exception as error:
-            log.warn(f"after the import of {name}: {_describe(error)}")
-
-    def _look_for_program(self) -> None:
-        copy = programs.look(self.finder.names, self.imported)
-        if copy:
-            log.inform(
-                f"{copy} is a copy from another release than the installed DeepSpeed "
-                f"{versions.installed('deepspeed')}, and is not patched; `python -m {programs.COPIED}` with the same "
-                "arguments runs the installed one, patched"
-            )
+            log.warn(f"after the import of {name}: {describe(error)}")
 
     def _catch_up(self) -> None:
         """Modules that were being imported when they began to be watched, and have been executed since."""
@@ -144,7 +145,7 @@ class Engine:
             except Refused as refused:
                 self._out(state, refused.outcome, refused.reason)
             except Exception as error:
-                self._out(state, Outcome.FAILED, _describe(error))
+                self._out(state, Outcome.FAILED, describe(error))
             else:
                 missing = [each for each in state.modules if not {each, _as_program(each)} & state.done.keys()]
                 state.outcome = Outcome.PENDING if missing else Outcome.APPLIED
@@ -159,10 +160,8 @@ class Engine:
             state.judged = True
 
     def _out(self, state: State, outcome: Outcome, reason: str) -> None:
-        state.outcome, state.reason = outcome, reason
         left = self._undo(state)
-        if left:
-            state.outcome, state.reason = Outcome.FAILED, f"{reason}; {left}"
+        state.outcome, state.reason = (Outcome.FAILED, f"{reason}; {left}") if left else (outcome, reason)
         if state.outcome.trouble:
             self._complain(state)
 
@@ -178,7 +177,7 @@ class Engine:
                 try:
                     handle.undo()
                 except Exception as error:
-                    left.append(f"the change in {name} could not be reverted: {_describe(error)}")
+                    left.append(f"the change in {name} could not be reverted: {describe(error)}")
         state.done.clear()
         state.past.clear()
         return "; ".join(left)
@@ -218,7 +217,7 @@ class Engine:
             with state.lock:
                 if not state.done or state.outcome is Outcome.PENDING:
                     continue
-                if all(map(_in_force, state.done, state.done.values())):
+                if state.in_force:
                     state.outcome, state.reason = Outcome.APPLIED, _applied(state.patch)
                 else:
                     state.outcome = Outcome.CONFLICT
@@ -226,12 +225,11 @@ class Engine:
 
     def _announce(self) -> None:
         """One line per job on what became of the patches: counts, and the ids of those in trouble."""
-        counts = []
+        counts, about = [], versions.described("deepspeed", "torch")
         for outcome in Outcome:
             ids = [state.summary.id for state in self.states.values() if state.outcome is outcome]
             if ids:
                 counts.append(f"{len(ids)} {outcome.value}" + (f" ({', '.join(ids)})" if outcome.trouble else ""))
-        about = versions.described("deepspeed", "torch")
         log.announce(f"{about}: {', '.join(counts) or 'no patches'}; `python -m dsfix list` has the details")
 
 
@@ -254,8 +252,7 @@ def apply(patch_id: str, patch: Patch, module: ModuleType, cache: Cache, name: s
             if isinstance(change, Replace):
                 handles.append(attributes.substitute(module, change))
             elif isinstance(change, Provide):
-                provided = attributes.provide(module, change)
-                handles += [provided] if provided is not None else []
+                handles += filter(None, [attributes.provide(module, change)])
         if not handles:
             names = ", ".join(change.qualname for change in changes)
             raise Refused(Outcome.ALREADY_FIXED, f"{name} has {names}")
@@ -271,18 +268,9 @@ def _as_program(name: str) -> str:
     return f"{name} as a program"
 
 
-def _in_force(name: str, handles: list[Handle]) -> bool:
-    module = hooks.executed(name)
-    return module is None or all(handle.in_force(module) for handle in handles)
-
-
 def _waits(modules: Iterable[str]) -> str:
     return f"waits for the import of {', '.join(modules)}"
 
 
 def _applied(patch: Patch) -> str:
     return "; ".join(dict.fromkeys(f"{type(c).__name__} of {c.target}" for c in patch.changes))
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -67,10 +67,6 @@ class _Loader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__.get("_loader"), name)
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        created: ModuleType | None = self._loader.create_module(spec)
-        return created
-
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

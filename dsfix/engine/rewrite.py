@@ -207,8 +207,7 @@ def _contents(cells: Iterable[CellType]) -> Iterator[Any]:
 def imports_of(block: Block, qualname: str, code: CodeType) -> frozenset[str]:
     """The imported names with which the function, compiled alone, is `code`, the function in memory.
 
-    Raises:
-        Refused: conflict where there are none.
+    Raises Refused, a conflict, where there are none.
     """
     for exact in (False, True):
         names = imports(block.path, exact)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..catalogue.registry import Entry, Summary
-from ..outcome import Outcome, Refused
+from ..outcome import Outcome, Refused, describe
 from ..patch import Change, Edit, Patch, Replace, Source
 from ..settings import Settings
 from ..versions import Fit, gate, installed
@@ -34,7 +34,7 @@ def decide(entry: Entry, settings: Settings) -> Verdict:
         return before_source(entry.summary, settings, _cache()) or by_source(entry.patch, _cache())
     except Exception as error:  # one declaration that cannot be evaluated must not cost the others
         code = f" in `{error.text.strip()}`" if isinstance(error, SyntaxError) and error.text else ""
-        return Verdict(Outcome.FAILED, f"{type(error).__name__}: {error}{code}")
+        return Verdict(Outcome.FAILED, f"{describe(error)}{code}")
 
 
 def if_asked_for(entry: Entry, settings: Settings) -> Verdict:

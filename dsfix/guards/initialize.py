@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 from .. import log
 from ..engine import attributes, hooks
-from ..outcome import Outcome, Refused
+from ..outcome import Outcome, Refused, describe
 from ..patch import Replace
 from ..settings import Settings
 from . import GuardError
@@ -78,7 +78,7 @@ class Watch:
             if refused.outcome is not Outcome.DRIFTED:  # a module without the function has nothing to look at
                 log.warn(f"{change.target} is not looked at: {refused.reason}")
         except Exception as error:  # an import is worth more than its guards
-            log.warn(f"{change.target} is not looked at: {type(error).__name__}: {error}")
+            log.warn(f"{change.target} is not looked at: {describe(error)}")
 
     def withdraw(self) -> None:
         """Takes the wrappers back and watches nothing any more."""
@@ -121,4 +121,4 @@ def _run(guards: list[str], when: str, *arguments: Any) -> None:
             raise
         except Exception as error:
             guards.remove(name)
-            log.warn(f"the guard {name} failed and is skipped: {type(error).__name__}: {error}")
+            log.warn(f"the guard {name} failed and is skipped: {describe(error)}")

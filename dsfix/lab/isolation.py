@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from dsfix.engine.cache import cache_directory
 from dsfix.lab.errors import LabUnavailable
+from dsfix.settings import cache_directory
 
 # What is needed to start this Python, to find its packages, compilers and GPUs, and to select patches. Everything else
 # is dropped: rank variables, experiment trackers, caches, log files, thread counts, options of torch and Python.

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dsfix.engine.cache import cache_directory
 from dsfix.lab import accelerator, cuda, cuda_device, rank_variables
 from dsfix.lab.cuda.schedule import Schedule
 from dsfix.lab.errors import LabUnavailable
 from dsfix.patch import BugPresent, CannotTell
+from dsfix.settings import cache_directory
 
 # fixed values: the default of gradient_clipping differs between releases
 _DEFAULTS: dict[str, Any] = {

@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import Any
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.engine.cache import cache_directory
 from dsfix.lab.cuda.schedule import variables
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.launcher import launch
 from dsfix.patch import Severity
+from dsfix.settings import cache_directory
 from matrix import environments
 from matrix.bystanders.space import Job
 from matrix.preload import Preloaded

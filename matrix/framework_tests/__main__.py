@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dsfix.engine.cache import cache_directory
 from dsfix.lab.isolation import isolated
+from dsfix.settings import cache_directory
 from matrix.environments import with_dsfix
 
 HERE = Path(__file__).resolve().parent

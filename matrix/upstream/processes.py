@@ -21,9 +21,9 @@ from types import TracebackType
 from typing import Any
 
 from dsfix.cli.exits import Complaint
-from dsfix.engine.cache import cache_directory
 from dsfix.lab.cuda.compiling import locked
 from dsfix.lab.isolation import isolated
+from dsfix.settings import cache_directory
 from matrix import environments
 
 _INSIDE = Path(__file__).with_name("inside")

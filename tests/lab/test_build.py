@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.engine.cache import cache_directory
 from dsfix.lab import cuda
 from dsfix.lab.cuda import compiling
 from dsfix.lab.distributions import TorchBuild, torch_build
 from dsfix.lab.errors import LabUnavailable
+from dsfix.settings import cache_directory
 
 BUILD = "from dsfix.lab.cuda.compiling import library; print(library())"
 COMPILER = """#!/bin/sh

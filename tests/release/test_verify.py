@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from dsfix.engine.cache import cache_directory
+from dsfix.settings import cache_directory
 
 FOUNDING = "zero3_offload_clip_device"
 

@@ -18,9 +18,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from dsfix.engine.cache import cache_directory
 from dsfix.lab.distributions import TorchBuild, torch_build
 from dsfix.lab.errors import LabUnavailable
+from dsfix.settings import cache_directory
 
 TORCH_RELEASE = "2.13"
 LIBRARY = "emulated_cuda"

@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dsfix.audit import model, moe, muon, reference, schedule  # noqa: E402
+from dsfix.audit import learning_rates, model, moe, muon, reference  # noqa: E402
 from dsfix.audit.compare import Comparison, Findings, compare  # noqa: E402
 from dsfix.audit.pieces import Part, Piece, join  # noqa: E402
 from dsfix.audit.plan import Plan  # noqa: E402
@@ -351,7 +351,7 @@ def test_pieces_of_ranks_are_merged() -> None:
 )
 def test_schedules(name: str, options: dict[str, Any], wanted: list[float]) -> None:
     plan = Plan(config(scheduler={"type": name, "params": options}), steps=6)
-    assert [rates[0] for rates in schedule.rates(plan, [2.0])] == pytest.approx(wanted)
+    assert [rates[0] for rates in learning_rates.rates(plan, [2.0])] == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from collections.abc import Iterable
 from types import FrameType, ModuleType
 from typing import Any, Callable
 
-from .source import module_file, text_of, whole_tree
+from . import log, versions
+from .engine.engine import Engine
+from .engine.source import module_file, text_of, whole_tree
 
 _NAMES = ("__main__", "__mp_main__")  # the second in processes that multiprocessing spawns
 COPIED = "deepspeed.utils.zero_to_fp32"  # into the directory of each checkpoint
@@ -56,10 +58,19 @@ class _Trace:
         return None
 
 
-def look(names: Iterable[str], callback: Callback) -> str:
-    """Looks for a program that is one of these modules, at the end of its import of DeepSpeed, and has `callback`
-    called when it is defined. Returns the path of a copied file whose text is that of another release, else "".
-    """
+def look(engine: Engine) -> None:
+    """Looks for a program that is one of the modules to patch, at the end of its import of DeepSpeed, and tells the
+    engine when it is defined; says so where it is a copy from another release."""
+    copy = _look(engine.finder.names, engine.imported)
+    if copy:
+        log.inform(
+            f"{copy} is a copy from another release than the installed DeepSpeed {versions.installed('deepspeed')}, "
+            f"and is not patched; `python -m {COPIED}` with the same arguments runs the installed one, patched"
+        )
+
+
+def _look(names: Iterable[str], callback: Callback) -> str:
+    """Returns the path of a copied file whose text is that of another release, else ""."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "_get_module_details" and frame.f_globals.get("__name__") == "runpy":
