@@ -12,6 +12,7 @@ How: once the module has been imported, the start method is what it was before, 
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -22,22 +23,20 @@ if TYPE_CHECKING:
 
 _EARLIER = "deepspeed.constants"
 _ENGINE = "deepspeed.runtime.checkpoint_engine.decoupled_checkpoint_engine"
-_NAME = "_start_method_before_import"
+_NAME = "_restore_start_method"
 
 
-def start_method(module: Any) -> str | None:
-    """The start method that is set, None where none is."""
+def restorer(module: Any) -> Any:
+    """A function that sets the start method that is set now, or unsets it."""
     import multiprocessing
 
-    return multiprocessing.get_start_method(allow_none=True)
+    method = multiprocessing.get_start_method(allow_none=True)
+    return functools.partial(multiprocessing.set_start_method, method, force=True)
 
 
 def spawn_context(torch_multiprocessing: Any) -> Any:
     """Sets the start method as it was before DeepSpeed was imported; returns a context that spawns."""
-    import multiprocessing
-
-    before = getattr(sys.modules.get(_EARLIER), _NAME, "spawn")
-    multiprocessing.set_start_method(before, force=True)
+    getattr(sys.modules.get(_EARLIER), _NAME, bool)()
     return torch_multiprocessing.get_context("spawn")
 
 
@@ -45,7 +44,7 @@ PATCH = Patch(
     title='import deepspeed sets multiprocessing\'s start method to "spawn": DataLoader workers fail or start slowly',
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.17.1,<0.17.2"},
-    changes=(Provide(_EARLIER, _NAME, start_method), Replace(f"{_ENGINE}:mp", spawn_context)),
+    changes=(Provide(_EARLIER, _NAME, restorer), Replace(f"{_ENGINE}:mp", spawn_context)),
     symptom=r"dataloader\.py.*\n(.*\n){1,20}?.*popen_spawn_posix\.py.*\n"
     r"(.*\n){1,20}?.*Can't (pickle|get) local object",
     upstream={

@@ -35,7 +35,7 @@ PATCH = Patch(
     changes=(
         Edit(
             _EXPORT,
-            replace="self.exports[key.strip()] = f'\"{var.strip()}\"'",
+            after="self.exports[key.strip()] = f'\"{var.strip()}\"'",
             code="self.exports[key.strip()] = for_a_shell(var.strip())",
             uses=(for_a_shell,),
         ),

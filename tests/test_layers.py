@@ -1,6 +1,7 @@
 """The modules of dsfix import each other in one direction; imports in functions and for types count."""
 
 import ast
+import functools
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -95,3 +96,23 @@ def test_parts_import_only_those_below_them():
 
 def test_the_parts_themselves_have_no_circle():
     TopologicalSorter(BELOW).prepare()
+
+
+def test_what_tests_import_from_dsfix_is_there():
+    """Of tests that need torch, too, which most environments do not collect."""
+    modules, missing = _modules(), []
+    for path in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            module = getattr(node, "module", None) or ""
+            if module.partition(".")[0] == "dsfix" and not module.startswith("dsfix.patches"):
+                names = {each.name for each in node.names if f"{module}.{each.name}" not in modules}
+                missing += [f"{path.name}: {module}.{name}" for name in names - _defined(modules.get(module))]
+    assert missing == []
+
+
+@functools.cache
+def _defined(path):
+    """The names that are bound anywhere in the file."""
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8")))) if path else []
+    bound = {getattr(node, "name", None) for node in nodes} | {getattr(node, "asname", None) for node in nodes}
+    return bound | {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
