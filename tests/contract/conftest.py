@@ -22,7 +22,7 @@ from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Case
 from dsfix.testing.contract.machine import Machine, started
 
-_ONE_IN, _ONE_PAIR_IN = 36, 6
+_ONE_IN, _ONE_PAIR_IN = 48, 8
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,9 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run each check on one patch in 36, different ones per check: a bug of the engine shows on any of them.
+    """Run each check on one patch in 48, different ones per check: a bug of the engine shows on any of them.
 
-    All patches at once: on one release in 36. Pairs: one in 6, only together; `matrix edges` runs each alone.
+    All patches at once: on one release in 48. Pairs: one in 8, only together; `matrix edges` runs each alone.
     """
     if config.getoption("whole"):
         return

@@ -1,0 +1,108 @@
+"""Muon without ZeRO trains with plain SGD.
+
+Why: the optimizer's step takes the gradient of a matrix for Muon's update: with ZeRO it is, the ZeRO optimizer has
+    orthogonalized it before. Without ZeRO nobody has, and the momentum is not used either: the matrices are trained by
+    SGD with Muon's learning rate.
+How: for parameters that have more than one dimension, which are the model's own, the step computes Muon's update, with
+    a momentum buffer in the optimizer's state, as since 0.19.7. ZeRO's flat partitions have one dimension and are
+    stepped as before, with bf16, ZeRO-1 and fp32 accumulation (BF16_Optimizer), too, where later releases train with
+    SGD as well.
+Changes: jobs with Muon and without ZeRO: the updates of their matrices, and a momentum buffer of each matrix's size in
+    memory and in checkpoints. A checkpoint written without the patch can be loaded: the momentum starts from zero. The
+    update is compiled at the first step from 0.18.3 on, as it is with ZeRO.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_STEP = "deepspeed.runtime.zero.muon.muon_optimizer:MuonWithAuxAdam.step"
+
+
+def gradient_or_update(optimizer: Any, group: dict[str, Any], parameter: Any) -> Any:
+    """Muon's update of a parameter with several dimensions; the gradient of one that has one."""
+    import torch
+    from deepspeed.runtime.zero.muon.original_muon import muon_update  # type: ignore[import-not-found,unused-ignore]
+
+    if parameter.dim() < 2:
+        return parameter.grad
+    if parameter.grad is None:  # unused in this step: its momentum goes on
+        parameter.grad = torch.zeros_like(parameter)
+    state = optimizer.state[parameter]
+    if "momentum_buffer" not in state:
+        state["momentum_buffer"] = torch.zeros_like(parameter)
+    options = {"ns_method": group["ns_method"]} if "ns_method" in group else {}
+    if getattr(parameter, "is_expert_group", False):
+        options["is_expert_group"] = True
+    return muon_update(parameter.grad, state["momentum_buffer"], beta=group["momentum"], **options)
+
+
+PATCH = Patch(
+    title="Muon without ZeRO trains with plain SGD",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.17.6,<0.19.7"},
+    changes=(
+        Edit(
+            _STEP,
+            replace="p.add_(p.grad.reshape(p.shape), alpha=-group['lr'])",
+            code="p.add_(gradient_or_update(self, group, p).reshape(p.shape), alpha=-group['lr'])",
+            uses=(gradient_or_update,),
+        ),
+    ),
+    symptom="",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7509": "introduced in 0.17.6",
+        "https://github.com/deepspeedai/DeepSpeed/issues/8441": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8442": "fixed in 0.19.7",
+    },
+    fixed_in="0.19.7",
+    fixed=(Source(_STEP, "p.add_(update.reshape(p.shape), alpha=-group['lr'])"),),
+    config=lambda job: job.optimizer == "muon" and job.stage == 0,
+)
+
+_RATE, _MOMENTUM, _STEPS = 0.1, 0.95, 2
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+    deepspeed = lab.deepspeed
+    try:
+        from deepspeed.runtime.zero.muon.original_muon import muon_update
+    except ImportError:
+        raise CannotTell(f"deepspeed {deepspeed.__version__} has no Muon") from None
+
+    if hasattr(torch.compiler, "set_stance"):
+        torch.compiler.set_stance("force_eager")  # else the update is compiled on first use
+    model = torch.nn.Linear(16, 16, bias=False)
+    batches = [lab.models.regression_batch(rank=0, step=step)[0] for step in range(_STEPS)]
+
+    def trained(orthogonalize: bool) -> dict[str, Any]:
+        weight = model.weight.detach().clone().requires_grad_()
+        momentum = torch.zeros_like(weight)
+        for inputs, targets in batches:
+            loss = torch.nn.functional.mse_loss(inputs @ weight.T, targets)
+            [gradient] = torch.autograd.grad(loss, [weight])
+            update = muon_update(gradient.clone(), momentum, _MOMENTUM) if orthogonalize else gradient
+            with torch.no_grad():
+                weight -= _RATE * update
+        return {"weight": weight.detach()}
+
+    right, wrong = trained(orthogonalize=True), trained(orthogonalize=False)
+    config = {
+        "train_micro_batch_size_per_gpu": len(batches[0][0]),
+        "optimizer": {"type": "Muon", "params": {"lr": _RATE, "momentum": _MOMENTUM, "weight_decay": 0.0}},
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    for batch in batches:
+        inputs, targets = (tensor.to(lab.device) for tensor in batch)
+        engine.backward(torch.nn.functional.mse_loss(engine(inputs), targets))
+        engine.step()
+    # the update is computed with 8 or 11 bits of precision
+    return lab.reference.compare(
+        lab.parameters(engine), right, {"those of plain SGD": wrong}, within=5e-3, after=f"after {_STEPS} steps"
+    )
