@@ -79,7 +79,8 @@ def reproduce(lab: Lab) -> str:
     if hasattr(torch.compiler, "set_stance"):
         torch.compiler.set_stance("force_eager")  # else the update is compiled on first use
     model = torch.nn.Linear(16, 16, bias=False)
-    batches = [lab.models.regression_batch(rank=0, step=step)[0] for step in range(_STEPS)]
+    inputs = [lab.models.regression_batch(rank=0, step=step, size=32)[0] for step in range(_STEPS + 1)]
+    batches = list(zip(inputs, inputs[1:]))
 
     def trained(orthogonalize: bool) -> dict[str, Any]:
         weight = model.weight.detach().clone().requires_grad_()
@@ -102,7 +103,7 @@ def reproduce(lab: Lab) -> str:
         inputs, targets = (tensor.to(lab.device) for tensor in batch)
         engine.backward(torch.nn.functional.mse_loss(engine(inputs), targets))
         engine.step()
-    # the update is computed with 8 or 11 bits of precision
+    # the update is computed with 8 or 11 bits of precision, and enlarges the smallest differences
     return lab.reference.compare(
-        lab.parameters(engine), right, {"those of plain SGD": wrong}, within=5e-3, after=f"after {_STEPS} steps"
+        lab.parameters(engine), right, {"those of plain SGD": wrong}, within=2e-2, after=f"after {_STEPS} steps"
     )

@@ -81,7 +81,7 @@ def reproduce(lab: Lab) -> str:
         model = torch.nn.Linear(16, 16, bias=False)
     with deepspeed.zero.GatheredParameters(model.parameters()):
         before = model.weight.detach().clone().cpu()
-    inputs, targets = lab.models.regression_batch(rank=0, step=0)[0]
+    inputs, targets = (lab.models.regression_batch(rank=0, step=step)[0] for step in range(2))
     weight = before.clone().requires_grad_()
     [gradient] = torch.autograd.grad(torch.nn.functional.mse_loss(inputs @ weight.T, targets), [weight])
     nothing = torch.zeros_like(before)
