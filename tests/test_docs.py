@@ -42,7 +42,9 @@ CHEAP = {
     *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),
     *("shutil", "sys", "threading", "traceback", "types", "typing"),
 }
-LAB_WITH_TORCH = r"import torch|dsfix\.lab\.(models|reference|half|outputs|overlap|pipeline|empty_parameter)"
+LAB_WITH_TORCH = (
+    r"import torch|dsfix\.lab\.(models|reference|half|outputs|overlap|pipeline|second_copies|empty_parameter)"
+)
 
 
 def _page(name):
