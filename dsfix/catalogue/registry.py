@@ -13,7 +13,7 @@ from typing import Any, Callable, TypeVar
 
 from ..outcome import describe
 from ..patch import Patch
-from . import entry_points
+from . import checkout, entry_points
 
 _OWN = "dsfix"
 _PACKAGE = "dsfix.patches"
@@ -87,7 +87,7 @@ def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[st
 def _stamps() -> list[tuple[str, int, int]] | None:
     """The names, times and sizes in the directory of patches; None where one cannot be had (a zip, a dangling link)."""
     try:
-        places = getattr(_import(_PACKAGE)[0], "__path__", ())
+        places = getattr(_package()[0], "__path__", ())
         found = [each for place in places for each in os.scandir(place) if each.name != "__pycache__"]
         return sorted((each.name, each.stat().st_mtime_ns, each.stat().st_size) for each in found)
     except OSError:
@@ -130,11 +130,16 @@ def _name(each: Entry | Summary) -> str:
 
 
 def _own() -> Iterator[Entry | Broken]:
-    patches, reason = _import(_PACKAGE)
-    if patches is None:  # a source checkout on sys.path, whose patches/ is next to the package
-        yield Broken(_PACKAGE, f"{reason}; `pip install -e .` in the checkout, or leave its directory")
+    patches, reason = _package()
+    if patches is None:
+        yield Broken(_PACKAGE, f"{reason}; reinstall dsfix")
     else:
         yield from (_entry(each, f"{_PACKAGE}.{each}") for each in _modules(patches))
+
+
+def _package() -> tuple[ModuleType | None, str]:
+    package, reason = _import(_PACKAGE)
+    return (package, reason) if package is not None else _tried(functools.partial(checkout.load, _PACKAGE))
 
 
 def _modules(package: ModuleType) -> list[str]:

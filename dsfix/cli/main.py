@@ -41,6 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complaint.status if isinstance(complaint, Complaint) else BAD_USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
+    except ModuleNotFoundError as error:
+        if error.name != "rich":
+            raise
+        print("dsfix: rich is missing, which prints the tables: pip install rich", file=sys.stderr)
+        return BAD_USAGE
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # flushing at exit would fail again
         if isinstance(error, BrokenPipeError):  # the reader is gone
