@@ -20,7 +20,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Reads what can be read; a file that cannot is reported and sets the exit status."""
-    from ..explain.ranking import ranked
+    from ..explain.ranking import Standing, ranked
     from ..explain.recognise import Reading
     from .printing import findings
 
@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
         findings.print_findings(reading, found)
     if any(file.trouble for file in reading.files):
         return BAD_USAGE
-    if reading.known:
+    if any(each.found.problem and each.standing is not Standing.EXCLUDED for each in found):
         return OK
-    if not options.json:
+    if not options.json and not reading.known:
         print(findings.nothing(reading.files))
     return UNSEEN

@@ -39,7 +39,8 @@ class Expression:
 
 @dataclass(frozen=True)
 class Problem:
-    """affects: ranges to show, the signature's and each patch's. spread: the log lines of several ranks show it."""
+    """affects: ranges, the signature's and each patch's. everywhere: other releases have it, too. spread: the log lines
+    of several ranks show it."""
 
     id: str
     title: str
@@ -47,10 +48,18 @@ class Problem:
     remedy: str
     role: Role
     affects: tuple[Mapping[str, str], ...]
+    everywhere: bool
     patches: tuple[str, ...]
     evidence: tuple[str, ...]
     expressions: tuple[Expression, ...]
     spread: bool
+
+    def excluded_by(self, named: Mapping[str, str]) -> bool:
+        """Whether none of the ranges includes the versions (distribution -> version) that a log names."""
+        if self.everywhere:
+            return False
+        ranges = [{name: each for name, each in affects.items() if name in named} for affects in self.affects]
+        return not any(rules.fits(each, named) for each in ranges)
 
     def matches(self, segment: Segment) -> dict[str, list[tuple[int, int]]]:
         """Returns ids of patches whose symptoms match, "" for the signature -> the spans of the matches."""
@@ -89,6 +98,7 @@ def _of_signature(signature: Signature, catalogue: Mapping[str, registry.Entry])
         remedy=signature.remedy,
         role=signature.role,
         affects=(*filter(None, [signature.affects]), *(patch.affects for patch in patches)),
+        everywhere=bool(signature.pattern) and not signature.affects,
         patches=signature.patches,
         evidence=(*signature.evidence, *(link for patch in patches for link in patch.upstream)),
         expressions=(
@@ -111,6 +121,7 @@ def _of_patches(entries: Sequence[registry.Entry]) -> Problem:
         remedy=f"DeepSpeed {patch.fixed_in} or later." if patch.fixed_in else "No DeepSpeed release has a fix yet.",
         role=Role.CAUSE,
         affects=tuple(each.patch.affects for each in entries),
+        everywhere=False,
         patches=tuple(each.id for each in entries),
         evidence=tuple(dict.fromkeys(link for each in entries for link in each.patch.upstream)),
         expressions=tuple(_expression(each.patch.symptom, each.id) for each in entries),

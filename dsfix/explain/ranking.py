@@ -16,6 +16,7 @@ class Standing(enum.Enum):
     LATER = "later"  # another error, after it
     FOLLOW_UP = "follow-up"
     NOTE = "note"
+    EXCLUDED = "excluded"  # the message of a problem that the log's releases do not have
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,11 @@ def ranked(reading: Reading) -> list[Ranked]:
     """Returns the findings, the most likely cause first.
 
     An unknown error comes first if there are only follow-ups and notes. With a known cause, an unknown error is omitted
-    unless it was earlier.
+    unless it was earlier. What the versions in the logs exclude comes last.
     """
-    known = list(reading.known.values())
+    named = reading.versions.as_dict()
+    excluded = [found for found in reading.known.values() if found.problem and found.problem.excluded_by(named)]
+    known = [found for found in reading.known.values() if found not in excluded]
     unknown = [found for found in reading.unknown.values() if found.count > 0]
     by_time = len(reading.files) > 1 and all(
         place.stamp for found in [*known, *unknown] for place in found.first.values()
@@ -58,4 +61,5 @@ def ranked(reading: Reading) -> list[Ranked]:
     order[:1] = [(found, Standing.CAUSE) for found, _ in order[:1]]
     order += [(found, Standing.FOLLOW_UP) for found in of(Role.FOLLOW_UP)]
     order += [(found, Standing.NOTE) for found in sort(notes)]
+    order += [(found, Standing.EXCLUDED) for found in sort(excluded)]
     return [Ranked(found, standing, first(found)) for found, standing in order]

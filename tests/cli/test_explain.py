@@ -245,3 +245,27 @@ def test_lines_are_as_wide_as_the_terminal(environment, log, columns):
     done = environment.install().dsfix("explain", log(CLIP).name, COLUMNS=columns)
     prose = [line for line in done.stdout.splitlines() if line.startswith(" " * 14)]
     assert max(map(len, prose)) <= max(54, int(columns))
+
+
+DTYPES = "Traceback (most recent call last):\nRuntimeError: output tensor must have the same type as input tensor\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "standing", "status"), [("0.19.2", "cause", 0), ("0.10.0", "excluded", 4), (None, "cause", 0)]
+)
+def test_a_bug_that_the_log_s_release_does_not_have_is_not_the_cause(environment, log, version, standing, status):
+    named = f"DeepSpeed info: version={version}, git-hash=unknown\n" if version else ""
+    place = environment.install("0.14.2")
+    done = place.dsfix("explain", log(named + DTYPES), "--json")
+    assert [each["standing"] for each in json.loads(done.stdout)["findings"]] == [standing]
+    assert done.returncode == status
+    shown = one_line(place.dsfix("explain", log(named + DTYPES)))
+    assert ("only if deepspeed ==0.19.2" in shown) == (version is None)
+    assert ("not a bug of the log's release" in shown) == (standing == "excluded")
+
+
+def test_a_later_error_comes_before_an_excluded_one(environment, log):
+    text = f"DeepSpeed info: version=0.14.2, git-hash=unknown\n{DTYPES}step 1\n{CLIP}"
+    done = environment.install("0.14.2").dsfix("explain", log(text), "--json")
+    found = [(each["id"], each["standing"]) for each in json.loads(done.stdout)["findings"]]
+    assert found == [("zero3_offload_clip_device", "cause"), ("gathered_dtypes_differ", "excluded")]

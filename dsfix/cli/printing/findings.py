@@ -12,6 +12,7 @@ from typing import Any
 
 from ... import survey
 from ...explain.fixes import fixes
+from ...explain.problems import Problem
 from ...explain.ranking import Ranked, Standing
 from ...explain.recognise import File, Reading
 from . import output
@@ -21,6 +22,7 @@ _HEADINGS = {
     Standing.LATER: "Later in the log",
     Standing.FOLLOW_UP: "Consequence",
     Standing.NOTE: "Also seen",
+    Standing.EXCLUDED: "The same message, but not a bug of the log's release",
 }
 _UNSEEN_CAUSE = "Consequence of an unrecognised error"
 _UNKNOWN = "unknown error"
@@ -50,7 +52,7 @@ def _print(finding: Ranked, reading: Reading) -> None:
     if problem:
         rows += [
             ("what", problem.what),
-            ("releases", "; or ".join(dict.fromkeys(_ranges(each) for each in problem.affects))),
+            (_whose(problem, reading), "; or ".join(dict.fromkeys(_ranges(each) for each in problem.affects))),
             *(("dsfix", fix.sentence()) for fix in fixes(finding.found.patches, reading.versions.as_dict())),
             ("else" if finding.found.patches else "remedy", problem.remedy),
             *(("see", link) for link in problem.evidence[:_LINKS]),
@@ -58,6 +60,10 @@ def _print(finding: Ranked, reading: Reading) -> None:
     for name, text in rows:
         for number, line in enumerate(_wrapped(text)):
             print(f"    {name if not number else '':<9} {line}")
+
+
+def _whose(problem: Problem, reading: Reading) -> str:
+    return "releases" if problem.everywhere or "deepspeed" in reading.versions.as_dict() else "only if"
 
 
 def _seen(finding: Ranked, files: Sequence[File]) -> str:
