@@ -18,12 +18,22 @@ _LAYERS = 4
 
 def train(lab: Lab, config: Mapping[str, Any], learning_rate: float) -> dict[str, torch.Tensor]:
     """Trains with SGD; returns the parameters of this rank's stage."""
+    return lab.parameters(train_layers(lab, _layers(), _batches(), config, learning_rate))
+
+
+def train_layers(
+    lab: Lab,
+    layers: Sequence[nn.Module],
+    batches: Sequence[tuple[Any, torch.Tensor]],
+    config: Mapping[str, Any],
+    learning_rate: float,
+) -> Any:
+    """`train` for other layers and batches; returns the engine."""
     module = lab.deepspeed.pipe.PipelineModule(
-        layers=_layers(), num_stages=lab.world_size, loss_fn=functional.mse_loss, partition_method="uniform"
+        layers=list(layers), num_stages=lab.world_size, loss_fn=functional.mse_loss, partition_method="uniform"
     )
-    batches = _batches()
     config = {
-        "train_micro_batch_size_per_gpu": len(batches[0][0]),
+        "train_micro_batch_size_per_gpu": len(batches[0][1]),
         "gradient_accumulation_steps": MICRO_BATCHES,
         "optimizer": {"type": "SGD", "params": {"lr": learning_rate}},
         **config,
@@ -32,19 +42,25 @@ def train(lab: Lab, config: Mapping[str, Any], learning_rate: float) -> dict[str
     source = iter(batches)
     for _ in range(STEPS):
         engine.train_batch(data_iter=source)
-    return lab.parameters(engine)
+    return engine
 
 
 def expected(learning_rates: Sequence[float]) -> dict[str, torch.Tensor]:
     """The parameters of all stages in plain PyTorch, with one learning rate per stage."""
-    model = nn.Sequential(*_layers())
-    length = _LAYERS // len(learning_rates)  # layers per stage: "uniform"
+    return expected_layers(_layers(), _batches(), learning_rates)
+
+
+def expected_layers(
+    layers: Sequence[nn.Module], batches: Sequence[tuple[Any, torch.Tensor]], learning_rates: Sequence[float]
+) -> dict[str, torch.Tensor]:
+    """`expected` for other layers and batches."""
+    model = nn.Sequential(*layers)
+    length = len(model) // len(learning_rates)  # layers per stage: "uniform"
     groups = [
         {"params": model[stage * length : (stage + 1) * length].parameters(), "lr": rate}
         for stage, rate in enumerate(learning_rates)
     ]
     optimizer = torch.optim.SGD(groups, lr=0.0)
-    batches = _batches()
     for step in range(STEPS):
         optimizer.zero_grad()
         for inputs, targets in batches[step * MICRO_BATCHES : (step + 1) * MICRO_BATCHES]:
