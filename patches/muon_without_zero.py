@@ -4,12 +4,13 @@ Why: the optimizer's step takes the gradient of a matrix for Muon's update: with
     orthogonalized it before. Without ZeRO nobody has, and the momentum is not used either: the matrices are trained by
     SGD with Muon's learning rate.
 How: for parameters that have more than one dimension, which are the model's own, the step computes Muon's update, with
-    a momentum buffer in the optimizer's state, as since 0.19.7. ZeRO's flat partitions have one dimension and are
-    stepped as before, with bf16, ZeRO-1 and fp32 accumulation (BF16_Optimizer), too, where later releases train with
-    SGD as well.
+    a momentum buffer in the optimizer's state, as since 0.19.7. Flat partitions have one dimension and are stepped as
+    before: those of ZeRO, where the update is in the gradient already, and those of BF16_Optimizer (bf16 with ZeRO-1
+    and fp32 accumulation, pipelines in bf16), where later releases train with SGD as well.
 Changes: jobs with Muon and without ZeRO: the updates of their matrices, and a momentum buffer of each matrix's size in
-    memory and in checkpoints. A checkpoint written without the patch can be loaded: the momentum starts from zero. The
-    update is compiled at the first step from 0.18.3 on, as it is with ZeRO.
+    memory and in checkpoints. A checkpoint written without the patch can be loaded: the momentum starts from zero.
+    From 0.18.3 on the update is compiled at the first step, as it is with ZeRO; where there is no compiler, torch says
+    so in a warning and runs it as it is.
 """
 
 from __future__ import annotations
@@ -26,20 +27,29 @@ _STEP = "deepspeed.runtime.zero.muon.muon_optimizer:MuonWithAuxAdam.step"
 
 def gradient_or_update(optimizer: Any, group: dict[str, Any], parameter: Any) -> Any:
     """Muon's update of a parameter with several dimensions; the gradient of one that has one."""
+    import inspect
+
     import torch
     from deepspeed.runtime.zero.muon.original_muon import muon_update  # type: ignore[import-not-found,unused-ignore]
 
-    if parameter.dim() < 2:
+    if parameter.dim() < 2 or not parameter.numel():
         return parameter.grad
     if parameter.grad is None:  # unused in this step: its momentum goes on
         parameter.grad = torch.zeros_like(parameter)
     state = optimizer.state[parameter]
     if "momentum_buffer" not in state:
         state["momentum_buffer"] = torch.zeros_like(parameter)
-    options = {"ns_method": group["ns_method"]} if "ns_method" in group else {}
-    if getattr(parameter, "is_expert_group", False):
-        options["is_expert_group"] = True
-    return muon_update(parameter.grad, state["momentum_buffer"], beta=group["momentum"], **options)
+    options = {"ns_method": group.get("ns_method"), "is_expert_group": getattr(parameter, "is_expert_group", None)}
+    known = inspect.signature(muon_update).parameters  # the group may be that of a later release's checkpoint
+    options = {name: value for name, value in options.items() if name in known and value is not None}
+    arguments = parameter.grad, state["momentum_buffer"], group["momentum"]
+    if not hasattr(muon_update, "_torchdynamo_orig_callable"):
+        return muon_update(*arguments, **options)
+    import torch._dynamo
+
+    # a machine without a compiler: without the patch nothing was compiled here
+    with torch._dynamo.config.patch(suppress_errors=True):
+        return muon_update(*arguments, **options)
 
 
 PATCH = Patch(
