@@ -58,12 +58,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         levels={"precision": ("bf16, fp32 accumulation",)},
     ),
     Explanation(
-        "zero3-weights-alone",
-        "ZeRO-3 stores the weights in the optimizer's files: with load_module_only nothing is loaded.",
-        ("warm_start",),
-        levels={"stage": ("3",)},
-    ),
-    Explanation(
         "schedule-loaded-without-rate",
         "A new schedule sets its first rate, and loading its state does not change it: the optimizer keeps that rate "
         "until the next step(), unless its own state, loaded afterwards, includes a rate.",
