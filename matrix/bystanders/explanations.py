@@ -215,6 +215,15 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("", "zero2_accumulation_drops_microbatches"),
     ),
     Explanation(
+        "experts-norm-summed",
+        "The bug of experts_clipped_by_averaged_norms; there is no PyTorch reference. The results of the patch's "
+        "reproduction, which has one, are those of PyTorch.",
+        ("experts_on_two_ranks", "experts_short_of_room"),
+        ("worse",),
+        {"stage": ("0",), "precision": ("fp32",), "clipping": ("on",)},
+        patches=("", "experts_clipped_by_averaged_norms"),
+    ),
+    Explanation(
         "first-step-as-from-0.13.2-on",
         "zero_step_at_initialization makes the difference; there is no PyTorch reference. With it the results are "
         "those of 0.18.9 within rounding, as far as the job gets.",
