@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 from collections import Counter
 
@@ -12,6 +13,14 @@ FLAGSHIP = "zero3_offload_clip_device"
 
 def listed(done):
     return {patch["id"]: patch for patch in json.loads(done.stdout)["patches"]}
+
+
+def test_the_version_names_the_state_of_the_catalogue(environment):
+    about = environment.dsfix("--version").stdout
+    assert re.fullmatch(
+        r"dsfix \S+, catalogue of \d{4}-\d\d-\d\d with \d+ patches, proven through DeepSpeed \S+\n", about
+    )
+    assert f" {len(registry.catalogue())} patches" in about
 
 
 def test_affected_release(environment):
