@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _about() -> str:
     """For reports and papers: which dsfix, and which state of its catalogue."""
-    catalogue = f"catalogue of {PROVEN_ON} with {len(registry.load()[0])} patches"
+    catalogue = f"{len(registry.load()[0])} patches of {PROVEN_ON}"
     return f"dsfix {__version__}, {catalogue}, proven through DeepSpeed {NEWEST_PROVEN}"
 
 

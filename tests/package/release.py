@@ -1,4 +1,4 @@
-"""sdist and wheel of the commit that is checked out, the same bytes each time: python tests/package/release.py DIRECTORY
+"""sdist and wheel of the checked-out commit, the same bytes each time: python tests/package/release.py DIRECTORY
 
 They are built twice and compared, checked by twine, and installed in a fresh environment on each Python that is found.
 """
