@@ -1,0 +1,102 @@
+"""Tensor parallelism: AutoTP for inference and for training."""
+
+from __future__ import annotations
+
+from ..signature import Role, Signature
+
+_REPLACE = r"deepspeed/module_inject/replace_module\.py"
+
+
+def _link(number: int) -> tuple[str]:
+    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
+
+
+SIGNATURES = (
+    Signature(
+        id="autotp_language_model",
+        title="AutoTP of a model without lm_head: no attribute 'language_model'",
+        what="0.15.2 and 0.15.3 take a model that has neither lm_head nor embed_out for one of vision and language.",
+        remedy="DeepSpeed 0.15.4 or later, or 0.15.1.",
+        pattern=rf"{_REPLACE}[\s\S]*object has no attribute 'language_model'",
+        affects={"deepspeed": ">=0.15.2,<0.15.4"},
+        evidence=_link(6650),
+    ),
+    Signature(
+        id="autotp_text_config",
+        title="AutoTP of a model with vision_config (git-base): no attribute 'text_config'",
+        what="0.15.2 and 0.15.3 expect a text_config in every config that has a vision_config.",
+        remedy="DeepSpeed 0.15.4 or later, or 0.15.1.",
+        pattern=rf"{_REPLACE}[\s\S]*object has no attribute 'text_config'",
+        affects={"deepspeed": ">=0.15.2,<0.15.4"},
+        evidence=_link(6688),
+    ),
+    Signature(
+        id="autotp_bias_gathered",
+        title="AutoTP training: saving or gathering a layer with a bias: tuple index out of range",
+        what="Gathering a layer's shards reads a second dimension of its bias, which has one.",
+        remedy="DeepSpeed 0.17.0 or later.",
+        pattern=r"module_inject/layers\.py\", line \d+, in gather_params[\s\S]*IndexError: tuple index out of range",
+        affects={"deepspeed": ">=0.16.4,<0.17.0"},
+        evidence=_link(7257),
+    ),
+    Signature(
+        id="autotp_metadata_of_zero3",
+        title="tensor-parallel layers + ZeRO-3 (hybrid engine): tuple index out of range in _mark_uc_metadata",
+        what="A layer notes its shape for universal checkpoints, and ZeRO-3 has emptied it. DeepSpeed-Chat's actor "
+        "(hybrid engine with ZeRO-3) fails in deepspeed.initialize.",
+        remedy="DeepSpeed 0.19.6 or later, or 0.18.8.",
+        pattern=r"in _mark_uc_metadata[\s\S]*IndexError: tuple index out of range",
+        affects={"deepspeed": ">=0.18.9,<0.19.6"},
+        evidence=_link(8270),
+    ),
+    Signature(
+        id="autotp_printing_fused_weight",
+        title="printing an AutoTP model: too many values to unpack",
+        what="The description of a layer expects a weight of two dimensions; a fused one has three.",
+        remedy="DeepSpeed 0.16.5 or later; do not print the model.",
+        pattern=r"module_inject/layers\.py\", line \d+, in extra_repr[\s\S]*too many values to unpack",
+        affects={"deepspeed": ">=0.16.3,<0.16.5"},
+        evidence=_link(7109),
+    ),
+    Signature(
+        id="autotp_printing_without_weight",
+        title="printing an AutoTP model: UnboundLocalError, extra_repr_str",
+        what="The description of a layer without a weight is not set.",
+        remedy="DeepSpeed 0.16.9 or later; do not print the model.",
+        pattern=r"in extra_repr[\s\S]*local variable 'extra_repr_str'",
+        affects={"deepspeed": ">=0.16.4,<0.16.9"},
+        evidence=_link(7254),
+    ),
+    Signature(
+        id="autotp_one_rank",
+        title="an AutoTP layer on one rank: no attribute 'tp_world_size'",
+        what="Layers that are made without a group of ranks do not set their number.",
+        remedy="DeepSpeed 0.17.2 or later; with one rank leave tensor parallelism out.",
+        pattern=r"object has no attribute 'tp_world_size'",
+        affects={"deepspeed": ">=0.16.4,<0.17.2"},
+        evidence=_link(7379),
+    ),
+    Signature(
+        id="autotp_inputs_differ",
+        title="AutoTP training: Data inconsistency within the TP group",
+        what="All ranks of a tensor-parallel group must get the same inputs; the first forward pass compares them. "
+        "Through 0.19.2 a KV cache (past_key_values) of transformers among them is never equal to its copy.",
+        remedy="The same data on these ranks: a sampler over the data-parallel ranks. If a cache is passed: "
+        "use_cache=False and no past_key_values, or DeepSpeed 0.19.3 or later.",
+        pattern=r"Data inconsistency within the TP group",
+        affects={"deepspeed": ">=0.16.4"},
+        evidence=_link(8125),
+    ),
+    Signature(
+        id="autotp_meta_tensor_left",
+        title="init_inference of a model on the meta device: a layer has not been loaded",
+        what="AutoTP loads a checkpoint into the layers that it knows by name: Falcon's since 0.12.5, the norms of T5 "
+        "and Mistral since 0.13.0, those of Qwen 2 and the rotary embedding of Phi-3 128k since 0.14.5. What it does "
+        "not know stays on the meta device.",
+        remedy="A DeepSpeed that knows the model; or load the model with its weights, not on the meta device, and "
+        "leave checkpoint= out.",
+        pattern=r"deepspeed/inference/engine\.py[\s\S]*Cannot copy out of meta tensor",
+        role=Role.GENERAL,
+        evidence=(*_link(4783), *_link(4958), *_link(5765)),
+    ),
+)

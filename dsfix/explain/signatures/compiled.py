@@ -1,0 +1,77 @@
+"""torch.compile: engine.compile(), and the section "compile" of 0.13.2 to 0.14.3."""
+
+from __future__ import annotations
+
+from ..signature import Role, Signature
+
+SIGNATURES = (
+    Signature(
+        id="compiled_names_wrapped",
+        title='parameters are named "wrapped.…": a checkpoint and the model do not fit',
+        what='In 0.13.2 to 0.14.2 "compile": {"enabled": true} puts the model into a wrapper, so that all names in '
+        'checkpoints begin with "wrapped.".',
+        remedy="DeepSpeed 0.14.3 or later; load such a checkpoint after removing the prefix from its keys, or with "
+        "the release that wrote it.",
+        pattern=r"(?:Missing|Unexpected) key\(s\) in state_dict: \"wrapped\.",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5455",),
+    ),
+    Signature(
+        id="compiled_iter_params",
+        title="torch.compile + ZeRO-3 with torch 2.3 or later: dynamo fails in iter_params",
+        what="dynamo traces a function of ZeRO-3's hooks that it cannot compile.",
+        remedy="DeepSpeed 0.14.3 or later, or train without torch.compile.",
+        pattern=r"torch\._dynamo\.exc[\s\S]*partitioned_param_coordinator\.py\"?, line \d+, in iter_params",
+        affects={"deepspeed": ">=0.13.2,<0.14.3"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5463",),
+    ),
+    Signature(
+        id="parameter_without_ds_status",
+        title="ZeRO-3: a parameter has no ds_status",
+        what="Most likely torch.compile: its stand-ins for parameters lack ZeRO-3's attributes. Through 0.15.3 "
+        "DeepSpeed reads them without looking. Otherwise a parameter was replaced or added after "
+        "deepspeed.initialize.",
+        remedy="DeepSpeed 0.15.4 or later, or train without torch.compile; replace parameters before "
+        "deepspeed.initialize.",
+        pattern=r"'\w+' object has no attribute 'ds_status'",
+        role=Role.GENERAL,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6527",),
+    ),
+    Signature(
+        id="zero3_dict_cannot_be_copied",
+        title="ZeRO-3: copy.deepcopy, or torch.compile, of the model: missing argument 'parent_module'",
+        what="Through 0.15.1 the dictionaries in which a ZeRO-3 model keeps its parameters cannot be copied.",
+        remedy="Copy the model before deepspeed.initialize. DeepSpeed 0.16.2 or later (0.15.4 to 0.16.1 need dsfix's "
+        "zero3_copy_of_module).",
+        pattern=r"__init__\(\) missing 1 required positional argument: 'parent_module'",
+        affects={"deepspeed": "<0.15.2"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6564",),
+    ),
+    Signature(
+        id="compile_backend_refused",
+        title="compile.backend 'eager', 'aot_eager' and others: ValueError: Empty module name",
+        what="0.13.2 and 0.13.3 know only the backends that torch lists by default, and take others for modules.",
+        remedy='"backend": "inductor", or DeepSpeed 0.13.4 or later.',
+        pattern=r"in get_backend_fn[\s\S]*Empty module name",
+        affects={"deepspeed": ">=0.13.2,<0.13.4"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5191",),
+    ),
+    Signature(
+        id="compile_backend_twice",
+        title="engine.compile(): multiple values for keyword argument 'backend'",
+        what="The backend is an argument of engine.compile and a key of its compile_kwargs.",
+        remedy="Leave it out of compile_kwargs; DeepSpeed 0.15.2 or later takes the argument.",
+        pattern=r"self\.module\.compile\(backend=backend, \*\*compile_kwargs\)[\s\S]*multiple values for keyword",
+        affects={"deepspeed": ">=0.14.4,<0.15.2"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6502",),
+    ),
+    Signature(
+        id="pipeline_of_another_model",
+        title="model must base PipelineModule",
+        what='The pipeline engine does not accept the model. In 0.13.2 to 0.13.4 "compile": {"enabled": true} wraps '
+        "it, and the wrapper is no PipelineModule.",
+        remedy='"compile": {"enabled": false}, or DeepSpeed 0.13.5 or later.',
+        pattern=r"model must base PipelineModule",
+        affects={"deepspeed": ">=0.13.2,<0.13.5"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5197",),
+    ),
+)

@@ -1,0 +1,67 @@
+"""Mixture of experts."""
+
+from __future__ import annotations
+
+from ..signature import Signature
+
+
+def _link(number: int) -> tuple[str]:
+    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
+
+
+SIGNATURES = (
+    Signature(
+        id="moe_capacity_above_tokens",
+        title="MoE: selected index k out of range: an expert's capacity is larger than the number of tokens",
+        what="The gate selects as many tokens as an expert has places. It has more places than there are tokens with "
+        "a capacity factor above the number of experts, or (through 0.14.0, k=1, drop_tokens=False) where another "
+        "rank has more tokens.",
+        remedy="DeepSpeed 0.19.4 or later. A capacity_factor and an eval_capacity_factor of at most the number of "
+        "experts; with drop_tokens=False DeepSpeed 0.14.1 or later.",
+        pattern=r"moe/sharded_moe\.py[\s\S]*selected index k out of range"
+        r"|k not in range for dimension[\s\S]*in _top_idx",
+        affects={"deepspeed": "<0.19.4"},
+        evidence=(*_link(5353), *_link(8155)),
+    ),
+    Signature(
+        id="moe_topk_without_dropping",
+        title="MoE with k above 2 and drop_tokens=False: UnboundLocalError, locations",
+        what="The gate for more than two experts sets a variable only where it drops tokens.",
+        remedy="DeepSpeed 0.17.1 or later; or drop_tokens=True, or k of 1 or 2.",
+        pattern=r"in topkgating[\s\S]*local variable 'locations'",
+        affects={"deepspeed": ">=0.15.0,<0.17.1"},
+        evidence=_link(7163),
+    ),
+    Signature(
+        id="moe_offload_norm_on_cpu",
+        title="MoE + ZeRO-1/2 + optimizer offload: no backend for the CPU's tensors",
+        what="0.13.2 to 0.13.4 average the experts' norms over the ranks on the CPU, for which NCCL has no backend.",
+        remedy="DeepSpeed 0.13.5 or later, or 0.13.1.",
+        pattern=r"in _average_expert_grad_norms[\s\S]*"
+        r"(?:No backend type associated with device type cpu|Tensors must be CUDA)",
+        affects={"deepspeed": ">=0.13.2,<0.13.5"},
+        evidence=_link(5220),
+    ),
+    Signature(
+        id="grouped_mm_alignment",
+        title="experts that use torch._grouped_mm: strides should be multiple of 16 bytes",
+        what="ZeRO-1 and ZeRO-2 put all parameters of a group into one buffer, one after the other: those behind a "
+        "parameter of an odd size are not aligned as this function requires.",
+        remedy='DeepSpeed 0.19.7 or later with "zero_optimization": {"parameter_alignment": true}, which needs a '
+        "little more memory; or ZeRO-3; or experts without grouped_mm (transformers: "
+        'experts_implementation="eager").',
+        pattern=r"strides should be multiple of 16 bytes",
+        affects={"deepspeed": ">=0.12.0"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/8276", *_link(8277)),
+    ),
+    Signature(
+        id="bf16_moe_weights_restored",
+        title="BF16_Optimizer + MoE: loading weights without the optimizer: list index out of range",
+        what="Through 0.16.3 the fp32 weights are restored group by group with the rank of another group: with "
+        "expert parallelism it does not exist, or is another rank's part.",
+        remedy="DeepSpeed 0.16.4 or later; or load the optimizer's states, too.",
+        pattern=r"bf16_optimizer\.py\", line \d+, in _restore_from_bit16_weights[\s\S]*IndexError: list index",
+        affects={"deepspeed": "<0.16.4"},
+        evidence=_link(7054),
+    ),
+)

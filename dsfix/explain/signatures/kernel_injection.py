@@ -1,0 +1,120 @@
+"""deepspeed.init_inference with kernels (replace_with_kernel_inject), its models and diffusers; the hybrid engine."""
+
+from __future__ import annotations
+
+from ..signature import Signature
+
+_AUTOTP = "Or replace_with_kernel_inject=False."
+
+
+def _link(number: int) -> tuple[str]:
+    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
+
+
+SIGNATURES = (
+    Signature(
+        id="kernels_of_llama_heads",
+        title="kernel injection of Llama with transformers 4.48 or later: no attribute 'num_heads' or 'rope_theta'",
+        what="transformers 4.48 moved these attributes of LlamaAttention to its config; DeepSpeed through 0.17.2 "
+        "reads them where they were. The hybrid engine fails in the same way.",
+        remedy=f"DeepSpeed 0.17.3 or later, or transformers below 4.48. {_AUTOTP}",
+        pattern=r"module_inject/containers/llama\.py[\s\S]*object has no attribute '(?:num_heads|rope_theta)'",
+        affects={"deepspeed": "<0.17.3", "transformers": ">=4.48"},
+        evidence=_link(7443),
+    ),
+    Signature(
+        id="kernels_of_fp32_model",
+        title="kernel injection: an injected layer has no attribute 'dtype'",
+        what="Half kernels get fp32 inputs, and through 0.12.4 the layer looks in the wrong place for the type to cast "
+        "them to.",
+        remedy=f"DeepSpeed 0.12.5 or later; or a model that is loaded in the dtype given to init_inference. {_AUTOTP}",
+        pattern=r"'DeepSpeed\w+Inference' object has no attribute 'dtype'",
+        affects={"deepspeed": "<0.12.5"},
+        evidence=_link(4814),
+    ),
+    Signature(
+        id="kernels_of_bloom",
+        title="kernels for BLOOM: transformers is newer than 4.43.4",
+        what="BLOOM changed in transformers 4.44, and DeepSpeed's kernels were not adapted. Since 0.16.3 it says so, "
+        "and through 0.18.7 only ends the rank that says it: the others wait.",
+        remedy=f"transformers 4.43.4 or earlier. {_AUTOTP}",
+        pattern=r"exceeds version 4\.43\.4! After transformers version 4\.43\.4, BLOOM inference",
+        affects={"deepspeed": ">=0.16.3"},
+        evidence=(*_link(6766), *_link(7890)),
+    ),
+    Signature(
+        id="kernels_of_opt_positions",
+        title="OPT with kernels or the hybrid engine: unexpected keyword argument 'position_ids'",
+        what="Newer transformers pass position_ids to OPT's embedding of positions, which DeepSpeed has replaced.",
+        remedy=f"DeepSpeed 0.16.3 or later, or an older transformers. {_AUTOTP}",
+        pattern=r"OPTEmbedding\.forward\(\) got an unexpected keyword argument 'position_ids'",
+        affects={"deepspeed": "<0.16.3"},
+        evidence=_link(6939),
+    ),
+    Signature(
+        id="inference_moe_flag",
+        title="init_inference(moe=True or False): extra inputs are not permitted",
+        what="A plain True or False is translated into a key that the section moe does not have.",
+        remedy='moe={"enabled": True}, or leave it out instead of False; DeepSpeed 0.19.3 or later.',
+        pattern=r"for DeepSpeedInferenceConfig\n\s*moe(?:\.| -> )moe\n",
+        affects={"deepspeed": "<0.19.3"},
+        evidence=_link(8145),
+    ),
+    Signature(
+        id="diffusers_classes_moved",
+        title="init_inference of a diffusers pipeline: module 'diffusers.models' has no attribute 'vae' or others",
+        what="diffusers has moved its classes (0.25: autoencoders; later: unets), and DeepSpeed looks for them in one "
+        "place: through 0.12.6 in the old one, 0.13.0 and 0.13.1 in autoencoders only.",
+        remedy="DeepSpeed 0.13.2 or later.",
+        pattern=r"module 'diffusers\.models' has no attribute '(?:vae|autoencoders|unet_2d_condition)'",
+        affects={"deepspeed": "<0.13.2"},
+        evidence=(*_link(4918), *_link(5065), *_link(5083)),
+    ),
+    Signature(
+        id="diffusers_new_arguments",
+        title="init_inference of a diffusers pipeline: unexpected argument of the UNet or the VAE",
+        what="Newer diffusers pass arguments that DeepSpeed's stand-ins do not take: timestep_cond and generator "
+        "through 0.12.2, added_cond_kwargs through 0.12.4.",
+        remedy="DeepSpeed 0.12.5 or later, or an older diffusers.",
+        pattern=r"DS(?:UNet|VAE)\.\w+\(\) got an unexpected keyword argument "
+        r"'(?:timestep_cond|generator|added_cond_kwargs)'",
+        affects={"deepspeed": "<0.12.5"},
+        evidence=(*_link(4663), *_link(4770)),
+    ),
+    Signature(
+        id="diffusers_linear_arguments",
+        title="init_inference of a diffusers pipeline: linear_layer, incompatible function arguments",
+        what="Through 0.12.2 the attention of diffusers calls a kernel without its new argument rope_theta.",
+        remedy="DeepSpeed 0.12.3 or later.",
+        pattern=r"inference/diffusers_attention\.py[\s\S]*linear_layer_\w+\(\): incompatible function arguments",
+        affects={"deepspeed": "<0.12.3"},
+        evidence=_link(4656),
+    ),
+    Signature(
+        id="diffusers_triton_dot",
+        title="init_inference of a diffusers pipeline with triton 2: dot() does not know trans_b",
+        what="The attention kernel through 0.12.2 is written for a triton before 2.0.",
+        remedy="DeepSpeed 0.12.3 or later.",
+        pattern=r"got an unexpected keyword argument 'trans_b'",
+        affects={"deepspeed": "<0.12.3"},
+        evidence=(*_link(4541), *_link(4573)),
+    ),
+    Signature(
+        id="hybrid_engine_prints_speed",
+        title="hybrid engine without an inference policy: eval(): unsupported operand types, float and NoneType",
+        what="Through 0.12.4 eval() prints samples per second; where nothing was injected, the batch size is unknown.",
+        remedy='DeepSpeed 0.12.5 or later; or "hybrid_engine": {"enabled": false}, which serves no purpose there.',
+        pattern=r"hybrid_engine\.py\", line \d+, in eval[\s\S]*\*: 'float' and 'NoneType'",
+        affects={"deepspeed": "<0.12.5"},
+        evidence=_link(4789),
+    ),
+    Signature(
+        id="hybrid_engine_quantized_heads",
+        title="hybrid engine or kernels with quantized weights: tuple index out of range in get_hidden_heads",
+        what="Through 0.14.4 Llama's sizes are read from weights, and quantized ones have another shape.",
+        remedy="DeepSpeed 0.14.5 or later, or weights that are not quantized.",
+        pattern=r"in get_hidden_heads[\s\S]*IndexError: tuple index out of range",
+        affects={"deepspeed": "<0.14.5"},
+        evidence=_link(5624),
+    ),
+)

@@ -1,0 +1,59 @@
+"""ZeRO-3 with states on NVMe, and states that are moved by the script."""
+
+from __future__ import annotations
+
+from ..signature import Signature
+
+
+def _link(number: int) -> tuple[str]:
+    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
+
+
+SIGNATURES = (
+    Signature(
+        id="nvme_file_name_too_long",
+        title="optimizer offload to NVMe: File name too long",
+        what="0.13.0 to 0.13.2 name a file after all parameters in it.",
+        remedy='DeepSpeed 0.13.3 or later; or a smaller "sub_group_size", so that fewer parameters share a file.',
+        pattern=r"swap_tensor[\s\S]*File name too long|File name too long[^\n]*\.tensor\.swp",
+        affects={"deepspeed": ">=0.13.0,<0.13.3"},
+        evidence=_link(5176),
+    ),
+    Signature(
+        id="nvme_group_without_id",
+        title="optimizer and parameters on NVMe: 'Tensor' object has no attribute 'ds_id'",
+        what="0.13.0 to 0.14.4 register groups on NVMe before these have an id.",
+        remedy="DeepSpeed 0.14.5 or later; or parameters on the CPU (offload_param.device).",
+        pattern=r"swap_tensor/optimizer_utils\.py[\s\S]*'(?:Tensor|Parameter)' object has no attribute 'ds_id'",
+        affects={"deepspeed": ">=0.13.0,<0.14.5"},
+        evidence=_link(5824),
+    ),
+    Signature(
+        id="nvme_parameters_only",
+        title="save_checkpoint with parameters on NVMe and the optimizer elsewhere: no attribute 'swap_folder'",
+        what="0.13.0 to 0.16.3 copy the optimizer's files, although it has none.",
+        remedy="DeepSpeed 0.16.4 or later; or parameters and optimizer on the same device.",
+        pattern=r"'NoneType' object has no attribute 'swap_folder'",
+        affects={"deepspeed": ">=0.13.0,<0.16.4"},
+        evidence=_link(6963),
+    ),
+    Signature(
+        id="offload_states_with_offload_param",
+        title="engine.offload_states(): Moving states across devices is not supported for offloaded parameters",
+        what='The config has a section offload_param. 0.15.2 to 0.16.5 refuse it even with the device "none", as '
+        "accelerate writes it.",
+        remedy='Leave offload_param out of the config. With "device": "none" also DeepSpeed 0.16.6 or later.',
+        pattern=r"Moving states across devices is not supported for offloaded parameters",
+        affects={"deepspeed": ">=0.15.2"},
+        evidence=_link(7211),
+    ),
+    Signature(
+        id="super_offload_arguments",
+        title="super_offload: multiple values for argument 'timers' in deepspeed.initialize",
+        what="0.18.0 to 0.18.3 pass an argument that SuperOffload's optimizer does not know.",
+        remedy='DeepSpeed 0.18.4 or later; or "super_offload": false.',
+        pattern=r"SuperOffloadOptimizer_Stage3\.__init__\(\) got multiple values for argument 'timers'",
+        affects={"deepspeed": ">=0.18.0,<0.18.4"},
+        evidence=_link(7715),
+    ),
+)

@@ -1,0 +1,90 @@
+"""ZeRO: buckets, groups, gathering and hpZ."""
+
+from __future__ import annotations
+
+from ..signature import Role, Signature
+
+
+def _link(number: int) -> tuple[str]:
+    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
+
+
+SIGNATURES = (
+    Signature(
+        id="zero3_frozen_weight_with_bias",
+        title="ZeRO-3: a linear layer with a frozen weight and a trainable bias: UnboundLocalError, dim",
+        what="BitFit, or LoRA with bias. Through 0.17.3 ZeRO-3's linear layer computes what it needs for the bias only "
+        "together with the weight's gradient.",
+        remedy='DeepSpeed 0.17.4 or later; or "zero_optimization": {"memory_efficient_linear": false}.',
+        pattern=r"zero/linear\.py\", line \d+, in backward[\s\S]*local variable 'dim'",
+        affects={"deepspeed": "<0.17.4"},
+        evidence=_link(7449),
+    ),
+    Signature(
+        id="zero3_gather_of_two_dtypes",
+        title="ZeRO-3: all params must have the same dtype",
+        what="Parameters of two dtypes (an adapter in fp32, a model in bf16) are gathered together: in 0.17.2 to "
+        "0.17.4 whenever that happens, through 0.19.2 with torch_autocast.",
+        remedy="DeepSpeed 0.19.3 or later; or all parameters in one dtype; or from 0.17.5 on without torch_autocast.",
+        pattern=r"AssertionError: all params must have the same dtype",
+        affects={"deepspeed": ">=0.17.2,<0.19.3"},
+        evidence=(*_link(8113), *_link(7462)),
+    ),
+    Signature(
+        id="zero3_gathered_twice",
+        title="ZeRO-3: expected param to be inflight",
+        what="A parameter that is waited for is not being gathered. 0.17.2 to 0.17.4 gather all parameters once per "
+        "dtype of communication (torch_autocast); otherwise hooks or another thread have changed its state.",
+        remedy="DeepSpeed 0.17.5 or later; or without torch_autocast.",
+        pattern=r"AssertionError: expected param [^\n]* to be inflight",
+        role=Role.GENERAL,
+        evidence=_link(7462),
+    ),
+    Signature(
+        id="zero3_gather_unique_dtype",
+        title="ZeRO-3: parameters of several dtypes are gathered together: only one unique element",
+        what="Through 0.12.2 all parameters that are gathered at once must have one dtype.",
+        remedy="DeepSpeed 0.12.3 or later; or all parameters in one dtype.",
+        pattern=r"in all_gather_coalesced[\s\S]*expected there to be only one unique element",
+        affects={"deepspeed": "<0.12.3"},
+        evidence=_link(4647),
+    ),
+    Signature(
+        id="zero3_functorch",
+        title="torch.func.grad or jacrev through a ZeRO-3 model: must override the setup_context staticmethod",
+        what="ZeRO-3's own autograd functions are written in a form that torch.func does not take.",
+        remedy="DeepSpeed 0.19.1 or later for its linear layers; or ZeRO-2, or torch.autograd.grad.",
+        pattern=r"deepspeed/runtime/zero/[\s\S]*must override the setup_context",
+        affects={"deepspeed": "<0.19.1"},
+        evidence=_link(7916),
+    ),
+    Signature(
+        id="hpz_small_parameter",
+        title="ZeRO++ hpZ: a parameter is smaller than the parts of the ranks",
+        what="With zero_hpz_partition_size above 1, ranks beyond the end of a small parameter copy a part that does "
+        'not exist: "length must be non-negative" from 0.13.5 to 0.14.3, "start out of range" through 0.19.4.',
+        remedy='DeepSpeed 0.19.5 or later; or "zero_hpz_partition_size": 1.',
+        pattern=r"in _partition_param_sec[\s\S]*(?:length must be non-negative|start out of range)",
+        affects={"deepspeed": ">=0.13.5,<0.19.5"},
+        evidence=(*_link(5652), *_link(8210)),
+    ),
+    Signature(
+        id="zero1_prescaled_gradients",
+        title="ZeRO-1/2: prescale_gradients or gradient_predivide_factor is not yet supported with reduce scatter",
+        what="Reduce-scatter, which ZeRO-2 uses, does not scale before the reduction. Through 0.12.6 ZeRO-1 is "
+        "refused, too, although it does not use it.",
+        remedy='"zero_optimization": {"reduce_scatter": false}; ZeRO-1: DeepSpeed 0.13.0 or later.',
+        pattern=r"(?:pre-scale gradients|gradient_predivide_factor != 1\.0) is not yet supported with",
+        affects={"deepspeed": ">=0.12.0"},
+        evidence=_link(4964),
+    ),
+    Signature(
+        id="zero12_empty_norm",
+        title="ZeRO-1/2: stack expects each tensor to be equal size, of the norms of groups",
+        what="0.13.2 gives the norm of a group of which this rank holds nothing another shape than the others.",
+        remedy="DeepSpeed 0.13.3 or later, or 0.13.1; fewer parameter groups.",
+        pattern=r"in scaled_global_norm[\s\S]*stack expects each tensor to be equal size",
+        affects={"deepspeed": "==0.13.2"},
+        evidence=_link(5148),
+    ),
+)

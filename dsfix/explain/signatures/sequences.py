@@ -1,0 +1,61 @@
+"""Ulysses sequence parallelism, FPDT."""
+
+from __future__ import annotations
+
+from ..signature import Signature
+
+
+def _link(number: int) -> tuple[str]:
+    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
+
+
+SIGNATURES = (
+    Signature(
+        id="ulysses_heads_and_ranks",
+        title="DistributedAttention: Number of heads must be larger than sequence parallel size",
+        what="There must be at least as many heads as ranks. 0.15.4 to 0.16.1 also ask this of the heads that one "
+        "rank has, on the way back: 8 heads on 4 ranks fail, too.",
+        remedy="DeepSpeed 0.16.2 or later, or 0.15.3; a smaller sequence parallel size.",
+        pattern=r"Number of heads \(\d+\) must be larger than sequence parallel size",
+        affects={"deepspeed": ">=0.15.4,<0.19.7"},
+        evidence=_link(6797),
+    ),
+    Signature(
+        id="device_mesh_with_index",
+        title="sequence_parallel_size in the config: init_device_mesh refuses 'cuda:0'",
+        what="0.15.0 to 0.15.3 pass the name of a device where torch 2.4 and later take only its type.",
+        remedy="DeepSpeed 0.15.4 or later (with torch 2.4.1 or later), or torch 2.3.",
+        pattern=r"in init_device_mesh[\s\S]*Device type with (?:GPU )?index is not supported",
+        affects={"deepspeed": ">=0.15.0,<0.15.4", "torch": ">=2.4"},
+        evidence=_link(6614),
+    ),
+    Signature(
+        id="ulysses_of_peft_model",
+        title="UlyssesSPAttentionHF.register_with_transformers: a PeftModel is taken for a path",
+        what="0.18.1 to 0.18.3 read the config of a model of transformers only, and look for anything else on the hub.",
+        remedy="DeepSpeed 0.18.4 or later; or pass the base model, model.get_base_model().",
+        pattern=r"in register_with_transformers[\s\S]*AutoConfig\.from_pretrained\(model_name_or_path\)[\s\S]*\bPeft",
+        affects={"deepspeed": ">=0.18.1,<0.18.4"},
+        evidence=_link(7737),
+    ),
+    Signature(
+        id="ulysses_of_multimodal_model",
+        title="UlyssesSPAttentionHF: the config has no num_attention_heads",
+        what="Configs of multimodal models keep the sizes of the language model in text_config.",
+        remedy="DeepSpeed 0.19.1 or later.",
+        pattern=r"sequence_parallel/ulysses_sp\.py[\s\S]*Config' object has no attribute "
+        r"'(?:num_attention_heads|hidden_size|num_key_value_heads|num_hidden_layers)'",
+        affects={"deepspeed": ">=0.17.0,<0.19.1"},
+        evidence=_link(7990),
+    ),
+    Signature(
+        id="fpdt_and_flash_attention",
+        title="FPDT attention with flash-attn 2.7 or later",
+        what="flash-attn 2.7 has other arguments and fewer results than FPDT expects.",
+        remedy="DeepSpeed 0.19.1 or later, or flash-attn below 2.7.",
+        pattern=r"sequence/fpdt_layer\.py[\s\S]*"
+        r"(?:not enough values to unpack|unexpected keyword argument 'window_size')",
+        affects={"deepspeed": "<0.19.1", "flash-attn": ">=2.7"},
+        evidence=_link(8022),
+    ),
+)

@@ -1,0 +1,509 @@
+"""Signatures of known bugs of some releases, with texts as DeepSpeed's source raises them, and similar ones."""
+
+import pytest
+from test_signatures import traceback
+
+COMPILE = "deepspeed/compile"
+LAYERS = "deepspeed/module_inject/layers.py"
+REPLACE = ("deepspeed/module_inject/replace_module.py", "conv2d_parallel_shard_weights", "x = module")
+TRAINING = ("train.py", "main", "run()")
+KEY = "KeyError: 'input'"
+RANGE = "IndexError: tuple index out of range"
+NARROW = "RuntimeError: narrow(): length must be non-negative."
+NO_BACKEND = "RuntimeError: No backend type associated with device type cpu"
+META = "NotImplementedError: Cannot copy out of meta tensor; no data!"
+NO_VALUE = "where it is not associated with a value"
+FASTGEN = ("inference/v2/checkpoint/huggingface_engine.py", "__init__", "AutoConfig.from_pretrained(model)")
+AUTOCONFIG = "hf_model_config = AutoConfig.from_pretrained(model_name_or_path)"
+
+
+def unbound(name):
+    return f"UnboundLocalError: cannot access local variable '{name}' {NO_VALUE}"
+
+
+def lacks(what, name):
+    return f"AttributeError: '{what}' object has no attribute '{name}'"
+
+
+# a message with its frame, and a similar one
+PAIRS = {
+    "deepcompile_backward_frame": (
+        traceback("KeyError: 0", (f"{COMPILE}/backend.py", "make_bw_graph", "frames_needing_bwd.remove(frame_id)")),
+        traceback("KeyError: 0", (f"{COMPILE}/backend.py", "make_fw_graph", "frames_needing_bwd.add(frame_id)")),
+    ),
+    "deepcompile_bw_compiler": (traceback("KeyError: 'bw_compiler'", TRAINING), traceback("KeyError: 'compiler'")),
+    "deepcompile_frozen_parameter": (
+        traceback(
+            "KeyError: 3",
+            (f"{COMPILE}/init_z3.py", "init_z3", "grad_buffer = optimizer.__param_id_to_grad_partition[p.ds_id]"),
+        ),
+        traceback("KeyError: 3", (f"{COMPILE}/init_z3.py", "init_z3", "x = names[p.ds_id]")),
+    ),
+    "deepcompile_guards": (
+        traceback(
+            "AssertionError: Guard failed on the same frame it was created. Guard fail reason: 0/0: tensor "
+            "'self._modules['a'].weight' size mismatch at index 0. expected 4096, actual 0",
+            TRAINING,
+        ),
+        traceback("AssertionError: Guard failed: size mismatch at index 0. expected 4096, actual 1024", TRAINING),
+    ),
+    "deepcompile_fallback_kernel": (
+        traceback(
+            "TypeError: PythonWrapperCodegen.generate_fallback_kernel() takes 2 positional arguments but 3 were given",
+            (f"{COMPILE}/inductor.py", "codegen", "V.graph.wrapper_code.generate_fallback_kernel(self, args)"),
+        ),
+        traceback("TypeError: codegen() takes 2 positional arguments but 3 were given", TRAINING),
+    ),
+    "deepcompile_partitioner_argument": (
+        traceback(
+            "TypeError: partition_recompute_ds_params() got an unexpected keyword argument "
+            "'static_lifetime_input_indices'",
+            TRAINING,
+        ),
+        traceback("TypeError: partition() got an unexpected keyword argument 'input_indices'", TRAINING),
+    ),
+    "deepcompile_dummy_inputs": (
+        traceback(
+            "RuntimeError: setStorage: sizes [2, 4], strides [8, 1] requiring a storage size of 48 are out of bounds "
+            "for storage of size 32",
+            (f"{COMPILE}/backend.py", "set_example_values_to_symints", "x.as_strided(shape, stride)"),
+        ),
+        traceback("RuntimeError: setStorage: sizes [2, 4] are out of bounds for storage of size 32", TRAINING),
+    ),
+    "deepcompile_profile_incomplete": (
+        traceback("KeyError: 'device_time'", (f"{COMPILE}/passes/prefetch.py", "schedule_prefetch", "n.meta[x]")),
+        traceback("KeyError: 'device_time'", TRAINING),
+    ),
+    "deepcompile_return_val": (
+        traceback(unbound("return_val"), (f"{COMPILE}/profilers/graph_profile.py", "run", "return return_val")),
+        traceback(unbound("return_val"), TRAINING),
+    ),
+    "deepcompile_staticmethod": (
+        traceback(
+            "TypeError: 'staticmethod' object is not callable",
+            (f"{COMPILE}/patch_compiled_func.py", "wrapped_backward_prologue", "return original(ctx)"),
+        ),
+        traceback("TypeError: 'staticmethod' object is not callable", TRAINING),
+    ),
+    "deepcompile_unused_wait": (
+        traceback(
+            "KeyError: wait_allgather_ds_param_1",
+            (f"{COMPILE}/util.py", "register_last_uses", "last_user = node_to_last_use[user]"),
+        ),
+        traceback("KeyError: user", (f"{COMPILE}/util.py", "register_last_uses", "known = node_to_last_use[n]")),
+    ),
+    "deepcompile_without_optimizer": (
+        traceback(lacks("DeepSpeedZeRoOffload", "parameter_offload"), TRAINING),
+        traceback(lacks("DeepSpeedZeRoOffload", "parameters"), TRAINING),
+    ),
+    "deepcompile_offload_states": (
+        traceback(
+            lacks("NoneType", "to"), ("stage3.py", "offload_states", 'x = self.__ipg_bucket_flat_buffer.to("meta")')
+        ),
+        traceback(lacks("NoneType", "to"), ("stage3.py", "offload_states", 'x = self.hp_params.to("meta")')),
+    ),
+    "compiled_names_wrapped": (
+        'RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "wrapped.0.weight".\n',
+        'RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "0.weight".\n',
+    ),
+    "compiled_iter_params": (
+        "torch._dynamo.exc.InternalTorchDynamoError: 'NoneType' object is not iterable\n\nfrom user code:\n"
+        '   File "deepspeed/runtime/zero/partitioned_param_coordinator.py", line 36, in iter_params\n',
+        "torch._dynamo.exc.InternalTorchDynamoError: 'NoneType' object is not iterable\n",
+    ),
+    "parameter_without_ds_status": (
+        traceback(lacks("FakeTensor", "ds_status"), TRAINING),
+        traceback(lacks("FakeTensor", "status"), TRAINING),
+    ),
+    "zero3_dict_cannot_be_copied": (
+        traceback(
+            "TypeError: ZeROOrderedDict.__init__() missing 1 required positional argument: 'parent_module'", TRAINING
+        ),
+        traceback("TypeError: Net.__init__() missing 1 required positional argument: 'parent'", TRAINING),
+    ),
+    "compile_backend_refused": (
+        traceback(
+            "ValueError: Empty module name",
+            ("deepspeed/runtime/compiler.py", "get_backend_fn", "module = importlib.import_module(module_name)"),
+        ),
+        traceback("ValueError: Empty module name", TRAINING),
+    ),
+    "compile_backend_twice": (
+        traceback(
+            "TypeError: torch.nn.modules.module.Module.compile() got multiple values for keyword argument 'backend'",
+            ("deepspeed/runtime/engine.py", "compile", "self.module.compile(backend=backend, **compile_kwargs)"),
+        ),
+        traceback("TypeError: compile() got multiple values for keyword argument 'backend'", TRAINING),
+    ),
+    "pipeline_of_another_model": (
+        traceback("AssertionError: model must base PipelineModule", TRAINING),
+        traceback("AssertionError: model must be a PipelineModule", TRAINING),
+    ),
+    "autotp_language_model": (
+        traceback(lacks("BertModel", "language_model"), REPLACE),
+        traceback(lacks("BertModel", "language_model"), TRAINING),
+    ),
+    "autotp_text_config": (
+        traceback(lacks("GitConfig", "text_config"), REPLACE),
+        traceback(lacks("GitConfig", "text_config"), TRAINING),
+    ),
+    "autotp_bias_gathered": (
+        traceback(RANGE, (LAYERS, "gather_params", "param.shape[1],")),
+        traceback(RANGE, (LAYERS, "forward", "param.shape[1],")),
+    ),
+    "autotp_metadata_of_zero3": (
+        traceback(RANGE, (LAYERS, "_mark_uc_metadata", "self.weight.shape[1] * self.tp_world_size")),
+        traceback(RANGE, (LAYERS, "__init__", "self._mark_uc_metadata()")),
+    ),
+    "autotp_printing_fused_weight": (
+        traceback(
+            "ValueError: too many values to unpack (expected 2)",
+            (LAYERS, "extra_repr", "out_features, in_features = self.weight.shape"),
+        ),
+        traceback("ValueError: too many values to unpack (expected 2)", ("net.py", "extra_repr", "a, b = x")),
+    ),
+    "autotp_printing_without_weight": (
+        traceback(unbound("extra_repr_str"), (LAYERS, "extra_repr", "return extra_repr_str")),
+        traceback(unbound("text"), (LAYERS, "extra_repr", "return text")),
+    ),
+    "autotp_one_rank": (
+        traceback(lacks("LinearLayer", "tp_world_size"), TRAINING),
+        traceback(lacks("LinearLayer", "world_size"), TRAINING),
+    ),
+    "autotp_inputs_differ": (
+        "AssertionError: Data inconsistency within the TP group. Please check the Dataloader implementation\n",
+        "AssertionError: Data inconsistency within the group\n",
+    ),
+    "autotp_meta_tensor_left": (
+        traceback(META, ("deepspeed/inference/engine.py", "__init__", "self.module.to(device)")),
+        traceback(META, ("deepspeed/runtime/engine.py", "__init__", "self.module.to(device)")),
+    ),
+    "fastgen_list_files_info": (
+        traceback("ImportError: cannot import name 'list_files_info' from 'huggingface_hub' (/a/__init__.py)", FASTGEN),
+        traceback("ImportError: cannot import name 'list_files' from 'huggingface_hub' (/a/__init__.py)", FASTGEN),
+    ),
+    "fastgen_remote_code": (
+        traceback(
+            "ValueError: Loading a/b requires you to execute the configuration file in that repo on your local "
+            "machine. Make sure you have read the code there, then set the option `trust_remote_code=True`",
+            FASTGEN,
+        ),
+        traceback("ValueError: set the option `trust_remote_code=True`", TRAINING),
+    ),
+    "fastgen_generation_config": (
+        traceback("OSError: a/b does not appear to have a file named generation_config.json.", FASTGEN),
+        traceback("OSError: a/b does not appear to have a file named generation_config.json.", TRAINING),
+    ),
+    "fastgen_q_ratio": (
+        traceback("ValueError: Unsupported q_ratio: 7, supported_q_ratios are [1, 2, 4, 5]", TRAINING),
+        traceback("ValueError: Unsupported head size: 72, supported_head_sizes are [64]", TRAINING),
+    ),
+    "fastgen_unembed_dtype": (
+        traceback(lacks("UnembedParameter", "dtype"), TRAINING),
+        traceback(lacks("EmbeddingParameter", "type"), TRAINING),
+    ),
+    "fastgen_opt_names": (
+        'ValueError: Could not find a mapping for dependency "decoder.embed_tokens.weight". Check that\n',
+        'ValueError: Could not find a mapping for dependency "model.layers.0.weight". Check that\n',
+    ),
+    "import_on_python_314": (
+        'ValueError: Target parameter "qkv_w" not found in this layer. Valid targets are []\n',
+        "ValueError: Target parameter \"qkv_w\" not found in this layer. Valid targets are ['mlp_w']\n",
+    ),
+    "kernels_of_llama_heads": (
+        traceback(
+            lacks("LlamaAttention", "num_heads"),
+            (
+                "deepspeed/module_inject/containers/llama.py",
+                "get_hidden_heads",
+                "self.client_module.self_attn.num_heads",
+            ),
+        ),
+        traceback(lacks("LlamaAttention", "num_heads"), TRAINING),
+    ),
+    "kernels_of_fp32_model": (
+        traceback(lacks("DeepSpeedGPTInference", "dtype"), TRAINING),
+        traceback(lacks("DeepSpeedEngine", "dtype"), TRAINING),
+    ),
+    "kernels_of_bloom": (
+        "Transformers version 4.48.0 exceeds version 4.43.4! After transformers version 4.43.4, BLOOM inference with "
+        "DeepSpeed is no longer supported.\n",
+        "Transformers version 4.48.0 exceeds version 4.43.4!\n",
+    ),
+    "kernels_of_opt_positions": (
+        traceback("TypeError: OPTEmbedding.forward() got an unexpected keyword argument 'position_ids'", TRAINING),
+        traceback("TypeError: OPTModel.forward() got an unexpected keyword argument 'position_ids'", TRAINING),
+    ),
+    "inference_moe_flag": (
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for DeepSpeedInferenceConfig\nmoe.moe\n"
+        "  Extra inputs are not permitted [type=extra_forbidden, input_value=True, input_type=bool]\n",
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for DeepSpeedInferenceConfig\nmoe\n"
+        "  Extra inputs are not permitted [type=extra_forbidden, input_value=True, input_type=bool]\n",
+    ),
+    "diffusers_classes_moved": (
+        traceback("AttributeError: module 'diffusers.models' has no attribute 'vae'", TRAINING),
+        traceback("AttributeError: module 'diffusers.models' has no attribute 'flux'", TRAINING),
+    ),
+    "diffusers_new_arguments": (
+        traceback("TypeError: DSUNet._forward() got an unexpected keyword argument 'added_cond_kwargs'", TRAINING),
+        traceback("TypeError: UNet.forward() got an unexpected keyword argument 'added_cond_kwargs'", TRAINING),
+    ),
+    "diffusers_linear_arguments": (
+        traceback(
+            "TypeError: linear_layer_fp16(): incompatible function arguments. The following argument types are",
+            ("deepspeed/ops/transformer/inference/diffusers_attention.py", "selfAttention_fp", "linear_func(x)"),
+        ),
+        traceback("TypeError: linear_layer_fp16(): incompatible function arguments. The following", TRAINING),
+    ),
+    "diffusers_triton_dot": (
+        "TypeError: dot() got an unexpected keyword argument 'trans_b'\n",
+        "TypeError: dot() got an unexpected keyword argument 'trans_a'\n",
+    ),
+    "hybrid_engine_prints_speed": (
+        traceback(
+            "TypeError: unsupported operand type(s) for *: 'float' and 'NoneType'",
+            ("deepspeed/runtime/hybrid_engine.py", "eval", "f'{(1 / latency * self._total_batch_size):.2f}'"),
+        ),
+        traceback("TypeError: unsupported operand type(s) for *: 'float' and 'NoneType'", TRAINING),
+    ),
+    "hybrid_engine_quantized_heads": (
+        traceback(RANGE, ("module_inject/containers/llama.py", "get_hidden_heads", "weight.shape)[1],")),
+        traceback(RANGE, ("module_inject/containers/llama.py", "attention", "weight.shape)[1],")),
+    ),
+    "moe_capacity_above_tokens": (
+        traceback(
+            "RuntimeError: selected index k out of range",
+            ("deepspeed/moe/sharded_moe.py", "top1gating", "top_idx = _top_idx(mask1_rand, capacity)"),
+        ),
+        traceback("RuntimeError: selected index k out of range", TRAINING),
+    ),
+    "moe_topk_without_dropping": (
+        traceback(
+            unbound("locations"),
+            ("deepspeed/moe/sharded_moe.py", "topkgating", "_one_hot_to_float((locations * mask), capacity)"),
+        ),
+        traceback(unbound("locations"), TRAINING),
+    ),
+    "moe_offload_norm_on_cpu": (
+        traceback(NO_BACKEND, ("zero/stage_1_and_2.py", "_average_expert_grad_norms", "dist.all_reduce(norm)")),
+        traceback(NO_BACKEND, ("zero/stage_1_and_2.py", "scaled_global_norm", "dist.all_reduce(norm)")),
+    ),
+    "grouped_mm_alignment": (
+        "RuntimeError: strides should be multiple of 16 bytes\n",
+        "RuntimeError: strides should be positive\n",
+    ),
+    "bf16_moe_weights_restored": (
+        traceback(
+            "IndexError: list index out of range",
+            ("deepspeed/runtime/bf16_optimizer.py", "_restore_from_bit16_weights", "x.copy_(y[partition_id].data)"),
+        ),
+        traceback("IndexError: list index out of range", ("zero/stage3.py", "_restore_from_bit16_weights", "x[i]")),
+    ),
+    "nvme_file_name_too_long": (
+        traceback(
+            "OSError: [Errno 36] File name too long: '/nvme/optimizer/rank0/1_2_3.tensor.swp'",
+            ("deepspeed/runtime/swap_tensor/optimizer_utils.py", "_swap_out", "write(x)"),
+        ),
+        traceback("OSError: [Errno 36] File name too long: '/data/cache/a'", TRAINING),
+    ),
+    "nvme_group_without_id": (
+        traceback(
+            lacks("Tensor", "ds_id"),
+            ("deepspeed/runtime/swap_tensor/optimizer_utils.py", "parameter_id", "return param.ds_id"),
+        ),
+        traceback(lacks("Tensor", "ds_id"), TRAINING),
+    ),
+    "nvme_parameters_only": (
+        traceback(lacks("NoneType", "swap_folder"), TRAINING),
+        traceback(lacks("NoneType", "swap_path"), TRAINING),
+    ),
+    "offload_states_with_offload_param": (
+        "AssertionError: Moving states across devices is not supported for offloaded parameters.\n",
+        "AssertionError: Moving states across devices is not supported without an optimizer.\n",
+    ),
+    "super_offload_arguments": (
+        "TypeError: SuperOffloadOptimizer_Stage3.__init__() got multiple values for argument 'timers'\n",
+        "TypeError: Optimizer.__init__() got multiple values for argument 'timers'\n",
+    ),
+    "ulysses_heads_and_ranks": (
+        "AssertionError: Number of heads (2) must be larger than sequence parallel size (4)\n",
+        "AssertionError: Number of heads must be even\n",
+    ),
+    "device_mesh_with_index": (
+        traceback(
+            "RuntimeError: Device type with index is not supported but got cuda:0. If you maintained a 'torch.device'",
+            ("deepspeed/comm/torch.py", "init_device_mesh", "torch.distributed.device_mesh.init_device_mesh(name)"),
+        ),
+        traceback("RuntimeError: Device type with index is not supported but got cuda:0.", TRAINING),
+    ),
+    "ulysses_of_peft_model": (
+        traceback(
+            "OSError: Incorrect path_or_model_id: 'PeftModelForCausalLM(",
+            ("deepspeed/runtime/sequence_parallel/ulysses_sp.py", "register_with_transformers", AUTOCONFIG),
+        ),
+        traceback(
+            "OSError: Incorrect path_or_model_id: 'a/b'",
+            ("deepspeed/runtime/sequence_parallel/ulysses_sp.py", "register_with_transformers", AUTOCONFIG),
+        ),
+    ),
+    "ulysses_of_multimodal_model": (
+        traceback(
+            lacks("Gemma4Config", "num_attention_heads"),
+            ("deepspeed/runtime/sequence_parallel/ulysses_sp.py", "register_with_transformers", "x.num_heads"),
+        ),
+        traceback(lacks("Gemma4Config", "num_attention_heads"), TRAINING),
+    ),
+    "fpdt_and_flash_attention": (
+        traceback(
+            "ValueError: not enough values to unpack (expected 8, got 4)",
+            ("deepspeed/sequence/fpdt_layer.py", "forward", "a, _, _, _, _, b, _, _ = _flash_attn_forward(q)"),
+        ),
+        traceback("ValueError: not enough values to unpack (expected 8, got 4)", TRAINING),
+    ),
+    "wandb_without_sync": (
+        traceback(
+            "TypeError: Run.log() got an unexpected keyword argument 'sync'",
+            ("deepspeed/monitor/wandb.py", "log", "return wandb.log(data, step=step, commit=commit, sync=sync)"),
+        ),
+        traceback("TypeError: Run.log() got an unexpected keyword argument 'sync'", TRAINING),
+    ),
+    "profiler_attention_by_name": (
+        traceback("TypeError: _attn_flops_compute() missing 3 required positional arguments: 'q', 'k', and 'v'"),
+        traceback("TypeError: attention() missing 3 required positional arguments: 'q', 'k', and 'v'"),
+    ),
+    "profiler_data_parallel_size": (
+        traceback(
+            "TypeError: unsupported format string passed to NoneType.__format__",
+            ("profiling/flops_profiler/profiler.py", "print_model_profile", "print(line_fmt.format('a', None))"),
+        ),
+        traceback("TypeError: unsupported format string passed to NoneType.__format__", TRAINING),
+    ),
+    "log_summary_on_cpu": (
+        traceback(NO_BACKEND, ("deepspeed/utils/comms_logging.py", "log_all", "dist.all_reduce(min_lats)")),
+        traceback(NO_BACKEND, TRAINING),
+    ),
+    "torch_without_is_compiling": (
+        "AttributeError: module 'torch.compiler' has no attribute 'is_compiling'\n",
+        "AttributeError: module 'torch.compiler' has no attribute 'compile'\n",
+    ),
+    "dynamo_on_python_312": (
+        traceback(
+            "RuntimeError: Dynamo is not supported on Python 3.12+",
+            ("deepspeed/utils/torch.py", "jit_script_compat", "return torch.compile(fn)"),
+        ),
+        traceback("RuntimeError: Dynamo is not supported on Python 3.12+", TRAINING),
+    ),
+    "backward_needs_torch_23": (
+        "AssertionError: count_used_parameters_in_backward requires internal PyTorch APIs that are not available\n",
+        "RuntimeError: count_used_parameters_in_backward must be called during backward execution\n",
+    ),
+    "communication_type_bfp16": (
+        "ValueError: Invalid communication_data_type. Supported data types: ['fp16', 'bfp16', 'fp32']. Got: bf16\n",
+        "ValueError: Invalid communication_data_type. Supported data types: ['fp16', 'bf16', 'fp32']. Got: half\n",
+    ),
+    "frozen_parameter_replaced": (
+        "ValueError: failed to find frozen Parameter containing:\ntensor([1.,\n        1.]) in named params\n",
+        "ValueError: failed to find optimizer param in named params\n",
+    ),
+    "load_module_only_refresh": (
+        traceback(lacks("AdamW", "refresh_fp32_params"), TRAINING),
+        traceback(lacks("AdamW", "refresh"), TRAINING),
+    ),
+    "universal_padding_too_long": (
+        traceback(NARROW, ("deepspeed/checkpoint/zero_checkpoint.py", "_strip_tensor_paddings", "torch.narrow(x)")),
+        traceback(NARROW, TRAINING),
+    ),
+    "fp16_auto_cast_of_indices": (
+        traceback(
+            "RuntimeError: Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, "
+            "Int; but got torch.cuda.HalfTensor instead (while checking arguments for embedding)",
+            ("deepspeed/runtime/engine.py", "forward", "loss = self.module(*inputs, **kwargs)"),
+        ),
+        traceback(
+            "RuntimeError: Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, "
+            "Int; but got torch.cuda.FloatTensor instead (while checking arguments for embedding)",
+            ("deepspeed/runtime/engine.py", "forward", "loss = self.module(*inputs, **kwargs)"),
+        ),
+    ),
+    "bf16_optimizer_state": (
+        traceback(lacks("BF16_Optimizer", "state"), TRAINING),
+        traceback(lacks("BF16_Optimizer", "step"), TRAINING),
+    ),
+    "fp16_static_scale_timers": (
+        traceback(
+            "TypeError: 'NoneType' object is not callable",
+            ("deepspeed/runtime/fp16/fused_optimizer.py", "step", "self.timers(OVERFLOW_CHECK_TIMER).start()"),
+        ),
+        traceback(
+            "TypeError: 'NoneType' object is not callable",
+            ("deepspeed/runtime/fp16/fused_optimizer.py", "step", "closure()"),
+        ),
+    ),
+    "launcher_quotes": (
+        traceback("ValueError: No closing quotation", ("deepspeed/launcher/runner.py", "main", "shlex.split(x)")),
+        traceback("ValueError: No closing quotation", TRAINING),
+    ),
+    "pipeline_tied_frozen": (
+        traceback(
+            "TypeError: Invalid function argument. Expected parameter `tensor` of type torch.Tensor but got <class "
+            "'NoneType'> instead.",
+            ("deepspeed/runtime/pipe/engine.py", "_exec_reduce_tied_grads", "dist.all_reduce(grad, group=group)"),
+        ),
+        traceback("TypeError: Expected parameter `tensor` but got <class 'NoneType'> instead.", TRAINING),
+    ),
+    "zero3_frozen_weight_with_bias": (
+        traceback(unbound("dim"), ("deepspeed/runtime/zero/linear.py", "backward", "if dim > 2:")),
+        traceback(unbound("dim"), TRAINING),
+    ),
+    "zero3_gather_of_two_dtypes": (
+        traceback("AssertionError: all params must have the same dtype", TRAINING),
+        traceback("AssertionError: all params must have the same device", TRAINING),
+    ),
+    "zero3_gathered_twice": (
+        traceback("AssertionError: expected param {'id': 1, 'status': 'AVAILABLE', 'numel': 8} to be inflight"),
+        traceback("AssertionError: expected param {'id': 1, 'status': 'AVAILABLE', 'numel': 8} to be available"),
+    ),
+    "zero3_gather_unique_dtype": (
+        traceback(
+            "RuntimeError: expected there to be only one unique element in <generator object>",
+            ("zero/partition_parameters.py", "all_gather_coalesced", "dtype=get_only_unique_item(x)"),
+        ),
+        traceback("RuntimeError: expected there to be only one unique element in <generator object>", TRAINING),
+    ),
+    "zero3_functorch": (
+        traceback(
+            "RuntimeError: In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, jacrev, "
+            "...), it must override the setup_context staticmethod.",
+            ("deepspeed/runtime/zero/linear.py", "zero3_linear_wrap", "LinearFunctionForZeroStage3.apply(x)"),
+        ),
+        traceback("RuntimeError: it must override the setup_context staticmethod.", TRAINING),
+    ),
+    "hpz_small_parameter": (
+        traceback(NARROW, ("zero/partition_parameters.py", "_partition_param_sec", "x.narrow(0, 0, sec_numel)")),
+        traceback(NARROW, ("zero/partition_parameters.py", "_partition_param", "x.narrow(0, 0, numel)")),
+    ),
+    "zero1_prescaled_gradients": (
+        "AssertionError: pre-scale gradients is not yet supported with {self.zero_stage_string} with reduce scatter\n",
+        "AssertionError: pre-scale gradients is not supported\n",
+    ),
+    "zero12_empty_norm": (
+        traceback(
+            "RuntimeError: stack expects each tensor to be equal size, but got [] at entry 0 and [1] at entry 1",
+            ("zero/stage_1_and_2.py", "scaled_global_norm", "torch.norm(torch.stack(norm_groups), p=norm_type)"),
+        ),
+        traceback("RuntimeError: stack expects each tensor to be equal size, but got [] at entry 0", TRAINING),
+    ),
+}
+CASES = {name: ([text], [similar]) for name, (text, similar) in PAIRS.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recognised(recognised, name):
+    for text in CASES[name][0]:
+        assert recognised(f"step 1\n{text}") == [name]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_not_recognised(recognised, name):
+    for text in CASES[name][1]:
+        assert name not in recognised(f"step 1\n{text}step 2\n")
