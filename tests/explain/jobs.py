@@ -224,3 +224,99 @@ def cpu_split_view(lab):
 
 
 cpu_split_view.device, cpu_split_view.ranks = "cpu", 2
+
+
+def zero3_frozen_weight_with_bias(lab):
+    model = lab.torch.nn.Linear(8, 8)
+    model.weight.requires_grad_(False)
+    _train(lab, model, [lab.torch.ones(1, 8, device=lab.device)], 3)
+
+
+def zero3_dict_cannot_be_copied(lab):
+    import copy
+
+    engine = _train(lab, lab.torch.nn.Linear(8, 8), [lab.torch.ones(1, 8, device=lab.device)], 3)
+    copy.deepcopy(engine.module)
+
+
+def load_module_only_refresh(lab):
+    engine = _train(lab, lab.torch.nn.Linear(8, 8), [lab.torch.ones(1, 8, device=lab.device)], 0)
+    engine.save_checkpoint(str(lab.tmp))
+    engine.load_checkpoint(str(lab.tmp), load_module_only=True)
+
+
+def frozen_parameter_replaced(lab):
+    torch = lab.torch
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    model[0].requires_grad_(False)
+    engine = _train(lab, model, [torch.ones(1, 8, device=lab.device)], 2)
+    model[0].bias = torch.nn.Parameter(torch.ones(8, device=lab.device), requires_grad=False)
+    engine.save_checkpoint(str(lab.tmp))
+
+
+def offload_states_with_offload_param(lab):
+    """What accelerate writes into the config where nothing is offloaded."""
+    inputs = lab.torch.ones(1, 8, device=lab.device)
+    engine = _train(lab, lab.torch.nn.Linear(8, 8), [inputs], 3, zero={"offload_param": {"device": "none"}})
+    engine.offload_states()
+
+
+def profiler_attention_by_name(lab):
+    torch = lab.torch
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            x = self.layer(x)[None, None]
+            return torch.nn.functional.scaled_dot_product_attention(query=x, key=x, value=x)
+
+    inputs = torch.ones(2, 8, device=lab.device)
+    engine = _train(lab, Model(), [inputs], 0, flops_profiler={"enabled": True, "profile_step": 1})
+    engine(inputs)
+
+
+def bf16_without_gradients(lab):
+    config = {
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 1},
+        "data_types": {"grad_accum_dtype": "fp32"},
+    }
+    model = lab.torch.nn.Linear(8, 8)
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    engine.step()
+
+
+def moe_topk_without_dropping(lab):
+    _ = lab.deepspeed
+    from deepspeed.moe.sharded_moe import topkgating
+
+    lab.deepspeed.init_distributed("gloo")
+    topkgating(lab.torch.randn(8, 4), 3, 1.0, 1, drop_tokens=False)
+
+
+def moe_capacity_above_tokens(lab):
+    """Two experts and a capacity factor of four."""
+    _ = lab.deepspeed
+    from deepspeed.moe.sharded_moe import top1gating
+
+    top1gating(lab.torch.randn(4, 2), 4.0, 0)
+
+
+def inference_moe_flag(lab):
+    lab.deepspeed.init_inference(lab.torch.nn.Linear(8, 8), moe=False)
+
+
+def communication_type_bfp16(lab):
+    model = lab.torch.nn.Linear(8, 1)
+    config = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "communication_data_type": "bf16"}
+    lab.initialize(model, config, model_parameters=model.parameters())
+
+
+def compile_backend_refused(lab):
+    model = lab.torch.nn.Linear(8, 1)
+    config = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "compile": {"enabled": True, "backend": "eager"}}
+    lab.initialize(model, config, model_parameters=model.parameters())

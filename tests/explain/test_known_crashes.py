@@ -1,7 +1,8 @@
 """Signatures of known bugs of some releases, with texts as DeepSpeed's source raises them, and similar ones."""
 
 import pytest
-from test_signatures import traceback
+
+from tests.explain.test_signatures import traceback
 
 COMPILE = "deepspeed/compile"
 LAYERS = "deepspeed/module_inject/layers.py"
@@ -428,6 +429,17 @@ PAIRS = {
     "bf16_optimizer_state": (
         traceback(lacks("BF16_Optimizer", "state"), TRAINING),
         traceback(lacks("BF16_Optimizer", "step"), TRAINING),
+    ),
+    "bf16_without_gradients": (
+        traceback(
+            "RuntimeError: stack expects a non-empty TensorList",
+            ("deepspeed/runtime/bf16_optimizer.py", "step", "norm = get_global_norm_of_tensors(grads)"),
+            ("deepspeed/runtime/utils.py", "get_global_norm_of_tensors", "torch.stack(all_norms).pow(norm_type)"),
+        ),
+        traceback(
+            "RuntimeError: stack expects a non-empty TensorList",
+            ("deepspeed/runtime/utils.py", "get_global_norm_of_tensors", "torch.stack(all_norms).pow(norm_type)"),
+        ),
     ),
     "fp16_static_scale_timers": (
         traceback(

@@ -351,7 +351,7 @@ CASES = {
 
 
 def test_every_signature_has_texts():
-    import test_known_crashes
+    from tests.explain import test_known_crashes
 
     assert CASES.keys() | test_known_crashes.CASES.keys() == SIGNATURES.keys()
 

@@ -85,7 +85,8 @@ SIGNATURES = (
         "loss then refuses. Without auto_cast the script passes halves where integers are needed.",
         remedy="DeepSpeed 0.15.3 or later; or leave auto_cast out and cast the inputs in the script.",
         pattern=r"deepspeed/runtime/engine\.py[\s\S]*to have one of the following scalar types: Long, Int; but got "
-        r"(?:torch\.(?:cuda\.)?)?HalfTensor",
+        r"(?:torch\.(?:cuda\.)?)?HalfTensor"
+        r"|deepspeed/runtime/engine\.py[\s\S]*expected scalar type Long but found Half",
         affects={"deepspeed": "<0.15.3"},
         role=Role.GENERAL,
         evidence=("https://github.com/deepspeedai/DeepSpeed/commit/5c4b97f10",),
@@ -99,6 +100,17 @@ SIGNATURES = (
         pattern=r"'BF16_Optimizer' object has no attribute 'state'",
         affects={"deepspeed": "<0.14.5"},
         evidence=_link(5767),
+    ),
+    Signature(
+        id="bf16_without_gradients",
+        title="bf16: a step on a rank that has no gradient at all",
+        what="The optimizer of bf16 without ZeRO, or of ZeRO-1 with fp32 accumulation, takes the norm of its gradients, "
+        "and there are none: no backward pass before the step, or only experts or other ranks' layers were trained.",
+        remedy="A backward pass before each step; ZeRO-2, or ZeRO-1 without data_types.grad_accum_dtype.",
+        pattern=r"bf16_optimizer\.py[\s\S]*in get_global_norm_of_tensors[\s\S]*"
+        r"(?:IndexError: list index out of range|stack expects a non-empty TensorList)",
+        affects={"deepspeed": ">=0.12.0"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7409",),
     ),
     Signature(
         id="fp16_static_scale_timers",
