@@ -232,28 +232,6 @@ def zero3_frozen_weight_with_bias(lab):
     _train(lab, model, [lab.torch.ones(1, 8, device=lab.device)], 3)
 
 
-def zero3_dict_cannot_be_copied(lab):
-    import copy
-
-    engine = _train(lab, lab.torch.nn.Linear(8, 8), [lab.torch.ones(1, 8, device=lab.device)], 3)
-    copy.deepcopy(engine.module)
-
-
-def load_module_only_refresh(lab):
-    engine = _train(lab, lab.torch.nn.Linear(8, 8), [lab.torch.ones(1, 8, device=lab.device)], 0)
-    engine.save_checkpoint(str(lab.tmp))
-    engine.load_checkpoint(str(lab.tmp), load_module_only=True)
-
-
-def frozen_parameter_replaced(lab):
-    torch = lab.torch
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
-    model[0].requires_grad_(False)
-    engine = _train(lab, model, [torch.ones(1, 8, device=lab.device)], 2)
-    model[0].bias = torch.nn.Parameter(torch.ones(8, device=lab.device), requires_grad=False)
-    engine.save_checkpoint(str(lab.tmp))
-
-
 def offload_states_with_offload_param(lab):
     """What accelerate writes into the config where nothing is offloaded."""
     inputs = lab.torch.ones(1, 8, device=lab.device)
@@ -308,12 +286,6 @@ def moe_capacity_above_tokens(lab):
 
 def inference_moe_flag(lab):
     lab.deepspeed.init_inference(lab.torch.nn.Linear(8, 8), moe=False)
-
-
-def communication_type_bfp16(lab):
-    model = lab.torch.nn.Linear(8, 1)
-    config = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "communication_data_type": "bf16"}
-    lab.initialize(model, config, model_parameters=model.parameters())
 
 
 def compile_backend_refused(lab):

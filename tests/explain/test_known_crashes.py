@@ -112,16 +112,6 @@ PAIRS = {
         '   File "deepspeed/runtime/zero/partitioned_param_coordinator.py", line 36, in iter_params\n',
         "torch._dynamo.exc.InternalTorchDynamoError: 'NoneType' object is not iterable\n",
     ),
-    "parameter_without_ds_status": (
-        traceback(lacks("FakeTensor", "ds_status"), TRAINING),
-        traceback(lacks("FakeTensor", "status"), TRAINING),
-    ),
-    "zero3_dict_cannot_be_copied": (
-        traceback(
-            "TypeError: ZeROOrderedDict.__init__() missing 1 required positional argument: 'parent_module'", TRAINING
-        ),
-        traceback("TypeError: Net.__init__() missing 1 required positional argument: 'parent'", TRAINING),
-    ),
     "compile_backend_refused": (
         traceback(
             "ValueError: Empty module name",
@@ -178,10 +168,6 @@ PAIRS = {
     "autotp_meta_tensor_left": (
         traceback(META, ("deepspeed/inference/engine.py", "__init__", "self.module.to(device)")),
         traceback(META, ("deepspeed/runtime/engine.py", "__init__", "self.module.to(device)")),
-    ),
-    "fastgen_list_files_info": (
-        traceback("ImportError: cannot import name 'list_files_info' from 'huggingface_hub' (/a/__init__.py)", FASTGEN),
-        traceback("ImportError: cannot import name 'list_files' from 'huggingface_hub' (/a/__init__.py)", FASTGEN),
     ),
     "fastgen_remote_code": (
         traceback(
@@ -289,10 +275,6 @@ PAIRS = {
         traceback(NO_BACKEND, ("zero/stage_1_and_2.py", "_average_expert_grad_norms", "dist.all_reduce(norm)")),
         traceback(NO_BACKEND, ("zero/stage_1_and_2.py", "scaled_global_norm", "dist.all_reduce(norm)")),
     ),
-    "grouped_mm_alignment": (
-        "RuntimeError: strides should be multiple of 16 bytes\n",
-        "RuntimeError: strides should be positive\n",
-    ),
     "bf16_moe_weights_restored": (
         traceback(
             "IndexError: list index out of range",
@@ -300,23 +282,12 @@ PAIRS = {
         ),
         traceback("IndexError: list index out of range", ("zero/stage3.py", "_restore_from_bit16_weights", "x[i]")),
     ),
-    "nvme_file_name_too_long": (
-        traceback(
-            "OSError: [Errno 36] File name too long: '/nvme/optimizer/rank0/1_2_3.tensor.swp'",
-            ("deepspeed/runtime/swap_tensor/optimizer_utils.py", "_swap_out", "write(x)"),
-        ),
-        traceback("OSError: [Errno 36] File name too long: '/data/cache/a'", TRAINING),
-    ),
     "nvme_group_without_id": (
         traceback(
             lacks("Tensor", "ds_id"),
             ("deepspeed/runtime/swap_tensor/optimizer_utils.py", "parameter_id", "return param.ds_id"),
         ),
         traceback(lacks("Tensor", "ds_id"), TRAINING),
-    ),
-    "nvme_parameters_only": (
-        traceback(lacks("NoneType", "swap_folder"), TRAINING),
-        traceback(lacks("NoneType", "swap_path"), TRAINING),
     ),
     "offload_states_with_offload_param": (
         "AssertionError: Moving states across devices is not supported for offloaded parameters.\n",
@@ -383,32 +354,12 @@ PAIRS = {
         traceback(NO_BACKEND, ("deepspeed/utils/comms_logging.py", "log_all", "dist.all_reduce(min_lats)")),
         traceback(NO_BACKEND, TRAINING),
     ),
-    "torch_without_is_compiling": (
-        "AttributeError: module 'torch.compiler' has no attribute 'is_compiling'\n",
-        "AttributeError: module 'torch.compiler' has no attribute 'compile'\n",
-    ),
     "dynamo_on_python_312": (
         traceback(
             "RuntimeError: Dynamo is not supported on Python 3.12+",
             ("deepspeed/utils/torch.py", "jit_script_compat", "return torch.compile(fn)"),
         ),
         traceback("RuntimeError: Dynamo is not supported on Python 3.12+", TRAINING),
-    ),
-    "backward_needs_torch_23": (
-        "AssertionError: count_used_parameters_in_backward requires internal PyTorch APIs that are not available\n",
-        "RuntimeError: count_used_parameters_in_backward must be called during backward execution\n",
-    ),
-    "communication_type_bfp16": (
-        "ValueError: Invalid communication_data_type. Supported data types: ['fp16', 'bfp16', 'fp32']. Got: bf16\n",
-        "ValueError: Invalid communication_data_type. Supported data types: ['fp16', 'bf16', 'fp32']. Got: half\n",
-    ),
-    "frozen_parameter_replaced": (
-        "ValueError: failed to find frozen Parameter containing:\ntensor([1.,\n        1.]) in named params\n",
-        "ValueError: failed to find optimizer param in named params\n",
-    ),
-    "load_module_only_refresh": (
-        traceback(lacks("AdamW", "refresh_fp32_params"), TRAINING),
-        traceback(lacks("AdamW", "refresh"), TRAINING),
     ),
     "universal_padding_too_long": (
         traceback(NARROW, ("deepspeed/checkpoint/zero_checkpoint.py", "_strip_tensor_paddings", "torch.narrow(x)")),
@@ -426,10 +377,6 @@ PAIRS = {
             ("deepspeed/runtime/engine.py", "forward", "loss = self.module(*inputs, **kwargs)"),
         ),
     ),
-    "bf16_optimizer_state": (
-        traceback(lacks("BF16_Optimizer", "state"), TRAINING),
-        traceback(lacks("BF16_Optimizer", "step"), TRAINING),
-    ),
     "bf16_without_gradients": (
         traceback(
             "RuntimeError: stack expects a non-empty TensorList",
@@ -440,6 +387,42 @@ PAIRS = {
             "RuntimeError: stack expects a non-empty TensorList",
             ("deepspeed/runtime/utils.py", "get_global_norm_of_tensors", "torch.stack(all_norms).pow(norm_type)"),
         ),
+    ),
+    "autotp_falcon_heads": (
+        traceback(
+            "RuntimeError: shape '[1, 8, 2, 18, 64]' is invalid for input of size 9216",
+            ("deepspeed/inference/engine.py", "forward", "outputs = self.module(*inputs, **kwargs)"),
+            ("transformers/models/falcon/modeling_falcon.py", "_split_heads", "qkv = fused_qkv.view(x)"),
+        ),
+        traceback(
+            "RuntimeError: shape '[1, 8, 2, 18, 64]' is invalid for input of size 9216",
+            ("transformers/models/falcon/modeling_falcon.py", "_split_heads", "qkv = fused_qkv.view(x)"),
+        ),
+    ),
+    "autotp_uneven_split": (
+        traceback(
+            "RuntimeError: split_with_sizes expects split_sizes to sum exactly to 50257 (input tensor's size at "
+            "dimension 0), but got split_sizes=[25124, 25124]",
+            ("deepspeed/module_inject/auto_tp.py", "_replace", "data = child.weight.data.split(sizes, dim=0)"),
+        ),
+        traceback("RuntimeError: split_with_sizes expects split_sizes to sum exactly to 3", TRAINING),
+    ),
+    "inference_checkpoint_in_bf16": (
+        traceback(
+            "RuntimeError: expected m1 and m2 to have the same dtype, but got: c10::BFloat16 != c10::Half",
+            (LAYERS, "forward", "output = torch.matmul(input, self.weight.transpose(-1, -2))"),
+        ),
+        traceback(
+            "RuntimeError: expected m1 and m2 to have the same dtype, but got: float != c10::Half",
+            (LAYERS, "forward", "output = torch.matmul(input, self.weight.transpose(-1, -2))"),
+        ),
+    ),
+    "half_frozen_group": (
+        traceback(
+            "ValueError: torch.cat(): expected a non-empty list of Tensors",
+            ("deepspeed/runtime/fp16/fused_optimizer.py", "__init__", "_flatten_dense_tensors([p for p in x])"),
+        ),
+        traceback("ValueError: torch.cat(): expected a non-empty list of Tensors", TRAINING),
     ),
     "fp16_static_scale_timers": (
         traceback(
@@ -506,13 +489,15 @@ PAIRS = {
         traceback("RuntimeError: stack expects each tensor to be equal size, but got [] at entry 0", TRAINING),
     ),
 }
+NOT_ALONE = {"inference_moe_flag"}  # an unknown key, as well
 CASES = {name: ([text], [similar]) for name, (text, similar) in PAIRS.items()}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_recognised(recognised, name):
     for text in CASES[name][0]:
-        assert recognised(f"step 1\n{text}") == [name]
+        found = recognised(f"step 1\n{text}")
+        assert name in found if name in NOT_ALONE else found == [name]
 
 
 @pytest.mark.parametrize("name", CASES)

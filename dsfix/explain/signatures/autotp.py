@@ -99,4 +99,34 @@ SIGNATURES = (
         role=Role.GENERAL,
         evidence=(*_link(4783), *_link(4958), *_link(5765)),
     ),
+    Signature(
+        id="autotp_falcon_heads",
+        title="AutoTP of Falcon-40B: a shape is invalid for the size of its input",
+        what="Through 0.12.2 the number of key heads of Falcon's layers is not divided by the ranks.",
+        remedy="DeepSpeed 0.12.3 or later (0.13.0 where the ranks' parts are uneven).",
+        pattern=r"deepspeed/inference/engine\.py[\s\S]*modeling_falcon\.py[\s\S]*"
+        r"shape '\[[^\]\n]*\]' is invalid for input of size",
+        affects={"deepspeed": "<0.12.3"},
+        evidence=_link(4654),
+    ),
+    Signature(
+        id="autotp_uneven_split",
+        title="AutoTP: split_sizes do not sum to the size of a weight",
+        what="Through 0.12.6 each rank's part of a weight is computed from the number of key heads, and rounded down: "
+        "where a dimension is no multiple of it, the parts are too small together.",
+        remedy="DeepSpeed 0.13.0 or later; or a number of ranks that divides the number of key heads and every size.",
+        pattern=r"deepspeed/module_inject/[\s\S]*split_with_sizes expects split_sizes to sum exactly to",
+        affects={"deepspeed": "<0.13.0"},
+        evidence=_link(4697),
+    ),
+    Signature(
+        id="inference_checkpoint_in_bf16",
+        title="init_inference in bf16 from a checkpoint: BFloat16 != Half in a linear layer",
+        what="Through 0.13.1 linear layers that a checkpoint is loaded into are made in fp16, whatever dtype is given.",
+        remedy="DeepSpeed 0.13.2 or later, or dtype=torch.half.",
+        pattern=r"deepspeed/module_inject/layers\.py[\s\S]*to have the same dtype, but got: "
+        r"(?:c10::)?BFloat16 != (?:c10::)?Half",
+        affects={"deepspeed": "<0.13.2"},
+        evidence=_link(4044),
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Signature
 
 SIGNATURES = (
     Signature(
@@ -23,28 +23,6 @@ SIGNATURES = (
         pattern=r"torch\._dynamo\.exc[\s\S]*partitioned_param_coordinator\.py\"?, line \d+, in iter_params",
         affects={"deepspeed": ">=0.13.2,<0.14.3"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5463",),
-    ),
-    Signature(
-        id="parameter_without_ds_status",
-        title="ZeRO-3: a parameter has no ds_status",
-        what="Most likely torch.compile: its stand-ins for parameters lack ZeRO-3's attributes. Through 0.15.3 "
-        "DeepSpeed reads them without looking. Otherwise a parameter was replaced or added after "
-        "deepspeed.initialize.",
-        remedy="DeepSpeed 0.15.4 or later, or train without torch.compile; replace parameters before "
-        "deepspeed.initialize.",
-        pattern=r"'\w+' object has no attribute 'ds_status'",
-        role=Role.GENERAL,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6527",),
-    ),
-    Signature(
-        id="zero3_dict_cannot_be_copied",
-        title="ZeRO-3: copy.deepcopy, or torch.compile, of the model: missing argument 'parent_module'",
-        what="Through 0.15.1 the dictionaries in which a ZeRO-3 model keeps its parameters cannot be copied.",
-        remedy="Copy the model before deepspeed.initialize. DeepSpeed 0.16.2 or later (0.15.4 to 0.16.1 need dsfix's "
-        "zero3_copy_of_module).",
-        pattern=r"__init__\(\) missing 1 required positional argument: 'parent_module'",
-        affects={"deepspeed": "<0.15.2"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6564",),
     ),
     Signature(
         id="compile_backend_refused",

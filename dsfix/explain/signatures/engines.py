@@ -11,15 +11,6 @@ def _link(number: int) -> tuple[str]:
 
 SIGNATURES = (
     Signature(
-        id="torch_without_is_compiling",
-        title="import deepspeed: module 'torch.compiler' has no attribute 'is_compiling'",
-        what="0.15.3 calls a function of torch that torch 2.2 and earlier do not have.",
-        remedy="DeepSpeed 0.15.4 or later, or 0.15.2; or torch 2.3 or later.",
-        pattern=r"module 'torch\.compiler' has no attribute 'is_compiling'",
-        affects={"deepspeed": "==0.15.3"},
-        evidence=_link(6663),
-    ),
-    Signature(
         id="dynamo_on_python_312",
         title="import deepspeed: Dynamo is not supported on Python 3.12+",
         what="0.18.6 compiles functions with torch.compile when it is imported; before torch 2.4 that fails on Python "
@@ -28,45 +19,6 @@ SIGNATURES = (
         pattern=r"in jit_script_compat[\s\S]*Dynamo is not supported on Python 3\.12",
         affects={"deepspeed": "==0.18.6", "torch": "<2.4"},
         evidence=_link(7875),
-    ),
-    Signature(
-        id="backward_needs_torch_23",
-        title="count_used_parameters_in_backward requires internal PyTorch APIs that are not available",
-        what="Since 0.18.3 ZeRO's backward pass uses private functions of torch that are not in torch 2.2 and earlier.",
-        remedy="torch 2.5 or later (2.3 with DeepSpeed 0.18.7 or later); or DeepSpeed 0.18.2.",
-        pattern=r"count_used_parameters_in_backward requires internal PyTorch APIs",
-        affects={"deepspeed": ">=0.18.3"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7756",),
-    ),
-    Signature(
-        id="communication_type_bfp16",
-        title='communication_data_type "bf16" is refused',
-        what='Through 0.14.0 the name for bfloat16 in this key is "bfp16".',
-        remedy='"communication_data_type": "bfp16", or DeepSpeed 0.14.1 or later with "bf16"; or leave it out.',
-        pattern=r"Invalid communication_data_type\. Supported data types: \['fp16', 'bfp16'",
-        affects={"deepspeed": "<0.14.1"},
-        evidence=_link(5297),
-    ),
-    Signature(
-        id="frozen_parameter_replaced",
-        title="saving: failed to find frozen parameter in named params",
-        what="A frozen parameter was replaced, tied to another one or added after deepspeed.initialize, which notes "
-        "the names of all parameters.",
-        remedy="Do that before deepspeed.initialize; or engine.save_checkpoint(…, exclude_frozen_parameters=True), if "
-        "the frozen weights are kept elsewhere.",
-        pattern=r"failed to find frozen [\s\S]* in named params",
-        affects={"deepspeed": ">=0.12.0"},
-        evidence=_link(6626),
-    ),
-    Signature(
-        id="load_module_only_refresh",
-        title="load_checkpoint(load_module_only=True): no attribute 'refresh_fp32_params'",
-        what="0.13.0 to 0.16.4 expect of every optimizer that it keeps fp32 copies; without fp16, bf16 and ZeRO it "
-        "does not.",
-        remedy="DeepSpeed 0.16.5 or later; or load_optimizer_states=False, load_lr_scheduler_states=False instead.",
-        pattern=r"object has no attribute 'refresh_fp32_params'",
-        affects={"deepspeed": ">=0.13.0,<0.16.5"},
-        evidence=_link(7133),
     ),
     Signature(
         id="universal_padding_too_long",
@@ -92,25 +44,26 @@ SIGNATURES = (
         evidence=("https://github.com/deepspeedai/DeepSpeed/commit/5c4b97f10",),
     ),
     Signature(
-        id="bf16_optimizer_state",
-        title="'BF16_Optimizer' object has no attribute 'state'",
-        what="Through 0.14.4 the optimizer of bf16 without ZeRO, or of ZeRO-1 with fp32 accumulation, does not show "
-        "the states of the one that it contains.",
-        remedy="engine.optimizer.optimizer.state, or DeepSpeed 0.14.5 or later.",
-        pattern=r"'BF16_Optimizer' object has no attribute 'state'",
-        affects={"deepspeed": "<0.14.5"},
-        evidence=_link(5767),
-    ),
-    Signature(
         id="bf16_without_gradients",
         title="bf16: a step on a rank that has no gradient at all",
-        what="The optimizer of bf16 without ZeRO, or of ZeRO-1 with fp32 accumulation, takes the norm of its gradients, "
-        "and there are none: no backward pass before the step, or only experts or other ranks' layers were trained.",
+        what="The optimizer of bf16 without ZeRO, or of ZeRO-1 with fp32 accumulation, takes the norm of its "
+        "gradients, and there are none: no backward pass before the step, or only experts or layers of other ranks "
+        "were trained.",
         remedy="A backward pass before each step; ZeRO-2, or ZeRO-1 without data_types.grad_accum_dtype.",
         pattern=r"bf16_optimizer\.py[\s\S]*in get_global_norm_of_tensors[\s\S]*"
         r"(?:IndexError: list index out of range|stack expects a non-empty TensorList)",
         affects={"deepspeed": ">=0.12.0"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7409",),
+    ),
+    Signature(
+        id="half_frozen_group",
+        title="fp16 or bf16 without ZeRO: a parameter group that is frozen altogether",
+        what="Since 0.19.1 only trainable parameters are put into the fused optimizer's buffers, and a group without "
+        "any cannot be flattened.",
+        remedy="Leave groups without trainable parameters out: "
+        "[g for g in groups if any(p.requires_grad for p in g['params'])].",
+        pattern=r"fp16/fused_optimizer\.py[\s\S]*torch\.cat\(\): expected a non-empty list of Tensors",
+        affects={"deepspeed": ">=0.19.1"},
     ),
     Signature(
         id="fp16_static_scale_timers",

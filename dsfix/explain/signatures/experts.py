@@ -43,18 +43,6 @@ SIGNATURES = (
         evidence=_link(5220),
     ),
     Signature(
-        id="grouped_mm_alignment",
-        title="experts that use torch._grouped_mm: strides should be multiple of 16 bytes",
-        what="ZeRO-1 and ZeRO-2 put all parameters of a group into one buffer, one after the other: those behind a "
-        "parameter of an odd size are not aligned as this function requires.",
-        remedy='DeepSpeed 0.19.7 or later with "zero_optimization": {"parameter_alignment": true}, which needs a '
-        "little more memory; or ZeRO-3; or experts without grouped_mm (transformers: "
-        'experts_implementation="eager").',
-        pattern=r"strides should be multiple of 16 bytes",
-        affects={"deepspeed": ">=0.12.0"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/8276", *_link(8277)),
-    ),
-    Signature(
         id="bf16_moe_weights_restored",
         title="BF16_Optimizer + MoE: loading weights without the optimizer: list index out of range",
         what="Through 0.16.3 the fp32 weights are restored group by group with the rank of another group: with "

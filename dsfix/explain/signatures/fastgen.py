@@ -13,15 +13,6 @@ def _link(number: int) -> tuple[str]:
 
 SIGNATURES = (
     Signature(
-        id="fastgen_list_files_info",
-        title="FastGen with huggingface_hub 0.23 or later: cannot import name 'list_files_info'",
-        what="0.12.4 to 0.13.2 use a function of huggingface_hub that 0.23 has removed, when a model is loaded.",
-        remedy="DeepSpeed 0.13.3 or later, or huggingface_hub below 0.23.",
-        pattern=r"cannot import name 'list_files_info' from 'huggingface_hub'",
-        affects={"deepspeed": ">=0.12.4,<0.13.3", "huggingface_hub": ">=0.23"},
-        evidence=_link(5144),
-    ),
-    Signature(
         id="fastgen_remote_code",
         title="FastGen: a model with code of its own needs trust_remote_code, which is not passed on",
         what="build_hf_engine reads the model's config without arguments for transformers; since 0.15.0 only "

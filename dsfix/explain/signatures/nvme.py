@@ -11,15 +11,6 @@ def _link(number: int) -> tuple[str]:
 
 SIGNATURES = (
     Signature(
-        id="nvme_file_name_too_long",
-        title="optimizer offload to NVMe: File name too long",
-        what="0.13.0 to 0.13.2 name a file after all parameters in it.",
-        remedy='DeepSpeed 0.13.3 or later; or a smaller "sub_group_size", so that fewer parameters share a file.',
-        pattern=r"swap_tensor[\s\S]*File name too long|File name too long[^\n]*\.tensor\.swp",
-        affects={"deepspeed": ">=0.13.0,<0.13.3"},
-        evidence=_link(5176),
-    ),
-    Signature(
         id="nvme_group_without_id",
         title="optimizer and parameters on NVMe: 'Tensor' object has no attribute 'ds_id'",
         what="0.13.0 to 0.14.4 register groups on NVMe before these have an id.",
@@ -27,15 +18,6 @@ SIGNATURES = (
         pattern=r"swap_tensor/optimizer_utils\.py[\s\S]*'(?:Tensor|Parameter)' object has no attribute 'ds_id'",
         affects={"deepspeed": ">=0.13.0,<0.14.5"},
         evidence=_link(5824),
-    ),
-    Signature(
-        id="nvme_parameters_only",
-        title="save_checkpoint with parameters on NVMe and the optimizer elsewhere: no attribute 'swap_folder'",
-        what="0.13.0 to 0.16.3 copy the optimizer's files, although it has none.",
-        remedy="DeepSpeed 0.16.4 or later; or parameters and optimizer on the same device.",
-        pattern=r"'NoneType' object has no attribute 'swap_folder'",
-        affects={"deepspeed": ">=0.13.0,<0.16.4"},
-        evidence=_link(6963),
     ),
     Signature(
         id="offload_states_with_offload_param",
