@@ -161,10 +161,6 @@ PAIRS = {
         traceback(lacks("LinearLayer", "tp_world_size"), TRAINING),
         traceback(lacks("LinearLayer", "world_size"), TRAINING),
     ),
-    "autotp_inputs_differ": (
-        "AssertionError: Data inconsistency within the TP group. Please check the Dataloader implementation\n",
-        "AssertionError: Data inconsistency within the group\n",
-    ),
     "autotp_meta_tensor_left": (
         traceback(META, ("deepspeed/inference/engine.py", "__init__", "self.module.to(device)")),
         traceback(META, ("deepspeed/runtime/engine.py", "__init__", "self.module.to(device)")),
@@ -489,8 +485,37 @@ PAIRS = {
         traceback("RuntimeError: stack expects each tensor to be equal size, but got [] at entry 0", TRAINING),
     ),
 }
+OTHER_TEXTS = {
+    "moe_capacity_above_tokens": [
+        # TorchScript, and torch.compile from 0.18.6 on
+        "RuntimeError: The following operation failed in the TorchScript interpreter.\n"
+        "Traceback of TorchScript (most recent call last):\n"
+        '  File "deepspeed/moe/sharded_moe.py", line 175, in _top_idx\n'
+        "    return torch.topk(source, k=k, dim=0)[1]\n"
+        "           ~~~~~~~~~~ <--- HERE\n"
+        "RuntimeError: selected index k out of range\n",
+        "torch._dynamo.exc.TorchRuntimeError: RuntimeError when making fake tensor call\n"
+        "  Explanation: Dynamo failed to run FX node: got RuntimeError('k not in range for dimension')\n"
+        "\nfrom user code:\n"
+        '   File "deepspeed/moe/sharded_moe.py", line 176, in _top_idx\n'
+        "    return torch.topk(source, k=k, dim=0)[1]\n",
+    ],
+    "hpz_small_parameter": [
+        traceback(
+            "IndexError: start out of range (expected to be in range of [-3, 3], but got 4)",
+            ("zero/partition_parameters.py", "_partition_param_sec", "x.narrow(0, secondary_start, sec_numel)"),
+        ),
+    ],
+    "bf16_without_gradients": [
+        traceback(
+            "IndexError: list index out of range",
+            ("deepspeed/runtime/bf16_optimizer.py", "step", "norm = get_global_norm_of_tensors(grads)"),
+            ("deepspeed/runtime/utils.py", "get_global_norm_of_tensors", "compute_buffer[0].float().detach()"),
+        ),
+    ],
+}
 NOT_ALONE = {"inference_moe_flag"}  # an unknown key, as well
-CASES = {name: ([text], [similar]) for name, (text, similar) in PAIRS.items()}
+CASES = {name: ([text, *OTHER_TEXTS.get(name, ())], [similar]) for name, (text, similar) in PAIRS.items()}
 
 
 @pytest.mark.parametrize("name", CASES)

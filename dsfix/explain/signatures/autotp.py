@@ -77,17 +77,6 @@ SIGNATURES = (
         evidence=_link(7379),
     ),
     Signature(
-        id="autotp_inputs_differ",
-        title="AutoTP training: Data inconsistency within the TP group",
-        what="All ranks of a tensor-parallel group must get the same inputs; the first forward pass compares them. "
-        "Through 0.19.2 a KV cache (past_key_values) of transformers among them is never equal to its copy.",
-        remedy="The same data on these ranks: a sampler over the data-parallel ranks. If a cache is passed: "
-        "use_cache=False and no past_key_values, or DeepSpeed 0.19.3 or later.",
-        pattern=r"Data inconsistency within the TP group",
-        affects={"deepspeed": ">=0.16.4"},
-        evidence=_link(8125),
-    ),
-    Signature(
         id="autotp_meta_tensor_left",
         title="init_inference of a model on the meta device: a layer has not been loaded",
         what="AutoTP loads a checkpoint into the layers that it knows by name: Falcon's since 0.12.5, the norms of T5 "
