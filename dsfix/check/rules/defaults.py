@@ -12,7 +12,7 @@ from ..facts import Facts
 
 def _clipping(facts: Facts) -> Iterator[Found]:
     new = facts.release >= Version("0.19.3")
-    if facts.get("gradient_clipping") is None:
+    if facts.get("gradient_clipping") is None and not facts.may_only_infer:
         what = f"not set: the default is {1.0 if new else 0.0} here (0.0 through 0.19.2, 1.0 since 0.19.3)"
         yield Found("gradient_clipping", what)
 

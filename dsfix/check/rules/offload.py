@@ -36,7 +36,7 @@ def _client(facts: Facts) -> Iterator[Found]:
 
 def _parameters_only(facts: Facts) -> Iterator[Found]:
     offloaded = facts.stage == 3 and facts.device("offload_param") in ("cpu", "nvme")
-    if offloaded and facts.device("offload_optimizer") == "none":
+    if offloaded and facts.device("offload_optimizer") == "none" and not facts.may_only_infer:
         what = "the parameters are offloaded, but the optimizer states, six times their size, are not"
         yield Found("zero_optimization.offload_optimizer", what)
 
