@@ -12,9 +12,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 from .keys import Key, Known
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
 
 Place = tuple[str, ...]  # path of a value in the config; () is the config itself
 Definition = Union[ast.FunctionDef, ast.ClassDef]
@@ -356,12 +359,30 @@ class _Body(ast.NodeVisitor):
                 return self._below(node.func.value, node.args[0])
             if name in _COPIES and node.args:
                 return self.places(node.args[0])
+            return self._returned(node)
         if isinstance(node, ast.DictComp) and isinstance(node.value, ast.Call):  # its keys are the config's
             return self.places(node.value.func.value) if isinstance(node.value.func, ast.Attribute) else set()
         return set()
 
+    def _returned(self, call: ast.Call) -> set[Place]:
+        """Returns the parts of the config that a function returns as they are."""
+        found = self.source.resolve(self.module, _dotted(call.func))
+        if found is None or not isinstance(found[1], ast.FunctionDef):
+            return set()
+        module, callee = found
+        bound = self.bound(call, callee)
+        if not bound.places:
+            return set()
+        inside = _Body(self.reader, module, None, bound)
+        returned = [node.value for node in ast.walk(callee) if isinstance(node, ast.Return)]
+        return {place for value in returned if _is_lookup(value) for place in inside.places(value)}
+
     def _below(self, held: ast.expr, key: ast.expr) -> set[Place]:
         return {(*place, name) for place in self.places(held) for name in self.names(key)}
+
+
+def _is_lookup(node: ast.expr | None) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and _last(node.func) == "get"
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:

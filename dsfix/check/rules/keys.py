@@ -10,6 +10,9 @@ from ..facts import Facts, name_of
 from ..placeholders import COMMENTS, Path
 from .precision import LOSS_SCALE
 
+# blocks that DeepSpeed also copies or passes on as a whole, so that not all of their keys are known
+_PARTLY_KNOWN = ("amp", "compression_training", "curriculum_learning", "data_efficiency", "progressive_layer_drop")
+_WHOLLY_KNOWN = ("activation_checkpointing", "aio", "checkpoint", "data_types", "pipeline")
 _BLOCKS = ("zero_optimization", "fp16", "optimizer", "scheduler")
 _GENERAL = ("enabled", "type", "params", "dtype")  # names in several blocks: they tell nothing of where they belong
 # default values of keys that nothing reads
@@ -21,6 +24,8 @@ def _unknown(facts: Facts) -> Iterator[tuple[Path, keys.Key]]:
     for path, _ in facts.walk():
         above = facts.known.keys.find(*path[:-1])
         if above is None or path[-1] in above.below or path[-1].startswith(COMMENTS):
+            continue
+        if len(path) > 1 and path[0] in _PARTLY_KNOWN:
             continue
         if not above.below or (path[0] in ("bf16", "bfloat16") and path[-1] in LOSS_SCALE):
             continue  # the keys of the block are unknown, or another rule reports it
@@ -70,6 +75,8 @@ def _other_release(facts: Facts, path: Path) -> str:
 def _unread(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         known = above.closed or _near(path, above) or facts.elsewhere(path)
+        if len(path) > 1 and path[0] not in _WHOLLY_KNOWN:
+            continue
         if not known and not any(found.where == name_of(path) for found in _misplaced(facts)):
             yield Found(name_of(path), "DeepSpeed does not read this key")
 
