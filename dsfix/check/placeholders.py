@@ -97,4 +97,3 @@ def filled(content: dict[str, Any], placeholders: dict[Path, str], value: Any) -
             block = block[name]
         block[path[-1]] = value
     return copy
-

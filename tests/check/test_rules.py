@@ -50,7 +50,11 @@ PLAIN = {"plain": True}
 CLIPPING = {"gradient_clipping": "auto"}  # which DeepSpeed alone does not read
 INFERS = zero(3, stage3_max_live_parameters="auto", offload_param=OFFLOAD)
 INFERENCE = {"dtype": "fp16", "replace_with_kernel_inject": True, "tensor_parallel": {"tp_size": 2}}
-TEMPLATE = {"train_batch_size": "${BATCH}", "zero_optimization": {"stage": "ZERO_STAGE"}, "fp16": {"enabled": "{{ h }}"}}
+TEMPLATE = {
+    "train_batch_size": "${BATCH}",
+    "zero_optimization": {"stage": "ZERO_STAGE"},
+    "fp16": {"enabled": "{{ h }}"},
+}
 AUTO_BF16 = {"bf16": {"enabled": "auto"}}
 BOTH = {"fp16": {"enabled": True}, "bf16": {"enabled": True}}
 AUTOCAST = {"bf16": {"enabled": True}, "torch_autocast": {"enabled": True}}
@@ -839,7 +843,11 @@ def test_no_rule_fails_on_a_strange_config():
 
 
 def test_a_placeholder_has_no_other_finding():
-    values = {"steps_per_print": "LOG_EVERY_STEPS", "prescale_gradients": "<true or false>", "gradient_clipping": "TODO"}
+    values = {
+        "steps_per_print": "LOG_EVERY_STEPS",
+        "prescale_gradients": "<true or false>",
+        "gradient_clipping": "TODO",
+    }
     config = {
         **TEMPLATE,
         **values,
@@ -863,6 +871,7 @@ def test_only_what_is_known_of_an_inference_config_is_reported():
 
 
 def test_a_timeout_that_is_set(monkeypatch):
+    monkeypatch.delenv("DEEPSPEED_TIMEOUT", raising=False)
     assert "timeout_default" in [each.rule for each in found({}, NEWEST, {"world_size": 2})]
     monkeypatch.setenv("DEEPSPEED_TIMEOUT", "30")
     assert "timeout_default" not in [each.rule for each in found({}, NEWEST, {"world_size": 2})]

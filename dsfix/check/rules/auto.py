@@ -53,7 +53,9 @@ def _stage(facts: Facts) -> Iterator[Found]:
 def _number(facts: Facts) -> Iterator[Found]:
     for path in _auto_paths(facts) if facts.plain else ():
         if _fails(path):
-            yield Found(name_of(path), '"auto" makes DeepSpeed raise a TypeError or ValueError that does not name the key')
+            yield Found(
+                name_of(path), '"auto" makes DeepSpeed raise a TypeError or ValueError that does not name the key'
+            )
 
 
 def _bucket(facts: Facts) -> Iterator[Found]:

@@ -65,7 +65,7 @@ def _undecided(facts: Facts) -> Iterator[Found]:
     bugs.pop("", None)
     if bugs:
         shown = "; ".join(f"with {needs}: {', '.join(ids)}" for needs, ids in bugs.items())
-        yield Found("", f"known bugs that depend on what \"auto\" becomes: {shown}")
+        yield Found("", f'known bugs that depend on what "auto" becomes: {shown}')
 
 
 RULES = (
