@@ -367,9 +367,9 @@ class _Body(ast.NodeVisitor):
     def _returned(self, call: ast.Call) -> set[Place]:
         """Returns the parts of the config that a function returns as they are."""
         found = self.source.resolve(self.module, _dotted(call.func))
-        if found is None or not isinstance(found[1], ast.FunctionDef):
+        module, callee = found or (self.module, None)
+        if not isinstance(callee, ast.FunctionDef):
             return set()
-        module, callee = found
         bound = self.bound(call, callee)
         if not bound.places:
             return set()

@@ -74,7 +74,7 @@ RULES = (
     ),
     Rule(
         id="no_batch_size_in_file",
-        level=Level.WARNING,
+        level=Level.NOTE,
         find=_none_here,
         remedy=f"set {_MICRO}, if the script does not; --plain: it does not",
         evidence=("run: 0.12.0 to 0.19.8", "lightning: DeepSpeedStrategy sets train_micro_batch_size_per_gpu"),

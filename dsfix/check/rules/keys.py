@@ -16,7 +16,11 @@ _WHOLLY_KNOWN = ("activation_checkpointing", "aio", "checkpoint", "data_types", 
 _BLOCKS = ("zero_optimization", "fp16", "optimizer", "scheduler")
 _GENERAL = ("enabled", "type", "params", "dtype")  # names in several blocks: they tell nothing of where they belong
 # default values of keys that nothing reads
-_DEFAULTS = {("pipeline", "stages"): "auto", ("pipeline", "partition"): "best", ("pipeline", "seed_layers"): False}
+_DEFAULTS: dict[Path, object] = {
+    ("pipeline", "stages"): "auto",
+    ("pipeline", "partition"): "best",
+    ("pipeline", "seed_layers"): False,
+}
 
 
 def _unknown(facts: Facts) -> Iterator[tuple[Path, keys.Key]]:

@@ -35,7 +35,9 @@ RULES = (
         level=Level.ERROR,
         find=_template,
         remedy="fill them in, and check the result",
-        evidence=("run: 0.12.0 to 0.19.8: a string in place of a number is rejected, or true in place of a boolean",),
+        evidence=(
+            "run: 0.12.0 to 0.19.8: for a number a string is rejected, for a boolean rejected or taken for true",
+        ),
     ),
     Rule(
         id="placeholder_in_text",
