@@ -1,4 +1,4 @@
-"""Runs each config on the installed DeepSpeed: DeepSpeedConfig, the engine on one CPU rank, or DeepSpeedInferenceConfig."""
+"""Runs each config on the installed DeepSpeed: read it, train on one CPU rank, or read it for inference."""
 
 import json
 import sys
