@@ -42,18 +42,24 @@ _FREE = (("optimizer", "params"), ("scheduler", "params"))
 
 
 def find(reading: Reading, keys: Key) -> dict[Path, str]:
-    """Returns the keys whose values are placeholders, with the placeholders; only keys that the release reads."""
+    """Returns the keys whose values are placeholders, with the placeholders; no keys that the release does not read."""
     found = {}
     for path, value in _leaves(reading.content):
-        above = keys.find(*path[:-1])
-        known = path[:-1] in _FREE or (above is not None and (path[-1] in above.below or not above.below))
-        if not known or path[-1].startswith(COMMENTS):
+        if not _may_be_read(path, keys) or path[-1].startswith(COMMENTS):
             continue
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and _is_placeholder(text, path, reading.plain_json, keys):
                 found[path] = text.rstrip(",")
                 break
     return found
+
+
+def _may_be_read(path: Path, keys: Key) -> bool:
+    """Whether the release reads the key, or may read it: not all keys of all blocks are known."""
+    above = keys.find(*path[:-1])
+    if above is not None and above.closed:
+        return path[-1] in above.below
+    return path[0] in keys.below
 
 
 def takes_text(path: Path, keys: Key) -> bool:
@@ -78,7 +84,7 @@ def _is_placeholder(text: str, path: Path, plain_json: bool, keys: Key) -> bool:
 def _leaves(block: dict[str, Any], *above: str) -> Iterator[tuple[Path, Any]]:
     todo: list[tuple[Path, dict[str, Any]]] = [(above, block)]
     while todo:
-        place, content = todo.pop()
+        place, content = todo.pop(0)
         for name, value in content.items():
             path = (*place, str(name))
             if isinstance(value, dict):

@@ -431,6 +431,7 @@ CASES = [
             Near({"fp16": {"enabled": "auto"}}, around=model(fp16="false")),
             Near({"fp16": {"enabled": "auto"}, "bf16": {"enabled": True}}, "0.19.8"),
             Near({"fp16": {"enabled": True}}),
+            Near({"fp16": {"enabled": "${FP16}"}}),
         ],
     ),
     # ZeRO and offloading
@@ -860,6 +861,8 @@ def test_a_placeholder_has_no_other_finding():
             findings = found(config, release, {"plain": plain, "world_size": 4})
             assert [each.rule for each in findings if each.level is not rules.Level.NOTE] == ["template"]
             assert all(f"{name} (" in findings[0].what for name in (*values, "fp16.enabled", "optimizer.params.lr"))
+        more = {"data_efficiency": {"data_routing": {"random_ltd": {"total_layer_num": "<layers>"}}}}
+        assert "random_ltd.total_layer_num (<layers>)" in found({**config, **more}, release, {})[0].what  # may be read
     other = found({**config, "zero_optimization": {"stage": 4}}, NEWEST, {})
     assert {each.rule for each in other if each.level is rules.Level.ERROR} == {"template", "unknown_stage"}
 

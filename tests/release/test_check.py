@@ -71,6 +71,9 @@ READ: dict[str, dict[str, Any]] = {
     "placeholder for a size": {"train_batch_size": "${BATCH}"},
     "placeholder for a stage": zero(stage="ZERO_STAGE"),
     "placeholder for a number": zero(stage=3, sub_group_size="<size>"),
+    "auto that DeepSpeed drops": zero(
+        stage=3, stage3_max_live_parameters="auto", offload_param={**OFFLOAD, "buffer_size": "auto"}
+    ),
     "unused key": {**BATCH, "pipeline": {"stages": 4, "not_a_key": 1}},
 }
 PRODUCTS = [
