@@ -20,6 +20,12 @@ from .reading import Reading
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
+# keys of deepspeed.init_inference that other programs' files have, too
+_GENERAL = {
+    *("args", "base_dir", "checkpoint", "checkpoint_config", "ckpt_config", "config", "dtype", "max_tokens"),
+    *("min_tokens", "moe", "mpu", "quant", "tm", "zero"),
+}
+_PARALLEL = (("tensor_parallel",), ("tp",))  # told by what is in it
 _ABOUT_TRAINING = ("optimizer", "scheduler", "gradient_accumulation_steps", "gradient_clipping", "elasticity")
 
 
@@ -184,14 +190,19 @@ def walk(config: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
 
 
 def is_inference(config: Mapping[str, Any], known: Known) -> bool:
-    """Whether this is a config of deepspeed.init_inference: a key that only this reads, none that only training reads.
+    """Whether this is a config of deepspeed.init_inference: a telling key that only this reads, none of training's own.
 
     Keys of any release count, so that a key which the release lacks is reported as such.
     """
     names = [name for name in map(str, config) if not name.startswith(placeholders.COMMENTS)]
     if any(_trains(name, known) and not _infers((name,), known) for name in names):
         return False
-    return any(_infers(path, known) and not _trains("/".join(path), known) for path, _ in walk(config))
+    telling = (path for path, _ in walk(config) if path[:-1] in _PARALLEL or (path not in _PARALLEL and _tells(path)))
+    return any(_infers(path, known) and not _trains("/".join(path), known) for path in telling)
+
+
+def _tells(path: Path) -> bool:
+    return len(path) == 1 and path[0] not in _GENERAL
 
 
 def _infers(path: Path, known: Known) -> bool:

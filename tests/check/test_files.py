@@ -250,6 +250,7 @@ BROKEN = {
         dict.fromkeys(["ds_optimize", "task_name", "provider"]),
         "only ds_optimize, ta",
     ),
+    "an API's": ({"model": "m", "max_tokens": 512, "dtype": "fp16", "config": {}, "tp": 2}, "only model, max_tokens"),
     "a Jinja template": (
         '{"train_batch_size": 8,\n {% if bf16 %}"bf16": {"enabled": true}{% endif %}}',
         "is a template, not yet a config: line 2 has the placeholder {% if bf16 %}",

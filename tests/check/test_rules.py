@@ -377,6 +377,8 @@ CASES = [
         ],
     ),
     Case("inference_config", Whole({"tensor_parallel": {"tp_size": 2}}), "", [], "0.14.2"),
+    Case("inference_config", Whole({"tp": {"tp_size": 2}, "dtype": "fp16"}), "", []),
+    Case("inference_config", Whole({"dtype": "fp16", "mp_size": 2}), "", [], "0.12.0"),
     Case(
         "rejected_key",
         Whole({**INFERENCE, "max_out_token": 512}),
