@@ -140,7 +140,7 @@ def check(
     if world_size is None and facts.get("train_batch_size") not in (None, AUTO):
         assumed.append("any number of processes (set it with --world-size)")
     rules = [rule for rule in load(f"{__package__}.rules") if rule.id in FOR_INFERENCE or not inference]
-    unfilled = set(map(name_of, facts.placeholders))
+    unfilled = set(map(name_of, facts.unfilled))
     found = [
         finding
         for finding in findings(rules, facts, facts.versions)

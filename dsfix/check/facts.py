@@ -57,9 +57,14 @@ class Facts:
         return placeholders.find(self.reading, self.known.keys)
 
     @functools.cached_property
+    def unfilled(self) -> set[Path]:
+        """The keys whose values a script or DeepSpeed's autotuning is still to fill in, "auto" apart."""
+        return {*self.placeholders, *placeholders.searched(self.reading.content, self.known.keys)}
+
+    @functools.cached_property
     def config(self) -> dict[str, Any]:
-        """The config, with "auto" for placeholders: something is still to be filled in."""
-        return placeholders.filled(self.reading.content, self.placeholders, AUTO)
+        """The config, with "auto" for what is unfilled."""
+        return placeholders.filled(self.reading.content, self.unfilled, AUTO)
 
     @property
     def release(self) -> Version:
@@ -73,7 +78,7 @@ class Facts:
         return Job(
             self._resolved(),
             self.release,
-            plain=self.plain and not self.placeholders,
+            plain=self.plain and not self.unfilled,
             ranks=self.world_size,
             experts=experts if isinstance(experts, bool) else None,
             frozen=frozen,

@@ -15,6 +15,7 @@ from packaging.version import Version
 TABLE = Path(__file__).with_name("keys.json")
 INFERENCE = "init_inference()"  # above the keys of its config in the table
 _CUTOFF = 0.8  # of difflib: gradient_cliping matches gradient_clipping, comms_config does not match comms_logger
+_WORD = 0.3  # the same, of each word: fp16_weights matches 16bit_weights
 
 
 @dataclass
@@ -73,11 +74,15 @@ class Known:
 def nearest(name: str, known: list[str]) -> str | None:
     """Returns the known key that was most likely meant, None if there is none.
 
-    A truncated key (train_micro_batch_size) matches the full one.
+    A truncated key (train_micro_batch_size) matches the full one; one with another word (model_parallel_size) does not.
     """
     folded = {each.lower().replace("-", "_"): each for each in known}
-    found = difflib.get_close_matches(name.lower().replace("-", "_"), list(folded), n=1, cutoff=_CUTOFF)
-    return folded[found[0]] if found else None
+    written = name.lower().replace("-", "_")
+    for found in difflib.get_close_matches(written, list(folded), n=3, cutoff=_CUTOFF):
+        words = list(zip(written.split("_"), found.split("_"))) if written.count("_") == found.count("_") else []
+        if all(difflib.SequenceMatcher(None, *pair).ratio() >= _WORD for pair in words):
+            return folded[found]
+    return None
 
 
 def flatten(known: Known) -> dict[str, str]:

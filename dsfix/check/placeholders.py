@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .keys import Key
@@ -62,6 +62,19 @@ def _may_be_read(path: Path, keys: Key) -> bool:
     return path[0] in keys.below
 
 
+def searched(content: dict[str, Any], keys: Key) -> set[Path]:
+    """Returns the keys with lists of values that DeepSpeed's autotuning tries one by one."""
+    block = content.get("autotuning")
+    if not isinstance(block, dict) or block.get("enabled") is not True:
+        return set()
+    return {path for path, value in _leaves(content) if isinstance(value, list) and not _takes_list(path, keys)}
+
+
+def _takes_list(path: Path, keys: Key) -> bool:
+    key = keys.find(*path)
+    return path not in _LEAVES and (len(path) > 1 or path[0] not in _TOP) and (key is None or not key.kind)
+
+
 def takes_text(path: Path, keys: Key) -> bool:
     """Whether DeepSpeed may accept any text there."""
     if path in _LEAVES or path[:-1] in _FREE or (len(path) == 1 and path[0] in _TOP):
@@ -93,10 +106,10 @@ def _leaves(block: dict[str, Any], *above: str) -> Iterator[tuple[Path, Any]]:
                 yield path, value
 
 
-def filled(content: dict[str, Any], placeholders: dict[Path, str], value: Any) -> dict[str, Any]:
-    """Returns a copy of the config with that value in place of each placeholder."""
+def filled(content: dict[str, Any], paths: Iterable[Path], value: Any) -> dict[str, Any]:
+    """Returns a copy of the config with that value at these paths."""
     copy = dict(content)
-    for path in placeholders:
+    for path in paths:
         block = copy
         for name in path[:-1]:
             block[name] = dict(block[name])

@@ -322,6 +322,7 @@ def test_removed_keys_in_the_table():
         ("train_micro_batch_size", "train_micro_batch_size_per_gpu"),
         ("zero_optimisation", "zero_optimization"),
         ("comms_config", None),
+        ("model-parallel-size", None),
         ("model", None),
     ],
 )

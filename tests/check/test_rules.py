@@ -265,7 +265,18 @@ CASES = [
         "zero_optimization.offload_param",
         [Near(zero(3, offload_param=None))],
     ),
-    Case("unknown_stage", zero(4), "zero_optimization.stage", [Near(zero(3)), Near(zero("2")), Near(zero("auto"))]),
+    Case(
+        "unknown_stage",
+        zero(4),
+        "zero_optimization.stage",
+        [
+            Near(zero(3)),
+            Near(zero("2")),
+            Near(zero("auto")),
+            Near({**zero([0, 1, 2]), "autotuning": {"enabled": True}}),
+        ],
+    ),
+    Case("unknown_stage", {**zero([0, 1]), "autotuning": {"enabled": False}}, "zero_optimization.stage", []),
     Case("unknown_stage", zero("2"), "zero_optimization.stage", [Near(zero("2"), "0.15.0")], "0.14.5"),
     Case(
         "unknown_offload_device",
@@ -873,6 +884,14 @@ def test_only_what_is_known_of_an_inference_config_is_reported():
     for release in ("0.12.0", NEWEST):
         config = Whole({**INFERENCE, "replace_method": "auto", "mp_size": 2, "max_out_tokens": 2048})
         assert [each.rule for each in found(config, release, {})] == ["inference_config"]
+
+
+def test_values_that_autotuning_tries_have_no_finding():
+    config = {**zero([0, 1, 2, 3]), "autotuning": {"enabled": True}}
+    config["zero_optimization"].update(reduce_bucket_size=[5e7, 5e8], overlap_comm=[True, False])
+    for release in ("0.12.0", "0.16.9", NEWEST):
+        for plain in (False, True):
+            assert [each.rule for each in found(config, release, {"plain": plain})] == ["gradient_clipping_default"]
 
 
 def test_a_timeout_that_is_set(monkeypatch):

@@ -311,12 +311,12 @@ for more in ({"gradient_cliping": 1.0}, {"zero_optimization": {"stage": "auto"}}
         print("initialised with", *more)
     except RuntimeError as error:
         print(type(error).__name__, error)
-from dsfix.guards import config, initialize
+from dsfix.guards import config_check, initialize
 from dsfix.settings import Settings
 import deepspeed.runtime.zero.stage3
 model.peft_config, model.is_gradient_checkpointing = {}, True
 given = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
-config.before(initialize.Call({"model": model, "config": given}, Settings.read()))
+config_check.before(initialize.Call({"model": model, "config": given}, Settings.read()))
 """
 RECOMPUTE = "zero3_checkpoint_recompute"
 

@@ -63,7 +63,7 @@ def _undecided(facts: Facts) -> Iterator[Found]:
         if meets is not None and fits(entry.patch.affects, facts.versions) and meets(facts.job):
             bugs.setdefault(_needs(meets, facts.job), []).append(entry.id)
     bugs.pop("", None)
-    if bugs and not facts.placeholders:
+    if bugs and not facts.unfilled:
         shown = "; ".join(f"with {needs}: {', '.join(ids)}" for needs, ids in bugs.items())
         yield Found("", f'known bugs that depend on what "auto" becomes: {shown}')
 
