@@ -344,6 +344,7 @@ CASES = [
         release="0.16.3",
     ),
     Case("unread_key", {"my_own_note": 1}, "my_own_note", [Near({"_comment": 1}), Near({"gradient_cliping": 1.0})]),
+    Case("unread_key", dict.fromkeys(("num-layers", "norm", "split", "hidden", "seq"), 1), "", []),
     Case(
         "unread_key",
         {"pipeline": {"num_layers": 12}},

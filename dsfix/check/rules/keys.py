@@ -13,6 +13,7 @@ from .precision import LOSS_SCALE
 # blocks that DeepSpeed also copies or passes on as a whole, so that not all of their keys are known
 _PARTLY_KNOWN = ("amp", "compression_training", "curriculum_learning", "data_efficiency", "progressive_layer_drop")
 _WHOLLY_KNOWN = ("activation_checkpointing", "aio", "checkpoint", "data_types", "pipeline")
+_MANY = 4  # unread keys, of which each has a note
 _BLOCKS = ("zero_optimization", "fp16", "optimizer", "scheduler")
 _GENERAL = ("enabled", "type", "params", "dtype")  # names in several blocks: they tell nothing of where they belong
 # default values of keys that nothing reads
@@ -76,13 +77,22 @@ def _other_release(facts: Facts, path: Path) -> str:
     return f"; read by DeepSpeed {releases}" if releases else ""
 
 
-def _unread(facts: Facts) -> Iterator[Found]:
+def _unread_paths(facts: Facts) -> Iterator[Path]:
     for path, above in _unknown(facts):
         known = above.closed or _near(path, above) or facts.elsewhere(path)
         if len(path) > 1 and path[0] not in _WHOLLY_KNOWN:
             continue
         if not known and not any(found.where == name_of(path) for found in _misplaced(facts)):
-            yield Found(name_of(path), "DeepSpeed does not read this key")
+            yield path
+
+
+def _unread(facts: Facts) -> Iterator[Found]:
+    names = list(map(name_of, _unread_paths(facts)))
+    if len(names) > _MANY:  # another program's config, with DeepSpeed's in it
+        yield Found("", f"DeepSpeed does not read these {len(names)} keys: {', '.join(names)}")
+        return
+    for name in names:
+        yield Found(name, "DeepSpeed does not read this key")
 
 
 def _unused(facts: Facts) -> Iterator[Found]:
