@@ -14,7 +14,8 @@ SIGNATURES = (
         remedy="Find the missing rank: its last lines or its traceback. MoE with ZeRO-3: "
         "deepspeed.utils.set_z3_leaf_modules. Long work on one rank: DEEPSPEED_TIMEOUT (minutes) or ddp_timeout "
         "(seconds, transformers).",
-        pattern=r"Watchdog caught collective operation timeout|Timeout\(ms\)=\d+|Timed out waiting \d+ms for",
+        pattern=r"Watchdog caught collective operation timeout|Timeout\(ms\)=\d+|Timed out waiting \d+ms for"
+        r"|NCCL timed out|NCCL timeout|NCCL Timeout",
         role=Role.FOLLOW_UP,
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5008",),
     ),
