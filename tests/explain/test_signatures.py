@@ -88,6 +88,7 @@ CASES = {
         [
             "AssertionError: The parameter 155 has already been reduced.             Gradient computed twice for this "
             "partition.             Multiple gradient reduction is currently not supported\n",
+            "Stage 2: Gradient computed twice for this partition, what is wrong?\n",
             traceback("AssertionError", IN_REDUCE),
         ],
         ["the parameter has already been reduced. Once\n", traceback("AssertionError", ("a.py", "f", IN_REDUCE[2]))],
@@ -140,7 +141,21 @@ CASES = {
             traceback("IndexError: list index out of range", ("zero/stage_1_and_2.py", "__init__", "x = groups[0]")),
         ],
     ),
-    "module_outside_engine": (["RuntimeError: 'weight' must be 2-D\n"], ["RuntimeError: weight must be 2-D or 3-D\n"]),
+    "module_outside_engine": (
+        [
+            "RuntimeError: 'weight' must be 2-D\n",
+            "RuntimeError: weight should have at least three dimensions\n",
+            "RuntimeError: size mismatch, got input (4), mat (4x8), vec (0)\n",
+            "RuntimeError: mat2 must be a matrix, got 1-D tensor\n",
+            "The expanded size of the tensor (5) must match the existing size (0) at non-singleton dimension 1\n",
+            "RuntimeError: setStorage: sizes [8], strides [1] are out of bounds for storage of size 0\n",
+        ],
+        [
+            "RuntimeError: weight must be 2-D or 3-D\n",
+            "RuntimeError: size mismatch, got input (4), mat (4x8), vec (16)\n",
+            "RuntimeError: mat2 must be a matrix, got 3-D tensor\n",
+        ],
+    ),
     "cpu_split_view": (
         [traceback("RuntimeError: Output 0 of SplitBackward0 is a view", ("deepspeed/runtime/utils.py", "f", "x"))],
         [traceback("RuntimeError: Output 0 of SplitBackward0 is a view", ("model/attention.py", "forward", "x += 1"))],
@@ -209,8 +224,8 @@ CASES = {
         ["/usr/bin/ld: cannot find -lcurandom: No such file or directory\n"],
     ),
     "extension_build_failed": (
-        ["RuntimeError: Error building extension 'fused_adam'\n"],
-        ["Building extension module fused_adam...\n"],
+        ["RuntimeError: Error building extension 'fused_adam'\n", "FAILED: multi_tensor_adam.cuda.o \n"],
+        ["Building extension module fused_adam...\n", "FAILED: 3 of 7 downloads\n"],
     ),
     "cuda_home_missing": (
         [
@@ -321,6 +336,7 @@ CASES = {
             "[E ProcessGroupNCCL.cpp:467] WorkNCCL(SeqNum=2, OpType=_ALLGATHER_BASE, Timeout(ms)=1800000) ran for "
             "1800001\n",
             "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation\n",
+            "[BUG] NCCL timeout while saving\n",
         ],
         ["[rank0]: NCCL INFO Watchdog started\n"],
     ),
@@ -343,10 +359,578 @@ CASES = {
         [
             "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n",
             "[2024-05-01 10:00:00,000] [ERROR] [launch.py:325:sigkill_handler] ['python', 'x'] exits with return code "
-            "= -9\n",
+            "= 1\n",
         ],
         ["the job exits with return code 0\n"],
     ),
+    # ZeRO-3: states and shapes
+    "parameter_not_gathered": (
+        [
+            "assert param.ds_status == ZeroParamStatus.AVAILABLE, param.ds_summary()\n",
+            "AssertionError: {'id': 918, 'status': 'INFLIGHT', 'numel': 0, 'ds_numel': 5120, 'shape': (0,)}\n",
+            "AssertionError: {'id': 7, 'status': 'NOT_AVAILABLE', 'numel': 0, 'ds_numel': 64, 'shape': (0,)}\n",
+        ],
+        [
+            "assert param.ds_status == ZeroParamStatus.NOT_AVAILABLE\n",  # of code copied into many projects
+            "RuntimeError: still have inflight params [{'id': 5, 'status': 'AVAILABLE', 'numel': 64}]\n",
+        ],
+    ),
+    "ranks_diverge": (
+        [
+            "RuntimeError: disagreement between rank0 and rank6: rank0: [-4829, 4394]\n",
+            traceback(
+                "RuntimeError: Detected a disagreement on list length between rank0 and rank7: ",
+                ("deepspeed/runtime/zero/utils.py", "assert_lst_len_same_as_other_ranks", "raise RuntimeError("),
+            ),
+            "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: X, but "
+            "Rank 1\n",
+        ],
+        ["a disagreement between the reviewers\n"],
+    ),
+    "several_dtypes_gathered": (
+        [
+            "RuntimeError: expected there to be only one unique element in <generator object x>\n",
+            "in defragment\n    assert len(set(t.dtype for t in tensors)) == 1\n",
+        ],
+        ["ValueError: expected one unique element\n"],
+    ),
+    "inference_tensor_in_training": (
+        [
+            "RuntimeError: Inference tensors cannot be saved for backward. To work around you can make a clone\n",
+            "RuntimeError: Inplace update to inference tensor outside InferenceMode is not allowed.\n",
+        ],
+        ["Inference tensors: 12\n"],
+    ),
+    "weight_on_meta_device": (
+        [
+            "NotImplementedError: Cannot copy out of meta tensor; no data!\n",
+            "init_inference() erroneously attempts to copy out of meta tensor\n",
+        ],
+        ["the meta tensor has no data yet\n"],
+    ),
+    "empty_weight_in_operation": (
+        [
+            "RuntimeError: The size of tensor a (4096) must match the size of tensor b (0) at non-singleton "
+            "dimension 2\n",
+            "The size of tensor a (0) must match the size of tensor b (8) at non-singleton dimension 1\n",
+            "RuntimeError: Expected weight to be of same shape as normalized_shape, but got weight of shape [0] and "
+            "normalized_shape = [1024]\n",
+        ],
+        ["RuntimeError: The size of tensor a (4096) must match the size of tensor b (2048)\n"],
+    ),
+    "placeholders_in_checkpoint": (
+        [
+            "size mismatch for fc1.weight: copying a param with shape torch.Size([0]) from checkpoint, the shape in "
+            "current model is torch.Size([64, 16]).\n",
+            "size mismatch for fc1.weight: copying a param with shape torch.Size([1]) from checkpoint, the shape in "
+            "current model is torch.Size([64, 16]).\n",
+        ],
+        [
+            "size mismatch for scale: copying a param with shape torch.Size([1]) from checkpoint, the shape in "
+            "current model is torch.Size([4]).\n",
+        ],
+    ),
+    "loading_into_partitioned_model": (
+        [
+            "size mismatch for shared.weight: copying a param with shape torch.Size([250112, 512]) from "
+            "checkpoint, the "
+            "shape in current model is torch.Size([0]).\n"
+        ],
+        [
+            "size mismatch for head.weight: copying a param with shape torch.Size([10, 512]) from checkpoint, the "
+            "shape "
+            "in current model is torch.Size([2, 512]).\n"
+        ],
+    ),
+    "quantized_model": (
+        [
+            "RuntimeError: only Tensors of floating point and complex dtype can require gradients\n",
+            "ValueError: `.to` is not supported for `4-bit` or `8-bit` bitsandbytes models.\n",
+        ],
+        ["Tensors of floating point are quantized to 4-bit\n"],
+    ),
+    # the step and the backward pass
+    "loss_without_graph": (
+        ["RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn\n"],
+        ["the embedding does not require grad\n"],
+    ),
+    "step_without_gradients": (
+        [
+            traceback(
+                "KeyError: 0",
+                (
+                    "zero/stage_1_and_2.py",
+                    "has_overflow_partitioned_grads_serial",
+                    "for j, grad in enumerate(self.averaged_gradients[i]):",
+                ),
+            ),
+            "for j, grad in enumerate(self.averaged_gradients[i]): KeyError: 0\n",
+            "averaged_gradients is None after a few iterations\n",
+        ],
+        [
+            traceback(
+                "torch.AcceleratorError: something else",
+                ("zero/stage_1_and_2.py", "f", "for j, grad in enumerate(self.averaged_gradients[i]):"),
+            )
+        ],
+    ),
+    "gradients_nan": (
+        [
+            "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.01}\n",
+            "{'loss': '0.0', 'grad_norm': 'nan', 'learning_rate': '1e-05'}\n",
+            "grad_norm:nan loss:0\n",
+            "[BUG] grad_norm and loss is nan with the new release\n",
+        ],
+        ["{'loss': 0.7, 'grad_norm': 1.2}\n", "the loss is nancy's\n"],
+    ),
+    "dtypes_mixed": (
+        [
+            "RuntimeError: mat1 and mat2 must have the same dtype, but got Float and BFloat16\n",
+            "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half\n",
+            "RuntimeError: expected scalar type Half but found Float\n",
+            "RuntimeError: Input type (float) and bias type (c10::BFloat16) should be the same\n",
+        ],
+        ["RuntimeError: expected scalar type Long but found Int\n"],
+    ),
+    "one_cycle_division": (
+        [
+            traceback(
+                "ZeroDivisionError: float division by zero",
+                ("deepspeed/runtime/lr_schedules.py", "_get_scale_factor", "scale_factor = x / self.step_ratio"),
+            ),
+            "OneCycle: ZeroDivisionError: float division by zero\n",
+        ],
+        [traceback("ZeroDivisionError: division by zero", ("train.py", "main", "return total / count"))],
+    ),
+    "division_by_zero": (
+        ["ZeroDivisionError: float division by zero\n"],
+        ["a division by zero was avoided\n"],
+    ),
+    "groups_of_scheduler": (
+        ["ValueError: zip() argument 2 is longer than argument 1\n"],
+        ["ValueError: zip() argument 2 is not iterable\n"],
+    ),
+    "recomputed_differently": (
+        [
+            "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the following "
+            "tensors "
+            "have different metadata than during the forward pass.\n",
+        ],
+        ["Recomputed values for the following layers: 3\n"],
+    ),
+    "weights_not_contiguous": (
+        ["ValueError: Tensors must be contiguous\n"],
+        ["the tensors are not contiguous\n"],
+    ),
+    "backward_outside_engine": (
+        [
+            "RuntimeError: Direct calls to tensor.backward() are not supported in this configuration.\n",
+            "RuntimeError: Loss scaling is required for this configuration, but backward() was called directly\n",
+        ],
+        ["Loss scaling is required for fp16\n"],
+    ),
+    # configs
+    "config_key_unknown": (
+        [
+            "pydantic.error_wrappers.ValidationError: 1 validation error for DeepSpeedZeroConfig\nzero_hpz\n"
+            "  extra fields not permitted (type=value_error.extra)\n",
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for DeepSpeedBF16Config\nscale\n"
+            "  Extra inputs are not permitted [type=extra_forbidden, input_value=100, input_type=int]\n",
+        ],
+        ["1 validation error for AxolotlConfig\nscale\n  Extra inputs are not permitted\n"],
+    ),
+    "config_value_fractional": (
+        [
+            "ValidationError: 1 validation error for DeepSpeedZeroConfig\nstage3_prefetch_bucket_size\n"
+            "  Input should be a valid integer, got a number with a fractional part [type=int_from_float]\n",
+        ],
+        [
+            "ValidationError: 1 validation error for DeepSpeedZeroConfig\nstage\n  Input should be 0, 1, 2 or 3\n",
+            "max_tokens\n  Input should be a valid integer, got a number with a fractional part "
+            "[type=int_from_float]\n",
+        ],
+    ),
+    "config_invalid": (
+        [
+            "2 validation errors for DeepSpeedInferenceConfig\ninjection_policy_tuple\n  value is not a valid tuple\n",
+            "[BUG] 1 validation error for DeepSpeedZeroOffloadOptimizerConfig\n",
+        ],
+        ["1 validation error for ModelConfig\n"],  # vLLM's
+    ),
+    "config_differs_from_arguments": (
+        [
+            "ValueError: Please correct the following DeepSpeed config values that mismatch TrainingArguments values:\n"
+            "- ds train_batch_size=32 vs hf train_batch_size (calculated)=4\n",
+            "Please correct the following DeepSpeed config values that mismatch kwargs  values:\n",
+        ],
+        ["DeepSpeed config values that are used\n"],
+    ),
+    "accelerate_config_and_file": (
+        [
+            "ValueError: When using `deepspeed_config_file`, the following accelerate config variables will be "
+            "ignored: "
+            "['gradient_accumulation_steps'].\n",
+        ],
+        ["the following accelerate config variables will be used\n"],
+    ),
+    "dummy_optimizer": (
+        [
+            "ValueError: You cannot create a `DummyScheduler` without specifying a scheduler in the config file.\n",
+            "AttributeError: 'DummyOptim' object has no attribute 'step'\n",
+            "ValueError: Either specify a scheduler in the config file or pass in the `lr_scheduler_callable` "
+            "parameter\n",
+        ],
+        ["using DummyOptim and DummyScheduler\n"],
+    ),
+    "optimizer_without_scheduler": (
+        ["ValueError: Found `optimizer` configured in the DeepSpeed config, but no `scheduler`. Please configure\n"],
+        ["Found `optimizer` configured in the DeepSpeed config\n"],
+    ),
+    "offload_client_optimizer": (
+        [
+            "ZeRORuntimeException: You are using ZeRO-Offload with a client provided optimizer (<class 'AdamW'>)\n",
+            "Please either use deepspeed.ops.adam.DeepSpeedCPUAdam or set an optimizer in your ds-config\n",
+        ],
+        ["Using client Optimizer as basic optimizer\n"],
+    ),
+    "batch_sizes_contradict": (
+        [
+            "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+            "gradient_acc_step * world_size 8 != 2 * 1 * 1\n",
+        ],
+        ["train_batch_size: 8\n"],
+    ),
+    "batch_size_missing": (
+        [
+            "AssertionError: Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided\n",
+            "ValueError: When using DeepSpeed, `accelerate.prepare()` requires you to pass at least one of training or "
+            "evaluation dataloaders with `batch_size` attribute\n",
+        ],
+        ["train_micro_batch_size_per_gpu needs more memory\n"],
+    ),
+    "scheduler_unknown": (
+        ["AssertionError: DeepSpeed does not recognize LR scheduler cosine\n"],
+        ["DeepSpeed using configured LR scheduler = WarmupLR\n"],
+    ),
+    "untested_optimizer": (
+        [
+            'AssertionError: You are using an untested ZeRO Optimizer. Please add <"zero_allow_untested_optimizer": true>\n'
+        ],
+        ["**** You are using ZeRO with an untested optimizer, proceed with caution *****\n"],
+    ),
+    "fp16_and_bf16": (
+        ["AssertionError: bfloat16 and fp16 modes cannot be simultaneously enabled\n"],
+        ["bfloat16 and fp16 are both off\n"],
+    ),
+    "config_not_found": (
+        ["ValueError: Expected a string path to an existing deepspeed config, or a dictionary or a valid base64.\n"],
+        ["a string path to an existing deepspeed config\n"],
+    ),
+    # names and versions
+    "torch_six": (
+        ["ModuleNotFoundError: No module named 'torch._six'\n"],
+        ["ModuleNotFoundError: No module named 'torch._dynamo'\n"],
+    ),
+    "accelerate_without_engine": (
+        [
+            "AttributeError: 'Accelerator' object has no attribute 'deepspeed_engine_wrapped'\n",
+            "AttributeError: 'Accelerator' object has no attribute 'deepspeed_config'. Did you mean: "
+            "'deepspeed_plugin'?\n",
+            traceback(
+                "AttributeError: 'NoneType' object has no attribute 'backward'",
+                ("accelerate/accelerator.py", "backward", "self.deepspeed_engine_wrapped.backward(loss, **kwargs)"),
+            ),
+        ],
+        ["AttributeError: 'NoneType' object has no attribute 'backward'\n"],
+    ),
+    "optimizer_has_no_train": (
+        [
+            "AttributeError: 'DeepSpeedZeroOptimizer' object has no attribute 'train'\n",
+            "AttributeError: 'AdamW' object has no attribute 'train'\n",
+        ],
+        ["AttributeError: 'Model' object has no attribute 'train'\n"],
+    ),
+    "accelerator_argument": (
+        [
+            "TypeError: Accelerator.__init__() got an unexpected keyword argument 'dispatch_batches'\n",
+            "TypeError: __init__() got an unexpected keyword argument 'use_seedable_sampler'\n",
+        ],
+        ["TypeError: f() got an unexpected keyword argument 'x'\n"],
+    ),
+    "unexpected_keyword": (
+        ["TypeError: Lion.__init__() got an unexpected keyword argument 'eps'\n"],
+        ["TypeError: Lion.__init__() missing 1 required positional argument: 'params'\n"],
+    ),
+    "optimizer_keys_missing": (["KeyError: 'bias_correction'\n"], ["KeyError: 'betas'\n"]),
+    "number_is_a_string": (
+        ["TypeError: '<=' not supported between instances of 'float' and 'str'\n"],
+        ["TypeError: '<' not supported between instances of 'dict' and 'dict'\n"],
+    ),
+    "deepspeed_not_installed": (
+        [
+            "ModuleNotFoundError: No module named 'deepspeed'\n",
+            "ImportError: DeepSpeed is not installed => run `pip3 install deepspeed` or build it from source.\n",
+            "ImportError: deepspeed>=0.9.3 is required for a normal functioning of this module, but found 0.8.0.\n",
+        ],
+        ["ModuleNotFoundError: No module named 'deepspeed_config'\n"],
+    ),
+    "backward_counts_parameters": (
+        ["AttributeError: 'NoneType' object has no attribute 'next_functions'\n"],
+        ["AttributeError: 'Tensor' object has no attribute 'next_functions'\n"],
+    ),
+    "triton_drivers": (
+        ["RuntimeError: 2 active drivers ([<class 'a'>, <class 'b'>]). There should only be one.\n"],
+        ["2 active drivers found\n"],
+    ),
+    "engine_is_not_the_model": (
+        ["AttributeError: 'DeepSpeedEngine' object has no attribute 'no_sync'\n"],
+        ["AttributeError: 'Engine' object has no attribute 'no_sync'\n"],
+    ),
+    "model_is_not_the_engine": (
+        ["AttributeError: 'Qwen2ForCausalLM' object has no attribute 'optimizer'\n"],
+        ["AttributeError: 'NoneType' object has no attribute 'optimizer'\n"],
+    ),
+    "engine_config_is_a_dict": (
+        ["AttributeError: 'dict' object has no attribute 'is_encoder_decoder'\n"],
+        ["AttributeError: 'dict' object has no attribute 'append'\n"],
+    ),
+    "trainer_of_another_release": (
+        ["AttributeError: 'OurTrainer' object has no attribute 'deepspeed'\n"],
+        ["AttributeError: 'TrainerState' object has no attribute 'deepspeed'\n"],
+    ),
+    "deepspeed_of_another_release": (
+        [
+            "AttributeError: 'DeepSpeedZeRoOffload' object has no attribute 'get_param_coordinator2'\n",
+            "AttributeError: 'HfTrainerDeepSpeedConfig' object has no attribute 'is_zero9'\n",
+            "ImportError: cannot import name 'logger' from 'deepspeed.utils.names' (/a/names.py)\n",
+            "ModuleNotFoundError: No module named 'deepspeed.elasticity'\n",
+            "AttributeError: module 'deepspeed' has no attribute 'init_inference'\n",
+        ],
+        [
+            "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n",
+            "ImportError: cannot import name 'log' from 'deep'\n",
+        ],
+    ),
+    "deepspeed_argument": (
+        [
+            "TypeError: DeepSpeedEngine.load_checkpoint() got an unexpected keyword argument 'weights_only'\n",
+            "TypeError: init_inference() got an unexpected keyword argument 'tp'\n",
+        ],
+        ["TypeError: load_checkpoint() got an unexpected keyword argument 'weights_only'\n"],
+    ),
+    "transformers_deepspeed_moved": (
+        ["ModuleNotFoundError: No module named 'transformers.deepspeed'\n"],
+        ["ModuleNotFoundError: No module named 'transformers'\n"],
+    ),
+    "torch_of_another_release": (
+        [
+            traceback(
+                "AttributeError: module 'torch.compiler' has no attribute 'is_compiling'",
+                ("deepspeed/runtime/compiler.py", "<module>", "return torch.compiler.is_compiling()"),
+            ),
+        ],
+        [
+            traceback(
+                "AttributeError: module 'torch.compiler' has no attribute 'is_compiling'",
+                ("peft/tuners/lora.py", "<module>", "return torch.compiler.is_compiling()"),
+            ),
+        ],
+    ),
+    # building
+    "curand_not_linked": (
+        ["ImportError: deepspeed/ops/adam/cpu_adam_op.cpython-38.so: undefined symbol: curandCreateGenerator\n"],
+        ["curandCreateGenerator was called\n"],
+    ),
+    "undefined_symbol": (
+        [
+            "ImportError: /a/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol: "
+            "_ZN3c104cuda9SetDevice\n"
+        ],
+        ["symbol table: undefined\n"],
+    ),
+    "extension_not_built": (
+        [
+            "ImportError: /root/.cache/torch_extensions/py310_cu121/cpu_adam/cpu_adam.so: cannot open shared "
+            "object file\n"
+        ],
+        ["ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory\n"],
+    ),
+    "cuda_toolkit_of_another_version": (
+        [
+            "Exception: >- DeepSpeed Op Builder: Installed CUDA version 12.0 does not match the version torch was "
+            "compiled "
+            "with 11.7, unable to compile cuda/cpp extensions without a matching cuda version.\n",
+            "RuntimeError: The detected CUDA version (11.5) mismatches the version that was used to compile "
+            "PyTorch (12.1)\n",
+        ],
+        [
+            "Installed CUDA version 12.4 does not match the version torch was compiled with 12.1 but since the "
+            "APIs are "
+            "compatible, accepting this combination\n",
+        ],
+    ),
+    "header_missing": (
+        ["custom_cuda_layers.h:12:10: fatal error: curand_kernel.h: No such file or directory\n"],
+        ["fatal: not a git repository\n"],
+    ),
+    "compiler_missing": (
+        [
+            "subprocess.CalledProcessError: Command '['which', 'c++']' returned non-zero exit status 1.\n",
+            "RuntimeError: Ninja is required to load C++ extensions\n",
+            "RuntimeError: Unable to JIT load the cpu_adam op due to ninja not being installed.\n",
+        ],
+        ["ninja .................. [OKAY]\n"],
+    ),
+    "compiler_and_torch": (
+        [
+            "#error You need C++14 to compile PyTorch\n",
+            "#error -- unsupported GNU version! gcc versions later than 10 are not supported!\n",
+            "nvcc fatal   : Unsupported gpu architecture 'compute_90'\n",
+        ],
+        ["a newer GNU version\n"],
+    ),
+    "async_io_on_windows": (
+        [
+            "LINK : fatal error LNK1181: cannot open input file 'aio.lib'\n",
+            "AssertionError: Unable to pre-compile async_io\n",
+        ],
+        ["async_io ............... [NO] ....... [NO]\n"],
+    ),
+    "operator_not_compatible": (
+        ["AssertionError: Unable to pre-compile evoformer_attn\n"],
+        ["evoformer_attn ......... [NO] ....... [NO]\n"],
+    ),
+    "cuda_not_visible": (
+        [
+            "No CUDA runtime is found, using CUDA_HOME='/usr/local/cuda'\n",
+            "AssertionError: Torch not compiled with CUDA enabled\n",
+        ],
+        ["torch cuda version ............... 12.1\n"],
+    ),
+    "libaio_warning": (
+        [" [WARNING]  async_io requires the dev libaio .so object and headers but these were not found.\n"],
+        ["async_io ............... [YES] ...... [OKAY]\n"],
+    ),
+    # launching
+    "no_ssh_to_host": (
+        [
+            "pdsh@head: worker-1: ssh exited with exit code 255\n",
+            "subprocess.CalledProcessError: Command 'ssh -o PasswordAuthentication=no a hostname' returned "
+            "non-zero exit "
+            "status 255.\n",
+        ],
+        ["pdsh@head: worker-1: ssh exited with exit code 1\n"],
+    ),
+    "pdsh_ssh_port": (
+        ["KeyError: 'PDSH_SSH_ARGS_APPEND'\n"],
+        ["export PDSH_SSH_ARGS_APPEND='-p 2222'\n"],
+    ),
+    "launcher_backend_missing": (
+        ["RuntimeError: launcher 'pdsh' not installed.\n"],
+        ["launcher pdsh is used\n"],
+    ),
+    "port_in_use": (
+        [
+            "RuntimeError: The server socket has failed to listen on any local network address. The server socket has "
+            "failed to bind to [::]:29500 (errno: 98 - Address already in use).\n",
+            "torch.distributed.DistNetworkError: port: 29500, useIpv6: 0, code: -98, name: EADDRINUSE\n",
+        ],
+        ["the server socket listens on port 29500\n"],
+    ),
+    "rank_variables_missing": (
+        [
+            "ModuleNotFoundError: No module named 'mpi4py'\n",
+            "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
+            "expected, "
+            "but not set\n",
+            "KeyError: 'LOCAL_RANK'\n",
+        ],
+        ["KeyError: 'RANK_ZERO'\n"],
+    ),
+    "local_rank_argument": (
+        ["train.py: error: unrecognized arguments: --local_rank=0\n"],
+        ["train.py: error: unrecognized arguments: --epochs 3\n"],
+    ),
+    "not_initialized_distributed": (
+        [
+            "AssertionError: DeepSpeed backend not set, please initialize it using init_process_group()\n",
+            "ValueError: Default process group has not been initialized, please make sure to call "
+            "init_process_group.\n",
+        ],
+        ["the process group has been initialized\n"],
+    ),
+    "nccl_failed": (
+        [
+            "RuntimeError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, unhandled "
+            "system error\n",
+            "torch.distributed.DistBackendError: ncclInternalError: Internal check failed.\n",
+        ],
+        ["NCCL version 2.21.5+cuda12.4\n"],
+    ),
+    # memory and the GPU
+    "gpu_out_of_memory": (
+        [
+            "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n",
+            "CUDA out of memory with ZeRO-3\n",
+        ],
+        ["the memory of the GPU is out of date\n"],
+    ),
+    "rank_killed_by_signal": (
+        ["-9: Signal 9 (SIGKILL) received by PID 94\n", "traceback : Signal 7 (SIGBUS) received by PID 94\n"],
+        ["Signal 2 (SIGINT) received by PID 94\n"],
+    ),
+    "nvme_file_size": (
+        [
+            "/nvme/rank3/1_param.tensor.swp: buffer nbytes != file bytes 16777216 != 8388608\n",
+            "Assertion `static_cast<long long int>(buffer.nbytes()) == num_file_bytes' failed.\n",
+        ],
+        ["1_param.tensor.swp: 8388608 bytes\n"],
+    ),
+    "nvme_buffers": (
+        [
+            "AssertionError: More elements 524709888 than buffer size 100,000,000\n",
+            "AssertionError: Not enough buffers 0 for swapping 1\n",
+        ],
+        ["enough buffers for swapping\n"],
+    ),
+    "index_out_of_range_on_gpu": (
+        ["RuntimeError: CUDA error: device-side assert triggered\n"],
+        ["TORCH_USE_CUDA_DSA to enable device-side assertions.\n"],
+    ),
+    "illegal_memory_access": (
+        ["RuntimeError: CUDA error: an illegal memory access was encountered\n"],
+        ["illegal access\n"],
+    ),
+    "no_kernel_for_gpu": (
+        ["RuntimeError: CUDA error: no kernel image is available for execution on the device\n"],
+        ["no kernel is available\n"],
+    ),
+    "more_ranks_than_gpus": (
+        ["RuntimeError: CUDA error: invalid device ordinal\n"],
+        ["invalid device\n"],
+    ),
+    # inference, parallelism, universal checkpoints
+    "autotp_does_not_know_the_model": (
+        ["AssertionError: Not able to determine model policy automatically. Please provide policy.\n"],
+        ["model policy determined automatically\n"],
+    ),
+    "kernels_do_not_fit_the_model": (
+        ["AssertionError: Merging tensors is not allowed here! Please use deepspeed load_checkpoint\n"],
+        ["Merging tensors of two files\n"],
+    ),
+    "shapes_do_not_multiply": (
+        ["RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x768 and 384x768)\n"],
+        ["RuntimeError: mat1 must be a matrix\n"],
+    ),
+    "inference_checkpoint_description": (["KeyError: 'parallelization'\n"], ["KeyError: 'parallel'\n"]),
+    "not_divisible_by_ranks": (
+        [
+            "ValueError: Attention head count 14 is not divisible by SP size 4\n",
+            "AssertionError: Number of experts (3) should be divisible by expert parallel size (2)\n",
+        ],
+        ["ValueError: 14 is not divisible by 4\n"],
+    ),
+    "universal_checkpoint_incomplete": (["KeyError: 'param_shapes'\n"], ["KeyError: 'param_groups'\n"]),
 }
 
 
@@ -393,4 +977,7 @@ def test_every_expression_can_be_searched_for():
 
 
 def test_harmless_messages_are_notes():
-    assert {each.id for each in SIGNATURES.values() if each.role is Role.NOTE} == {"triton_autotune_directory"}
+    assert {each.id for each in SIGNATURES.values() if each.role is Role.NOTE} == {
+        "libaio_warning",
+        "triton_autotune_directory",
+    }

@@ -135,6 +135,7 @@ SIGNATURES = (
         remedy="engine.backward(loss); or engine.scale(loss).backward() where the message offers it.",
         pattern=r"Loss scaling is required for this configuration, but backward"
         r"|Direct calls to tensor\.backward\(\) are not supported",
+        role=Role.GENERAL,
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7665",),
     ),
 )
