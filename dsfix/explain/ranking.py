@@ -56,7 +56,7 @@ def ranked(reading: Reading) -> list[Ranked]:
     def of(*roles: Role) -> list[Found]:
         return sort([found for found in known if found.problem and found.problem.role in roles])
 
-    causes, possible, notes = of(Role.CAUSE, Role.GENERAL), of(Role.POSSIBLE), of(Role.NOTE)
+    causes, possible, notes = of(Role.CAUSE, Role.GENERAL), of(Role.POSSIBLE, Role.FAMILY), of(Role.NOTE)
     if causes:
         notes += [found for found in sort(unknown) if when(first(found)) < when(first(causes[0]))][:1]
     elif not possible:

@@ -20,7 +20,7 @@ _MOST_UNKNOWN = 1000  # distinct errors
 _MOST_SOURCES = 10_000  # ranks of one finding
 _Matches = Mapping[str, list[tuple[int, int]]]
 _USER = re.compile(r"(KeyboardInterrupt|SystemExit)\b")
-_CAUSES = (Role.CAUSE, Role.GENERAL, Role.POSSIBLE)  # the more specific first
+_CAUSES = (Role.CAUSE, Role.GENERAL, Role.POSSIBLE, Role.FAMILY)  # the more specific first
 # an error that is pasted without its traceback, or the title of a report
 _MENTIONS = ("Error: ", "Exception: ")
 _MENTION = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*(?:Error|Exception): \S[^\n]*")

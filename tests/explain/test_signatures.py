@@ -532,9 +532,9 @@ CASES = {
     # configs
     "config_key_unknown": (
         [
-            "pydantic.error_wrappers.ValidationError: 1 validation error for DeepSpeedZeroConfig\nzero_hpz\n"
+            "pydantic.error_wrappers.ValidationError: 1 validation error for DeepSpeedZeroConfig\nstages\n"
             "  extra fields not permitted (type=value_error.extra)\n",
-            "pydantic_core._pydantic_core.ValidationError: 1 validation error for DeepSpeedBF16Config\nscale\n"
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for DeepSpeedFP16Config\nscale\n"
             "  Extra inputs are not permitted [type=extra_forbidden, input_value=100, input_type=int]\n",
         ],
         ["1 validation error for AxolotlConfig\nscale\n  Extra inputs are not permitted\n"],
@@ -614,7 +614,7 @@ CASES = {
     ),
     "untested_optimizer": (
         [
-            'AssertionError: You are using an untested ZeRO Optimizer. Please add <"zero_allow_untested_optimizer": true>\n'
+            "AssertionError: You are using an untested ZeRO Optimizer. Please add <x> in the configuration file\n"
         ],
         ["**** You are using ZeRO with an untested optimizer, proceed with caution *****\n"],
     ),
@@ -713,10 +713,10 @@ CASES = {
     ),
     "deepspeed_argument": (
         [
-            "TypeError: DeepSpeedEngine.load_checkpoint() got an unexpected keyword argument 'weights_only'\n",
+            "TypeError: DeepSpeedEngine.save_checkpoint() got an unexpected keyword argument 'dtype'\n",
             "TypeError: init_inference() got an unexpected keyword argument 'tp'\n",
         ],
-        ["TypeError: load_checkpoint() got an unexpected keyword argument 'weights_only'\n"],
+        ["TypeError: load_checkpoint() got an unexpected keyword argument 'dtype'\n"],
     ),
     "transformers_deepspeed_moved": (
         ["ModuleNotFoundError: No module named 'transformers.deepspeed'\n"],
@@ -931,6 +931,150 @@ CASES = {
         ["ValueError: 14 is not divisible by 4\n"],
     ),
     "universal_checkpoint_incomplete": (["KeyError: 'param_shapes'\n"], ["KeyError: 'param_groups'\n"]),
+    # what else can be missing, full or damaged
+    "zero_attributes_missing": (
+        ["AttributeError: 'Parameter' object has no attribute 'ds_status'\n"],
+        ["AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"],
+    ),
+    "weights_not_gathered_on_save": (
+        [
+            "ValueError: Cannot get 16bit model weights because `stage3_gather_16bit_weights_on_model_save` in it\n"
+        ],
+        ['"stage3_gather_16bit_weights_on_model_save": true\n'],
+    ),
+    "host_out_of_memory": (
+        ["RuntimeError: [enforce fail at alloc_cpu.cpp:83] err == 0. DefaultCPUAllocator: can't allocate memory\n"],
+        ["the allocator of the CPU\n"],
+    ),
+    "out_of_memory": (["[BUG] load_checkpoint runs out of memory\n"], ["the memory is full of ideas\n"]),
+    "disk_full": (["OSError: [Errno 28] No space left on device\n"], ["space left on device: 7 GB\n"]),
+    "cublas_failed": (
+        ["RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\n"],
+        ["CUBLAS_STATUS_SUCCESS\n"],
+    ),
+    "cuda_in_forked_process": (
+        ["RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, use spawn\n"],
+        ["RuntimeError: DataLoader worker exited unexpectedly in forked subprocess\n"],
+    ),
+    "index_out_of_range": (
+        ["IndexError: index out of range in self\n"],
+        ["IndexError: list index out of range\n"],
+    ),
+    "nothing_to_train": (
+        ["ValueError: optimizer got an empty parameter list\n", "ValueError: max() arg is an empty sequence\n"],
+        ["ValueError: min() arg is an empty sequence\n"],
+    ),
+    "zero_without_optimizer": (
+        ["AssertionError: zero stage 2 requires an optimizer\n"],
+        ["zero stage 2 uses an optimizer\n"],
+    ),
+    "graph_used_twice": (
+        ["RuntimeError: Trying to backward through the graph a second time\n"],
+        ["the backward pass runs a second time\n"],
+    ),
+    "modified_inplace": (
+        [
+            "RuntimeError: one of the variables needed for gradient computation has been modified by an inplace "
+            "operation\n",
+        ],
+        ["an inplace operation\n"],
+    ),
+    "marked_ready_twice": (
+        ["RuntimeError: Expected to mark a variable ready only once.\n"],
+        ["a variable is ready\n"],
+    ),
+    "moe_groups": (
+        ["AssertionError: The model has moe layers, but None of the param groups are marked as MoE.\n"],
+        ["param groups of the MoE layers: 3\n"],
+    ),
+    "pipeline_limits": (
+        ["deepspeed.runtime.pipe.engine.PipelineError: Only train_batch() is accessible in pipeline mode.\n"],
+        ["train_batch() in pipeline mode\n"],
+    ),
+    "precision_not_supported": (
+        [
+            "ValueError: Your setup doesn't support bf16/gpu.\n",
+            "ValueError: Type fp16 is not supported on your device.\n",
+        ],
+        ["bf16 is enabled\n"],
+    ),
+    "rendezvous_failed": (
+        [
+            "[E socket.cpp:922] [c10d] The client socket has timed out after 60s while trying to connect to (a, 1).\n",
+            "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//0\n",
+        ],
+        ["the client socket is connected\n"],
+    ),
+    "several_models": (
+        ["AssertionError: You can't use same `Accelerator()` instance with multiple models when using DeepSpeed\n"],
+        ["an `Accelerator()` with one model\n"],
+    ),
+    "not_a_model_directory": (
+        ["OSError: Error no file named pytorch_model.bin, model.safetensors found in directory out.\n"],
+        ["no file named config.json\n"],
+    ),
+    "file_damaged": (
+        [
+            "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory\n",
+            "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge\n",
+        ],
+        ["the header was deserialized\n"],
+    ),
+    "optimizer_groups_differ": (
+        [
+            "ValueError: loaded state dict has a different number of parameter groups\n",
+            "I got \"KeyError('param_groups')\"\n",
+        ],
+        ["KeyError: 'groups'\n"],
+    ),
+    "state_dict_does_not_fit": (
+        ["RuntimeError: Error(s) in loading state_dict for Model:\n\tMissing key(s) in state_dict: 'a.weight'.\n"],
+        ["loading state_dict for Model\n"],
+    ),
+    # families
+    "module_not_installed": (
+        ["ModuleNotFoundError: No module named 'flash_attn'\n"],
+        ["a module named flash_attn\n"],
+    ),
+    "name_not_in_package": (
+        [
+            "ImportError: cannot import name 'x' from 'package' (/a/package.py)\n",
+            "AttributeError: module 'package' has no attribute 'x'\n",
+        ],
+        ["AttributeError: 'Package' object has no attribute 'x'\n"],
+    ),
+    "shared_library_missing": (
+        [
+            "ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory\n",
+            "ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by a.so)\n",
+        ],
+        ["libcudart.so.11.0 was opened\n"],
+    ),
+    "argument_missing": (
+        ["TypeError: WarmupDecayLR.__init__() missing 1 required positional argument: 'total_num_steps'\n"],
+        ["1 required positional argument\n"],
+    ),
+    "no_permission": (
+        ["PermissionError: [Errno 13] Permission denied: '/.triton'\n"],
+        ["the permission was denied by the user\n"],
+    ),
+    "json_invalid": (
+        ["json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)\n"],
+        ["the JSON is valid\n"],
+    ),
+    "devices_differ": (
+        ["RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:x and y\n"],
+        ["all tensors are on the same device\n"],
+    ),
+    "file_not_found": (
+        ["FileNotFoundError: [Errno 2] No such file or directory: 'ds_config.json'\n"],
+        ["no such file\n"],
+    ),
+    "cuda_error": (["RuntimeError: CUDA error: invalid argument\n"], ["RuntimeError: CUDA is not available\n"]),
+    "assertion_of_swapping": (
+        ["AssertionError: param 7 already assigned swap buffer id 3\n"],
+        ["a swap buffer is assigned to param 7\n"],
+    ),
 }
 
 

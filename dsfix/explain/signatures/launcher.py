@@ -89,4 +89,26 @@ SIGNATURES = (
         r"|ncclInternalError|ncclRemoteError|ncclInvalidUsage|NCCL Error \d",
         role=Role.POSSIBLE,
     ),
+    Signature(
+        id="rendezvous_failed",
+        title="the ranks do not find each other",
+        what="A rank cannot reach MASTER_ADDR:MASTER_PORT, or not all ranks arrive. Most likely: the address is wrong "
+        "or not reachable from that host (a firewall, a container, a host name that resolves to 127.0.1.1), the "
+        "number of ranks or nodes is larger than what was started, or rank 0 has failed (its log).",
+        remedy="Start with the address of rank 0's network interface and an open port; the same number of nodes "
+        "everywhere; `nc -vz ADDR PORT` from the other hosts while rank 0 waits.",
+        pattern=r"client socket has failed to connect|client socket has timed out|Socket Timeout"
+        r"|wait timeout after \d+ms"
+        r"|timed out after \d+ ?(?:seconds|ms)? ?waiting for clients|RendezvousTimeoutError|RendezvousConnectionError"
+        r"|Timed out initializing process group",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="several_models",
+        title="one Accelerator prepares several models for DeepSpeed",
+        what="An Accelerator has one DeepSpeed engine; accelerate 1.2 and later know several by plugins.",
+        remedy="One Accelerator per model, or deepspeed_plugins={name: DeepSpeedPlugin(…)} and "
+        "select_deepspeed_plugin; models that are not trained need not be prepared without ZeRO-3.",
+        pattern=r"same `Accelerator\(\)` instance with multiple models",
+    ),
 )

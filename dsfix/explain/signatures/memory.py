@@ -15,7 +15,8 @@ SIGNATURES = (
         "stage; offload_optimizer, then offload_param to the CPU; smaller buckets (reduce_bucket_size, "
         "stage3_prefetch_bucket_size, stage3_max_live_parameters). If much is reserved but not allocated: "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. While saving: ZeRO-3 gathers the model on rank 0.",
-        pattern=r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError",
+        pattern=r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory|HIP out of memory"
+        r"|NPU out of memory|CUDA OOM\b",
         role=Role.GENERAL,
     ),
     Signature(
@@ -27,9 +28,41 @@ SIGNATURES = (
         remedy="-9: `dmesg | tail` on that host; ZeRO-3 with zero.Init instead of loading everywhere, offload less, "
         "fewer ranks or workers, more memory. -7: --shm-size or --ipc=host for the container. -11: `python -X "
         "faulthandler` shows the place.",
-        pattern=r"return code = -(?:9|7|11)\b|exitcode\s*: -(?:9|7|11)\b"
-        r"|Signal (?:9 \(SIGKILL|7 \(SIGBUS|11 \(SIGSEGV)",
+        pattern=r"return code = -(?:9|7|11)\b|exitcode\s*: -(?:9|7|11)\b|Signal (?:9 \(SIGKILL|7 \(SIGBUS|11 \(SIGSEGV)"
+        r"|Signal 7 error|Signal 9 error|Signal 11 error|signal 9 error|Segmentation fault|Bus error \(core dumped"
+        r"|is killed by signal: ",
         role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="host_out_of_memory",
+        title="the host's memory does not suffice",
+        what="Offloading to the CPU takes 12 to 16 bytes per parameter over all ranks of a host; pinned memory and "
+        "several ranks that each load the whole model come on top.",
+        remedy='Fewer ranks that load (ZeRO-3 with zero.Init), no offload_param, "pin_memory": false, more memory '
+        "or swap; ulimit -l unlimited for pinned memory.",
+        pattern=r"DefaultCPUAllocator: |Cannot allocate memory|std::bad_alloc|oom-kill",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="out_of_memory",
+        title="out of memory, on the GPU or on the host",
+        what="On the GPU: weights, gradients and optimizer take 16 bytes per parameter with Adam in mixed precision, "
+        "divided by ZeRO; activations come on top. On the host: offloading, loading a checkpoint on every rank. "
+        "zero_to_fp32 and saving gather the whole model in one process.",
+        remedy="GPU: a smaller micro-batch, gradient checkpointing, a higher ZeRO stage, offload. Host: fewer ranks "
+        "per host, less offload; zero_to_fp32 with --max_shard_size, or on a host with more memory.",
+        pattern=r"out of memory|Out of memory|Out Of Memory|OutOfMemory",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="disk_full",
+        title="the disk, or the temporary directory, is full",
+        what="Checkpoints of ZeRO with Adam take 12 to 14 bytes per parameter; compiled operators and data sets are "
+        "in the home directory.",
+        remedy="Free space; TMPDIR, HF_HOME, TORCH_EXTENSIONS_DIR on another disk; save_only_model or fewer "
+        "checkpoints (save_total_limit).",
+        pattern=r"No space left on device|Disk quota exceeded",
+        role=Role.GENERAL,
     ),
     Signature(
         id="nvme_file_size",
@@ -96,5 +129,35 @@ SIGNATURES = (
         remedy="nproc_per_node, --num_gpus or the hostfile's slots as CUDA_VISIBLE_DEVICES has GPUs.",
         pattern=r"CUDA error: invalid device ordinal",
         role=Role.GENERAL,
+    ),
+    Signature(
+        id="cublas_failed",
+        title="cuBLAS reports an error",
+        what="CUBLAS_STATUS_NOT_INITIALIZED and ALLOC_FAILED: most likely the GPU's memory is full. EXECUTION_FAILED: "
+        "an index out of range earlier (token ids beyond the embedding), or a cuBLAS that does not fit the driver.",
+        remedy="A smaller micro-batch; CUDA_LAUNCH_BLOCKING=1 names the line; unset LD_LIBRARY_PATH if it names "
+        "another CUDA.",
+        pattern=r"CUBLAS_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED|EXECUTION_FAILED|INTERNAL_ERROR|INVALID_VALUE)",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="cuda_in_forked_process",
+        title="CUDA was used before a process was forked",
+        what="A CUDA context exists in the parent: `import deepspeed` makes one from 0.14.1 to 0.19.2, and so does "
+        "anything that puts a tensor on the GPU at import.",
+        remedy="DeepSpeed 0.19.3 or later; start workers by spawn; import deepspeed after the data is prepared.",
+        pattern=r"Cannot re-initialize CUDA in forked subprocess",
+        role=Role.GENERAL,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8078",),
+    ),
+    Signature(
+        id="index_out_of_range",
+        title="an embedding's index is out of range",
+        what="Most likely a token id is not smaller than the embedding's number of rows (tokens were added without "
+        "resizing, another tokenizer), or a sequence is longer than the model's positions. With ZeRO-3 also an "
+        "embedding that is not gathered.",
+        remedy="model.resize_token_embeddings(len(tokenizer)); truncate; compare the largest id with the embedding.",
+        pattern=r"IndexError: index out of range in self",
+        role=Role.POSSIBLE,
     ),
 )

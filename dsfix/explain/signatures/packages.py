@@ -123,7 +123,10 @@ SIGNATURES = (
         '1e-5 as a string, and "auto" stays one where neither transformers nor accelerate replaces it.',
         remedy="1.0e-5 in YAML; a number in the config. `python -m dsfix check CONFIG` finds it.",
         pattern=r"not supported between instances of '(?:float|int)' and 'str'"
-        r"|not supported between instances of 'str' and '(?:float|int)'",
+        r"|not supported between instances of 'str' and '(?:float|int)'|could not convert string to float: 'auto'"
+        r"|invalid literal for int\(\) with base 10: 'auto'"
+        r"|unsupported operand type\(s\) for [/*+-]+=?: '(?:str|float|int)' and "
+        r"'(?:str|float|int)'",
         role=Role.POSSIBLE,
     ),
 )

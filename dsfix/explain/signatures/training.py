@@ -52,7 +52,10 @@ SIGNATURES = (
         # each whole: "grad_norm" alone is in every line of a log
         pattern=r"'grad_norm': nan|'grad_norm': 'nan|grad_norm: nan|grad_norm is nan|grad_norm=nan|grad_norm为nan"
         r"|grad_norm为 nan|grand_norm为nan|grad_norm nan|grad_norm:nan|[Gg]rad norm: nan|rad_norm and loss is nan"
-        r"|rad_norm is nan|'loss': nan|'loss': 'nan|loss is nan\b|loss is NaN\b|loss为nan",
+        r"|rad_norm is nan|'loss': nan|'loss': 'nan|loss is nan\b|loss is NaN\b|loss为nan|loss being 0\.0"
+        r"|loss is always 0"
+        r"|loss is 0\.0\b|loss becomes 0\b|loss becomes nan|loss becomes NaN|[Ll]oss is zero\b"
+        r"|probability tensor contains either",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/5242",
@@ -137,5 +140,76 @@ SIGNATURES = (
         r"|Direct calls to tensor\.backward\(\) are not supported",
         role=Role.GENERAL,
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7665",),
+    ),
+    Signature(
+        id="nothing_to_train",
+        title="the optimizer has no parameters",
+        what="No parameter of the model, or of a group, requires a gradient: everything is frozen (LoRA not applied, "
+        "a reference or reward model that is prepared for training), or ZeRO-3 had emptied the parameters when the "
+        "optimizer was made from their sizes.",
+        remedy="Check [p for p in model.parameters() if p.requires_grad] before deepspeed.initialize; initialize "
+        "models that are not trained without an optimizer (with ZeRO-3 only).",
+        pattern=r"optimizer got an empty parameter list|ValueError: max\(\) arg is an empty sequence"
+        r"|Unexpected that largest partition is empty",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/hiyouga/LlamaFactory/issues/2546",),
+    ),
+    Signature(
+        id="zero_without_optimizer",
+        title="ZeRO needs an optimizer, and the engine has none",
+        what="ZeRO-1 and ZeRO-2 partition an optimizer; an engine for evaluation or a reference model has none. Only "
+        "ZeRO-3 works without one.",
+        remedy="A config without ZeRO (stage 0) or with ZeRO-3 for models that are not trained.",
+        pattern=r"zero stage \d requires an optimizer|backward.{0,80} requires an? optimizer",
+    ),
+    Signature(
+        id="graph_used_twice",
+        title="a second backward pass through the same graph",
+        what="The graph of the first backward pass is freed. Most likely a tensor with a graph is kept between steps "
+        "(a loss that is added up, a hidden state), or two losses of one forward pass each get a backward pass.",
+        remedy="Add the losses before one engine.backward; detach() what is kept between steps.",
+        pattern=r"Trying to backward through the graph a second time",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="modified_inplace",
+        title="a tensor that the backward pass needs was modified in place",
+        what="Most likely an operation of the model ends in _ or assigns to a slice; with DeepSpeed also parameters "
+        "that change between forward and backward: a step, a load or a generation in between, two forward passes of a "
+        "shared module.",
+        remedy="torch.autograd.set_detect_anomaly(True) names the operation; one step after all backward passes.",
+        pattern=r"modified by an inplace operation|is a view and is being modified inplace",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="marked_ready_twice",
+        title="DistributedDataParallel: a parameter is ready twice",
+        what="DDP, not DeepSpeed: most likely reentrant gradient checkpointing with shared or unused parameters.",
+        remedy='gradient_checkpointing_kwargs={"use_reentrant": False}; ddp_find_unused_parameters=False.',
+        pattern=r"Expected to mark a variable ready only once",
+    ),
+    Signature(
+        id="moe_groups",
+        title="the optimizer's groups do not mark the experts' parameters",
+        what="With ZeRO, experts need groups of their own.",
+        remedy="deepspeed.moe.utils.split_params_into_different_moe_groups_for_optimizer for the groups given to the "
+        "optimizer.",
+        pattern=r"None of the param groups are marked as MoE",
+    ),
+    Signature(
+        id="pipeline_limits",
+        title="not possible with pipeline parallelism",
+        what="A PipelineModule trains by train_batch and eval_batch only, and with ZeRO-0 or ZeRO-1.",
+        remedy='engine.train_batch(iterator) instead of forward, backward and step; "stage": 1.',
+        pattern=r"Only train_batch\(\) is accessible in pipeline mode|incompatible with pipeline parallelism",
+    ),
+    Signature(
+        id="precision_not_supported",
+        title="this GPU, or this build of torch, does not support the precision",
+        what="bf16 needs an NVIDIA GPU of the Ampere generation (A100, RTX 30) or newer; fp16 needs an accelerator.",
+        remedy="fp16 instead of bf16 on V100, T4 and RTX 20, in the config and in the arguments.",
+        pattern=r"Type (?:fp16|bf16) is not supported on your device|Your setup doesn't support bf16"
+        r"|Bfloat16 is only supported on"
+        r"|bf16 is not supported",
     ),
 )

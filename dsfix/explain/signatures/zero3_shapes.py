@@ -67,6 +67,7 @@ SIGNATURES = (
         "deepspeed.zero.GatheredParameters(params, modifier_rank=0). A DeepSpeed checkpoint: engine.load_checkpoint. "
         "To use a trained model elsewhere, make it without the ZeRO-3 config, in another process.",
         pattern=r"from checkpoint, the shape in current model is torch\.Size\(\[0\]\)"
+        r"|torch\.Size\(\[\d+, \d+\]\) from checkpoint, the shape in current model is torch\.Size\(\[1\]\)"
         r"|whose dimensions in the model are torch\.Size\(\[0\]\)",
         role=Role.GENERAL,
         evidence=(
@@ -85,5 +86,26 @@ SIGNATURES = (
         pattern=r"nly Tensors of floating point and complex dtype can require gradients"
         r"|to`? is not supported for `?(?:4-bit|8-bit)|mat2 shapes cannot be multiplied \(\d+x\d+ and 1x\d{6,}\)",
         role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="zero_attributes_missing",
+        title="a parameter has no ds_… attribute: ZeRO-3 does not know it",
+        what="ZeRO-3 gives each parameter its attributes (ds_id, ds_tensor, ds_status) in deepspeed.initialize or "
+        "zero.Init. Most likely the parameter was added or replaced afterwards (adapters, resized embeddings, a "
+        "converted layer), belongs to a model that was not prepared, or a copy of a module is used.",
+        remedy="Change the model before deepspeed.initialize, or under deepspeed.zero.Init; prepare every model that "
+        "is used.",
+        pattern=r"object has no attribute 'ds_(?!opt_|grads_remaining)\w+'",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="weights_not_gathered_on_save",
+        title="ZeRO-3: the config does not gather the weights for saving",
+        what="The weights are partitioned, and stage3_gather_16bit_weights_on_model_save is false.",
+        remedy='"stage3_gather_16bit_weights_on_model_save": true (accelerate: zero3_save_16bit_model); or '
+        "save_checkpoint and "
+        "`python zero_to_fp32.py . OUTPUT` in its directory.",
+        pattern=r"Cannot get 16bit model weights because"
+        r"|stage3_gather_16bit_weights_on_model_save[^\n]* is (?:[Ff]alse|not)",
     ),
 )

@@ -16,7 +16,9 @@ SIGNATURES = (
         remedy='INFLIGHT: a current DeepSpeed (0.15.3 or later), "stage3_prefetch_bucket_size": 0, for MoE '
         "deepspeed.utils.set_z3_leaf_modules. 'ds_numel': 0: dsfix's patch zero3_empty_parameter (through 0.18.5 "
         "zero3_empty_parameter_before_0186), or remove the parameter. Otherwise ZeRO-2, if the model fits.",
-        pattern=r"ZeroParamStatus\.AVAILABLE|\{'id': \d+, 'status': '(?:INFLIGHT|NOT_AVAILABLE)'",
+        pattern=r"ZeroParamStatus\.AVAILABLE|\{'id': \d+, 'status': '(?:INFLIGHT|NOT_AVAILABLE)'|\} already in registry"
+        r"|ds_summary\(\)\} already in|expected param .{0,400} to be (?:inflight|available)"
+        r"|Cannot partition a param in flight",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/4194",
