@@ -87,7 +87,7 @@ class Excerpts:
         return sorted(found)
 
     def _possible(self, text: bytes) -> list[bytes]:
-        """Returns the strings that the text may contain: each form of a line is searched once, however often it occurs."""
+        """Returns the strings that the text may contain: each form of a line is searched once."""
         lines = b"\n".join(set(text.translate(_LINE_BREAKS, _DIGITS).split(b"\n")))
         words = set(lines.translate(_WORDS).split())
         return [literal for literal, form, needed in self._forms if needed <= words and form in lines]

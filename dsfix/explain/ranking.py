@@ -33,7 +33,8 @@ def ranked(reading: Reading) -> list[Ranked]:
     """Returns the findings, the most likely cause first.
 
     An unknown error comes first if there are only follow-ups and notes, one with a traceback before one without. With a
-    known cause, an unknown error is omitted unless it was earlier. What the versions in the logs exclude comes last.
+    known or a possible cause, an unknown error is omitted unless it was earlier. What the versions in the logs exclude
+    comes last.
     """
     named = reading.versions.as_dict()
     excluded = [found for found in reading.known.values() if found.problem and found.problem.excluded_by(named)]
@@ -61,6 +62,8 @@ def ranked(reading: Reading) -> list[Ranked]:
         notes += [found for found in sort(unknown) if when(first(found)) < when(first(causes[0]))][:1]
     elif not possible:
         causes = (sort(unknown) or sort(mentioned))[:1]
+    else:
+        causes = [found for found in sort(unknown) if when(first(found)) < when(first(possible[0]))][:1]
     order = [(found, Standing.LATER) for found in causes]
     order[:1] = [(found, Standing.CAUSE) for found, _ in order[:1]]
     order += [(found, Standing.POSSIBLE) for found in possible]

@@ -276,6 +276,12 @@ def test_possible_causes_give_way_to_specific_ones(read):
         ("zero3_offload_clip_device", "cause"),
         ("dtypes_mixed", "possible"),
     ]
+    unknown = f"{frame}KeyError: 7\n"
+    for log, standings in (
+        (unknown + FILL * 100 + frame + mixed, ["cause", "possible"]),
+        (mixed + unknown, ["possible"]),
+    ):
+        assert [each.standing.value for each in read(log)[0]] == standings
     general = "AttributeError: 'DeepSpeedZeroOptimizer' object has no attribute 'optimizer'\n"
     assert [each.found.problem.id for each in read(frame + general)[0]] == ["deepspeed_of_another_release"]
 

@@ -613,9 +613,7 @@ CASES = {
         ["DeepSpeed using configured LR scheduler = WarmupLR\n"],
     ),
     "untested_optimizer": (
-        [
-            "AssertionError: You are using an untested ZeRO Optimizer. Please add <x> in the configuration file\n"
-        ],
+        ["AssertionError: You are using an untested ZeRO Optimizer. Please add <x> in the configuration file\n"],
         ["**** You are using ZeRO with an untested optimizer, proceed with caution *****\n"],
     ),
     "fp16_and_bf16": (
@@ -725,14 +723,14 @@ CASES = {
     "torch_of_another_release": (
         [
             traceback(
-                "AttributeError: module 'torch.compiler' has no attribute 'is_compiling'",
-                ("deepspeed/runtime/compiler.py", "<module>", "return torch.compiler.is_compiling()"),
+                "AttributeError: module 'torch.compiler' has no attribute 'is_exporting'",
+                ("deepspeed/runtime/compiler.py", "<module>", "return torch.compiler.is_exporting()"),
             ),
         ],
         [
             traceback(
-                "AttributeError: module 'torch.compiler' has no attribute 'is_compiling'",
-                ("peft/tuners/lora.py", "<module>", "return torch.compiler.is_compiling()"),
+                "AttributeError: module 'torch.compiler' has no attribute 'is_exporting'",
+                ("peft/tuners/lora.py", "<module>", "return torch.compiler.is_exporting()"),
             ),
         ],
     ),
@@ -937,9 +935,7 @@ CASES = {
         ["AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"],
     ),
     "weights_not_gathered_on_save": (
-        [
-            "ValueError: Cannot get 16bit model weights because `stage3_gather_16bit_weights_on_model_save` in it\n"
-        ],
+        ["ValueError: Cannot get 16bit model weights because `stage3_gather_16bit_weights_on_model_save` in it\n"],
         ['"stage3_gather_16bit_weights_on_model_save": true\n'],
     ),
     "host_out_of_memory": (
@@ -1075,6 +1071,87 @@ CASES = {
         ["AssertionError: param 7 already assigned swap buffer id 3\n"],
         ["a swap buffer is assigned to param 7\n"],
     ),
+    "release_for_newer_torch": (
+        ["AttributeError: module 'torch.compiler' has no attribute 'is_compiling'\n"],
+        ["AttributeError: module 'torch.compiler' has no attribute 'is_exporting'\n"],
+    ),
+    # DeepSpeed's own checks
+    "config_given_twice": (
+        ["AssertionError: Not sure how to proceed, we were given deepspeed configs in the deepspeed arguments and x\n"],
+        ["not sure how to proceed\n"],
+    ),
+    "config_numbers": (
+        [
+            "ValueError: Duplicate keys in DeepSpeed config: ['fp16']\n",
+            "AssertionError: Micro batch size per gpu: 0 has to be greater than 0\n",
+        ],
+        ["the batch size has to be greater than 0\n"],
+    ),
+    "max_grad_norm_in_config": (
+        ["ValueError: 'max_grad_norm' is not supported as an optimizer parameter, please switch to x\n"],
+        ["max_grad_norm=1.0\n"],
+    ),
+    "optimizer_not_accepted": (
+        ["AssertionError: Client Optimizer is of unexpected type <class 'str'>\n"],
+        ["Using client Optimizer as basic optimizer\n"],
+    ),
+    "parameter_in_two_groups": (
+        [
+            "AssertionError: Parameter with name: head.weight occurs multiple times in optimizer.param_groups. Make\n",
+            "ValueError: some parameters appear in more than one parameter group\n",
+        ],
+        ["the parameter occurs multiple times in the log\n"],
+    ),
+    "combination_not_supported": (
+        ["AssertionError: 1bit-Adam is not compatible with ZeRO\n", "AssertionError: MoE not supported with Stage 3\n"],
+        ["peft is not compatible with transformers\n"],
+    ),
+    "resources_of_launcher": (
+        ["ValueError: Hostfile contains a bad entry: a b c, unable to proceed with launching\n"],
+        ["Unable to find hostfile, will proceed with training with local resources only.\n"],
+    ),
+    "local_ranks_contradict": (
+        ["AssertionError: Mismatch in local rank setting, args.local_rank=0 but env['LOCAL_RANK']=1.\n"],
+        ["the local rank is 1\n"],
+    ),
+    "cpu_optimizer_on_gpu": (
+        ["AssertionError: CPUAdam param is on cuda:0 and must be 'cpu', make sure you enabled 'offload_optimizer'\n"],
+        ["the param is on cuda:0\n"],
+    ),
+    "checkpoint_not_found": (
+        ["ValueError: Invalid for universal checkpoint: out/latest_universal does not exist\n"],
+        ["the checkpoint does not exist yet\n"],
+    ),
+    "inference_limits": (
+        ["RuntimeError: Input with size 2000 exceeds maximum length of 1024. Please increase max_tokens in the x\n"],
+        ["the maximum length is 1024\n"],
+    ),
+    "flops_profiler": (
+        ["AttributeError: 'NewGELUActivation' object has no attribute '__flops__'\n"],
+        ["AttributeError: 'NewGELUActivation' object has no attribute '__name__'\n"],
+    ),
+    "shape_of_partitioned_parameter": (
+        ["IndexError: tuple index out of range\n"],
+        ["IndexError: list index out of range\n"],
+    ),
+    "one_process_several_gpus": (
+        ["ValueError: DeepSpeed is not compatible with MP. n_gpu: 8, local_world_size: 1.\n"],
+        ["ValueError: DeepSpeed is not compatible with MPS.\n"],
+    ),
+    "installation_failed": (
+        ["error: subprocess-exited-with-error\n", "ModuleNotFoundError: No module named 'torch'\n"],
+        ["ModuleNotFoundError: No module named 'torch.sub'\n"],
+    ),
+    "path_is_none": (
+        ["TypeError: expected str, bytes or os.PathLike object, not NoneType\n"],
+        ["TypeError: expected str, bytes or an object, not NoneType\n"],
+    ),
+    "job_hangs": (["[BUG] DeepSpeed hangs in the first step\n"], ["a picture that hangs\n"]),
+    "attribute_missing": (
+        ["AttributeError: 'Model' object has no attribute 'x'\n"],
+        ["AttributeError: x\n"],
+    ),
+    "too_many_files": (["OSError: [Errno 24] Too many open files\n"], ["too many files\n"]),
 }
 
 

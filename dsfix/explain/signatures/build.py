@@ -24,7 +24,8 @@ SIGNATURES = (
         title="an operator of DeepSpeed could not be built",
         what='The compiler\'s message is above this line, at the first "error:".',
         remedy=f"Fix the compiler error: nvcc and the host compiler must match each other and torch. {_CACHE}",
-        pattern=r"Error building extension '\w+'|FAILED: \S+\.o\b",
+        pattern=r"Error building extension '\w+'|FAILED: \S+\.o\b|ninja: build stopped"
+        r"|Error compiling objects for extension",
         role=Role.GENERAL,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/889",),
     ),
@@ -34,7 +35,8 @@ SIGNATURES = (
         what="torch from PyPI includes the CUDA runtime, but not the compiler that an operator needs. From 0.14.1 to "
         "0.19.4 even `import deepspeed` requires it on a machine with a GPU.",
         remedy="Install the CUDA toolkit and set CUDA_HOME. If only the import fails: DeepSpeed 0.19.5 or later.",
-        pattern=r"CUDA_HOME does not exist, unable to compile",
+        pattern=r"CUDA_HOME does not exist, unable to compile|CUDA_HOME environment variable is not set"
+        r"|nvcc: command not found",
         patches=("op_probe_breaks_import",),
     ),
     Signature(
@@ -94,7 +96,9 @@ SIGNATURES = (
         "on one home directory.",
         remedy=f'Look for the first "error:" or "FAILED:" of any rank. {_CACHE} `python -m dsfix doctor` examines the '
         "toolchain. Build once in a single process before the job starts.",
-        pattern=r"torch_extensions/\S+\.so: cannot open shared object file",
+        pattern=r"torch_extensions/\S+\.so: cannot open shared object file"
+        r"|dynamic module does not define module export function"
+        r"|No module named '(?:cpu_adam|fused_adam|cpu_adagrad|transformer_inference)'",
         role=Role.GENERAL,
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5780",),
     ),

@@ -138,7 +138,7 @@ SIGNATURES = (
         "with ZeRO-3, before deepspeed.init_distributed), or the script was started without a launcher.",
         remedy="Give two of the three numbers, and leave train_batch_size out. Initialize distributed before the "
         "model is made; start with deepspeed or torchrun.",
-        pattern=r"train_batch_size is not equal|Check batch related parameters",
+        pattern=r"train_batch_size is not equal|Check batch related parameters|in _batch_assertion",
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/6914",
             "https://github.com/deepspeedai/DeepSpeed/issues/3982",

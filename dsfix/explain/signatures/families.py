@@ -13,7 +13,7 @@ SIGNATURES = (
         "release of the package does not have it.",
         remedy="python -m pip install the package, with the job's python; for a module of the project PYTHONPATH or "
         "its directory.",
-        pattern=r"ModuleNotFoundError: No module named",
+        pattern=r"ModuleNotFoundError: No module named|requires the following packages that were not found",
         role=Role.FAMILY,
     ),
     Signature(
@@ -105,5 +105,66 @@ SIGNATURES = (
         pattern=r"already assigned swap buffer|already assigned swap in buffer",
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4072",),
+    ),
+    Signature(
+        id="installation_failed",
+        title="pip could not install a package from source",
+        what="Its setup.py failed; the reason is in the lines above. DeepSpeed: most likely torch is not installed "
+        "yet (or not visible to pip's isolated build), DS_BUILD_… asks for operators that cannot be compiled here, a "
+        "CUDA toolkit of another version, or Windows.",
+        remedy="Install torch first, then pip install deepspeed --no-build-isolation, without DS_BUILD_…; Windows: "
+        "WSL 2 or a wheel.",
+        pattern=r"subprocess-exited-with-error|metadata-generation-failed"
+        r"|Getting requirements to build wheel did not run|Failed building "
+        r"wheel for|pip install deepspeed failed|No module named 'torch'(?!\.)",
+        role=Role.POSSIBLE,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/5344",
+            "https://github.com/deepspeedai/DeepSpeed/pull/4468",
+        ),
+    ),
+    Signature(
+        id="path_is_none",
+        title="a path is None",
+        what="While an operator is compiled: most likely CUDA_HOME is not set and no toolkit was found. Otherwise an "
+        "argument or a variable for a path is missing.",
+        remedy="Install the CUDA toolkit and set CUDA_HOME on every host; or give the path.",
+        pattern=r"expected str, bytes or os\.PathLike object, not NoneType|os\.PathLike object",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5374",),
+    ),
+    Signature(
+        id="job_hangs",
+        title="the job hangs",
+        what='At "Using … as PyTorch extensions root" or "Loading extension module": a lock of a process that was '
+        "killed while compiling. In the first collective: the network, P2P between GPUs. Later: the ranks have "
+        "diverged (MoE or images with ZeRO-3, different numbers of batches, saving or evaluating on rank 0 only).",
+        remedy="py-spy dump --pid PID on each rank shows where; remove ~/.cache/torch_extensions/*/*/lock; "
+        "NCCL_DEBUG=INFO; NCCL_P2P_DISABLE=1; call save_checkpoint on all ranks; MoE: "
+        "deepspeed.utils.set_z3_leaf_modules.",
+        pattern=r"[Dd]eep[Ss]peed hangs|hangs during|training hangs|hang forever|hangs forever|gets stuck|got stuck"
+        r"|is stuck at|stuck at the "
+        r"beginning|stuck when|hangs at |hangs when",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="attribute_missing",
+        title="an object does not have an attribute",
+        what="'NoneType': something was not created, or a function returned nothing (a model that was not prepared, "
+        "an optional package). Otherwise most likely code and package of releases that do not fit each other, or a "
+        "wrapper (an engine, an adapter) where the model is expected.",
+        remedy="Upgrade the package that the last lines of the traceback belong to, or install the releases that the "
+        "project requires; engine.module or accelerator.unwrap_model(model) for the model.",
+        pattern=r"AttributeError: '\w+' object has no attribute '(?!ds_opt_)",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="too_many_files",
+        title="too many open files",
+        what="The limit of open files is reached: DataLoader workers that share tensors through files, many ranks, "
+        "offloading to NVMe.",
+        remedy="ulimit -n 65536; torch.multiprocessing.set_sharing_strategy('file_system'); fewer workers.",
+        pattern=r"Too many open files|received 0 items of ancdata",
+        role=Role.GENERAL,
     ),
 )

@@ -73,7 +73,8 @@ SIGNATURES = (
         "torch.distributed.init_process_group was called in this process, or after it was destroyed.",
         remedy="Call deepspeed.init_distributed() first; with transformers make the TrainingArguments before the "
         "model.",
-        pattern=r"DeepSpeed backend not set, please initialize it|Default process group has not been initialized",
+        pattern=r"DeepSpeed backend not set, please initialize it|Distributed backend is not initialized"
+        r"|Default process group has not been initialized",
         role=Role.GENERAL,
     ),
     Signature(

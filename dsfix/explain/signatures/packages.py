@@ -80,7 +80,8 @@ SIGNATURES = (
         what="The Python that runs the job is another one than pip's, or the installation failed; transformers and "
         "accelerate require a minimum.",
         remedy="python -m pip install --upgrade deepspeed, with the job's python.",
-        pattern=r"No module named '?deepspeed'?(?!\.)\b|DeepSpeed is not installed =>|deepspeed>=\S+ is required",
+        pattern=r"No module named '?deepspeed'?(?!\.)\b|deepspeed: command not found|DeepSpeed is not installed =>"
+        r"|deepspeed>=\S+ is required",
         role=Role.GENERAL,
     ),
     Signature(
