@@ -1152,6 +1152,37 @@ CASES = {
         ["AttributeError: x\n"],
     ),
     "too_many_files": (["OSError: [Errno 24] Too many open files\n"], ["too many files\n"]),
+    "hybrid_engine": (
+        ["if(self._inference_containers[0].module.attention.attn_qkvw is not None and x\nIndexError: list index\n"],
+        ["deepspeed main.py --enable_hybrid_engine\n"],
+    ),
+    "keys_of_file": (
+        ["KeyError: 'state_dict'\n", "KeyError: 'base_model.model.model.embed_tokens.weight'\n"],
+        ["KeyError: 'labels'\n"],
+    ),
+    "trace_cache_invalidated": (
+        ["Invalidate trace cache @ step 14: expected module 19, but got module 34\n"],
+        ["the trace cache is valid\n"],
+    ),
+    "reference_model_refused": (
+        ["ValueError: DeepSpeed ZeRO-3 is enabled and is not compatible with `create_reference_model()`.\n"],
+        ["create_reference_model() is called\n"],
+    ),
+    "sizes_differ": (
+        [
+            "RuntimeError: The size of tensor a (3072) must match the size of tensor b (4096) at dimension 0\n",
+            "RuntimeError: shape '[2, 3]' is invalid for input of size 5\n",
+        ],
+        ["the size of tensor a is 7\n"],
+    ),
+    "hub_not_reachable": (
+        ["OSError: x/y is not a local folder and is not a valid model identifier listed on 'https://a'\n"],
+        ["a local folder\n"],
+    ),
+    "value_is_none": (
+        ["TypeError: 'NoneType' object is not subscriptable\n"],
+        ["TypeError: 'int' object is not subscriptable\n"],
+    ),
 }
 
 
@@ -1200,5 +1231,6 @@ def test_every_expression_can_be_searched_for():
 def test_harmless_messages_are_notes():
     assert {each.id for each in SIGNATURES.values() if each.role is Role.NOTE} == {
         "libaio_warning",
+        "trace_cache_invalidated",
         "triton_autotune_directory",
     }

@@ -55,4 +55,20 @@ SIGNATURES = (
         r"|Missing key\(s\) in state_dict",
         role=Role.FAMILY,
     ),
+    Signature(
+        id="keys_of_file",
+        title="KeyError: a file of weights has other names than the code expects",
+        what='zero_to_fp32 and save_16bit_model write the weights alone, without a "state_dict", "model" or '
+        '"module" around them, with the names of the trained model: base_model.model. of an adapter, module. of a '
+        "wrapper.",
+        remedy="Print the file's keys; take the file itself as the state dict; rename, or load it into the same "
+        "wrapper (get_peft_model).",
+        pattern=r"KeyError: ['\"](?:state_dict|module|model|model_state_dict|(?:base_model|model|module|transformer|lm_head)\.[\w.]+)"
+        r"['\"]",
+        role=Role.POSSIBLE,
+        evidence=(
+            "https://github.com/hiyouga/LlamaFactory/issues/496",
+            "https://github.com/daooshee/QuadPrior/issues/2",
+        ),
+    ),
 )

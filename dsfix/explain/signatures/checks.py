@@ -58,7 +58,10 @@ SIGNATURES = (
         remedy="Another ZeRO stage, another optimizer, or without the feature; the release notes of newer releases.",
         pattern=r"(?:Adam|Lamb|Muon optimizer|ZeRO) (?:is|are) not (?:yet |currently )?compatible"
         r"|MoE(?: is)? not supported with (?:ZeRO )?"
-        r"Stage 3|the compatibility between 'autotp' and|not yet supported with ZeRO-3",
+        r"Stage 3|the compatibility between 'autotp' and|not yet supported with ZeRO-3"
+        r"|[Dd]eep[Ss]peed(?: \S+){0,4} is not compatible with|incompatible with [Dd]eep[Ss]peed"
+        r"|not compatible with [Dd]eep[Ss]peed"
+        r"|[Dd]eep[Ss]peed(?: \S+){0,4} is incompatible with",
         role=Role.GENERAL,
     ),
     Signature(
@@ -147,7 +150,8 @@ SIGNATURES = (
         "for the number of processes is not set.",
         remedy="torchrun --nproc_per_node N or deepspeed; ms-swift: NPROC_PER_NODE=N; LLaMA-Factory: "
         "FORCE_TORCHRUN=1. For one GPU CUDA_VISIBLE_DEVICES=0.",
-        pattern=r"DeepSpeed is not compatible with MP\b|Please launch distributed training with `?llamafactory-cli",
+        pattern=r"DeepSpeed is not compatible with MP\b|Please launch distributed training with `?llamafactory-cli"
+        r"|Please use `?FORCE_TORCHRUN=1",
         evidence=("https://github.com/modelscope/ms-swift/issues/2698",),
     ),
 )

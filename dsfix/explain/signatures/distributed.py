@@ -46,7 +46,8 @@ SIGNATURES = (
         "return code -9: the kernel killed it, usually out of memory (see `dmesg`).",
         remedy="Find that rank's own error above.",
         pattern=r"ChildFailedError|exits with return code = -?\d+|Sending process \d+ closing signal SIGTERM"
-        r"|Killing subprocess \d+|Signal 15 \(SIGTERM\)|got signal: 15",
+        r"|CalledProcessError: Command '\['[^\n]*python[^\n]*returned non-zero|Killing subprocess \d+"
+        r"|Signal 15 \(SIGTERM\)|got signal: 15",
         role=Role.FOLLOW_UP,
     ),
 )

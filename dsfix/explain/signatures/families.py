@@ -43,7 +43,9 @@ SIGNATURES = (
         what="The caller was written for another release of the function; or, for a scheduler or an optimizer that a "
         "config names, its params lack one (total_num_steps of WarmupDecayLR, cycle_min_lr of OneCycle).",
         remedy="Releases that fit each other; for a config add the key: `python -m dsfix check CONFIG`.",
-        pattern=r"TypeError: [^\n]*missing \d+ required (?:positional|keyword-only) argument",
+        pattern=r"TypeError: [^\n]*missing \d+ required (?:positional|keyword-only) argument"
+        r"|takes (?:from )?\d[^\n]* positional arguments? but \d+ (?:was|were) given"
+        r"|got multiple values for (?:keyword )?argument",
         role=Role.FAMILY,
     ),
     Signature(
@@ -142,7 +144,8 @@ SIGNATURES = (
         remedy="py-spy dump --pid PID on each rank shows where; remove ~/.cache/torch_extensions/*/*/lock; "
         "NCCL_DEBUG=INFO; NCCL_P2P_DISABLE=1; call save_checkpoint on all ranks; MoE: "
         "deepspeed.utils.set_z3_leaf_modules.",
-        pattern=r"[Dd]eep[Ss]peed hangs|hangs during|training hangs|hang forever|hangs forever|gets stuck|got stuck"
+        pattern=r"[Dd]eep[Ss]peed hangs|hangs during|training hang|hang and timeout|hang forever|hangs forever"
+        r"|gets stuck|got stuck"
         r"|is stuck at|stuck at the "
         r"beginning|stuck when|hangs at |hangs when",
         role=Role.FAMILY,
@@ -166,5 +169,41 @@ SIGNATURES = (
         remedy="ulimit -n 65536; torch.multiprocessing.set_sharing_strategy('file_system'); fewer workers.",
         pattern=r"Too many open files|received 0 items of ancdata",
         role=Role.GENERAL,
+    ),
+    Signature(
+        id="sizes_differ",
+        title="two tensors have sizes that do not fit",
+        what="Most likely inputs of different lengths, a mask or positions that were made for another length, or a "
+        "model that was changed on one side (vocabulary, heads). With DeepSpeed also: tensor parallelism or the "
+        "hybrid engine, which shard a layer without its counterpart, LoRA that is merged into partitioned weights, "
+        "and sequence parallelism.",
+        remedy="Try without tensor and sequence parallelism and without the hybrid engine; compare the shapes in the "
+        "last lines of the traceback with the model on one GPU.",
+        pattern=r"The size of tensor a \(\d+\) must match the size of tensor b"
+        r"|shape '\[[^\n]*\]' is invalid for input of size"
+        r"|Sizes of tensors must match except in dimension|The expanded size of the tensor",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="hub_not_reachable",
+        title="a model or data set is not found, and the hub is not reachable",
+        what="The name is not a local directory (a typo, another working directory, another host), and the hub cannot "
+        "be reached, or needs a token.",
+        remedy="An absolute path to a complete directory; HF_ENDPOINT, HF_TOKEN; download once and set "
+        "HF_HUB_OFFLINE=1.",
+        pattern=r"is not a local folder and is not a valid model identifier|couldn't connect to 'https://"
+        r"|LocalEntryNotFoundError"
+        r"|Repo id must be in the form|is not a valid model identifier listed",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="value_is_none",
+        title="a value is None where something else is expected",
+        what="With DeepSpeed most likely a step or a hook without what an earlier call should have made: gradients (a "
+        "step without engine.backward, two steps for one backward pass), an optimizer or a scheduler that neither the "
+        "config nor the script gives, an output that the model does not return.",
+        remedy="The last lines of the traceback name the value; look where it should have been set.",
+        pattern=r"TypeError: 'NoneType' object is not (?:iterable|subscriptable|callable)",
+        role=Role.FAMILY,
     ),
 )

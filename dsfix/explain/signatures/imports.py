@@ -26,7 +26,8 @@ SIGNATURES = (
         id="release_for_newer_torch",
         title="import deepspeed fails: this release needs a newer torch",
         what="0.15.3 needs torch 2.3 (torch.compiler.is_compiling), 0.17.5 torch 2.4 "
-        "(_disable_dynamo_if_unsupported), 0.18.7 and 0.18.8 torch 2.4 (torch.amp.custom_fwd), 0.18.6 with Python 3.12 torch 2.4 (Dynamo).",
+        "(_disable_dynamo_if_unsupported), 0.18.7 and 0.18.8 torch 2.4 (torch.amp.custom_fwd), 0.18.6 with Python "
+        "3.12 torch 2.4 (Dynamo).",
         remedy="The next release of DeepSpeed, or that torch.",
         pattern=r"module 'torch\.compiler' has no attribute 'is_compiling'"
         r"|name '_disable_dynamo_if_unsupported' is not defined"

@@ -109,7 +109,7 @@ SIGNATURES = (
         "tensors on different GPUs.",
         remedy="CUDA_LAUNCH_BLOCKING=1 names the line. Try without the extra kernels (flash attention, fused "
         "optimizers, quantization), and with one GPU.",
-        pattern=r"an illegal memory access was encountered",
+        pattern=r"[Ii]llegal memory access|an illegal memory access was",
         role=Role.POSSIBLE,
     ),
     Signature(

@@ -30,7 +30,7 @@ SIGNATURES = (
         "was prepared by another Accelerator, or not at all.",
         remedy="Upgrade accelerate and transformers together. Pass deepspeed=CONFIG to TrainingArguments, or launch "
         "without DeepSpeed. In a script: model, optimizer, … = accelerator.prepare(model, optimizer, …) in one call.",
-        pattern=r"has no attribute '(?:deepspeed_engine_wrapped|deepspeed_config)'"
+        pattern=r"has no attribute '(?:deepspeed_engine_wrapped|deepspeed_config)'|the active `DeepSpeedPlugin` as none"
         r"|deepspeed_engine_wrapped\.backward\([\s\S]{0,300}'NoneType' object has no attribute 'backward'",
         role=Role.GENERAL,
         evidence=(

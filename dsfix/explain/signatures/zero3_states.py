@@ -18,7 +18,7 @@ SIGNATURES = (
         "zero3_empty_parameter_before_0186), or remove the parameter. Otherwise ZeRO-2, if the model fits.",
         pattern=r"ZeroParamStatus\.AVAILABLE|\{'id': \d+, 'status': '(?:INFLIGHT|NOT_AVAILABLE)'|\} already in registry"
         r"|ds_summary\(\)\} already in|expected param .{0,400} to be (?:inflight|available)"
-        r"|Cannot partition a param in flight",
+        r"|Cannot partition a param in flight|inflight param",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/4194",
@@ -83,5 +83,15 @@ SIGNATURES = (
             "https://github.com/huggingface/transformers/issues/37300",
             "https://github.com/deepspeedai/DeepSpeed/issues/3012",
         ),
+    ),
+    Signature(
+        id="trace_cache_invalidated",
+        title="ZeRO-3: the order of modules has changed (harmless)",
+        what="A pass ran the modules in another order than the one before (generation, evaluation, MoE, branches); "
+        "ZeRO-3 records it anew and prefetches less meanwhile.",
+        remedy='Nothing, unless it appears in each step and is slow: "stage3_prefetch_bucket_size": 0, for MoE '
+        "deepspeed.utils.set_z3_leaf_modules.",
+        pattern=r"Invalidate trace cache @ step",
+        role=Role.NOTE,
     ),
 )
