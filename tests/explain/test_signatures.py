@@ -291,6 +291,20 @@ CASES = {
             )
         ],
     ),
+    "zero_to_fp32_devices": (
+        [
+            traceback(
+                f"{DEVICES}but found at least two devices, cuda:1 and cuda:0!",
+                ("out/zero_to_fp32.py", "_zero2_merge_trainable_params", "full = torch.cat(partitions, 0)"),
+            )
+        ],
+        [
+            traceback(
+                f"{DEVICES}but found at least two devices, cuda:1 and cuda:0!",
+                ("train.py", "main", "full = torch.cat(partitions, 0)"),
+            )
+        ],
+    ),
     "another_world_size": (
         [
             "deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP world size of 8 "

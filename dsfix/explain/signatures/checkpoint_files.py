@@ -63,8 +63,8 @@ SIGNATURES = (
         "wrapper.",
         remedy="Print the file's keys; take the file itself as the state dict; rename, or load it into the same "
         "wrapper (get_peft_model).",
-        pattern=r"KeyError: ['\"](?:state_dict|module|model|model_state_dict|(?:base_model|model|module|transformer|lm_head)\.[\w.]+)"
-        r"['\"]",
+        pattern=r"KeyError: ['\"](?:state_dict|module|model|model_state_dict"
+        r"|(?:base_model|model|module|transformer|lm_head)\.[\w.]+)['\"]",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/hiyouga/LlamaFactory/issues/496",
