@@ -33,8 +33,7 @@ def ranked(reading: Reading) -> list[Ranked]:
     """Returns the findings, the most likely cause first.
 
     An unknown error comes first if there are only follow-ups and notes, one with a traceback before one without. With a
-    known or a possible cause, an unknown error is omitted unless it was earlier. What the versions in the logs exclude
-    comes last.
+    known cause, an unknown error is omitted unless it was earlier. What the versions in the logs exclude comes last.
     """
     named = reading.versions.as_dict()
     excluded = [found for found in reading.known.values() if found.problem and found.problem.excluded_by(named)]
@@ -62,11 +61,13 @@ def ranked(reading: Reading) -> list[Ranked]:
         notes += [found for found in sort(unknown) if when(first(found)) < when(first(causes[0]))][:1]
     elif not possible:
         causes = (sort(unknown) or sort(mentioned))[:1]
-    else:
-        causes = [found for found in sort(unknown) if when(first(found)) < when(first(possible[0]))][:1]
     order = [(found, Standing.LATER) for found in causes]
     order[:1] = [(found, Standing.CAUSE) for found, _ in order[:1]]
     order += [(found, Standing.POSSIBLE) for found in possible]
+    if possible and not causes:
+        for found in sort(unknown)[:1]:
+            sooner = when(first(found)) < when(first(possible[0]))
+            order.insert(0 if sooner else len(order), (found, Standing.CAUSE if sooner else Standing.LATER))
     order += [(found, Standing.FOLLOW_UP) for found in of(Role.FOLLOW_UP)]
     order += [(found, Standing.NOTE) for found in sort(notes)]
     order += [(found, Standing.EXCLUDED) for found in sort(excluded)]

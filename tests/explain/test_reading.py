@@ -279,7 +279,7 @@ def test_possible_causes_give_way_to_specific_ones(read):
     unknown = f"{frame}KeyError: 7\n"
     for log, standings in (
         (unknown + FILL * 100 + frame + mixed, ["cause", "possible"]),
-        (mixed + unknown, ["possible"]),
+        (mixed + FILL * 100 + unknown, ["possible", "later"]),
     ):
         assert [each.standing.value for each in read(log)[0]] == standings
     general = "AttributeError: 'DeepSpeedZeroOptimizer' object has no attribute 'optimizer'\n"

@@ -419,6 +419,7 @@ CASES = {
         [
             "NotImplementedError: Cannot copy out of meta tensor; no data!\n",
             "init_inference() erroneously attempts to copy out of meta tensor\n",
+            "RuntimeError: Tensor.item() cannot be called on meta tensors\n",
         ],
         ["the meta tensor has no data yet\n"],
     ),
@@ -888,7 +889,11 @@ CASES = {
         ["the memory of the GPU is out of date\n"],
     ),
     "rank_killed_by_signal": (
-        ["-9: Signal 9 (SIGKILL) received by PID 94\n", "traceback : Signal 7 (SIGBUS) received by PID 94\n"],
+        [
+            "-9: Signal 9 (SIGKILL) received by PID 94\n",
+            "-6: Signal 6 (SIGABRT) received by PID 94\n",
+            "traceback : Signal 7 (SIGBUS) received by PID 94\n",
+        ],
         ["Signal 2 (SIGINT) received by PID 94\n"],
     ),
     "nvme_file_size": (
@@ -1196,6 +1201,34 @@ CASES = {
     "value_is_none": (
         ["TypeError: 'NoneType' object is not subscriptable\n"],
         ["TypeError: 'int' object is not subscriptable\n"],
+    ),
+    "terminal_closed": (
+        ["torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 1\n"],
+        ["Process 7 got signal: 12\n"],
+    ),
+    "two_ranks_on_one_gpu": (
+        ["Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000\n"],
+        ["GPU detected: 1000\n"],
+    ),
+    "config_error": (
+        ["deepspeed.elasticity.config.ElasticityConfigError: Elasticity config missing max_train_batch_size\n"],
+        ["the elasticity config is fine\n"],
+    ),
+    "saved_on_gpu": (
+        ["RuntimeError: Attempting to deserialize object on CUDA device 7 but torch.cuda.device_count() is 1.\n"],
+        ["the object is on CUDA device 7\n"],
+    ),
+    "half_on_cpu": (
+        ["RuntimeError: \"addmm_impl_cpu_\" not implemented for 'Half'\n"],
+        ["RuntimeError: \"addmm_impl_cpu_\" not implemented for 'Int'\n"],
+    ),
+    "gradient_scaler": (
+        ["ValueError: Attempting to unscale FP16 gradients.\n"],
+        ["the gradients are in fp16\n"],
+    ),
+    "unused_parameters": (
+        ["RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"],
+        ["the reduction has finished\n"],
     ),
 }
 

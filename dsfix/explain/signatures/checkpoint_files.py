@@ -71,4 +71,11 @@ SIGNATURES = (
             "https://github.com/daooshee/QuadPrior/issues/2",
         ),
     ),
+    Signature(
+        id="saved_on_gpu",
+        title="a file of weights was saved on a GPU that does not exist here",
+        what="torch.load puts tensors where they were saved.",
+        remedy="torch.load(…, map_location='cpu').",
+        pattern=r"Attempting to deserialize object on (?:a )?CUDA device",
+    ),
 )

@@ -154,4 +154,12 @@ SIGNATURES = (
         r"|Please use `?FORCE_TORCHRUN=1",
         evidence=("https://github.com/modelscope/ms-swift/issues/2698",),
     ),
+    Signature(
+        id="config_error",
+        title="DeepSpeed refuses its config",
+        what="The message says which setting. Elasticity: the batch sizes and the number of ranks must fit each other.",
+        remedy="Correct it; `python -m dsfix check CONFIG` finds these and other mistakes.",
+        pattern=r"DeepSpeedConfigError: |ElasticityConfigError|ElasticityIncompatibleWorldSize|ElasticityError: ",
+        role=Role.FAMILY,
+    ),
 )

@@ -15,7 +15,8 @@ SIGNATURES = (
         "deepspeed.utils.set_z3_leaf_modules. Long work on one rank: DEEPSPEED_TIMEOUT (minutes) or ddp_timeout "
         "(seconds, transformers).",
         pattern=r"Watchdog caught collective operation timeout|Timeout\(ms\)=\d+|Timed out waiting \d+ms for"
-        r"|NCCL timed out|NCCL timeout|NCCL Timeout",
+        r"|Some NCCL operations have failed or timed out|watchdog thread terminated with exception|NCCL timed out"
+        r"|NCCL timeout|NCCL Timeout",
         role=Role.FOLLOW_UP,
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5008",),
     ),

@@ -34,7 +34,7 @@ SIGNATURES = (
         "one of the system that is not installed or not in the linker's path.",
         remedy="Reinstall the compiled package for torch's CUDA version; or add the directory of the library to "
         "LD_LIBRARY_PATH. GLIBC or GLIBCXX: a newer libstdc++ (conda install libstdcxx-ng) or a wheel for this system.",
-        pattern=r"cannot open shared object file|version `GLIBC(?:XX)?_[\d.]+' not found",
+        pattern=r"cannot open shared object file|Could not load library lib|version `GLIBC(?:XX)?_[\d.]+' not found",
         role=Role.FAMILY,
     ),
     Signature(

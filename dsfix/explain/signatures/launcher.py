@@ -34,7 +34,7 @@ SIGNATURES = (
         what="With several hosts the launcher calls pdsh by default.",
         remedy="Install pdsh on the host that starts the job; or --launcher openmpi, mpich, slurm; or torchrun on "
         "each host.",
-        pattern=r"launcher '\w+' not installed",
+        pattern=r"launcher '\w+' not installed|pdsh: command not found|No such file or directory: 'pdsh'",
     ),
     Signature(
         id="port_in_use",
@@ -74,7 +74,7 @@ SIGNATURES = (
         remedy="Call deepspeed.init_distributed() first; with transformers make the TrainingArguments before the "
         "model.",
         pattern=r"DeepSpeed backend not set, please initialize it|Distributed backend is not initialized"
-        r"|Default process group has not been initialized",
+        r"|Default process group has not been initialized|Default process group is not initialized",
         role=Role.GENERAL,
     ),
     Signature(
@@ -111,5 +111,21 @@ SIGNATURES = (
         remedy="One Accelerator per model, or deepspeed_plugins={name: DeepSpeedPlugin(…)} and "
         "select_deepspeed_plugin; models that are not trained need not be prepared without ZeRO-3.",
         pattern=r"same `Accelerator\(\)` instance with multiple models",
+    ),
+    Signature(
+        id="terminal_closed",
+        title="the job was ended by SIGHUP: its terminal was closed",
+        what="The session (ssh, a notebook) ended, and torchrun ends the ranks; nohup does not protect from it.",
+        remedy="Start it in tmux or screen, with setsid, or by a scheduler.",
+        pattern=r"Received Signals\.SIGHUP|Received 1 death signal|got signal: 1\b",
+    ),
+    Signature(
+        id="two_ranks_on_one_gpu",
+        title="two ranks use the same GPU",
+        what="NCCL needs a GPU for each rank. The script does not select its own (torch.cuda.set_device(local_rank)), "
+        "more ranks are started than GPUs, or CUDA_VISIBLE_DEVICES is the same single GPU for all.",
+        remedy="deepspeed.init_distributed after torch.cuda.set_device(int(os.environ['LOCAL_RANK'])); as many ranks "
+        "as GPUs.",
+        pattern=r"Duplicate GPU detected",
     ),
 )

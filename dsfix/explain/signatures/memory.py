@@ -24,11 +24,13 @@ SIGNATURES = (
         title="a rank was killed by a signal",
         what="-9 (SIGKILL): most likely the kernel, as the host's memory was full: offloading to the CPU, every rank "
         "loading the whole model, many DataLoader workers. -7 (SIGBUS): most likely /dev/shm is full. -11 (SIGSEGV): "
-        "a compiled module, often one built for another torch.",
+        "a compiled module, often one built for another torch. -6 (SIGABRT): an error of C++ or of torch's watchdog, "
+        "whose message is above.",
         remedy="-9: `dmesg | tail` on that host; ZeRO-3 with zero.Init instead of loading everywhere, offload less, "
         "fewer ranks or workers, more memory. -7: --shm-size or --ipc=host for the container. -11: `python -X "
         "faulthandler` shows the place.",
-        pattern=r"return code = -(?:9|7|11)\b|exitcode\s*: -(?:9|7|11)\b|Signal (?:9 \(SIGKILL|7 \(SIGBUS|11 \(SIGSEGV)"
+        pattern=r"return code = -(?:9|7|11|6)\b|exitcode\s*: -(?:9|7|11|6)\b"
+        r"|Signal (?:9 \(SIGKILL|7 \(SIGBUS|11 \(SIGSEGV|6 \(SIGABRT)"
         r"|Signal 7 error|Signal 9 error|Signal 11 error|signal 9 error|Segmentation fault|Bus error \(core dumped"
         r"|is killed by signal: ",
         role=Role.POSSIBLE,
@@ -132,12 +134,13 @@ SIGNATURES = (
     ),
     Signature(
         id="cublas_failed",
-        title="cuBLAS reports an error",
-        what="CUBLAS_STATUS_NOT_INITIALIZED and ALLOC_FAILED: most likely the GPU's memory is full. EXECUTION_FAILED: "
+        title="cuBLAS or cuDNN reports an error",
+        what="STATUS_NOT_INITIALIZED and ALLOC_FAILED: most likely the GPU's memory is full. EXECUTION_FAILED: "
         "an index out of range earlier (token ids beyond the embedding), or a cuBLAS that does not fit the driver.",
         remedy="A smaller micro-batch; CUDA_LAUNCH_BLOCKING=1 names the line; unset LD_LIBRARY_PATH if it names "
         "another CUDA.",
-        pattern=r"CUBLAS_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED|EXECUTION_FAILED|INTERNAL_ERROR|INVALID_VALUE)",
+        pattern=r"CUDNN_STATUS_(?:NOT_INITIALIZED|EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)"
+        r"|CUBLAS_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED|EXECUTION_FAILED|INTERNAL_ERROR|INVALID_VALUE)",
         role=Role.POSSIBLE,
     ),
     Signature(

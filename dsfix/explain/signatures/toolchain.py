@@ -88,7 +88,8 @@ SIGNATURES = (
         "doctor` "
         "compares driver, torch and toolkit.",
         pattern=r"No CUDA runtime is found|Torch not compiled with CUDA enabled|No CUDA GPUs are available"
-        r"|Found no NVIDIA driver|\b0 active drivers \(\[\]\)",
+        r"|Unexpected error from cudaGetDeviceCount|CUDA driver initialization failed|driver/library version mismatch"
+        r"|NVIDIA driver on your system is too old|Found no NVIDIA driver|\b0 active drivers \(\[\]\)",
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1620",),
     ),

@@ -13,8 +13,7 @@ SIGNATURES = (
         "loss was computed under torch.no_grad or from detached tensors.",
         remedy="model.enable_input_require_grads() before training, or "
         'gradient_checkpointing_kwargs={"use_reentrant": False}. Otherwise print which parameters require a gradient.',
-        pattern=r"element \d+ of tensors does not require grad and does not have a grad_fn"
-        r"|None of the inputs have requires_grad=True",
+        pattern=r"element \d+ of tensors does not require grad and does not have a grad_fn",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/locuslab/open-unlearning/pull/28",
@@ -178,7 +177,8 @@ SIGNATURES = (
         "that change between forward and backward: a step, a load or a generation in between, two forward passes of a "
         "shared module.",
         remedy="torch.autograd.set_detect_anomaly(True) names the operation; one step after all backward passes.",
-        pattern=r"modified by an inplace operation|is a view and is being modified inplace",
+        pattern=r"modified by an inplace operation|being used in an in-place operation"
+        r"|is a view and is being modified inplace",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -209,7 +209,32 @@ SIGNATURES = (
         what="bf16 needs an NVIDIA GPU of the Ampere generation (A100, RTX 30) or newer; fp16 needs an accelerator.",
         remedy="fp16 instead of bf16 on V100, T4 and RTX 20, in the config and in the arguments.",
         pattern=r"Type (?:fp16|bf16) is not supported on your device|Your setup doesn't support bf16"
-        r"|Bfloat16 is only supported on"
+        r"|Bfloat16 is only supported on|FlashAttention only support"
         r"|bf16 is not supported",
+    ),
+    Signature(
+        id="half_on_cpu",
+        title="an operation has no half precision on the CPU",
+        what="A module or a tensor in fp16 or bf16 is on the CPU: no GPU is used, the model was not moved, or an "
+        "offloaded parameter is used outside its hooks.",
+        remedy="Check that a GPU is visible and the model is on it; fp32 on the CPU.",
+        pattern=r"not implemented for '(?:Half|BFloat16)'",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="gradient_scaler",
+        title="torch's gradient scaler does not fit the gradients",
+        what='"unscale FP16 gradients": the weights are in fp16, and amp needs them in fp32. "No inf checks": a '
+        "step without gradients. DeepSpeed scales the loss itself.",
+        remedy="Load the model in fp32 for amp; with DeepSpeed no GradScaler, and fp16 in its config only.",
+        pattern=r"Attempting to unscale FP16 gradients|No inf checks were recorded",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="unused_parameters",
+        title="DistributedDataParallel: parameters got no gradient in the last step",
+        what="DDP, not DeepSpeed: some parameters are not used in each step (frozen parts, branches, MoE).",
+        remedy="find_unused_parameters=True (ddp_find_unused_parameters in transformers), or freeze them.",
+        pattern=r"Expected to have finished reduction in the prior iteration",
     ),
 )

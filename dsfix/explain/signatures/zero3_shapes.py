@@ -35,7 +35,7 @@ SIGNATURES = (
         remedy="Prepare the model, call the engine, or gather with deepspeed.zero.GatheredParameters. Backward: one "
         "engine.backward of the sum of the losses.",
         pattern=r"must match the size of tensor b \(0\)|got weight of shape \[0\]"
-        r"|but expected shape compatible with \[0\]",
+        r"|but expected shape compatible with \[0\]|got \[0\] but expected shape compatible with",
         patches=("zero3_second_backward_fetch",),
         role=Role.POSSIBLE,
     ),
