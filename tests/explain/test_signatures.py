@@ -224,7 +224,11 @@ CASES = {
         ["/usr/bin/ld: cannot find -lcurandom: No such file or directory\n"],
     ),
     "extension_build_failed": (
-        ["RuntimeError: Error building extension 'fused_adam'\n", "FAILED: multi_tensor_adam.cuda.o \n"],
+        [
+            "RuntimeError: Error building extension 'fused_adam'\n",
+            "FAILED: multi_tensor_adam.cuda.o \n",
+            "it cannot build 'cpu_adam'\n",
+        ],
         ["Building extension module fused_adam...\n", "FAILED: 3 of 7 downloads\n"],
     ),
     "cuda_home_missing": (
@@ -1229,6 +1233,75 @@ CASES = {
     "unused_parameters": (
         ["RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"],
         ["the reduction has finished\n"],
+    ),
+    # bugs of single releases
+    "attention_of_newer_transformers": (
+        ["AttributeError: 'LlamaAttention' object has no attribute 'num_heads'\n"],
+        ["AttributeError: 'LlamaAttention' object has no attribute 'weight'\n"],
+    ),
+    "wandb_sync": (
+        ["TypeError: Run.log() got an unexpected keyword argument 'sync'\n"],
+        ["TypeError: Run.log() got an unexpected keyword argument 'step'\n"],
+    ),
+    "bias_without_weight": (
+        ["UnboundLocalError: cannot access local variable 'dim' where it is not associated with a value\n"],
+        ["UnboundLocalError: cannot access local variable 'x' where it is not associated with a value\n"],
+    ),
+    "bf16_optimizer_state": (
+        ["AttributeError: 'BF16_Optimizer' object has no attribute 'state'\n"],
+        ["AttributeError: 'BF16_Optimizer' object has no attribute 'loss'\n"],
+    ),
+    "bf16_dp_process_group": (
+        ["AttributeError: 'FP16_Optimizer' object has no attribute 'dp_process_group'\n"],
+        ["AttributeError: 'FP16_Optimizer' object has no attribute 'process_group'\n"],
+    ),
+    "refresh_fp32_params": (
+        ["AttributeError: 'AdamW' object has no attribute 'refresh_fp32_params'\n"],
+        ["AttributeError: 'AdamW' object has no attribute 'refresh'\n"],
+    ),
+    "launcher_apostrophe": (
+        ["ValueError: No closing quotation\n"],
+        ["ValueError: no closing bracket\n"],
+    ),
+    "nvme_file_name": (
+        ["OSError: [Errno 36] File name too long: '/nvme/zero_stage_3/optimizer/rank0/a.tensor.swp'\n"],
+        ["OSError: [Errno 36] File name too long: 'a'\n"],
+    ),
+    "communication_dtype_bf16": (
+        ["ValueError: Invalid communication_data_type. Supported data types: ['fp16', 'bfp16', 'fp32']. Got: bf16\n"],
+        ["the communication_data_type is bf16\n"],
+    ),
+    "count_needs_newer_torch": (
+        ["AssertionError: count_used_parameters_in_backward requires internal PyTorch APIs that are not available\n"],
+        ["count_used_parameters_in_backward returned 7\n"],
+    ),
+    "frozen_parameter_not_found": (
+        ["ValueError: failed to find frozen Parameter containing: x in named params\n"],
+        ["failed to find it in named params\n"],
+    ),
+    "grouped_mm_alignment": (
+        ["RuntimeError: strides should be multiple of 16 bytes\n"],
+        ["strides are multiples of 16 bytes\n"],
+    ),
+    "deepcopy_of_module": (
+        ["TypeError: ZeROOrderedDict.__init__() missing 1 required positional argument: 'parent_module'\n"],
+        ["TypeError: f() missing 1 required positional argument: 'x'\n"],
+    ),
+    "swap_folder": (
+        ["AttributeError: 'NoneType' object has no attribute 'swap_folder'\n"],
+        ["AttributeError: 'NoneType' object has no attribute 'folder'\n"],
+    ),
+    "hub_list_files": (
+        ["ImportError: cannot import name 'list_files_info' from 'huggingface_hub' (/a/__init__.py)\n"],
+        ["ImportError: cannot import name 'x' from 'huggingface_hub' (/a/__init__.py)\n"],
+    ),
+    "python_too_old": (
+        ["TypeError: unsupported operand type(s) for |: 'type' and 'NoneType'\n"],
+        ["TypeError: unsupported operand type(s) for %: 'int' and 'NoneType'\n"],
+    ),
+    "collective_on_cpu": (
+        ["RuntimeError: No backend type associated with device type cpu\n"],
+        ["a backend for the device type cpu\n"],
     ),
 }
 

@@ -25,7 +25,9 @@ SIGNATURES = (
         what='The compiler\'s message is above this line, at the first "error:".',
         remedy=f"Fix the compiler error: nvcc and the host compiler must match each other and torch. {_CACHE}",
         pattern=r"Error building extension '\w+'|FAILED: \S+\.o\b|ninja: build stopped"
-        r"|Error compiling objects for extension",
+        r"|Error compiling objects for extension"
+        r"|Command '\['ninja', '-v'|Error [Bb]uilding [Ff]used_?[Aa]dam|Error [Bb]uilding [Cc][Pp][Uu]_?[Aa]dam"
+        r"|cannot build '\w+'",
         role=Role.GENERAL,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/889",),
     ),

@@ -50,8 +50,9 @@ SIGNATURES = (
         title="ZeRO-3: parameters of several dtypes in one buffer",
         what="ZeRO-3 gathers and copies parameters together and requires one dtype (or one device) for them. Most "
         "likely: adapters in fp32 on a model in bf16, a quantized model (QLoRA), or modules that were kept in fp32.",
-        remedy="Cast all trainable parameters to one dtype before deepspeed.initialize; for adapters "
-        "autocast_adapter_dtype=False in get_peft_model; QLoRA: bnb_4bit_quant_storage in the dtype of the model.",
+        remedy="Through 0.12.2: a newer DeepSpeed. Cast all trainable parameters to one dtype before "
+        "deepspeed.initialize; for adapters autocast_adapter_dtype=False in get_peft_model; QLoRA: "
+        "bnb_4bit_quant_storage in the dtype of the model.",
         pattern=r"expected there to be only one unique element in|assert len\(set\(t\.dtype for t in tensors\)\)",
         role=Role.GENERAL,
         evidence=("https://github.com/hiyouga/LlamaFactory/issues/3634",),
