@@ -54,9 +54,10 @@ SIGNATURES = (
         id="bf16_dp_process_group",
         title="bf16 without ZeRO: load_checkpoint fails",
         what="0.17.6 reads an attribute that this optimizer does not have.",
-        remedy="DeepSpeed 0.18.0 or later, or 0.17.5.",
+        remedy="DeepSpeed 0.18.0 or later, or 0.17.5; or dsfix's patch bf16_stage0_load_checkpoint.",
         pattern=r"object has no attribute 'dp_process_group'",
         affects={"deepspeed": "==0.17.6"},
+        patches=("bf16_stage0_load_checkpoint",),
         evidence=(f"{_UPSTREAM}pull/7586",),
     ),
     Signature(
