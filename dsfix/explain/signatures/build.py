@@ -49,8 +49,8 @@ SIGNATURES = (
         "or torch refused its arguments (an empty parameter list: no parameter of this group or rank requires a "
         "gradient).",
         remedy="See the first error above it. If it is not in this log: `python -m dsfix doctor` finds what is "
-        "missing for "
-        'building; python -c "import deepspeed; deepspeed.ops.op_builder.CPUAdamBuilder().load()" shows the error.',
+        'missing for building; python -c "import deepspeed; deepspeed.ops.op_builder.CPUAdamBuilder().load()" shows '
+        "the error.",
         patches=("cpu_adam_del_masks_error",),
         role=Role.FOLLOW_UP,
     ),

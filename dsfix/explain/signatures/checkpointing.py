@@ -18,9 +18,8 @@ SIGNATURES = (
         title="the gradient of a parameter is computed twice in one backward pass",
         what="Most likely a module is used twice with reentrant gradient checkpointing, whose checkpoints each run a "
         "backward pass of their own: several forward passes in one loss (pairs, contrastive and preference losses), "
-        "tied or shared "
-        'modules. ZeRO-2 reports "has already been reduced"; ZeRO-3 fails in a bare assertion or, with some models, '
-        "silently computes wrong gradients. Otherwise two backward passes for one step.",
+        'tied or shared modules. ZeRO-2 reports "has already been reduced"; ZeRO-3 fails in a bare assertion or, with '
+        "some models, silently computes wrong gradients. Otherwise two backward passes for one step.",
         remedy='gradient_checkpointing_kwargs={"use_reentrant": False} (transformers), use_reentrant=False in '
         "torch.utils.checkpoint, or no gradient checkpointing. Concatenate the inputs of several forward passes into "
         "one batch; add losses before one engine.backward.",

@@ -33,12 +33,10 @@ SIGNATURES = (
     Signature(
         id="config_value_fractional",
         title="a number in the config must be an integer",
-        what="Since 0.15.0 (pydantic 2) a bucket size with a fraction is rejected. transformers and accelerate before "
-        "mid-2024 "
-        'fill in "auto" as 0.9 * hidden_size ** 2, which has one.',
-        remedy='Write an integer instead of "auto" for the key that the message names (stage3_prefetch_bucket_size), '
-        "or "
-        "newer transformers and accelerate, or DeepSpeed 0.14.4.",
+        what="Since 0.15.0 (pydantic 2) a bucket size with a fraction is rejected. accelerate before 0.31, and "
+        'transformers of that time, fill in "auto" as 0.9 * hidden_size ** 2, which has one.',
+        remedy='Write an integer instead of "auto" for the key that the message names (stage3_prefetch_bucket_size); '
+        "or newer transformers and accelerate, or DeepSpeed 0.14.5.",
         # the name alone if the two lines come from different ranks
         pattern=_MODEL + r"[\s\S]{0,2000}?(?:int_from_float|number with a fractional part)"
         r"|(?:bucket_size|threshold|_parameters|distance)\n\s*Input should be a valid integer, "
@@ -50,10 +48,8 @@ SIGNATURES = (
         id="config_invalid",
         title="DeepSpeed rejects a value or a key of its config",
         what="The lines below the number of errors name the key and the reason. Most likely: a key that is misspelled "
-        "or that "
-        'the installed release does not have; "auto" where neither transformers nor accelerate fills it in; a number '
-        "in "
-        "quotes or with a fraction; a value of another kind (an injection_policy, a device).",
+        'or that the installed release does not have; "auto" where neither transformers nor accelerate fills it in; a '
+        "number in quotes or with a fraction; a value of another kind (an injection_policy, a device).",
         remedy=f"Correct that key; {_CHECK}.",
         pattern=_MODEL,
         role=Role.GENERAL,
@@ -63,9 +59,8 @@ SIGNATURES = (
         id="config_differs_from_arguments",
         title="the DeepSpeed config contradicts the arguments of transformers or accelerate",
         what='The same setting is in both, with different values or types (8 and "8"); the message lists them: ds is '
-        "the "
-        "config, hf the arguments. train_batch_size is micro-batch size * gradient_accumulation_steps * ranks; the "
-        "steps of a scheduler are calculated from the data.",
+        "the config, hf the arguments. train_batch_size is micro-batch size * gradient_accumulation_steps * ranks; "
+        "the steps of a scheduler are calculated from the data.",
         remedy='"auto" in the DeepSpeed config for each key listed, or the same values in both. '
         "`python -m dsfix check CONFIG` compares them if the arguments are given.",
         pattern=r"DeepSpeed config values that mismatch",
@@ -91,8 +86,7 @@ SIGNATURES = (
         '"optimizer" without a "scheduler", or neither, while the script (or transformers) passes the dummy; with '
         "transformers: accelerate before 0.23 beside a newer transformers.",
         remedy='Add "optimizer" and "scheduler" to the config, or remove both; with transformers upgrade accelerate. '
-        "In a "
-        "script: DummyScheduler(…, lr_scheduler_callable=…), and do not use the dummy before accelerator.prepare.",
+        "In a script: DummyScheduler(…, lr_scheduler_callable=…), and do not use the dummy before accelerator.prepare.",
         pattern=r"You cannot create a `?Dummy(?:Optim|Scheduler)`? without specifying"
         r"|'Dummy(?:Optim|Scheduler)' object has no attribute|Either specify a scheduler in the config file or"
         r"|You can only specify `accelerate\.utils\.DummyScheduler`"
@@ -108,8 +102,7 @@ SIGNATURES = (
         what="transformers with accelerate before 0.23 cannot combine an optimizer of DeepSpeed's config with its own "
         "scheduler.",
         remedy='Add a "scheduler" (WarmupLR, WarmupDecayLR with "auto" values) to the config, remove the "optimizer", '
-        "or "
-        "upgrade transformers and accelerate.",
+        "or upgrade transformers and accelerate.",
         pattern=r"Found `?optimizer`? configured in the DeepSpeed config, but no `?scheduler",
         evidence=("https://github.com/deepspeedai/DeepSpeedExamples/issues/600",),
     ),
@@ -120,8 +113,7 @@ SIGNATURES = (
         "DeepSpeedCPUAdam (DeepSpeedCPULion since 0.17.6), and the one that the config names.",
         remedy='Name the optimizer in the config ("optimizer": {"type": "AdamW", …}), pass '
         'deepspeed.ops.adam.DeepSpeedCPUAdam, or set "zero_force_ds_cpu_optimizer": false at the top level of '
-        "DeepSpeed's "
-        "config (a key of accelerate's yaml file has no effect); or no offload.",
+        "DeepSpeed's config (a key of accelerate's yaml file has no effect); or no offload.",
         pattern=r"ZeRO-Offload with a client provided optimizer|zero_force_ds_cpu_optimizer"
         r"|Please either use deepspeed\.ops\.adam\.DeepSpeedCPUAdam or set an optimizer",
         evidence=(
@@ -160,8 +152,7 @@ SIGNATURES = (
         id="scheduler_unknown",
         title="DeepSpeed does not know the config's scheduler",
         what="scheduler.type is neither one of DeepSpeed's nor a class of torch.optim.lr_scheduler. Names of "
-        "transformers "
-        '("cosine", "linear") are not known.',
+        'transformers ("cosine", "linear") are not known.',
         remedy="WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest, or a class name of torch's; or no "
         "scheduler in the config, and lr_scheduler_type in transformers.",
         pattern=r"DeepSpeed does not recognize LR scheduler",

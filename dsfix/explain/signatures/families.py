@@ -20,8 +20,7 @@ SIGNATURES = (
         id="name_not_in_package",
         title="a package does not have a name that another one imports",
         what="The installed releases of the two packages do not fit each other; the name was added later, or removed. "
-        '"partially '
-        'initialized module": most likely a file of the project has the name of the package.',
+        '"partially initialized module": most likely a file of the project has the name of the package.',
         remedy="Upgrade the package that imports, or install the release of the other one that it requires (its "
         "requirements file).",
         pattern=r"ImportError: cannot import name '|module '[\w.]+' has no attribute '",

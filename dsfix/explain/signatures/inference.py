@@ -40,11 +40,9 @@ SIGNATURES = (
         id="inference_checkpoint_description",
         title="init_inference: the checkpoint's description lacks a key",
         what='The JSON of checkpoint= needs "type", "checkpoints", "version", "parallelization", and more for sharded '
-        "ones; another "
-        "release wrote it or expects another form.",
+        "ones; another release wrote it or expects another form.",
         remedy='Add "parallelization": "pp" (not sharded) or "tp" (saved by save_mp_checkpoint_path), or write it '
-        "anew with the "
-        "installed release.",
+        "anew with the installed release.",
         pattern=r"KeyError: '?parallelization",
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/2132",),
     ),

@@ -82,8 +82,7 @@ SIGNATURES = (
         title="NCCL reports an error",
         what='Most likely another rank ended first (see its log). "unhandled cuda error", "invalid usage": two ranks '
         'on one GPU, or a driver that does not fit. "unhandled system error", "internal error": network interfaces or '
-        "shared memory "
-        "(/dev/shm of a container).",
+        "shared memory (/dev/shm of a container).",
         remedy="NCCL_DEBUG=INFO shows the reason a few lines above the error. Network: NCCL_SOCKET_IFNAME; containers: "
         "--shm-size or --ipc=host; cards without P2P: NCCL_P2P_DISABLE=1.",
         pattern=r"NCCL error in: |unhandled cuda error|unhandled system error|ncclUnhandledCudaError|ncclSystemError"
@@ -107,7 +106,7 @@ SIGNATURES = (
     Signature(
         id="several_models",
         title="one Accelerator prepares several models for DeepSpeed",
-        what="An Accelerator has one DeepSpeed engine; accelerate 1.2 and later know several by plugins.",
+        what="An Accelerator has one DeepSpeed engine; accelerate 1.0 and later know several by plugins.",
         remedy="One Accelerator per model, or deepspeed_plugins={name: DeepSpeedPlugin(…)} and "
         "select_deepspeed_plugin; models that are not trained need not be prepared without ZeRO-3.",
         pattern=r"same `Accelerator\(\)` instance with multiple models",

@@ -108,8 +108,7 @@ SIGNATURES = (
         title="KeyError: 'bias_correction': the optimizer's groups come from another optimizer",
         what="DeepSpeed's Adam reads bias_correction in each group, and torch's groups do not have it. Most likely a "
         "checkpoint is resumed that was saved with another optimizer (torch's AdamW without offload, now "
-        "DeepSpeedCPUAdam), or groups were replaced after the optimizer was made; newer transformers with an older "
-        "accelerate also do that.",
+        "DeepSpeedCPUAdam), or a framework replaced the groups after the optimizer was made.",
         remedy="Resume with the config of the checkpoint, or load the weights only; upgrade accelerate and DeepSpeed; "
         "else `group.setdefault('bias_correction', True)` for each group.",
         pattern=r"KeyError: '?bias_correction",
@@ -120,8 +119,7 @@ SIGNATURES = (
         id="number_is_a_string",
         title="a number is a string",
         what="A comparison of a number with a string. With DeepSpeed it is most likely a learning rate, betas or eps: "
-        "YAML reads "
-        '1e-5 as a string, and "auto" stays one where neither transformers nor accelerate replaces it.',
+        'YAML reads 1e-5 as a string, and "auto" stays one where neither transformers nor accelerate replaces it.',
         remedy="1.0e-5 in YAML; a number in the config. `python -m dsfix check CONFIG` finds it.",
         pattern=r"not supported between instances of '(?:float|int)' and 'str'"
         r"|not supported between instances of 'str' and '(?:float|int)'|could not convert string to float: 'auto'"

@@ -85,8 +85,7 @@ SIGNATURES = (
         what="Most likely: a build of torch without CUDA, a driver that is too old for torch, CUDA_VISIBLE_DEVICES "
         "that is empty, a login node or a container without GPUs.",
         remedy='python -c "import torch; print(torch.version.cuda, torch.cuda.is_available())"; `python -m dsfix '
-        "doctor` "
-        "compares driver, torch and toolkit.",
+        "doctor` compares driver, torch and toolkit.",
         pattern=r"No CUDA runtime is found|Torch not compiled with CUDA enabled|No CUDA GPUs are available"
         r"|Unexpected error from cudaGetDeviceCount|CUDA driver initialization failed|driver/library version mismatch"
         r"|NVIDIA driver on your system is too old|Found no NVIDIA driver|\b0 active drivers \(\[\]\)",

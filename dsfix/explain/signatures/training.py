@@ -44,10 +44,9 @@ SIGNATURES = (
         "whose labels are all masked (-100), or longer than the cutoff; an attention implementation that makes NaN of "
         "padded rows; a learning rate that is too high; or a bug of this DeepSpeed (overlap_comm with ZeRO-1/2 in "
         "some releases).",
-        remedy="bf16; another attn_implementation; look at the batch of that step. "
-        '"overlap_comm": false tells whether it is DeepSpeed; `python -m dsfix list` shows the known wrong results of '
-        "the "
-        "installed release, and which of them dsfix fixes.",
+        remedy='bf16; another attn_implementation; look at the batch of that step. "overlap_comm": false tells '
+        "whether it is DeepSpeed; `python -m dsfix list` shows the known wrong results of the installed release, and "
+        "which of them dsfix fixes.",
         # each whole: "grad_norm" alone is in every line of a log
         pattern=r"'grad_norm': nan|'grad_norm': 'nan|grad_norm: nan|grad_norm is nan|grad_norm=nan|grad_norm为nan"
         r"|grad_norm为 nan|grand_norm为nan|grad_norm nan|grad_norm:nan|[Gg]rad norm: nan|rad_norm and loss is nan"

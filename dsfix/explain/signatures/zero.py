@@ -58,13 +58,11 @@ SIGNATURES = (
         id="gathered_dtypes_differ",
         title="an all-gather of ZeRO has buffers of two dtypes",
         what="Most likely the precision in the config does not fit the model: fp16 and bf16 not set as the model was "
-        "loaded, "
-        'or a misspelled section ("bf_16"), which DeepSpeed ignores. Or weights of several dtypes with ZeRO-3: a '
-        "quantized model (QLoRA), and in 0.19.2 a model in bf16 with adapters in fp32, peft's default.",
+        'loaded, or a misspelled section ("bf_16"), which DeepSpeed ignores. Or weights of several dtypes with '
+        "ZeRO-3: a quantized model (QLoRA), and in 0.19.2 a model in bf16 with adapters in fp32, peft's default.",
         remedy='Set "bf16" or "fp16" as the model is loaded: `python -m dsfix check CONFIG` finds misspelled keys. '
-        "QLoRA: "
-        "bnb_4bit_quant_storage in the dtype of the model. 0.19.2: another release, or autocast_adapter_dtype=False "
-        "in get_peft_model.",
+        "QLoRA: bnb_4bit_quant_storage in the dtype of the model. 0.19.2: another release, or "
+        "autocast_adapter_dtype=False in get_peft_model.",
         pattern=r"output tensor must have the same type as input tensor",
         role=Role.POSSIBLE,
         evidence=(
@@ -90,8 +88,8 @@ SIGNATURES = (
         title="ZeRO-1/2: a parameter group of the optimizer has nothing to train",
         what="ZeRO-1 and ZeRO-2, and bf16 with fp32 accumulation, take only the parameters of each group that require "
         "a gradient, and fail on a group in which all are frozen (a frozen backbone with a rate of its own).",
-        remedy="Leave groups without trainable parameters out: "
-        "[g for g in groups if any(p.requires_grad for p in g['params'])]. ZeRO-3 ignores them.",
+        remedy="Leave groups without trainable parameters out: [g for g in groups if any(p.requires_grad for p in "
+        "g['params'])]. ZeRO-3 ignores them.",
         pattern=r"(?:stage_1_and_2|bf16_optimizer)\.py[^\n]*, in _{0,2}flatten_dense_tensors_aligned"
         r"[\s\S]*torch\.cat\(\): expected a non-empty list of Tensors"
         r"|param_dtype = self\.bit16_groups\[i\]\[0\]\.dtype[\s\S]*IndexError: list index out of range",

@@ -45,10 +45,8 @@ SIGNATURES = (
         what="Under ZeRO-3 the parameters of a rank are empty placeholders, of the shape [0], in old releases [1]. "
         "state_dict() or save_pretrained of the bare model saved them instead of the weights.",
         remedy="If the training's checkpoint (global_step…) exists: `python zero_to_fp32.py . OUTPUT` in its "
-        "directory. "
-        'To save: "stage3_gather_16bit_weights_on_model_save": true and trainer.save_model or '
-        "engine.save_16bit_model; "
-        "with accelerate save_pretrained(…, state_dict=accelerator.get_state_dict(model)).",
+        'directory. To save: "stage3_gather_16bit_weights_on_model_save": true and trainer.save_model or '
+        "engine.save_16bit_model; with accelerate save_pretrained(…, state_dict=accelerator.get_state_dict(model)).",
         pattern=r"copying a param with shape torch\.Size\(\[0\]\) from checkpoint"
         r"|copying a param with shape torch\.Size\(\[1\]\) from checkpoint, the shape in current model is "
         r"torch\.Size\(\[\d+, ",
@@ -103,8 +101,7 @@ SIGNATURES = (
         title="ZeRO-3: the config does not gather the weights for saving",
         what="The weights are partitioned, and stage3_gather_16bit_weights_on_model_save is false.",
         remedy='"stage3_gather_16bit_weights_on_model_save": true (accelerate: zero3_save_16bit_model); or '
-        "save_checkpoint and "
-        "`python zero_to_fp32.py . OUTPUT` in its directory.",
+        "save_checkpoint and `python zero_to_fp32.py . OUTPUT` in its directory.",
         pattern=r"Cannot get 16bit model weights because"
         r"|stage3_gather_16bit_weights_on_model_save[^\n]* is (?:[Ff]alse|not)",
     ),
