@@ -393,6 +393,13 @@ CASES = {
             "RuntimeError: still have inflight params [{'id': 5, 'status': 'AVAILABLE', 'numel': 64}]\n",
         ],
     ),
+    "other_modules_than_recorded": (
+        [
+            "RuntimeError: tracing error at step 42:\n",
+            "the next 1 parameters in the parameter fetch queue to be ({'id': 7, 'status': 'INFLIGHT'},)\n",
+        ],
+        ["an error while tracing step 42\n"],
+    ),
     "ranks_diverge": (
         [
             "RuntimeError: disagreement between rank0 and rank6: rank0: [-4829, 4394]\n",
@@ -426,6 +433,10 @@ CASES = {
             "RuntimeError: Tensor.item() cannot be called on meta tensors\n",
         ],
         ["the meta tensor has no data yet\n"],
+    ),
+    "size_mismatch_with_deepspeed": (
+        ["size mismatch when I train a model with ZeRO-3\n", "RuntimeError: size mismatch (deepspeed zero3)\n"],
+        ["RuntimeError: size mismatch when training with FSDP\n"],
     ),
     "empty_weight_in_operation": (
         [
@@ -911,6 +922,7 @@ CASES = {
         [
             "AssertionError: More elements 524709888 than buffer size 100,000,000\n",
             "AssertionError: Not enough buffers 0 for swapping 1\n",
+            "AssertionError: No buffer available to swap param 4.\n",
         ],
         ["enough buffers for swapping\n"],
     ),
@@ -1109,6 +1121,26 @@ CASES = {
             "AssertionError: Micro batch size per gpu: 0 has to be greater than 0\n",
         ],
         ["the batch size has to be greater than 0\n"],
+    ),
+    "parameters_of_another_dtype": (
+        [
+            "AssertionError: Model must initialized in fp16 mode for ZeRO Stage 3.\n",
+            "ValueError: fp16 is enabled but the following parameters have dtype that is not fp16: head.weight\n",
+            "AssertionError: fp16 is not enabled but one or several model parameters have dtype of fp16\n",
+        ],
+        ["fp16 is enabled but the following parameters are frozen\n"],
+    ),
+    "loss_not_scalar": (
+        ["AssertionError: loss must be a scalar tensor. If you need to pass output gradients, backward() of\n"],
+        ["RuntimeError: loss must be a tensor\n"],
+    ),
+    "lr_before_first_step": (
+        ["AssertionError: need to call step() first\n"],
+        ["call step() of the optimizer first\n"],
+    ),
+    "batches_differ_in_tp_group": (
+        ["AssertionError: Data inconsistency within the TP group. Please check the Dataloader implementation\n"],
+        ["inconsistent data in the TP group\n"],
     ),
     "max_grad_norm_in_config": (
         ["ValueError: 'max_grad_norm' is not supported as an optimizer parameter, please switch to x\n"],

@@ -26,6 +26,41 @@ SIGNATURES = (
         r"|DeepSpeedConfig: Maximum supported ZeRO stage|Train batch size must be divisible by micro-batch",
     ),
     Signature(
+        id="parameters_of_another_dtype",
+        title="the parameters do not have the dtype that the config asks for",
+        what="With ZeRO-3, DeepSpeed through 0.8.1 refuses a model that zero.Init made in fp32 while the config has "
+        "fp16; through 0.6.6 also one in fp32 with bf16, and without both any model that is not in fp32.",
+        remedy="Enable in the config what the model was loaded with, and give zero.Init the same config; or load the "
+        "model in the dtype of the config.",
+        affects={"deepspeed": "<0.8.2"},
+        pattern=r"Model must initialized in fp16 mode|is enabled but the following parameters have dtype"
+        r"|fp16 is not enabled but one or several model parameters",
+    ),
+    Signature(
+        id="loss_not_scalar",
+        title="engine.backward gets something that is not a loss",
+        what="It takes a scalar tensor with a gradient. Most likely the model returns a tuple or one loss per token or "
+        "sample, or the loss was detached (item(), no_grad, all parameters frozen).",
+        remedy="engine.backward(outputs.loss), or loss.mean(); for other tensors tensor.backward(gradient).",
+        pattern=r"loss must be a scalar tensor",
+    ),
+    Signature(
+        id="lr_before_first_step",
+        title="the learning rate is read before the scheduler's first step",
+        what="A scheduler of DeepSpeed has no last learning rate until it stepped; with fp16 it does not step while "
+        "the first steps are skipped because of an overflow.",
+        remedy="Read it after the first step that was not skipped, or from optimizer.param_groups[0]['lr'].",
+        pattern=r"need to call step\(\) first",
+    ),
+    Signature(
+        id="batches_differ_in_tp_group",
+        title="the ranks of a tensor-parallel group get different batches",
+        what="With AutoTP training the ranks of one group work on the same batch; DeepSpeed compares them.",
+        remedy="A sampler by data-parallel rank (number of ranks divided by autotp_size), with the same seed on the "
+        "ranks of a group.",
+        pattern=r"Data inconsistency within the TP group",
+    ),
+    Signature(
         id="max_grad_norm_in_config",
         title="max_grad_norm is not a parameter of the optimizer",
         what="DeepSpeed clips gradients itself and refuses max_grad_norm in optimizer.params.",

@@ -83,10 +83,11 @@ SIGNATURES = (
         id="nvme_buffers",
         title="NVMe offload: offload_param's buffers are too small or too few",
         what='"More elements … than buffer size": a parameter, usually an embedding, is larger than buffer_size '
-        '(elements). "Not enough buffers": more parameters are in use at once than buffer_count.',
+        '(elements). "Not enough buffers", "No buffer": more parameters are in use at once than buffer_count.',
         remedy='Raise offload_param\'s "buffer_size" above the number in the message, or "buffer_count"; lower '
         "stage3_prefetch_bucket_size and stage3_max_live_parameters. All buffers together take pinned host memory.",
-        pattern=r"More elements \d+ than buffer size|Not enough buffers \d+ for swapping",
+        pattern=r"More elements \d+ than buffer size|Not enough buffers \d+ for swapping"
+        r"|No buffer available to swap param",
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/3506",
             "https://github.com/deepspeedai/DeepSpeed/issues/3062",

@@ -40,6 +40,16 @@ SIGNATURES = (
         role=Role.POSSIBLE,
     ),
     Signature(
+        id="size_mismatch_with_deepspeed",
+        title="sizes that do not match under DeepSpeed",
+        what="With ZeRO-3 most likely a size of 0: a weight is used where the hooks have not gathered it, or a "
+        "checkpoint was saved from or is loaded into a partitioned model. Otherwise another model, or a resized "
+        "vocabulary.",
+        remedy="The line with the two sizes tells which; `python -m dsfix explain` the whole traceback.",
+        pattern=r"size mismatch[^\n]*(?:[Zz]e[Rr][Oo].?(?:stage.?)?3|[Dd]eep[Ss]peed)",
+        role=Role.FAMILY,
+    ),
+    Signature(
         id="placeholders_in_checkpoint",
         title="the file has empty weights: a ZeRO-3 model was saved without gathering",
         what="Under ZeRO-3 the parameters of a rank are empty placeholders, of the shape [0], in old releases [1]. "

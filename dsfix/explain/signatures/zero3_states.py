@@ -27,6 +27,17 @@ SIGNATURES = (
         ),
     ),
     Signature(
+        id="other_modules_than_recorded",
+        title="ZeRO-3: a pass runs other modules than the pass that was recorded",
+        what="ZeRO-3 records the order of the modules and fetches parameters along it. Most likely a pass takes "
+        "another path (generation, evaluation between training steps, MoE, skipped layers, a branch that depends on "
+        "the data), or an error in a pass was caught and training went on.",
+        remedy="A current DeepSpeed; the same modules in every pass; for the part that varies "
+        "deepspeed.utils.set_z3_leaf_modules (since 0.13.0). Otherwise ZeRO-2, if the model fits.",
+        pattern=r"tracing error at step \d+|attempted to record trace when status|parameter fetch queue to be",
+        role=Role.GENERAL,
+    ),
+    Signature(
         id="ranks_diverge",
         title="ZeRO-3: the ranks run different modules",
         what="Every rank must run the same modules in the same order: ZeRO-3 gathers parameters and reduces gradients "
