@@ -28,15 +28,21 @@ RANKS = 8
 
 
 def grep_expressions() -> list[str]:
-    """The expressions of all problems in the syntax of `grep -E`, line by line."""
+    """The expressions of all problems in the syntax of `grep -E`, line by line; incomplete parts are left out."""
     found = []
     for problem in problems.known():
         for expression in problem.expressions:
             text = re.sub(r"\(\?[=!].*?\)", "", expression.pattern.pattern).replace(r"\d", "[0-9]")
             text = re.sub(r"\\1", "[0-9]+", text).replace(r"[^\n]", ".").replace(r"\s*\x04", "").replace("(?:", "(")
-            parts = re.split(r"\[\\s\\S\]\*|\\n\(\.\*\\n\)\{1,3\}|\\n", text)
-            found += [part for part in parts if part and part.count("(") == part.count(")")]
+            parts = re.split(r"\[\\s\\S\](?:\*|\{\d+,\d+\}\??)|\\n\(\.\*\\n\)\{1,3\}|\\n", text)
+            found += [part for part in parts if part and _complete(part)]
     return found
+
+
+def _complete(part: str) -> bool:
+    """Whether its brackets and braces are closed."""
+    plain = re.sub(r"\\.", "", part)
+    return plain.count("(") == plain.count(")") and plain.count("{") == plain.count("}")
 
 
 def steps() -> Iterator[str]:
