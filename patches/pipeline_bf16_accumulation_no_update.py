@@ -5,7 +5,7 @@ Why: BF16_Optimizer updates weights in fp32. It gave them their gradients once, 
     again. So every step finds no gradients, and the optimizer skips all weights. The loss is logged, and never falls.
     Only pipelines may use this optimizer with that dtype.
 How: before the step, the weights get the accumulated gradients in fp32; after it, they are taken away again.
-Changes: such a job trains. What it logged and saved without the patch is of the initial weights.
+Changes: such a job trains. A checkpoint written without the patch has the initial weights: start anew.
 """
 
 from __future__ import annotations
