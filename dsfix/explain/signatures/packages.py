@@ -86,12 +86,12 @@ SIGNATURES = (
     ),
     Signature(
         id="backward_counts_parameters",
-        title="'NoneType' object has no attribute 'next_functions': DeepSpeed 0.18.3 to 0.18.6 with torch 2.3 or 2.4",
+        title="'NoneType' object has no attribute 'next_functions': DeepSpeed 0.18.3 to 0.18.6 with torch 2.3",
         what="These releases count the used parameters in the backward pass with a private function of torch that "
-        "fails there in torch 2.3 and 2.4.",
-        remedy="DeepSpeed 0.18.7 or later, 0.18.2 or earlier, or torch 2.5 or later.",
+        "fails there in torch 2.3.",
+        remedy="DeepSpeed 0.18.7 or later, 0.18.2 or earlier, or torch 2.4 or later.",
         pattern=r"'NoneType' object has no attribute 'next_functions'",
-        affects={"deepspeed": ">=0.18.3,<0.18.7", "torch": ">=2.3,<2.5"},
+        patches=("zero_backward_with_torch_2_3",),
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7841",),
     ),
     Signature(
