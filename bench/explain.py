@@ -8,6 +8,8 @@ expressions; those that span lines become one expression per line, without synta
 from __future__ import annotations
 
 import argparse
+import collections
+import csv
 import os
 import platform
 import re
@@ -25,18 +27,25 @@ from dsfix.explain import problems
 ELSEWHERE = Path(__file__).parent  # not the checkout's root, whose dsfix is not the installed one
 TRACEBACKS = Path(__file__).parents[1] / "tests" / "explain" / "tracebacks"
 RANKS = 8
+THREADS = Path(__file__).parents[1] / "tests" / "explain" / "threads.tsv"
 
 
 def grep_expressions() -> list[str]:
-    """The expressions of all problems in the syntax of `grep -E`, line by line."""
+    """The expressions of all problems in the syntax of `grep -E`, line by line; incomplete parts are left out."""
     found = []
     for problem in problems.known():
         for expression in problem.expressions:
             text = re.sub(r"\(\?[=!].*?\)", "", expression.pattern.pattern).replace(r"\d", "[0-9]")
             text = re.sub(r"\\1", "[0-9]+", text).replace(r"[^\n]", ".").replace(r"\s*\x04", "").replace("(?:", "(")
-            parts = re.split(r"\[\\s\\S\]\*|\\n\(\.\*\\n\)\{1,3\}|\\n", text)
-            found += [part for part in parts if part and part.count("(") == part.count(")")]
+            parts = re.split(r"\[\\s\\S\](?:\*|\{\d+,\d+\}\??)|\\n\(\.\*\\n\)\{1,3\}|\\n", text)
+            found += [part for part in parts if part and _complete(part)]
     return found
+
+
+def _complete(part: str) -> bool:
+    """Whether its brackets and braces are closed."""
+    plain = re.sub(r"\\.", "", part)
+    return plain.count("(") == plain.count(")") and plain.count("{") == plain.count("}")
 
 
 def steps() -> Iterator[str]:
@@ -121,6 +130,19 @@ def table(size: int, repeat: int, directory: Path) -> str:
     return "\n".join(lines)
 
 
+def counted() -> str:
+    """What was judged of the texts of public threads, in sentences and a table."""
+    lines = THREADS.read_text(encoding="utf-8").splitlines()
+    day, about = lines[0].removeprefix("# ").split(": ", 1)
+    rows = list(csv.DictReader([line for line in lines if not line.startswith("#")], delimiter="\t"))
+    verdicts = ("right", "partly", "wrong", "silent")
+    table = [f"| texts of {len(rows)} threads | {' | '.join(verdicts)} |", "| --- " * (len(verdicts) + 1) + "|"]
+    for when in ("before", "after"):
+        numbers = collections.Counter(row[when] for row in rows)
+        table.append(f"| {when} | {' | '.join(str(numbers[each]) for each in verdicts)} |")
+    return f"Judged on {day}. {about}\n\n" + "\n".join(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=1000, help="MB of each log (default 1000)")
@@ -131,13 +153,17 @@ def main() -> None:
         figures = table(options.size * 10**6, options.repeat, Path(directory))
     count = sum(len(problem.expressions) for problem in problems.known())
     version = subprocess.run(["grep", "--version"], capture_output=True, text=True).stdout.splitlines()[0]
-    page = f"""# How fast `explain` is
+    page = f"""# How fast `explain` is, and how often right
 
 `tox run -e bench-explain` on {date.today()}: {len(problems.known())} problems, {count} expressions, \
 logs of {options.size} MB, Python {platform.python_version()}, {version}, {os.cpu_count()} cores. \
 Memory does not grow with the log.
 
 {figures}
+
+## How often it is right
+
+{counted()}
 """
     print(page)
     if options.write is not None:

@@ -9,6 +9,10 @@ _ZONE = 4 << 20  # bytes that are searched at a time
 # bytes around a hit: tracebacks of many ranks may be interleaved, and the message comes last
 _BEFORE = 512 << 10
 _AFTER = 256 << 10
+# the lines of a log repeat apart from their numbers; a progress bar rewrites its line
+_DIGITS = b"0123456789"
+_LINE_BREAKS = bytes.maketrans(b"\r", b"\n")
+_WORDS = bytes(code if chr(code).isalpha() and code < 128 else ord(" ") for code in range(256))
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,9 @@ class Excerpts:
         self._literals = [
             each for place, each in enumerate(encoded) if not any(less in each for less in encoded[:place])
         ]
+        forms = [each.translate(_LINE_BREAKS, _DIGITS) for each in self._literals]
+        self._forms = [(literal, form, _whole_words(form)) for literal, form in zip(self._literals, forms)]
+        self._longest = max(map(len, self._literals), default=0)
         self.size = self.lines = 0
 
     def of(self, blocks: Iterable[bytes]) -> Iterator[Excerpt]:
@@ -71,13 +78,24 @@ class Excerpts:
     def _hits(self, buffer: bytes, start: int, stop: int) -> list[int]:
         """Returns the positions of the strings from `start` to `stop`, one per string and line."""
         found = set()
-        for literal in self._literals:
+        for literal in self._possible(buffer[start : stop + self._longest]):
             at = buffer.find(literal, start, stop + len(literal) - 1)
             while at >= 0:
                 found.add(at)
                 line_end = buffer.find(b"\n", at, at + _AFTER)
                 at = buffer.find(literal, line_end if line_end >= 0 else at + _AFTER, stop + len(literal) - 1)
         return sorted(found)
+
+    def _possible(self, text: bytes) -> list[bytes]:
+        """Returns the strings that the text may contain: each form of a line is searched once."""
+        lines = b"\n".join(set(text.translate(_LINE_BREAKS, _DIGITS).split(b"\n")))
+        words = set(lines.translate(_WORDS).split())
+        return [literal for literal, form, needed in self._forms if needed <= words and form in lines]
+
+
+def _whole_words(form: bytes) -> set[bytes]:
+    """Returns the words of a string that are whole wherever it occurs: not those at its ends."""
+    return set((b"a" + form + b"a").translate(_WORDS).split()[1:-1])
 
 
 def _numbers(buffer: bytes, begin: int, first: int, hits: list[int]) -> frozenset[int]:

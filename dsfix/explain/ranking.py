@@ -14,6 +14,7 @@ class Standing(enum.Enum):
 
     CAUSE = "cause"  # the first error
     LATER = "later"  # another error, after it
+    POSSIBLE = "possible"  # a message that has several causes
     FOLLOW_UP = "follow-up"
     NOTE = "note"
     EXCLUDED = "excluded"  # the message of a problem that the log's releases do not have
@@ -31,15 +32,16 @@ class Ranked:
 def ranked(reading: Reading) -> list[Ranked]:
     """Returns the findings, the most likely cause first.
 
-    An unknown error comes first if there are only follow-ups and notes. With a known cause, an unknown error is omitted
-    unless it was earlier. What the versions in the logs exclude comes last.
+    An unknown error comes first if there are only follow-ups and notes, one with a traceback before one without. With a
+    known cause, an unknown error is omitted unless it was earlier. What the versions in the logs exclude comes last.
     """
     named = reading.versions.as_dict()
     excluded = [found for found in reading.known.values() if found.problem and found.problem.excluded_by(named)]
     known = [found for found in reading.known.values() if found not in excluded]
     unknown = [found for found in reading.unknown.values() if found.count > 0]
+    mentioned = list(reading.mentioned.values())
     by_time = len(reading.files) > 1 and all(
-        place.stamp for found in [*known, *unknown] for place in found.first.values()
+        place.stamp for found in [*known, *unknown, *mentioned] for place in found.first.values()
     )
 
     def when(place: Place) -> tuple[str, int, int]:
@@ -54,11 +56,18 @@ def ranked(reading: Reading) -> list[Ranked]:
     def of(*roles: Role) -> list[Found]:
         return sort([found for found in known if found.problem and found.problem.role in roles])
 
-    causes, notes = of(Role.CAUSE, Role.GENERAL), of(Role.NOTE)
+    causes, possible, notes = of(Role.CAUSE, Role.GENERAL), of(Role.POSSIBLE, Role.FAMILY), of(Role.NOTE)
     if causes:
         notes += [found for found in sort(unknown) if when(first(found)) < when(first(causes[0]))][:1]
-    order = [(found, Standing.LATER) for found in causes or sort(unknown)[:1]]
+    elif not possible:
+        causes = (sort(unknown) or sort(mentioned))[:1]
+    order = [(found, Standing.LATER) for found in causes]
     order[:1] = [(found, Standing.CAUSE) for found, _ in order[:1]]
+    order += [(found, Standing.POSSIBLE) for found in possible]
+    if possible and not causes:
+        for found in sort(unknown)[:1]:
+            sooner = when(first(found)) < when(first(possible[0]))
+            order.insert(0 if sooner else len(order), (found, Standing.CAUSE if sooner else Standing.LATER))
     order += [(found, Standing.FOLLOW_UP) for found in of(Role.FOLLOW_UP)]
     order += [(found, Standing.NOTE) for found in sort(notes)]
     order += [(found, Standing.EXCLUDED) for found in sort(excluded)]

@@ -20,6 +20,10 @@ _MOST_UNKNOWN = 1000  # distinct errors
 _MOST_SOURCES = 10_000  # ranks of one finding
 _Matches = Mapping[str, list[tuple[int, int]]]
 _USER = re.compile(r"(KeyboardInterrupt|SystemExit)\b")
+_CAUSES = (Role.CAUSE, Role.GENERAL, Role.POSSIBLE, Role.FAMILY)  # the more specific first
+# an error that is pasted without its traceback, or the title of a report
+_MENTIONS = ("Error: ", "Exception: ")
+_MENTION = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*(?:Error|Exception): \S[^\n]*")
 
 
 @dataclass(frozen=True)
@@ -66,14 +70,16 @@ class File:
 
 
 class Reading:
-    """What some logs show. known: by id of the problem; unknown: by the error with its numbers replaced."""
+    """What some logs show. known: by id of the problem; unknown: by the error with its numbers replaced; mentioned: the
+    same for errors without a traceback."""
 
     def __init__(self) -> None:
         self.files: list[File] = []
         self.known: dict[str, Found] = {}
         self.unknown: dict[str, Found] = {}
+        self.mentioned: dict[str, Found] = {}
         self.versions = Versions()
-        self._literals = problems.literals() | {TRACEBACK, *LITERALS}
+        self._literals = problems.literals() | {TRACEBACK, *_MENTIONS, *LITERALS}
 
     def read(self, name: str) -> None:
         """Reads one more file, "-" for standard input; errors are recorded in `files`."""
@@ -117,14 +123,22 @@ class _OneFile:
 
     def _look_at_segment(self, segment: Segment, hits: frozenset[int]) -> None:
         matched = [(problem, matches) for problem in problems.known() if (matches := problem.matches(segment))]
-        special = any(problem.role is Role.CAUSE for problem, _ in matched)
+        best = min((_CAUSES.index(problem.role) for problem, _ in matched if problem.role in _CAUSES), default=None)
         explained = False
         for problem, matches in matched:
-            explained |= problem.role in (Role.CAUSE, Role.GENERAL) or bool(_of_traceback(matches, segment))
-            if not (special and problem.role is Role.GENERAL):
+            explained |= problem.role in _CAUSES or bool(_of_traceback(matches, segment))
+            if problem.role not in _CAUSES or _CAUSES.index(problem.role) == best:
                 self._count(problem, matches, segment)
         if segment.raised:
             self._follow(segment, segment.raised, explained, hits)
+        elif best is None:
+            known = {
+                segment.line_at(end - 1).number
+                for _, matches in matched
+                for found in matches.values()
+                for _, end in found
+            }
+            self._mention(segment, hits - known)
 
     def _count(self, problem: Problem, matches: _Matches, segment: Segment) -> None:
         lines = _of_traceback(matches, segment)[-1:]  # count it once: its frames may contain its message
@@ -155,6 +169,16 @@ class _OneFile:
             return
         if error in unknown or len(unknown) < _MOST_UNKNOWN:
             unknown.setdefault(error, Found(None)).add(self._file, raised)
+
+    def _mention(self, segment: Segment, hits: frozenset[int]) -> None:
+        """Records the errors in lines that no traceback ends with."""
+        mentioned = self._reading.mentioned
+        for line in segment.lines:
+            if line.number not in hits or not (found := _MENTION.search(line.text)):
+                continue
+            error = re.sub(r"\d+", "0", found.group())
+            if error in mentioned or len(mentioned) < _MOST_UNKNOWN:
+                mentioned.setdefault(error, Found(None)).add(self._file, line._replace(text=found.group()))
 
 
 def _of_traceback(matches: _Matches, segment: Segment) -> list[Line]:

@@ -12,6 +12,8 @@ class Role(enum.Enum):
 
     CAUSE = "cause"  # it stopped the job or made it wrong
     GENERAL = "general cause"  # the same, unless the traceback matches a more specific one
+    POSSIBLE = "possible cause"  # a message with several causes, unless the traceback matches any of the above
+    FAMILY = "family of messages"  # what errors of a kind usually mean, unless the traceback matches any of the above
     FOLLOW_UP = "follow-up"  # caused by an earlier error, perhaps on another rank
     NOTE = "note"  # the job continues
 

@@ -104,14 +104,14 @@ def _messages(evidence: Evidence) -> str:
 
 
 def _diagnoses() -> str:
-    found = {
-        _message(each.id, each.pattern, ()): each
+    found = [
+        (_message(each.id, each.pattern, ()), each)
         for each in rules.declared(signatures.__name__, "SIGNATURES")
         if not each.patches
-    }
+    ]
     lines = [_DIAGNOSES, "\n"]
-    for message in sorted(found, key=_alphabetical):
-        lines += [f"- {text.code(message)}\n", f"  - {_diagnosis(found[message])}\n"]
+    for message, signature in sorted(found, key=lambda each: _alphabetical(each[0])):
+        lines += [f"- {text.code(message)}\n", f"  - {_diagnosis(signature)}\n"]
     return "".join(lines)
 
 
@@ -120,6 +120,8 @@ def _diagnosis(signature: Signature) -> str:
     told = signature.title + (f" · {affects}" if affects else "")
     if signature.role is Role.FOLLOW_UP:
         told += " · follows from an earlier error"
+    if signature.role in (Role.POSSIBLE, Role.FAMILY):
+        told += " · several causes"
     return text.escape(f"{told}. {signature.remedy}")
 
 

@@ -247,25 +247,52 @@ def test_lines_are_as_wide_as_the_terminal(environment, log, columns):
     assert max(map(len, prose)) <= max(54, int(columns))
 
 
-DTYPES = "Traceback (most recent call last):\nRuntimeError: output tensor must have the same type as input tensor\n"
+RENAMED = (
+    "Traceback (most recent call last):\n"
+    "AttributeError: 'DeepSpeedZeRoOffload' object has no attribute '_register_hooks_recursively'\n"
+)
 
 
 @pytest.mark.parametrize(
-    ("version", "standing", "status"), [("0.19.2", "cause", 0), ("0.10.0", "excluded", 4), (None, "cause", 0)]
+    ("version", "standing", "status"), [("0.16.4", "cause", 0), ("0.10.0", "excluded", 4), (None, "cause", 0)]
 )
 def test_a_bug_that_the_log_s_release_does_not_have_is_not_the_cause(environment, log, version, standing, status):
     named = f"DeepSpeed info: version={version}, git-hash=unknown\n" if version else ""
     place = environment.install("0.14.2")
-    done = place.dsfix("explain", log(named + DTYPES), "--json")
+    done = place.dsfix("explain", log(named + RENAMED), "--json")
     assert [each["standing"] for each in json.loads(done.stdout)["findings"]] == [standing]
     assert done.returncode == status
-    shown = one_line(place.dsfix("explain", log(named + DTYPES)))
-    assert ("only if deepspeed ==0.19.2" in shown) == (version is None)
+    shown = one_line(place.dsfix("explain", log(named + RENAMED)))
+    assert ("only if deepspeed >=0.16.4" in shown) == (version is None)
     assert ("not a bug of the log's release" in shown) == (standing == "excluded")
 
 
 def test_a_later_error_comes_before_an_excluded_one(environment, log):
-    text = f"DeepSpeed info: version=0.14.2, git-hash=unknown\n{DTYPES}step 1\n{CLIP}"
+    text = f"DeepSpeed info: version=0.14.2, git-hash=unknown\n{RENAMED}step 1\n{CLIP}"
     done = environment.install("0.14.2").dsfix("explain", log(text), "--json")
     found = [(each["id"], each["standing"]) for each in json.loads(done.stdout)["findings"]]
-    assert found == [("zero3_offload_clip_device", "cause"), ("gathered_dtypes_differ", "excluded")]
+    assert found == [("zero3_offload_clip_device", "cause"), ("hook_registration_renamed", "excluded")]
+
+
+def test_an_error_without_a_traceback_is_quoted(environment, log):
+    done = environment.dsfix("explain", log("what does this mean? **SomeError: a title of 3 words**\n"))
+    assert done.returncode == 4
+    assert "unknown error" in done.stdout
+    assert "SomeError: a title of 3 words" in done.stdout
+    assert "No known problem in the 1 lines" in done.stdout
+
+
+def test_a_message_with_several_causes_is_not_called_the_cause(environment, log):
+    done = environment.dsfix("explain", log("ZeroDivisionError: float division by zero\n"))
+    assert done.returncode == 0
+    assert "A message with several causes division_by_zero: " in one_line(done)
+    assert "Most likely cause" not in done.stdout
+
+
+def test_a_patch_that_only_removes_a_message_is_not_offered_as_a_cure(environment, log):
+    masked = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
+    shown = one_line(environment.install("0.14.2").dsfix("explain", log(masked)))
+    assert "Consequence of an unrecognised error optimizer_del_masks_error" in shown
+    assert "(it removes this message, not its cause)" in shown
+    assert "an empty parameter list" in shown
+    assert "(it removes" not in one_line(environment.dsfix("explain", log(CLIP)))

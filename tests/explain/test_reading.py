@@ -252,6 +252,40 @@ def test_the_first_error_of_an_unknown_chain_is_reported(read):
     assert [each.first.text for each in findings] == ["KeyError: 7"]
 
 
+def test_an_error_without_a_traceback_is_quoted_once_nothing_else_is_known(read):
+    title = "[BUG] KeyError: 7 when I train\n"
+    for before, after in (("", ""), (FILL, FILL), (FILL * 100, FILL * 100)):
+        (finding,), _ = read(before + title + after)
+        assert (finding.found.problem, finding.first.text) == (None, "KeyError: 7 when I train")
+    assert [each.found.problem.id for each in read(title + CLIP)[0]] == ["zero3_offload_clip_device"]
+    masked = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
+    assert [each.found.problem.id for each in read(masked)[0]] == ["optimizer_del_masks_error"]
+
+
+def test_an_error_with_a_traceback_comes_before_one_without(read):
+    raised = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyError: 7\n'
+    assert [each.first.text for each in read(f"ValueError: a message\n{FILL * 100}{raised}")[0]] == ["KeyError: 7"]
+
+
+def test_possible_causes_give_way_to_specific_ones(read):
+    """Only in one traceback: elsewhere in the log they are shown behind the cause."""
+    mixed = "RuntimeError: mat1 and mat2 must have the same dtype\n"
+    frame = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\n'
+    findings, _ = read(f"{frame}{mixed}{FILL * 600}{CLIP}")
+    assert [(each.found.problem.id, each.standing.value) for each in findings] == [
+        ("zero3_offload_clip_device", "cause"),
+        ("dtypes_mixed", "possible"),
+    ]
+    unknown = f"{frame}KeyError: 7\n"
+    for log, standings in (
+        (unknown + FILL * 100 + frame + mixed, ["cause", "possible"]),
+        (mixed + FILL * 100 + unknown, ["possible", "later"]),
+    ):
+        assert [each.standing.value for each in read(log)[0]] == standings
+    general = "AttributeError: 'DeepSpeedZeroOptimizer' object has no attribute 'optimizer'\n"
+    assert [each.found.problem.id for each in read(frame + general)[0]] == ["deepspeed_of_another_release"]
+
+
 def test_an_interrupted_job_is_no_error(read):
     stopped = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyboardInterrupt\n'
     assert read(stopped)[0] == []

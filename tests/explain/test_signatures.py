@@ -88,6 +88,7 @@ CASES = {
         [
             "AssertionError: The parameter 155 has already been reduced.             Gradient computed twice for this "
             "partition.             Multiple gradient reduction is currently not supported\n",
+            "Stage 2: Gradient computed twice for this partition, what is wrong?\n",
             traceback("AssertionError", IN_REDUCE),
         ],
         ["the parameter has already been reduced. Once\n", traceback("AssertionError", ("a.py", "f", IN_REDUCE[2]))],
@@ -140,7 +141,21 @@ CASES = {
             traceback("IndexError: list index out of range", ("zero/stage_1_and_2.py", "__init__", "x = groups[0]")),
         ],
     ),
-    "module_outside_engine": (["RuntimeError: 'weight' must be 2-D\n"], ["RuntimeError: weight must be 2-D or 3-D\n"]),
+    "module_outside_engine": (
+        [
+            "RuntimeError: 'weight' must be 2-D\n",
+            "RuntimeError: weight should have at least three dimensions\n",
+            "RuntimeError: size mismatch, got input (4), mat (4x8), vec (0)\n",
+            "RuntimeError: mat2 must be a matrix, got 1-D tensor\n",
+            "The expanded size of the tensor (5) must match the existing size (0) at non-singleton dimension 1\n",
+            "RuntimeError: setStorage: sizes [8], strides [1] are out of bounds for storage of size 0\n",
+        ],
+        [
+            "RuntimeError: weight must be 2-D or 3-D\n",
+            "RuntimeError: size mismatch, got input (4), mat (4x8), vec (16)\n",
+            "RuntimeError: mat2 must be a matrix, got 3-D tensor\n",
+        ],
+    ),
     "cpu_split_view": (
         [traceback("RuntimeError: Output 0 of SplitBackward0 is a view", ("deepspeed/runtime/utils.py", "f", "x"))],
         [traceback("RuntimeError: Output 0 of SplitBackward0 is a view", ("model/attention.py", "forward", "x += 1"))],
@@ -209,8 +224,12 @@ CASES = {
         ["/usr/bin/ld: cannot find -lcurandom: No such file or directory\n"],
     ),
     "extension_build_failed": (
-        ["RuntimeError: Error building extension 'fused_adam'\n"],
-        ["Building extension module fused_adam...\n"],
+        [
+            "RuntimeError: Error building extension 'fused_adam'\n",
+            "FAILED: multi_tensor_adam.cuda.o \n",
+            "it cannot build 'cpu_adam'\n",
+        ],
+        ["Building extension module fused_adam...\n", "FAILED: 3 of 7 downloads\n"],
     ),
     "cuda_home_missing": (
         [
@@ -276,6 +295,20 @@ CASES = {
             )
         ],
     ),
+    "zero_to_fp32_devices": (
+        [
+            traceback(
+                f"{DEVICES}but found at least two devices, cuda:1 and cuda:0!",
+                ("out/zero_to_fp32.py", "_zero2_merge_trainable_params", "full = torch.cat(partitions, 0)"),
+            )
+        ],
+        [
+            traceback(
+                f"{DEVICES}but found at least two devices, cuda:1 and cuda:0!",
+                ("train.py", "main", "full = torch.cat(partitions, 0)"),
+            )
+        ],
+    ),
     "another_world_size": (
         [
             "deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP world size of 8 "
@@ -321,6 +354,7 @@ CASES = {
             "[E ProcessGroupNCCL.cpp:467] WorkNCCL(SeqNum=2, OpType=_ALLGATHER_BASE, Timeout(ms)=1800000) ran for "
             "1800001\n",
             "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation\n",
+            "[BUG] NCCL timeout while saving\n",
         ],
         ["[rank0]: NCCL INFO Watchdog started\n"],
     ),
@@ -343,9 +377,963 @@ CASES = {
         [
             "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n",
             "[2024-05-01 10:00:00,000] [ERROR] [launch.py:325:sigkill_handler] ['python', 'x'] exits with return code "
-            "= -9\n",
+            "= 1\n",
         ],
         ["the job exits with return code 0\n"],
+    ),
+    # ZeRO-3: states and shapes
+    "parameter_not_gathered": (
+        [
+            "assert param.ds_status == ZeroParamStatus.AVAILABLE, param.ds_summary()\n",
+            "AssertionError: {'id': 918, 'status': 'INFLIGHT', 'numel': 0, 'ds_numel': 5120, 'shape': (0,)}\n",
+            "AssertionError: {'id': 7, 'status': 'NOT_AVAILABLE', 'numel': 0, 'ds_numel': 64, 'shape': (0,)}\n",
+        ],
+        [
+            "assert param.ds_status == ZeroParamStatus.NOT_AVAILABLE\n",  # of code copied into many projects
+            "RuntimeError: still have inflight params [{'id': 5, 'status': 'AVAILABLE', 'numel': 64}]\n",
+        ],
+    ),
+    "other_modules_than_recorded": (
+        [
+            "RuntimeError: tracing error at step 42:\n",
+            "the next 1 parameters in the parameter fetch queue to be ({'id': 7, 'status': 'INFLIGHT'},)\n",
+        ],
+        ["an error while tracing step 42\n"],
+    ),
+    "ranks_diverge": (
+        [
+            "RuntimeError: disagreement between rank0 and rank6: rank0: [-4829, 4394]\n",
+            traceback(
+                "RuntimeError: Detected a disagreement on list length between rank0 and rank7: ",
+                ("deepspeed/runtime/zero/utils.py", "assert_lst_len_same_as_other_ranks", "raise RuntimeError("),
+            ),
+            "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: X, but "
+            "Rank 1\n",
+        ],
+        ["a disagreement between the reviewers\n"],
+    ),
+    "several_dtypes_gathered": (
+        [
+            "RuntimeError: expected there to be only one unique element in <generator object x>\n",
+            "in defragment\n    assert len(set(t.dtype for t in tensors)) == 1\n",
+        ],
+        ["ValueError: expected one unique element\n"],
+    ),
+    "inference_tensor_in_training": (
+        [
+            "RuntimeError: Inference tensors cannot be saved for backward. To work around you can make a clone\n",
+            "RuntimeError: Inplace update to inference tensor outside InferenceMode is not allowed.\n",
+        ],
+        ["Inference tensors: 12\n"],
+    ),
+    "weight_on_meta_device": (
+        [
+            "NotImplementedError: Cannot copy out of meta tensor; no data!\n",
+            "init_inference() erroneously attempts to copy out of meta tensor\n",
+            "RuntimeError: Tensor.item() cannot be called on meta tensors\n",
+        ],
+        ["the meta tensor has no data yet\n"],
+    ),
+    "size_mismatch_with_deepspeed": (
+        ["size mismatch when I train a model with ZeRO-3\n", "RuntimeError: size mismatch (deepspeed zero3)\n"],
+        ["RuntimeError: size mismatch when training with FSDP\n"],
+    ),
+    "empty_weight_in_operation": (
+        [
+            "RuntimeError: The size of tensor a (4096) must match the size of tensor b (0) at non-singleton "
+            "dimension 2\n",
+            "The size of tensor a (0) must match the size of tensor b (8) at non-singleton dimension 1\n",
+            "RuntimeError: Expected weight to be of same shape as normalized_shape, but got weight of shape [0] and "
+            "normalized_shape = [1024]\n",
+        ],
+        ["RuntimeError: The size of tensor a (4096) must match the size of tensor b (2048)\n"],
+    ),
+    "placeholders_in_checkpoint": (
+        [
+            "size mismatch for fc1.weight: copying a param with shape torch.Size([0]) from checkpoint, the shape in "
+            "current model is torch.Size([64, 16]).\n",
+            "size mismatch for fc1.weight: copying a param with shape torch.Size([1]) from checkpoint, the shape in "
+            "current model is torch.Size([64, 16]).\n",
+        ],
+        [
+            "size mismatch for scale: copying a param with shape torch.Size([1]) from checkpoint, the shape in "
+            "current model is torch.Size([4]).\n",
+        ],
+    ),
+    "loading_into_partitioned_model": (
+        [
+            "size mismatch for shared.weight: copying a param with shape torch.Size([250112, 512]) from "
+            "checkpoint, the "
+            "shape in current model is torch.Size([0]).\n"
+        ],
+        [
+            "size mismatch for head.weight: copying a param with shape torch.Size([10, 512]) from checkpoint, the "
+            "shape "
+            "in current model is torch.Size([2, 512]).\n"
+        ],
+    ),
+    "quantized_model": (
+        [
+            "RuntimeError: only Tensors of floating point and complex dtype can require gradients\n",
+            "ValueError: `.to` is not supported for `4-bit` or `8-bit` bitsandbytes models.\n",
+        ],
+        ["Tensors of floating point are quantized to 4-bit\n"],
+    ),
+    # the step and the backward pass
+    "loss_without_graph": (
+        ["RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn\n"],
+        ["the embedding does not require grad\n"],
+    ),
+    "step_without_gradients": (
+        [
+            traceback(
+                "KeyError: 0",
+                (
+                    "zero/stage_1_and_2.py",
+                    "has_overflow_partitioned_grads_serial",
+                    "for j, grad in enumerate(self.averaged_gradients[i]):",
+                ),
+            ),
+            "for j, grad in enumerate(self.averaged_gradients[i]): KeyError: 0\n",
+            "averaged_gradients is None after a few iterations\n",
+        ],
+        [
+            traceback(
+                "torch.AcceleratorError: something else",
+                ("zero/stage_1_and_2.py", "f", "for j, grad in enumerate(self.averaged_gradients[i]):"),
+            )
+        ],
+    ),
+    "gradients_nan": (
+        [
+            "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.01}\n",
+            "{'loss': '0.0', 'grad_norm': 'nan', 'learning_rate': '1e-05'}\n",
+            "grad_norm:nan loss:0\n",
+            "[BUG] grad_norm and loss is nan with the new release\n",
+        ],
+        ["{'loss': 0.7, 'grad_norm': 1.2}\n", "the loss is nancy's\n"],
+    ),
+    "dtypes_mixed": (
+        [
+            "RuntimeError: mat1 and mat2 must have the same dtype, but got Float and BFloat16\n",
+            "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half\n",
+            "RuntimeError: expected scalar type Half but found Float\n",
+            "RuntimeError: Input type (float) and bias type (c10::BFloat16) should be the same\n",
+        ],
+        ["RuntimeError: expected scalar type Long but found Int\n"],
+    ),
+    "one_cycle_division": (
+        [
+            traceback(
+                "ZeroDivisionError: float division by zero",
+                ("deepspeed/runtime/lr_schedules.py", "_get_scale_factor", "scale_factor = x / self.step_ratio"),
+            ),
+            "OneCycle: ZeroDivisionError: float division by zero\n",
+        ],
+        [traceback("ZeroDivisionError: division by zero", ("train.py", "main", "return total / count"))],
+    ),
+    "division_by_zero": (
+        ["ZeroDivisionError: float division by zero\n"],
+        ["a division by zero was avoided\n"],
+    ),
+    "groups_of_scheduler": (
+        ["ValueError: zip() argument 2 is longer than argument 1\n"],
+        ["ValueError: zip() argument 2 is not iterable\n"],
+    ),
+    "recomputed_differently": (
+        [
+            "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the following "
+            "tensors "
+            "have different metadata than during the forward pass.\n",
+        ],
+        ["Recomputed values for the following layers: 3\n"],
+    ),
+    "weights_not_contiguous": (
+        ["ValueError: Tensors must be contiguous\n"],
+        ["the tensors are not contiguous\n"],
+    ),
+    "backward_outside_engine": (
+        [
+            "RuntimeError: Direct calls to tensor.backward() are not supported in this configuration.\n",
+            "RuntimeError: Loss scaling is required for this configuration, but backward() was called directly\n",
+        ],
+        ["Loss scaling is required for fp16\n"],
+    ),
+    # configs
+    "config_key_unknown": (
+        [
+            "pydantic.error_wrappers.ValidationError: 1 validation error for DeepSpeedZeroConfig\nstages\n"
+            "  extra fields not permitted (type=value_error.extra)\n",
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for DeepSpeedFP16Config\nscale\n"
+            "  Extra inputs are not permitted [type=extra_forbidden, input_value=100, input_type=int]\n",
+        ],
+        ["1 validation error for AxolotlConfig\nscale\n  Extra inputs are not permitted\n"],
+    ),
+    "config_value_fractional": (
+        [
+            "ValidationError: 1 validation error for DeepSpeedZeroConfig\nstage3_prefetch_bucket_size\n"
+            "  Input should be a valid integer, got a number with a fractional part [type=int_from_float]\n",
+        ],
+        [
+            "ValidationError: 1 validation error for DeepSpeedZeroConfig\nstage\n  Input should be 0, 1, 2 or 3\n",
+            "max_tokens\n  Input should be a valid integer, got a number with a fractional part "
+            "[type=int_from_float]\n",
+        ],
+    ),
+    "config_invalid": (
+        [
+            "2 validation errors for DeepSpeedInferenceConfig\ninjection_policy_tuple\n  value is not a valid tuple\n",
+            "[BUG] 1 validation error for DeepSpeedZeroOffloadOptimizerConfig\n",
+        ],
+        ["1 validation error for ModelConfig\n"],  # vLLM's
+    ),
+    "config_differs_from_arguments": (
+        [
+            "ValueError: Please correct the following DeepSpeed config values that mismatch TrainingArguments values:\n"
+            "- ds train_batch_size=32 vs hf train_batch_size (calculated)=4\n",
+            "Please correct the following DeepSpeed config values that mismatch kwargs  values:\n",
+        ],
+        ["DeepSpeed config values that are used\n"],
+    ),
+    "accelerate_config_and_file": (
+        [
+            "ValueError: When using `deepspeed_config_file`, the following accelerate config variables will be "
+            "ignored: "
+            "['gradient_accumulation_steps'].\n",
+        ],
+        ["the following accelerate config variables will be used\n"],
+    ),
+    "dummy_optimizer": (
+        [
+            "ValueError: You cannot create a `DummyScheduler` without specifying a scheduler in the config file.\n",
+            "AttributeError: 'DummyOptim' object has no attribute 'step'\n",
+            "ValueError: Either specify a scheduler in the config file or pass in the `lr_scheduler_callable` "
+            "parameter\n",
+        ],
+        ["using DummyOptim and DummyScheduler\n"],
+    ),
+    "optimizer_without_scheduler": (
+        ["ValueError: Found `optimizer` configured in the DeepSpeed config, but no `scheduler`. Please configure\n"],
+        ["Found `optimizer` configured in the DeepSpeed config\n"],
+    ),
+    "offload_client_optimizer": (
+        [
+            "ZeRORuntimeException: You are using ZeRO-Offload with a client provided optimizer (<class 'AdamW'>)\n",
+            "Please either use deepspeed.ops.adam.DeepSpeedCPUAdam or set an optimizer in your ds-config\n",
+        ],
+        ["Using client Optimizer as basic optimizer\n"],
+    ),
+    "batch_sizes_contradict": (
+        [
+            "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+            "gradient_acc_step * world_size 8 != 2 * 1 * 1\n",
+        ],
+        ["train_batch_size: 8\n"],
+    ),
+    "batch_size_missing": (
+        [
+            "AssertionError: Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided\n",
+            "ValueError: When using DeepSpeed, `accelerate.prepare()` requires you to pass at least one of training or "
+            "evaluation dataloaders with `batch_size` attribute\n",
+        ],
+        ["train_micro_batch_size_per_gpu needs more memory\n"],
+    ),
+    "scheduler_unknown": (
+        ["AssertionError: DeepSpeed does not recognize LR scheduler cosine\n"],
+        ["DeepSpeed using configured LR scheduler = WarmupLR\n"],
+    ),
+    "untested_optimizer": (
+        ["AssertionError: You are using an untested ZeRO Optimizer. Please add <x> in the configuration file\n"],
+        ["**** You are using ZeRO with an untested optimizer, proceed with caution *****\n"],
+    ),
+    "fp16_and_bf16": (
+        ["AssertionError: bfloat16 and fp16 modes cannot be simultaneously enabled\n"],
+        ["bfloat16 and fp16 are both off\n"],
+    ),
+    "config_not_found": (
+        ["ValueError: Expected a string path to an existing deepspeed config, or a dictionary or a valid base64.\n"],
+        ["a string path to an existing deepspeed config\n"],
+    ),
+    # names and versions
+    "torch_six": (
+        ["ModuleNotFoundError: No module named 'torch._six'\n"],
+        ["ModuleNotFoundError: No module named 'torch._dynamo'\n"],
+    ),
+    "accelerate_without_engine": (
+        [
+            "AttributeError: 'Accelerator' object has no attribute 'deepspeed_engine_wrapped'\n",
+            "AttributeError: 'Accelerator' object has no attribute 'deepspeed_config'. Did you mean: "
+            "'deepspeed_plugin'?\n",
+            traceback(
+                "AttributeError: 'NoneType' object has no attribute 'backward'",
+                ("accelerate/accelerator.py", "backward", "self.deepspeed_engine_wrapped.backward(loss, **kwargs)"),
+            ),
+        ],
+        ["AttributeError: 'NoneType' object has no attribute 'backward'\n"],
+    ),
+    "optimizer_has_no_train": (
+        [
+            "AttributeError: 'DeepSpeedZeroOptimizer' object has no attribute 'train'\n",
+            "AttributeError: 'AdamW' object has no attribute 'train'\n",
+        ],
+        ["AttributeError: 'Model' object has no attribute 'train'\n"],
+    ),
+    "accelerator_argument": (
+        [
+            "TypeError: Accelerator.__init__() got an unexpected keyword argument 'dispatch_batches'\n",
+            "TypeError: __init__() got an unexpected keyword argument 'use_seedable_sampler'\n",
+        ],
+        ["TypeError: f() got an unexpected keyword argument 'x'\n"],
+    ),
+    "unexpected_keyword": (
+        ["TypeError: Lion.__init__() got an unexpected keyword argument 'eps'\n"],
+        ["TypeError: Lion.__init__() missing 1 required positional argument: 'params'\n"],
+    ),
+    "optimizer_keys_missing": (["KeyError: 'bias_correction'\n"], ["KeyError: 'betas'\n"]),
+    "number_is_a_string": (
+        ["TypeError: '<=' not supported between instances of 'float' and 'str'\n"],
+        ["TypeError: '<' not supported between instances of 'dict' and 'dict'\n"],
+    ),
+    "deepspeed_not_installed": (
+        [
+            "ModuleNotFoundError: No module named 'deepspeed'\n",
+            "ImportError: DeepSpeed is not installed => run `pip3 install deepspeed` or build it from source.\n",
+            "ImportError: deepspeed>=0.9.3 is required for a normal functioning of this module, but found 0.8.0.\n",
+        ],
+        ["ModuleNotFoundError: No module named 'deepspeed_config'\n"],
+    ),
+    "backward_counts_parameters": (
+        ["AttributeError: 'NoneType' object has no attribute 'next_functions'\n"],
+        ["AttributeError: 'Tensor' object has no attribute 'next_functions'\n"],
+    ),
+    "triton_drivers": (
+        ["RuntimeError: 2 active drivers ([<class 'a'>, <class 'b'>]). There should only be one.\n"],
+        ["2 active drivers found\n"],
+    ),
+    "engine_is_not_the_model": (
+        ["AttributeError: 'DeepSpeedEngine' object has no attribute 'no_sync'\n"],
+        ["AttributeError: 'Engine' object has no attribute 'no_sync'\n"],
+    ),
+    "model_is_not_the_engine": (
+        ["AttributeError: 'Qwen2ForCausalLM' object has no attribute 'optimizer'\n"],
+        ["AttributeError: 'NoneType' object has no attribute 'optimizer'\n"],
+    ),
+    "engine_config_is_a_dict": (
+        ["AttributeError: 'dict' object has no attribute 'is_encoder_decoder'\n"],
+        ["AttributeError: 'dict' object has no attribute 'append'\n"],
+    ),
+    "trainer_of_another_release": (
+        ["AttributeError: 'OurTrainer' object has no attribute 'deepspeed'\n"],
+        ["AttributeError: 'TrainerState' object has no attribute 'deepspeed'\n"],
+    ),
+    "deepspeed_of_another_release": (
+        [
+            "AttributeError: 'DeepSpeedZeRoOffload' object has no attribute 'get_param_coordinator2'\n",
+            "AttributeError: 'HfTrainerDeepSpeedConfig' object has no attribute 'is_zero9'\n",
+            "ImportError: cannot import name 'logger' from 'deepspeed.utils.names' (/a/names.py)\n",
+            "ModuleNotFoundError: No module named 'deepspeed.elasticity'\n",
+            "AttributeError: module 'deepspeed' has no attribute 'init_inference'\n",
+        ],
+        [
+            "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n",
+            "ImportError: cannot import name 'log' from 'deep'\n",
+        ],
+    ),
+    "deepspeed_argument": (
+        [
+            "TypeError: DeepSpeedEngine.save_checkpoint() got an unexpected keyword argument 'dtype'\n",
+            "TypeError: init_inference() got an unexpected keyword argument 'tp'\n",
+        ],
+        ["TypeError: load_checkpoint() got an unexpected keyword argument 'dtype'\n"],
+    ),
+    "transformers_deepspeed_moved": (
+        ["ModuleNotFoundError: No module named 'transformers.deepspeed'\n"],
+        ["ModuleNotFoundError: No module named 'transformers'\n"],
+    ),
+    "torch_of_another_release": (
+        [
+            traceback(
+                "AttributeError: module 'torch.compiler' has no attribute 'is_exporting'",
+                ("deepspeed/runtime/compiler.py", "<module>", "return torch.compiler.is_exporting()"),
+            ),
+        ],
+        [
+            traceback(
+                "AttributeError: module 'torch.compiler' has no attribute 'is_exporting'",
+                ("peft/tuners/lora.py", "<module>", "return torch.compiler.is_exporting()"),
+            ),
+        ],
+    ),
+    # building
+    "curand_not_linked": (
+        ["ImportError: deepspeed/ops/adam/cpu_adam_op.cpython-38.so: undefined symbol: curandCreateGenerator\n"],
+        ["curandCreateGenerator was called\n"],
+    ),
+    "undefined_symbol": (
+        [
+            "ImportError: /a/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol: "
+            "_ZN3c104cuda9SetDevice\n"
+        ],
+        ["symbol table: undefined\n"],
+    ),
+    "extension_not_built": (
+        [
+            "ImportError: /root/.cache/torch_extensions/py310_cu121/cpu_adam/cpu_adam.so: cannot open shared "
+            "object file\n"
+        ],
+        ["ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory\n"],
+    ),
+    "cuda_toolkit_of_another_version": (
+        [
+            "Exception: >- DeepSpeed Op Builder: Installed CUDA version 12.0 does not match the version torch was "
+            "compiled "
+            "with 11.7, unable to compile cuda/cpp extensions without a matching cuda version.\n",
+            "RuntimeError: The detected CUDA version (11.5) mismatches the version that was used to compile "
+            "PyTorch (12.1)\n",
+        ],
+        [
+            "Installed CUDA version 12.4 does not match the version torch was compiled with 12.1 but since the "
+            "APIs are "
+            "compatible, accepting this combination\n",
+        ],
+    ),
+    "header_missing": (
+        ["custom_cuda_layers.h:12:10: fatal error: curand_kernel.h: No such file or directory\n"],
+        ["fatal: not a git repository\n"],
+    ),
+    "compiler_missing": (
+        [
+            "subprocess.CalledProcessError: Command '['which', 'c++']' returned non-zero exit status 1.\n",
+            "RuntimeError: Ninja is required to load C++ extensions\n",
+            "RuntimeError: Unable to JIT load the cpu_adam op due to ninja not being installed.\n",
+        ],
+        ["ninja .................. [OKAY]\n"],
+    ),
+    "compiler_and_torch": (
+        [
+            "#error You need C++14 to compile PyTorch\n",
+            "#error -- unsupported GNU version! gcc versions later than 10 are not supported!\n",
+            "nvcc fatal   : Unsupported gpu architecture 'compute_90'\n",
+        ],
+        ["a newer GNU version\n"],
+    ),
+    "async_io_on_windows": (
+        [
+            "LINK : fatal error LNK1181: cannot open input file 'aio.lib'\n",
+            "AssertionError: Unable to pre-compile async_io\n",
+        ],
+        ["async_io ............... [NO] ....... [NO]\n"],
+    ),
+    "operator_not_compatible": (
+        ["AssertionError: Unable to pre-compile evoformer_attn\n"],
+        ["evoformer_attn ......... [NO] ....... [NO]\n"],
+    ),
+    "cuda_not_visible": (
+        [
+            "No CUDA runtime is found, using CUDA_HOME='/usr/local/cuda'\n",
+            "AssertionError: Torch not compiled with CUDA enabled\n",
+        ],
+        ["torch cuda version ............... 12.1\n"],
+    ),
+    "libaio_warning": (
+        [" [WARNING]  async_io requires the dev libaio .so object and headers but these were not found.\n"],
+        ["async_io ............... [YES] ...... [OKAY]\n"],
+    ),
+    # launching
+    "no_ssh_to_host": (
+        [
+            "pdsh@head: worker-1: ssh exited with exit code 255\n",
+            "subprocess.CalledProcessError: Command 'ssh -o PasswordAuthentication=no a hostname' returned "
+            "non-zero exit "
+            "status 255.\n",
+        ],
+        ["pdsh@head: worker-1: ssh exited with exit code 1\n"],
+    ),
+    "pdsh_ssh_port": (
+        ["KeyError: 'PDSH_SSH_ARGS_APPEND'\n"],
+        ["export PDSH_SSH_ARGS_APPEND='-p 2222'\n"],
+    ),
+    "launcher_backend_missing": (
+        ["RuntimeError: launcher 'pdsh' not installed.\n"],
+        ["launcher pdsh is used\n"],
+    ),
+    "port_in_use": (
+        [
+            "RuntimeError: The server socket has failed to listen on any local network address. The server socket has "
+            "failed to bind to [::]:29500 (errno: 98 - Address already in use).\n",
+            "torch.distributed.DistNetworkError: port: 29500, useIpv6: 0, code: -98, name: EADDRINUSE\n",
+        ],
+        ["the server socket listens on port 29500\n"],
+    ),
+    "rank_variables_missing": (
+        [
+            "ModuleNotFoundError: No module named 'mpi4py'\n",
+            "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
+            "expected, "
+            "but not set\n",
+            "KeyError: 'LOCAL_RANK'\n",
+        ],
+        ["KeyError: 'RANK_ZERO'\n"],
+    ),
+    "local_rank_argument": (
+        ["train.py: error: unrecognized arguments: --local_rank=0\n"],
+        ["train.py: error: unrecognized arguments: --epochs 3\n"],
+    ),
+    "not_initialized_distributed": (
+        [
+            "AssertionError: DeepSpeed backend not set, please initialize it using init_process_group()\n",
+            "ValueError: Default process group has not been initialized, please make sure to call "
+            "init_process_group.\n",
+        ],
+        ["the process group has been initialized\n"],
+    ),
+    "nccl_failed": (
+        [
+            "RuntimeError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, unhandled "
+            "system error\n",
+            "torch.distributed.DistBackendError: ncclInternalError: Internal check failed.\n",
+        ],
+        ["NCCL version 2.21.5+cuda12.4\n"],
+    ),
+    # memory and the GPU
+    "gpu_out_of_memory": (
+        [
+            "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n",
+            "CUDA out of memory with ZeRO-3\n",
+        ],
+        ["the memory of the GPU is out of date\n"],
+    ),
+    "rank_killed_by_signal": (
+        [
+            "-9: Signal 9 (SIGKILL) received by PID 94\n",
+            "-6: Signal 6 (SIGABRT) received by PID 94\n",
+            "traceback : Signal 7 (SIGBUS) received by PID 94\n",
+        ],
+        ["Signal 2 (SIGINT) received by PID 94\n"],
+    ),
+    "nvme_file_size": (
+        [
+            "/nvme/rank3/1_param.tensor.swp: buffer nbytes != file bytes 16777216 != 8388608\n",
+            "Assertion `static_cast<long long int>(buffer.nbytes()) == num_file_bytes' failed.\n",
+        ],
+        ["1_param.tensor.swp: 8388608 bytes\n"],
+    ),
+    "nvme_buffers": (
+        [
+            "AssertionError: More elements 524709888 than buffer size 100,000,000\n",
+            "AssertionError: Not enough buffers 0 for swapping 1\n",
+            "AssertionError: No buffer available to swap param 4.\n",
+        ],
+        ["enough buffers for swapping\n"],
+    ),
+    "index_out_of_range_on_gpu": (
+        ["RuntimeError: CUDA error: device-side assert triggered\n"],
+        ["TORCH_USE_CUDA_DSA to enable device-side assertions.\n"],
+    ),
+    "illegal_memory_access": (
+        ["RuntimeError: CUDA error: an illegal memory access was encountered\n"],
+        ["illegal access\n"],
+    ),
+    "no_kernel_for_gpu": (
+        ["RuntimeError: CUDA error: no kernel image is available for execution on the device\n"],
+        ["no kernel is available\n"],
+    ),
+    "more_ranks_than_gpus": (
+        ["RuntimeError: CUDA error: invalid device ordinal\n"],
+        ["invalid device\n"],
+    ),
+    # inference, parallelism, universal checkpoints
+    "autotp_does_not_know_the_model": (
+        ["AssertionError: Not able to determine model policy automatically. Please provide policy.\n"],
+        ["model policy determined automatically\n"],
+    ),
+    "kernels_do_not_fit_the_model": (
+        ["AssertionError: Merging tensors is not allowed here! Please use deepspeed load_checkpoint\n"],
+        ["Merging tensors of two files\n"],
+    ),
+    "shapes_do_not_multiply": (
+        ["RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x768 and 384x768)\n"],
+        ["RuntimeError: mat1 must be a matrix\n"],
+    ),
+    "inference_checkpoint_description": (["KeyError: 'parallelization'\n"], ["KeyError: 'parallel'\n"]),
+    "not_divisible_by_ranks": (
+        [
+            "ValueError: Attention head count 14 is not divisible by SP size 4\n",
+            "AssertionError: Number of experts (3) should be divisible by expert parallel size (2)\n",
+        ],
+        ["ValueError: 14 is not divisible by 4\n"],
+    ),
+    "universal_checkpoint_incomplete": (["KeyError: 'param_shapes'\n"], ["KeyError: 'param_groups'\n"]),
+    # what else can be missing, full or damaged
+    "zero_attributes_missing": (
+        ["AttributeError: 'Parameter' object has no attribute 'ds_status'\n"],
+        ["AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"],
+    ),
+    "weights_not_gathered_on_save": (
+        ["ValueError: Cannot get 16bit model weights because `stage3_gather_16bit_weights_on_model_save` in it\n"],
+        ['"stage3_gather_16bit_weights_on_model_save": true\n'],
+    ),
+    "host_out_of_memory": (
+        ["RuntimeError: [enforce fail at alloc_cpu.cpp:83] err == 0. DefaultCPUAllocator: can't allocate memory\n"],
+        ["the allocator of the CPU\n"],
+    ),
+    "out_of_memory": (["[BUG] load_checkpoint runs out of memory\n"], ["the memory is full of ideas\n"]),
+    "disk_full": (["OSError: [Errno 28] No space left on device\n"], ["space left on device: 7 GB\n"]),
+    "cublas_failed": (
+        ["RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\n"],
+        ["CUBLAS_STATUS_SUCCESS\n"],
+    ),
+    "cuda_in_forked_process": (
+        ["RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, use spawn\n"],
+        ["RuntimeError: DataLoader worker exited unexpectedly in forked subprocess\n"],
+    ),
+    "index_out_of_range": (
+        ["IndexError: index out of range in self\n"],
+        ["IndexError: list index out of range\n"],
+    ),
+    "nothing_to_train": (
+        ["ValueError: optimizer got an empty parameter list\n", "ValueError: max() arg is an empty sequence\n"],
+        ["ValueError: min() arg is an empty sequence\n"],
+    ),
+    "zero_without_optimizer": (
+        ["AssertionError: zero stage 2 requires an optimizer\n"],
+        ["zero stage 2 uses an optimizer\n"],
+    ),
+    "graph_used_twice": (
+        ["RuntimeError: Trying to backward through the graph a second time\n"],
+        ["the backward pass runs a second time\n"],
+    ),
+    "modified_inplace": (
+        [
+            "RuntimeError: one of the variables needed for gradient computation has been modified by an inplace "
+            "operation\n",
+        ],
+        ["an inplace operation\n"],
+    ),
+    "marked_ready_twice": (
+        ["RuntimeError: Expected to mark a variable ready only once.\n"],
+        ["a variable is ready\n"],
+    ),
+    "moe_groups": (
+        ["AssertionError: The model has moe layers, but None of the param groups are marked as MoE.\n"],
+        ["param groups of the MoE layers: 3\n"],
+    ),
+    "pipeline_limits": (
+        ["deepspeed.runtime.pipe.engine.PipelineError: Only train_batch() is accessible in pipeline mode.\n"],
+        ["train_batch() in pipeline mode\n"],
+    ),
+    "precision_not_supported": (
+        [
+            "ValueError: Your setup doesn't support bf16/gpu.\n",
+            "ValueError: Type fp16 is not supported on your device.\n",
+        ],
+        ["bf16 is enabled\n"],
+    ),
+    "rendezvous_failed": (
+        [
+            "[E socket.cpp:922] [c10d] The client socket has timed out after 60s while trying to connect to (a, 1).\n",
+            "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//0\n",
+        ],
+        ["the client socket is connected\n"],
+    ),
+    "several_models": (
+        ["AssertionError: You can't use same `Accelerator()` instance with multiple models when using DeepSpeed\n"],
+        ["an `Accelerator()` with one model\n"],
+    ),
+    "not_a_model_directory": (
+        ["OSError: Error no file named pytorch_model.bin, model.safetensors found in directory out.\n"],
+        ["no file named config.json\n"],
+    ),
+    "file_damaged": (
+        [
+            "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory\n",
+            "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge\n",
+        ],
+        ["the header was deserialized\n"],
+    ),
+    "optimizer_groups_differ": (
+        [
+            "ValueError: loaded state dict has a different number of parameter groups\n",
+            "I got \"KeyError('param_groups')\"\n",
+        ],
+        ["KeyError: 'groups'\n"],
+    ),
+    "state_dict_does_not_fit": (
+        ["RuntimeError: Error(s) in loading state_dict for Model:\n\tMissing key(s) in state_dict: 'a.weight'.\n"],
+        ["loading state_dict for Model\n"],
+    ),
+    # families
+    "module_not_installed": (
+        ["ModuleNotFoundError: No module named 'flash_attn'\n"],
+        ["a module named flash_attn\n"],
+    ),
+    "name_not_in_package": (
+        [
+            "ImportError: cannot import name 'x' from 'package' (/a/package.py)\n",
+            "AttributeError: module 'package' has no attribute 'x'\n",
+        ],
+        ["AttributeError: 'Package' object has no attribute 'x'\n"],
+    ),
+    "shared_library_missing": (
+        [
+            "ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory\n",
+            "ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by a.so)\n",
+        ],
+        ["libcudart.so.11.0 was opened\n"],
+    ),
+    "argument_missing": (
+        ["TypeError: WarmupDecayLR.__init__() missing 1 required positional argument: 'total_num_steps'\n"],
+        ["1 required positional argument\n"],
+    ),
+    "no_permission": (
+        ["PermissionError: [Errno 13] Permission denied: '/.triton'\n"],
+        ["the permission was denied by the user\n"],
+    ),
+    "json_invalid": (
+        ["json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)\n"],
+        ["the JSON is valid\n"],
+    ),
+    "devices_differ": (
+        ["RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:x and y\n"],
+        ["all tensors are on the same device\n"],
+    ),
+    "file_not_found": (
+        ["FileNotFoundError: [Errno 2] No such file or directory: 'ds_config.json'\n"],
+        ["no such file\n"],
+    ),
+    "cuda_error": (["RuntimeError: CUDA error: invalid argument\n"], ["RuntimeError: CUDA is not available\n"]),
+    "assertion_of_swapping": (
+        ["AssertionError: param 7 already assigned swap buffer id 3\n"],
+        ["a swap buffer is assigned to param 7\n"],
+    ),
+    "release_for_newer_torch": (
+        ["AttributeError: module 'torch.compiler' has no attribute 'is_compiling'\n"],
+        ["AttributeError: module 'torch.compiler' has no attribute 'is_exporting'\n"],
+    ),
+    # DeepSpeed's own checks
+    "config_given_twice": (
+        ["AssertionError: Not sure how to proceed, we were given deepspeed configs in the deepspeed arguments and x\n"],
+        ["not sure how to proceed\n"],
+    ),
+    "config_numbers": (
+        [
+            "ValueError: Duplicate keys in DeepSpeed config: ['fp16']\n",
+            "AssertionError: Micro batch size per gpu: 0 has to be greater than 0\n",
+        ],
+        ["the batch size has to be greater than 0\n"],
+    ),
+    "parameters_of_another_dtype": (
+        [
+            "AssertionError: Model must initialized in fp16 mode for ZeRO Stage 3.\n",
+            "ValueError: fp16 is enabled but the following parameters have dtype that is not fp16: head.weight\n",
+            "AssertionError: fp16 is not enabled but one or several model parameters have dtype of fp16\n",
+        ],
+        ["fp16 is enabled but the following parameters are frozen\n"],
+    ),
+    "loss_not_scalar": (
+        ["AssertionError: loss must be a scalar tensor. If you need to pass output gradients, backward() of\n"],
+        ["RuntimeError: loss must be a tensor\n"],
+    ),
+    "lr_before_first_step": (
+        ["AssertionError: need to call step() first\n"],
+        ["call step() of the optimizer first\n"],
+    ),
+    "batches_differ_in_tp_group": (
+        ["AssertionError: Data inconsistency within the TP group. Please check the Dataloader implementation\n"],
+        ["inconsistent data in the TP group\n"],
+    ),
+    "max_grad_norm_in_config": (
+        ["ValueError: 'max_grad_norm' is not supported as an optimizer parameter, please switch to x\n"],
+        ["max_grad_norm=1.0\n"],
+    ),
+    "optimizer_not_accepted": (
+        ["AssertionError: Client Optimizer is of unexpected type <class 'str'>\n"],
+        ["Using client Optimizer as basic optimizer\n"],
+    ),
+    "parameter_in_two_groups": (
+        [
+            "AssertionError: Parameter with name: head.weight occurs multiple times in optimizer.param_groups. Make\n",
+            "ValueError: some parameters appear in more than one parameter group\n",
+        ],
+        ["the parameter occurs multiple times in the log\n"],
+    ),
+    "combination_not_supported": (
+        ["AssertionError: 1bit-Adam is not compatible with ZeRO\n", "AssertionError: MoE not supported with Stage 3\n"],
+        ["peft is not compatible with transformers\n"],
+    ),
+    "resources_of_launcher": (
+        ["ValueError: Hostfile contains a bad entry: a b c, unable to proceed with launching\n"],
+        ["Unable to find hostfile, will proceed with training with local resources only.\n"],
+    ),
+    "local_ranks_contradict": (
+        ["AssertionError: Mismatch in local rank setting, args.local_rank=0 but env['LOCAL_RANK']=1.\n"],
+        ["the local rank is 1\n"],
+    ),
+    "cpu_optimizer_on_gpu": (
+        ["AssertionError: CPUAdam param is on cuda:0 and must be 'cpu', make sure you enabled 'offload_optimizer'\n"],
+        ["the param is on cuda:0\n"],
+    ),
+    "checkpoint_not_found": (
+        ["ValueError: Invalid for universal checkpoint: out/latest_universal does not exist\n"],
+        ["the checkpoint does not exist yet\n"],
+    ),
+    "inference_limits": (
+        ["RuntimeError: Input with size 2000 exceeds maximum length of 1024. Please increase max_tokens in the x\n"],
+        ["the maximum length is 1024\n"],
+    ),
+    "flops_profiler": (
+        ["AttributeError: 'NewGELUActivation' object has no attribute '__flops__'\n"],
+        ["AttributeError: 'NewGELUActivation' object has no attribute '__name__'\n"],
+    ),
+    "shape_of_partitioned_parameter": (
+        ["IndexError: tuple index out of range\n"],
+        ["IndexError: list index out of range\n"],
+    ),
+    "one_process_several_gpus": (
+        ["ValueError: DeepSpeed is not compatible with MP. n_gpu: 8, local_world_size: 1.\n"],
+        ["ValueError: DeepSpeed is not compatible with MPS.\n"],
+    ),
+    "installation_failed": (
+        ["error: subprocess-exited-with-error\n", "ModuleNotFoundError: No module named 'torch'\n"],
+        ["ModuleNotFoundError: No module named 'torch.sub'\n"],
+    ),
+    "path_is_none": (
+        ["TypeError: expected str, bytes or os.PathLike object, not NoneType\n"],
+        ["TypeError: expected str, bytes or an object, not NoneType\n"],
+    ),
+    "job_hangs": (["[BUG] DeepSpeed hangs in the first step\n"], ["a picture that hangs\n"]),
+    "attribute_missing": (
+        ["AttributeError: 'Model' object has no attribute 'x'\n"],
+        ["AttributeError: x\n"],
+    ),
+    "too_many_files": (["OSError: [Errno 24] Too many open files\n"], ["too many files\n"]),
+    "hybrid_engine": (
+        ["if(self._inference_containers[0].module.attention.attn_qkvw is not None and x\nIndexError: list index\n"],
+        ["deepspeed main.py --enable_hybrid_engine\n"],
+    ),
+    "keys_of_file": (
+        ["KeyError: 'state_dict'\n", "KeyError: 'base_model.model.model.embed_tokens.weight'\n"],
+        ["KeyError: 'labels'\n"],
+    ),
+    "trace_cache_invalidated": (
+        ["Invalidate trace cache @ step 14: expected module 19, but got module 34\n"],
+        ["the trace cache is valid\n"],
+    ),
+    "reference_model_refused": (
+        ["ValueError: DeepSpeed ZeRO-3 is enabled and is not compatible with `create_reference_model()`.\n"],
+        ["create_reference_model() is called\n"],
+    ),
+    "sizes_differ": (
+        [
+            "RuntimeError: The size of tensor a (3072) must match the size of tensor b (4096) at dimension 0\n",
+            "RuntimeError: shape '[2, 3]' is invalid for input of size 5\n",
+        ],
+        ["the size of tensor a is 7\n"],
+    ),
+    "hub_not_reachable": (
+        ["OSError: x/y is not a local folder and is not a valid model identifier listed on 'https://a'\n"],
+        ["a local folder\n"],
+    ),
+    "value_is_none": (
+        ["TypeError: 'NoneType' object is not subscriptable\n"],
+        ["TypeError: 'int' object is not subscriptable\n"],
+    ),
+    "terminal_closed": (
+        ["torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 1\n"],
+        ["Process 7 got signal: 12\n"],
+    ),
+    "two_ranks_on_one_gpu": (
+        ["Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000\n"],
+        ["GPU detected: 1000\n"],
+    ),
+    "config_error": (
+        ["deepspeed.elasticity.config.ElasticityConfigError: Elasticity config missing max_train_batch_size\n"],
+        ["the elasticity config is fine\n"],
+    ),
+    "saved_on_gpu": (
+        ["RuntimeError: Attempting to deserialize object on CUDA device 7 but torch.cuda.device_count() is 1.\n"],
+        ["the object is on CUDA device 7\n"],
+    ),
+    "half_on_cpu": (
+        ["RuntimeError: \"addmm_impl_cpu_\" not implemented for 'Half'\n"],
+        ["RuntimeError: \"addmm_impl_cpu_\" not implemented for 'Int'\n"],
+    ),
+    "gradient_scaler": (
+        ["ValueError: Attempting to unscale FP16 gradients.\n"],
+        ["the gradients are in fp16\n"],
+    ),
+    "unused_parameters": (
+        ["RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"],
+        ["the reduction has finished\n"],
+    ),
+    # bugs of single releases
+    "attention_of_newer_transformers": (
+        ["AttributeError: 'LlamaAttention' object has no attribute 'num_heads'\n"],
+        ["AttributeError: 'LlamaAttention' object has no attribute 'weight'\n"],
+    ),
+    "wandb_sync": (
+        ["TypeError: Run.log() got an unexpected keyword argument 'sync'\n"],
+        ["TypeError: Run.log() got an unexpected keyword argument 'step'\n"],
+    ),
+    "bias_without_weight": (
+        ["UnboundLocalError: cannot access local variable 'dim' where it is not associated with a value\n"],
+        ["UnboundLocalError: cannot access local variable 'x' where it is not associated with a value\n"],
+    ),
+    "bf16_optimizer_state": (
+        ["AttributeError: 'BF16_Optimizer' object has no attribute 'state'\n"],
+        ["AttributeError: 'BF16_Optimizer' object has no attribute 'loss'\n"],
+    ),
+    "bf16_dp_process_group": (
+        ["AttributeError: 'FP16_Optimizer' object has no attribute 'dp_process_group'\n"],
+        ["AttributeError: 'FP16_Optimizer' object has no attribute 'process_group'\n"],
+    ),
+    "refresh_fp32_params": (
+        ["AttributeError: 'AdamW' object has no attribute 'refresh_fp32_params'\n"],
+        ["AttributeError: 'AdamW' object has no attribute 'refresh'\n"],
+    ),
+    "launcher_apostrophe": (
+        ["ValueError: No closing quotation\n"],
+        ["ValueError: no closing bracket\n"],
+    ),
+    "nvme_file_name": (
+        ["OSError: [Errno 36] File name too long: '/nvme/zero_stage_3/optimizer/rank0/a.tensor.swp'\n"],
+        ["OSError: [Errno 36] File name too long: 'a'\n"],
+    ),
+    "communication_dtype_bf16": (
+        ["ValueError: Invalid communication_data_type. Supported data types: ['fp16', 'bfp16', 'fp32']. Got: bf16\n"],
+        ["the communication_data_type is bf16\n"],
+    ),
+    "count_needs_newer_torch": (
+        ["AssertionError: count_used_parameters_in_backward requires internal PyTorch APIs that are not available\n"],
+        ["count_used_parameters_in_backward returned 7\n"],
+    ),
+    "frozen_parameter_not_found": (
+        ["ValueError: failed to find frozen Parameter containing: x in named params\n"],
+        ["failed to find it in named params\n"],
+    ),
+    "grouped_mm_alignment": (
+        ["RuntimeError: strides should be multiple of 16 bytes\n"],
+        ["strides are multiples of 16 bytes\n"],
+    ),
+    "deepcopy_of_module": (
+        ["TypeError: ZeROOrderedDict.__init__() missing 1 required positional argument: 'parent_module'\n"],
+        ["TypeError: f() missing 1 required positional argument: 'x'\n"],
+    ),
+    "swap_folder": (
+        ["AttributeError: 'NoneType' object has no attribute 'swap_folder'\n"],
+        ["AttributeError: 'NoneType' object has no attribute 'folder'\n"],
+    ),
+    "hub_list_files": (
+        ["ImportError: cannot import name 'list_files_info' from 'huggingface_hub' (/a/__init__.py)\n"],
+        ["ImportError: cannot import name 'x' from 'huggingface_hub' (/a/__init__.py)\n"],
+    ),
+    "python_too_old": (
+        ["TypeError: unsupported operand type(s) for |: 'type' and 'NoneType'\n"],
+        ["TypeError: unsupported operand type(s) for %: 'int' and 'NoneType'\n"],
+    ),
+    "collective_on_cpu": (
+        ["RuntimeError: No backend type associated with device type cpu\n"],
+        ["a backend for the device type cpu\n"],
     ),
 }
 
@@ -395,4 +1383,8 @@ def test_every_expression_can_be_searched_for():
 
 
 def test_harmless_messages_are_notes():
-    assert {each.id for each in SIGNATURES.values() if each.role is Role.NOTE} == {"triton_autotune_directory"}
+    assert {each.id for each in SIGNATURES.values() if each.role is Role.NOTE} == {
+        "libaio_warning",
+        "trace_cache_invalidated",
+        "triton_autotune_directory",
+    }

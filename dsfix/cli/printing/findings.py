@@ -11,15 +11,17 @@ from itertools import groupby
 from typing import Any
 
 from ... import survey
-from ...explain.fixes import fixes
+from ...explain.fixes import Fix, fixes
 from ...explain.problems import Problem
 from ...explain.ranking import Ranked, Standing
 from ...explain.recognise import File, Reading
+from ...explain.signature import Role
 from . import output
 
 _HEADINGS = {
     Standing.CAUSE: "Most likely cause",
     Standing.LATER: "Later in the log",
+    Standing.POSSIBLE: "A message with several causes",
     Standing.FOLLOW_UP: "Consequence",
     Standing.NOTE: "Also seen",
     Standing.EXCLUDED: "The same message, but not a bug of the log's release",
@@ -53,13 +55,21 @@ def _print(finding: Ranked, reading: Reading) -> None:
         rows += [
             ("what", problem.what),
             (_whose(problem, reading), "; or ".join(dict.fromkeys(_ranges(each) for each in problem.affects))),
-            *(("dsfix", fix.sentence()) for fix in fixes(finding.found.patches, reading.versions.as_dict())),
+            *(("dsfix", _fix(fix, problem)) for fix in fixes(finding.found.patches, reading.versions.as_dict())),
             ("else" if finding.found.patches else "remedy", problem.remedy),
             *(("see", link) for link in problem.evidence[:_LINKS]),
         ]
     for name, text in rows:
         for number, line in enumerate(_wrapped(text)):
             print(f"    {name if not number else '':<9} {line}")
+
+
+def _fix(fix: Fix, problem: Problem) -> str:
+    return (
+        f"{fix.sentence()} (it removes this message, not its cause)"
+        if problem.role is Role.FOLLOW_UP
+        else fix.sentence()
+    )
 
 
 def _whose(problem: Problem, reading: Reading) -> str:

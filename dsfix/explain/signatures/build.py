@@ -24,7 +24,10 @@ SIGNATURES = (
         title="an operator of DeepSpeed could not be built",
         what='The compiler\'s message is above this line, at the first "error:".',
         remedy=f"Fix the compiler error: nvcc and the host compiler must match each other and torch. {_CACHE}",
-        pattern=r"Error building extension '\w+'",
+        pattern=r"Error building extension '\w+'|FAILED: \S+\.o\b|ninja: build stopped"
+        r"|Error compiling objects for extension"
+        r"|Command '\['ninja', '-v'|Error [Bb]uilding [Ff]used_?[Aa]dam|Error [Bb]uilding [Cc][Pp][Uu]_?[Aa]dam"
+        r"|cannot build '\w+'",
         role=Role.GENERAL,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/889",),
     ),
@@ -34,15 +37,20 @@ SIGNATURES = (
         what="torch from PyPI includes the CUDA runtime, but not the compiler that an operator needs. From 0.14.1 to "
         "0.19.4 even `import deepspeed` requires it on a machine with a GPU.",
         remedy="Install the CUDA toolkit and set CUDA_HOME. If only the import fails: DeepSpeed 0.19.5 or later.",
-        pattern=r"CUDA_HOME does not exist, unable to compile",
+        pattern=r"CUDA_HOME does not exist, unable to compile|CUDA_HOME environment variable is not set"
+        r"|nvcc: command not found",
         patches=("op_probe_breaks_import",),
     ),
     Signature(
         id="optimizer_del_masks_error",
         title="no attribute 'ds_opt_adam' (ds_opt_adagrad, ds_opt_lion): the error above it is the cause",
-        what="The optimizer's operator could not be built or loaded; this error comes from deleting the incomplete "
-        "object.",
-        remedy="See the error above it.",
+        what="The optimizer's constructor failed; this error comes from deleting the incomplete object. Most likely "
+        "its operator could not be built or loaded (no CUDA toolkit, compiler or ninja, another CUDA than torch's); "
+        "or torch refused its arguments (an empty parameter list: no parameter of this group or rank requires a "
+        "gradient).",
+        remedy="See the first error above it. If it is not in this log: `python -m dsfix doctor` finds what is "
+        'missing for building; python -c "import deepspeed; deepspeed.ops.op_builder.CPUAdamBuilder().load()" shows '
+        "the error.",
         patches=("cpu_adam_del_masks_error",),
         role=Role.FOLLOW_UP,
     ),
@@ -54,6 +62,47 @@ SIGNATURES = (
         remedy="Remove the operator's directory in ~/.cache/torch_extensions, or use one directory per release: "
         "TORCH_EXTENSIONS_DIR.",
         patches=("extension_cache_shared_by_versions",),
+    ),
+    Signature(
+        id="curand_not_linked",
+        title="an operator was linked without curand",
+        what="An operator that was built with DeepSpeed (DS_BUILD_…=1) or earlier does not know libcurand: the "
+        "toolkit at build time had no libcurand, or the release did not pass -lcurand for this operator.",
+        remedy="Install the CUDA toolkit's curand, reinstall DeepSpeed without DS_BUILD_… (pip install "
+        "--force-reinstall "
+        f"--no-cache-dir deepspeed) and let it compile on first use. {_CACHE} Loading the library first also helps: "
+        "LD_PRELOAD=…/libcurand.so.",
+        pattern=r"undefined symbol: curand",
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/1846",
+            "https://github.com/deepspeedai/DeepSpeed/pull/3846",
+        ),
+    ),
+    Signature(
+        id="undefined_symbol",
+        title="undefined symbol: a compiled module does not fit the installed torch or CUDA",
+        what="It was compiled for another torch (symbols that begin with _ZN2at, _ZN3c10 or _ZN5torch) or another CUDA "
+        "library than the one that is loaded: after an upgrade of torch, or from a wheel for another one.",
+        remedy="Reinstall the package whose .so the message names, for the installed torch (pip install "
+        "--force-reinstall "
+        f"--no-cache-dir --no-build-isolation). An operator of DeepSpeed: the same without DS_BUILD_…. {_CACHE}",
+        pattern=r"\.so[.\d]*: undefined symbol: ",
+        role=Role.GENERAL,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3410",),
+    ),
+    Signature(
+        id="extension_not_built",
+        title="the compiled operator is missing: building it failed earlier, or in another process",
+        what="torch loads the operator that this or another rank should have built, and there is none: the compiler's "
+        "error is above or in another rank's output. Also after a build that was interrupted, and with several nodes "
+        "on one home directory.",
+        remedy=f'Look for the first "error:" or "FAILED:" of any rank. {_CACHE} `python -m dsfix doctor` examines the '
+        "toolchain. Build once in a single process before the job starts.",
+        pattern=r"torch_extensions/\S+\.so: cannot open shared object file"
+        r"|dynamic module does not define module export function"
+        r"|No module named '(?:cpu_adam|fused_adam|cpu_adagrad|transformer_inference)'",
+        role=Role.GENERAL,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5780",),
     ),
     Signature(
         id="extension_lock",

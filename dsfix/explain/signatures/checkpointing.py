@@ -15,13 +15,15 @@ SIGNATURES = (
     ),
     Signature(
         id="reentrant_shared_module",
-        title="a module is used twice in one backward pass with reentrant checkpointing",
-        what="Each reentrant checkpoint runs its own backward pass: gradients of a module in two of them are reduced "
-        'twice. ZeRO-2 reports "has already been reduced"; ZeRO-3 fails in a bare assertion or, with some models, '
-        "silently computes wrong gradients.",
-        remedy='gradient_checkpointing_kwargs={"use_reentrant": False} (transformers), or use_reentrant=False in '
-        "torch.utils.checkpoint.",
-        pattern=r"has already been reduced\.\s+Gradient computed twice"
+        title="the gradient of a parameter is computed twice in one backward pass",
+        what="Most likely a module is used twice with reentrant gradient checkpointing, whose checkpoints each run a "
+        "backward pass of their own: several forward passes in one loss (pairs, contrastive and preference losses), "
+        'tied or shared modules. ZeRO-2 reports "has already been reduced"; ZeRO-3 fails in a bare assertion or, with '
+        "some models, silently computes wrong gradients. Otherwise two backward passes for one step.",
+        remedy='gradient_checkpointing_kwargs={"use_reentrant": False} (transformers), use_reentrant=False in '
+        "torch.utils.checkpoint, or no gradient checkpointing. Concatenate the inputs of several forward passes into "
+        "one batch; add losses before one engine.backward.",
+        pattern=r"has already been reduced\.\s+Gradient computed twice|[Gg]radient computed twice for this partition"
         r"|in __reduce_and_partition_ipg_grads[\s\S]*assert len\(set\(p\.ds_id",
         affects={"deepspeed": ">=0.12.0"},
         evidence=(

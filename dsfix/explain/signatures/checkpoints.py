@@ -31,6 +31,16 @@ SIGNATURES = (
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6751",),
     ),
     Signature(
+        id="zero_to_fp32_devices",
+        title="zero_to_fp32: the ranks' partitions are on several devices",
+        what="The script joins partitions that it should have loaded to the CPU; they are on the GPUs that saved "
+        "them. Most likely an old or a changed copy of the script (since 0.4.2 it passes map_location), or code of "
+        "one's own that calls its functions.",
+        remedy="python -m deepspeed.utils.zero_to_fp32 . OUTPUT with a current DeepSpeed, or torch.load(…, "
+        "map_location='cpu') in the copy.",
+        pattern=r"zero_to_fp32\.py[\s\S]*Expected all tensors to be on the same device",
+    ),
+    Signature(
         id="another_world_size",
         title="the checkpoint was saved with a different number of ranks",
         what="The optimizer's state is partitioned over the data-parallel ranks and must be loaded by as many.",

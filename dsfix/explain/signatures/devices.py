@@ -44,4 +44,13 @@ SIGNATURES = (
         pattern=r"Zero-3 is not compatible with [^\n]*device_map"
         r"|can't train a model that has been loaded with .?device_map='auto'",
     ),
+    Signature(
+        id="reference_model_refused",
+        title="TRL cannot copy a model for reference under ZeRO-3",
+        what="create_reference_model copies weights that ZeRO-3 has partitioned.",
+        remedy="Load the reference model by AutoModelForCausalLM.from_pretrained and pass it as ref_model; with LoRA "
+        "no reference model is needed (ref_model=None).",
+        pattern=r"not compatible with `?create_reference_model",
+        evidence=("https://github.com/huggingface/trl/issues/3016",),
+    ),
 )

@@ -14,7 +14,9 @@ SIGNATURES = (
         remedy="Find the missing rank: its last lines or its traceback. MoE with ZeRO-3: "
         "deepspeed.utils.set_z3_leaf_modules. Long work on one rank: DEEPSPEED_TIMEOUT (minutes) or ddp_timeout "
         "(seconds, transformers).",
-        pattern=r"Watchdog caught collective operation timeout|Timeout\(ms\)=\d+|Timed out waiting \d+ms for",
+        pattern=r"Watchdog caught collective operation timeout|Timeout\(ms\)=\d+|Timed out waiting \d+ms for"
+        r"|Some NCCL operations have failed or timed out|watchdog thread terminated with exception|NCCL timed out"
+        r"|NCCL timeout|NCCL Timeout",
         role=Role.FOLLOW_UP,
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5008",),
     ),
@@ -45,7 +47,8 @@ SIGNATURES = (
         "return code -9: the kernel killed it, usually out of memory (see `dmesg`).",
         remedy="Find that rank's own error above.",
         pattern=r"ChildFailedError|exits with return code = -?\d+|Sending process \d+ closing signal SIGTERM"
-        r"|Killing subprocess \d+|Signal 15 \(SIGTERM\)|got signal: 15",
+        r"|CalledProcessError: Command '\['[^\n]*python[^\n]*returned non-zero|Killing subprocess \d+"
+        r"|Signal 15 \(SIGTERM\)|got signal: 15",
         role=Role.FOLLOW_UP,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
+from ..signature import Role, Signature
 
 _LAUNCHER = "Start the job with torchrun: the deepspeed launcher imports DeepSpeed before the script runs."
 
@@ -21,5 +21,21 @@ SIGNATURES = (
         what="DeepSpeed through 0.14.3 imports a name that NumPy 2.0 removed.",
         remedy=f"DeepSpeed 0.14.4 or later, or NumPy below 2. With dsfix: {_LAUNCHER[0].lower()}{_LAUNCHER[1:]}",
         patches=("numpy_bufsize",),
+    ),
+    Signature(
+        id="release_for_newer_torch",
+        title="import deepspeed fails: this release needs a newer torch",
+        what="0.15.3 needs torch 2.3 (torch.compiler.is_compiling), 0.17.5 torch 2.4 "
+        "(_disable_dynamo_if_unsupported), 0.18.7 and 0.18.8 torch 2.4 (torch.amp.custom_fwd), 0.18.6 with Python "
+        "3.12 torch 2.4 (Dynamo).",
+        remedy="The next release of DeepSpeed, or that torch.",
+        pattern=r"module 'torch\.compiler' has no attribute 'is_compiling'"
+        r"|name '_disable_dynamo_if_unsupported' is not defined"
+        r"|module 'torch\.amp' has no attribute 'custom_fwd'|Dynamo is not supported on Python 3\.12",
+        role=Role.GENERAL,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/6656",
+            "https://github.com/deepspeedai/DeepSpeed/pull/7920",
+        ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
+from ..signature import Role, Signature
 
 SIGNATURES = (
     Signature(
@@ -56,13 +56,15 @@ SIGNATURES = (
     ),
     Signature(
         id="gathered_dtypes_differ",
-        title="ZeRO-3 gathers parameters of two dtypes into one buffer",
-        what="A base model in bf16 with adapters in fp32, peft's default. DeepSpeed 0.19.2 gathers with the dtype of "
-        "the first parameter; earlier releases cast all of them to one dtype.",
-        remedy="Any release other than 0.19.2; or adapters in the dtype of the model: autocast_adapter_dtype=False in "
-        "get_peft_model, which later TRL releases set.",
+        title="an all-gather of ZeRO has buffers of two dtypes",
+        what="Most likely the precision in the config does not fit the model: fp16 and bf16 not set as the model was "
+        'loaded, or a misspelled section ("bf_16"), which DeepSpeed ignores. Or weights of several dtypes with '
+        "ZeRO-3: a quantized model (QLoRA), and in 0.19.2 a model in bf16 with adapters in fp32, peft's default.",
+        remedy='Set "bf16" or "fp16" as the model is loaded: `python -m dsfix check CONFIG` finds misspelled keys. '
+        "QLoRA: bnb_4bit_quant_storage in the dtype of the model. 0.19.2: another release, or "
+        "autocast_adapter_dtype=False in get_peft_model.",
         pattern=r"output tensor must have the same type as input tensor",
-        affects={"deepspeed": "==0.19.2"},
+        role=Role.POSSIBLE,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/8072",
             "https://github.com/deepspeedai/DeepSpeed/pull/8073",
@@ -76,16 +78,18 @@ SIGNATURES = (
         remedy="Do not mix dtypes of trainable parameters: for adapters set autocast_adapter_dtype=False in "
         "get_peft_model, or cast all of them to one dtype before deepspeed.initialize.",
         pattern=r"in defragment[\s\S]*AssertionError",
-        affects={"deepspeed": ">=0.19.2"},
-        evidence=("https://github.com/huggingface/trl/issues/6089",),
+        evidence=(
+            "https://github.com/huggingface/trl/issues/6089",
+            "https://github.com/hiyouga/LlamaFactory/issues/3634",
+        ),
     ),
     Signature(
         id="frozen_group",
         title="ZeRO-1/2: a parameter group of the optimizer has nothing to train",
         what="ZeRO-1 and ZeRO-2, and bf16 with fp32 accumulation, take only the parameters of each group that require "
         "a gradient, and fail on a group in which all are frozen (a frozen backbone with a rate of its own).",
-        remedy="Leave groups without trainable parameters out: "
-        "[g for g in groups if any(p.requires_grad for p in g['params'])]. ZeRO-3 ignores them.",
+        remedy="Leave groups without trainable parameters out: [g for g in groups if any(p.requires_grad for p in "
+        "g['params'])]. ZeRO-3 ignores them.",
         pattern=r"(?:stage_1_and_2|bf16_optimizer)\.py[^\n]*, in _{0,2}flatten_dense_tensors_aligned"
         r"[\s\S]*torch\.cat\(\): expected a non-empty list of Tensors"
         r"|param_dtype = self\.bit16_groups\[i\]\[0\]\.dtype[\s\S]*IndexError: list index out of range",
@@ -93,19 +97,6 @@ SIGNATURES = (
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/4055",
             "https://github.com/deepspeedai/DeepSpeed/issues/4176",
-        ),
-    ),
-    Signature(
-        id="module_outside_engine",
-        title="'weight' must be 2-D: a ZeRO-3 model is used outside its engine",
-        what="With ZeRO-3 a parameter is empty until the engine's hooks gather it. It is still empty in a reference, "
-        "reward or teacher model that was not prepared, and in an embedding that is called directly.",
-        remedy="Prepare the model as well (accelerator.prepare, deepspeed.initialize), call the engine instead of its "
-        "module, or gather with deepspeed.zero.GatheredParameters.",
-        pattern=r"'weight' must be 2-D",
-        evidence=(
-            "https://github.com/deepspeedai/DeepSpeed/issues/2746",
-            "https://github.com/huggingface/trl/issues/600",
         ),
     ),
     Signature(

@@ -1,0 +1,81 @@
+"""Files of checkpoints that are missing, incomplete, or of another kind or model."""
+
+from __future__ import annotations
+
+from ..signature import Role, Signature
+
+SIGNATURES = (
+    Signature(
+        id="not_a_model_directory",
+        title="the directory has a DeepSpeed checkpoint, or nothing, but no model file",
+        what="from_pretrained looks for model.safetensors or pytorch_model.bin. Most likely the directory has only "
+        "global_step… of DeepSpeed (weights were not gathered on saving), an adapter, or the path is wrong.",
+        remedy="`python zero_to_fp32.py . OUTPUT` in the checkpoint's directory makes the model file; an adapter: "
+        "load the base model, then PeftModel.from_pretrained.",
+        pattern=r"Error no file named pytorch_model\.bin|Error no file named model\.safetensors"
+        r"|Error no file named diffusion_pytorch"
+        r"|can't find \*?\S+_optim_states\.pt files|Unable to find 'latest' file at"
+        r"|Can't find a valid checkpoint at",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="file_damaged",
+        title="a file of weights is incomplete or not what it should be",
+        what="Most likely the download or the save was interrupted, the disk is full, or the file is a Git LFS "
+        "pointer of a few lines. Several ranks that write one file do this, too.",
+        remedy="Compare the file's size with the source's and fetch it again (git lfs pull); save again.",
+        pattern=r"PytorchStreamReader failed|Error while deserializing header|invalid load key, "
+        r"|Unable to load weights from pytorch "
+        r"checkpoint file|MetadataIncompleteBuffer|HeaderTooLarge|unpickling stack underflow",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="optimizer_groups_differ",
+        title="the checkpoint's optimizer has other parameter groups than this job's",
+        what="Most likely what is trained has changed: frozen layers, LoRA, weight decay groups, another optimizer, "
+        "another model or another ZeRO stage. KeyError 'param_groups': the file is not an optimizer's state, as "
+        "DeepSpeed saves it in partitions.",
+        remedy="Resume with the same model, groups and config; or load the weights only (load_optimizer_states=False, "
+        "load_module_only=True). With DeepSpeed use engine.load_checkpoint or accelerator.load_state.",
+        pattern=r"doesn't match the size of optimizer's group"
+        r"|loaded state dict has a different number of parameter groups"
+        r"|KeyError\(?:? ?'param_groups'",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/littlepure2333/MindBridge/issues/4",),
+    ),
+    Signature(
+        id="state_dict_does_not_fit",
+        title="the checkpoint's weights do not fit the model",
+        what="size mismatch: most likely another model size, or a vocabulary that was resized on one side. Missing "
+        "and unexpected keys: prefixes of wrappers (module., _forward_module., base_model.model.), an adapter without "
+        "its base, or tied weights.",
+        remedy="Make the model as it was when it was saved (resize_token_embeddings, the adapter's config); strip the "
+        "prefix; zero_to_fp32 for DeepSpeed's files.",
+        pattern=r"Error\(s\) in loading state_dict for|size mismatch for \S+: copying a param with shape"
+        r"|Missing key\(s\) in state_dict",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="keys_of_file",
+        title="KeyError: a file of weights has other names than the code expects",
+        what='zero_to_fp32 and save_16bit_model write the weights alone, without a "state_dict", "model" or '
+        '"module" around them, with the names of the trained model: base_model.model. of an adapter, module. of a '
+        "wrapper.",
+        remedy="Print the file's keys; take the file itself as the state dict; rename, or load it into the same "
+        "wrapper (get_peft_model).",
+        pattern=r"KeyError: ['\"](?:state_dict|module|model|model_state_dict"
+        r"|(?:base_model|model|module|transformer|lm_head)\.[\w.]+)['\"]",
+        role=Role.POSSIBLE,
+        evidence=(
+            "https://github.com/hiyouga/LlamaFactory/issues/496",
+            "https://github.com/daooshee/QuadPrior/issues/2",
+        ),
+    ),
+    Signature(
+        id="saved_on_gpu",
+        title="a file of weights was saved on a GPU that does not exist here",
+        what="torch.load puts tensors where they were saved.",
+        remedy="torch.load(…, map_location='cpu').",
+        pattern=r"Attempting to deserialize object on (?:a )?CUDA device",
+    ),
+)

@@ -1,0 +1,208 @@
+"""What errors of a kind usually mean, for messages that nothing else recognises."""
+
+from __future__ import annotations
+
+from ..signature import Role, Signature
+
+SIGNATURES = (
+    Signature(
+        id="module_not_installed",
+        title="a module is not installed in this environment",
+        what="The Python that runs the job does not find it: not installed, installed for another Python, or (a "
+        "module of the project itself) the job was started in another directory. For a submodule: the installed "
+        "release of the package does not have it.",
+        remedy="python -m pip install the package, with the job's python; for a module of the project PYTHONPATH or "
+        "its directory.",
+        pattern=r"ModuleNotFoundError: No module named|requires the following packages that were not found",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="name_not_in_package",
+        title="a package does not have a name that another one imports",
+        what="The installed releases of the two packages do not fit each other; the name was added later, or removed. "
+        '"partially initialized module": most likely a file of the project has the name of the package.',
+        remedy="Upgrade the package that imports, or install the release of the other one that it requires (its "
+        "requirements file).",
+        pattern=r"ImportError: cannot import name '|module '[\w.]+' has no attribute '",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="shared_library_missing",
+        title="a shared library is not found",
+        what="A compiled module needs a library of another CUDA version (libcudart.so.11.0, libcusparse.so.12), or "
+        "one of the system that is not installed or not in the linker's path.",
+        remedy="Reinstall the compiled package for torch's CUDA version; or add the directory of the library to "
+        "LD_LIBRARY_PATH. GLIBC or GLIBCXX: a newer libstdc++ (conda install libstdcxx-ng) or a wheel for this system.",
+        pattern=r"cannot open shared object file|Could not load library lib|version `GLIBC(?:XX)?_[\d.]+' not found",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="argument_missing",
+        title="an argument is missing",
+        what="The caller was written for another release of the function; or, for a scheduler or an optimizer that a "
+        "config names, its params lack one (total_num_steps of WarmupDecayLR, cycle_min_lr of OneCycle).",
+        remedy="Releases that fit each other; for a config add the key: `python -m dsfix check CONFIG`.",
+        pattern=r"TypeError: [^\n]*missing \d+ required (?:positional|keyword-only) argument"
+        r"|takes (?:from )?\d[^\n]* positional arguments? but \d+ (?:was|were) given"
+        r"|got multiple values for (?:keyword )?argument",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="no_permission",
+        title="a file or directory may not be written or read",
+        what="In containers and on clusters most likely a cache in a home directory that belongs to another user or "
+        "is read-only (~/.cache, ~/.triton), or an output directory of another user.",
+        remedy="HF_HOME, TRITON_CACHE_DIR, TORCH_EXTENSIONS_DIR, TMPDIR in a directory of your own.",
+        pattern=r"PermissionError: \[Errno 13\]|Read-only file system",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="json_invalid",
+        title="a JSON file is invalid or empty",
+        what="Most likely the DeepSpeed config has a comma too many, a comment or another syntax error, or a file was "
+        "saved incompletely (trainer_state.json, an index of weights).",
+        remedy="`python -m dsfix check CONFIG` names the line of a config; `python -m json.tool FILE` that of any "
+        "file.",
+        pattern=r"JSONDecodeError: |Expecting value: line \d+ column",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="devices_differ",
+        title="tensors on different devices",
+        what="Two GPUs: most likely device_map. A GPU and the CPU: inputs or a buffer that were not moved, a module "
+        "that the engine does not know, offloaded parameters that are used outside of their hooks, or a bug of "
+        "DeepSpeed's offload (0.14.1, 0.14.2).",
+        remedy="No device_map; inputs .to(engine.device); modules registered before deepspeed.initialize; another "
+        "release if the traceback ends in deepspeed/runtime/zero.",
+        pattern=r"Expected all tensors to be on the same device",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="file_not_found",
+        title="a file does not exist",
+        what="A path is relative to another directory, or exists on another host only; nvcc: CUDA_HOME names a "
+        "directory without the toolkit's compiler.",
+        remedy="Absolute paths; the same files on every host; for nvcc install the toolkit or correct CUDA_HOME.",
+        pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory(?!: '\S*\.triton)",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="cuda_error",
+        title="an error of CUDA that is reported late",
+        what="Kernels run asynchronously: the traceback may point to a later line. Most likely an index out of range, "
+        "memory that is full, a compiled module that does not fit torch or the GPU, or a fault of the GPU "
+        "(`nvidia-smi`, `dmesg`: Xid).",
+        remedy="CUDA_LAUNCH_BLOCKING=1 names the line.",
+        pattern=r"RuntimeError: CUDA error: |torch\.AcceleratorError: CUDA error"
+        r"|CUDA kernel errors might be asynchronously reported",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="assertion_of_swapping",
+        title="offloading parameters: a parameter is swapped in twice",
+        what="NVMe offload of parameters met one that is still in use: gradient checkpointing or a second use of a "
+        "module in one pass.",
+        remedy="offload_param to the CPU instead of NVMe; no gradient checkpointing; a current DeepSpeed.",
+        pattern=r"already assigned swap buffer|already assigned swap in buffer",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4072",),
+    ),
+    Signature(
+        id="installation_failed",
+        title="pip could not install a package from source",
+        what="Its setup.py failed; the reason is in the lines above. DeepSpeed: most likely torch is not installed "
+        "yet (or not visible to pip's isolated build), DS_BUILD_… asks for operators that cannot be compiled here, a "
+        "CUDA toolkit of another version, or Windows.",
+        remedy="Install torch first, then pip install deepspeed --no-build-isolation, without DS_BUILD_…; Windows: "
+        "WSL 2 or a wheel.",
+        pattern=r"subprocess-exited-with-error|metadata-generation-failed"
+        r"|Getting requirements to build wheel did not run|Failed building "
+        r"wheel for|pip install deepspeed failed|No module named 'torch'(?!\.)",
+        role=Role.POSSIBLE,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/5344",
+            "https://github.com/deepspeedai/DeepSpeed/pull/4468",
+        ),
+    ),
+    Signature(
+        id="path_is_none",
+        title="a path is None",
+        what="While an operator is compiled: most likely CUDA_HOME is not set and no toolkit was found. Otherwise an "
+        "argument or a variable for a path is missing.",
+        remedy="Install the CUDA toolkit and set CUDA_HOME on every host; or give the path.",
+        pattern=r"expected str, bytes or os\.PathLike object, not NoneType|os\.PathLike object",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5374",),
+    ),
+    Signature(
+        id="job_hangs",
+        title="the job hangs",
+        what='At "Using … as PyTorch extensions root" or "Loading extension module": a lock of a process that was '
+        "killed while compiling. In the first collective: the network, P2P between GPUs. Later: the ranks have "
+        "diverged (MoE or images with ZeRO-3, different numbers of batches, saving or evaluating on rank 0 only).",
+        remedy="py-spy dump --pid PID on each rank shows where; remove ~/.cache/torch_extensions/*/*/lock; "
+        "NCCL_DEBUG=INFO; NCCL_P2P_DISABLE=1; call save_checkpoint on all ranks; MoE: "
+        "deepspeed.utils.set_z3_leaf_modules.",
+        pattern=r"[Dd]eep[Ss]peed hangs|hangs during|training hang|hang and timeout|hang forever|hangs forever"
+        r"|gets stuck|got stuck"
+        r"|is stuck at|stuck at the "
+        r"beginning|stuck when|hangs at |hangs when",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="attribute_missing",
+        title="an object does not have an attribute",
+        what="'NoneType': something was not created, or a function returned nothing (a model that was not prepared, "
+        "an optional package). Otherwise most likely code and package of releases that do not fit each other, or a "
+        "wrapper (an engine, an adapter) where the model is expected.",
+        remedy="Upgrade the package that the last lines of the traceback belong to, or install the releases that the "
+        "project requires; engine.module or accelerator.unwrap_model(model) for the model.",
+        pattern=r"AttributeError: '\w+' object has no attribute '(?!ds_opt_)",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="too_many_files",
+        title="too many open files",
+        what="The limit of open files is reached: DataLoader workers that share tensors through files, many ranks, "
+        "offloading to NVMe.",
+        remedy="ulimit -n 65536; torch.multiprocessing.set_sharing_strategy('file_system'); fewer workers.",
+        pattern=r"Too many open files|received 0 items of ancdata",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="sizes_differ",
+        title="two tensors have sizes that do not fit",
+        what="Most likely inputs of different lengths, a mask or positions that were made for another length, or a "
+        "model that was changed on one side (vocabulary, heads). With DeepSpeed also: tensor parallelism or the "
+        "hybrid engine, which shard a layer without its counterpart, LoRA that is merged into partitioned weights, "
+        "and sequence parallelism.",
+        remedy="Try without tensor and sequence parallelism and without the hybrid engine; compare the shapes in the "
+        "last lines of the traceback with the model on one GPU.",
+        pattern=r"The size of tensor a \(\d+\) must match the size of tensor b"
+        r"|shape '\[[^\n]*\]' is invalid for input of size"
+        r"|Sizes of tensors must match except in dimension|The expanded size of the tensor",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="hub_not_reachable",
+        title="a model or data set is not found, and the hub is not reachable",
+        what="The name is not a local directory (a typo, another working directory, another host), and the hub cannot "
+        "be reached, or needs a token.",
+        remedy="An absolute path to a complete directory; HF_ENDPOINT, HF_TOKEN; download once and set "
+        "HF_HUB_OFFLINE=1.",
+        pattern=r"is not a local folder and is not a valid model identifier|couldn't connect to 'https://"
+        r"|LocalEntryNotFoundError"
+        r"|Repo id must be in the form|is not a valid model identifier listed",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="value_is_none",
+        title="a value is None where something else is expected",
+        what="With DeepSpeed most likely a step or a hook without what an earlier call should have made: gradients (a "
+        "step without engine.backward, two steps for one backward pass), an optimizer or a scheduler that neither the "
+        "config nor the script gives, an output that the model does not return.",
+        remedy="The last lines of the traceback name the value; look where it should have been set.",
+        pattern=r"TypeError: 'NoneType' object is not (?:iterable|subscriptable|callable)",
+        role=Role.FAMILY,
+    ),
+)

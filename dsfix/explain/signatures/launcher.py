@@ -1,0 +1,130 @@
+"""Starting the ranks: the deepspeed launcher, ssh, ports, the variables that name a rank."""
+
+from __future__ import annotations
+
+from ..signature import Role, Signature
+
+SIGNATURES = (
+    Signature(
+        id="no_ssh_to_host",
+        title="the deepspeed launcher cannot log in to a host by ssh",
+        what="With a hostfile the launcher logs in to every host, the first one included, without a password. 255 is "
+        "ssh's own failure: the name does not resolve, the port is another one, the key is not accepted, the host's "
+        "key is unknown.",
+        remedy="Make `ssh -o PasswordAuthentication=no HOST hostname` work from this machine, for each line of the "
+        "hostfile, as this user (in a container: with its own keys; --ssh_port PORT). On one machine remove the "
+        "hostfile (its default is /job/hostfile). Without ssh: --no_ssh, or torchrun on each host.",
+        pattern=r"was not reachable via ssh|ssh exited with exit code 255"
+        r"|PasswordAuthentication=no[^\n]*exit status 255"
+        r"|Host key verification failed|Permission denied \(publickey",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/blob/v0.19.5/deepspeed/launcher/runner.py",),
+    ),
+    Signature(
+        id="pdsh_ssh_port",
+        title="deepspeed --ssh_port with pdsh: KeyError, PDSH_SSH_ARGS_APPEND",
+        what="Through 0.14.0 the launcher appends the port to a variable that does not exist.",
+        remedy='DeepSpeed 0.14.1 or later, or export PDSH_SSH_ARGS_APPEND="" before the launch.',
+        pattern=r"KeyError: '?PDSH_SSH_ARGS_APPEND",
+        affects={"deepspeed": "<0.14.1"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5318",),
+    ),
+    Signature(
+        id="launcher_backend_missing",
+        title="the program that the deepspeed launcher starts hosts with is not installed",
+        what="With several hosts the launcher calls pdsh by default.",
+        remedy="Install pdsh on the host that starts the job; or --launcher openmpi, mpich, slurm; or torchrun on "
+        "each host.",
+        pattern=r"launcher '\w+' not installed|pdsh: command not found|No such file or directory: 'pdsh'",
+    ),
+    Signature(
+        id="port_in_use",
+        title="the port of the job is in use",
+        what="Rank 0 listens at MASTER_PORT (29500 by default). Another job on this machine, or a process that an "
+        "earlier job left behind, has it; or a script initializes distributed twice with one address.",
+        remedy="deepspeed --master_port PORT, torchrun --master_port PORT, accelerate launch --main_process_port PORT. "
+        "Leftover processes: `ss -ltnp` shows who has the port.",
+        pattern=r"Address already in use|EADDRINUSE|server socket has failed to (?:bind|listen)",
+        role=Role.GENERAL,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3878",),
+    ),
+    Signature(
+        id="rank_variables_missing",
+        title="the job was started without a launcher",
+        what="DeepSpeed finds neither the variables of a launcher (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR) nor "
+        "MPI: the script was started by python, or in a notebook.",
+        remedy="deepspeed train.py or torchrun --nproc_per_node N train.py. In a notebook with one GPU set RANK=0, "
+        "LOCAL_RANK=0, WORLD_SIZE=1, MASTER_ADDR=localhost, MASTER_PORT=29500 in os.environ first.",
+        pattern=r"No module named 'mpi4py'|environment variable (?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected"
+        r"|KeyError: '(?:LOCAL_RANK|WORLD_SIZE)'|DeepSpeed requires the LOCAL_RANK environment",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="local_rank_argument",
+        title="the script does not accept the launcher's --local_rank",
+        what="The deepspeed launcher (without --no_local_rank) and old torch.distributed.launch pass it to the script.",
+        remedy="parser.add_argument('--local_rank', type=int, default=-1), deepspeed.add_config_arguments for "
+        "DeepSpeed's own options, or deepspeed --no_local_rank.",
+        pattern=r"unrecognized arguments: [^\n]*--local[_-]rank",
+    ),
+    Signature(
+        id="not_initialized_distributed",
+        title="a collective before distributed was initialized",
+        what="Code asks for the rank or runs a collective before deepspeed.init_distributed, deepspeed.initialize or "
+        "torch.distributed.init_process_group was called in this process, or after it was destroyed.",
+        remedy="Call deepspeed.init_distributed() first; with transformers make the TrainingArguments before the "
+        "model.",
+        pattern=r"DeepSpeed backend not set, please initialize it|Distributed backend is not initialized"
+        r"|Default process group has not been initialized|Default process group is not initialized",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="nccl_failed",
+        title="NCCL reports an error",
+        what='Most likely another rank ended first (see its log). "unhandled cuda error", "invalid usage": two ranks '
+        'on one GPU, or a driver that does not fit. "unhandled system error", "internal error": network interfaces or '
+        "shared memory (/dev/shm of a container).",
+        remedy="NCCL_DEBUG=INFO shows the reason a few lines above the error. Network: NCCL_SOCKET_IFNAME; containers: "
+        "--shm-size or --ipc=host; cards without P2P: NCCL_P2P_DISABLE=1.",
+        pattern=r"NCCL error in: |unhandled cuda error|unhandled system error|ncclUnhandledCudaError|ncclSystemError"
+        r"|ncclInternalError|ncclRemoteError|ncclInvalidUsage|NCCL Error \d",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="rendezvous_failed",
+        title="the ranks do not find each other",
+        what="A rank cannot reach MASTER_ADDR:MASTER_PORT, or not all ranks arrive. Most likely: the address is wrong "
+        "or not reachable from that host (a firewall, a container, a host name that resolves to 127.0.1.1), the "
+        "number of ranks or nodes is larger than what was started, or rank 0 has failed (its log).",
+        remedy="Start with the address of rank 0's network interface and an open port; the same number of nodes "
+        "everywhere; `nc -vz ADDR PORT` from the other hosts while rank 0 waits.",
+        pattern=r"client socket has failed to connect|client socket has timed out|Socket Timeout"
+        r"|wait timeout after \d+ms"
+        r"|timed out after \d+ ?(?:seconds|ms)? ?waiting for clients|RendezvousTimeoutError|RendezvousConnectionError"
+        r"|Timed out initializing process group",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="several_models",
+        title="one Accelerator prepares several models for DeepSpeed",
+        what="An Accelerator has one DeepSpeed engine; accelerate 1.0 and later know several by plugins.",
+        remedy="One Accelerator per model, or deepspeed_plugins={name: DeepSpeedPlugin(…)} and "
+        "select_deepspeed_plugin; models that are not trained need not be prepared without ZeRO-3.",
+        pattern=r"same `Accelerator\(\)` instance with multiple models",
+    ),
+    Signature(
+        id="terminal_closed",
+        title="the job was ended by SIGHUP: its terminal was closed",
+        what="The session (ssh, a notebook) ended, and torchrun ends the ranks; nohup does not protect from it.",
+        remedy="Start it in tmux or screen, with setsid, or by a scheduler.",
+        pattern=r"Received Signals\.SIGHUP|Received 1 death signal|got signal: 1\b",
+    ),
+    Signature(
+        id="two_ranks_on_one_gpu",
+        title="two ranks use the same GPU",
+        what="NCCL needs a GPU for each rank. The script does not select its own (torch.cuda.set_device(local_rank)), "
+        "more ranks are started than GPUs, or CUDA_VISIBLE_DEVICES is the same single GPU for all.",
+        remedy="deepspeed.init_distributed after torch.cuda.set_device(int(os.environ['LOCAL_RANK'])); as many ranks "
+        "as GPUs.",
+        pattern=r"Duplicate GPU detected",
+    ),
+)

@@ -1,0 +1,167 @@
+"""Memory of the GPU and of the host, NVMe offload, and errors of CUDA."""
+
+from __future__ import annotations
+
+from ..signature import Role, Signature
+
+SIGNATURES = (
+    Signature(
+        id="gpu_out_of_memory",
+        title="the GPU's memory does not suffice",
+        what="Per parameter, mixed precision with Adam takes 16 bytes: 2 for the weights, 2 for gradients, 12 for the "
+        "optimizer. ZeRO-1 divides the 12 by the number of ranks, ZeRO-2 the gradients too, ZeRO-3 all; activations "
+        "come on top, and grow with micro-batch and sequence length.",
+        remedy="Smaller micro-batch with more gradient_accumulation_steps; gradient checkpointing; a higher ZeRO "
+        "stage; offload_optimizer, then offload_param to the CPU; smaller buckets (reduce_bucket_size, "
+        "stage3_prefetch_bucket_size, stage3_max_live_parameters). If much is reserved but not allocated: "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. While saving: ZeRO-3 gathers the model on rank 0.",
+        pattern=r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory|HIP out of memory"
+        r"|NPU out of memory|CUDA OOM\b",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="rank_killed_by_signal",
+        title="a rank was killed by a signal",
+        what="-9 (SIGKILL): most likely the kernel, as the host's memory was full: offloading to the CPU, every rank "
+        "loading the whole model, many DataLoader workers. -7 (SIGBUS): most likely /dev/shm is full. -11 (SIGSEGV): "
+        "a compiled module, often one built for another torch. -6 (SIGABRT): an error of C++ or of torch's watchdog, "
+        "whose message is above.",
+        remedy="-9: `dmesg | tail` on that host; ZeRO-3 with zero.Init instead of loading everywhere, offload less, "
+        "fewer ranks or workers, more memory. -7: --shm-size or --ipc=host for the container. -11: `python -X "
+        "faulthandler` shows the place.",
+        pattern=r"return code = -(?:9|7|11|6)\b|exitcode\s*: -(?:9|7|11|6)\b"
+        r"|Signal (?:9 \(SIGKILL|7 \(SIGBUS|11 \(SIGSEGV|6 \(SIGABRT)"
+        r"|Signal 7 error|Signal 9 error|Signal 11 error|signal 9 error|Segmentation fault|Bus error \(core dumped"
+        r"|is killed by signal: ",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="host_out_of_memory",
+        title="the host's memory does not suffice",
+        what="Offloading to the CPU takes 12 to 16 bytes per parameter over all ranks of a host; pinned memory and "
+        "several ranks that each load the whole model come on top.",
+        remedy='Fewer ranks that load (ZeRO-3 with zero.Init), no offload_param, "pin_memory": false, more memory '
+        "or swap; ulimit -l unlimited for pinned memory.",
+        pattern=r"DefaultCPUAllocator: |Cannot allocate memory|std::bad_alloc|oom-kill",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="out_of_memory",
+        title="out of memory, on the GPU or on the host",
+        what="On the GPU: weights, gradients and optimizer take 16 bytes per parameter with Adam in mixed precision, "
+        "divided by ZeRO; activations come on top. On the host: offloading, loading a checkpoint on every rank. "
+        "zero_to_fp32 and saving gather the whole model in one process.",
+        remedy="GPU: a smaller micro-batch, gradient checkpointing, a higher ZeRO stage, offload. Host: fewer ranks "
+        "per host, less offload; zero_to_fp32 with --max_shard_size, or on a host with more memory.",
+        pattern=r"out of memory|Out of memory|Out Of Memory|OutOfMemory",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="disk_full",
+        title="the disk, or the temporary directory, is full",
+        what="Checkpoints of ZeRO with Adam take 12 to 14 bytes per parameter; compiled operators and data sets are "
+        "in the home directory.",
+        remedy="Free space; TMPDIR, HF_HOME, TORCH_EXTENSIONS_DIR on another disk; save_only_model or fewer "
+        "checkpoints (save_total_limit).",
+        pattern=r"No space left on device|Disk quota exceeded",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="nvme_file_size",
+        title="NVMe offload: a swapped tensor was not written completely",
+        what="A file in nvme_path has another size than the tensor. Most likely the disk or the quota is full, or "
+        "files of an earlier or a parallel job are in the same directory; a file system that asynchronous IO does not "
+        "support well (network, overlay) does the same.",
+        remedy="Free the disk, delete zero_stage_3 in nvme_path, one nvme_path per job, on a local NVMe disk.",
+        pattern=r"buffer nbytes != file bytes|buffer\.nbytes\(\)\) == num_file_bytes",
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/2006",
+            "https://github.com/deepspeedai/DeepSpeed/issues/3376",
+        ),
+    ),
+    Signature(
+        id="nvme_buffers",
+        title="NVMe offload: offload_param's buffers are too small or too few",
+        what='"More elements … than buffer size": a parameter, usually an embedding, is larger than buffer_size '
+        '(elements). "Not enough buffers", "No buffer": more parameters are in use at once than buffer_count.',
+        remedy='Raise offload_param\'s "buffer_size" above the number in the message, or "buffer_count"; lower '
+        "stage3_prefetch_bucket_size and stage3_max_live_parameters. All buffers together take pinned host memory.",
+        pattern=r"More elements \d+ than buffer size|Not enough buffers \d+ for swapping"
+        r"|No buffer available to swap param",
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/3506",
+            "https://github.com/deepspeedai/DeepSpeed/issues/3062",
+        ),
+    ),
+    Signature(
+        id="index_out_of_range_on_gpu",
+        title="device-side assert: an index is out of range",
+        what="Most likely a token id is not smaller than the embedding's number of rows (tokens were added without "
+        "resizing, another tokenizer), a label is out of range, or a position exceeds the model's maximum.",
+        remedy="model.resize_token_embeddings(len(tokenizer)); compare the largest id with the embedding. "
+        "CUDA_LAUNCH_BLOCKING=1, or one batch on the CPU, names the line.",
+        pattern=r"device-side assert triggered|Assertion `srcIndex < srcSelectDimSize` failed"
+        r"|Assertion `t >= 0 && t < n_classes` failed",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="illegal_memory_access",
+        title="CUDA: illegal memory access",
+        what="A kernel read or wrote outside of its tensors; the traceback often points to a later line. Most likely a "
+        "compiled module (attention, quantization, an operator of DeepSpeed) that does not fit torch, GPU or shape, or "
+        "tensors on different GPUs.",
+        remedy="CUDA_LAUNCH_BLOCKING=1 names the line. Try without the extra kernels (flash attention, fused "
+        "optimizers, quantization), and with one GPU.",
+        pattern=r"[Ii]llegal memory access|an illegal memory access was",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="no_kernel_for_gpu",
+        title="a compiled module has no code for this GPU",
+        what="torch, or an operator that was compiled on or for another machine, does not include this GPU's "
+        "architecture.",
+        remedy="A build of torch for a newer CUDA; for operators remove ~/.cache/torch_extensions, and set "
+        "TORCH_CUDA_ARCH_LIST when they are built elsewhere.",
+        pattern=r"no kernel image is available for execution on the device",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="more_ranks_than_gpus",
+        title="invalid device ordinal: a rank has no GPU",
+        what="More ranks per host are started than GPUs are visible, or LOCAL_RANK counts over all hosts.",
+        remedy="nproc_per_node, --num_gpus or the hostfile's slots as CUDA_VISIBLE_DEVICES has GPUs.",
+        pattern=r"CUDA error: invalid device ordinal",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="cublas_failed",
+        title="cuBLAS or cuDNN reports an error",
+        what="STATUS_NOT_INITIALIZED and ALLOC_FAILED: most likely the GPU's memory is full. EXECUTION_FAILED: "
+        "an index out of range earlier (token ids beyond the embedding), or a cuBLAS that does not fit the driver.",
+        remedy="A smaller micro-batch; CUDA_LAUNCH_BLOCKING=1 names the line; unset LD_LIBRARY_PATH if it names "
+        "another CUDA.",
+        pattern=r"CUDNN_STATUS_(?:NOT_INITIALIZED|EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)"
+        r"|CUBLAS_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED|EXECUTION_FAILED|INTERNAL_ERROR|INVALID_VALUE)",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="cuda_in_forked_process",
+        title="CUDA was used before a process was forked",
+        what="A CUDA context exists in the parent: `import deepspeed` makes one from 0.14.1 to 0.19.2, and so does "
+        "anything that puts a tensor on the GPU at import.",
+        remedy="DeepSpeed 0.19.3 or later; start workers by spawn; import deepspeed after the data is prepared.",
+        pattern=r"Cannot re-initialize CUDA in forked subprocess",
+        role=Role.GENERAL,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8078",),
+    ),
+    Signature(
+        id="index_out_of_range",
+        title="an embedding's index is out of range",
+        what="Most likely a token id is not smaller than the embedding's number of rows (tokens were added without "
+        "resizing, another tokenizer), or a sequence is longer than the model's positions. With ZeRO-3 also an "
+        "embedding that is not gathered.",
+        remedy="model.resize_token_embeddings(len(tokenizer)); truncate; compare the largest id with the embedding.",
+        pattern=r"IndexError: index out of range in self",
+        role=Role.POSSIBLE,
+    ),
+)

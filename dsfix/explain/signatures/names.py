@@ -1,0 +1,100 @@
+"""Names that an object, a module or a function does not have: code for another wrapper or another release."""
+
+from __future__ import annotations
+
+from ..signature import Role, Signature
+
+_BOTH = "The line above the error names the caller."
+
+SIGNATURES = (
+    Signature(
+        id="engine_is_not_the_model",
+        title="the engine has no such attribute, and the model neither",
+        what="The engine passes attributes that it does not have on to the model. Most likely: code for another "
+        "wrapper (engine.model instead of engine.module), for another model, or for another release of DeepSpeed "
+        "(no_sync exists since 0.16.0).",
+        remedy="engine.module is the model. If another package accesses it, upgrade that package and DeepSpeed.",
+        pattern=r"'(?:DeepSpeedEngine|PipelineEngine|InferenceEngine|DeepSpeedHybridEngine)' object has no attribute",
+        role=Role.GENERAL,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeedExamples/issues/924",
+            "https://github.com/huggingface/transformers/issues/10394",
+        ),
+    ),
+    Signature(
+        id="model_is_not_the_engine",
+        title="code expects a DeepSpeed engine and got something else",
+        what="save_checkpoint, backward and optimizer are the engine's. Most likely: the bare model is passed, "
+        "because accelerator.prepare or deepspeed.initialize has not run yet or its result is not used; or a package "
+        "(TRL, Lightning) unwraps it in this release.",
+        remedy="Use what deepspeed.initialize or accelerator.prepare returns; upgrade the package that the traceback "
+        "names.",
+        pattern=r"'(?!NoneType|dict|float|int|str|tuple|list|Tensor|set|module)\w+' object has no attribute "
+        r"'(?:save_checkpoint|load_checkpoint|backward|optimizer)'",
+        role=Role.POSSIBLE,
+        evidence=(
+            "https://github.com/huggingface/trl/issues/2782",
+            "https://github.com/Lightning-AI/pytorch-lightning/issues/13370",
+        ),
+    ),
+    Signature(
+        id="engine_config_is_a_dict",
+        title="the model's config is asked for, but it is DeepSpeed's dict",
+        what="engine.config is the DeepSpeed config, a dict, and hides the model's config.",
+        remedy="engine.module.config, or accelerator.unwrap_model(model).config; upgrade the package that the "
+        "traceback names.",
+        pattern=r"'dict' object has no attribute '(?:is_encoder_decoder|hidden_sizes?|model_type|use_cache|vocab_size"
+        r"|pad_token_id|eos_token_id|to_dict|text_config|num_attention_heads)'",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/huggingface/trl/issues/3016",),
+    ),
+    Signature(
+        id="trainer_of_another_release",
+        title="a Trainer's code does not fit the installed transformers",
+        what="The class was derived from, or copied from, the Trainer of another release of transformers (or TRL): "
+        "names such as self.deepspeed and is_deepspeed_enabled came and went.",
+        remedy="The release of transformers that the project requires, or a newer release of the project.",
+        pattern=r"'\w*Trainer' object has no attribute '",
+        role=Role.GENERAL,
+        evidence=("https://github.com/princeton-nlp/MeZO/issues/12",),
+    ),
+    Signature(
+        id="deepspeed_of_another_release",
+        title="code uses a name that the installed DeepSpeed does not have",
+        what=f"It was written for an older or newer DeepSpeed, often for a private name. {_BOTH}",
+        remedy="Upgrade the calling package and DeepSpeed, or install the release that it asks for. `module "
+        "'deepspeed' has no attribute`: also a file or directory named deepspeed in the working directory.",
+        pattern=r"'(?:DeepSpeed(?!Engine|HybridEngine)\w*|BF16_Optimizer|FP16_\w*Optimizer|PipelineModule|Hf\w*DeepSpeedConfig"
+        r"|PartitionedParameterCoordinator|DSUniversal\w+)' object has no attribute '(?!ds_opt_)"
+        r"|cannot import name '\w+' from '(?:partially initialized module ')?deepspeed"
+        r"|No module named '?deepspeed\.|module 'deepspeed[.\w]*' has no attribute '",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="deepspeed_argument",
+        title="a function of DeepSpeed is called with an argument that this release does not have",
+        what=f"The caller was written for an older or newer DeepSpeed. {_BOTH}",
+        remedy="Upgrade the calling package (accelerate, transformers) and DeepSpeed together.",
+        pattern=r"DeepSpeed\w*(?:\.\w+)?\(\) got an unexpected keyword argument"
+        r"|(?:init_inference|init_distributed)\(\) got an unexpected keyword argument",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="transformers_deepspeed_moved",
+        title="transformers.deepspeed has moved",
+        what="Its names are in transformers.integrations since 4.33; the old module is deprecated and later removed.",
+        remedy="from transformers.integrations import HfDeepSpeedConfig, is_deepspeed_zero3_enabled; or upgrade the "
+        "code that imports it.",
+        pattern=r"No module named '?transformers\.deepspeed|cannot import name '\w+' from 'transformers\.deepspeed'",
+    ),
+    Signature(
+        id="torch_of_another_release",
+        title="this DeepSpeed uses a name that the installed torch does not have",
+        what="torch is older than this release of DeepSpeed requires, or so much newer that a name was removed.",
+        remedy="A newer DeepSpeed for a newer torch, a newer torch for a newer DeepSpeed.",
+        pattern=r"deepspeed/[^\n]*\n(?:[^\n]*\n){1,4}?[^\n]*"
+        r"(?:AttributeError: (?:partially initialized )?module 'torch[.\w]*' has "
+        r"no attribute '|ImportError: cannot import name '\w+' from 'torch[.\w]*')",
+        role=Role.GENERAL,
+    ),
+)

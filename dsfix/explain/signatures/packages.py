@@ -1,0 +1,131 @@
+"""Versions of DeepSpeed, torch, transformers and accelerate that do not fit each other."""
+
+from __future__ import annotations
+
+from ..signature import Role, Signature
+
+_BOTH = "The line above the error names the caller."
+
+SIGNATURES = (
+    Signature(
+        id="torch_six",
+        title="No module named 'torch._six': a package is too old for torch 2",
+        what="torch 2.0 removed torch._six. DeepSpeed before 0.8.2 imports it, and so do old releases of timm, apex "
+        "and others; the last line of the traceback says which.",
+        remedy="pip install --upgrade deepspeed (or the package that the traceback names); in a notebook restart the "
+        "kernel.",
+        pattern=r"No module named '?torch\._six",
+        role=Role.GENERAL,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/pull/2863",
+            "https://github.com/deepspeedai/DeepSpeed/issues/2952",
+        ),
+    ),
+    Signature(
+        id="accelerate_without_engine",
+        title="accelerate is in DeepSpeed mode, but has not prepared a model with it",
+        what="deepspeed_engine_wrapped and deepspeed_config exist only after accelerator.prepare(model). Most likely: "
+        "accelerate and transformers (or TRL, or a copied Trainer) do not fit each other; the launch asks for "
+        "DeepSpeed (accelerate's config, ACCELERATE_USE_DEEPSPEED) and the Trainer has no DeepSpeed config; the model "
+        "was prepared by another Accelerator, or not at all.",
+        remedy="Upgrade accelerate and transformers together. Pass deepspeed=CONFIG to TrainingArguments, or launch "
+        "without DeepSpeed. In a script: model, optimizer, … = accelerator.prepare(model, optimizer, …) in one call.",
+        pattern=r"has no attribute '(?:deepspeed_engine_wrapped|deepspeed_config)'|the active `DeepSpeedPlugin` as none"
+        r"|deepspeed_engine_wrapped\.backward\([\s\S]{0,300}'NoneType' object has no attribute 'backward'",
+        role=Role.GENERAL,
+        evidence=(
+            "https://github.com/OpenBMB/MiniCPM-V/issues/668",
+            "https://github.com/huggingface/accelerate/issues/3784",
+        ),
+    ),
+    Signature(
+        id="optimizer_has_no_train",
+        title="the optimizer has no 'train' or 'eval': accelerate is too old for transformers",
+        what="accelerate 0.30 to 0.33 calls these methods of every optimizer; only those without a schedule have "
+        "them. Newer transformers use them.",
+        remedy="accelerate 0.34.0 or later.",
+        pattern=r"'(?:DeepSpeed\w+|FP16_\w+|BF16_\w+|\w*Adam\w*|SGD|Lion\w*|Adagrad|Adafactor)' object has no "
+        r"attribute "
+        r"'(?:train|eval)'",
+        evidence=("https://github.com/huggingface/accelerate/pull/3055",),
+    ),
+    Signature(
+        id="accelerator_argument",
+        title="transformers and accelerate do not fit each other",
+        what="transformers' Trainer passes an argument that Accelerator does not have. dispatch_batches, "
+        "split_batches, even_batches: accelerate 1.0 has removed them, transformers is older. use_seedable_sampler: "
+        "accelerate is older than 0.26, or 1.0 and later. dataloader_config: accelerate is older than 0.28.",
+        remedy="Upgrade transformers and accelerate together; or keep an old transformers with accelerate below 1.0.",
+        pattern=r"Accelerator\.__init__\(\) got an unexpected keyword argument"
+        r"|got an unexpected keyword argument '(?:dispatch_batches|use_seedable_sampler|dataloader_config)'",
+        evidence=(
+            "https://github.com/huggingface/transformers/issues/34714",
+            "https://github.com/hiyouga/LlamaFactory/issues/2552",
+        ),
+    ),
+    Signature(
+        id="unexpected_keyword",
+        title="unexpected keyword argument: the caller and the function are of releases that do not fit",
+        what=f"The caller was written for another release of the package whose function it calls. {_BOTH} Or a key of "
+        f"a "
+        "config (optimizer.params, scheduler.params) is passed on to a class that does not know it.",
+        remedy="Upgrade the older of the two packages; after an upgrade of transformers also accelerate, peft and "
+        "TRL. A config's key: correct it, `python -m dsfix check CONFIG`.",
+        pattern=r"got an unexpected keyword argument '",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="deepspeed_not_installed",
+        title="DeepSpeed is not installed in this environment, or too old for the caller",
+        what="The Python that runs the job is another one than pip's, or the installation failed; transformers and "
+        "accelerate require a minimum.",
+        remedy="python -m pip install --upgrade deepspeed, with the job's python.",
+        pattern=r"No module named '?deepspeed'?(?!\.)\b|deepspeed: command not found|DeepSpeed is not installed =>"
+        r"|deepspeed>=\S+ is required",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="backward_counts_parameters",
+        title="'NoneType' object has no attribute 'next_functions': DeepSpeed 0.18.3 to 0.18.6 with torch 2.3",
+        what="These releases count the used parameters in the backward pass with a private function of torch that "
+        "fails there in torch 2.3.",
+        remedy="DeepSpeed 0.18.7 or later, 0.18.2 or earlier, or torch 2.4 or later.",
+        pattern=r"'NoneType' object has no attribute 'next_functions'",
+        patches=("zero_backward_with_torch_2_3",),
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7841",),
+    ),
+    Signature(
+        id="triton_drivers",
+        title="triton finds no GPU, or more than one kind",
+        what="Triton, which DeepSpeed or another package imports, needs exactly one active driver. 0: no GPU is "
+        "visible to this process (login node, container, CUDA_VISIBLE_DEVICES), or torch is a build for the CPU.",
+        remedy="Run where a GPU is visible; check torch.cuda.is_available(). On a machine without a GPU uninstall "
+        "triton.",
+        pattern=r"\d active drivers \(\[",
+    ),
+    Signature(
+        id="optimizer_keys_missing",
+        title="KeyError: 'bias_correction': the optimizer's groups come from another optimizer",
+        what="DeepSpeed's Adam reads bias_correction in each group, and torch's groups do not have it. Most likely a "
+        "checkpoint is resumed that was saved with another optimizer (torch's AdamW without offload, now "
+        "DeepSpeedCPUAdam), or a framework replaced the groups after the optimizer was made.",
+        remedy="Resume with the config of the checkpoint, or load the weights only; upgrade accelerate and DeepSpeed; "
+        "else `group.setdefault('bias_correction', True)` for each group.",
+        pattern=r"KeyError: '?bias_correction",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/hiyouga/LlamaFactory/issues/10286",),
+    ),
+    Signature(
+        id="number_is_a_string",
+        title="a number is a string",
+        what="A comparison of a number with a string. With DeepSpeed it is most likely a learning rate, betas or eps: "
+        'YAML reads 1e-5 as a string, and "auto" stays one where neither transformers nor accelerate replaces it.',
+        remedy="1.0e-5 in YAML; a number in the config. `python -m dsfix check CONFIG` finds it.",
+        pattern=r"not supported between instances of '(?:float|int)' and 'str'"
+        r"|not supported between instances of 'str' and '(?:float|int)'|could not convert string to float: 'auto'"
+        r"|invalid literal for int\(\) with base 10: 'auto'"
+        r"|unsupported operand type\(s\) for [/*+-]+=?: '(?:str|float|int)' and "
+        r"'(?:str|float|int)'",
+        role=Role.POSSIBLE,
+    ),
+)

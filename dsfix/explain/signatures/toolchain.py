@@ -1,0 +1,104 @@
+"""What the compilation of operators needs: CUDA toolkit, compilers, headers; and building on Windows."""
+
+from __future__ import annotations
+
+from ..signature import Role, Signature
+
+_CACHE = "Then remove the operator's directory in ~/.cache/torch_extensions (or TORCH_EXTENSIONS_DIR)."
+
+SIGNATURES = (
+    Signature(
+        id="cuda_toolkit_of_another_version",
+        title="the installed CUDA toolkit is not the version that torch was built for",
+        what="An operator (cpu_adam, fused_adam …) is compiled with the toolkit that CUDA_HOME or nvcc names, and its "
+        "major version must be torch's.",
+        remedy='Install the toolkit of torch\'s version (python -c "import torch; print(torch.version.cuda)") and let '
+        "CUDA_HOME name it, or install torch for the toolkit's version. DS_SKIP_CUDA_CHECK=1 (since 0.9.3) skips the "
+        "check: it mostly works within one major version.",
+        pattern=r"nstalled CUDA version \S+ does not match the\s+version torch was compiled with"
+        r"(?![^\n]*(?:accepting this combination|Detected `DS_SKIP))|CUDAMismatchException"
+        r"|The detected CUDA version \(\S+\) mismatches the version",
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/2902",
+            "https://github.com/deepspeedai/DeepSpeed/pull/3436",
+        ),
+    ),
+    Signature(
+        id="header_missing",
+        title="compiling an operator: a header is missing",
+        what="curand_kernel.h, cuda_runtime.h, cublas_v2.h, cusparse.h and the like belong to the CUDA toolkit, of "
+        "which only a part is installed; Python.h to Python's headers; libaio.h to libaio.",
+        remedy="Install the complete CUDA toolkit of torch's version (conda: cuda-toolkit; or its -dev packages), "
+        "python3-dev "
+        f"for Python.h, libaio-dev for libaio.h. {_CACHE}",
+        pattern=r"fatal error: \S+\.(?:h|hpp|cuh): No such file or directory",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1846",),
+    ),
+    Signature(
+        id="compiler_missing",
+        title="no C++ compiler, or no ninja, for compiling an operator",
+        what="DeepSpeed's operators are compiled on first use by the C++ compiler and ninja.",
+        remedy="Install g++ (build-essential) and pip install ninja; CXX names another compiler.",
+        pattern=r"\['which', '(?:c\+\+|g\+\+|[\w-]+-(?:c|g)\+\+)'\]|Ninja is required to load C\+\+ extensions"
+        r"|Unable to JIT load the \S+ op due to ninja not being installed",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3410",),
+    ),
+    Signature(
+        id="compiler_and_torch",
+        title="the compiler does not fit torch or the GPU",
+        what="torch's headers need a C++ standard (C++17 since torch 2.1) that the compiler or DeepSpeed's flags do "
+        "not give; or nvcc rejects a host compiler that is too new, or does not know a GPU that is newer.",
+        remedy='C++14, C++17: a newer g++ (9 or later), and a DeepSpeed not older than torch. "unsupported GNU '
+        'version": an older g++ (CC, CXX). "Unsupported gpu architecture": a newer CUDA toolkit, or '
+        "TORCH_CUDA_ARCH_LIST with what it "
+        f"knows. {_CACHE}",
+        pattern=r"You need C\+\+\d\d to compile PyTorch|C\+\+\d\d or later compatible compiler is required"
+        r"|unsupported GNU version|Unsupported gpu architecture",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4576",),
+    ),
+    Signature(
+        id="async_io_on_windows",
+        title="installing DeepSpeed: async_io cannot be compiled (no libaio, as on Windows)",
+        what="On Windows, and wherever DS_BUILD_OPS=1, pip compiles operators; async_io needs Linux's libaio. It is "
+        "needed for NVMe offload only.",
+        remedy="Windows: use WSL 2, or a wheel for Windows; else set DS_BUILD_OPS=0 (or DS_BUILD_AIO=0, and also "
+        "DS_BUILD_EVOFORMER_ATTN=0, DS_BUILD_SPARSE_ATTN=0) before pip install. Linux: libaio-dev.",
+        pattern=r"fatal error LNK1181[^\n]*\baio\.lib|open aio\.lib|input file 'aio\.lib"
+        r"|Unable to pre-compile async_io",
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/2880",
+            "https://github.com/deepspeedai/DeepSpeed/issues/6702",
+        ),
+    ),
+    Signature(
+        id="operator_not_compatible",
+        title="installing DeepSpeed: an operator cannot be compiled here",
+        what="DS_BUILD_OPS=1 or DS_BUILD_<operator>=1 asks pip to compile an operator that lacks something here: a "
+        "CUDA toolkit, torch, a library, or a GPU that it supports. The warnings next to the message say what.",
+        remedy="Install without it (DS_BUILD_OPS=0, or DS_BUILD_<operator>=0): operators are compiled on first use.",
+        pattern=r"Unable to pre-compile \w+|Unable to JIT load the \S+ op due to",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="cuda_not_visible",
+        title="torch sees no GPU",
+        what="Most likely: a build of torch without CUDA, a driver that is too old for torch, CUDA_VISIBLE_DEVICES "
+        "that is empty, a login node or a container without GPUs.",
+        remedy='python -c "import torch; print(torch.version.cuda, torch.cuda.is_available())"; `python -m dsfix '
+        "doctor` compares driver, torch and toolkit.",
+        pattern=r"No CUDA runtime is found|Torch not compiled with CUDA enabled|No CUDA GPUs are available"
+        r"|Unexpected error from cudaGetDeviceCount|CUDA driver initialization failed|driver/library version mismatch"
+        r"|NVIDIA driver on your system is too old|Found no NVIDIA driver|\b0 active drivers \(\[\]\)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1620",),
+    ),
+    Signature(
+        id="libaio_warning",
+        title="async_io is not available (only NVMe offload needs it)",
+        what="DeepSpeed lists operators that could not be compiled here. The warning about libaio is harmless without "
+        "NVMe offload.",
+        remedy="NVMe offload: install libaio-dev.",
+        pattern=r"async_io requires the dev libaio \.so object and headers",
+        role=Role.NOTE,
+    ),
+)

@@ -1,0 +1,239 @@
+"""The backward pass and the step: no graph, no gradients, NaN, mixed dtypes, schedulers."""
+
+from __future__ import annotations
+
+from ..signature import Role, Signature
+
+SIGNATURES = (
+    Signature(
+        id="loss_without_graph",
+        title="the loss depends on no parameter that requires a gradient",
+        what="Most likely reentrant gradient checkpointing with LoRA or a frozen embedding: the first layer's input "
+        "requires no gradient, and checkpointing then drops the graph. Otherwise all parameters are frozen, or the "
+        "loss was computed under torch.no_grad or from detached tensors.",
+        remedy="model.enable_input_require_grads() before training, or "
+        'gradient_checkpointing_kwargs={"use_reentrant": False}. Otherwise print which parameters require a gradient.',
+        pattern=r"element \d+ of tensors does not require grad and does not have a grad_fn",
+        role=Role.POSSIBLE,
+        evidence=(
+            "https://github.com/locuslab/open-unlearning/pull/28",
+            "https://github.com/huggingface/transformers/issues/29982",
+        ),
+    ),
+    Signature(
+        id="step_without_gradients",
+        title="ZeRO-1/2: a step without gradients",
+        what="averaged_gradients is filled by engine.backward and emptied by the step. Most likely: a step without "
+        "engine.backward (through 0.18.2 loss.backward() does not suffice), optimizer.step() beside engine.step(), two "
+        "steps for one backward pass; or a parameter group that got no gradient.",
+        remedy="engine.backward(loss) and engine.step() for each micro-batch, and no optimizer.step() or zero_grad(); "
+        "with accelerate only accelerator.backward(loss), which steps.",
+        pattern=r"averaged_gradients\[\w+\]\)?:?\s+(?:[^\n]*\n){0,3}?[^\n]*(?:KeyError: \d|'NoneType' object)"
+        r"|averaged_gradients is None|in has_overflow_partitioned_grads_serial[\s\S]{0,300}"
+        r"(?:KeyError: \d|'NoneType' object)",
+        role=Role.POSSIBLE,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/1806",
+            "https://github.com/deepspeedai/DeepSpeed/issues/686",
+        ),
+    ),
+    Signature(
+        id="gradients_nan",
+        title="the gradients or the loss are NaN",
+        what="transformers logs a NaN loss as 0.0. Most likely: fp16 with a model that was trained in bf16; a batch "
+        "whose labels are all masked (-100), or longer than the cutoff; an attention implementation that makes NaN of "
+        "padded rows; a learning rate that is too high; or a bug of this DeepSpeed (overlap_comm with ZeRO-1/2 in "
+        "some releases).",
+        remedy='bf16; another attn_implementation; look at the batch of that step. "overlap_comm": false tells '
+        "whether it is DeepSpeed; `python -m dsfix list` shows the known wrong results of the installed release, and "
+        "which of them dsfix fixes.",
+        # each whole: "grad_norm" alone is in every line of a log
+        pattern=r"'grad_norm': nan|'grad_norm': 'nan|grad_norm: nan|grad_norm is nan|grad_norm=nan|grad_norm为nan"
+        r"|grad_norm为 nan|grand_norm为nan|grad_norm nan|grad_norm:nan|[Gg]rad norm: nan|rad_norm and loss is nan"
+        r"|rad_norm is nan|'loss': nan|'loss': 'nan|loss is nan\b|loss is NaN\b|loss为nan|loss being 0\.0"
+        r"|loss is always 0"
+        r"|loss is 0\.0\b|loss becomes 0\b|loss becomes nan|loss becomes NaN|[Ll]oss is zero\b"
+        r"|probability tensor contains either",
+        role=Role.POSSIBLE,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/5242",
+            "https://github.com/2U1/Qwen-VL-Series-Finetune/issues/10",
+            "https://github.com/hiyouga/LlamaFactory/issues/8088",
+        ),
+    ),
+    Signature(
+        id="dtypes_mixed",
+        title="an operation gets tensors of two dtypes",
+        what="DeepSpeed casts the parameters to the config's dtype, but not the inputs and the outputs of frozen or "
+        "separate models, and does not enter autocast. Most likely: inputs in fp32 for a model in bf16 or fp16, "
+        "modules that were kept in fp32 (norms, adapters, a head), or a config without the model's fp16 or bf16.",
+        remedy="Cast the inputs to the module's dtype; load the model in the dtype that the config enables; "
+        '"torch_autocast": {"enabled": true} in the config (0.17.2 or later), or torch.autocast around the forward '
+        "pass.",
+        pattern=r"mat1 and mat2 (?:must|to) have the same dtype|expected m1 and m2 to have the same dtype"
+        r"|expected scalar type (?:Half|BFloat16|Float) but found|expected mat1 and mat2 to have the same dtype"
+        r"|Input type \(\S+\) and (?:bias|weight) type \(\S+\) should be the same",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="one_cycle_division",
+        title="OneCycle divides by zero",
+        what="DeepSpeed's OneCycle divides by cycle_first_step_size. It is 0 if the steps were calculated from an "
+        "empty or a very short data set, or from a number of epochs below 1.",
+        remedy='Set "cycle_first_step_size" to a positive number of steps; newer releases say so in a ValueError.',
+        pattern=r"(?:in _initialize_cycle|in _get_scale_factor|self\.step_ratio =)[\s\S]{0,600}ZeroDivisionError"
+        r"|OneCycle[^\n]*ZeroDivisionError|ZeroDivisionError[^\n]*OneCycle",
+    ),
+    Signature(
+        id="division_by_zero",
+        title="a division by zero",
+        what="With DeepSpeed most likely a number of steps that is 0: warmup_num_steps or total_num_steps of a "
+        "scheduler, cycle_first_step_size of OneCycle, or a data set that is empty or has fewer batches than ranks * "
+        "accumulation steps.",
+        remedy="Set the steps of the config's scheduler (`python -m dsfix check CONFIG`); compare the number of "
+        "batches.",
+        pattern=r"ZeroDivisionError: (?:float |integer )?(?:division|modulo|floor division)",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="groups_of_scheduler",
+        title="zip() with different lengths: a scheduler and its optimizer have different numbers of groups",
+        what="Since torch 2.10 a scheduler's step compares the two. Most likely DeepSpeed removed a group without "
+        "parameters from the optimizer after the scheduler was made, as LoRA with the Trainer's weight decay leaves "
+        "one; older torch silently assigns the rates of other groups.",
+        remedy="dsfix's patch empty_group_scheduler; or leave empty groups out before the scheduler is made, or "
+        "transformers 5.1 or later.",
+        pattern=r"zip\(\) argument 2 is (?:longer|shorter) than argument 1",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="recomputed_differently",
+        title="CheckpointError: the recomputation differs from the forward pass",
+        what="Gradient checkpointing compares saved with recomputed tensors. Most likely: ZeRO-3 with frozen "
+        "parameters (LoRA), torch 2.5 or later and DeepSpeed before 0.19.3 (the next lines show the shape [0]); "
+        "otherwise a cache (use_cache=True), autocast or random branches that differ between the passes.",
+        remedy="The shape [0]: DeepSpeed 0.19.3 or later, or dsfix's patch zero3_checkpoint_recompute. "
+        "use_cache=False; use_reentrant=True does not compare.",
+        pattern=r"Recomputed values for the following tensors have different metadata"
+        r"|A different number of tensors was saved during the original forward and recomputation",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="weights_not_contiguous",
+        title="Tensors must be contiguous: a parameter is a view that collectives do not take",
+        what="deepspeed.initialize broadcasts the parameters of rank 0, and one of them is not contiguous (transposed "
+        "or expanded weights, some loaders).",
+        remedy="for p in model.parameters(): p.data = p.data.contiguous(), before deepspeed.initialize.",
+        pattern=r"Tensors must be contiguous",
+        role=Role.GENERAL,
+        evidence=("https://github.com/lean-dojo/ReProver/issues/72",),
+    ),
+    Signature(
+        id="backward_outside_engine",
+        title="loss.backward() instead of the engine's",
+        what="DeepSpeed must scale the loss and reduce the gradients; since 0.18.3 it says so where the plain call "
+        "would be wrong.",
+        remedy="engine.backward(loss); or engine.scale(loss).backward() where the message offers it.",
+        pattern=r"Loss scaling is required for this configuration, but backward"
+        r"|Direct calls to tensor\.backward\(\) are not supported",
+        role=Role.GENERAL,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7665",),
+    ),
+    Signature(
+        id="nothing_to_train",
+        title="the optimizer has no parameters",
+        what="No parameter of the model, or of a group, requires a gradient: everything is frozen (LoRA not applied, "
+        "a reference or reward model that is prepared for training), or ZeRO-3 had emptied the parameters when the "
+        "optimizer was made from their sizes.",
+        remedy="Check [p for p in model.parameters() if p.requires_grad] before deepspeed.initialize; initialize "
+        "models that are not trained without an optimizer (with ZeRO-3 only).",
+        pattern=r"optimizer got an empty parameter list|ValueError: max\(\) arg is an empty sequence"
+        r"|Unexpected that largest partition is empty",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/hiyouga/LlamaFactory/issues/2546",),
+    ),
+    Signature(
+        id="zero_without_optimizer",
+        title="ZeRO needs an optimizer, and the engine has none",
+        what="ZeRO-1 and ZeRO-2 partition an optimizer; an engine for evaluation or a reference model has none. Only "
+        "ZeRO-3 works without one.",
+        remedy="A config without ZeRO (stage 0) or with ZeRO-3 for models that are not trained.",
+        pattern=r"zero stage \d requires an optimizer|backward.{0,80} requires an? optimizer",
+    ),
+    Signature(
+        id="graph_used_twice",
+        title="a second backward pass through the same graph",
+        what="The graph of the first backward pass is freed. Most likely a tensor with a graph is kept between steps "
+        "(a loss that is added up, a hidden state), or two losses of one forward pass each get a backward pass.",
+        remedy="Add the losses before one engine.backward; detach() what is kept between steps.",
+        pattern=r"Trying to backward through the graph a second time",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="modified_inplace",
+        title="a tensor that the backward pass needs was modified in place",
+        what="Most likely an operation of the model ends in _ or assigns to a slice; with DeepSpeed also parameters "
+        "that change between forward and backward: a step, a load or a generation in between, two forward passes of a "
+        "shared module.",
+        remedy="torch.autograd.set_detect_anomaly(True) names the operation; one step after all backward passes.",
+        pattern=r"modified by an inplace operation|being used in an in-place operation"
+        r"|is a view and is being modified inplace",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="marked_ready_twice",
+        title="DistributedDataParallel: a parameter is ready twice",
+        what="DDP, not DeepSpeed: most likely reentrant gradient checkpointing with shared or unused parameters.",
+        remedy='gradient_checkpointing_kwargs={"use_reentrant": False}; ddp_find_unused_parameters=False.',
+        pattern=r"Expected to mark a variable ready only once",
+    ),
+    Signature(
+        id="moe_groups",
+        title="the optimizer's groups do not mark the experts' parameters",
+        what="With ZeRO, experts need groups of their own.",
+        remedy="deepspeed.moe.utils.split_params_into_different_moe_groups_for_optimizer for the groups given to the "
+        "optimizer.",
+        pattern=r"None of the param groups are marked as MoE",
+    ),
+    Signature(
+        id="pipeline_limits",
+        title="not possible with pipeline parallelism",
+        what="A PipelineModule trains by train_batch and eval_batch only, and with ZeRO-0 or ZeRO-1.",
+        remedy='engine.train_batch(iterator) instead of forward, backward and step; "stage": 1.',
+        pattern=r"Only train_batch\(\) is accessible in pipeline mode|incompatible with pipeline parallelism",
+    ),
+    Signature(
+        id="precision_not_supported",
+        title="this GPU, or this build of torch, does not support the precision",
+        what="bf16 needs an NVIDIA GPU of the Ampere generation (A100, RTX 30) or newer; fp16 needs an accelerator.",
+        remedy="fp16 instead of bf16 on V100, T4 and RTX 20, in the config and in the arguments.",
+        pattern=r"Type (?:fp16|bf16) is not supported on your device|Your setup doesn't support bf16"
+        r"|Bfloat16 is only supported on|FlashAttention only support"
+        r"|bf16 is not supported",
+    ),
+    Signature(
+        id="half_on_cpu",
+        title="an operation has no half precision on the CPU",
+        what="A module or a tensor in fp16 or bf16 is on the CPU: no GPU is used, the model was not moved, or an "
+        "offloaded parameter is used outside its hooks.",
+        remedy="Check that a GPU is visible and the model is on it; fp32 on the CPU.",
+        pattern=r"not implemented for '(?:Half|BFloat16)'",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="gradient_scaler",
+        title="torch's gradient scaler does not fit the gradients",
+        what='"unscale FP16 gradients": the weights are in fp16, and amp needs them in fp32. "No inf checks": a '
+        "step without gradients. DeepSpeed scales the loss itself.",
+        remedy="Load the model in fp32 for amp; with DeepSpeed no GradScaler, and fp16 in its config only.",
+        pattern=r"Attempting to unscale FP16 gradients|No inf checks were recorded",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="unused_parameters",
+        title="DistributedDataParallel: parameters got no gradient in the last step",
+        what="DDP, not DeepSpeed: some parameters are not used in each step (frozen parts, branches, MoE).",
+        remedy="find_unused_parameters=True (ddp_find_unused_parameters in transformers), or freeze them.",
+        pattern=r"Expected to have finished reduction in the prior iteration",
+    ),
+)
