@@ -1,4 +1,4 @@
-"""Trains one step on one rank and saves a checkpoint: `save.py DIRECTORY`; prints the sum of the weights."""
+"""Trains one step on one rank and saves a checkpoint: `save.py DIRECTORY`; the weight, apart, too."""
 
 import os
 import sys
@@ -12,6 +12,7 @@ deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 deepspeed.init_distributed("gloo", verbose=False)
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 8, bias=False)
+model.register_buffer("scale", torch.arange(3.0, dtype=torch.float64))
 config = {
     "train_micro_batch_size_per_gpu": 2,
     "optimizer": {"type": "AdamW", "params": {"torch_adam": True, "lr": 0.01}},
