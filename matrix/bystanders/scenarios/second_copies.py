@@ -90,8 +90,8 @@ def hpz_after_restart(job: Job) -> None:
     _made(job, _model(job), 2)
     distributed = job.torch.distributed
     distributed.destroy_process_group()
-    importlib.import_module("deepspeed.comm.comm").cdb = None
-    importlib.import_module("deepspeed.utils.groups")._WORLD_GROUP = None
+    importlib.import_module("deepspeed.comm.comm").cdb = None  # type: ignore[attr-defined]
+    importlib.import_module("deepspeed.utils.groups")._WORLD_GROUP = None  # type: ignore[attr-defined]
     store = distributed.FileStore(str(job.tmp / "again"), job.world_size)
     distributed.init_process_group("gloo", store=store, rank=job.rank, world_size=job.world_size)
     job._lab.deepspeed.init_distributed("gloo", verbose=False)

@@ -45,7 +45,7 @@ def _resumed(job: Job, mpu: Any, seed: int) -> None:
     def start(seed: int) -> Any:
         model = job.MLP(seed=seed)
         for parameter in model.parameters():
-            parameter.model_parallel = True
+            parameter.model_parallel = True  # type: ignore[attr-defined,unused-ignore]
         return job._lab.initialize(model, space.config(job.setting), model_parameters=list(model.parameters()), mpu=mpu)
 
     def train(engine: Any, step: int) -> None:
