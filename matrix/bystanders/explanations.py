@@ -216,12 +216,13 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "experts-norm-summed",
-        "The bug of experts_clipped_by_averaged_norms; there is no PyTorch reference. The results of the patch's "
-        "reproduction, which has one, are those of PyTorch.",
+        "The bug of experts_clipped_by_averaged_norms; there is no PyTorch reference. The results of "
+        "experts_of_two_ranks, which has one, are those of PyTorch.",
         ("experts_on_two_ranks", "experts_short_of_room"),
         ("worse",),
         {"stage": ("0",), "precision": ("fp32",), "clipping": ("on",)},
-        patches=("", "experts_clipped_by_averaged_norms"),
+        ">=0.14.1",
+        ("", "experts_clipped_by_averaged_norms"),
     ),
     Explanation(
         "first-step-as-from-0.13.2-on",
