@@ -68,8 +68,8 @@ def share_of_square(parameters: list[Any], norm: Any) -> Any:
 PATCH = Patch(
     title="fp32 without ZeRO + MoE with ep_size > 1: gradients are clipped by an average of the ranks' norms",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but through 0.14.0 the experts' gradients are ep_size times too large: clipped by their true norm,
-    # the other parameters would train more slowly still
+    # the bug is older, but through 0.14.0 the experts' gradients are ep_size times too large: clipped by the true norm
+    # of these, the other parameters would train more slowly still
     affects={"deepspeed": ">=0.14.1"},
     changes=(
         Edit(
@@ -102,7 +102,9 @@ PATCH = Patch(
     fixed_in=None,
     present=(
         Source(_CLIP, "scaled_norm = total_norm * 1.0 / float(dist.get_world_size(group=pg))"),
-        Source(_REDUCE, "dp_world_size = dist.get_world_size(groups._get_data_parallel_group())"),  # gradients are right
+        Source(
+            _REDUCE, "dp_world_size = dist.get_world_size(groups._get_data_parallel_group())"
+        ),  # gradients are right
     ),
     ranks=2,
     config=lambda job: job.experts is True and job.stage == 0 and not job.half and job.clips,

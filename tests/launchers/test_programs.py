@@ -178,15 +178,15 @@ def test_enabled(start, checkpoint, tmp_path):
 
 
 def test_zero_to_fp32_without_integer_buffers(start, checkpoint):
-    """It writes the same bytes as without zero_to_fp32_integer_buffers_0_19_7."""
-    tool = ("python", "-m", "deepspeed.utils.zero_to_fp32", str(checkpoint))
-    for name, options in {"one file": (), "safe": ("--safe_serialization", "--max_shard_size", "1KB")}.items():
-        written = []
-        for skip in ("zero_to_fp32_integer_buffers_0_19_7", ""):
-            output = checkpoint / f"{name}, skipped {skip}"
-            environment = {**variables("0.19.7"), "DSFIX_SKIP": skip}
-            ended = start(*tool, str(output), *options, with_dsfix=True, **environment)
-            assert ended.status == 0
-            written.append({file.name: file.read_bytes() for file in output.iterdir()})
-        assert written[0] == written[1]
-        assert len(written[0]) == (1 if not options else 3)  # two parts and their index
+    """It writes the same bytes as without zero_to_fp32_integer_buffers_0_19_7, in two parts and their index."""
+    patch_id, written = "zero_to_fp32_integer_buffers_0_19_7", {}
+    for skip in (patch_id, ""):
+        output, directory = checkpoint / f"fp32-{skip}", checkpoint / f"reports-{skip}"
+        environment = {**variables("0.19.7"), "DSFIX_SKIP": skip, "DSFIX_REPORT": str(directory)}
+        command = ("python", "-m", "deepspeed.utils.zero_to_fp32", str(checkpoint), str(output))
+        ended = start(*command, "--safe_serialization", "--max_shard_size", "1KB", with_dsfix=True, **environment)
+        assert ended.status == 0
+        assert any(patch_id in ids for _, ids in reports(directory)) == (not skip)
+        written[skip] = {file.name: file.read_bytes() for file in output.iterdir()}
+    assert len(written[""]) == 3
+    assert written[patch_id] == written[""]
