@@ -230,7 +230,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "those of 0.18.9 within rounding, as far as the job gets.",
         (
             *("first_pass_zero2_by_hand", "first_pass_zero2_by_module", "first_pass_zero2_by_optimizer"),
-            *("some_discarded_by_hand", "universal_within_a_round"),
+            *("some_discarded_by_hand", "universal_within_a_round", "hpz_quantized"),
         ),
         ("worse",),
         releases="<0.13.2",
