@@ -52,7 +52,9 @@ def muon_alone(job: Job) -> None:
     if job.plain:
         engine = job.engine(model, optimizer=_plain(job))
     else:
-        whole = {**space.config(job.setting), "optimizer": {"type": "Muon", "params": _PARAMS}}
+        # torch_adam: later releases would compile an operator
+        muon = {"type": "Muon", "params": {"torch_adam": True, **_PARAMS}}
+        whole = {**space.config(job.setting), "optimizer": muon}
         initial = job._whole(model)
         engine = job._lab.initialize(model, whole, model_parameters=list(model.parameters()))
         job._initial[id(engine)] = initial

@@ -20,7 +20,9 @@ def _trained(job: Job, params: dict[str, Any], resumed: bool = False) -> None:
 
     def start() -> Any:
         model = job.MLP()
-        whole = {**space.config(job.setting), "optimizer": {"type": "Muon", "params": params}}
+        # torch_adam: later releases would compile an operator
+        muon = {"type": "Muon", "params": {"torch_adam": True, **params}}
+        whole = {**space.config(job.setting), "optimizer": muon}
         # with reduce_scatter, ZeRO-1 and ZeRO-2 have a bug through 0.19.2, and ZeRO-3 refuses Muon
         whole["zero_optimization"] = {**whole["zero_optimization"], "reduce_scatter": False}
         return job._lab.initialize(model, whole, model_parameters=list(model.parameters()))
