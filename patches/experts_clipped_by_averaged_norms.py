@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _CLIP = "deepspeed.runtime.utils:clip_grad_norm_"
+_REDUCE = "deepspeed.runtime.engine:DeepSpeedEngine._reduce_expert_gradients"
 
 
 def shared_by_ranks(parameters: list[Any], norm_type: float, mpu: Any) -> bool:
@@ -67,7 +68,9 @@ def share_of_square(parameters: list[Any], norm: Any) -> Any:
 PATCH = Patch(
     title="fp32 without ZeRO + MoE with ep_size > 1: gradients are clipped by an average of the ranks' norms",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0"},  # the bug is older, but no release before 0.12.0 has been run
+    # the bug is older, but through 0.14.0 the experts' gradients are ep_size times too large: clipped by the true norm
+    # of these, the other parameters would train more slowly still
+    affects={"deepspeed": ">=0.14.1"},
     changes=(
         Edit(
             _CLIP,
@@ -97,7 +100,12 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/8478": "proposed fix, open",
     },
     fixed_in=None,
-    present=(Source(_CLIP, "scaled_norm = total_norm * 1.0 / float(dist.get_world_size(group=pg))"),),
+    present=(
+        Source(_CLIP, "scaled_norm = total_norm * 1.0 / float(dist.get_world_size(group=pg))"),
+        Source(
+            _REDUCE, "dp_world_size = dist.get_world_size(groups._get_data_parallel_group())"
+        ),  # gradients are right
+    ),
     ranks=2,
     config=lambda job: job.experts is True and job.stage == 0 and not job.half and job.clips,
 )
@@ -109,17 +117,17 @@ def reproduce(lab: Lab) -> str:
     from packaging.version import Version
 
     lab.require_ranks(2)
+    if Version(lab.deepspeed.__version__) < Version("0.14.1"):
+        raise CannotTell("through 0.14.0 the experts' gradients are ep_size times too large without ZeRO: another bug")
     torch, models, reference = lab.torch, lab.models, lab.reference
     from dsfix.lab.experts import Mixture, train
 
-    # through 0.14.0 the experts' gradients are ep_size times too large without ZeRO: another bug
-    scale = 2.0 if Version(lab.deepspeed.__version__) < Version("0.14.1") else 1.0
     steps = [[models.regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
-    model = Mixture(scale)
+    model = Mixture()
     right = reference.train(model, steps, model.loss, "SGD", clip=_CLIP_AT, lr=_LEARNING_RATE)
     assert min(right.gradient_norms) > 2 * _CLIP_AT, right.gradient_norms
 
-    model = Mixture(scale)
+    model = Mixture()
     for step in steps:
         losses = [model.loss(*batch) for batch in step]
         names, parameters = zip(*model.named_parameters())

@@ -79,28 +79,12 @@ _LEARNING_RATE = 0.1
 
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(3)
-    torch = lab.torch
+    _ = lab.torch
     from dsfix.lab import pipeline
 
-    class Stage(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
-        """(x, mask) -> (x, mask)"""
-
-        def __init__(self, seed: int) -> None:
-            super().__init__()
-            self.body = lab.models.MLP(depth=1, seed=seed).blocks[0]
-
-        def forward(self, given: Any) -> Any:
-            x, mask = given
-            return x + self.body(x) * mask, mask
-
-    class Head(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
-        def __init__(self, masked: bool) -> None:
-            super().__init__()
-            self.masked, self.head = masked, lab.models.MLP(depth=0).head
-
-        def forward(self, given: Any) -> Any:
-            x, mask = given
-            return self.head(x * mask if self.masked else x)
+    step = lambda layer, given: (given[0] + layer.body(given[0]) * given[1], given[1])  # noqa: E731
+    with_mask = lambda layer, given: layer.head(given[0] * given[1])  # noqa: E731
+    without = lambda layer, given: layer.head(given[0])  # noqa: E731
 
     batches = []
     for number in range(pipeline.STEPS * pipeline.MICRO_BATCHES):
@@ -111,7 +95,8 @@ def reproduce(lab: Lab) -> str:
         """masked: whether the last stage uses the mask, which then gets a gradient there."""
 
         def layers() -> list[Any]:
-            return [Stage(0), Stage(1), Head(masked)]
+            stages = [pipeline.Passing(step, body=pipeline.block(seed)) for seed in range(2)]
+            return [*stages, pipeline.Passing(with_mask if masked else without, head=pipeline.head())]
 
         right = pipeline.expected_layers(layers(), batches, [_LEARNING_RATE])
         try:

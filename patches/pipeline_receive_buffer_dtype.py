@@ -45,29 +45,18 @@ def reproduce(lab: Lab) -> str:
     torch = lab.torch
     from dsfix.lab import pipeline
 
-    class Stage(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
+    def step(layer: Any, given: Any) -> Any:
         """(x, indices, y) -> (x, indices, y), where both float tensors have gradients."""
+        x, indices, y = given
+        return layer.body(x) + y.gather(1, indices), indices, layer.other(y)
 
-        def __init__(self, seed: int) -> None:
-            super().__init__()
-            self.body = lab.models.MLP(depth=1, seed=seed).blocks[0]
-            self.other = lab.models.MLP(depth=1, seed=seed + 10).blocks[0]
-
-        def forward(self, given: Any) -> Any:
-            x, indices, y = given
-            return self.body(x) + y.gather(1, indices), indices, self.other(y)
-
-    class Head(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
-        def __init__(self) -> None:
-            super().__init__()
-            self.head = lab.models.MLP(depth=0).head
-
-        def forward(self, given: Any) -> Any:
-            x, indices, y = given
-            return self.head(x + y.gather(1, indices))
+    def last(layer: Any, given: Any) -> Any:
+        x, indices, y = given
+        return layer.head(x + y.gather(1, indices))
 
     def layers() -> list[Any]:
-        return [Stage(0), Stage(1), Head()]
+        parts = [{"body": pipeline.block(seed), "other": pipeline.block(seed + 10)} for seed in range(2)]
+        return [*(pipeline.Passing(step, **each) for each in parts), pipeline.Passing(last, head=pipeline.head())]
 
     indices = torch.arange(_WIDTH).flip(0).repeat(4, 1)
     batches = []

@@ -43,16 +43,14 @@ PATCH = Patch(
     present=(Source(_PARSE, f"buffers = {_CAST}"),),
 )
 
-_LARGE = 2**24 + 1  # the first integer that float32 does not hold
-
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import load_whole_files, train
+    from dsfix.lab.checkpoints import NOT_IN_FLOAT32, load_whole_files, train
 
     load_whole_files()
     torch = lab.torch
     buffers = {
-        "count": torch.tensor([_LARGE, 3]),
+        "count": torch.tensor([NOT_IN_FLOAT32, 3]),
         "mask": torch.tensor([True, False]),
         "wave": torch.tensor([1 + 2j]),
         "scale": torch.tensor([0.5]),
@@ -77,7 +75,7 @@ def reproduce(lab: Lab) -> str:
         if all(found[name].dtype == torch.float32 for name in buffers):
             raise BugPresent(
                 f"a ZeRO-{stage} checkpoint's int64, bool and complex64 buffers are float32, and "
-                f"{_LARGE} is {int(found['count'][0])}"
+                f"{NOT_IN_FLOAT32} is {int(found['count'][0])}"
             )
         for name, value in buffers.items():
             assert found[name].dtype == value.dtype, f"{name} is {found[name].dtype}"

@@ -42,20 +42,14 @@ PATCH = Patch(
     fixed=(Source(_CONVERT, f"target_dtype = dtype if {_FLOATING} else None"),),
 )
 
-_LARGE = 2**24 + 1  # the first integer that float32 does not hold
-
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.patches.zero_to_fp32_uninitialized import (  # type: ignore[import-not-found,unused-ignore]
-        _converted,
-    )
-
-    from dsfix.lab.checkpoints import load_whole_files, train
+    from dsfix.lab.checkpoints import NOT_IN_FLOAT32, load_whole_files, train, written_by_zero_to_fp32
 
     load_whole_files()
     torch = lab.torch
     model = lab.models.MLP()
-    model.register_buffer("count", torch.tensor([_LARGE, 3]))
+    model.register_buffer("count", torch.tensor([NOT_IN_FLOAT32, 3]))
     model.register_buffer("mask", torch.tensor([True, False]))
     config = {
         "train_micro_batch_size_per_gpu": 4,
@@ -65,11 +59,11 @@ def reproduce(lab: Lab) -> str:
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     train(lab, engine, [lab.models.regression_batch(rank=0, step=0)])
     engine.save_checkpoint(str(lab.tmp), tag="saved")
-    written = _converted(torch, lab.tmp)
+    written = written_by_zero_to_fp32(torch, lab.tmp)
     count, mask = written.pop("count"), written.pop("mask")
     if count.dtype == mask.dtype == torch.float32:
-        raise BugPresent(f"int64 and bool buffers are written as float32, and {_LARGE} as {int(count[0])}")
-    assert torch.equal(count, torch.tensor([_LARGE, 3])), count
+        raise BugPresent(f"int64 and bool buffers are written as float32, and {NOT_IN_FLOAT32} as {int(count[0])}")
+    assert torch.equal(count, torch.tensor([NOT_IN_FLOAT32, 3])), count
     assert torch.equal(mask, torch.tensor([True, False])), mask
     difference = lab.reference.largest_difference(written, lab.parameters(engine))
     assert difference.relative < 1e-6, difference

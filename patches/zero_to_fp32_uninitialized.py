@@ -13,12 +13,9 @@ Changes: the files contain the weights. Files written without the patch are usel
 
 from __future__ import annotations
 
-import inspect
-import sys
-from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -44,7 +41,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.checkpoints import train
+    from dsfix.lab.checkpoints import train, written_by_zero_to_fp32
 
     worst = 0.0
     for stage in (2, 3):
@@ -58,46 +55,10 @@ def reproduce(lab: Lab) -> str:
         train(lab, engine, [lab.models.regression_batch(rank=0, step=0)])
         root = lab.tmp / f"zero{stage}"
         engine.save_checkpoint(str(root), tag="saved")
-        weights = _converted(torch, root)
+        weights = written_by_zero_to_fp32(torch, root)
         if any(bool(weight.isnan().any()) for weight in weights.values()):
             raise BugPresent(f"uninitialized memory was written for a ZeRO-{stage} checkpoint")
         difference = lab.reference.largest_difference(weights, lab.parameters(engine))
         assert difference.relative < 1e-6, f"ZeRO-{stage}: {difference}"
         worst = max(worst, difference.relative)
     return f"the fp32 weights of ZeRO-2 and ZeRO-3 checkpoints match the models' within {worst:.1e}"
-
-
-def _converted(torch: Any, root: Any) -> dict[str, Any]:
-    """The weights written from the checkpoint; uninitialized memory is nan."""
-    from unittest import mock
-
-    try:
-        from deepspeed.utils import zero_to_fp32  # type: ignore[import-not-found,unused-ignore]
-    except ModuleNotFoundError as error:
-        raise CannotTell(f"zero_to_fp32 cannot be imported: {error}") from error
-    convert = zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict
-    out = root / "fp32"
-    into_directory = "output_dir" in inspect.signature(convert).parameters
-    if into_directory:
-        out.mkdir()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        with mock.patch.dict(sys.modules, huggingface_hub=_hub()):
-            convert(str(root), str(out), tag="saved")
-    finally:
-        torch.use_deterministic_algorithms(False)
-    weights: dict[str, Any] = torch.load(out / "pytorch_model.bin" if into_directory else out)
-    return weights
-
-
-def _hub() -> Any:
-    """A stand-in for huggingface_hub, which tells zero_to_fp32 how to split the weights into files: one file."""
-
-    def split(state_dict: dict[str, Any], filename_pattern: str, **_: Any) -> Any:
-        return SimpleNamespace(
-            is_sharded=False, filename_to_tensors={filename_pattern.format(suffix=""): list(state_dict)}
-        )
-
-    module = ModuleType("huggingface_hub")
-    module.split_torch_state_dict_into_shards = split  # type: ignore[attr-defined]
-    return module

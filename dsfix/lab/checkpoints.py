@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from pickle import UnpicklingError
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from packaging.version import Version
 
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent, CannotTell
+
+NOT_IN_FLOAT32 = 2**24 + 1  # the first integer that it does not hold
 
 
 def train(lab: Lab, engine: Any, batches: Sequence[Sequence[Any]]) -> None:
@@ -48,6 +53,40 @@ def require_universal_zero3() -> None:
 def load_whole_files() -> None:
     """Lets torch >= 2.6 load checkpoints saved by releases through 0.15.4, a separate bug. Call it first."""
     os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
+
+
+def written_by_zero_to_fp32(torch: Any, root: Path) -> dict[str, Any]:
+    """What zero_to_fp32 writes from the checkpoint `saved` in `root`, in one file; uninitialized memory is nan."""
+    try:
+        from deepspeed.utils import zero_to_fp32  # type: ignore[import-not-found,unused-ignore]
+    except ModuleNotFoundError as error:
+        raise CannotTell(f"zero_to_fp32 cannot be imported: {error}") from error
+    convert = zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict
+    out = root / "fp32"
+    into_directory = "output_dir" in signature(convert).parameters
+    if into_directory:
+        out.mkdir()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with mock.patch.dict(sys.modules, huggingface_hub=_hub()):
+            convert(str(root), str(out), tag="saved")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    written: dict[str, Any] = torch.load(out / "pytorch_model.bin" if into_directory else out)
+    return written
+
+
+def _hub() -> Any:
+    """A stand-in for huggingface_hub, which tells zero_to_fp32 how to split the weights into files: one file."""
+
+    def split(state_dict: dict[str, Any], filename_pattern: str, **_: Any) -> Any:
+        return SimpleNamespace(
+            is_sharded=False, filename_to_tensors={filename_pattern.format(suffix=""): list(state_dict)}
+        )
+
+    module = ModuleType("huggingface_hub")
+    module.split_torch_state_dict_into_shards = split  # type: ignore[attr-defined]
+    return module
 
 
 def convert_to_universal(lab: Lab, root: Path, tag: str) -> str:
@@ -127,9 +166,6 @@ def _converted_from(lab: Lab, ranks: int) -> tuple[Any, Any]:
 
     The checkpoint is written by one rank; here its partition is cut into those of the ranks.
     """
-    import sys
-    from unittest import mock
-
     load_whole_files()
     torch = lab.torch
     model = torch.nn.Linear(2 * ranks, 1, bias=False)

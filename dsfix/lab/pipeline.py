@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,31 @@ from dsfix.lab.session import Lab
 
 STEPS, MICRO_BATCHES = 2, 4
 _LAYERS = 4
+
+
+class Passing(nn.Module):  # type: ignore[misc,unused-ignore]
+    """A layer that returns `step(layer, given)`, where both are often tuples; parts: its submodules."""
+
+    def __init__(self, step: Callable[[Any, Any], Any], **parts: nn.Module) -> None:
+        super().__init__()
+        self._step = step
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, given: Any) -> Any:
+        return self._step(self, given)
+
+
+def block(seed: int) -> nn.Module:
+    """Float [n, 16] -> [n, 16]."""
+    result: nn.Module = MLP(depth=1, seed=seed).blocks[0]
+    return result
+
+
+def head() -> nn.Module:
+    """Float [n, 16] -> [n, 1]."""
+    result: nn.Module = MLP(depth=0).head
+    return result
 
 
 def train(lab: Lab, config: Mapping[str, Any], learning_rate: float) -> dict[str, torch.Tensor]:

@@ -216,12 +216,13 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "experts-norm-summed",
-        "The bug of experts_clipped_by_averaged_norms; there is no PyTorch reference. The results of the patch's "
-        "reproduction, which has one, are those of PyTorch.",
+        "The bug of experts_clipped_by_averaged_norms; there is no PyTorch reference. The results of "
+        "experts_of_two_ranks, which has one, are those of PyTorch.",
         ("experts_on_two_ranks", "experts_short_of_room"),
         ("worse",),
         {"stage": ("0",), "precision": ("fp32",), "clipping": ("on",)},
-        patches=("", "experts_clipped_by_averaged_norms"),
+        ">=0.14.1",
+        ("", "experts_clipped_by_averaged_norms"),
     ),
     Explanation(
         "first-step-as-from-0.13.2-on",
@@ -229,7 +230,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "those of 0.18.9 within rounding, as far as the job gets.",
         (
             *("first_pass_zero2_by_hand", "first_pass_zero2_by_module", "first_pass_zero2_by_optimizer"),
-            *("some_discarded_by_hand", "universal_within_a_round"),
+            *("some_discarded_by_hand", "universal_within_a_round", "hpz_quantized"),
         ),
         ("worse",),
         releases="<0.13.2",
@@ -269,6 +270,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("universal_frozen", "universal_tied"),
         levels={"stage": ("3",)},
         releases="<0.14.5",
+    ),
+    Explanation(
+        "experts-without-zero-before-0.14.1",
+        "Through 0.14.0 the gradients of experts that several ranks share are too large without ZeRO.",
+        ("experts_of_two_ranks",),
+        releases="<0.14.1",
     ),
     Explanation(
         "hooks-lost-before-0.13.2",

@@ -28,30 +28,29 @@ class Ended:
         return self.ranks("WRONG") > 0 and self.ranks("right") == 0
 
 
-@pytest.fixture
+def run(*command, with_dsfix, **variables):
+    """Runs a command in examples/ with these variables."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
+    binaries = os.path.dirname(sys.executable)
+    environment.update(PATH=f"{binaries}{os.pathsep}{environment['PATH']}", OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
+    environment.update(variables)
+    prefix = [sys.executable, "-m", "dsfix", "run"] if with_dsfix else []
+    done = subprocess.run(
+        [*prefix, *command],
+        env=environment,
+        cwd=EXAMPLES,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    print(done.stdout[-8000:])
+    return Ended(done)
+
+
+@pytest.fixture(scope="session")
 def start():
     """Runs a command in examples/: `start(*command, with_dsfix=..., **variables)`."""
     assert metadata.version("deepspeed") == TRAINS_WRONG
-
-    def start(*command, with_dsfix, **variables):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
-        binaries = os.path.dirname(sys.executable)
-        environment.update(
-            PATH=f"{binaries}{os.pathsep}{environment['PATH']}", OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu"
-        )
-        environment.update(variables)
-        prefix = [sys.executable, "-m", "dsfix", "run"] if with_dsfix else []
-        done = subprocess.run(
-            [*prefix, *command],
-            env=environment,
-            cwd=EXAMPLES,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        print(done.stdout[-8000:])
-        return Ended(done)
-
-    return start
+    return run

@@ -1,4 +1,4 @@
-"""Trains one step on one rank and saves a checkpoint: `save.py DIRECTORY`; prints the sum of the weights."""
+"""Trains one step on one rank and saves a checkpoint: `save.py DIRECTORY`; the weight, apart, too."""
 
 import os
 import sys
@@ -11,14 +11,15 @@ import torch
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 deepspeed.init_distributed("gloo", verbose=False)
 torch.manual_seed(0)
-model = torch.nn.Linear(8, 8, bias=False)
+model = torch.nn.Linear(32, 8, bias=False)
+model.register_buffer("scale", torch.arange(3.0, dtype=torch.float64))
 config = {
     "train_micro_batch_size_per_gpu": 2,
     "optimizer": {"type": "AdamW", "params": {"torch_adam": True, "lr": 0.01}},
     "zero_optimization": {"stage": 1, "reduce_bucket_size": 1000, "allgather_bucket_size": 1000},
 }
 engine = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]
-engine.backward(engine(torch.ones(2, 8)).sum())
+engine.backward(engine(torch.ones(2, 32)).sum())
 engine.step()
 engine.save_checkpoint(sys.argv[1], tag="saved", client_state={"universal_checkpoint_info": {}})
 torch.save(model.weight.detach().clone(), os.path.join(sys.argv[1], "weight.pt"))

@@ -1,0 +1,115 @@
+"""Two ranks that hold different weights, or parts of a sequence, of which the engine is told by an mpu."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from matrix.bystanders import space
+from matrix.bystanders.scenario import scenario
+
+if TYPE_CHECKING:
+    from matrix.bystanders.job import Job
+
+_FITS: Any = {
+    "stage": "012",
+    "ranks": ("2", "4"),
+    "optimizer": ("SGD", "AdamW"),
+    "offload": ("none",),
+}
+
+
+def _two_shards(job: Job) -> Any:
+    """The mpu of Megatron: neighbours hold the two shards of the model."""
+    new, ranks = job.torch.distributed.new_group, range(job.world_size)
+    both = [list(ranks[first : first + 2]) for first in ranks[::2]]
+    alike = [list(ranks[first::2]) for first in range(2)]
+    (model,) = [group for mine, group in [(each, new(each)) for each in both] if job.rank in mine]
+    (data,) = [group for mine, group in [(each, new(each)) for each in alike] if job.rank in mine]
+    place, copies = job.rank % 2, job.world_size // 2
+    return SimpleNamespace(
+        get_model_parallel_rank=lambda: place,
+        get_model_parallel_world_size=lambda: 2,
+        get_model_parallel_group=lambda: model,
+        get_tensor_model_parallel_rank=lambda: place,
+        get_tensor_model_parallel_world_size=lambda: 2,
+        get_tensor_model_parallel_group=lambda: model,
+        get_data_parallel_rank=lambda: job.rank // 2,
+        get_data_parallel_world_size=lambda: copies,
+        get_data_parallel_group=lambda: data,
+    )
+
+
+def _resumed(job: Job, mpu: Any, seed: int) -> None:
+    def start(seed: int) -> Any:
+        model = job.MLP(seed=seed)
+        for parameter in model.parameters():
+            parameter.model_parallel = True  # type: ignore[attr-defined,unused-ignore]
+        return job._lab.initialize(model, space.config(job.setting), model_parameters=list(model.parameters()), mpu=mpu)
+
+    def train(engine: Any, step: int) -> None:
+        for batch in job.batches(step):
+            engine.backward(job.loss(engine, batch))
+            engine.step()
+        for name, parameter in job.parameters(engine).items():
+            job.bits(f"step {step}: {name}", parameter)
+
+    engine = start(seed)
+    for step in range(2):
+        train(engine, step)
+    job.save(engine, "two")
+    engine = start(seed + 2)
+    job.load(engine, "two")
+    train(engine, 2)
+
+
+@scenario("two tensor-parallel ranks resume from a checkpoint", pinned=[{"stage": "1"}], reference=False, **_FITS)
+def shards_resumed(job: Job) -> None:
+    assert job._lab.deepspeed
+    job._lab.deepspeed.init_distributed(verbose=False)
+    _resumed(job, _two_shards(job), job.rank % 2)
+
+
+@scenario(
+    "Ulysses sequence parallelism resumes from a checkpoint",
+    pinned=[{"stage": "2"}, {"stage": "0"}, {"stage": "1", "ranks": "4"}],
+    **{**_FITS, "precision": ("fp32", "bf16"), "clipping": ("off",)},
+)
+def ulysses_resumed(job: Job) -> None:
+    """Each rank trains on the same batches. DeepSpeed adds the gradients of the two ranks of a sequence."""
+    if not job.plain:
+        assert job._lab.deepspeed
+        job._lab.deepspeed.init_distributed(verbose=False)
+        groups: Any = importlib.import_module("deepspeed.runtime.sequence_parallel.parallel_state_sp")
+        groups.initialize_sequence_parallel(sequence_parallel_size=2)
+
+    def start(seed: int) -> Any:
+        model = job.MLP(seed=seed)
+        if job.plain:
+            return job.engine(model)
+        with job.torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(parameter.to(job.dtype))
+        whole = space.config(job.setting)
+        return job._lab.initialize(model, whole, model_parameters=list(model.parameters()), mpu=groups)
+
+    def train(engine: Any, step: int) -> None:
+        from dsfix.lab.models import regression_batch
+
+        for micro in range(job.accumulation):
+            inputs, targets = regression_batch(0, step * job.accumulation + micro)
+            batch = inputs.to(job.device, job.dtype), targets.to(job.device)
+            engine.backward(job.loss(engine, batch) * (2 if job.plain else 1))
+            engine.step()
+        for name, parameter in job.parameters(engine).items():
+            job.note(f"step {step}: {name}", parameter)
+
+    engine = start(0)
+    for step in range(2):
+        train(engine, step)
+    job.save(engine, "two")
+    engine = start(1)
+    job.load(engine, "two")
+    for step in range(2, 4):
+        train(engine, step)
