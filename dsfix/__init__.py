@@ -31,7 +31,7 @@ __all__ = [
     "report",
     "revert",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _LOADED_WHEN_ASKED_FOR = {
     "DeviceMismatch": "guards.devices",

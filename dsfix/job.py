@@ -28,7 +28,8 @@ class Job:
 
     config: the content of the config; values may still be "auto". release: of DeepSpeed. plain: nobody replaces
     "auto". ranks: processes of the job, None where unknown. pipeline, experts, frozen: whether the model is a
-    PipelineModule, has MoE layers, has parameters without gradients; None where the model is unknown.
+    PipelineModule, has MoE layers, has parameters without gradients; None where the model is unknown. decay: the
+    weight decay of the optimizer that the script passes, None where unknown.
     """
 
     config: Mapping[str, Any]
@@ -38,6 +39,7 @@ class Job:
     pipeline: bool | None = None
     experts: bool | None = None
     frozen: bool | None = None
+    decay: float | None = None
 
     def get(self, *path: str, default: Any = None) -> Any:
         """The value at that path; the default where there is none."""
@@ -136,6 +138,12 @@ class Job:
             return None
         adam = self.optimizer in ("adam", "adamw", "onebitadam", "zerooneadam")
         return adam and not self.get("optimizer", "params", "torch_adam")
+
+    @property
+    def decays(self) -> bool:
+        """Whether the optimizer is known to have a weight decay."""
+        values = [self.decay, self.get("optimizer", "params", "weight_decay")]
+        return any(isinstance(value, (int, float)) and value > 0 for value in values)
 
     @property
     def optimizer(self) -> str | None:

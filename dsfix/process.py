@@ -17,6 +17,7 @@ from typing import Any
 from . import log, programs, versions
 from .engine import hooks
 from .engine.engine import Engine
+from .garbage import uncollected
 from .outcome import Outcome, StrictError, describe
 from .patch import Patch
 from .settings import Settings
@@ -52,7 +53,8 @@ def activate() -> Settings | None:
         os.register_at_fork(after_in_child=_forked)
     try:
         hooks.withdraw_forgotten()
-        _engine.activate()
+        with uncollected():
+            _engine.activate()
     except StrictError:
         with contextlib.suppress(StrictError):  # of the next patch
             _write()  # what stopped the job belongs in its report

@@ -20,6 +20,10 @@ NAME = "docs"
 HELP = "write docs/catalogue.md, docs/errors.md, docs/upstream.md, docs/matrix.md and docs/matrix/index.html"
 CHECKOUT = Path(__file__).resolve().parents[1]
 _COMMAND = "python -m tox run -e docs"
+_DAY = '''"""Written by `python -m matrix docs`."""
+
+PROVEN_ON = "{}"  # the day of the latest run of a reproduction in the record
+'''
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -44,13 +48,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def generate(found: Evidence) -> dict[str, str]:
-    """Path in the checkout -> text, for each page."""
+    """Path in the checkout -> text, for each page, and for the module that tells the catalogue's date."""
+    dates = {cell.date for column in found.columns for cell in found.ran(column)}
     return {
         "docs/catalogue.md": catalogue.render(found),
         "docs/errors.md": errors.render(found),
         "docs/upstream.md": upstream.render(found),
         "docs/matrix.md": markdown.render(found),
         "docs/matrix/index.html": matrix_page.render(data.tree(found)),
+        "dsfix/catalogue/day.py": _DAY.format(max(dates, default="")),
     }
 
 

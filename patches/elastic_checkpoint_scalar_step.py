@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _LEAN = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer._get_state_without_padding"
 _CHECK = "torch.is_tensor(value) and value.dim() > 0"
 _MESSAGE = "slice() cannot be applied to a 0-dim tensor"
+
+
+def _meets(job: Job) -> bool:
+    elastic = job.get("zero_optimization", "elastic_checkpoint") is True
+    return elastic and job.stage in (1, 2) and job.fused_adam is not True  # FusedAdam and DeepSpeedCPUAdam count
+
 
 PATCH = Patch(
     title="ZeRO-1/2 + elastic_checkpoint + torch's Adam: saving fails, slice() of a 0-dim tensor",
@@ -36,7 +43,7 @@ PATCH = Patch(
     },
     fixed_in="0.18.2",
     fixed=(Source(_LEAN, _CHECK),),
-    config=lambda job: job.get("zero_optimization", "elastic_checkpoint") is True,
+    config=_meets,
 )
 
 _STEPS = 2

@@ -85,7 +85,7 @@ _LOADED = "self._dsfix_frozen = None"
 
 def _meets(job: Job) -> bool:
     wrapped = job.may_be("fp16") or (job.may_be("bf16") and job.release >= Version("0.17.6") and not job.pipeline)
-    return job.stage == 0 and wrapped and job.frozen is True
+    return job.stage == 0 and wrapped and job.frozen is True and job.decays
 
 
 PATCH = Patch(

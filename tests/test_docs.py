@@ -29,7 +29,7 @@ WRITTEN = ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sor
 BY_HAND = (
     *("README.md", "CONTRIBUTING.md", "docs/audit.md", "docs/commands.md", "docs/design.md"),
     *("docs/emulated-device.md", "docs/frameworks.md"),
-    *("docs/guards.md", "docs/launchers.md", "docs/outcomes.md", "docs/plugins.md"),
+    *("docs/guards.md", "docs/launchers.md", "docs/outcomes.md", "docs/plugins.md", "docs/reporting.md"),
 )
 FOLDERS = ("bench", "demo", "docs", "dsfix", "examples", "matrix", "patches", "tests")
 SECTION = re.compile(r"^(Why|How|Changes|Upstream|Retire): (.*(?:\n(?!\w+: ).*)*)", re.M)

@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "dsfix"
 
 # part -> the parts below it that it may import; `patch` is the vocabulary, with what everybody may import
-VOCABULARY = ("patch", "outcome", "job", "rules", "log", "versions", "settings", "invocation", "catalogue")
+VOCABULARY = ("patch", "outcome", "job", "rules", "log", "versions", "settings", "garbage", "invocation", "catalogue")
 BELOW = {
     "patch": set(),
     "engine": {"patch"},

@@ -30,17 +30,25 @@ _OPERATORS = {
 }
 
 
+def needed(plan: Plan) -> str:
+    """The operator that DeepSpeed would compile to train `plan`, `cpu_adam` for example; "" if none."""
+    section = plan.config.get("optimizer") or {}
+    offload = plan.config.get("zero_optimization", {}).get("offload_optimizer") or {}
+    own = plan.optimizer or (section.get("params") or {}).get("torch_adam")
+    if own or offload.get("device", "none") == "none":
+        return ""
+    return _OPERATORS.get(str(section.get("type")).lower(), ("",))[0]
+
+
 def build(plan: Plan, environment: Mapping[str, str], work: Path) -> None:
     """Compiles what `plan` needs unless it is already built. Errors are ignored: the ranks will report them.
 
     environment, work: those of the ranks.
     """
-    section = plan.config.get("optimizer") or {}
-    offload = plan.config.get("zero_optimization", {}).get("offload_optimizer") or {}
-    name = str(section.get("type")).lower()
-    own = plan.optimizer or (section.get("params") or {}).get("torch_adam")
-    if not own and offload.get("device", "none") != "none" and name in _OPERATORS:
-        launch([*fresh(__name__), plan.device, name], 1, _SECONDS, environment, work)
+    if needed(plan):
+        name = str(plan.config["optimizer"]["type"]).lower()
+        jobs = str(min(os.cpu_count() or 1, 4))
+        launch([*fresh(__name__), plan.device, name], 1, _SECONDS, {**environment, "MAX_JOBS": jobs}, work)
 
 
 def _current(directory: Path) -> bool:

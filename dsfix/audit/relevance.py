@@ -64,7 +64,15 @@ def _concerns_experts(patch: Patch) -> bool:
 def _is_relevant(patch: Patch, plan: Plan) -> bool:
     if patch.config is not None:
         frozen = plan.freeze != "none" or plan.lora
-        job = Job(plan.config, plain=True, ranks=plan.ranks, pipeline=False, experts=plan.moe > 0, frozen=frozen)
+        job = Job(
+            plan.config,
+            plain=True,
+            ranks=plan.ranks,
+            pipeline=False,
+            experts=plan.moe > 0,
+            frozen=frozen,
+            decay=1.0,  # that of the plan's groups and its own optimizer is not in the config
+        )
         return patch.severity in _NUMBERS and patch.config(job)
     stages: Sequence[Sequence[int]] = [_STAGES.get(change.module, (0, 1, 2, 3)) for change in patch.changes]
     return patch.severity in _NUMBERS and any(plan.stage in each for each in stages)

@@ -119,15 +119,22 @@ class Search:
             needed = minimal([], named, lambda kept: self._enough(small, kept), fresh=False)
         else:
             needed = self._needed(small, left, named, suspects)
-        if small != self.plan and len(needed) < len(applied):
+        plans = dict.fromkeys(needed, small)
+        while len(plans) < len(applied):  # a later phase may differ too
             self.found.among = applied
-            rest = [patch for patch in applied if patch not in needed]
-            needed += minimal(needed, rest, lambda kept: self._enough(self.plan, kept), fresh=True)
+            left = self._try_only(self.plan, list(plans))
+            if self._as_good(left):
+                break
+            plan, choices = _narrowed(self.plan, left), self._pools(left, suspects)[1]
+            more = self._besides(plan, list(plans), choices)
+            if not more:  # it differs only with all phases
+                plan, more = self.plan, self._besides(self.plan, list(plans), choices[-1:])
+            plans.update(dict.fromkeys(more, plan))
         self.found.among = ()
-        self.found.fixes = [Fix(patch, without if len(needed) == 1 else None) for patch in needed]
-        for number, patch in enumerate(needed if len(needed) > 1 else ()):
-            others = [each for each in needed if each != patch]
-            self.found.fixes[number] = Fix(patch, self._try_only(small, others))
+        self.found.fixes = [Fix(patch, without if len(plans) == 1 else None) for patch in plans]
+        for number, (patch, plan) in enumerate(plans.items() if len(plans) > 1 else ()):
+            others = [each for each in plans if each != patch]
+            self.found.fixes[number] = Fix(patch, self._try_only(plan, others))
 
     def _enough(self, plan: Plan, kept: Sequence[str]) -> bool:
         return self._as_good(self._try_only(plan, kept))
@@ -143,25 +150,33 @@ class Search:
             verdict = self._try_only(plan, named)
 
     def _needed(self, small: Plan, left: Verdict, named: Sequence[str], suspects: Iterable[str]) -> list[str]:
-        """Returns the needed patches, searched in ever larger pools. left: the verdict with the patches `named`."""
-        applied = self.with_dsfix.patches
-        # a patch's id names its phase: universal_checkpoint_…, zero_to_fp32_…
-        phases = {each.phase for each in left.differences}
-        if "training" not in phases:
-            suspects = [*suspects, *(patch for patch in applied if any(phase in patch for phase in phases))]
-        imports, choices = pools(self.plan, applied, suspects)
+        """Returns the needed patches. left: the verdict with the patches `named`."""
+        imports, choices = self._pools(left, suspects)
         fails = left.failed or any(each.what == "error" for each in left.differences)
         base = list(dict.fromkeys([*named, *imports])) if fails else list(named)
-
-        def least(base: Sequence[str], items: Sequence[str], fresh: bool) -> list[str]:
-            return minimal(base, items, lambda kept: self._enough(small, kept), fresh)
-
         needed: list[str] = []
         if not base or not self._enough(small, base):
-            *likely, pool = choices
-            pool = next((few for few in likely if self._enough(small, [*base, *few])), pool)
-            needed = least(base, [patch for patch in pool if patch not in base], fresh=False)
-        return needed + (least(needed, base, fresh=bool(needed)) if base else [])
+            needed = self._besides(small, base, choices)
+        if not base:
+            return needed
+        return needed + minimal(needed, base, lambda kept: self._enough(small, kept), fresh=bool(needed))
+
+    def _besides(self, plan: Plan, base: Sequence[str], choices: Sequence[Sequence[str]]) -> list[str]:
+        """Returns the patches that are needed besides `base`, searched in ever larger pools."""
+        *likely, pool = choices
+        pool = next((few for few in likely if self._enough(plan, [*base, *few])), pool)
+        rest = [patch for patch in pool if patch not in base]
+        return minimal(base, rest, lambda kept: self._enough(plan, kept), fresh=False)
+
+    def _pools(self, left: Verdict, suspects: Iterable[str]) -> tuple[list[str], list[list[str]]]:
+        """As `pools`; first those that a later phase, if `left` differs in nothing else, has in their id."""
+        applied = self.with_dsfix.patches
+        imports, choices = pools(self.plan, applied, suspects)
+        phases = {each.phase for each in left.differences}
+        named = [patch for patch in applied if any(phase in patch for phase in phases - {"training"})]
+        if named and "training" not in phases:
+            choices = [named, *(list(dict.fromkeys([*named, *few])) for few in choices)]
+        return imports, choices
 
     def _find_changes(self, sizes: Mapping[str, int]) -> None:
         small = _narrowed(self.plan, self.with_dsfix)

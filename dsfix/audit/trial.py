@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import tempfile
@@ -44,6 +45,16 @@ def trial(
         except LabUnavailable as error:
             verdict = Verdict(failed=str(error))
     return Verdict(**{**vars(verdict), "seconds": time.monotonic() - started})
+
+
+def compiled(plan: Plan) -> float:
+    """Compiles the operator that `plan` needs, if dsfix's cache lacks it; the seconds that it took."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="dsfix-audit-") as name, contextlib.suppress(LabUnavailable):
+        environment = isolated(Path(name))
+        if "TORCH_EXTENSIONS_DIR" not in environment:  # else the cache is read-only, and each training has its own
+            operators.build(plan, environment, Path(name))
+    return time.monotonic() - started
 
 
 def _trial(

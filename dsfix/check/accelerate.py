@@ -6,6 +6,7 @@ Source: accelerate.utils.dataclasses.DeepSpeedPlugin.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +27,15 @@ PLACES = {
 
 @dataclass(frozen=True)
 class Accelerate:
-    """accelerate's file: `file` is the DeepSpeed config file that its `deepspeed_config` block names, if any."""
+    """accelerate's file: `file` is the DeepSpeed config file that its `deepspeed_config` block names, if any.
+
+    named: the name in the block, if that file is not there and one beside accelerate's file was read in its place.
+    """
 
     block: dict[str, Any]
     others: dict[str, Any]
     file: str | None = None
+    named: str | None = None
 
     @property
     def world_size(self) -> int | None:
@@ -54,14 +59,28 @@ def resolve(path: str, content: dict[str, Any]) -> tuple[Reading, Accelerate]:
     others = {key: value for key, value in content.items() if key != "deepspeed_config"}
     named = block.get("deepspeed_config_file")
     if named is not None:
-        file = str(named)
-        sibling = os.path.join(os.path.dirname(path), file)  # accelerate itself looks in the working directory only
-        file = sibling if not os.path.exists(file) and os.path.exists(sibling) else file
+        file = _file(path, str(named))
         try:
-            return read(file), Accelerate(block, others, file)
+            return read(file), Accelerate(block, others, file, None if file == str(named) else str(named))
         except Unreadable as error:
             raise Unreadable(f"{path}: deepspeed_config_file: {error}") from None
     return Reading(_config(block, others)), Accelerate(block, others)
+
+
+def _file(path: str, named: str) -> str:
+    """Returns the file that the block names, or else the one of its name beside accelerate's file.
+
+    accelerate itself takes the name as it is, relative to the working directory.
+
+    Raises:
+        Unreadable: there is neither.
+    """
+    beside = os.path.dirname(path)
+    last = re.split(r"[\\/]", named)[-1]
+    for file in (named, os.path.join(beside, named), os.path.join(beside, last)):
+        if os.path.exists(file):
+            return file
+    raise Unreadable(f"{path}: deepspeed_config_file: neither {named} nor {os.path.join(beside, last)} exists")
 
 
 def _config(block: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:

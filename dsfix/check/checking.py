@@ -25,8 +25,10 @@ from ..outcome import Outcome
 from ..rules import Finding, findings, fits, load
 from ..settings import Settings
 from . import accelerate, arguments, extract, keys
-from .facts import Facts
+from .facts import Facts, is_inference, name_of
 from .reading import Reading, Unreadable, from_text, read
+from .rules.inference import FOR_INFERENCE
+from .rules.placeholders import FOR_PLACEHOLDERS
 
 Config = Union[str, "os.PathLike[str]", Mapping[str, Any], Any]
 _DISTRIBUTIONS = ("torch", "transformers", "accelerate")
@@ -112,6 +114,9 @@ def check(
     content = {key: value for key, value in reading.content.items() if key not in overridden}
     reading = dataclasses.replace(reading, content=content)
     known, release, assumed, installed = _target(deepspeed)
+    inference = not plain and not in_job and from_accelerate is None and is_inference(content, known)
+    if inference:
+        known = dataclasses.replace(known, keys=known.inference)
     _require_deepspeed_key(reading, known)
     if from_accelerate is not None:
         world_size = world_size or from_accelerate.world_size
@@ -126,12 +131,21 @@ def check(
         in_job=in_job,
         pinned_limited=_is_wsl(),
         memory=_memory(),
+        inference=inference,
     )
-    if not plain and facts.has_auto:
+    if from_accelerate is not None and from_accelerate.named is not None:
+        assumed.append(f"{from_accelerate.file} in place of {from_accelerate.named}, which does not exist here")
+    if not plain and not inference and facts.has_auto:
         assumed.append('transformers or accelerate fills in "auto" (use --plain if not)')
     if world_size is None and facts.get("train_batch_size") not in (None, AUTO):
         assumed.append("any number of processes (set it with --world-size)")
-    found = findings(load(f"{__package__}.rules"), facts, facts.versions)
+    rules = [rule for rule in load(f"{__package__}.rules") if rule.id in FOR_INFERENCE or not inference]
+    unfilled = set(map(name_of, facts.unfilled))
+    found = [
+        finding
+        for finding in findings(rules, facts, facts.versions)
+        if finding.where not in unfilled or finding.rule in FOR_PLACEHOLDERS
+    ]
     return Checked(found, release, assumed, installed, facts)
 
 
@@ -155,9 +169,11 @@ def _reading(config: Config) -> tuple[Reading, accelerate.Accelerate | None]:
 
 
 def _require_deepspeed_key(reading: Reading, known: keys.Known) -> None:
-    """Raises Unreadable for another program's file."""
+    """Raises Unreadable for another program's file: no key of any release, and few that look like one."""
     known_names, names = known.keys.names, list(map(str, reading.content))
-    if names and not any(name in known.keys.below or keys.nearest(name, known_names) for name in names):
+    exact = any(name in known.keys.below or keys.elsewhere((name,)) for name in names)
+    near = sum(keys.nearest(name, known_names) is not None for name in names)
+    if names and not exact and 2 * near < len(names):
         shown = ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
         raise Unreadable(f"no key of DeepSpeed found, only {shown}")
 

@@ -2,7 +2,8 @@
 
 The config dictionary is followed from `DeepSpeedConfig.__init__` and `deepspeed.initialize` through calls, assignments
 and `param_dict[KEY]`, `.get(KEY)`, `KEY in …`; if part of it is unpacked into a pydantic model, the model's fields are
-the keys.
+the keys. The block `pipeline` is copied key by key: its keys are those that PipelineEngine looks up in the copy, and
+those that have a default and no reader. The config of `deepspeed.init_inference` is a pydantic model.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 from .keys import Key, Known
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
 
 Place = tuple[str, ...]  # path of a value in the config; () is the config itself
 Definition = Union[ast.FunctionDef, ast.ClassDef]
@@ -46,12 +50,48 @@ def known(package: Path) -> Known:
     for name, above in (("_REMOVED_TOP_LEVEL_CONFIG_KEYS", ()), ("_REMOVED_ZERO_CONFIG_KEYS", ("zero_optimization",))):
         for key in config.mapping(name):
             reader.root.at(*above, key).removed = True
+    _pipeline(source, config, reader.root)
     schedules = source.module("runtime.lr_schedules")
     return Known(
         reader.root,
         tuple(source.strings(config, "DEEPSPEED_OPTIMIZERS")),
         tuple(source.strings(schedules, "VALID_LR_SCHEDULES")) if schedules else (),
+        _inference(source),
     )
+
+
+def _pipeline(source: _Source, config: _Module, root: Key) -> None:
+    """Adds the keys of the block `pipeline`."""
+    engine = source.module("runtime.pipe.engine")
+    owner = engine.names.get("PipelineEngine") if engine is not None else None
+    defaults = config.names.get("get_pipeline_config")
+    if not isinstance(owner, ast.ClassDef) or not isinstance(defaults, ast.FunctionDef):
+        return
+    read = set[str]()
+    for node in ast.walk(owner):
+        held, key = None, None
+        if isinstance(node, ast.Subscript):
+            held, key = node.value, node.slice
+        elif isinstance(node, ast.Call) and _last(node.func) == "get" and isinstance(node.func, ast.Attribute):
+            held, key = node.func.value, node.args[0] if node.args else None
+        if held is not None and _dotted(held).endswith("_config.pipeline") and isinstance(key, ast.Constant):
+            read.add(str(key.value))
+    for node in ast.walk(defaults):
+        for default in node.keys if isinstance(node, ast.Dict) and read else ():
+            if isinstance(default, ast.Constant):
+                root.at("pipeline", str(default.value)).unused = default.value not in read
+    for name in read:
+        root.at("pipeline", name)
+
+
+def _inference(source: _Source) -> Key:
+    """Returns the keys of the config of `deepspeed.init_inference`."""
+    reader = _Reader(source)
+    module = source.module("inference.config")
+    model = module.names.get("DeepSpeedInferenceConfig") if module is not None else None
+    if module is not None and isinstance(model, ast.ClassDef):
+        reader.model(module, model, ())
+    return reader.root
 
 
 @dataclass
@@ -189,6 +229,11 @@ class _Reader:
             if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
                 for name in filter(None, [each.target.id, _alias(each.value)]):
                     self._field(module, each.annotation, (*place, name))
+            elif isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant):  # a field in pydantic 1
+                for target in each.targets:
+                    if isinstance(target, ast.Name):
+                        kind = type(each.value.value).__name__
+                        self.root.at(*place, target.id).kind = kind if kind in KINDS else ""
 
     def _field(self, module: _Module, annotation: ast.expr, place: Place) -> None:
         key = self.root.at(*place)
@@ -314,12 +359,30 @@ class _Body(ast.NodeVisitor):
                 return self._below(node.func.value, node.args[0])
             if name in _COPIES and node.args:
                 return self.places(node.args[0])
+            return self._returned(node)
         if isinstance(node, ast.DictComp) and isinstance(node.value, ast.Call):  # its keys are the config's
             return self.places(node.value.func.value) if isinstance(node.value.func, ast.Attribute) else set()
         return set()
 
+    def _returned(self, call: ast.Call) -> set[Place]:
+        """Returns the parts of the config that a function returns as they are."""
+        found = self.source.resolve(self.module, _dotted(call.func))
+        module, callee = found or (self.module, None)
+        if not isinstance(callee, ast.FunctionDef):
+            return set()
+        bound = self.bound(call, callee)
+        if not bound.places:
+            return set()
+        inside = _Body(self.reader, module, None, bound)
+        returned = [node.value for node in ast.walk(callee) if isinstance(node, ast.Return)]
+        return {place for value in returned if _is_lookup(value) for place in inside.places(value)}
+
     def _below(self, held: ast.expr, key: ast.expr) -> set[Place]:
         return {(*place, name) for place in self.places(held) for name in self.names(key)}
+
+
+def _is_lookup(node: ast.expr | None) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and _last(node.func) == "get"
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -10,15 +10,23 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from ..job import AUTO, Job, value_at
+from . import keys, placeholders
 from .accelerate import Accelerate
 from .arguments import Value
 from .keys import Known
+from .placeholders import Path
 from .reading import Reading
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
-Path = tuple[str, ...]
+# keys of deepspeed.init_inference that other programs' files have, too
+_GENERAL = {
+    *("args", "base_dir", "checkpoint", "checkpoint_config", "ckpt_config", "config", "dtype", "max_tokens"),
+    *("min_tokens", "moe", "mpu", "quant", "tm", "zero"),
+}
+_PARALLEL = (("tensor_parallel",), ("tp",))  # told by what is in it
+_ABOUT_TRAINING = ("optimizer", "scheduler", "gradient_accumulation_steps", "gradient_clipping", "elasticity")
 
 
 @dataclass
@@ -28,7 +36,7 @@ class Facts:
     plain: "auto" is not filled in before DeepSpeed reads the config. versions: distribution -> version, as for
     rules.fits. world_size: number of processes of the job, None if unknown. in_job: whether the check runs at
     deepspeed.initialize, whose arguments are known. pinned_limited: whether this is WSL. memory: RAM of this machine
-    in GB, None if unknown.
+    in GB, None if unknown. inference: this is a config of deepspeed.init_inference, and `known` has its keys.
     """
 
     reading: Reading
@@ -41,10 +49,22 @@ class Facts:
     in_job: bool = False
     pinned_limited: bool = False
     memory: float | None = None
+    inference: bool = False
 
-    @property
+    @functools.cached_property
+    def placeholders(self) -> dict[Path, str]:
+        """The keys whose values are placeholders, as in a template."""
+        return placeholders.find(self.reading, self.known.keys)
+
+    @functools.cached_property
+    def unfilled(self) -> set[Path]:
+        """The keys whose values a script or DeepSpeed's autotuning is still to fill in, "auto" apart."""
+        return {*self.placeholders, *placeholders.searched(self.reading.content, self.known.keys)}
+
+    @functools.cached_property
     def config(self) -> dict[str, Any]:
-        return self.reading.content
+        """The config, with "auto" for what is unfilled."""
+        return placeholders.filled(self.reading.content, self.unfilled, AUTO)
 
     @property
     def release(self) -> Version:
@@ -53,10 +73,31 @@ class Facts:
     @functools.cached_property
     def job(self) -> Job:
         """What the conditions of patches look at."""
-        steps = {"gradient_accumulation_steps": self.accumulation}
-        config = {**self.config, **steps} if "gradient_accumulation_steps" in self.config else self.config
         frozen = True if "lora" in self.arguments else None
-        return Job(config, self.release, plain=self.plain, ranks=self.world_size, frozen=frozen)
+        experts = self.arguments.get("moe")
+        return Job(
+            self._resolved(),
+            self.release,
+            plain=self.plain and not self.unfilled,
+            ranks=self.world_size,
+            experts=experts if isinstance(experts, bool) else None,
+            frozen=frozen,
+            decay=self.number("weight_decay"),
+        )
+
+    def _resolved(self) -> dict[str, Any]:
+        """Returns the config with the arguments' values in place of "auto"; of two precisions only one is on."""
+        config = dict(self.config)
+        if "gradient_accumulation_steps" in config:
+            config["gradient_accumulation_steps"] = self.accumulation
+        if config.get("gradient_clipping") == AUTO and "max_grad_norm" in self.arguments:
+            config["gradient_clipping"] = self.arguments["max_grad_norm"]
+        for name, other in (("fp16", "bf16"), ("bf16", "fp16")):
+            if value_at(config, (name, "enabled")) == AUTO and not self.plain:
+                other_on = value_at(config, (other, "enabled"), self.arguments.get(other)) is True
+                value = self.arguments.get(name, False if other_on else AUTO)
+                config[name] = {**config[name], "enabled": value}
+        return config
 
     def get(self, *path: str, default: Any = None) -> Any:
         """Returns the value at that path, or the default."""
@@ -68,14 +109,7 @@ class Facts:
 
     def walk(self) -> Iterator[tuple[Path, Any]]:
         """Yields every key with its value, blocks before their content."""
-        todo: list[tuple[Path, dict[str, Any]]] = [((), self.config)]
-        while todo:
-            above, block = todo.pop(0)
-            for name, value in block.items():
-                path = (*above, str(name))
-                yield path, value
-                if isinstance(value, dict):
-                    todo.append((path, value))
+        return walk(self.config)
 
     @property
     def stage(self) -> int | None:
@@ -109,7 +143,17 @@ class Facts:
 
     @property
     def has_auto(self) -> bool:
-        return any(value == AUTO for _, value in self.walk())
+        return any(value == AUTO for _, value in walk(self.reading.content))
+
+    @property
+    def may_only_infer(self) -> bool:
+        """Whether nothing shows that this job trains: ZeRO-Inference is ZeRO-3 without an optimizer."""
+        told = self.in_job or any(name in self.config for name in _ABOUT_TRAINING) or self.arguments
+        return not told and self.stage == 3 and self.device("offload_optimizer") == "none" and self.accelerate is None
+
+    def elsewhere(self, path: Path) -> str | None:
+        """Returns the releases that read a key, as text; None if there are none."""
+        return keys.elsewhere((keys.INFERENCE, *path) if self.inference else path)
 
     @property
     def builds_optimizer(self) -> bool:
@@ -136,6 +180,42 @@ class Facts:
         """The gradient accumulation steps; "auto" if they are still to be filled in."""
         steps = self.get("gradient_accumulation_steps", default=1)
         return self.arguments.get("gradient_accumulation_steps", AUTO) if steps == AUTO else steps
+
+
+def walk(config: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """Yields every key of a config with its value, blocks before their content."""
+    todo: list[tuple[Path, Mapping[str, Any]]] = [((), config)]
+    while todo:
+        above, block = todo.pop(0)
+        for name, value in block.items():
+            path = (*above, str(name))
+            yield path, value
+            if isinstance(value, dict):
+                todo.append((path, value))
+
+
+def is_inference(config: Mapping[str, Any], known: Known) -> bool:
+    """Whether this is a config of deepspeed.init_inference: a telling key that only this reads, none of training's own.
+
+    Keys of any release count, so that a key which the release lacks is reported as such.
+    """
+    names = [name for name in map(str, config) if not name.startswith(placeholders.COMMENTS)]
+    if any(_trains(name, known) and not _infers((name,), known) for name in names):
+        return False
+    telling = (path for path, _ in walk(config) if path[:-1] in _PARALLEL or (path not in _PARALLEL and _tells(path)))
+    return any(_infers(path, known) and not _trains("/".join(path), known) for path in telling)
+
+
+def _tells(path: Path) -> bool:
+    return len(path) == 1 and path[0] not in _GENERAL
+
+
+def _infers(path: Path, known: Known) -> bool:
+    return known.inference.find(*path) is not None or keys.elsewhere((keys.INFERENCE, *path)) is not None
+
+
+def _trains(path: str, known: Known) -> bool:
+    return path in keys.table()["keys"] or known.keys.find(*path.split("/")) is not None
 
 
 def name_of(path: Path) -> str:

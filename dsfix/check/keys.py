@@ -13,7 +13,9 @@ from typing import Any
 from packaging.version import Version
 
 TABLE = Path(__file__).with_name("keys.json")
+INFERENCE = "init_inference()"  # above the keys of its config in the table
 _CUTOFF = 0.8  # of difflib: gradient_cliping matches gradient_clipping, comms_config does not match comms_logger
+_WORD = 0.3  # the same, of each word: fp16_weights matches 16bit_weights
 
 
 @dataclass
@@ -23,11 +25,13 @@ class Key:
     closed: a config model of DeepSpeed, which rejects unknown keys.
     kind: "int", "float" or "bool" if the config model declares it.
     removed: the release rejects this key as removed.
+    unused: the release has a default for this key, and no code that reads it.
     """
 
     closed: bool = False
     kind: str = ""
     removed: bool = False
+    unused: bool = False
     below: dict[str, Key] = field(default_factory=dict)
 
     def at(self, *path: str) -> Key:
@@ -56,28 +60,38 @@ class Key:
 
 @dataclass
 class Known:
-    """What a release reads: its config keys, and the names of its own optimizers and schedulers."""
+    """What a release reads: its config keys, and the names of its own optimizers and schedulers.
+
+    inference: the keys of the config of `deepspeed.init_inference`.
+    """
 
     keys: Key = field(default_factory=Key)
     optimizers: tuple[str, ...] = ()
     schedulers: tuple[str, ...] = ()
+    inference: Key = field(default_factory=Key)
 
 
 def nearest(name: str, known: list[str]) -> str | None:
     """Returns the known key that was most likely meant, None if there is none.
 
-    A truncated key (train_micro_batch_size) matches the full one.
+    A truncated key (train_micro_batch_size) matches the full one; one with another word (model_parallel_size) does not.
     """
     folded = {each.lower().replace("-", "_"): each for each in known}
-    found = difflib.get_close_matches(name.lower().replace("-", "_"), list(folded), n=1, cutoff=_CUTOFF)
-    return folded[found[0]] if found else None
+    written = name.lower().replace("-", "_")
+    for found in difflib.get_close_matches(written, list(folded), n=3, cutoff=_CUTOFF):
+        words = list(zip(written.split("_"), found.split("_"))) if written.count("_") == found.count("_") else []
+        if all(difflib.SequenceMatcher(None, *pair).ratio() >= _WORD for pair in words):
+            return folded[found]
+    return None
 
 
 def flatten(known: Known) -> dict[str, str]:
     """Returns one release's part of the table: path -> what is known about the key."""
     flat = {}
-    for path, key in known.keys.walk():
-        flat["/".join(path)] = "removed" if key.removed else key.kind or ("closed" if key.closed else "")
+    for path, key in (*known.keys.walk(), *known.inference.walk(INFERENCE)):
+        flat["/".join(path)] = (
+            "removed" if key.removed else "unused" if key.unused else key.kind or ("closed" if key.closed else "")
+        )
     flat.update({f"optimizer/type={name}": "" for name in known.optimizers})
     flat.update({f"scheduler/type={name}": "" for name in known.schedulers})
     return flat
@@ -105,11 +119,14 @@ def of_release(version: Version) -> Known:
         elif path.startswith("scheduler/type="):
             schedulers.append(path.partition("=")[2])
         else:
-            key = known.keys.at(*path.split("/"))
+            above, _, below = path.partition("/")
+            key = known.inference.at(*below.split("/")) if above == INFERENCE else known.keys.at(*path.split("/"))
             key.removed = what == "removed"
+            key.unused = what == "unused"
             key.closed = what == "closed"
             key.kind = what if what in ("int", "float", "bool") else ""
     known.optimizers, known.schedulers = tuple(optimizers), tuple(schedulers)
+    known.inference.closed = bool(known.inference.below)
     return known
 
 

@@ -197,12 +197,17 @@ def _device(wanted: str | None) -> tuple[str, int | None, str]:
 
 def _audit(audit: Audit, options: argparse.Namespace) -> None:
     """Runs the trials and adds their results to `audit`."""
+    from ..audit import operators
     from ..audit.report import in_short
     from ..audit.search import Search
-    from ..audit.trial import trial
+    from ..audit.trial import compiled, trial
 
     plan = audit.resolved.plan
-    with progress.shown(2) as shown:
+    operator = operators.needed(plan)
+    with progress.shown(3 if operator else 2) as shown:
+        if operator:
+            shown.start(f"compiling DeepSpeed's {operator}, unless it is in the cache")
+            shown.done(f"{compiled(plan):.1f} s")
         shown.start("with dsfix")
         audit.with_dsfix = verdict = trial(plan, timeout=options.timeout)
         shown.done(in_short(verdict), 1 if verdict.patches else 2)

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..catalogue import registry
+from ..catalogue.day import PROVEN_ON
 from ..catalogue.registry import UnknownPatch
 from ..settings import Settings
+from ..versions import NEWEST_PROVEN
 from . import audit, check, diff, disable, doctor, enable, explain, run, show, verify
 from . import list as list_command
 from . import status as status_command
@@ -54,6 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_USAGE
 
 
+def _about() -> str:
+    """For reports and papers: which dsfix, and which state of its catalogue."""
+    catalogue = f"{len(registry.load()[0])} patches of {PROVEN_ON}"
+    return f"dsfix {__version__}, {catalogue}, proven through DeepSpeed {NEWEST_PROVEN}"
+
+
 def parser() -> argparse.ArgumentParser:
     """The argument parser with all commands."""
     top = argparse.ArgumentParser(
@@ -61,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
         description="Inspect and control the patches that dsfix applies to the installed DeepSpeed.",
         epilog="exit status: " + "; ".join(f"{number} {meaning}" for number, meaning in STATUSES.items()),
     )
-    top.add_argument("--version", action="version", version=f"dsfix {__version__}")
+    top.add_argument("--version", action="version", version=_about())
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for module in _COMMANDS:
         command = commands.add_parser(module.NAME, help=module.HELP, description=module.HELP)

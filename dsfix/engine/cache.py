@@ -41,8 +41,7 @@ class Cache:
         self._new = False
 
     def remember(self, key: object, make: Callable[[], Any], valid: Callable[[Any], bool] = lambda kept: True) -> Any:
-        """What `make` returned for this key before, if that is valid; else what it returns now: something that marshal
-        can write."""
+        """What `make` returned for this key before, if that is valid; else what it returns now: for marshal."""
         digest = _digest(key)
         kept = self._kept.get(digest)
         if kept is None or not valid(kept[0]):

@@ -52,8 +52,7 @@ class State:
 
 
 class Engine:
-    """All patches of the catalogue under one set of settings; `on_change` is called after outcomes have changed,
-    `on_deepspeed` after each import of DeepSpeed."""
+    """All patches, under one set of settings; `on_change` follows changes of outcomes, `on_deepspeed` its imports."""
 
     def __init__(
         self,
@@ -107,7 +106,6 @@ class Engine:
             if name == "deepspeed":
                 self._announce()
                 self.on_deepspeed(self)
-                anchors.forget()
             if hooks.executed("deepspeed") or name == "deepspeed":
                 self.cache.save()
             self.on_change()
@@ -126,6 +124,7 @@ class Engine:
                     module = hooks.executed(name)
                     if module is not None and name not in state.done:
                         self._advance(state, module, name)
+        anchors.forget()  # else each collection of garbage looks at all trees
 
     def _advance(self, state: State, module: ModuleType, name: str) -> None:
         with state.lock:

@@ -13,6 +13,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Callable
 
+from ..garbage import uncollected
+
 Callback = Callable[[ModuleType, str], None]
 
 
@@ -61,8 +63,7 @@ class _Loader:
     """Replaces a module's loader until the module is executed; the module itself only sees its own loader."""
 
     def __init__(self, loader: Any, callback: Callback) -> None:
-        self._loader = loader
-        self._callback = callback
+        self._loader, self._callback = loader, callback
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__.get("_loader"), name)
@@ -72,7 +73,8 @@ class _Loader:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._callback(module, module.__name__)
+        with uncollected():
+            self._callback(module, module.__name__)
 
 
 def withdraw_forgotten() -> None:

@@ -24,7 +24,7 @@ def after(call: Call, result: Any) -> None:
     applied = process.applied()
     if log.rank() != 0 or not isinstance(content, Mapping) or not applied:
         return
-    job = _job(content, getattr(engine, "module", None))
+    job = _job(content, getattr(engine, "module", None), _decay(engine))
     met = [patch_id for patch_id, patch in applied.items() if _meets(patch, job)]
     if met:
         line = f"{len(met)} of {len(applied)} applied patches concern this config: {', '.join(met)}"
@@ -42,7 +42,16 @@ def _meets(patch: Patch, job: Job) -> bool:
         return False
 
 
-def _job(content: Mapping[str, Any], module: Any) -> Job:
+def _decay(engine: Any) -> float | None:
+    """The largest weight decay of the optimizer's parameter groups; None where there is none to be seen."""
+    groups = getattr(getattr(engine, "optimizer", None), "param_groups", None)
+    try:
+        return max((float(group.get("weight_decay", 0)) for group in groups or ()), default=None)
+    except Exception:  # of an odd optimizer
+        return None
+
+
+def _job(content: Mapping[str, Any], module: Any, decay: float | None) -> Job:
     try:
         release = Version(versions.installed("deepspeed") or "0")
     except InvalidVersion:
@@ -56,4 +65,5 @@ def _job(content: Mapping[str, Any], module: Any) -> Job:
         pipeline=any(each.__name__ == _PIPELINE for each in type(module).__mro__),
         experts=any(type(each).__name__ == _EXPERTS for each in module.modules()),
         frozen=any(not parameter.requires_grad for parameter in module.parameters()),
+        decay=decay,
     )

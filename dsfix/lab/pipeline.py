@@ -18,7 +18,7 @@ _LAYERS = 4
 
 def train(lab: Lab, config: Mapping[str, Any], learning_rate: float) -> dict[str, torch.Tensor]:
     """Trains with SGD; returns the parameters of this rank's stage."""
-    return lab.parameters(train_layers(lab, _layers(), _batches(), config, learning_rate))
+    return lab.parameters(train_layers(lab, layers(), batches(), config, learning_rate))
 
 
 def train_layers(
@@ -47,7 +47,7 @@ def train_layers(
 
 def expected(learning_rates: Sequence[float]) -> dict[str, torch.Tensor]:
     """The parameters of all stages in plain PyTorch, with one learning rate per stage."""
-    return expected_layers(_layers(), _batches(), learning_rates)
+    return expected_layers(layers(), batches(), learning_rates)
 
 
 def expected_layers(
@@ -75,10 +75,12 @@ def of_stage(everything: Mapping[str, torch.Tensor], parameters: Mapping[str, to
     return {name: everything[name] for name in parameters}
 
 
-def _layers() -> list[nn.Module]:
+def layers() -> list[nn.Module]:
+    """Blocks of float [n, 16] -> [n, 16], and a head -> [n, 1]."""
     model = MLP(depth=_LAYERS - 1)
     return [*model.blocks, model.head]
 
 
-def _batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """One for each micro-batch of the job."""
     return [regression_batch(rank=0, step=step) for step in range(STEPS * MICRO_BATCHES)]

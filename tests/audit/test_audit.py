@@ -462,6 +462,32 @@ def test_a_patch_needed_only_in_a_later_phase_is_found():
     assert {fix.patch for fix in Bench(plan_of(), MANY, found).search().fixes} == {"p01", "p02"}
 
 
+def test_a_patch_named_after_the_phase_that_differs_is_tried_before_all_others():
+    """LoRA, ZeRO-3 and checkpointing on 0.18.9: a crash in the training, and behind it a wrong universal checkpoint."""
+    first, second = "zero3_checkpoint_recompute", "universal_checkpoint_frozen_parameters"
+    lost = Difference("universal", "parameters", 3, ("a.weight",), 0.5, 1.0, 0.5, 1e-6)
+
+    def found(plan, patches):
+        if first not in patches:
+            return error(EMPTIED)
+        return [lost] if "universal" in plan.phases and second not in patches else []
+
+    plan = plan_of(phases=("resume", "universal"))
+    bench = Bench(plan, [*MANY, "universal_checkpoint_weights_only", first, second], found)
+    fixes = {fix.patch: fix.seen.differences for fix in bench.search(["p01", "p02"]).fixes}
+    assert fixes == {first: tuple(error(EMPTIED)), second: (lost,)}
+    assert [each.phases for each in bench.plans].count(plan.phases) == 2  # with the first alone, and with both
+    assert len(bench.plans) <= 8
+
+
+def test_phases_that_differ_only_together_end_the_search_too():
+    def found(plan, patches):
+        return [LOST] if {"resume", "universal"} <= {*plan.phases} and not {"p02", "p05"} <= patches else []
+
+    bench = Bench(plan_of(phases=("resume", "universal")), MANY, found)
+    assert {fix.patch for fix in bench.search(["p05"]).fixes} == {"p02", "p05"}
+
+
 def test_remaining_differences_do_not_hide_the_fixed_ones():
     bench = Bench(plan_of(), MANY, lambda plan, patches: [LOST] * (plan.stage > 0) + [WRONG] * ("p05" not in patches))
     found = bench.search()
@@ -708,6 +734,7 @@ def trial(plan, *, skip=(), patched=True, timeout=0.0):
 
 module = types.ModuleType("dsfix.audit.trial")
 module.trial = trial
+module.compiled = lambda plan: 61.5
 sys.modules["dsfix.audit.trial"] = module
 from dsfix.cli.main import main
 sys.exit(main({arguments!r}))
@@ -762,6 +789,14 @@ def test_progress_goes_to_standard_error_and_json_to_standard_output(audit):
     assert lines[0].startswith("[1/2] with dsfix: agrees")
     assert lines[1].startswith("[2/2] without dsfix: differs: the loss")
     assert lines[2].startswith("[1] with ")
+
+
+def test_compiling_is_told_apart_from_training(audit):
+    zero = {"stage": 1, "offload_optimizer": {"device": "cpu"}}
+    _, _, errors = audit("--no-search", config={**PLAIN, "optimizer": ADAMW, "zero_optimization": zero})
+    lines = errors.splitlines()
+    assert lines[0] == "[1/3] compiling DeepSpeed's cpu_adam, unless it is in the cache: 61.5 s"
+    assert lines[1].startswith("[2/3] with dsfix: agrees, ")
 
 
 @pytest.mark.parametrize("option", [("--schedule", "late"), ("--races",)])

@@ -174,6 +174,39 @@ def test_comments_where_transformers_has_to_read_them(check):
     assert "not_plain_json" not in ids(check(text, "--json", "--plain"))
 
 
+BARE = """{
+  "train_batch_size": GLOBAL_BATCH,
+  "train_micro_batch_size_per_gpu": $MICRO,
+  "zero_optimization": {"stage": STAGE
+  },
+  "optimizer": {"type": ADAM
+  }
+}"""
+
+
+def test_a_template_with_bare_words(check):
+    pytest.importorskip("hjson")
+    done = check(BARE.replace("{\n", '{\n  "gradient_clipping": "auto",\n', 1), "--json")
+    assert done.returncode == 1
+    [error] = [each for each in json.loads(done.stdout)["findings"] if each["level"] != "note"]
+    assert error["rule"] == "template"
+    for said in ("train_batch_size (GLOBAL_BATCH)", "gpu ($MICRO)", "stage (STAGE)"):
+        assert said in error["what"]
+    assert "optimizer" not in error["what"]  # it is Adam
+    assert ids(check(BARE.replace("GLOBAL_BATCH", "lots"), "--json"))[:2] != ["template"]
+
+
+def test_an_inference_config(check):
+    config = {"dtype": "fp16", "replace_with_kernel_inject": True, "tensor_parallel": {"tp_size": 4}}
+    for release in ("0.14.2", "0.19.8"):
+        done = check(config, release=release)
+        assert done.returncode == 0
+        assert "deepspeed.init_inference" in done.stdout
+        assert "Assumed" not in done.stdout
+    assert check({**config, "kernel_injct": True}).returncode == 1
+    assert check(config, "--plain").returncode == 1
+
+
 def test_without_hjson(check, environment):
     (environment.directory / "hjson.py").write_text("raise ImportError\n")
     done = check(HJSON)
@@ -213,6 +246,16 @@ BROKEN = {
         "no key of DeepSpeed found, only name, dependencies\n",
     ),
     "another program's, long": (dict.fromkeys("abcd"), "only a, b, c, …"),
+    "another program's, one key near": (
+        dict.fromkeys(["ds_optimize", "task_name", "provider"]),
+        "only ds_optimize, ta",
+    ),
+    "an API's": ({"model": "m", "max_tokens": 512, "dtype": "fp16", "config": {}, "tp": 2}, "only model, max_tokens"),
+    "a Jinja template": (
+        '{"train_batch_size": 8,\n {% if bf16 %}"bf16": {"enabled": true}{% endif %}}',
+        "is a template, not yet a config: line 2 has the placeholder {% if bf16 %}",
+    ),
+    "a Jinja value": ('{"train_batch_size": {{ batch }}}', "line 1 has the placeholder {{ batch }}"),
 }
 
 
@@ -290,6 +333,37 @@ def test_accelerates_yaml_that_names_a_deepspeed_config(check, environment):
     done = check(text, name="a.yaml")
     assert done.returncode == 2
     assert "ds.json" in done.stderr
+
+
+@pytest.mark.parametrize("named", ["/home/someone/project/ds.json", "C:\\\\project\\\\ds.json", "configs/ds.json"])
+def test_accelerates_yaml_with_a_file_of_another_machine(check, environment, named):
+    pytest.importorskip("yaml")
+    (environment.directory / "ds.json").write_text(json.dumps({**GOOD, "gradient_cliping": 1.0}))
+    text = f'distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: "{named}"\n'
+    done = check(text, name="a.yaml")
+    assert done.returncode == 0
+    assert "misspelled_key" in done.stdout
+    said = " ".join(done.stdout.partition("Assumed:")[2].split())
+    assert f"ds.json in place of {named.replace(chr(92) * 2, chr(92))}, which does not exist here" in said
+    (environment.directory / "ds.json").unlink()
+    done = check(text, name="a.yaml")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert named.replace(chr(92) * 2, chr(92)) in done.stderr
+    assert done.stderr.endswith("ds.json exists\n")
+
+
+def test_accelerates_yaml_with_a_file_that_exists(check, environment):
+    pytest.importorskip("yaml")
+    elsewhere = environment.directory / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "ds.json").write_text(json.dumps(GOOD))
+    (environment.directory / "ds.json").write_text(json.dumps({**GOOD, "zero_optimization": {"stage": 9}}))
+    text = f"distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: {elsewhere / 'ds.json'}\n"
+    done = check(text, name="a.yaml")
+    assert done.returncode == 0
+    assert "in place of" not in done.stdout
 
 
 def test_accelerates_yaml_without_deepspeed(check):

@@ -37,6 +37,17 @@ def get_dtype(param_dict, comm_type="communication_data_type"):
     return get_scalar_param(param_dict, comm_type, None)
 
 
+def get_checkpoint_params(param_dict):
+    return param_dict.get("checkpoint", {})
+
+
+def get_pipeline_config(param_dict):
+    config = {"stages": "auto", "interval": 0}
+    for key, val in param_dict.get("pipeline", {}).items():
+        config[key] = val
+    return config
+
+
 class Hybrid(DeepSpeedConfigModel):
     enabled: bool = False
     rounds: int = Field(5, gt=0)
@@ -67,6 +78,9 @@ class DeepSpeedConfig(object):
         Checkpointing(param_dict)
         get_monitor(param_dict)
         Hybrid(**param_dict.get("hybrid_engine", {}))
+        checkpoint = get_checkpoint_params(param_dict)
+        self.universal = checkpoint.get("load_universal", False)
+        self.pipeline = get_pipeline_config(param_dict)
         local = {}
         local["not_a_key"] = 1
 """
@@ -103,6 +117,23 @@ FILES = {
     "runtime/zero/offload_config.py": (
         "from deepspeed.runtime.config_utils import DeepSpeedConfigModel\n"
         "class Offload(DeepSpeedConfigModel):\n    device: str = 'none'\n"
+    ),
+    "runtime/pipe/__init__.py": "",
+    "runtime/pipe/engine.py": (
+        "class PipelineEngine:\n"
+        "    def __init__(self):\n"
+        "        self.interval = self._config.pipeline['interval']\n"
+        "        self.reentrant = self._config.pipeline.get('use_reentrant')\n"
+        "        self.other = self._config.batches['not_a_key']\n"
+    ),
+    "inference/__init__.py": "",
+    "inference/config.py": (
+        "from deepspeed.runtime.config_utils import DeepSpeedConfigModel\n"
+        "from pydantic import Field\n"
+        "class Parallel(DeepSpeedConfigModel):\n    size: int = 1\n    enabled = True\n"
+        "class DeepSpeedInferenceConfig(DeepSpeedConfigModel):\n"
+        "    kernels: bool = Field(False, alias='inject')\n"
+        "    parallel: Parallel = {}\n"
     ),
     "monitor.py": (
         "def get_monitor(param_dict):\n"
@@ -151,6 +182,17 @@ EXPECTED = {
     "zero_optimization/ratio": "float",
     "zero_optimization/mics_shard_size": "removed",
     "amp": "removed",
+    "checkpoint": "",
+    "checkpoint/load_universal": "",
+    "pipeline": "",
+    "pipeline/stages": "unused",
+    "pipeline/interval": "",
+    "pipeline/use_reentrant": "",
+    "init_inference()/kernels": "bool",
+    "init_inference()/inject": "bool",
+    "init_inference()/parallel": "closed",
+    "init_inference()/parallel/size": "int",
+    "init_inference()/parallel/enabled": "bool",
     "optimizer/type=adam": "",
     "optimizer/type=lion": "",
     "scheduler/type=WarmupLR": "",
@@ -229,10 +271,37 @@ def test_spans_of_the_table():
         ("0.13.2", ("compile",), True),
         ("0.15.0", ("compile",), False),
         ("0.16.6", ("compile",), True),
+        ("0.12.2", ("pipeline", "pipe_partitioned"), False),
+        ("0.12.3", ("pipeline", "pipe_partitioned"), True),
+        ("0.12.0", ("pipeline", "use_reentrant"), True),
+        ("0.12.0", ("checkpoint", "load_universal"), True),
     ],
 )
 def test_the_table(release, path, read):
     assert (keys.of_release(Version(release)).keys.find(*path) is not None) is read
+
+
+def test_without_a_pipeline_engine_or_an_inference_config_their_keys_are_unknown(package):
+    (package / "runtime" / "pipe" / "engine.py").unlink()
+    (package / "inference" / "config.py").unlink()
+    known = extract.known(package)
+    assert known.keys.at("pipeline").below == {}
+    assert known.inference.below == {}
+
+
+@pytest.mark.parametrize(("release", "grain"), [("0.12.0", False), ("0.16.1", False), ("0.16.2", True)])
+def test_the_table_of_inference_keys(release, grain):
+    known = keys.of_release(Version(release)).inference
+    assert known.closed
+    assert known.find("tensor_parallel", "tp_size").kind == "int"
+    assert (known.find("tp", "tp_grain_size") is not None) is grain
+
+
+def test_unused_keys_in_the_table():
+    for release in ("0.12.0", "0.19.8"):
+        walked = keys.of_release(Version(release)).keys.walk()
+        unused = {"/".join(path) for path, key in walked if key.unused}
+        assert unused == {"pipeline/partition", "pipeline/seed_layers", "pipeline/stages"}
 
 
 def test_removed_keys_in_the_table():
@@ -253,6 +322,7 @@ def test_removed_keys_in_the_table():
         ("train_micro_batch_size", "train_micro_batch_size_per_gpu"),
         ("zero_optimisation", "zero_optimization"),
         ("comms_config", None),
+        ("model-parallel-size", None),
         ("model", None),
     ],
 )

@@ -17,6 +17,10 @@ ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
 OFFLOAD = {"device": "cpu"}
 
 
+class Whole(dict):
+    """A config to which no batch size is added."""
+
+
 def zero(stage, **keys):
     return {"zero_optimization": {"stage": stage, **keys}}
 
@@ -43,6 +47,14 @@ class Near:
 
 
 PLAIN = {"plain": True}
+CLIPPING = {"gradient_clipping": "auto"}  # which DeepSpeed alone does not read
+INFERS = zero(3, stage3_max_live_parameters="auto", offload_param=OFFLOAD)
+INFERENCE = {"dtype": "fp16", "replace_with_kernel_inject": True, "tensor_parallel": {"tp_size": 2}}
+TEMPLATE = {
+    "train_batch_size": "${BATCH}",
+    "zero_optimization": {"stage": "ZERO_STAGE"},
+    "fp16": {"enabled": "{{ h }}"},
+}
 AUTO_BF16 = {"bf16": {"enabled": "auto"}}
 BOTH = {"fp16": {"enabled": True}, "bf16": {"enabled": True}}
 AUTOCAST = {"bf16": {"enabled": True}, "torch_autocast": {"enabled": True}}
@@ -111,6 +123,7 @@ CASES = [
         [Near(LOSS_SCALE, "0.17.0"), Near({"fp16": {"enabled": True, "loss_scale": 0}}, "0.17.1")],
         release="0.17.1",
     ),
+    Case("loss_scale_under_bf16", {"bf16": {**LOSS_SCALE["bf16"], "hysteresis": 2}}, "bf16.loss_scale", []),
     Case("loss_scale_under_bf16_ignored", LOSS_SCALE, "bf16.loss_scale", [Near(LOSS_SCALE, "0.17.1")], "0.17.0"),
     Case(
         "quoted_precision",
@@ -150,16 +163,47 @@ CASES = [
     ),
     Case(
         "auto_unresolved",
+        {**zero(2, allgather_bucket_size="auto"), **CLIPPING},
+        "zero_optimization.allgather_bucket_size",
+        [
+            Near({**zero(2, reduce_bucket_size="auto"), **CLIPPING}),
+            Near({"pipeline": {"stages": "auto"}, **CLIPPING}),
+            Near({"data_types": {"keep_in_fp32_modules": "auto"}, **CLIPPING}),
+            Near(zero(2, allgather_bucket_size="auto")),  # for DeepSpeed alone, perhaps
+        ],
+    ),
+    Case(
+        "auto_perhaps_unresolved",
         zero(2, allgather_bucket_size="auto"),
         "zero_optimization.allgather_bucket_size",
         [
-            Near(zero(2, reduce_bucket_size="auto")),
-            Near({"pipeline": {"stages": "auto"}}),
-            Near({"data_types": {"keep_in_fp32_modules": "auto"}}),
+            Near({**zero(2, allgather_bucket_size="auto"), **CLIPPING}),
+            Near(zero(2, allgather_bucket_size="auto"), around=PLAIN),
+            Near(INFERS),
         ],
     ),
+    Case(
+        "auto_perhaps_unresolved",
+        {**INFERS, **ADAM},
+        "zero_optimization.stage3_max_live_parameters",
+        [Near(zero(3, stage3_max_live_parameters=1e9))],
+    ),
     # the batch
-    Case("no_batch_size", {"train_micro_batch_size_per_gpu": None}, "train_micro_batch_size_per_gpu", [Near({})]),
+    Case(
+        "no_batch_size",
+        {"train_micro_batch_size_per_gpu": None},
+        "train_micro_batch_size_per_gpu",
+        [Near({}, around=PLAIN), Near({"train_micro_batch_size_per_gpu": None})],
+        around=PLAIN,
+    ),
+    Case("no_batch_size", Whole(CLIPPING), "train_micro_batch_size_per_gpu", []),
+    Case("no_batch_size", Whole(ADAM), "train_micro_batch_size_per_gpu", [], around={"in_job": True}),
+    Case(
+        "no_batch_size_in_file",
+        Whole(ADAM),
+        "train_micro_batch_size_per_gpu",
+        [Near(ADAM), Near(Whole(ADAM), around=PLAIN), Near(Whole({**ADAM, "elasticity": {"enabled": True}}))],
+    ),
     Case(
         "batch_not_a_number",
         {"train_micro_batch_size_per_gpu": "8"},
@@ -221,7 +265,18 @@ CASES = [
         "zero_optimization.offload_param",
         [Near(zero(3, offload_param=None))],
     ),
-    Case("unknown_stage", zero(4), "zero_optimization.stage", [Near(zero(3)), Near(zero("2")), Near(zero("auto"))]),
+    Case(
+        "unknown_stage",
+        zero(4),
+        "zero_optimization.stage",
+        [
+            Near(zero(3)),
+            Near(zero("2")),
+            Near(zero("auto")),
+            Near({**zero([0, 1, 2]), "autotuning": {"enabled": True}}),
+        ],
+    ),
+    Case("unknown_stage", {**zero([0, 1]), "autotuning": {"enabled": False}}, "zero_optimization.stage", []),
     Case("unknown_stage", zero("2"), "zero_optimization.stage", [Near(zero("2"), "0.15.0")], "0.14.5"),
     Case(
         "unknown_offload_device",
@@ -274,7 +329,12 @@ CASES = [
         "misplaced_key",
         {"offload_optimizer": OFFLOAD},
         "offload_optimizer",
-        [Near(zero(2, offload_optimizer=OFFLOAD)), Near({"my_own_note": 1})],
+        [
+            Near(zero(2, offload_optimizer=OFFLOAD)),
+            Near({"my_own_note": 1}),
+            Near({"aio": {"enabled": True}}),  # many blocks have that key
+            Near({"amp": {"enabled": True, "loss_scale": "dynamic"}}, "0.19.6"),  # apex reads it
+        ],
     ),
     Case(
         "key_of_another_release",
@@ -284,6 +344,110 @@ CASES = [
         release="0.16.3",
     ),
     Case("unread_key", {"my_own_note": 1}, "my_own_note", [Near({"_comment": 1}), Near({"gradient_cliping": 1.0})]),
+    Case("unread_key", dict.fromkeys(("num-layers", "norm", "split", "hidden", "seq"), 1), "", []),
+    Case(
+        "unread_key",
+        {"pipeline": {"num_layers": 12}},
+        "pipeline.num_layers",
+        [
+            Near({"pipeline": {"activation_checkpoint_interval": 1, "use_reentrant": False}}),
+            Near({"pipeline": {"pipe_partitioned": True}}, "0.12.3"),
+            Near({"checkpoint": {"load_universal": True}, "data_types": {"grad_accum_dtype": "fp32"}}),
+            Near({"data_efficiency": {"data_routing": {"random_ltd": {"total_layer_num": 12}}}}),
+        ],
+    ),
+    Case(
+        "misspelled_key",
+        {"pipeline": {"activation_checkpointing_interval": 1}},
+        "pipeline.activation_checkpointing_interval",
+        [Near({"pipeline": {"activation_checkpoint_interval": 1}})],
+    ),
+    Case(
+        "key_of_another_release",
+        {"pipeline": {"grad_partitioned": False}},
+        "pipeline.grad_partitioned",
+        [Near({"pipeline": {"grad_partitioned": False}}, "0.12.3")],
+        release="0.12.2",
+    ),
+    Case(
+        "unused_key",
+        {"pipeline": {"stages": 4}},
+        "pipeline.stages",
+        [Near({"pipeline": {"stages": "auto", "partition": "best", "seed_layers": False}})],
+    ),
+    # configs of deepspeed.init_inference
+    Case(
+        "inference_config",
+        Whole(INFERENCE),
+        "",
+        [
+            Near(Whole(INFERENCE), around=PLAIN),
+            Near(Whole(INFERENCE), around={"in_job": True}),
+            Near({**INFERENCE, **BATCH}),
+            Near(Whole({"tensor_parallel": {"autotp_size": 2}, "zero_optimization": {"stage": 1}})),
+            Near(INFERS),
+        ],
+    ),
+    Case("inference_config", Whole({"tensor_parallel": {"tp_size": 2}}), "", [], "0.14.2"),
+    Case("inference_config", Whole({"tp": {"tp_size": 2}, "dtype": "fp16"}), "", []),
+    Case("inference_config", Whole({"dtype": "fp16", "mp_size": 2}), "", [], "0.12.0"),
+    Case(
+        "rejected_key",
+        Whole({**INFERENCE, "max_out_token": 512}),
+        "max_out_token",
+        [Near(Whole({**INFERENCE, "max_out_tokens": 512})), Near({"dtype": "fp16", "max_out_token": 512})],
+    ),
+    Case(
+        "rejected_key",
+        Whole({**INFERENCE, "tensor_parallel": {"tp_size": 2, "tp_grain_size": 64}}),
+        "tensor_parallel.tp_grain_size",
+        [Near(Whole({**INFERENCE, "tensor_parallel": {"tp_size": 2, "tp_grain_size": 64}}), "0.16.2")],
+        release="0.16.1",
+    ),
+    Case(
+        "string_for_a_number",
+        Whole({**INFERENCE, "max_out_tokens": "many"}),
+        "max_out_tokens",
+        [Near(Whole({**INFERENCE, "max_out_tokens": 512}))],
+    ),
+    # templates
+    Case(
+        "template",
+        TEMPLATE,
+        "",
+        [
+            Near({"train_batch_size": 8, "zero_optimization": {"stage": 2}}),
+            Near({"_comment": "<your config>", "my_own_note": "TODO"}),
+            Near({"optimizer": {"type": "ADAM", "params": {"lr": 1e-4}}, "communication_data_type": "FP32"}),
+            Near({"wandb": {"enabled": True, "project": "<your project>"}}),
+            Near({"wandb": {"enabled": True, "group": "ZERO_STAGE"}, "zero_optimization": {"stage": "auto"}}),
+        ],
+    ),
+    Case("template", {"optimizer": {"type": "Adam", "params": {"betas": ["%(beta1)s", 0.999]}}}, "", []),
+    Case("template", {"train_batch_size": "YOUR_BATCH_SIZE"}, "", [], around=PLAIN),
+    Case("template", Whole({"dtype": "fp16", "tensor_parallel": {"tp_size": "<gpus>"}}), "", []),
+    Case(
+        "placeholder_in_text",
+        {"wandb": {"enabled": True, "project": "<your project>"}},
+        "",
+        [
+            Near({"wandb": {"enabled": True, "project": "project"}}),
+            Near({"tensorboard": {"enabled": True, "job_name": "RUN_7"}}),
+            Near(TEMPLATE),
+        ],
+    ),
+    Case(
+        "bugs_with_auto",
+        {"fp16": {"enabled": "auto"}},
+        "",
+        [
+            Near({"fp16": {"enabled": "auto"}}, around=model(fp16="true")),
+            Near({"fp16": {"enabled": "auto"}}, around=model(fp16="false")),
+            Near({"fp16": {"enabled": "auto"}, "bf16": {"enabled": True}}, "0.19.8"),
+            Near({"fp16": {"enabled": True}}),
+            Near({"fp16": {"enabled": "${FP16}"}}),
+        ],
+    ),
     # ZeRO and offloading
     Case(
         "needs_stage_3",
@@ -351,9 +515,14 @@ CASES = [
     ),
     Case(
         "offload_at_odds",
-        zero(3, offload_param=OFFLOAD),
+        {**zero(3, offload_param=OFFLOAD), **ADAM},
         "zero_optimization.offload_optimizer",
-        [Near(zero(3, offload_param=OFFLOAD, offload_optimizer=OFFLOAD)), Near(zero(3, offload_optimizer=OFFLOAD))],
+        [
+            Near(zero(3, offload_param=OFFLOAD, offload_optimizer=OFFLOAD)),
+            Near(zero(3, offload_optimizer=OFFLOAD)),
+            Near(zero(3, offload_param=OFFLOAD)),  # ZeRO-Inference, perhaps
+            Near({**zero(3, offload_param=OFFLOAD), **ADAM}, around=model(lora="peft")),
+        ],
     ),
     Case(
         "offload_memory",
@@ -362,6 +531,7 @@ CASES = [
         [
             Near(zero(3, offload_optimizer=OFFLOAD), around=model(parameters="1M")),
             Near(zero(3), around=model(parameters="90000B")),
+            Near(zero(3, offload_optimizer=OFFLOAD), around=model(parameters="90000B", lora="peft")),
         ],
         around=model(parameters="90000B"),
     ),
@@ -468,6 +638,7 @@ CASES = [
             Near({**ADAM, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}}, "0.17.2"),
             Near({**ADAM, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-4}}}, "0.17.1"),
             Near({"scheduler": {"type": "WarmupLR", "params": {}}}, "0.17.1"),
+            Near({**ADAM, "scheduler": {"type": "WarmupLR", "params": {}}}, "0.17.1", model(optimizer="AdamW")),
             Near(
                 {
                     "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
@@ -499,7 +670,7 @@ CASES = [
         "gradient_clipping_default",
         {},
         "gradient_clipping",
-        [Near({"gradient_clipping": 0.0}), Near({"gradient_clipping": "auto"})],
+        [Near({"gradient_clipping": 0.0}), Near({"gradient_clipping": "auto"}), Near(zero(3, offload_param=OFFLOAD))],
     ),
     Case(
         "bf16_overflow_default",
@@ -623,7 +794,8 @@ def torch_is_installed(monkeypatch):
 
 
 def found(config, release, around):
-    config = config if "train_micro_batch_size_per_gpu" in config else {**BATCH, **config}
+    if "train_micro_batch_size_per_gpu" not in config and not isinstance(config, Whole):
+        config = {**BATCH, **config}
     return checking.check(config, deepspeed=release, **around).findings
 
 
@@ -683,6 +855,58 @@ def test_no_rule_fails_on_a_strange_config():
             for plain in (False, True):
                 findings = checking.check(config, deepspeed=release, plain=plain, world_size=2).findings
                 assert not [each for each in findings if "could not be evaluated" in each.what], config
+
+
+def test_a_placeholder_has_no_other_finding():
+    values = {
+        "steps_per_print": "LOG_EVERY_STEPS",
+        "prescale_gradients": "<true or false>",
+        "gradient_clipping": "TODO",
+    }
+    config = {
+        **TEMPLATE,
+        **values,
+        "bf16": {"enabled": "$BF16"},
+        "optimizer": {"type": "<name>", "params": {"lr": "{lr}"}},
+        "zero_optimization": {"stage": "ZERO_STAGE", "offload_param": {"device": "${DEVICE}"}, "overlap_comm": "TODO"},
+    }
+    for release in ("0.12.0", "0.16.9", NEWEST):
+        for plain in (False, True):
+            findings = found(config, release, {"plain": plain, "world_size": 4})
+            assert [each.rule for each in findings if each.level is not rules.Level.NOTE] == ["template"]
+            assert all(f"{name} (" in findings[0].what for name in (*values, "fp16.enabled", "optimizer.params.lr"))
+        more = {"data_efficiency": {"data_routing": {"random_ltd": {"total_layer_num": "<layers>"}}}}
+        assert "random_ltd.total_layer_num (<layers>)" in found({**config, **more}, release, {})[0].what  # may be read
+    other = found({**config, "zero_optimization": {"stage": 4}}, NEWEST, {})
+    assert {each.rule for each in other if each.level is rules.Level.ERROR} == {"template", "unknown_stage"}
+
+
+def test_only_what_is_known_of_an_inference_config_is_reported():
+    for release in ("0.12.0", NEWEST):
+        config = Whole({**INFERENCE, "replace_method": "auto", "mp_size": 2, "max_out_tokens": 2048})
+        assert [each.rule for each in found(config, release, {})] == ["inference_config"]
+
+
+def test_values_that_autotuning_tries_have_no_finding():
+    config = {**zero([0, 1, 2, 3]), "autotuning": {"enabled": True}}
+    config["zero_optimization"].update(reduce_bucket_size=[5e7, 5e8], overlap_comm=[True, False])
+    for release in ("0.12.0", "0.16.9", NEWEST):
+        for plain in (False, True):
+            assert [each.rule for each in found(config, release, {"plain": plain})] == ["gradient_clipping_default"]
+
+
+def test_a_timeout_that_is_set(monkeypatch):
+    monkeypatch.delenv("DEEPSPEED_TIMEOUT", raising=False)
+    assert "timeout_default" in [each.rule for each in found({}, NEWEST, {"world_size": 2})]
+    monkeypatch.setenv("DEEPSPEED_TIMEOUT", "30")
+    assert "timeout_default" not in [each.rule for each in found({}, NEWEST, {"world_size": 2})]
+
+
+def test_low_cpu_mem_usage_of_a_new_transformers(monkeypatch):
+    around = model(low_cpu_mem_usage="true")
+    for version, reported in (("4.57.0", True), ("5.0.0", False)):
+        monkeypatch.setattr(versions, "installed", lambda name, version=version: version)
+        assert ("zero3_low_cpu_mem_usage" in [each.rule for each in found(zero(3), NEWEST, around)]) is reported
 
 
 def test_pinned_memory_on_wsl2(monkeypatch):
@@ -756,6 +980,72 @@ BUGS = [  # patch, release, config that triggers the bug, config that does not
         {"checkpoint": {"load_universal": True}, **zero(2)},
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("around", "reported"),
+    [
+        ({"lora": "peft", "weight_decay": "0.1"}, True),
+        ({"lora": "peft", "weight_decay": "0"}, False),
+        ({"lora": "peft"}, False),
+        ({"weight_decay": "0.1"}, False),
+    ],
+)
+def test_frozen_parameters_are_decayed_only_where_some_are_known_and_decay_is(around, reported):
+    findings = found({"fp16": {"enabled": True}}, "0.18.9", model(**around))
+    assert ("bug_frozen_parameters_decayed" in [each.rule for each in findings]) is reported
+    params = {"lr": 1e-4, "weight_decay": float(around.get("weight_decay", 0))}
+    named = {"fp16": {"enabled": True}, "optimizer": {"type": "AdamW", "params": params}}
+    around = {name: value for name, value in around.items() if name != "weight_decay"}
+    findings = found(named, "0.18.9", model(**around))
+    assert ("bug_frozen_parameters_decayed" in [each.rule for each in findings]) is reported
+
+
+DEPENDS = [  # release, config, what is said, given
+    ("0.18.0", {**zero(2), "gradient_accumulation_steps": "auto"}, "gradient_accumulation_steps above 1: zero2_acc"),
+    (
+        "0.18.0",
+        {**zero(2, offload_optimizer=OFFLOAD), "gradient_accumulation_steps": "auto"},
+        "gradient_accumulation_steps above 2: zero2_offload_accumulation_drops",
+    ),
+    ("0.14.2", {**zero(3, offload_optimizer=OFFLOAD), **CLIPPING}, "gradient_clipping above 0: zero3_offload_clip"),
+    ("0.18.0", {"bf16": {"enabled": "auto"}}, "bf16 on: bf16_stage0_no_update"),
+    (
+        "0.16.9",
+        {"fp16": {"enabled": "auto"}, **zero(2, offload_optimizer=OFFLOAD)},
+        "fp16 off: zero12_offload_nonfinite_norm_long",
+    ),
+    (
+        "0.19.8",
+        {
+            **{"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, "data_types": {"grad_accum_dtype": "fp32"}},
+            **zero(1, offload_optimizer=OFFLOAD),
+        },
+        "fp16 or bf16 on: zero12_offload_overflow_repeats",
+    ),
+]
+
+
+@pytest.mark.parametrize(("release", "config", "said"), DEPENDS)
+def test_bugs_that_depend_on_what_auto_becomes_are_one_note(release, config, said):
+    findings = found(config, release, {})
+    [note] = [each for each in findings if each.rule == "bugs_with_auto"]
+    assert said in note.what
+    bug = said.rpartition(": ")[2]
+    assert not [each for each in findings if each.rule.startswith(f"bug_{bug}")]
+
+
+@pytest.mark.parametrize(
+    ("config", "reported"),
+    [
+        (zero(1, elastic_checkpoint=True), True),
+        ({**zero(1, elastic_checkpoint=True), **ADAM}, False),  # DeepSpeed's own Adam counts in numbers
+        (zero(3, elastic_checkpoint=True), False),
+    ],
+)
+def test_elastic_checkpoints(config, reported):
+    findings = found(config, "0.18.0", {})
+    assert ("bug_elastic_checkpoint_scalar_step" in [each.rule for each in findings]) is reported
 
 
 @pytest.mark.parametrize(("patch", "release", "shows", "near"), BUGS, ids=[f"{each[0]}-{each[1]}" for each in BUGS])

@@ -121,6 +121,38 @@ SHAPES = {
         "comms_logger": {"enabled": True, "verbose": False, "prof_all": True},
         "aio": {"block_size": 1048576, "queue_depth": 8, "single_submit": False, "overlap_events": True},
     },
+    "ZeRO-Inference": {
+        "train_batch_size": 1,
+        "zero_optimization": {
+            **STAGE_3,
+            "stage3_max_live_parameters": "auto",
+            "offload_param": {"device": "nvme", "nvme_path": "/nvme", "buffer_count": 3, "buffer_size": "auto"},
+        },
+    },
+    "deepspeed.init_inference": {
+        "dtype": "torch.float16",
+        "replace_with_kernel_inject": True,
+        "tensor_parallel": {"tp_size": 4},
+        "max_out_tokens": 512,
+    },
+    "no batch size, for Lightning": {
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "zero_optimization": STAGE_2,
+        "fp16": {"enabled": True, "loss_scale": 0},
+    },
+    "pipeline and checkpoints": {
+        "train_batch_size": 64,
+        "train_micro_batch_size_per_gpu": 4,
+        "steps_per_print": 1,
+        "pipeline": {"stages": 4, "activation_checkpoint_interval": 1, "use_reentrant": False},
+        "checkpoint": {"tag_validation": "Warn", "load_universal": False, "parallel_write": {"pipeline_stage": False}},
+    },
+    "autotuning over stages": {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": [0, 1, 2], "reduce_bucket_size": [5e7, 5e8]},
+        "autotuning": {"enabled": True, "arg_mappings": {"train_micro_batch_size_per_gpu": "--batch"}},
+    },
+    "another program's keys": {**COMMON, "zero_optimization": STAGE_2, "model-parallel-size": 1, "num-layers": 12},
 }
 
 

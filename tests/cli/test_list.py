@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 from collections import Counter
 
@@ -12,6 +13,15 @@ FLAGSHIP = "zero3_offload_clip_device"
 
 def listed(done):
     return {patch["id"]: patch for patch in json.loads(done.stdout)["patches"]}
+
+
+def test_the_version_names_the_state_of_the_catalogue(environment):
+    about = environment.dsfix("--version").stdout
+    count, day = re.fullmatch(
+        r"dsfix \S+, (\d+) patches of (\d{4}-\d\d-\d\d), proven through DeepSpeed \d\S+\n", about
+    ).groups()
+    assert day >= "2026-11-25"
+    assert int(count) == len(registry.catalogue())
 
 
 def test_affected_release(environment):

@@ -38,6 +38,14 @@ def test_under_any_order_of_imports(simple, script):
     assert told.warnings == []
 
 
+@pytest.mark.parametrize("collecting", [True, False])
+@pytest.mark.parametrize("given", ["import dsfix, deepspeed.m", "import deepspeed.m, dsfix"])
+def test_the_garbage_collector_stays_as_the_job_has_it(simple, given, collecting):
+    before = "" if collecting else "gc.disable(); "
+    told = simple.run(f"import gc; {before}{given}\ntell([gc.isenabled(), deepspeed.m.f(1)])")
+    assert told.value == [collecting, 3]
+
+
 @pytest.mark.parametrize(
     "patch",
     [

@@ -68,6 +68,13 @@ READ: dict[str, dict[str, Any]] = {
     "total too small": {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4},
     **{f"removed {key}": {**BATCH, key: {"enabled": False}} for key in REMOVED},
     "removed in zero": zero(stage=3, mics_shard_size=-1),
+    "placeholder for a size": {"train_batch_size": "${BATCH}"},
+    "placeholder for a stage": zero(stage="ZERO_STAGE"),
+    "placeholder for a number": zero(stage=3, sub_group_size="<size>"),
+    "auto that DeepSpeed drops": zero(
+        stage=3, stage3_max_live_parameters="auto", offload_param={**OFFLOAD, "buffer_size": "auto"}
+    ),
+    "unused key": {**BATCH, "pipeline": {"stages": 4, "not_a_key": 1}},
 }
 PRODUCTS = [
     (16, 2, 2, 4),
@@ -78,6 +85,21 @@ PRODUCTS = [
     (12, 3, None, 4),
     (12, 3, None, 2),
 ]
+
+KERNELS = {"replace_with_kernel_inject": True}
+# configs that deepspeed.init_inference accepts or rejects: check finds an error if and only if it rejects
+INFERENCE: dict[str, dict[str, Any]] = {
+    "minimal": {**KERNELS, "tensor_parallel": {"tp_size": 2}},
+    "by aliases": {"kernel_inject": True, "tp": {"tp_size": 2}, "max_tokens": 512, "injection_dict": {}},
+    "quantized": {**KERNELS, "quant": {"enabled": True, "weight": {"enabled": True, "num_bits": 8}}},
+    "auto": {**KERNELS, "replace_method": "auto"},
+    "unknown key": {**KERNELS, "max_out_token": 512},
+    "unknown key below": {**KERNELS, "tensor_parallel": {"size": 2}},
+    "grain size": {**KERNELS, "tensor_parallel": {"tp_grain_size": 64}},
+    "on the host": {**KERNELS, "keep_module_on_host": True},
+    "text for a number": {**KERNELS, "max_out_tokens": "many"},
+    "text for a boolean": {"replace_with_kernel_inject": "perhaps", "enable_cuda_graph": False},
+}
 
 # one step on a CPU rank: config, the rule that predicts the failure (None if the step succeeds), text of the error
 TRAINED: dict[str, tuple[dict[str, Any], str | None, str]] = {
@@ -140,6 +162,7 @@ def outcomes(
     plan: list[tuple[str, Any, dict[str, Any]]] = [("read", name, {"config": READ[name]}) for name in READ]
     for product in PRODUCTS:
         plan.append(("product", product, {"config": batch(product), "world_size": product[3]}))
+    plan += [("infer", name, {"config": INFERENCE[name], "infer": True}) for name in INFERENCE]
     plan += [("effect", name, {"config": EFFECTS[name][0]}) for name in EFFECTS]
     for name, (config, _, _) in TRAINED.items() if trains else ():
         plan.append(("train", name, {"config": config, "train": True}))
@@ -180,6 +203,14 @@ def errors(config: dict[str, Any], **around: Any) -> list[str]:
 def test_an_error_is_found_if_and_only_if_deepspeed_rejects(outcomes: dict[str, Any], name: str) -> None:
     rejected = outcomes["read"][name].get("error")
     assert bool(errors(READ[name])) is (rejected is not None), rejected
+
+
+@pytest.mark.parametrize("name", INFERENCE)
+def test_an_error_is_found_if_and_only_if_init_inference_rejects(outcomes: dict[str, Any], name: str) -> None:
+    rejected = outcomes["infer"][name].get("error")
+    findings = checking.check(INFERENCE[name]).findings
+    assert "inference_config" in [each.rule for each in findings]
+    assert any(each.level is Level.ERROR for each in findings) is (rejected is not None), rejected
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=str)
@@ -280,12 +311,12 @@ for more in ({"gradient_cliping": 1.0}, {"zero_optimization": {"stage": "auto"}}
         print("initialised with", *more)
     except RuntimeError as error:
         print(type(error).__name__, error)
-from dsfix.guards import config, initialize
+from dsfix.guards import config_check, initialize
 from dsfix.settings import Settings
 import deepspeed.runtime.zero.stage3
 model.peft_config, model.is_gradient_checkpointing = {}, True
 given = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
-config.before(initialize.Call({"model": model, "config": given}, Settings.read()))
+config_check.before(initialize.Call({"model": model, "config": given}, Settings.read()))
 """
 RECOMPUTE = "zero3_checkpoint_recompute"
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ...job import AUTO
 from ...rules import Found, Level, Rule
-from ..facts import Facts, Path, name_of
+from ..facts import Facts, name_of
+from ..placeholders import Path
 
 _BUCKETS = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 # filled in by transformers' HfTrainerDeepSpeedConfig and accelerate's DeepSpeedPlugin
@@ -52,9 +53,10 @@ def _stage(facts: Facts) -> Iterator[Found]:
 
 def _number(facts: Facts) -> Iterator[Found]:
     for path in _auto_paths(facts) if facts.plain else ():
-        name = name_of(path)
-        if name in _UNMODELLED or path[:2] in (("optimizer", "params"), ("scheduler", "params")):
-            yield Found(name, '"auto" makes DeepSpeed raise a TypeError or ValueError that does not name the key')
+        if _fails(path):
+            yield Found(
+                name_of(path), '"auto" makes DeepSpeed raise a TypeError or ValueError that does not name the key'
+            )
 
 
 def _bucket(facts: Facts) -> Iterator[Found]:
@@ -64,12 +66,36 @@ def _bucket(facts: Facts) -> Iterator[Found]:
             yield Found(f"zero_optimization.{name}", what)
 
 
-def _unfilled(facts: Facts) -> Iterator[Found]:
+def _unfilled_paths(facts: Facts) -> Iterator[Path]:
     for path in _auto_paths(facts) if not facts.plain else ():
-        name = name_of(path)
-        if name not in _FILLED and facts.known.keys.find(*path) is not None:
-            what = 'neither transformers nor accelerate fills in "auto" here: accelerate raises a ValueError'
-            yield Found(name, what)
+        if name_of(path) not in _FILLED and facts.known.keys.find(*path) is not None:
+            yield path
+
+
+def _is_filled_in(facts: Facts) -> bool:
+    """Whether accelerate or transformers must read the config first: DeepSpeed alone fails on another "auto"."""
+    return facts.accelerate is not None or any(_fails(path) for path in _auto_paths(facts))
+
+
+def _fails(path: Path) -> bool:
+    """Whether DeepSpeed cannot read "auto" there."""
+    return name_of(path) in _UNMODELLED or path[:2] in (("optimizer", "params"), ("scheduler", "params"))
+
+
+def _unfilled(facts: Facts) -> Iterator[Found]:
+    for path in _unfilled_paths(facts) if _is_filled_in(facts) else ():
+        what = 'neither transformers nor accelerate fills in "auto" here: accelerate raises a ValueError'
+        yield Found(name_of(path), what)
+
+
+def _perhaps_unfilled(facts: Facts) -> Iterator[Found]:
+    if facts.may_only_infer or _is_filled_in(facts):
+        return
+    for path in _unfilled_paths(facts):
+        above = facts.known.keys.find(*path[:-1])
+        alone = "; DeepSpeed alone drops it and uses the default" if above is not None and above.closed else ""
+        what = f'neither transformers nor accelerate fills in "auto" here: accelerate raises a ValueError{alone}'
+        yield Found(name_of(path), what)
 
 
 RULES = (
@@ -100,5 +126,15 @@ RULES = (
         find=_unfilled,
         remedy="set a value, or remove the key",
         evidence=("run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError",),
+    ),
+    Rule(
+        id="auto_perhaps_unresolved",
+        level=Level.WARNING,
+        find=_perhaps_unfilled,
+        remedy="set a value, or remove the key",
+        evidence=(
+            "run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError",
+            "the source of 0.12.0 to 0.19.8: DeepSpeedConfigModel drops it",
+        ),
     ),
 )

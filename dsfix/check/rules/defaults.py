@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from packaging.version import Version
@@ -12,7 +13,7 @@ from ..facts import Facts
 
 def _clipping(facts: Facts) -> Iterator[Found]:
     new = facts.release >= Version("0.19.3")
-    if facts.get("gradient_clipping") is None:
+    if facts.get("gradient_clipping") is None and not facts.may_only_infer:
         what = f"not set: the default is {1.0 if new else 0.0} here (0.0 through 0.19.2, 1.0 since 0.19.3)"
         yield Found("gradient_clipping", what)
 
@@ -24,7 +25,7 @@ def _overflow(facts: Facts) -> Iterator[Found]:
 
 
 def _timeout(facts: Facts) -> Iterator[Found]:
-    if facts.world_size is not None and facts.world_size > 1:
+    if facts.world_size is not None and facts.world_size > 1 and "DEEPSPEED_TIMEOUT" not in os.environ:
         what = (
             "not set: ranks wait 10 minutes for each other (30 minutes through 0.19.5); evaluation on one rank may "
             "take longer"

@@ -15,7 +15,7 @@ def _duplicates(facts: Facts) -> Iterator[Found]:
 
 
 def _not_plain_json(facts: Facts) -> Iterator[Found]:
-    if not facts.reading.plain_json and not facts.plain and facts.has_auto:
+    if not facts.reading.plain_json and not facts.plain and facts.has_auto and not facts.placeholders:
         what = 'not plain JSON: transformers and accelerate, which fill in "auto", cannot read it; DeepSpeed can'
         yield Found("", what)
 

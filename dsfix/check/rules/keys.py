@@ -6,17 +6,31 @@ from collections.abc import Iterator
 
 from ...rules import Found, Level, Rule
 from .. import keys
-from ..facts import Facts, Path, name_of
+from ..facts import Facts, name_of
+from ..placeholders import COMMENTS, Path
 from .precision import LOSS_SCALE
 
-_COMMENTS = ("_", "//", "#", "$", "comment")
+# blocks that DeepSpeed also copies or passes on as a whole, so that not all of their keys are known
+_PARTLY_KNOWN = ("amp", "compression_training", "curriculum_learning", "data_efficiency", "progressive_layer_drop")
+_WHOLLY_KNOWN = ("activation_checkpointing", "aio", "checkpoint", "data_types", "pipeline")
+_MANY = 4  # unread keys, of which each has a note
+_BLOCKS = ("zero_optimization", "fp16", "optimizer", "scheduler")
+_GENERAL = ("enabled", "type", "params", "dtype")  # names in several blocks: they tell nothing of where they belong
+# default values of keys that nothing reads
+_DEFAULTS: dict[Path, object] = {
+    ("pipeline", "stages"): "auto",
+    ("pipeline", "partition"): "best",
+    ("pipeline", "seed_layers"): False,
+}
 
 
 def _unknown(facts: Facts) -> Iterator[tuple[Path, keys.Key]]:
     """Yields each key that is not read, with the block it is in; keys below it are not checked."""
     for path, _ in facts.walk():
         above = facts.known.keys.find(*path[:-1])
-        if above is None or path[-1] in above.below or path[-1].startswith(_COMMENTS):
+        if above is None or path[-1] in above.below or path[-1].startswith(COMMENTS):
+            continue
+        if len(path) > 1 and path[0] in _PARTLY_KNOWN:
             continue
         if not above.below or (path[0] in ("bf16", "bfloat16") and path[-1] in LOSS_SCALE):
             continue  # the keys of the block are unknown, or another rule reports it
@@ -31,22 +45,22 @@ def _rejected(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         if above.closed:
             near = _near(path, above)
-            hint = f"; did you mean {near}?" if near else _other_release(path)
+            hint = f"; did you mean {near}?" if near else _other_release(facts, path)
             yield Found(name_of(path), f"unknown key in this block: DeepSpeed rejects it{hint}")
 
 
 def _misspelled(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         near = _near(path, above)
-        if near is not None and not above.closed and keys.elsewhere(path) is None:
+        if near is not None and not above.closed and facts.elsewhere(path) is None:
             yield Found(name_of(path), f"unknown key, silently ignored; did you mean {near}?")
 
 
 def _misplaced(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
-        if above.closed or _near(path, above) or keys.elsewhere(path):
+        if above.closed or _near(path, above) or facts.elsewhere(path) or path[-1] in _GENERAL:
             continue
-        for block in ("zero_optimization", "fp16", "optimizer", "scheduler"):
+        for block in _BLOCKS:
             if path[:-1] != (block,) and facts.known.keys.find(block, path[-1]) is not None:
                 yield Found(name_of(path), f"silently ignored here: DeepSpeed reads it in {block}")
                 break
@@ -54,27 +68,46 @@ def _misplaced(facts: Facts) -> Iterator[Found]:
 
 def _other(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
-        if not above.closed and keys.elsewhere(path):
-            yield Found(name_of(path), f"silently ignored by this release{_other_release(path)}")
+        if not above.closed and facts.elsewhere(path):
+            yield Found(name_of(path), f"silently ignored by this release{_other_release(facts, path)}")
 
 
-def _other_release(path: Path) -> str:
-    releases = keys.elsewhere(path)
+def _other_release(facts: Facts, path: Path) -> str:
+    releases = facts.elsewhere(path)
     return f"; read by DeepSpeed {releases}" if releases else ""
 
 
-def _unread(facts: Facts) -> Iterator[Found]:
+def _unread_paths(facts: Facts) -> Iterator[Path]:
     for path, above in _unknown(facts):
-        known = _near(path, above) or keys.elsewhere(path)
-        if len(path) == 1 and not known and not any(found.where == name_of(path) for found in _misplaced(facts)):
-            yield Found(name_of(path), "DeepSpeed does not read this key")
+        known = above.closed or _near(path, above) or facts.elsewhere(path)
+        if len(path) > 1 and path[0] not in _WHOLLY_KNOWN:
+            continue
+        if not known and not any(found.where == name_of(path) for found in _misplaced(facts)):
+            yield path
+
+
+def _unread(facts: Facts) -> Iterator[Found]:
+    names = list(map(name_of, _unread_paths(facts)))
+    if len(names) > _MANY:  # another program's config, with DeepSpeed's in it
+        yield Found("", f"DeepSpeed does not read these {len(names)} keys: {', '.join(names)}")
+        return
+    for name in names:
+        yield Found(name, "DeepSpeed does not read this key")
+
+
+def _unused(facts: Facts) -> Iterator[Found]:
+    for path, value in facts.walk():
+        key = facts.known.keys.find(*path)
+        if key is not None and key.unused and value != _DEFAULTS.get(path):
+            what = "DeepSpeed has a default for this key, but no code that reads it: PipelineModule's arguments decide"
+            yield Found(name_of(path), what)
 
 
 def _removed(facts: Facts) -> Iterator[Found]:
     for path, _ in facts.walk():
         key = facts.known.keys.find(*path)
         if key is not None and key.removed:
-            yield Found(name_of(path), f"removed in this release, which rejects any value{_other_release(path)}")
+            yield Found(name_of(path), f"removed in this release, which rejects any value{_other_release(facts, path)}")
 
 
 RULES = (
@@ -119,5 +152,12 @@ RULES = (
         find=_unread,
         remedy="remove it unless something else reads it",
         evidence=("run: 0.12.0 to 0.19.8: accepted",),
+    ),
+    Rule(
+        id="unused_key",
+        level=Level.NOTE,
+        find=_unused,
+        remedy="pass it to PipelineModule: num_stages, partition_method, seed_layers",
+        evidence=("the source of all releases since 0.12.0: get_pipeline_config, PipelineEngine",),
     ),
 )

@@ -36,7 +36,8 @@ def _client(facts: Facts) -> Iterator[Found]:
 
 def _parameters_only(facts: Facts) -> Iterator[Found]:
     offloaded = facts.stage == 3 and facts.device("offload_param") in ("cpu", "nvme")
-    if offloaded and facts.device("offload_optimizer") == "none":
+    small = facts.may_only_infer or "lora" in facts.arguments  # no states, or those of the adapters
+    if offloaded and facts.device("offload_optimizer") == "none" and not small:
         what = "the parameters are offloaded, but the optimizer states, six times their size, are not"
         yield Found("zero_optimization.offload_optimizer", what)
 
@@ -56,7 +57,8 @@ def _memory(facts: Facts) -> Iterator[Found]:
     parameters = facts.number("parameters")
     if parameters is None or facts.memory is None or not facts.stage:
         return
-    bytes_per_parameter = {"offload_optimizer": _STATES, "offload_param": _WEIGHTS}
+    states = 0 if "lora" in facts.arguments else _STATES
+    bytes_per_parameter = {"offload_optimizer": states, "offload_param": _WEIGHTS}
     parts = [part for part in _PARTS if facts.device(part) == "cpu"]
     need = sum(bytes_per_parameter[part] for part in parts) * parameters / 1e9
     if need > facts.memory:

@@ -2,33 +2,91 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from typing import Callable
+from typing import Any, Callable
 
 from ...catalogue import registry
 from ...catalogue.registry import Entry
-from ...rules import Found, Level, Rule
+from ...job import AUTO, Job
+from ...rules import Found, Level, Rule, fits
 from ..facts import Facts
+
+_PRECISIONS = ("fp16", "bf16")
+
+
+def _with(job: Job, values: dict[str, Any]) -> Job:
+    """Returns the job with these values at the top level, or for `enabled` of a precision."""
+    config = dict(job.config)
+    for name, value in values.items():
+        config[name] = {**job.block(name), "enabled": value} if name in _PRECISIONS else value
+    return dataclasses.replace(job, config=config)
+
+
+def _open(job: Job) -> list[str]:
+    """The keys still to be filled in that decide on bugs."""
+    found = [name for name in _PRECISIONS if not job.plain and job.block(name).get("enabled") == AUTO]
+    return found + [name for name in ("gradient_accumulation_steps", "gradient_clipping") if job.get(name) == AUTO]
+
+
+def _needs(meets: Callable[[Job], bool], job: Job) -> str:
+    """Returns the values that "auto" must become for the bug, as text; "" if it is met in any case."""
+    undecided = _open(job)
+    needs = []
+    for name in undecided:
+        if name in _PRECISIONS:
+            needs += [f"{name} {'off' if on else 'on'}" for on in (False, True) if not meets(_with(job, {name: on}))]
+        elif name == "gradient_clipping":
+            needs += ["gradient_clipping above 0"] if not meets(_with(job, {name: 0})) else []
+        else:
+            below = [steps for steps in (1, 2) if not meets(_with(job, {name: steps}))]
+            needs += [f"gradient_accumulation_steps above {below[-1]}"] if below else []
+    both = {name: False for name in _PRECISIONS if name in undecided}
+    if not needs and both and not meets(_with(job, both)):
+        needs = [" or ".join(both) + " on"]
+    return ", ".join(needs)
 
 
 def _find(entry: Entry) -> Callable[[Facts], Iterator[Found]]:
     def find(facts: Facts) -> Iterator[Found]:
-        if entry.patch.config is not None and entry.patch.config(facts.job):
+        meets = entry.patch.config
+        if meets is not None and meets(facts.job) and not _needs(meets, facts.job):
             yield Found("", entry.patch.title)
 
     return find
 
 
-RULES = tuple(
+def _undecided(facts: Facts) -> Iterator[Found]:
+    bugs: dict[str, list[str]] = {}
+    for entry in registry.catalogue().values():
+        meets = entry.patch.config
+        if meets is not None and fits(entry.patch.affects, facts.versions) and meets(facts.job):
+            bugs.setdefault(_needs(meets, facts.job), []).append(entry.id)
+    bugs.pop("", None)
+    if bugs and not facts.unfilled:
+        shown = "; ".join(f"with {needs}: {', '.join(ids)}" for needs, ids in bugs.items())
+        yield Found("", f'known bugs that depend on what "auto" becomes: {shown}')
+
+
+RULES = (
+    *(
+        Rule(
+            id=f"bug_{entry.id}",
+            level=Level.NOTE,
+            affects=entry.patch.affects,
+            find=_find(entry),
+            remedy="put `import dsfix` on the first line of the script",
+            evidence=tuple(entry.patch.upstream),
+            patches=(entry.id,),
+        )
+        for entry in registry.catalogue().values()
+        if entry.patch.config is not None
+    ),
     Rule(
-        id=f"bug_{entry.id}",
+        id="bugs_with_auto",
         level=Level.NOTE,
-        affects=entry.patch.affects,
-        find=_find(entry),
-        remedy="put `import dsfix` on the first line of the script",
-        evidence=tuple(entry.patch.upstream),
-        patches=(entry.id,),
-    )
-    for entry in registry.catalogue().values()
-    if entry.patch.config is not None
+        find=_undecided,
+        remedy="say what it becomes, e.g. --model-args bf16=true,gradient_accumulation_steps=1,max_grad_norm=1.0",
+        evidence=("the conditions of the patches",),
+    ),
 )

@@ -54,18 +54,20 @@ def _autocast_accepted(facts: Facts) -> Iterator[Found]:
     return _autocast(facts, "the weights are 16-bit; torch_autocast alone keeps them in fp32")
 
 
-def _loss_scale(facts: Facts) -> list[str]:
-    return [f"{name}.{key}" for name in ("bf16", "bfloat16") for key in facts.block(name) if key in LOSS_SCALE]
+def _loss_scale(facts: Facts, effect: str) -> Iterator[Found]:
+    for name in ("bf16", "bfloat16"):
+        first, *others = [key for key in facts.block(name) if key in LOSS_SCALE] or [""]
+        more = f" (and {', '.join(others)})" if others else ""
+        if first:
+            yield Found(f"{name}.{first}", f"loss scaling{more} is fp16 only: {effect}")
 
 
 def _loss_scale_rejected(facts: Facts) -> Iterator[Found]:
-    for where in _loss_scale(facts):
-        yield Found(where, "loss scaling is fp16 only: DeepSpeed raises a ValidationError, extra inputs not permitted")
+    return _loss_scale(facts, "DeepSpeed raises a ValidationError, extra inputs not permitted")
 
 
 def _loss_scale_ignored(facts: Facts) -> Iterator[Found]:
-    for where in _loss_scale(facts):
-        yield Found(where, "loss scaling is fp16 only: ignored here, rejected since 0.17.1")
+    return _loss_scale(facts, "ignored here, rejected since 0.17.1")
 
 
 def _quoted(facts: Facts) -> Iterator[Found]:
@@ -121,7 +123,7 @@ RULES = (
         level=Level.ERROR,
         affects={"deepspeed": ">=0.17.1"},
         find=_loss_scale_rejected,
-        remedy="remove the key",
+        remedy="remove these keys",
         evidence=("run: 0.17.6, 0.18.9, 0.19.3, 0.19.8",),
     ),
     Rule(
@@ -129,7 +131,7 @@ RULES = (
         level=Level.WARNING,
         affects={"deepspeed": "<0.17.1"},
         find=_loss_scale_ignored,
-        remedy="remove the key",
+        remedy="remove these keys",
         evidence=("run: 0.12.0, 0.14.2, 0.16.9, 0.17.0",),
     ),
     Rule(

@@ -56,7 +56,7 @@ def _warmup_steps(facts: Facts) -> Iterator[Found]:
 def _warmup_to_default(facts: Facts) -> Iterator[Found]:
     scheduler = facts.block("scheduler")
     name, params = scheduler.get("type"), facts.block("scheduler", "params")
-    rate = facts.block("optimizer", "params").get("lr")
+    rate = None if "optimizer" in facts.arguments else facts.block("optimizer", "params").get("lr")
     if name == "WarmupLR" and facts.release >= _WARMUP_TO_OWN:
         return
     if name not in ("WarmupLR", "WarmupDecayLR") or "warmup_max_lr" in params or not is_number(rate):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Found, Level, Rule
+from ...rules import Found, Level, Rule, fits
 from ..facts import Facts
 
 _WEIGHTS_SHARE = 0.6  # of a GPU's memory; activations and adapters need the rest
@@ -18,7 +18,9 @@ def _device_map(facts: Facts) -> Iterator[Found]:
 
 
 def _low_memory(facts: Facts) -> Iterator[Found]:
-    if facts.stage == 3 and facts.arguments.get("low_cpu_mem_usage") is True:
+    installed = facts.versions.get("transformers")
+    older = installed is None or fits({"transformers": "<5"}, facts.versions)
+    if facts.stage == 3 and facts.arguments.get("low_cpu_mem_usage") is True and older:
         yield Found("zero_optimization.stage", "ZeRO-3 is incompatible with low_cpu_mem_usage in older transformers")
 
 

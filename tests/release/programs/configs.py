@@ -1,4 +1,4 @@
-"""Runs each config on the installed DeepSpeed: DeepSpeedConfig, or the engine on one CPU rank."""
+"""Runs each config on the installed DeepSpeed: read it, train on one CPU rank, or read it for inference."""
 
 import json
 import sys
@@ -7,6 +7,7 @@ import dsfix  # noqa: F401  # isort: skip
 import deepspeed
 import torch
 from deepspeed import comm
+from deepspeed.inference.config import DeepSpeedInferenceConfig
 from deepspeed.runtime.config import DeepSpeedConfig
 
 
@@ -52,6 +53,9 @@ for case in cases:
     try:
         if case.get("train"):
             outcomes.append(train(case["config"], case.get("client")))
+        elif case.get("infer"):
+            DeepSpeedInferenceConfig(**case["config"])
+            outcomes.append({})
         else:
             outcomes.append(read(case["config"], case.get("world_size", 1)))
     except Exception as error:
