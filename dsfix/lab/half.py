@@ -46,6 +46,41 @@ class _Kernel:
             parameter.add_(update + weight_decay * parameter if decoupled else update, alpha=-lr)
 
 
+class _CPUKernel:
+    """Replaces CPUAdamBuilder: the same step in plain PyTorch, because building the kernel takes a minute and g++."""
+
+    def __init__(self) -> None:
+        self._decoupled: dict[int, bool] = {}
+
+    def load(self) -> _CPUKernel:
+        return self
+
+    def create_adam(self, number: int, *options: Any) -> None:
+        self._decoupled[number] = bool(options[5])  # after lr, betas, eps and weight decay
+
+    def destroy_adam(self, number: int) -> None:
+        del self._decoupled[number]
+
+    def adam_update(
+        self,
+        number: int,
+        step: int,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        weight_decay: float,
+        bias_correction: bool,
+        parameter: torch.Tensor,
+        gradient: torch.Tensor,
+        average: torch.Tensor,
+        square: torch.Tensor,
+    ) -> None:
+        tensors = [[gradient], [parameter], [average], [square]]
+        options = (lr, beta1, beta2, eps, step, self._decoupled[number], bias_correction, weight_decay)
+        _Kernel.multi_tensor_adam(0, gradient, tensors, *options)
+
+
 class _LionKernel:
     """Replaces FusedLionBuilder: the same step in plain PyTorch; it adds lr where the sign is zero."""
 
@@ -79,6 +114,12 @@ def provide_fused_adam(lab: Lab) -> None:
     """Makes DeepSpeed's FusedAdam work without its kernel; "Adam" in a config selects it on a GPU by default."""
     assert lab.deepspeed
     importlib.import_module("deepspeed.ops.adam.fused_adam").FusedAdamBuilder = _Kernel  # type: ignore[attr-defined]
+
+
+def provide_cpu_adam(lab: Lab) -> None:
+    """Makes DeepSpeed's DeepSpeedCPUAdam work without its kernel; "Adam" in a config selects it with CPU offload."""
+    assert lab.deepspeed
+    importlib.import_module("deepspeed.ops.adam.cpu_adam").CPUAdamBuilder = _CPUKernel  # type: ignore[attr-defined]
 
 
 def loss(model: Callable[..., torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor, like: torch.Tensor) -> Any:

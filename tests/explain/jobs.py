@@ -226,14 +226,6 @@ def cpu_split_view(lab):
 cpu_split_view.device, cpu_split_view.ranks = "cpu", 2
 
 
-def zero3_frozen_weight_with_bias(lab):
-    config = {"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 1}
-    with lab.deepspeed.zero.Init(config_dict_or_path=config):
-        model = lab.torch.nn.Linear(8, 8)
-    model.weight.requires_grad_(False)
-    _train(lab, model, [lab.torch.ones(1, 8, device=lab.device)], 3)
-
-
 def offload_states_with_offload_param(lab):
     """What accelerate writes into the config where nothing is offloaded."""
     inputs = lab.torch.ones(1, 8, device=lab.device)

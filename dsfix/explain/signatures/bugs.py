@@ -26,8 +26,7 @@ SIGNATURES = (
         what="The monitor passes an argument that wandb removed.",
         remedy='DeepSpeed 0.17.2 or later, wandb before 0.20, or no "wandb" in the config.',
         pattern=r"log\(\) got an unexpected keyword argument 'sync'",
-        affects={"deepspeed": "<0.17.2"},
-        role=Role.GENERAL,
+        patches=("wandb_log_sync",),
         evidence=(f"{_UPSTREAM}pull/7383",),
     ),
     Signature(
@@ -36,8 +35,7 @@ SIGNATURES = (
         what="BitFit, LoRA with bias, and partly frozen models fail in the backward pass of ZeRO-3's linear layer.",
         remedy="DeepSpeed 0.17.4 or later, or freeze the bias, too.",
         pattern=r"local variable 'dim' referenced before assignment|variable 'dim' where it is not associated",
-        affects={"deepspeed": "<0.17.4"},
-        role=Role.POSSIBLE,
+        patches=("zero3_bias_only_linear",),
         evidence=(f"{_UPSTREAM}pull/7449",),
     ),
     Signature(

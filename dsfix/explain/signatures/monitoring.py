@@ -11,15 +11,6 @@ def _link(number: int) -> tuple[str]:
 
 SIGNATURES = (
     Signature(
-        id="wandb_without_sync",
-        title="wandb.enabled with wandb 0.20 or later: log() got an unexpected keyword argument 'sync'",
-        what="Through 0.17.1 DeepSpeed's monitor passes an argument that wandb 0.20 has removed.",
-        remedy='DeepSpeed 0.17.2 or later, or wandb below 0.20; or "wandb": {"enabled": false} wandb in the script.',
-        pattern=r"monitor/wandb\.py[\s\S]*log\(\) got an unexpected keyword argument 'sync'",
-        affects={"deepspeed": "<0.17.2", "wandb": ">=0.20"},
-        evidence=_link(7383),
-    ),
-    Signature(
         id="profiler_attention_by_name",
         title="flops profiler: _attn_flops_compute() missing arguments 'q', 'k' and 'v'",
         what="The model calls scaled_dot_product_attention(query=…, key=…, value=…), and the profiler, while it runs, "

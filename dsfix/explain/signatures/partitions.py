@@ -11,16 +11,6 @@ def _link(number: int) -> tuple[str]:
 
 SIGNATURES = (
     Signature(
-        id="zero3_frozen_weight_with_bias",
-        title="ZeRO-3: a linear layer with a frozen weight and a trainable bias: UnboundLocalError, dim",
-        what="BitFit, or LoRA with bias, after deepspeed.zero.Init (as transformers loads models). Through 0.17.3 "
-        "ZeRO-3's linear layer computes what it needs for the bias only together with the weight's gradient.",
-        remedy='DeepSpeed 0.17.4 or later; or "zero_optimization": {"memory_efficient_linear": false}.',
-        pattern=r"zero/linear\.py\", line \d+, in backward[\s\S]*local variable 'dim'",
-        affects={"deepspeed": "<0.17.4"},
-        evidence=_link(7449),
-    ),
-    Signature(
         id="zero3_gather_of_two_dtypes",
         title="ZeRO-3: all params must have the same dtype",
         what="Parameters of two dtypes (an adapter in fp32, a model in bf16) are gathered together: in 0.17.2 to "
