@@ -132,7 +132,8 @@ def _patches(found: Sequence[Record]) -> str:
     if gaps:
         lines += ["", f"Gaps: no job runs a line of {', '.join(gaps)}."]
     if nowhere:
-        lines += ["", f"These apply to none of these releases, or nobody has judged them alone yet: {', '.join(nowhere)}."]
+        named = ", ".join(nowhere)
+        lines += ["", f"These apply to none of these releases, or nobody has judged them alone yet: {named}."]
     return "\n".join(lines)
 
 
