@@ -17,7 +17,7 @@ from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
 
 NAME = "docs"
-HELP = "write docs/catalogue.md, docs/errors.md, docs/upstream.md, docs/matrix.md and docs/matrix/index.html"
+HELP = "write the pages made of catalogue, table and records, and dsfix/catalogue/day.py"
 CHECKOUT = Path(__file__).resolve().parents[1]
 _COMMAND = "python -m tox run -e docs"
 _DAY = '''"""Written by `python -m matrix docs`."""
