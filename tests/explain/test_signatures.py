@@ -321,6 +321,10 @@ CASES = {
             )
         ],
     ),
+    "zero_to_fp32_counts": (
+        ["ValueError: unknown zero stage 1\n", "ValueError: consumed 10 numels out of 16 - something is wrong\n"],
+        ["the zero stage is unknown\n", "Detected checkpoint of type zero stage 3, world_size: 2\n"],
+    ),
     "another_world_size": (
         [
             "deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP world size of 8 "
@@ -520,14 +524,32 @@ CASES = {
             )
         ],
     ),
+    "grad_accumulator_gone": (
+        ["RuntimeError: !grad_accumulator_.expired() INTERNAL ASSERT FAILED. No grad accumulator for a saved leaf\n"],
+        ["the accumulator of gradients has expired\n"],
+    ),
+    "engine_method_renamed": (
+        ["AttributeError: 'DeepSpeedEngine' object has no attribute '_zero3_consolidated_fp16_state_dict'\n"],
+        ["AttributeError: 'DeepSpeedEngine' object has no attribute 'generate'\n"],
+    ),
+    "cuda_only_operation": (
+        [
+            "ValueError: Expected a cuda device, but got: cpu\n",
+            "ValueError: Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)\n",
+        ],
+        ["a cuda device is expected\n"],
+    ),
     "gradients_nan": (
         [
             "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.01}\n",
             "{'loss': '0.0', 'grad_norm': 'nan', 'learning_rate': '1e-05'}\n",
             "grad_norm:nan loss:0\n",
+            "NaN loss after the first step\n",
+            "the loss goes to nan\n",
+            "loss一直为0\n",
             "[BUG] grad_norm and loss is nan with the new release\n",
         ],
-        ["{'loss': 0.7, 'grad_norm': 1.2}\n", "the loss is nancy's\n"],
+        ["{'loss': 0.7, 'grad_norm': 1.2}\n", "the loss is nancy's\n", "banana loss is 2\n"],
     ),
     "dtypes_mixed": (
         [
