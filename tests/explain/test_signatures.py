@@ -524,6 +524,10 @@ CASES = {
             )
         ],
     ),
+    "pipeline_loss_reported": (
+        ["[BUG] PipelineEngine reports a wrong loss\n", "pipeline engine: the loss is zero after the upgrade\n"],
+        ["PipelineEngine: loss 0.7\n", "deepspeed==0.14.0\nstep 1 loss is zero\n"],
+    ),
     "grad_accumulator_gone": (
         ["RuntimeError: !grad_accumulator_.expired() INTERNAL ASSERT FAILED. No grad accumulator for a saved leaf\n"],
         ["the accumulator of gradients has expired\n"],
