@@ -525,7 +525,7 @@ CASES = {
         ],
     ),
     "pipeline_loss_reported": (
-        ["[BUG] PipelineEngine reports a wrong loss\n", "pipeline engine: the loss is zero after the upgrade\n"],
+        ["[BUG] PipelineEngine reports a wrong loss\n", "pipeline engine: the loss is wrong after the upgrade\n"],
         ["PipelineEngine: loss 0.7\n", "deepspeed==0.14.0\nstep 1 loss is zero\n"],
     ),
     "grad_accumulator_gone": (

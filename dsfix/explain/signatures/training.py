@@ -43,7 +43,8 @@ SIGNATURES = (
         what="From 0.11.2 through 0.12.3 the last stage broadcasts a loss in fp16 or bf16 to stages that receive fp32: "
         "all others report a wrong one, while the training itself is right. In other releases it is something else.",
         remedy="DeepSpeed 0.12.4 or later.",
-        pattern=r"(?:PipelineEngine|[Pp]ipeline engine)[^\n]{0,200}(?:wrong loss|incorrect loss|loss is zero|loss is wrong)"
+        pattern=r"(?:PipelineEngine|[Pp]ipeline engine)[^\n]{0,200}"
+        r"(?:wrong loss|incorrect loss|zero loss|loss is wrong)"
         r"|(?:wrong|incorrect|zero) loss[^\n]{0,100}(?:PipelineEngine|[Pp]ipeline engine)",
         affects={"deepspeed": ">=0.11.2,<0.12.4"},
         patches=("pipeline_half_loss_broadcast",),
