@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,14 +54,20 @@ class Fix:
         }
 
 
-def fixes(patch_ids: Iterable[str], in_log: Mapping[str, str]) -> list[Fix]:
-    """Returns what these patches do; those that help neither here nor for the log are omitted if another one helps."""
+def fixes(patch_ids: Iterable[str], in_log: Sequence[Mapping[str, str]]) -> list[Fix]:
+    """Returns what these patches do; those that help neither here nor for the log are omitted if another one helps.
+
+    in_log: the versions that the log names; several if it names several releases, of which one with the bug counts.
+    """
     settings, catalogue = Settings.read(), registry.catalogue()
     found = []
     for patch_id in sorted(patch_ids):
         affects = catalogue[patch_id].patch.affects
-        named = {name: version for name, version in in_log.items() if name in affects}
-        fits = rules.fits({name: affects[name] for name in named}, named) if "deepspeed" in named else None
+        for versions_of_one in in_log:
+            named = {name: version for name, version in versions_of_one.items() if name in affects}
+            fits = rules.fits({name: affects[name] for name in named}, named) if "deepspeed" in named else None
+            if fits:
+                break
         found.append(Fix(patch_id, judge.decide(catalogue[patch_id], settings), named, fits))
     useful = [fix for fix in found if fix.in_log or fix.verdict.outcome is not Outcome.NOT_AFFECTED]
     return useful or found

@@ -98,11 +98,11 @@ def _of_signature(signature: Signature, catalogue: Mapping[str, registry.Entry])
         remedy=signature.remedy,
         role=signature.role,
         affects=(*filter(None, [signature.affects]), *(patch.affects for patch in patches)),
-        everywhere=bool(signature.pattern) and not signature.affects,
+        everywhere=bool(signature.pattern) and not (signature.affects or signature.pattern_of),
         patches=signature.patches,
         evidence=(*signature.evidence, *(link for patch in patches for link in patch.upstream)),
         expressions=(
-            *([_expression(signature.pattern)] if signature.pattern else []),
+            *([_expression(signature.pattern, signature.pattern_of)] if signature.pattern else []),
             *(_expression(catalogue[each].patch.symptom, each) for each in signature.patches if each in catalogue),
         ),
         spread=any(map(_spread, patches)),

@@ -33,10 +33,12 @@ def ranked(reading: Reading) -> list[Ranked]:
     """Returns the findings, the most likely cause first.
 
     An unknown error comes first if there are only follow-ups and notes, one with a traceback before one without. With a
-    known cause, an unknown error is omitted unless it was earlier. What the versions in the logs exclude comes last.
+    known cause, an unknown error is omitted unless it was earlier. What all versions in the logs exclude comes last.
     """
-    named = reading.versions.as_dict()
-    excluded = [found for found in reading.known.values() if found.problem and found.problem.excluded_by(named)]
+    named = reading.versions.alternatives()
+    excluded = [
+        found for found in reading.known.values() if (problem := found.problem) and all(map(problem.excluded_by, named))
+    ]
     known = [found for found in reading.known.values() if found not in excluded]
     unknown = [found for found in reading.unknown.values() if found.count > 0]
     mentioned = list(reading.mentioned.values())

@@ -28,6 +28,7 @@ class Signature:
     title: one line, without a full stop. what, remedy: sentences; `remedy` is what helps besides dsfix.
     affects: PEP 440 specifiers per distribution, to show; the ranges of the patches are added.
     patches: ids of the patches that fix it; their symptoms indicate this problem, too.
+    pattern_of: the one of them whose symptom the pattern is another form of, or "".
     evidence: links.
     """
 
@@ -38,9 +39,12 @@ class Signature:
     pattern: str = ""
     affects: Mapping[str, str] = field(default_factory=dict)
     patches: tuple[str, ...] = ()
+    pattern_of: str = ""
     role: Role = Role.CAUSE
     evidence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not (self.pattern or self.patches):
             raise ValueError(f"{self.id}: neither a pattern nor a patch")
+        if self.pattern_of and self.pattern_of not in self.patches:
+            raise ValueError(f"{self.id}: the pattern is of a patch that is not named")

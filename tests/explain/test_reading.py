@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dsfix.explain import excerpts, stream
+from dsfix.explain.fixes import fixes
 
 HERE = Path(__file__).parent
 CLIP = (HERE / "tracebacks" / "zero3_offload_clip_device-0.14.2.txt").read_text(encoding="utf-8")
@@ -312,7 +313,49 @@ def test_files_are_ordered_by_time(read):
         # the running version has priority over the requested one
         ("DeepSpeed info: version=0.14.4, git-hash=a\nRequirement deepspeed==0.14.2\n", {"deepspeed": "0.14.4"}),
         ("deepspeed-community is at 0.14\n", {}),
+        ("Collecting deepspeed\n  Using cached deepspeed-0.7.7.tar.gz (712 kB)\n", {"deepspeed": "0.7.7"}),
+        ("  created deepspeed-0.12.6+b51d57ad.tar.gz\n", {"deepspeed": "0.12.6+b51d57ad"}),
+        (
+            "deepspeed-0.14.2-py3-none-any.whl, torch-2.4.0a0+07cecf4168.nv24.05.dist-info\n" * 2,
+            {
+                "deepspeed": "0.14.2",
+                "torch": "2.4.0a0+07cecf4168.nv24.05",
+            },
+        ),
+        ("I use DeepSpeed v0.9.5 with transformers v4.31.0\n", {"deepspeed": "0.9.5"}),
+        ("this needs DeepSpeed v0.9.15 or later, DeepSpeed v0.9.0+\n", {}),
     ],
 )
 def test_versions_that_a_log_names(read, text, versions):
     assert read(text)[1].versions.as_dict() == versions
+
+
+def test_one_of_two_releases_that_a_log_names_has_the_bug(read):
+    """The job of the first release failed, or the one of the second."""
+    both = ["DeepSpeed info: version=0.14.2, git-hash=a\n", "DeepSpeed info: version=0.14.4, git-hash=b\n"]
+    for first, second in (both, reversed(both)):
+        (finding,), reading = read(f"{first}{CLIP}{FILL}{second}")
+        assert finding.standing.value == "cause"
+        assert set(reading.versions.described().removeprefix("deepspeed ").split(" and ")) == {"0.14.2", "0.14.4"}
+        (fix,) = fixes(finding.found.patches, reading.versions.alternatives())
+        assert (fix.in_log, fix.named["deepspeed"]) == (True, "0.14.2")
+    (finding,), _ = read(f"{both[1]}{CLIP}{FILL}{both[1].replace('0.14.4', '0.15.0')}")
+    assert finding.standing.value == "excluded"
+
+
+def test_a_shortened_message_names_the_patch(read):
+    (finding,), _ = read("ImportError: cannot import name 'log' from 'torch.distributed...'\n")
+    assert finding.found.patches == {"torch_elastic_log"}
+    (finding,), _ = read("deepspeed==0.16.0\nImportError: cannot import name 'log' from 'torch.distributed...'\n")
+    assert finding.standing.value == "excluded"
+
+
+def test_a_placeholder_does_not_hide_zero_3(recognised):
+    log = "AttributeError: 'DummyOptim' object has no attribute 'step'\nRuntimeError: 'weight' must be 2-D\n"
+    assert recognised(log) == ["placeholder_instead_of_engine", "module_outside_engine"]
+
+
+def test_a_killed_rank_has_no_error_of_its_own(recognised):
+    log = "[launch.py:316:sigkill_handler] Killing subprocess 94\n['python', 'x'] exits with return code = -9\n"
+    assert recognised(log) == ["rank_killed", "launcher_child_failed"]
+    assert recognised("['python', 'x'] exits with return code = -9\n") == ["rank_killed"]

@@ -212,8 +212,20 @@ CASES = {
             "ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api' (/a/api.py)\n",
             "ImportError: cannot import name '_get_socket_with_port' from "
             "'torch.distributed.elastic.agent.server.api'\n",
+            # shortened
+            "ImportError: cannot import name 'log' from 'torch.distributed.elastic...'\n",
+            "ImportError: cannot import name 'log' from 'torch...server.api'\n",
+            "cannot import name 'log' from 'torch.distributed.elastic'\n",
+            "ImportError: cannot import name log from torch.distributed.elastic.agent.server.api\n",
+            "    from torch.distributed.elastic.agent.server.api import log, _get_socket_with_port\n"
+            "ImportError: cannot import name 'log'\n",
         ],
-        ["ImportError: cannot import name 'log' from 'torch.distributed.elastic.utils' (/a/utils.py)\n"],
+        [
+            "ImportError: cannot import name 'log' from 'torch.distributed.elastic.utils' (/a/utils.py)\n",
+            "ImportError: cannot import name 'log' from 'torchvision...utils'\n",
+            "ImportError: cannot import name 'log_softmax' from 'torch...functional'\n",
+            "ImportError: cannot import name 'log'\n",
+        ],
     ),
     "numpy_bufsize": (
         ["ImportError: cannot import name 'BUFSIZE' from 'numpy' (/a/numpy/__init__.py)\n"],
@@ -309,6 +321,10 @@ CASES = {
             )
         ],
     ),
+    "zero_to_fp32_counts": (
+        ["ValueError: unknown zero stage 1\n", "ValueError: consumed 10 numels out of 16 - something is wrong\n"],
+        ["the zero stage is unknown\n", "Detected checkpoint of type zero stage 3, world_size: 2\n"],
+    ),
     "another_world_size": (
         [
             "deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP world size of 8 "
@@ -379,7 +395,11 @@ CASES = {
             "[2024-05-01 10:00:00,000] [ERROR] [launch.py:325:sigkill_handler] ['python', 'x'] exits with return code "
             "= 1\n",
         ],
-        ["the job exits with return code 0\n"],
+        [
+            "the job exits with return code 0\n",
+            "['python', 'x'] exits with return code = -9\n",
+            "ChildFailedError: \n  exitcode  : -11 (pid: 94)\n",
+        ],
     ),
     # ZeRO-3: states and shapes
     "parameter_not_gathered": (
@@ -504,14 +524,36 @@ CASES = {
             )
         ],
     ),
+    "pipeline_loss_reported": (
+        ["[BUG] PipelineEngine reports a wrong loss\n", "pipeline engine: the loss is wrong after the upgrade\n"],
+        ["PipelineEngine: loss 0.7\n", "deepspeed==0.14.0\nstep 1 loss is zero\n"],
+    ),
+    "grad_accumulator_gone": (
+        ["RuntimeError: !grad_accumulator_.expired() INTERNAL ASSERT FAILED. No grad accumulator for a saved leaf\n"],
+        ["the accumulator of gradients has expired\n"],
+    ),
+    "engine_method_renamed": (
+        ["AttributeError: 'DeepSpeedEngine' object has no attribute '_zero3_consolidated_fp16_state_dict'\n"],
+        ["AttributeError: 'DeepSpeedEngine' object has no attribute 'generate'\n"],
+    ),
+    "cuda_only_operation": (
+        [
+            "ValueError: Expected a cuda device, but got: cpu\n",
+            "ValueError: Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)\n",
+        ],
+        ["a cuda device is expected\n"],
+    ),
     "gradients_nan": (
         [
             "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.01}\n",
             "{'loss': '0.0', 'grad_norm': 'nan', 'learning_rate': '1e-05'}\n",
             "grad_norm:nan loss:0\n",
+            "NaN loss after the first step\n",
+            "the loss goes to nan\n",
+            "loss一直为0\n",
             "[BUG] grad_norm and loss is nan with the new release\n",
         ],
-        ["{'loss': 0.7, 'grad_norm': 1.2}\n", "the loss is nancy's\n"],
+        ["{'loss': 0.7, 'grad_norm': 1.2}\n", "the loss is nancy's\n", "banana loss is 2\n"],
     ),
     "dtypes_mixed": (
         [
@@ -606,11 +648,17 @@ CASES = {
     "dummy_optimizer": (
         [
             "ValueError: You cannot create a `DummyScheduler` without specifying a scheduler in the config file.\n",
-            "AttributeError: 'DummyOptim' object has no attribute 'step'\n",
             "ValueError: Either specify a scheduler in the config file or pass in the `lr_scheduler_callable` "
             "parameter\n",
         ],
         ["using DummyOptim and DummyScheduler\n"],
+    ),
+    "placeholder_instead_of_engine": (
+        [
+            "AttributeError: 'DummyOptim' object has no attribute 'step'\n",
+            "AttributeError: 'DummyScheduler' object has no attribute 'get_last_lr'\n",
+        ],
+        ["AttributeError: 'DummyDataset' object has no attribute 'step'\n"],
     ),
     "optimizer_without_scheduler": (
         ["ValueError: Found `optimizer` configured in the DeepSpeed config, but no `scheduler`. Please configure\n"],
@@ -903,13 +951,35 @@ CASES = {
         ],
         ["the memory of the GPU is out of date\n"],
     ),
-    "rank_killed_by_signal": (
+    "rank_killed": (
         [
             "-9: Signal 9 (SIGKILL) received by PID 94\n",
-            "-6: Signal 6 (SIGABRT) received by PID 94\n",
-            "traceback : Signal 7 (SIGBUS) received by PID 94\n",
+            "[ERROR] [launch.py:321:sigkill_handler] ['python', 'x'] exits with return code = -9\n",
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n===\ntrain.py FAILED\n"
+            "  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 94)\n",
+            "subprocess.CalledProcessError: Command '['python', 'x.py']' died with <Signals.SIGKILL: 9>.\n",
         ],
-        ["Signal 2 (SIGINT) received by PID 94\n"],
+        ["Signal 2 (SIGINT) received by PID 94\n", "exits with return code = 9\n", "exitcode  : -99\n"],
+    ),
+    "rank_bus_error": (
+        [
+            "traceback : Signal 7 (SIGBUS) received by PID 94\n",
+            "[launch.py:321:sigkill_handler] ['python', 'x'] exits with return code = -7\n",
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that x\n",
+        ],
+        ["exits with return code = 7\n", "a bus error\n", "exits with return code = -9\n"],
+    ),
+    "rank_crashed": (
+        [
+            "[launch.py:321:sigkill_handler] ['python', 'x'] exits with return code = -11\n",
+            "exitcode  : -11 (pid: 94)\n",
+            "Segmentation fault (core dumped)\n",
+        ],
+        ["exits with return code = 11\n", "exits with return code = -9\n"],
+    ),
+    "rank_aborted": (
+        ["-6: Signal 6 (SIGABRT) received by PID 94\n", "exits with return code = -6\n"],
+        ["exits with return code = 6\n"],
     ),
     "nvme_file_size": (
         [
@@ -1040,9 +1110,24 @@ CASES = {
         ["AssertionError: You can't use same `Accelerator()` instance with multiple models when using DeepSpeed\n"],
         ["an `Accelerator()` with one model\n"],
     ),
+    "no_checkpoint_to_resume": (
+        [
+            "ValueError: Can't find a valid checkpoint at out/checkpoint-5\n",
+            "ValueError: No valid checkpoint found in output directory (out)\n",
+            "ValueError: [deepspeed] failed to resume from checkpoint out/checkpoint-5\n",
+        ],
+        [
+            "resuming from a valid checkpoint at out/checkpoint-5\n",
+            "OSError: Error no file named pytorch_model.bin, model.safetensors found in directory out.\n",
+        ],
+    ),
+    "partitions_instead_of_model": (
+        ["OSError: Error no file named pytorch_model.bin, x found in directory out/checkpoint-5/global_step5.\n"],
+        ["OSError: Error no file named pytorch_model.bin, x found in directory out/checkpoint-5.\n"],
+    ),
     "not_a_model_directory": (
         ["OSError: Error no file named pytorch_model.bin, model.safetensors found in directory out.\n"],
-        ["no file named config.json\n"],
+        ["no file named config.json\n", "ValueError: Can't find a valid checkpoint at out/checkpoint-5\n"],
     ),
     "file_damaged": (
         [
@@ -1174,7 +1259,11 @@ CASES = {
         ["the param is on cuda:0\n"],
     ),
     "checkpoint_not_found": (
-        ["ValueError: Invalid for universal checkpoint: out/latest_universal does not exist\n"],
+        [
+            "ValueError: Invalid for universal checkpoint: out/latest_universal does not exist\n",
+            "ValueError: Unable to find 'latest' file at out/latest\n",
+            "FileNotFoundError: can't find *_optim_states.pt files in directory 'out/global_step5'\n",
+        ],
         ["the checkpoint does not exist yet\n"],
     ),
     "inference_limits": (

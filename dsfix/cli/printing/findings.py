@@ -35,8 +35,8 @@ _WIDTH = 120
 
 def print_findings(reading: Reading, findings: Sequence[Ranked]) -> None:
     print(f"here: {survey.heading()}")
-    if named := reading.versions.as_dict():
-        print("in the log: " + ", ".join(f"{name} {version}" for name, version in named.items()))
+    if named := reading.versions.described():
+        print(f"in the log: {named}")
     for standing, group in groupby(findings, key=lambda each: each.standing):
         heading = _HEADINGS[standing]
         if standing is Standing.FOLLOW_UP and findings[0].standing is Standing.FOLLOW_UP:
@@ -55,7 +55,7 @@ def _print(finding: Ranked, reading: Reading) -> None:
         rows += [
             ("what", problem.what),
             (_whose(problem, reading), "; or ".join(dict.fromkeys(_ranges(each) for each in problem.affects))),
-            *(("dsfix", _fix(fix, problem)) for fix in fixes(finding.found.patches, reading.versions.as_dict())),
+            *(("dsfix", _fix(fix, problem)) for fix in fixes(finding.found.patches, reading.versions.alternatives())),
             ("else" if finding.found.patches else "remedy", problem.remedy),
             *(("see", link) for link in problem.evidence[:_LINKS]),
         ]
@@ -144,7 +144,7 @@ def _json(finding: Ranked, reading: Reading) -> dict[str, Any]:
         "title": problem.title if problem else _UNKNOWN,
         "what": problem.what if problem else "",
         "affects": [dict(each) for each in problem.affects] if problem else [],
-        "patches": [fix.as_json() for fix in fixes(found.patches, reading.versions.as_dict())],
+        "patches": [fix.as_json() for fix in fixes(found.patches, reading.versions.alternatives())],
         "remedy": problem.remedy if problem else "",
         "evidence": list(problem.evidence) if problem else [],
         "count": found.count,

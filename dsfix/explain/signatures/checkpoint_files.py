@@ -6,16 +6,37 @@ from ..signature import Role, Signature
 
 SIGNATURES = (
     Signature(
+        id="no_checkpoint_to_resume",
+        title="no checkpoint to resume from at this path",
+        what="With DeepSpeed, transformers resumes from the global_step… in the directory that it is given, and there "
+        "is none. Most likely the path is wrong: the output directory instead of its checkpoint-N, relative to another "
+        "directory, or on the disk of another host. Otherwise the directory has weights only (save_only_model, a "
+        "final or a downloaded model), from which nothing can be resumed.",
+        remedy="resume_from_checkpoint=the checkpoint-N that has a global_step…, on every host. Without one start from "
+        "the weights: their directory as the model's name, and no resume_from_checkpoint.",
+        pattern=r"Can't find a valid checkpoint at|No valid checkpoint found in output directory"
+        r"|\[deepspeed\] failed to resume from checkpoint",
+        role=Role.GENERAL,
+        evidence=("https://github.com/huggingface/open-r1/issues/553",),
+    ),
+    Signature(
+        id="partitions_instead_of_model",
+        title="the path is DeepSpeed's global_step…, which has no model file",
+        what="global_step… has the weights and the optimizer in partitions, one file per rank.",
+        remedy="`python zero_to_fp32.py . OUTPUT` in the directory above makes the model file; to resume, name the "
+        "directory above.",
+        pattern=r"Error no file named [^\n]*global_step\d",
+    ),
+    Signature(
         id="not_a_model_directory",
-        title="the directory has a DeepSpeed checkpoint, or nothing, but no model file",
-        what="from_pretrained looks for model.safetensors or pytorch_model.bin. Most likely the directory has only "
-        "global_step… of DeepSpeed (weights were not gathered on saving), an adapter, or the path is wrong.",
-        remedy="`python zero_to_fp32.py . OUTPUT` in the checkpoint's directory makes the model file; an adapter: "
-        "load the base model, then PeftModel.from_pretrained.",
+        title="the directory has no model file",
+        what="from_pretrained looks for model.safetensors or pytorch_model.bin. Most likely the path is wrong (the "
+        "output directory instead of its checkpoint-N), or saving was interrupted. Otherwise the directory has an "
+        "adapter, or a global_step… of DeepSpeed, as weights were not gathered on saving.",
+        remedy="List the directory. adapter_config.json: load the base model, then PeftModel.from_pretrained. "
+        "global_step…: `python zero_to_fp32.py . OUTPUT` there makes the model file.",
         pattern=r"Error no file named pytorch_model\.bin|Error no file named model\.safetensors"
-        r"|Error no file named diffusion_pytorch"
-        r"|can't find \*?\S+_optim_states\.pt files|Unable to find 'latest' file at"
-        r"|Can't find a valid checkpoint at",
+        r"|Error no file named diffusion_pytorch",
         role=Role.GENERAL,
     ),
     Signature(

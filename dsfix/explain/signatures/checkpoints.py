@@ -41,6 +41,20 @@ SIGNATURES = (
         pattern=r"zero_to_fp32\.py[\s\S]*Expected all tensors to be on the same device",
     ),
     Signature(
+        id="zero_to_fp32_counts",
+        title="zero_to_fp32: the partitions do not have the elements, or the stage, that the script expects",
+        what="Most likely an old copy of the script: through 0.9.5 it knows the stages 2 and 3 only, and in 0.5.3 it "
+        "assumes another alignment of ZeRO-2's partitions. save_checkpoint leaves the copy of its own release. "
+        "Otherwise the files are not of one step.",
+        remedy="python -m deepspeed.utils.zero_to_fp32 . OUTPUT with a current DeepSpeed, instead of the copy.",
+        pattern=r"unknown zero stage \d|consumed \d+ numels out of \d+ - something is wrong",
+        role=Role.POSSIBLE,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/pull/3936",
+            "https://github.com/deepspeedai/DeepSpeed/pull/1380",
+        ),
+    ),
+    Signature(
         id="another_world_size",
         title="the checkpoint was saved with a different number of ranks",
         what="The optimizer's state is partitioned over the data-parallel ranks and must be loaded by as many.",

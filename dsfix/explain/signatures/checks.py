@@ -133,14 +133,15 @@ SIGNATURES = (
     Signature(
         id="checkpoint_not_found",
         title="the directory has no complete DeepSpeed checkpoint of the kind that is read",
-        what="A step's directory (global_step…), the file latest or files of some ranks are missing, or it was saved "
-        "without ZeRO or by another framework.",
-        remedy="Name the directory above global_step… and the tag; copy the files of all hosts; universal checkpoints "
-        "need ds_to_universal first.",
+        what="Most likely the path or the tag is wrong: the directory above global_step… is expected, with the file "
+        "latest in it. Otherwise the files of some ranks or hosts are missing, the training used no ZeRO (there are no "
+        "…_optim_states.pt then), or another framework saved it.",
+        remedy="Name the directory above global_step… and the tag; copy the files of all hosts. Without ZeRO the "
+        'weights are in mp_rank_00_model_states.pt under "module". Universal checkpoints need ds_to_universal first.',
         pattern=r"Invalid for universal checkpoint|seems a bogus DeepSpeed checkpoint folder|No ZeRO files found in"
         r"|state is missing in "
         r"checkpoint\. Verify|Empty ds_version in checkpoint|optimizer global state is missing"
-        r"|can't find \S+ files in directory",
+        r"|can't find \S+ files in directory|Unable to find 'latest' file at|can't find model states file at",
         role=Role.GENERAL,
     ),
     Signature(

@@ -80,6 +80,22 @@ SIGNATURES = (
         r"|`--mixed_precision` arg cannot be set to",
     ),
     Signature(
+        id="placeholder_instead_of_engine",
+        title="accelerate's DummyOptim or DummyScheduler is used: DeepSpeed was never initialised",
+        what="They stand in for the optimizer and the scheduler of DeepSpeed's config until accelerator.prepare makes "
+        "the engine. Most likely it made none: the script was started by python, or by one task per host, without "
+        "accelerate's or DeepSpeed's launcher, or without accelerate's DeepSpeed plugin. Otherwise accelerate is older "
+        "than 0.23 beside a newer transformers, or the script uses the dummy itself. With a ZeRO-3 config weights of "
+        "size 0 ('weight' must be 2-D) have the same reason: from_pretrained partitions them as soon as the config is "
+        "active, and without an engine nothing gathers them.",
+        remedy="accelerate launch with its DeepSpeed config, deepspeed, or torchrun --nproc_per_node N with the "
+        "script's --deepspeed; ms-swift: NPROC_PER_NODE=N; LLaMA-Factory: FORCE_TORCHRUN=1. To train without "
+        "DeepSpeed remove its config. Otherwise upgrade accelerate.",
+        pattern=r"'Dummy(?:Optim|Scheduler)' object has no attribute",
+        role=Role.GENERAL,
+        evidence=("https://github.com/modelscope/ms-swift/issues/783",),
+    ),
+    Signature(
         id="dummy_optimizer",
         title="accelerate's DummyOptim or DummyScheduler does not match the config",
         what="They stand in for an optimizer and a scheduler of the DeepSpeed config. Most likely: the config has an "
@@ -88,7 +104,7 @@ SIGNATURES = (
         remedy='Add "optimizer" and "scheduler" to the config, or remove both; with transformers upgrade accelerate. '
         "In a script: DummyScheduler(…, lr_scheduler_callable=…), and do not use the dummy before accelerator.prepare.",
         pattern=r"You cannot create a `?Dummy(?:Optim|Scheduler)`? without specifying"
-        r"|'Dummy(?:Optim|Scheduler)' object has no attribute|Either specify a scheduler in the config file or"
+        r"|Either specify a scheduler in the config file or"
         r"|You can only specify `accelerate\.utils\.DummyScheduler`"
         r"|You cannot specify an? (?:optimizer|scheduler) in the config file and in the code at the same time",
         evidence=(

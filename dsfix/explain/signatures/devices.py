@@ -13,6 +13,17 @@ _WITHOUT_MAP = (
 
 SIGNATURES = (
     Signature(
+        id="cuda_only_operation",
+        title="an operation that exists on the GPU only gets a tensor on the CPU",
+        what="With DeepSpeed most likely a parameter or a state that is offloaded to the CPU meets a kernel for the "
+        "GPU (bitsandbytes, Triton, flash attention); otherwise an input or a module that was not moved.",
+        remedy="No 8-bit optimizer and no 4-bit model together with offload; without offload the error tells which "
+        "tensor it is.",
+        pattern=r"Expected a cuda device, but got: cpu|input tensors need to be on the same GPU"
+        r"|cannot be accessed from Triton \(cpu tensor",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
         id="device_map_several_devices",
         title="tensors on two GPUs in one rank: a model loaded with device_map",
         what='Each rank uses one GPU. device_map="auto" has placed the modules of the model on several, and '

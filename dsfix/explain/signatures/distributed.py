@@ -43,10 +43,12 @@ SIGNATURES = (
     Signature(
         id="launcher_child_failed",
         title="the launcher reports that a rank failed",
-        what="torchrun or the deepspeed launcher ends the other ranks with SIGTERM when one fails. exitcode -9 or "
-        "return code -9: the kernel killed it, usually out of memory (see `dmesg`).",
-        remedy="Find that rank's own error above.",
-        pattern=r"ChildFailedError|exits with return code = -?\d+|Sending process \d+ closing signal SIGTERM"
+        what="torchrun or the deepspeed launcher ends the other ranks with SIGTERM when one fails. A negative exit "
+        "code is the signal that ended the first one; -9 (SIGKILL) and -7, -11 leave no error of its own.",
+        remedy="A positive exit code: find that rank's own error above. A negative one: what sent the signal, -9 most "
+        "likely the kernel as the host's memory was full (`dmesg`).",
+        pattern=r"ChildFailedError(?![\s\S]{0,4000}?exitcode\s*: -(?:6|7|9|11)\b)"
+        r"|exits with return code = (?!-(?:6|7|9|11)\b)-?\d+|Sending process \d+ closing signal SIGTERM"
         r"|CalledProcessError: Command '\['[^\n]*python[^\n]*returned non-zero|Killing subprocess \d+"
         r"|Signal 15 \(SIGTERM\)|got signal: 15",
         role=Role.FOLLOW_UP,

@@ -144,7 +144,7 @@ SIGNATURES = (
         "NCCL_DEBUG=INFO; NCCL_P2P_DISABLE=1; call save_checkpoint on all ranks; MoE: "
         "deepspeed.utils.set_z3_leaf_modules.",
         pattern=r"[Dd]eep[Ss]peed hangs|hangs during|training hang|hang and timeout|hang forever|hangs forever"
-        r"|gets stuck|got stuck"
+        r"|gets stuck|got stuck|stuck after|stuck during|stuck while|hang when|hangs in |hang after|hangs after"
         r"|is stuck at|stuck at the "
         r"beginning|stuck when|hangs at |hangs when",
         role=Role.FAMILY,

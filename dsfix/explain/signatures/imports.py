@@ -13,7 +13,14 @@ SIGNATURES = (
         what="DeepSpeed through 0.14.3 imports names that torch 2.4 removed: 'log' through 0.14.0, "
         "'_get_socket_with_port' through 0.14.3.",
         remedy=f"DeepSpeed 0.14.4 or later. With dsfix: {_LAUNCHER[0].lower()}{_LAUNCHER[1:]}",
+        # the module's name shortened by hand or cut off, or without quotes
+        pattern=r"cannot import name '?log'? from ['\"`]?torch(?:\.distributed(?:\.elastic(?:\.agent(?:\.server)?)?)?)?"
+        r"(?:\.(?:\w+\.)*\w*)?(?:\.\.\.|…)"
+        r"|cannot import name '?log'? from ['\"`]?torch\.distributed\.elastic(?:\.agent(?:\.server(?:\.api)?)?)?"
+        r"(?:['\"`]|\s|\Z)"
+        r"|elastic\.agent\.server\.api import log, _get_socket_with_port\s+ImportError: cannot import name '?log\b",
         patches=("torch_elastic_log", "torch_elastic_get_socket_with_port"),
+        pattern_of="torch_elastic_log",
     ),
     Signature(
         id="numpy_bufsize",

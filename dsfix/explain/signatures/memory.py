@@ -20,19 +20,47 @@ SIGNATURES = (
         role=Role.GENERAL,
     ),
     Signature(
-        id="rank_killed_by_signal",
-        title="a rank was killed by a signal",
-        what="-9 (SIGKILL): most likely the kernel, as the host's memory was full: offloading to the CPU, every rank "
-        "loading the whole model, many DataLoader workers. -7 (SIGBUS): most likely /dev/shm is full. -11 (SIGSEGV): "
-        "a compiled module, often one built for another torch. -6 (SIGABRT): an error of C++ or of torch's watchdog, "
-        "whose message is above.",
-        remedy="-9: `dmesg | tail` on that host; ZeRO-3 with zero.Init instead of loading everywhere, offload less, "
-        "fewer ranks or workers, more memory. -7: --shm-size or --ipc=host for the container. -11: `python -X "
-        "faulthandler` shows the place.",
-        pattern=r"return code = -(?:9|7|11|6)\b|exitcode\s*: -(?:9|7|11|6)\b"
-        r"|Signal (?:9 \(SIGKILL|7 \(SIGBUS|11 \(SIGSEGV|6 \(SIGABRT)"
-        r"|Signal 7 error|Signal 9 error|Signal 11 error|signal 9 error|Segmentation fault|Bus error \(core dumped"
-        r"|is killed by signal: ",
+        id="rank_killed",
+        title="exit code -9: a rank was killed from outside (SIGKILL)",
+        what="The process could report no error. Most likely the host's memory (not the GPU's) was full and the kernel "
+        "killed it: offloading to the CPU, every rank loading the whole model, many DataLoader workers, the limit of a "
+        "container. Otherwise the scheduler ended the job: its limit of time or memory, or preemption.",
+        remedy="`dmesg | tail` on that host and the scheduler's record of the job tell which. Memory: ZeRO-3 with "
+        "zero.Init instead of loading everywhere, less offload, fewer ranks or workers, more memory.",
+        pattern=r"return code = -9\b|exitcode\s*: -9\b|Signal 9 \(SIGKILL|Signal 9 error|signal 9 error"
+        r"|<Signals\.SIGKILL: 9>|is killed by signal: Killed",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="rank_bus_error",
+        title="exit code -7: a rank ended in a bus error (SIGBUS)",
+        what="Most likely /dev/shm is full: NCCL and DataLoader workers share memory through it, and a container has "
+        "64 MB by default. Otherwise a file that is mapped into memory was truncated, or its disk is full.",
+        remedy="docker run --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of medium Memory at /dev/shm); `df -h "
+        "/dev/shm` while it runs. NCCL_SHM_DISABLE=1 or num_workers=0 shows who uses it.",
+        pattern=r"return code = -7\b|exitcode\s*: -7\b|Signal 7 \(SIGBUS|Signal 7 error|Bus error \(core dumped"
+        r"|<Signals\.SIGBUS: 7>|is killed by signal: Bus error",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="rank_crashed",
+        title="exit code -11: a rank crashed in native code (SIGSEGV)",
+        what="A library that is not Python accessed memory that it does not have, so there is no traceback. Most "
+        "likely a compiled module that was built for another torch or CUDA (an operator of DeepSpeed, attention, "
+        "quantization), or NCCL and the driver.",
+        remedy="`python -X faulthandler` (PYTHONFAULTHANDLER=1) names the place; remove ~/.cache/torch_extensions; "
+        "reinstall compiled packages for this torch; try an all_reduce without DeepSpeed.",
+        pattern=r"return code = -11\b|exitcode\s*: -11\b|Signal 11 \(SIGSEGV|Signal 11 error|Segmentation fault"
+        r"|<Signals\.SIGSEGV: 11>",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="rank_aborted",
+        title="exit code -6: a rank aborted itself (SIGABRT)",
+        what="An error of C++ or of torch's watchdog of collectives ended the process.",
+        remedy="Its message is above, with terminate called, what() or Watchdog.",
+        pattern=r"return code = -6\b|exitcode\s*: -6\b|Signal 6 \(SIGABRT|<Signals\.SIGABRT: 6>"
+        r"|is killed by signal: Aborted",
         role=Role.POSSIBLE,
     ),
     Signature(

@@ -22,6 +22,16 @@ SIGNATURES = (
         ),
     ),
     Signature(
+        id="engine_method_renamed",
+        title="a private method of the engine has another name in this release",
+        what="DeepSpeed 0.6.0 renamed _zero3_consolidated_fp16_state_dict to _zero3_consolidated_16bit_state_dict; "
+        "accelerate and Lightning of another age than DeepSpeed call the other one.",
+        remedy="Upgrade accelerate (or Lightning) and DeepSpeed together.",
+        pattern=r"no attribute [^\n]{0,3}_zero3_consolidated_(?:fp16|16bit)_state_dict"
+        r"|AttributeError: _zero3_consolidated_(?:fp16|16bit)_state_dict",
+        evidence=("https://github.com/huggingface/accelerate/issues/369",),
+    ),
+    Signature(
         id="model_is_not_the_engine",
         title="code expects a DeepSpeed engine and got something else",
         what="save_checkpoint, backward and optimizer are the engine's. Most likely: the bare model is passed, "

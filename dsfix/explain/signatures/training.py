@@ -38,6 +38,30 @@ SIGNATURES = (
         ),
     ),
     Signature(
+        id="pipeline_loss_reported",
+        title="pipeline parallelism: the loss that is reported is wrong or 0",
+        what="From 0.11.2 through 0.12.3 the last stage broadcasts a loss in fp16 or bf16 to stages that receive fp32: "
+        "all others report a wrong one, while the training itself is right. In other releases it is something else.",
+        remedy="DeepSpeed 0.12.4 or later.",
+        pattern=r"(?:PipelineEngine|[Pp]ipeline engine)[^\n]{0,200}"
+        r"(?:wrong loss|incorrect loss|zero loss|loss is wrong)"
+        r"|(?:wrong|incorrect|zero) loss[^\n]{0,100}(?:PipelineEngine|[Pp]ipeline engine)",
+        affects={"deepspeed": ">=0.11.2,<0.12.4"},
+        patches=("pipeline_half_loss_broadcast",),
+        pattern_of="pipeline_half_loss_broadcast",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="grad_accumulator_gone",
+        title="autograd's assertion: a parameter's gradient accumulator is gone",
+        what="The backward pass meets a parameter that was replaced or freed since the forward pass. With ZeRO-3 most "
+        "likely reentrant gradient checkpointing with frozen parameters (LoRA), a parameter that was replaced after "
+        "deepspeed.initialize, or a torch and a DeepSpeed of different ages.",
+        remedy="use_reentrant=False or no gradient checkpointing; current releases of both; ZeRO-2, if the model fits.",
+        pattern=r"No grad accumulator for a saved leaf|grad_accumulator_\.expired\(\)",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
         id="gradients_nan",
         title="the gradients or the loss are NaN",
         what="transformers logs a NaN loss as 0.0. Most likely: fp16 with a model that was trained in bf16; a batch "
@@ -53,6 +77,11 @@ SIGNATURES = (
         r"|rad_norm is nan|'loss': nan|'loss': 'nan|loss is nan\b|loss is NaN\b|loss为nan|loss being 0\.0"
         r"|loss is always 0"
         r"|loss is 0\.0\b|loss becomes 0\b|loss becomes nan|loss becomes NaN|[Ll]oss is zero\b"
+        r"|loss: nan|loss: NaN|loss=nan|loss = nan|loss = NaN|loss was nan|loss becomes zero|loss is always zero"
+        r"|loss is constantly 0|loss turns nan|loss turns to nan|loss turned nan|loss went nan|loss goes nan"
+        r"|loss goes to nan|loss got nan|loss gets nan|\bNaN loss\b|\bnan loss\b|NaN gradient|nan gradient"
+        r"|is nan or inf\b|nan or inf in |found NaN in local|returned nan values in its"
+        r"|loss变成nan|loss变为nan|loss一直为0|loss一直是0|loss一直是nan|loss始终为0|loss值为nan|loss是nan"
         r"|probability tensor contains either",
         role=Role.POSSIBLE,
         evidence=(

@@ -33,7 +33,7 @@ SIGNATURES = (
         what="Hooks were removed and registered again between two passes (generation during training, as in TRL's "
         "GRPO, GKD and PPO), or a pass was interrupted: the recorded order of modules no longer matches.",
         remedy="DeepSpeed 0.19.2 or later, or TRL 1.5.0 or later.",
-        pattern=r"partitioned_param_coordinator[\s\S]*pop from an empty deque",
+        pattern=r"(?:partitioned_param_coordinator|step_id_module_fetched_for\[)[\s\S]*pop from an empty deque",
         affects={"deepspeed": "<0.19.2"},
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/pull/8043",

@@ -92,7 +92,8 @@ SIGNATURES = (
         remedy="ZeRO-2, or for ZeRO-3 current releases of transformers, accelerate and bitsandbytes, and "
         "bnb_4bit_quant_storage in the dtype of the model.",
         pattern=r"nly Tensors of floating point and complex dtype can require gradients"
-        r"|to`? is not supported for `?(?:4-bit|8-bit)|mat2 shapes cannot be multiplied \(\d+x\d+ and 1x\d{6,}\)",
+        r"|(?:to|half|float|cuda)(?:\(\))?`? is not supported for `?(?:4-bit|8-bit|quantized)"
+        r"|mat2 shapes cannot be multiplied \(\d+x\d+ and 1x\d{6,}\)",
         role=Role.POSSIBLE,
     ),
     Signature(
