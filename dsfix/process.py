@@ -17,7 +17,7 @@ from typing import Any
 from . import log, programs, versions
 from .engine import hooks
 from .engine.engine import Engine
-from .garbage import uncollected
+from .garbage import resume, uncollected
 from .outcome import Outcome, StrictError, describe
 from .patch import Patch
 from .settings import Settings
@@ -137,6 +137,7 @@ class _File:
 
 def _forked() -> None:
     """A forked child has its own locks, and its own report at once: it may import nothing, or end by os._exit."""
+    resume()
     if _engine is not None:
         _engine.forked()
         try:

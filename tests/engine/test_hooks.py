@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import zipfile
 
@@ -44,6 +45,30 @@ def test_the_garbage_collector_stays_as_the_job_has_it(simple, given, collecting
     before = "" if collecting else "gc.disable(); "
     told = simple.run(f"import gc; {before}{given}\ntell([gc.isenabled(), deepspeed.m.f(1)])")
     assert told.value == [collecting, 3]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_process_forked_while_another_thread_imports_collects_garbage(simple):
+    told = simple.run("""
+        import dsfix, gc, os, threading
+        from dsfix.garbage import uncollected
+        paused, forked = threading.Event(), threading.Event()
+        def importing():
+            with uncollected():
+                paused.set()
+                forked.wait()
+        thread = threading.Thread(target=importing)
+        thread.start()
+        paused.wait()
+        child = os.fork()
+        if not child:
+            os._exit(gc.isenabled())
+        collects = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        forked.set()
+        thread.join()
+        tell([collects, gc.isenabled()])
+    """)
+    assert told.value == [1, True]
 
 
 @pytest.mark.parametrize(
