@@ -173,7 +173,7 @@ class Search:
         applied = self.with_dsfix.patches
         imports, choices = pools(self.plan, applied, suspects)
         phases = {each.phase for each in left.differences}
-        named = [patch for patch in applied if any(phase in patch for phase in phases - {"training"})]
+        named = [patch for patch in applied if any(phase in patch for phase in phases)]
         if named and "training" not in phases:
             choices = [named, *(list(dict.fromkeys([*named, *few])) for few in choices)]
         return imports, choices

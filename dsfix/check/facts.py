@@ -15,7 +15,7 @@ from .accelerate import Accelerate
 from .arguments import Value
 from .keys import Known
 from .placeholders import Path
-from .reading import Reading
+from .reading import Reading, walk
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
@@ -180,18 +180,6 @@ class Facts:
         """The gradient accumulation steps; "auto" if they are still to be filled in."""
         steps = self.get("gradient_accumulation_steps", default=1)
         return self.arguments.get("gradient_accumulation_steps", AUTO) if steps == AUTO else steps
-
-
-def walk(config: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
-    """Yields every key of a config with its value, blocks before their content."""
-    todo: list[tuple[Path, Mapping[str, Any]]] = [((), config)]
-    while todo:
-        above, block = todo.pop(0)
-        for name, value in block.items():
-            path = (*above, str(name))
-            yield path, value
-            if isinstance(value, dict):
-                todo.append((path, value))
 
 
 def is_inference(config: Mapping[str, Any], known: Known) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from .keys import Key
-from .reading import Reading
+from .reading import Reading, walk
 
 Path = tuple[str, ...]
 
@@ -44,7 +44,7 @@ _FREE = (("optimizer", "params"), ("scheduler", "params"))
 def find(reading: Reading, keys: Key) -> dict[Path, str]:
     """Returns the keys whose values are placeholders, with the placeholders; no keys that the release does not read."""
     found = {}
-    for path, value in _leaves(reading.content):
+    for path, value in walk(reading.content):
         if not _may_be_read(path, keys) or path[-1].startswith(COMMENTS):
             continue
         for text in value if isinstance(value, list) else [value]:
@@ -67,7 +67,7 @@ def searched(content: dict[str, Any], keys: Key) -> set[Path]:
     block = content.get("autotuning")
     if not isinstance(block, dict) or block.get("enabled") is not True:
         return set()
-    return {path for path, value in _leaves(content) if isinstance(value, list) and not _takes_list(path, keys)}
+    return {path for path, value in walk(content) if isinstance(value, list) and not _takes_list(path, keys)}
 
 
 def _takes_list(path: Path, keys: Key) -> bool:
@@ -92,18 +92,6 @@ def _is_placeholder(text: str, path: Path, plain_json: bool, keys: Key) -> bool:
     if not plain_json and _BARE.fullmatch(stripped) and (stripped.endswith(",") or not takes_text(path, keys)):
         return True
     return _NAME.fullmatch(stripped) is not None and not takes_text(path, keys)
-
-
-def _leaves(block: dict[str, Any], *above: str) -> Iterator[tuple[Path, Any]]:
-    todo: list[tuple[Path, dict[str, Any]]] = [(above, block)]
-    while todo:
-        place, content = todo.pop(0)
-        for name, value in content.items():
-            path = (*place, str(name))
-            if isinstance(value, dict):
-                todo.append((path, value))
-            else:
-                yield path, value
 
 
 def filled(content: dict[str, Any], paths: Iterable[Path], value: Any) -> dict[str, Any]:

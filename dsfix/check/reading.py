@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Callable, NoReturn
 
@@ -171,3 +171,15 @@ def _template(path: str, text: str) -> Unreadable | None:
 
 def _too_deep(path: str) -> Unreadable:
     return Unreadable(f"{path} is nested too deeply")
+
+
+def walk(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yields every key of a config with its value, blocks before their content."""
+    todo: list[tuple[tuple[str, ...], Mapping[str, Any]]] = [((), config)]
+    while todo:
+        above, block = todo.pop(0)
+        for name, value in block.items():
+            path = (*above, str(name))
+            yield path, value
+            if isinstance(value, dict):
+                todo.append((path, value))
