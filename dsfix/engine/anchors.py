@@ -10,7 +10,7 @@ from typing import Any, Union, cast
 
 from ..outcome import Outcome, Refused
 from ..patch import Edit
-from .source import BLOCKS, HOLDS, SCOPES, Block, FunctionNode, split_target, top_level, whole_tree
+from .source import BLOCKS, HOLDS, SCOPES, FunctionNode, split_target, top_level, trees, whole_tree
 
 Node = Union[ast.stmt, ast.expr]
 Place = Sequence[Node]  # consecutive statements of one block, or one expression
@@ -78,7 +78,7 @@ def _by_type(tree: ast.AST) -> dict[type, list[ast.expr]]:
 
 def forget() -> None:
     """Drops the trees that have been read: some 100 kB per function."""
-    Block.tree.cache_clear()
+    trees.clear()
     whole_tree.forget()  # type: ignore[attr-defined]
     top_level.forget()  # type: ignore[attr-defined]
     _blocks.cache_clear()

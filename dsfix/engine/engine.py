@@ -153,7 +153,8 @@ class Engine:
     def _judge_once(self, state: State) -> None:
         """All changes are looked at before the first is made: all or nothing."""
         if not state.judged:
-            found = verdict.by_source(state.patch, self.cache)
+            with rewrite.lock:  # an edit changes trees that this reads
+                found = verdict.by_source(state.patch, self.cache)
             if found.outcome is not Outcome.PENDING:
                 raise Refused(found.outcome, found.reason)
             state.judged = True

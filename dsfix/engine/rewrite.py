@@ -24,7 +24,7 @@ from ..patch import Edit
 from . import anchors
 from .attributes import attribute
 from .cache import Cache
-from .source import Block, FunctionNode, block_at, imports, split_target
+from .source import Block, FunctionNode, block_at, imports, split_target, trees
 
 _ANNOTATIONS = __future__.annotations.compiler_flag  # the only future statement that Python 3.9 and later obey
 _KIND = 0x20 | 0x80 | 0x100 | 0x200  # generator, coroutine, iterable coroutine, asynchronous generator
@@ -224,7 +224,7 @@ def compile_edited(
     block: Block, qualname: str, like: CodeType, imported: frozenset[str], pairs: Sequence[tuple[str, Edit]]
 ) -> CodeType:
     """The code of the function with these edits (patch id, edit). Raises Refused where they do not fit."""
-    node = block.parse()
+    node = trees.pop(block, None) or block.parse()  # nobody else reads it from now on
     anchors.apply(pairs, node)
     new = _compile(node, qualname, like, imported)
     for names in {tuple(split_target(edit.qualname)[1]) for _, edit in pairs} | {()}:

@@ -26,6 +26,7 @@ _BLOCK = re.compile(  # whatever opens a block: a def indented deeper than its n
     r"(?:(?:def|class)[ \t]+(\w+)|(?:if|elif|else|try|except|finally|for|while|with|match|case)\b)"
 )
 _CONTINUES = "#)]}"  # a line that begins with one of these ends no block
+trees: dict[Block, FunctionNode] = {}
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BLOCKS = ("body", "orelse", "finalbody")  # the fields of a statement that hold statements
 HOLDS = (*BLOCKS, "handlers", "cases")
@@ -51,10 +52,9 @@ class Block:
             raise SyntaxError(f"no single function at {self.path}:{self.first}")
         return body[0]
 
-    @functools.lru_cache(maxsize=32)  # noqa: B019  # of all blocks together
     def tree(self) -> FunctionNode:
         """`parse`, read-only and shared by all patches of the function."""
-        return self.parse()
+        return trees.get(self) or trees.setdefault(self, self.parse())
 
 
 def module_file(name: str) -> str | None:
@@ -133,8 +133,7 @@ def find_blocks(path: str, qualname: str) -> list[Block]:
     if len(starts) != 1 and re.search(rf"\b(?:def|class)\s+{outer.rpartition('.')[2]}\b", text_of(path) or ""):
         # text in strings may look like a definition
         firsts = [_first_line(node) for name, node in _functions(whole_tree(path)) if name == outer]
-    blocks = [block_at(path, first) for first in firsts]
-    return [block for block in blocks if block is not None]
+    return [block for block in map(functools.partial(block_at, path), firsts) if block is not None]
 
 
 @while_unchanged
