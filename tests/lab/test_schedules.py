@@ -120,6 +120,16 @@ print(json.dumps([x.grad.sum().item(), layer.bias.grad.tolist(), str(wide.dtype)
     assert answer(source, **{SCHEDULE: "late", RACES: ""}) == [0.0, [4.0] * 4, "torch.float64", 80.0]
 
 
+def test_batch_norm_in_evaluation_is_put_off_too(answer: Callable[..., Any]) -> None:
+    source = """
+from dsfix.lab.cuda import load
+load()
+import json, torch
+print(json.dumps(torch.nn.BatchNorm1d(2).cuda().eval()(torch.ones(3, 2, device="cuda")).sum().item()))
+"""
+    assert answer(source, **{SCHEDULE: "late", RACES: ""}) == pytest.approx(6, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("late", Schedule("late")), ("early", Schedule("early")), ("random:7", Schedule("random", 7))],

@@ -233,7 +233,9 @@ inline bool defer(const c10::OperatorHandle& op, const Values& arguments, c10::D
     for (const auto& value : stack)
       map_tensors(value, [&](const at::Tensor& t) {
         const auto& target = targets.at(next++);
-        if (target.defined()) {
+        // in evaluation the CPU's kernel leaves out the statistics of the batch, which a GPU's returns
+        bool left_out = t.defined() && t.numel() == 0 && op.schema().name() == "aten::native_batch_norm";
+        if (target.defined() && !left_out) {
           TORCH_CHECK(
               t.sizes() == target.sizes() && t.dtype() == target.dtype(), op.schema().name(),
               " has a result of another shape or type than announced");
