@@ -10,7 +10,6 @@ How: as through 0.18.2, `backward` adds up the losses of a step's micro-batches,
 
 from __future__ import annotations
 
-import csv
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
@@ -66,7 +65,7 @@ PATCH = Patch(
     symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3"},
     fixed_in=None,
-    # who brings the event back writes `self.losses` where the loss is known, or the event before the losses are dropped
+    # through 0.18.2 the same, but `backward` was another function there
     present=(Source(f"{_ENGINE}._take_model_step", "self.losses = None\nself.global_steps += 1"),),
     config=_meets,
 )
@@ -75,6 +74,8 @@ _STEPS, _ACCUMULATION, _SIZE = 3, 2, 4
 
 
 def reproduce(lab: Lab) -> str:
+    import csv
+
     torch = lab.torch
     steps = [
         [lab.models.regression_batch(rank=0, step=_ACCUMULATION * step + n, size=_SIZE) for n in range(_ACCUMULATION)]

@@ -43,9 +43,9 @@ class Copy:
         return f"{self.numel} numbers of {self.dtype} from {self.source}"
 
 
-class _Copies(TorchDispatchMode):
+class _Copies(TorchDispatchMode):  # type: ignore[misc,no-untyped-call,unused-ignore]
     def __init__(self, seen: list[Copy]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call,unused-ignore]
         self._seen = seen
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
