@@ -2,10 +2,10 @@
 
 Why: zero.Init (also transformers' from_pretrained under ZeRO-3) wraps the `__init__` of every class of modules that
     defines one, and restores it at the end. From 0.15.1 on it restores those too that it did not wrap: a class without
-    an `__init__` of its own finds the saved one of a base class, and gets it as its own. Where a mixin comes before that
-    base class, the mixin's `__init__` is no longer run. `Qwen3ForSequenceClassification(GenericFor…, Qwen3Pre…)` then
-    has no `num_labels`, `model` and `score`; the first instance, made inside zero.Init, is right. Models whose mixin
-    only sets numbers train with other ones.
+    an `__init__` of its own finds the saved one of a base class, and gets it as its own. Where a mixin comes before
+    that base class, the mixin's `__init__` is no longer run. `Qwen3ForSequenceClassification(GenericFor…, Qwen3Pre…)`
+    then has no `num_labels`, `model` and `score`; the first instance, made inside zero.Init, is right. Models whose
+    mixin only sets numbers train with other ones.
 How: only a class whose own `__init__` was wrapped gets it back. A class without one keeps none, and inherits as Python
     says.
 Changes: models that are made after a zero.Init, of classes whose mixin's `__init__` was lost. A checkpoint of such a
