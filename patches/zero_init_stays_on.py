@@ -1,11 +1,11 @@
 """After zero.Init, classes without an `__init__` of their own still partition: modules made later fail when used.
 
-Why: zero.Init (also transformers' from_pretrained under ZeRO-3) wraps the `__init__` of every class of modules, and puts the
-    former one back at the end. Through 0.15.0 a class that inherits `__init__` gets, as its own, what it inherited at
-    that moment: where its base class was wrapped before it, the wrapper. The order is that of a set, so it may differ
-    from run to run. A model of such a class that is made later without zero.Init (a reference or reward model, one for
-    evaluation) has its parameters partitioned, and fails in its first forward pass or `load_state_dict` with a size
-    mismatch; which error it is depends on the model.
+Why: zero.Init (also transformers' from_pretrained under ZeRO-3) wraps the `__init__` of every class of modules, and
+    puts the former one back at the end. Through 0.15.0 a class that inherits `__init__` gets, as its own, what it
+    inherited at that moment: where its base class was wrapped before it, the wrapper. The order is that of a set, so it
+    may differ from run to run. A module of such a class (`class Head(nn.Linear): pass`) that is made later without
+    zero.Init, in a reference or reward model for example, has its own parameters partitioned, and fails in its first
+    forward pass or in `load_state_dict` with a size mismatch; which error it is depends on the module.
 How: a class that had no `__init__` of its own has none afterwards, and inherits that of its base class again. Inside
     zero.Init nothing is changed.
 """

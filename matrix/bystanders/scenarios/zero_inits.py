@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 
+# on one rank: nothing initializes the padding of more
 @scenario(
-    "a model made after a zero.Init, of a class without an __init__ of its own", stage="123", pinned=[{"stage": "3"}]
+    "a model made after a zero.Init, of a class without an __init__ of its own",
+    pinned=[{"stage": "3", "ranks": "1"}],
+    stage="123",
+    ranks=("1",),
 )
 def made_after_zero_init(job: Job) -> None:
     class Model(job.MLP):  # type: ignore[misc,name-defined,unused-ignore]
