@@ -74,7 +74,7 @@ def reproduce(lab: Lab) -> str:
         def forward(self, x: Any) -> Any:
             return x * self.weight
 
-    classes = [Model]
+    classes: list[Any] = [Model]
     for number in range(_CLASSES):
         classes.append(type(f"Model{number}", (classes[-1],), {}))
     x, right = torch.ones(1, 4), torch.linspace(-1, 1, 4).view(1, 4)
