@@ -4,10 +4,12 @@ Why: zero.Init (also transformers' from_pretrained under ZeRO-3) wraps the `__in
     puts the former one back at the end. Through 0.15.0 a class that inherits `__init__` gets, as its own, what it
     inherited at that moment: where its base class was wrapped before it, the wrapper. The order is that of a set, so it
     may differ from run to run. A module of such a class (`class Head(nn.Linear): pass`) that is made later without
-    zero.Init, in a reference or reward model for example, has its own parameters partitioned, and fails in its first
-    forward pass or in `load_state_dict` with a size mismatch; which error it is depends on the module.
+    zero.Init, in a reference or reward model for example, has its own parameters partitioned: `state_dict()` has empty
+    tensors for them, and a forward pass or `load_state_dict` ends with a size mismatch.
 How: a class that had no `__init__` of its own has none afterwards, and inherits that of its base class again. Inside
     zero.Init nothing is changed.
+Changes: modules of such classes that are made after a zero.Init have their weights. A file with their empty weights
+    stays without them.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ def restore_init(cls: type) -> None:
 
 
 PATCH = Patch(
-    title="After zero.Init, modules made without it are partitioned, too, and fail with a size mismatch",
-    severity=Severity.CRASH,
+    title="After zero.Init, modules made without it are partitioned, too: empty weights, or a size mismatch when used",
+    severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.15.1"},  # the bug is older, but no release before 0.12.0 has been run
     changes=(
         Edit(_ENABLE, replace="cls._old_init = cls.__init__", code="cls._old_init = own_init(cls)", uses=(own_init,)),
