@@ -8,8 +8,8 @@ Why: zero.Init (also transformers' from_pretrained under ZeRO-3) wraps the `__in
     tensors for them, and a forward pass or `load_state_dict` ends with a size mismatch.
 How: a class that had no `__init__` of its own has none afterwards, and inherits that of its base class again. Inside
     zero.Init nothing is changed.
-Changes: modules of such classes that are made after a zero.Init have their weights. A file with their empty weights
-    stays without them.
+Changes: modules of such classes that are made after a zero.Init have their weights. A checkpoint that was written
+    without the patch has empty ones for them: make them anew.
 """
 
 from __future__ import annotations
