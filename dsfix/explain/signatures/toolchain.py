@@ -30,9 +30,18 @@ SIGNATURES = (
         "which only a part is installed; Python.h to Python's headers; libaio.h to libaio.",
         remedy="Install the complete CUDA toolkit of torch's version (conda: cuda-toolkit; or its -dev packages), "
         "python3-dev "
-        f"for Python.h, libaio-dev for libaio.h. {_CACHE}",
-        pattern=r"fatal error: \S+\.(?:h|hpp|cuh): No such file or directory",
+        "for Python.h, libaio-dev for libaio.h; Windows: the developer prompt of Visual Studio, whose SDK has "
+        f"windows.h. {_CACHE}",
+        pattern=r"fatal error: \S+\.(?:h|hpp|cuh): No such file or directory"
+        r"|fatal error C1083: Cannot open include file",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1846",),
+    ),
+    Signature(
+        id="compiler_killed",
+        title="the compiler was killed: most likely too little memory",
+        what="Each compiler process takes some GB, and ninja or setup.py starts one per core.",
+        remedy=f"MAX_JOBS=2 (or 1); without DS_BUILD_OPS only the operators that are needed. {_CACHE}",
+        pattern=r"Killed signal terminated program \w+",
     ),
     Signature(
         id="compiler_missing",
