@@ -75,11 +75,11 @@ SIGNATURES = (
         f"expects an object of torch, an optimizer or a model, where DeepSpeed's is. {_BOTH}",
         remedy="Upgrade the calling package and DeepSpeed, or install the release that it asks for. `module "
         "'deepspeed' has no attribute`: also a file or directory named deepspeed in the working directory.",
-        pattern=r"'(?:DeepSpeed(?!Engine|HybridEngine|ZeRoOffload)\w*|BF16_Optimizer|FP16_\w*Optimizer|PipelineModule"
+        pattern=r"'(?:DeepSpeed(?!Engine|HybridEngine)\w*|BF16_Optimizer|FP16_\w*Optimizer|PipelineModule"
         r"|PartitionedParameterCoordinator|DSUniversal\w+)' object has no attribute '(?!ds_opt_)"
         r"|cannot import name '\w+' from '(?:partially initialized module ')?deepspeed"
         r"|No module named '?deepspeed\.|module 'deepspeed[.\w]*' has no attribute '",
-        role=Role.POSSIBLE,
+        role=Role.GENERAL,
     ),
     Signature(
         id="engine_without_optimizer",
@@ -89,7 +89,8 @@ SIGNATURES = (
         "checkpoint_event_prologue: releases before 0.10.2 cannot load or save a checkpoint with such an engine.",
         remedy="checkpoint_event_prologue: DeepSpeed 0.10.2 or later. Otherwise an optimizer in the config or as an "
         "argument if this model is trained, or no call of its optimizer if it is not.",
-        pattern=r"'DeepSpeedZeRoOffload' object has no attribute '",
+        pattern=r"'DeepSpeedZeRoOffload' object has no attribute '(?:checkpoint_event_\w+|step|backward|zero_grad"
+        r"|param_groups|loss_scale|cur_scale|overflow|state|state_dict|load_state_dict)'",
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/4171",),
     ),
     Signature(
@@ -100,7 +101,8 @@ SIGNATURES = (
         "notebook), or cannot be imported, or is too old for this transformers.",
         remedy="Install both, then restart the process (the notebook's runtime); `python -c 'import accelerate, "
         "deepspeed'` shows whether they can be imported.",
-        pattern=r"'Hf(?:Trainer)?DeepSpeedConfig' object has no attribute '(?:is_\w+|get_value|fill_\w+|config|_\w+)'",
+        pattern=r"'Hf(?:Trainer)?DeepSpeedConfig' object has no attribute '(?:is_zero[23]|is_offload|is_auto|is_true"
+        r"|is_false|get_value|config)'",
         role=Role.POSSIBLE,
         evidence=("https://github.com/huggingface/transformers/pull/33370",),
     ),

@@ -123,12 +123,12 @@ SIGNATURES = (
     ),
     Signature(
         id="clipping_failed",
-        title="ZeRO-3: an error while the gradients are unscaled and clipped",
+        title="ZeRO-3: an error while the gradients are unscaled and clipped, whose message is not in the log",
         what="With offload to the CPU in 0.14.1 and 0.14.2 most likely DeepSpeed's own error: the gradients are on the "
         "CPU and their scale is on the GPU (Expected all tensors to be on the same device).",
         remedy="The last line of the traceback tells; DeepSpeed 0.14.3 or later, or dsfix's patch "
         "zero3_offload_clip_device.",
-        pattern=r"stage3\.py\", line \d+, in unscale_and_clip_grads",
+        pattern=r"stage3\.py\", line \d+, in unscale_and_clip_grads(?![\s\S]*\w(?:Error|Exception)\b)",
         role=Role.FAMILY,
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5461",),
     ),
