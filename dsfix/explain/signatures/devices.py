@@ -42,7 +42,7 @@ SIGNATURES = (
         "attached or loaded later, stay where they are. Otherwise inputs that were not moved; or, in the optimizer's "
         "step with offload to the CPU, DeepSpeed 0.14.1 and 0.14.2 themselves, when they clip the gradients.",
         remedy="dsfix.placement_report(engine) names the module; DSFIX_PLACEMENT=move moves buffers. Otherwise move "
-        "the inputs or the module to the rank's device. In unscale_and_clip_grads: DeepSpeed 0.14.3 or later, or dsfix.",
+        "the inputs or the module to the rank's device. In unscale_and_clip_grads: dsfix, or DeepSpeed 0.14.3.",
         pattern=rf"{_DEVICES}(?=[^\n]*cuda:\d)[^\n]*\bcpu\b",
         role=Role.POSSIBLE,
         evidence=("https://github.com/hiyouga/LlamaFactory/issues/3583",),

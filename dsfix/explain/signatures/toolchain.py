@@ -72,12 +72,23 @@ SIGNATURES = (
         "needed for NVMe offload only.",
         remedy="Windows: use WSL 2, or a wheel for Windows; else set DS_BUILD_OPS=0 (or DS_BUILD_AIO=0, and also "
         "DS_BUILD_EVOFORMER_ATTN=0, DS_BUILD_SPARSE_ATTN=0) before pip install. Linux: libaio-dev.",
-        pattern=r"fatal error LNK1181[^\n]*\baio\.lib|open aio\.lib|input file 'aio\.lib"
-        r"|Unable to pre-compile async_io",
+        pattern=r"Unable to pre-compile async_io",
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/2880",
             "https://github.com/deepspeedai/DeepSpeed/issues/6702",
         ),
+    ),
+    Signature(
+        id="library_probed",
+        title="installing DeepSpeed: a library of one operator was not found, which need not be the error",
+        what="setup.py tries to link aio and cufile to see whether async_io and gds can be compiled, also where they "
+        "are switched off, and prints the linker's message. The error is this one only if `Unable to pre-compile "
+        "async_io` follows; otherwise it is further below.",
+        remedy="Windows: a wheel, or WSL 2; else DS_BUILD_OPS=0 (or DS_BUILD_AIO=0, DS_BUILD_GDS=0 and what else the "
+        "lines below name) before pip install. Linux: libaio-dev.",
+        pattern=r"fatal error LNK1181[^\n]*\b(?:aio|cufile)\.lib|open aio\.lib|input file '(?:aio|cufile)\.lib",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/6465",),
     ),
     Signature(
         id="operator_not_compatible",
