@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
+from ..signature import Role, Signature
 
 
 def _link(number: int) -> tuple[str]:
@@ -51,5 +51,26 @@ SIGNATURES = (
         pattern=r"bf16_optimizer\.py\", line \d+, in _restore_from_bit16_weights[\s\S]*IndexError: list index",
         affects={"deepspeed": "<0.16.4"},
         evidence=_link(7054),
+    ),
+    Signature(
+        id="sizes_not_divisible",
+        title="the number of ranks, experts or heads is not divisible by a parallel size",
+        what="Most likely the ranks by ep_size (expert parallelism larger than the job), by tensor times pipeline "
+        "parallelism, or heads, hidden size and experts by the ranks that share them.",
+        remedy="The line above the error names the two numbers: change that parallel size, or the number of ranks.",
+        pattern=r"AssertionError: \d+ is not divisible by \d+",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/facebookresearch/FAMBench/pull/103",),
+    ),
+    Signature(
+        id="expert_group_missing",
+        title="MoE: an expert's process group was not made",
+        what="deepspeed.moe.layer.MoE makes the groups of its ep_size in deepspeed.initialize. Most likely parameters "
+        "are marked as experts (allreduce, group_name) without such a layer, or a group name is of another ep_size.",
+        remedy="Let MoE mark its parameters, and make param groups with "
+        "deepspeed.moe.utils.split_params_into_different_moe_groups_for_optimizer.",
+        pattern=r"expert (?:data )?parallel group is not initialized",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4646",),
     ),
 )
