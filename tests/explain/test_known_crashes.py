@@ -559,8 +559,11 @@ PAIRS = {
         traceback("ValueError: cannot mmap an empty file", TRAINING),
     ),
     "data_analyzer_dtype": (
-        traceback("ValueError: torch.int64", (f"{SAMPLING}/indexed_dataset.py", "code", "raise ValueError(dtype)")),
-        traceback("ValueError: torch.int64", TRAINING),
+        traceback(
+            "TypeError: Cannot interpret 'torch.int64' as a data type",
+            (f"{SAMPLING}/indexed_dataset.py", "add_item", "np.array(tensor.numpy(), dtype=self._dtype)"),
+        ),
+        traceback("TypeError: Cannot interpret 'torch.int64' as a data type", TRAINING),
     ),
     "data_analyzer_index": (
         traceback(

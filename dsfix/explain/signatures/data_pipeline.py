@@ -15,21 +15,22 @@ SIGNATURES = (
     Signature(
         id="data_analyzer_empty_file",
         title="DataAnalyzer.run_reduce: cannot mmap an empty file",
-        what="A thread had no samples: through 0.14.1 samples are split so that, with many threads, the last ones get "
-        "none; or the map failed before (see the processes' own errors above).",
-        remedy="Fewer threads (num_threads) or workers than samples; DeepSpeed 0.14.2 or later.",
+        what="A thread had no samples: there are more threads than samples, or, through 0.14.1, the samples are "
+        "rounded up per thread so that none are left for the last one (6 samples, 4 threads). Otherwise the map failed "
+        "before; its processes' errors are above.",
+        remedy="Fewer threads (num_threads) or workers; DeepSpeed 0.14.2 or later splits evenly.",
         pattern=rf"{_ANALYZER}[\s\S]*cannot mmap an empty file",
-        affects={"deepspeed": "<0.14.2"},
-        evidence=(*_link(5106), *_link(5292), "run: 0.13.1"),
+        affects={"deepspeed": ">=0.12.0"},
+        evidence=(*_link(5106), *_link(5292), "run: 0.13.1, 0.14.1, 0.14.2"),
     ),
     Signature(
         id="data_analyzer_dtype",
-        title="DataAnalyzer: ValueError: torch.int64 (or another dtype of torch)",
+        title="DataAnalyzer: Cannot interpret 'torch.int64' as a data type",
         what="Through 0.13.2 metric_dtypes must be NumPy's.",
         remedy="metric_dtypes=[numpy.int64]; from 0.13.3 on the dtype that metric_functions return.",
-        pattern=r"data_sampling/indexed_dataset\.py\", line \d+, in code\n[\s\S]*ValueError: torch\.\w+",
+        pattern=r"data_sampling/indexed_dataset\.py[\s\S]*Cannot interpret 'torch\.\w+' as a data type",
         affects={"deepspeed": "<0.13.3"},
-        evidence=_link(5108),
+        evidence=(*_link(5108), "run: 0.13.1, 0.13.2"),
     ),
     Signature(
         id="data_analyzer_index",
@@ -38,7 +39,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.13.3 or later; or a collate_fn that adds 'index', a tensor of shape [batch, 1].",
         pattern=rf"{_ANALYZER}[\s\S]*data\['index'\]\[row\]\[0\][\s\S]*(?:KeyError|TypeError|IndexError)",
         affects={"deepspeed": "<0.13.3"},
-        evidence=_link(5112),
+        evidence=(*_link(5112), "run: 0.13.1, 0.13.2"),
     ),
     Signature(
         id="batch_size_scaling_sqrt",
