@@ -66,6 +66,7 @@ MAX_NORM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "max_grad_norm
 PRODUCT = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
 
 
+MUON = {"optimizer": {"type": "Muon", "params": {"lr": 0.01}}}
 DEEPCOMPILE = {"compile": {"deepcompile": True}}
 NVME = {"device": "nvme", "nvme_path": "/nvme"}
 CURRICULUM = {
@@ -543,6 +544,36 @@ CASES = [
             Near(zero(2, reduce_bucket_size=5e6), "0.14.4"),
         ],
         release="0.14.4",
+    ),
+    Case(
+        "muon_in_zero3",
+        {**MUON, **zero(3), "gradient_accumulation_steps": 4},
+        "gradient_accumulation_steps",
+        [
+            Near({**MUON, **zero(3), "gradient_accumulation_steps": 4}, "0.19.8"),
+            Near({**MUON, **zero(3)}, "0.19.7"),
+            Near({**MUON, **zero(2), "gradient_accumulation_steps": 4}, "0.19.7"),
+            Near({**ADAM, **zero(3), "gradient_accumulation_steps": 4}, "0.19.7"),
+        ],
+        release="0.19.7",
+    ),
+    Case(
+        "muon_in_zero3",
+        {**MUON, **zero(3)},
+        "optimizer.type",
+        [Near({**MUON, **zero(3)}, "0.19.7"), Near({**MUON, **zero(3)}, "0.18.8"), Near({**MUON, **zero(2)}, "0.19.6")],
+        release="0.19.6",
+    ),
+    Case(
+        "gradients_not_reduced_on_cpu",
+        zero(2, contiguous_gradients=False),
+        "zero_optimization.contiguous_gradients",
+        [
+            Near(zero(2, contiguous_gradients=False), "0.19.8"),
+            Near(zero(3, contiguous_gradients=False), "0.19.7"),
+            Near(zero(2), "0.19.7"),
+        ],
+        release="0.19.7",
     ),
     Case(
         "curriculum_incomplete_batch",

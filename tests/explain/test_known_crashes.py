@@ -624,6 +624,13 @@ PAIRS = {
         ),
         traceback(LIST, ("deepspeed/runtime/activation_checkpointing/checkpointing.py", "f", "x = buffers[i]")),
     ),
+    "muon_momentum_dtype": (
+        traceback(
+            "RuntimeError: expected dtype torch.float32 for `end`, but got dtype torch.bfloat16",
+            ("deepspeed/runtime/zero/muon/original_muon.py", "muon_update", "momentum.lerp_(grad, 1 - beta)"),
+        ),
+        traceback("RuntimeError: expected dtype torch.float32 for `end`, but got dtype torch.bfloat16", TRAINING),
+    ),
     "cosine_warmup_steps": (
         traceback(
             "ValueError: math domain error",

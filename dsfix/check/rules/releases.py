@@ -104,6 +104,23 @@ def _empty_reductions(facts: Facts) -> Iterator[Found]:
         yield Found("zero_optimization.reduce_bucket_size", what)
 
 
+def _muon(facts: Facts) -> Iterator[Found]:
+    if facts.optimizer != "muon" or facts.stage != 3 or "optimizer" in facts.arguments:
+        return
+    if is_number(facts.accumulation) and facts.accumulation > 1:
+        what = "Muon in ZeRO-3 updates its momentum with each micro-batch, not with their sum"
+        yield Found("gradient_accumulation_steps", what)
+    if fits({"deepspeed": "<0.19.7"}, facts.versions):
+        what = "if the model is made under zero.Init, as by transformers: Muon is not used, and Adam trains all weights"
+        yield Found("optimizer.type", what)
+
+
+def _not_reduced_on_cpu(facts: Facts) -> Iterator[Found]:
+    if facts.stage in (1, 2) and facts.get("zero_optimization", "contiguous_gradients") is False:
+        what = "on the CPU accelerator with several ranks: no gradient is reduced, and the ranks' weights diverge"
+        yield Found("zero_optimization.contiguous_gradients", what)
+
+
 def _samples_by_difficulty(facts: Facts) -> bool:
     """Whether DeepSpeedDataSampler chooses the samples."""
     path = ("data_efficiency", "data_sampling", "curriculum_learning")
@@ -275,6 +292,22 @@ RULES = (
         find=_empty_reductions,
         remedy="set a bucket larger than the largest parameter, or upgrade to DeepSpeed 0.14.5 or later",
         evidence=(f"{_LINK}pull/5868",),
+    ),
+    Rule(
+        id="muon_in_zero3",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.18.9,<0.19.8"},
+        find=_muon,
+        remedy="upgrade to DeepSpeed 0.19.8 or later, or use ZeRO-2",
+        evidence=(f"{_LINK}issues/8443", f"{_LINK}issues/8438"),
+    ),
+    Rule(
+        id="gradients_not_reduced_on_cpu",
+        level=Level.NOTE,
+        affects={"deepspeed": "<0.19.8"},
+        find=_not_reduced_on_cpu,
+        remedy="on the CPU: remove the key, or upgrade to DeepSpeed 0.19.8 or later",
+        evidence=(f"{_LINK}issues/8382", "the source of 0.12.0 and 0.19.5: no type of the CPU's tensors is known"),
     ),
     Rule(
         id="curriculum_incomplete_batch",

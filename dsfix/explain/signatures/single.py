@@ -91,6 +91,17 @@ SIGNATURES = (
         affects={"deepspeed": "<0.19.3"},
         evidence=_link(8041),
     ),
+    Signature(
+        id="muon_momentum_dtype",
+        title="Muon in bf16 after load_checkpoint: expected dtype float32 for `end`, but got bfloat16",
+        what="The momentum is saved in fp32. 0.18.3 to 0.19.7 do not cast it to the gradients' dtype when ZeRO-1 or "
+        "ZeRO-2 resumes.",
+        remedy="DeepSpeed 0.19.8 or later; or load_checkpoint(…, load_optimizer_states=False), which begins with no "
+        "momentum.",
+        pattern=r"muon[\s\S]*expected dtype \S+ for `end`,? but got dtype",
+        affects={"deepspeed": ">=0.18.3,<0.19.8"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7746", *_link(8433)),
+    ),
     # schedulers
     Signature(
         id="cosine_warmup_steps",
