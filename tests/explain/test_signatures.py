@@ -1583,8 +1583,18 @@ def test_every_expression_can_be_searched_for():
 
 def test_harmless_messages_are_notes():
     assert {each.id for each in SIGNATURES.values() if each.role is Role.NOTE} == {
+        "amp_functions_renamed",
+        "broadcast_without_autograd",
+        "device_of_the_group_unknown",
+        "distutils_deprecated",
         "libaio_warning",
         "loss_scale_searched",
+        "mics_prints_its_handle",
+        "pipeline_partitioning_logged",
+        "pydantic_field_arguments",
+        "pydantic_model_fields",
+        "state_dict_by_position",
         "trace_cache_invalidated",
         "triton_autotune_directory",
+        "triton_cache_reported_on_nfs",
     }

@@ -95,8 +95,8 @@ SIGNATURES = (
         remedy="DeepSpeed 0.12.3 or later (0.13.0 where the ranks' parts are uneven).",
         pattern=r"deepspeed/inference/engine\.py[\s\S]*modeling_falcon\.py[\s\S]*"
         r"shape '\[[^\]\n]*\]' is invalid for input of size",
-        affects={"deepspeed": "<0.12.3"},
-        evidence=_link(4654),
+        affects={"deepspeed": "<0.13.0"},
+        evidence=(*_link(4654), *_link(4712)),
     ),
     Signature(
         id="autotp_uneven_split",
