@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
-
+from ..signature import Signature, pull
 
 _ANALYZER = r"data_sampling/data_analyzer\.py"
 
@@ -21,7 +16,7 @@ SIGNATURES = (
         remedy="Fewer threads (num_threads) or workers; DeepSpeed 0.14.2 or later splits evenly.",
         pattern=rf"{_ANALYZER}[\s\S]*cannot mmap an empty file",
         affects={"deepspeed": ">=0.12.0"},
-        evidence=(*_link(5106), *_link(5292), "run: 0.13.1, 0.14.1, 0.14.2"),
+        evidence=(*pull(5106), *pull(5292), "run: 0.13.1, 0.14.1, 0.14.2"),
     ),
     Signature(
         id="data_analyzer_dtype",
@@ -30,7 +25,7 @@ SIGNATURES = (
         remedy="metric_dtypes=[numpy.int64]; from 0.13.3 on the dtype that metric_functions return.",
         pattern=r"data_sampling/indexed_dataset\.py[\s\S]*Cannot interpret 'torch\.\w+' as a data type",
         affects={"deepspeed": "<0.13.3"},
-        evidence=(*_link(5108), "run: 0.13.1, 0.13.2"),
+        evidence=(*pull(5108), "run: 0.13.1, 0.13.2"),
     ),
     Signature(
         id="data_analyzer_index",
@@ -39,7 +34,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.13.3 or later; or a collate_fn that adds 'index', a tensor of shape [batch, 1].",
         pattern=rf"{_ANALYZER}[\s\S]*data\['index'\]\[row\]\[0\][\s\S]*(?:KeyError|TypeError|IndexError)",
         affects={"deepspeed": "<0.13.3"},
-        evidence=(*_link(5112), "run: 0.13.1, 0.13.2"),
+        evidence=(*pull(5112), "run: 0.13.1, 0.13.2"),
     ),
     Signature(
         id="batch_size_scaling_sqrt",
@@ -48,6 +43,6 @@ SIGNATURES = (
         remedy='DeepSpeed 0.18.4 or later; or "linear".',
         pattern=r"in scale_lr\n[\s\S]*sqrt\(\): argument 'input' \(position 1\) must be Tensor, not float",
         affects={"deepspeed": ">=0.16.5,<0.18.4"},
-        evidence=(*_link(7735), "run: 0.17.4"),
+        evidence=(*pull(7735), "run: 0.17.4"),
     ),
 )

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
-
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -19,7 +14,7 @@ SIGNATURES = (
         pattern=r"c10d::broadcast_: an autograd kernel was not registered",
         affects={"deepspeed": "<0.13.3"},
         role=Role.NOTE,
-        evidence=(*_link(5075), *_link(5113)),
+        evidence=(*pull(5075), *pull(5113)),
     ),
     Signature(
         id="mics_prints_its_handle",
@@ -29,7 +24,7 @@ SIGNATURES = (
         pattern=r"(?m)^(?:\S+: )?HANDLE <(?:torch|deepspeed)\.",
         affects={"deepspeed": ">=0.13.2,<0.14.3"},
         role=Role.NOTE,
-        evidence=_link(5574),
+        evidence=pull(5574),
     ),
     Signature(
         id="amp_functions_renamed",
@@ -39,7 +34,7 @@ SIGNATURES = (
         pattern=r"`torch\.cuda\.amp\.custom_(?:fwd|bwd)\(args\.\.\.\)` is deprecated",
         affects={"deepspeed": "<0.15.0", "torch": ">=2.4"},
         role=Role.NOTE,
-        evidence=_link(5811),
+        evidence=pull(5811),
     ),
     Signature(
         id="pydantic_field_arguments",
@@ -49,7 +44,7 @@ SIGNATURES = (
         pattern=r"extra keyword arguments on `Field` is deprecated[^\n]*new_param",
         affects={"deepspeed": ">=0.15.0,<0.16.0"},
         role=Role.NOTE,
-        evidence=_link(6764),
+        evidence=pull(6764),
     ),
     Signature(
         id="pydantic_model_fields",
@@ -59,7 +54,7 @@ SIGNATURES = (
         pattern=r"Accessing the '?model_fields'? attribute on the instance is deprecated",
         affects={"deepspeed": ">=0.15.0,<0.17.1"},
         role=Role.NOTE,
-        evidence=(*_link(7193), *_link(7333)),
+        evidence=(*pull(7193), *pull(7333)),
     ),
     Signature(
         id="distutils_deprecated",
@@ -69,7 +64,7 @@ SIGNATURES = (
         pattern=r"utils/numa\.py[^\n]*The distutils package is deprecated",
         affects={"deepspeed": "<0.16.9"},
         role=Role.NOTE,
-        evidence=_link(7290),
+        evidence=pull(7290),
     ),
     Signature(
         id="state_dict_by_position",
@@ -79,7 +74,7 @@ SIGNATURES = (
         pattern=r"Positional args are being deprecated, use kwargs instead",
         affects={"deepspeed": "<0.14.2"},
         role=Role.NOTE,
-        evidence=_link(5408),
+        evidence=pull(5408),
     ),
     Signature(
         id="device_of_the_group_unknown",
@@ -90,7 +85,7 @@ SIGNATURES = (
         "torch.distributed.init_process_group (not with torch 2.6.1 to 2.7.0, where it may hang).",
         pattern=r"devices? used by this process (?:is|are) currently unknown",
         role=Role.NOTE,
-        evidence=_link(7266),
+        evidence=pull(7266),
     ),
     Signature(
         id="pipeline_partitioning_logged",
@@ -100,7 +95,7 @@ SIGNATURES = (
         pattern=r"is_pipe_partitioned=[\s\S]*not all arguments converted during string formatting",
         affects={"deepspeed": "==0.12.3"},
         role=Role.NOTE,
-        evidence=_link(4728),
+        evidence=pull(4728),
     ),
     Signature(
         id="triton_cache_reported_on_nfs",
@@ -111,7 +106,7 @@ SIGNATURES = (
         pattern=r"cache directory for DeepSpeed Triton autotune, [^\n]*, appears to be on an NFS system",
         affects={"deepspeed": ">=0.14.1"},
         role=Role.NOTE,
-        evidence=_link(6487),
+        evidence=pull(6487),
     ),
     Signature(
         id="engine_deleted_after_error",
@@ -121,6 +116,6 @@ SIGNATURES = (
         pattern=r"Exception ignored in: <function DeepSpeedEngine\.__del__",
         affects={"deepspeed": ">=0.17.1"},
         role=Role.FOLLOW_UP,
-        evidence=(*_link(7410), *_link(7813)),
+        evidence=(*pull(7410), *pull(7813)),
     ),
 )

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
-
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -17,7 +12,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.12.4 or later; or ZeRO-3 without mics_shard_size.",
         pattern=r"__init__\(\) got an unexpected keyword argument 'offload_ratio'",
         affects={"deepspeed": "==0.12.3"},
-        evidence=_link(4749),
+        evidence=pull(4749),
     ),
     Signature(
         id="mics_without_its_init",
@@ -42,6 +37,6 @@ SIGNATURES = (
         pattern=r"zenflow[\s\S]*narrow\(\) cannot be applied to a 0-dim tensor",
         affects={"deepspeed": ">=0.17.5,<0.19.2"},
         role=Role.GENERAL,
-        evidence=(*_link(8042), "https://github.com/deepspeedai/DeepSpeed/issues/7686"),
+        evidence=(*pull(8042), "https://github.com/deepspeedai/DeepSpeed/issues/7686"),
     ),
 )

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
-
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     # engine and optimizers
@@ -28,7 +23,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.18.4 or later; do not call engine.destroy(). At the end of a job it is harmless.",
         pattern=r"bf16_optimizer\.py\", line \d+, in destroy\n[\s\S]*IndexError: list index out of range",
         affects={"deepspeed": ">=0.14.5,<0.18.4"},
-        evidence=_link(7763),
+        evidence=pull(7763),
     ),
     Signature(
         id="bf16_immediate_zero",
@@ -37,7 +32,7 @@ SIGNATURES = (
         remedy='DeepSpeed 0.14.2 or later; or "immediate_grad_update": false.',
         pattern=r"'(?:Tensor|Parameter)' object has no attribute '_zero'",
         affects={"deepspeed": "==0.14.1"},
-        evidence=_link(5434),
+        evidence=pull(5434),
     ),
     Signature(
         id="bf16_load_state_dict",
@@ -46,7 +41,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.15.1 or later; or engine.load_checkpoint.",
         pattern=r"load_state_dict\(\) missing 1 required positional argument: 'checkpoint_folder'",
         affects={"deepspeed": "<0.15.1"},
-        evidence=_link(6446),
+        evidence=pull(6446),
     ),
     Signature(
         id="gradient_of_the_cpu",
@@ -56,7 +51,7 @@ SIGNATURES = (
         remedy="On the CPU: DeepSpeed 0.13.0 or later, or ZeRO-1. With a GPU: move the whole model to it.",
         pattern=r"attempting to reduce an unsupported grad type: torch\.\w+Tensor",
         affects={"deepspeed": "<0.13.0"},
-        evidence=_link(3842),
+        evidence=pull(3842),
     ),
     Signature(
         id="cpu_device_number",
@@ -67,7 +62,7 @@ SIGNATURES = (
         pattern=r"in (?:compare_tensors_in_structures|broadcast_and_check|release_sub_module)\n[\s\S]*"
         r"(?:Invalid device string: '\d+'|Torch not compiled with CUDA enabled|Found no NVIDIA driver)",
         affects={"deepspeed": ">=0.16.3,<0.18.0"},
-        evidence=_link(7600),
+        evidence=pull(7600),
     ),
     Signature(
         id="compression_shared_parameters",
@@ -78,7 +73,7 @@ SIGNATURES = (
         "0.19.6, which ignore it elsewhere.",
         pattern=r"name 'QUANTIZE_TRAINING' is not defined",
         affects={"deepspeed": "<0.19.3"},
-        evidence=(*_link(8057), "run: 0.12.6, 0.19.2, 0.19.3"),
+        evidence=(*pull(8057), "run: 0.12.6, 0.19.2, 0.19.3"),
     ),
     Signature(
         id="activations_contiguous_without_number",
@@ -89,7 +84,7 @@ SIGNATURES = (
         pattern=r"activation_checkpointing/checkpointing\.py[\s\S]*contiguous_data_buffers\[[\s\S]*"
         r"IndexError: list index out of range",
         affects={"deepspeed": "<0.19.3"},
-        evidence=_link(8041),
+        evidence=pull(8041),
     ),
     Signature(
         id="muon_momentum_dtype",
@@ -100,7 +95,7 @@ SIGNATURES = (
         "momentum.",
         pattern=r"muon[\s\S]*expected dtype \S+ for `end`,? but got dtype",
         affects={"deepspeed": ">=0.18.3,<0.19.8"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7746", *_link(8433)),
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7746", *pull(8433)),
     ),
     # schedulers
     Signature(
@@ -110,7 +105,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.12.4 or later; or warmup_num_steps 2.",
         pattern=r"self\.inverse_log_warm_up = 1\.0 / math\.log\([\s\S]*(?:math domain error|division by zero)",
         affects={"deepspeed": "==0.12.3"},
-        evidence=(*_link(4688), "run: 0.12.3"),
+        evidence=(*pull(4688), "run: 0.12.3"),
     ),
     Signature(
         id="cosine_warmup_type",
@@ -119,7 +114,7 @@ SIGNATURES = (
         remedy='"warmup_type": "linear" or "log".',
         pattern=r"in get_lr_ratio\n[\s\S]*local variable 'ratio'",
         affects={"deepspeed": ">=0.12.3,<0.19.4"},
-        evidence=(*_link(8151), "run: 0.18.9"),
+        evidence=(*pull(8151), "run: 0.18.9"),
     ),
     # checkpoints
     Signature(
@@ -130,7 +125,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.12.3 or later; or save without exclude_frozen_parameters.",
         pattern=r"in module_state_dict\n\s+del sd\[n\][\s\S]*KeyError",
         affects={"deepspeed": "<0.12.3"},
-        evidence=_link(4587),
+        evidence=pull(4587),
     ),
     Signature(
         id="universal_without_mpu",
@@ -140,7 +135,7 @@ SIGNATURES = (
         pattern=r"runtime/zero/stage_1_and_2\.py[\s\S]*"
         r"'NoneType' object has no attribute 'get_tensor_model_parallel_world_size'",
         affects={"deepspeed": "<0.14.1"},
-        evidence=_link(5243),
+        evidence=pull(5243),
     ),
     Signature(
         id="universal_info_missing",
@@ -151,7 +146,7 @@ SIGNATURES = (
         "later, and a new checkpoint.",
         pattern=r"Required universal_checkpoint_info state is missing in checkpoint",
         affects={"deepspeed": ">=0.12.0"},
-        evidence=_link(8187),
+        evidence=pull(8187),
     ),
     Signature(
         id="decoupled_writer_start_method",
@@ -160,7 +155,7 @@ SIGNATURES = (
         remedy='DeepSpeed 0.18.4 or later; or "decoupled": false.',
         pattern=r"'torch\.multiprocessing' has no attribute 'get_start_methods'",
         affects={"deepspeed": ">=0.17.1,<0.18.4"},
-        evidence=(*_link(7742), "run: 0.18.0"),
+        evidence=(*pull(7742), "run: 0.18.0"),
     ),
     Signature(
         id="moe_with_checkpoint_writer",
@@ -169,7 +164,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.18.4 or later; or no checkpoint.writer.",
         pattern=r"local variable 'saveable_state_dict'",
         affects={"deepspeed": ">=0.18.1,<0.18.4"},
-        evidence=_link(7722),
+        evidence=pull(7722),
     ),
     Signature(
         id="nebula_commit",
@@ -178,7 +173,7 @@ SIGNATURES = (
         remedy='DeepSpeed 0.18.4 to 0.19.6; or "nebula": {"enabled": false}.',
         pattern=r"nebula_checkpoint_engine\.py[\s\S]*'str' object has no attribute 'tag'",
         affects={"deepspeed": ">=0.17.1,<0.18.4"},
-        evidence=_link(7740),
+        evidence=pull(7740),
     ),
     Signature(
         id="nvme_nothing_to_wait_for",
@@ -189,7 +184,7 @@ SIGNATURES = (
         pattern=r"assert len\(swap_tensors\) == aio_handle\.wait\(\)",
         affects={"deepspeed": ">=0.12.0"},
         role=Role.GENERAL,
-        evidence=_link(7712),
+        evidence=pull(7712),
     ),
     # torch.compile
     Signature(
@@ -200,7 +195,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.15.2 or later, or train without torch.compile.",
         pattern=r"_dynamo[\s\S]*deepspeed/runtime/zero/parameter_offload\.py[\s\S]*has no attribute 'ds_status'",
         affects={"deepspeed": ">=0.13.2,<0.15.2"},
-        evidence=(*_link(6564), *_link(6527)),
+        evidence=(*pull(6564), *pull(6527)),
     ),
     Signature(
         id="compiled_allgather_params",
@@ -209,7 +204,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.16.0 or later, or train without torch.compile.",
         pattern=r"torch\._dynamo\.exc[\s\S]*partition_parameters\.py\"?, line \d+, in _allgather_params\b",
         affects={"deepspeed": ">=0.13.2,<0.16.0"},
-        evidence=_link(6769),
+        evidence=pull(6769),
     ),
     Signature(
         id="autosp_transformers",
@@ -218,7 +213,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.19.2 or later; or transformers 4.50.3.",
         pattern=r"AutoSP requires transformers <= 4\.50\.3",
         affects={"deepspeed": ">=0.18.9,<0.19.2"},
-        evidence=_link(8044),
+        evidence=pull(8044),
     ),
     # profilers
     Signature(
@@ -228,7 +223,7 @@ SIGNATURES = (
         remedy='DeepSpeed 0.17.2 or later; or "flops_profiler": {"enabled": false}.',
         pattern=r"in _upsample_flops_compute\n[\s\S]*TypeError: unsupported operand",
         affects={"deepspeed": "<0.17.2"},
-        evidence=(*_link(7353), "run: 0.16.4"),
+        evidence=(*pull(7353), "run: 0.16.4"),
     ),
     Signature(
         id="profiler_attention_missing",
@@ -237,7 +232,7 @@ SIGNATURES = (
         remedy="torch 2.0 or later, or DeepSpeed 0.15.2 or later.",
         pattern=r"flops_profiler[\s\S]*has no attribute 'scaled_dot_product_attention'",
         affects={"deepspeed": ">=0.13.3,<0.15.2", "torch": "<2.0"},
-        evidence=_link(6517),
+        evidence=pull(6517),
     ),
     Signature(
         id="comms_logger_log_name",
@@ -247,7 +242,7 @@ SIGNATURES = (
         remedy='DeepSpeed 0.19.7 or later; or "comms_logger": {"prof_all": false, "prof_ops": [the others]}.',
         pattern=r"in get_debug_log_name\n[\s\S]*KeyError: 'log_name'",
         affects={"deepspeed": "<0.19.7"},
-        evidence=_link(8267),
+        evidence=pull(8267),
     ),
     Signature(
         id="printed_count_copied",
@@ -257,7 +252,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.17.6 or later.",
         pattern=r"'pp_int' object has no attribute 'custom_print_str'",
         affects={"deepspeed": "<0.17.6"},
-        evidence=(*_link(7507), "run: 0.16.4"),
+        evidence=(*pull(7507), "run: 0.16.4"),
     ),
     # launcher
     Signature(
@@ -268,7 +263,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.13.2 or later with torch 2.0 to 2.2; or torchrun's own elasticity.",
         pattern=r"_set_master_addr_port\(\) takes \d+ positional arguments",
         affects={"deepspeed": "<0.13.2"},
-        evidence=_link(4985),
+        evidence=pull(4985),
     ),
     Signature(
         id="pdsh_exported_value",
@@ -280,7 +275,7 @@ SIGNATURES = (
         pattern=r"bash: (?:-c: )?line \d+: (?:syntax error near unexpected token"
         r"|export: `[^\n]*': not a valid identifier)",
         role=Role.POSSIBLE,
-        evidence=_link(5878),
+        evidence=pull(5878),
     ),
     Signature(
         id="openmpi_interface",
@@ -290,7 +285,7 @@ SIGNATURES = (
         remedy="--launcher_args='--mca btl_tcp_if_include NAME' (ip link) with DeepSpeed 0.15.3 or later.",
         pattern=r"invalid value was given for btl_tcp_if_include[\s\S]{0,300}Value:\s+eth0\b",
         affects={"deepspeed": ">=0.12.0"},
-        evidence=_link(6613),
+        evidence=pull(6613),
     ),
     # experts and tensor parallelism
     Signature(
@@ -314,6 +309,6 @@ SIGNATURES = (
         remedy="0.13.2 to 0.13.4: DeepSpeed 0.13.5 or later. Otherwise compare the output with that of one rank.",
         pattern=r"Unrecognized fusedkqv weight type, default to using bloom type",
         affects={"deepspeed": ">=0.12.0"},
-        evidence=_link(5217),
+        evidence=pull(5217),
     ),
 )
