@@ -22,7 +22,7 @@ def _evaluated(job: Job, **options: Any) -> None:
             value = sum(losses) / len(losses)
         else:
             value = engine.eval_batch(source, **options)
-        job.note(f"evaluation {step}", value)
+        job.note(f"evaluation {step}", value.reshape(-1))
         job.note(f"batches left {step}", str(len(list(source))))
 
 
