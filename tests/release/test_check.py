@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from dsfix.check import checking, extract, keys
 from dsfix.check.arguments import checked
-from dsfix.engine.source import module_file
+from dsfix.module_files import module_file
 from dsfix.rules import Level
 
 NEEDS_ONECCL = "CPU ranks of this release need oneCCL"
