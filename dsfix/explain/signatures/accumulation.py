@@ -20,7 +20,9 @@ SIGNATURES = (
         what="Since 0.16.0 DeepSpeed has a no_sync, which rejects ZeRO-2 and ZeRO-3; older accelerate and transformers "
         "enter the no_sync of any model that has one.",
         remedy="transformers 4.47.1 or later for its Trainer, accelerate 1.9.0 or later for Accelerator.accumulate.",
+        pattern=r"no[ _]sync context manager is incompatible with gradient ?partitioning",  # also typed by hand
         patches=("no_sync_incompatible",),
+        pattern_of="no_sync_incompatible",
         evidence=("https://github.com/huggingface/accelerate/pull/3656",),
     ),
     Signature(

@@ -90,6 +90,15 @@ SIGNATURES = (
         role=Role.POSSIBLE,
     ),
     Signature(
+        id="nccl_shared_memory",
+        title="NCCL gets no shared memory: /dev/shm is too small",
+        what="The ranks of a host exchange data through /dev/shm, of which a container has 64 MB by default.",
+        remedy="docker run --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of medium Memory at /dev/shm); `df -h "
+        "/dev/shm` while it runs. NCCL_SHM_DISABLE=1 does without it, slower.",
+        pattern=r"Error while creating shared memory segment|Call to (?:posix_fallocate|shm_open) failed",
+        evidence=("https://github.com/huggingface/transformers/issues/11658",),
+    ),
+    Signature(
         id="rendezvous_failed",
         title="the ranks do not find each other",
         what="A rank cannot reach MASTER_ADDR:MASTER_PORT, or not all ranks arrive. Most likely: the address is wrong "
