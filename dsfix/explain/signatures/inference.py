@@ -89,8 +89,8 @@ SIGNATURES = (
         "inference (ZeRO-Inference, offload), goes through deepspeed.initialize.",
         remedy="engine = deepspeed.initialize(model=model, config=…)[0]; engine.module.eval(). Or init_inference with "
         "its own keys, without zero_optimization, fp16, train_batch_size.",
-        pattern=r"validation errors? for "
-        r"DeepSpeedInferenceConfig[\s\S]{0,400}?(?:zero_optimization|train_\w*batch_size)",
+        pattern=r"validation errors? for DeepSpeedInferenceConfig"
+        r"(?=[\s\S]{0,400}?(?:zero_optimization|train_\w*batch_size))",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2890",),
     ),
 )
