@@ -31,6 +31,60 @@ IN_REDUCE = (
 WEIGHTS_ONLY = "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded"
 
 CASES = {
+    "deepspeed_shadowed": (
+        [
+            "AttributeError: module 'deepspeed' has no attribute 'init_inference'\n",
+            "AttributeError: partially initialized module 'deepspeed' has no attribute 'comm'\n",
+        ],
+        ["AttributeError: module 'deepspeed.comm' has no attribute 'initialize_all'\n"],
+    ),
+    "ulysses_without_zero": (
+        [
+            "AttributeError: module 'deepspeed.runtime.sequence_parallel.parallel_state_sp' has no attribute "
+            "'get_model_parallel_rank'\n"
+        ],
+        ["AttributeError: module 'deepspeed.runtime.sequence_parallel.parallel_state_sp' has no attribute 'x'\n"],
+    ),
+    "scheduler_fallback_increment": (
+        ["TypeError: WarmupLR.step() got an unexpected keyword argument 'increment'\n"],
+        ["TypeError: WarmupLR.step() got an unexpected keyword argument 'epoch'\n"],
+    ),
+    "broadcast_of_leaf_refused": (
+        [
+            traceback(
+                "RuntimeError: a leaf Variable that requires grad is being used in an in-place operation.",
+                ("deepspeed/runtime/engine.py", "_broadcast_model", "dist.broadcast(p,"),
+            )
+        ],
+        ["RuntimeError: a leaf Variable that requires grad is being used in an in-place operation.\n"],
+    ),
+    "windows_symbolic_link": (
+        ["OSError: symbolic link privilege not held\n"],
+        ["DeepSpeed-0.15.0\nFileExistsError: symbolic link exists\n"],
+    ),
+    "windows_source_copied_onto_package": (
+        ["    shutil.copytree('.\\\\csrc', '.\\\\deepspeed\\\\ops')\n"],
+        ["    shutil.copytree('.\\\\csrc', '.\\\\deepspeed\\\\ops\\\\csrc', dirs_exist_ok=True)\n"],
+    ),
+    "model_states_missing": (
+        [traceback("AssertionError", ("state_dict_factory.py", "check_ckpt_list", "assert len(self.ckpt_list) > 0"))],
+        ["assert len(self.layers) > 0\n"],
+    ),
+    "lightning_sets_accumulation": (
+        ["MisconfigurationException: Do not set `gradient_accumulation_steps` in the DeepSpeed config\n"],
+        ["gradient_accumulation_steps: 4\n"],
+    ),
+    "hostname_without_addresses": (
+        [
+            "subprocess.CalledProcessError: Command '['hostname -I']' returned non-zero exit status 1\n",
+            "subprocess.CalledProcessError: Command '['hostname', '-I']' returned non-zero exit status 1.\n",
+        ],
+        ["subprocess.CalledProcessError: Command '['ssh a hostname -I']' returned non-zero exit status 255.\n"],
+    ),
+    "cpu_adam_without_cuda": (
+        ["cpu_adam cuda is missing or is incompatible with installed torch, only cpu ops can be compiled!\n"],
+        ["cpu_adam ............... [NO] ....... [OKAY]\n"],
+    ),
     "rank_arithmetic_error": (
         [
             "failed (exitcode: -8) local_rank: 6 (pid: 58423) of binary: /usr/bin/python\n",
@@ -946,7 +1000,7 @@ CASES = {
             "AttributeError: 'DeepSpeedZeRoOffload' object has no attribute 'get_param_coordinator2'\n",
             "ImportError: cannot import name 'logger' from 'deepspeed.utils.names' (/a/names.py)\n",
             "ModuleNotFoundError: No module named 'deepspeed.elasticity'\n",
-            "AttributeError: module 'deepspeed' has no attribute 'init_inference'\n",
+            "AttributeError: module 'deepspeed' has no attribute 'OnDevice'\n",
         ],
         [
             "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n",
@@ -1758,6 +1812,7 @@ def test_harmless_messages_are_notes():
     assert {each.id for each in SIGNATURES.values() if each.role is Role.NOTE} == {
         "amp_functions_renamed",
         "broadcast_without_autograd",
+        "cpu_adam_without_cuda",
         "device_of_the_group_unknown",
         "distutils_deprecated",
         "libaio_warning",

@@ -37,4 +37,12 @@ SIGNATURES = (
         affects={"deepspeed": ">=0.16.0"},
         evidence=("https://github.com/huggingface/accelerate/pull/3630",),
     ),
+    Signature(
+        id="lightning_sets_accumulation",
+        title="Lightning sets gradient accumulation in the DeepSpeed config itself",
+        what="It takes the value from Trainer(accumulate_grad_batches=…) and refuses a config that has one.",
+        remedy='Remove "gradient_accumulation_steps" from the config.',
+        pattern=r"Do not set `gradient_accumulation_steps` in the DeepSpeed config",
+        evidence=("https://github.com/Lightning-AI/pytorch-lightning/issues/19891",),
+    ),
 )

@@ -112,7 +112,8 @@ SIGNATURES = (
         "through 0.14.4.",
         remedy="DeepSpeed 0.14.5 or later. Otherwise with ZeRO-3 no hybrid engine (DeepSpeed-Chat: without "
         "--enable_hybrid_engine), or ZeRO-2; or weights that are not quantized.",
-        pattern=r"in get_hidden_heads[\s\S]*IndexError: tuple index out of range",
+        pattern=r"in get_hidden_heads[\s\S]*IndexError: tuple index out of range"
+        r"|in get_hidden_heads\s+return self\.client_module\.[\w.]+\.weight\.shape\[1\]",  # the end is missing
         affects={"deepspeed": "<0.14.5"},
         evidence=pull(5624),
     ),

@@ -141,7 +141,7 @@ SIGNATURES = (
         "resizing, another tokenizer), a label is out of range, or a position exceeds the model's maximum.",
         remedy="model.resize_token_embeddings(len(tokenizer)); compare the largest id with the embedding. "
         "CUDA_LAUNCH_BLOCKING=1, or one batch on the CPU, names the line.",
-        pattern=r"device-side assert triggered|Assertion `srcIndex < srcSelectDimSize` failed"
+        pattern=r"device-side assert triggered|Assertion `?srcIndex < srcSelectDimSize`? failed"
         r"|Assertion `t >= 0 && t < n_classes` failed",
         role=Role.GENERAL,
     ),

@@ -134,7 +134,8 @@ SIGNATURES = (
         what="Releases before 0.11.2 declare configs for pydantic 1. The pydantic that Python imports is 2: perhaps "
         "another one than pip shows, in another site-packages.",
         remedy="DeepSpeed 0.11.2 or later, or pip install 'pydantic<2' with the same Python.",
-        pattern=r"PydanticUserError: A non-annotated attribute was detected: `enabled = True`",
+        pattern=r"PydanticUserError: A non-annotated attribute was detected: `enabled = True`"
+        r"|'FieldInfo' object has no attribute 'required'",
         affects={"deepspeed": "<0.11.2"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5400",),
     ),

@@ -159,4 +159,23 @@ SIGNATURES = (
             "https://github.com/deepspeedai/DeepSpeed/issues/5638",
         ),
     ),
+    Signature(
+        id="windows_symbolic_link",
+        title="installing DeepSpeed on Windows: no right to create symbolic links",
+        what="Through 0.14.2 setup.py links csrc and op_builder into the package, which Windows allows administrators "
+        "only, or in developer mode.",
+        remedy="A console as administrator, or Windows' developer mode; or DeepSpeed 0.14.5 or later.",
+        pattern=r"symbolic link privilege not held|in create_dir_symlink",
+        affects={"deepspeed": "<0.14.3"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1769",),
+    ),
+    Signature(
+        id="windows_source_copied_onto_package",
+        title="installing DeepSpeed 0.14.3 or 0.14.4 on Windows fails: they copy csrc onto deepspeed/ops",
+        what="setup.py of these two releases copies onto a directory that exists.",
+        remedy="Another release, 0.14.5 or later.",
+        pattern=r"copytree\('\.\\+csrc', '\.\\+deepspeed\\+ops'\)",
+        affects={"deepspeed": ">=0.14.3,<0.14.5"},
+        evidence=("https://github.com/shenyunhang/APE/issues/69",),
+    ),
 )

@@ -288,4 +288,25 @@ SIGNATURES = (
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5696",),
     ),
+    Signature(
+        id="scheduler_fallback_increment",
+        title="a scheduler's step() failed, and DeepSpeed's fallback for Megatron hides why",
+        what="Through 0.10.0 the engine answers any TypeError of the scheduler's step by a call with increment, which "
+        "only Megatron's scheduler knows. Most likely the first call got lr_kwargs that are for Megatron's.",
+        remedy='The first error is above, at "During handling of the above exception". Megatron-DeepSpeed: its own '
+        'scheduler, without a "scheduler" in the DeepSpeed config; DeepSpeed 0.10.1 or later.',
+        pattern=r"step\(\) got an unexpected keyword argument 'increment'",
+        affects={"deepspeed": "<0.10.1"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4151",),
+    ),
+    Signature(
+        id="broadcast_of_leaf_refused",
+        title="deepspeed.initialize: the backend refuses to broadcast parameters that require gradients",
+        what="Releases before 0.13.3 broadcast the parameters themselves instead of their data, which gloo, on "
+        "Windows, does not take.",
+        remedy="DeepSpeed 0.13.3 or later; or NCCL, on Linux or in WSL 2.",
+        pattern=r"_broadcast_model[\s\S]*a leaf Variable that requires grad is being used in an in-place operation",
+        affects={"deepspeed": "<0.13.3"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1121",),
+    ),
 )
