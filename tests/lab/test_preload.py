@@ -11,7 +11,7 @@ import pytest
 from dsfix.lab.cuda.compiling import library
 from dsfix.lab.cuda.schedule import variables
 from dsfix.lab.errors import LabUnavailable
-from matrix.preload import Preloaded
+from dsfix.lab.preload import Preloaded
 
 RANK = """
 def main():
