@@ -47,4 +47,14 @@ SIGNATURES = (
         affects={"deepspeed": ">=0.19.2"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8066",),
     ),
+    Signature(
+        id="float64_gradients",
+        title="without ZeRO: gradients in float64 are refused",
+        what="Since 0.13.0 gradients are reduced only in the dtypes that the accelerator is said to support, and "
+        "float64 is none of them. A module or a parameter is in float64 (double()), or was made from NumPy's arrays.",
+        remedy="Cast it to float32 before deepspeed.initialize; or ZeRO-1, which does not ask for the dtype. Through "
+        "0.12.6 float64 is accepted, and reduced in float32.",
+        pattern=r"attempting to reduce an unsupported grad type: torch\.float64",
+        affects={"deepspeed": ">=0.13.0"},
+    ),
 )
