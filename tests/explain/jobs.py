@@ -344,3 +344,17 @@ def linear_of_one_dimension(lab):
     with lab.deepspeed.zero.Init(config_dict_or_path={"zero_optimization": {"stage": 3}, "train_batch_size": 1}):
         model = torch.nn.Linear(8, 8)
     _train(lab, model, [torch.ones(8, device=lab.device)], 3)
+
+
+def autocast_of_another_engine(lab):
+    """An engine that reduces in fp32, and another one with torch_autocast that is made after it."""
+    torch = lab.torch
+
+    def engine(**config):
+        model = torch.nn.Linear(8, 8)
+        config = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "zero_optimization": {"stage": 2}, **config}
+        return lab.initialize(model, config, model_parameters=model.parameters())
+
+    first = engine(bf16={"enabled": True}, communication_data_type="fp32")
+    engine(torch_autocast={"enabled": True, "dtype": "bfloat16"})
+    first.backward(first(torch.ones(1, 8, device=lab.device, dtype=torch.bfloat16)).sum())

@@ -443,6 +443,24 @@ CASES = {
             "[4, 0] but expected shape compatible with [4, 8]\n"
         ],
     ),
+    "autocast_of_another_engine": (
+        [
+            traceback(
+                "KeyError: torch.bfloat16",
+                (
+                    "deepspeed/runtime/zero/stage3.py",
+                    "reduce_independent_p_g_buckets_and_remove_grads",
+                    "bucket = self.ipg_buckets[comm_dtype]",
+                ),
+            )
+        ],
+        [
+            traceback(
+                "KeyError: torch.bfloat16",
+                ("train.py", "main", "bucket = buckets[torch.bfloat16]"),
+            )
+        ],
+    ),
     "float64_gradients": (
         ["AssertionError: attempting to reduce an unsupported grad type: torch.float64\n"],
         ["AssertionError: attempting to reduce an unsupported grad type: torch.bfloat16\n"],

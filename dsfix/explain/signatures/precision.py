@@ -48,6 +48,20 @@ SIGNATURES = (
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8066",),
     ),
     Signature(
+        id="autocast_of_another_engine",
+        title="KeyError, a dtype: ZeRO has no bucket for the dtype of a gradient",
+        what="Most likely another engine of this process was made with torch_autocast: that it is used is one state of "
+        "the process, and this engine's optimizer then looks for buckets of the parameters' dtypes instead of those "
+        'of "communication_data_type". An engine that is made after one with torch_autocast does so without an error.',
+        remedy='The same "torch_autocast" for all engines that train in a process; or no "communication_data_type" '
+        "that differs from the dtype of the parameters.",
+        pattern=r"in reduce_independent_p_g_buckets_and_remove_grads\n[^\n]*\n?[^\n]*self\.ipg_buckets\["
+        r"[\s\S]{0,200}KeyError: torch\.",
+        affects={"deepspeed": ">=0.17.2"},
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7946",),
+    ),
+    Signature(
         id="float64_gradients",
         title="without ZeRO: gradients in float64 are refused",
         what="Since 0.13.0 gradients are reduced only in the dtypes that the accelerator is said to support, and "
