@@ -435,8 +435,8 @@ CASES = {
     ),
     "linear_of_one_dimension": (
         [
-            "RuntimeError: Function LinearFunctionForZeroStage3Backward returned an invalid gradient at index 1 - got [] "
-            "but expected shape compatible with [8, 8]\n"
+            "RuntimeError: Function LinearFunctionForZeroStage3Backward returned an invalid gradient at index 1 - got "
+            "[] but expected shape compatible with [8, 8]\n"
         ],
         [
             "RuntimeError: Function LinearFunctionForZeroStage3Backward returned an invalid gradient at index 0 - got "

@@ -328,7 +328,9 @@ RULES = (
         level=Level.WARNING,
         find=_secondary_of_frozen,
         remedy="remove one of the two keys, if the model has frozen parameters",
-        evidence=("the source of 0.12.0 to 0.19.8: _partition_param_sec quantizes an empty tensor, and copies into it",),
+        evidence=(
+            "the source of 0.12.0 to 0.19.8: _partition_param_sec quantizes an empty tensor, and copies into it",
+        ),
     ),
     Rule(
         id="memory_efficient_linear_ignored",

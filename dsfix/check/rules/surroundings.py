@@ -69,7 +69,9 @@ def _whole_model(facts: Facts) -> Iterator[Found]:
 def _norm_of_one_rank(facts: Facts) -> Iterator[Found]:
     ranks = facts.arguments.get("tensor_parallel")
     if facts.on("fp16") and facts.stage == 0 and facts.job.clips and isinstance(ranks, int) and ranks > 1:
-        what = "fp16 without ZeRO, tensor parallel: the norm is that of the first rank's gradients, and clips too little"
+        what = (
+            "fp16 without ZeRO, tensor parallel: the norm is that of the first rank's gradients, and clips too little"
+        )
         yield Found("gradient_clipping", what)
 
 
@@ -164,7 +166,7 @@ RULES = (
         id="fp32_buffers_cast",
         level=Level.WARNING,
         find=_half_buffers,
-        remedy="upgrade to DeepSpeed 0.19.8 or later, or load these buffers again after deepspeed.initialize, in fp32",
+        remedy="upgrade to DeepSpeed 0.19.8 or later; dsfix's half_routing_bias keeps those of MoE routers",
         affects={"deepspeed": "<0.19.8"},
         evidence=("the source of 0.12.0, 0.19.1, 0.19.2, 0.19.7 and 0.19.8",),
     ),
