@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import log, versions
 from ..outcome import Outcome
@@ -12,6 +12,9 @@ from ..process import report as patch_reports
 from ..rules import Finding, Level, fits
 from . import GuardError
 from .initialize import Call
+
+if TYPE_CHECKING:
+    from ..check.arguments import Value
 
 _OVERRIDE = {"optimizer": "optimizer", "scheduler": "lr_scheduler"}  # block of the config -> argument
 _SCHEDULER_OVERRIDDEN = {"deepspeed": ">=0.14.5"}  # before, the config's wins
@@ -76,8 +79,8 @@ def _report(call: Call, lines: list[str], stop: bool) -> None:
         log.warn(message)
 
 
-def _given(call: Call) -> dict[str, str | bool]:
-    given: dict[str, str | bool] = {}
+def _given(call: Call) -> dict[str, Value]:
+    given: dict[str, Value] = {}
     optimizer = call.arguments.get("optimizer")
     if hasattr(optimizer, "param_groups"):
         given["optimizer"] = type(optimizer).__name__
@@ -92,16 +95,16 @@ def _given(call: Call) -> dict[str, str | bool]:
     return given
 
 
-def _of_the_job(call: Call) -> dict[str, str | bool]:
+def _of_the_job(call: Call) -> dict[str, Value]:
     """What only the job knows: its processes, its mpu, and the dtypes of its model."""
-    found: dict[str, str | bool] = {}
+    found: dict[str, Value] = {}
     launched = os.environ.get("WORLD_SIZE", "")
     if launched.isdigit() and int(launched):
-        found["launched"] = launched
+        found["launched"] = int(launched)
     mpu = call.arguments.get("mpu")
     for name in _SIZES:
         if hasattr(mpu, name):
-            found["tensor_parallel"] = str(getattr(mpu, name)())
+            found["tensor_parallel"] = int(getattr(mpu, name)())
             break
     if hasattr(call.model, "named_modules"):
         found["float8"] = any("float8" in str(getattr(each, "dtype", "")) for each in call.model.parameters())

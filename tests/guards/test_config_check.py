@@ -75,6 +75,6 @@ def test_float8_parameters(monkeypatch):
 def test_processes_and_tensor_parallel_ranks(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     mpu = SimpleNamespace(get_model_parallel_world_size=lambda: 8, get_tensor_model_parallel_world_size=lambda: 2)
-    assert found(monkeypatch, mpu=mpu) == {"launched": "4", "tensor_parallel": "2"}
+    assert found(monkeypatch, mpu=mpu) == {"launched": 4, "tensor_parallel": 2}
     monkeypatch.delenv("WORLD_SIZE")
     assert found(monkeypatch, mpu=object()) == {}
