@@ -67,6 +67,7 @@ MAX_NORM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "max_grad_norm
 PRODUCT = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
 
 
+FP16_CLIPPED = {"fp16": {"enabled": True}, "gradient_clipping": 1.0}
 MUON = {"optimizer": {"type": "Muon", "params": {"lr": 0.01}}}
 DEEPCOMPILE = {"compile": {"deepcompile": True}}
 NVME = {"device": "nvme", "nvme_path": "/nvme"}
@@ -576,6 +577,99 @@ CASES = [
         "optimizer.type",
         [Near({**MUON, **zero(3)}, "0.19.7"), Near({**MUON, **zero(3)}, "0.18.8"), Near({**MUON, **zero(2)}, "0.19.6")],
         release="0.19.6",
+    ),
+    Case(
+        "hpz_quantized_frozen_weights",
+        zero(3, zero_hpz_partition_size=8, zero_quantized_nontrainable_weights=True),
+        "zero_optimization.zero_quantized_nontrainable_weights",
+        [
+            Near(zero(3, zero_hpz_partition_size=1, zero_quantized_nontrainable_weights=True)),
+            Near(zero(3, zero_hpz_partition_size=8)),
+            Near(zero(2, zero_hpz_partition_size=8, zero_quantized_nontrainable_weights=True)),
+        ],
+    ),
+    Case(
+        "memory_efficient_linear_ignored",
+        zero(3, memory_efficient_linear=True),
+        "zero_optimization.memory_efficient_linear",
+        [
+            Near(zero(3, memory_efficient_linear=True), "0.19.4"),
+            Near(zero(3), "0.19.3"),
+            Near(zero(2, memory_efficient_linear=True), "0.19.3"),
+        ],
+        release="0.19.3",
+    ),
+    Case(
+        "joined_modules_released_singly",
+        zero(3, stage3_module_granularity_threshold=4096),
+        "zero_optimization.stage3_module_granularity_threshold",
+        [
+            Near(zero(3, stage3_module_granularity_threshold=4096), "0.16.2"),
+            Near(zero(3, stage3_module_granularity_threshold=4096), "0.19.7"),
+            Near(zero(3, stage3_module_granularity_threshold=0), "0.19.6"),
+        ],
+        release="0.19.6",
+    ),
+    Case(
+        "single_rank_group",
+        zero(3),
+        "zero_optimization.stage",
+        [
+            Near(zero(3), "0.19.4", {"world_size": 1, **model(launched=4)}),
+            Near(zero(3), "0.19.3", {"world_size": 4, **model(launched=4)}),
+            Near(zero(3), "0.19.3", {"world_size": 1, **model(launched=1)}),
+            Near(zero(3), "0.19.3", model(launched=4)),
+            Near(zero(2), "0.19.3", {"world_size": 1, **model(launched=4)}),
+        ],
+        release="0.19.3",
+        around={"world_size": 1, **model(launched=4)},
+    ),
+    Case(
+        "fp16_norm_of_one_rank",
+        FP16_CLIPPED,
+        "gradient_clipping",
+        [
+            Near(FP16_CLIPPED, "0.14.2", model(tensor_parallel=2)),
+            Near(FP16_CLIPPED, "0.14.1", model(tensor_parallel=1)),
+            Near(FP16_CLIPPED, "0.14.1"),
+            Near({**FP16_CLIPPED, **zero(1)}, "0.14.1", model(tensor_parallel=2)),
+            Near({"fp16": {"enabled": True}}, "0.14.1", model(tensor_parallel=2)),
+        ],
+        release="0.14.1",
+        around=model(tensor_parallel=2),
+    ),
+    Case(
+        "float8_cast",
+        {"bf16": {"enabled": True}},
+        "bf16.enabled",
+        [
+            Near({"bf16": {"enabled": True}}, "0.19.8", model(float8=True)),
+            Near({"bf16": {"enabled": True}}, "0.19.7", model(float8=False)),
+            Near({}, "0.19.7", model(float8=True)),
+        ],
+        release="0.19.7",
+        around=model(float8=True),
+    ),
+    Case(
+        "fp32_buffers_cast",
+        {"bf16": {"enabled": True}, **zero(3)},
+        "bf16.enabled",
+        [
+            Near({"bf16": {"enabled": True}, **zero(3)}, "0.19.8", model(fp32_buffers=True)),
+            Near({"bf16": {"enabled": True}, **zero(2)}, "0.19.2", model(fp32_buffers=True)),
+            Near({"bf16": {"enabled": True}, **zero(3)}, "0.19.7"),
+            Near(zero(3), "0.19.7", model(fp32_buffers=True)),
+        ],
+        release="0.19.7",
+        around=model(fp32_buffers=True),
+    ),
+    Case(
+        "fp32_buffers_cast",
+        {"fp16": {"enabled": True}, **zero(1)},
+        "fp16.enabled",
+        [Near({"fp16": {"enabled": True}, **zero(1)}, "0.19.2", model(fp32_buffers=True))],
+        release="0.19.1",
+        around=model(fp32_buffers=True),
     ),
     Case(
         "gradients_not_reduced_on_cpu",

@@ -634,6 +634,79 @@ CASES = {
             "RuntimeError: still have inflight params [{'id': 5, 'status': 'AVAILABLE', 'numel': 64}]\n",
         ],
     ),
+    "skip_init_under_zero_init": (
+        [
+            traceback(
+                "NotImplementedError: Cannot copy out of meta tensor; no data!",
+                ("torch/nn/utils/init.py", "skip_init", "return module_cls(*args, **kwargs).to_empty(device=final)"),
+                ("deepspeed/runtime/zero/partition_parameters.py", "wrapper", "self._post_init_method(module)"),
+                ("deepspeed/runtime/zero/partition_parameters.py", "_post_init_method", "param.data.to(device)"),
+            )
+        ],
+        [
+            traceback(
+                "NotImplementedError: Cannot copy out of meta tensor; no data!",
+                ("deepspeed/runtime/zero/partition_parameters.py", "_post_init_method", "param.data.to(device)"),
+            ),
+            traceback(
+                "NotImplementedError: Cannot copy out of meta tensor; no data!",
+                ("torch/nn/utils/init.py", "skip_init", "return module_cls(*args, **kwargs).to_empty(device=final)"),
+            ),
+        ],
+    ),
+    "linear_of_one_dimension": (
+        [
+            "RuntimeError: Function LinearFunctionForZeroStage3Backward returned an invalid gradient at index 1 - got "
+            "[] but expected shape compatible with [8, 8]\n"
+        ],
+        [
+            "RuntimeError: Function LinearFunctionForZeroStage3Backward returned an invalid gradient at index 0 - got "
+            "[4, 0] but expected shape compatible with [4, 8]\n"
+        ],
+    ),
+    "autocast_of_another_engine": (
+        [
+            traceback(
+                "KeyError: torch.bfloat16",
+                (
+                    "deepspeed/runtime/zero/stage3.py",
+                    "reduce_independent_p_g_buckets_and_remove_grads",
+                    "bucket = self.ipg_buckets[comm_dtype]",
+                ),
+            )
+        ],
+        [
+            traceback(
+                "KeyError: torch.bfloat16",
+                ("train.py", "main", "bucket = buckets[torch.bfloat16]"),
+            )
+        ],
+    ),
+    "float64_gradients": (
+        ["AssertionError: attempting to reduce an unsupported grad type: torch.float64\n"],
+        ["AssertionError: attempting to reduce an unsupported grad type: torch.bfloat16\n"],
+    ),
+    "tensor_backward_reentrant": (
+        [
+            traceback(
+                "AttributeError: 'NoneType' object has no attribute 'numel'",
+                ("deepspeed/runtime/engine.py", "_backward_post_hook", "self._backward_epilogue()"),
+                ("deepspeed/runtime/zero/stage3.py", "__reduce_and_partition_ipg_grads", "if param.grad.numel()"),
+            ),
+            traceback(
+                "AttributeError: 'NoneType' object has no attribute 'view'",
+                ("deepspeed/runtime/engine.py", "_backward_post_hook", "self._backward_epilogue()"),
+                ("deepspeed/runtime/zero/stage_1_and_2.py", "copy_grads_in_partition", "grad_reduc.view(-1)"),
+            ),
+        ],
+        [
+            traceback(  # engine.backward
+                "AttributeError: 'NoneType' object has no attribute 'view'",
+                ("deepspeed/runtime/engine.py", "backward", "self._backward_epilogue()"),
+                ("deepspeed/runtime/zero/stage_1_and_2.py", "copy_grads_in_partition", "grad_reduc.view(-1)"),
+            ),
+        ],
+    ),
     "other_modules_than_recorded": (
         [
             "RuntimeError: tracing error at step 42:\n",

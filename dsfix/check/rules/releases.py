@@ -115,6 +115,28 @@ def _muon(facts: Facts) -> Iterator[Found]:
         yield Found("optimizer.type", what)
 
 
+def _secondary_of_frozen(facts: Facts) -> Iterator[Found]:
+    name = "zero_quantized_nontrainable_weights"
+    size = facts.get("zero_optimization", "zero_hpz_partition_size", default=1)
+    if facts.stage == 3 and is_number(size) and size > 1 and facts.get("zero_optimization", name) is True:
+        what = "with zero_hpz_partition_size: frozen weights are written into int8 tensors unscaled, as whole numbers"
+        yield Found(f"zero_optimization.{name}", what)
+
+
+def _linear_ignored(facts: Facts) -> Iterator[Found]:
+    if facts.stage == 3 and facts.get("zero_optimization", "memory_efficient_linear") is True:
+        what = "has no effect on a model that is made outside zero.Init: gathered weights stay until the backward pass"
+        yield Found("zero_optimization.memory_efficient_linear", what)
+
+
+def _leaf_modules_slow(facts: Facts) -> Iterator[Found]:
+    name = "stage3_module_granularity_threshold"
+    value = facts.get("zero_optimization", name)
+    if facts.stage == 3 and is_number(value) and value > 0:
+        what = "parameters of the modules that it joins are still released one by one: less is gained"
+        yield Found(f"zero_optimization.{name}", what)
+
+
 def _not_reduced_on_cpu(facts: Facts) -> Iterator[Found]:
     if facts.stage in (1, 2) and facts.get("zero_optimization", "contiguous_gradients") is False:
         what = "on the CPU accelerator with several ranks: no gradient is reduced, and the ranks' weights diverge"
@@ -300,6 +322,31 @@ RULES = (
         find=_muon,
         remedy="upgrade to DeepSpeed 0.19.8 or later, or use ZeRO-2",
         evidence=(f"{_LINK}issues/8443", f"{_LINK}issues/8438"),
+    ),
+    Rule(
+        id="hpz_quantized_frozen_weights",
+        level=Level.WARNING,
+        find=_secondary_of_frozen,
+        remedy="remove one of the two keys, if the model has frozen parameters",
+        evidence=(
+            "the source of 0.12.0 to 0.19.8: _partition_param_sec quantizes an empty tensor, and copies into it",
+        ),
+    ),
+    Rule(
+        id="memory_efficient_linear_ignored",
+        level=Level.NOTE,
+        affects={"deepspeed": "<0.19.4"},
+        find=_linear_ignored,
+        remedy="make the model under deepspeed.zero.Init, or upgrade to DeepSpeed 0.19.4 or later",
+        evidence=(f"{_LINK}pull/8189", "run: 0.19.3, 0.19.4"),
+    ),
+    Rule(
+        id="joined_modules_released_singly",
+        level=Level.NOTE,
+        affects={"deepspeed": ">=0.16.3,<0.19.7"},
+        find=_leaf_modules_slow,
+        remedy="upgrade to DeepSpeed 0.19.7 or later",
+        evidence=(f"{_LINK}pull/6694", "the source of 0.16.3 and 0.19.6: partition passes free_data=True on"),
     ),
     Rule(
         id="gradients_not_reduced_on_cpu",

@@ -95,8 +95,11 @@ SIGNATURES = (
         title="an operation gets tensors of two dtypes",
         what="DeepSpeed casts the parameters to the config's dtype, but not the inputs and the outputs of frozen or "
         "separate models, and does not enter autocast. Most likely: inputs in fp32 for a model in bf16 or fp16, "
-        "modules that were kept in fp32 (norms, adapters, a head), or a config without the model's fp16 or bf16.",
-        remedy="Cast the inputs to the module's dtype; load the model in the dtype that the config enables; "
+        "modules that were kept in fp32 (norms, adapters, a head), or a config without the model's fp16 or bf16. On "
+        "the CPU, and on GPUs older than Volta, zero.Init(dtype=...) makes bf16 weights whatever it is given (0.14.1 "
+        "or later).",
+        remedy="Cast the inputs to the module's dtype; load the model in the dtype that the config enables; pass "
+        "zero.Init the config (config_dict_or_path) instead of a dtype; "
         '"torch_autocast": {"enabled": true} in the config (0.17.2 or later), or torch.autocast around the forward '
         "pass.",
         pattern=r"mat1 and mat2 (?:must|to) have the same dtype|expected m1 and m2 to have the same dtype"
