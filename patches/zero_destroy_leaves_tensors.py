@@ -1,11 +1,11 @@
 """engine.destroy() leaves ZeRO's fp32 weights, optimizer states and gradient hooks in memory, as long as the model.
 
 Why: each parameter of ZeRO-1/2 and of bf16's own optimizer has a link to its part of the fp32 weights, gradients and
-    states, for safe_get_full_fp32_param and its like. Through 0.14.4 destroy() does not remove it: what is linked stays as
-    long as the model, and as the parameters also have methods bound to themselves, often for good. Through 0.12.6 the
-    gradient hooks stay, too, in ZeRO-3 as well: a second engine of the same model runs those of the first one.
-How: as in 0.14.5, destroy() removes the links, but only those to its own optimizer: where another engine has been made of
-    the same model, the links are that engine's. After destroy() the safe_get functions find no fp32 weights, as there.
+    states, for safe_get_full_fp32_param and its like. Through 0.14.4 destroy() does not remove it: what is linked stays
+    as long as the model, and as the parameters also have methods bound to themselves, often for good. Through 0.12.6 the
+    gradient hooks stay, too: a second engine of the same model runs those of the first one, and fails with ZeRO-3.
+How: as in 0.14.5, destroy() removes the links, but only those to its own optimizer: where another engine has been made
+    of the same model, the links are that engine's. After destroy() the safe_get functions find no fp32 weights, as there.
     Through 0.12.6 it lets go of the nodes that carry the hooks; the next forward pass makes new ones.
 """
 
@@ -54,7 +54,7 @@ PATCH = Patch(
             uses=(let_go,),
         ),
     ),
-    symptom="",
+    symptom=r"has no attribute '_DeepSpeedZeroOptimizer_Stage3__ipg_bucket_flat_buffer'",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/4856": "reported",
         "https://github.com/deepspeedai/DeepSpeed/issues/5496": "reported",
@@ -102,5 +102,5 @@ def reproduce(lab: Lab) -> str:
         raise BugPresent("after destroy() the gradient hooks keep the optimizer, and its fp32 weights")
     if fp32() is not None or any(getattr(each, "_hp_mapping", None) is not None for each in model.parameters()):
         raise BugPresent("after destroy() the model's parameters keep the fp32 weights")
-    second, engine = trained(batches[_STEPS:], right(2 * _STEPS), f"after {_STEPS} more with a second engine")
+    second, _ = trained(batches[_STEPS:], right(2 * _STEPS), f"after {_STEPS} more with a second engine")
     return f"{first}, {second}; after destroy() the fp32 weights are freed"
