@@ -2,11 +2,11 @@
 
 Why: each parameter of ZeRO-1/2 and of bf16's own optimizer has a link to its part of the fp32 weights, gradients and
     states, for safe_get_full_fp32_param and its like. Through 0.14.4 destroy() does not remove it: what is linked stays
-    as long as the model, and as the parameters also have methods bound to themselves, often for good. Through 0.12.6 the
-    gradient hooks stay, too: a second engine of the same model runs those of the first one, and fails with ZeRO-3.
+    as long as the model, and as the parameters also have methods bound to themselves, often for good. Through 0.12.6
+    the gradient hooks stay, too: a second engine of the same model runs those of the first one; ZeRO-3 fails in them.
 How: as in 0.14.5, destroy() removes the links, but only those to its own optimizer: where another engine has been made
-    of the same model, the links are that engine's. After destroy() the safe_get functions find no fp32 weights, as there.
-    Through 0.12.6 it lets go of the nodes that carry the hooks; the next forward pass makes new ones.
+    of the same model, the links are that engine's. After destroy() the safe_get functions find no fp32 weights, as in
+    0.14.5. Through 0.12.6 it lets go of the nodes that carry the hooks; the next forward pass makes new ones.
 """
 
 from __future__ import annotations
