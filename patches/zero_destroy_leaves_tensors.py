@@ -54,7 +54,7 @@ PATCH = Patch(
             uses=(let_go,),
         ),
     ),
-    symptom=r"has no attribute '_DeepSpeedZeroOptimizer_Stage3__ipg_bucket_flat_buffer'",
+    symptom=r"in reduce_partition_and_remove_grads\n[\s\S]*no attribute '_DeepSpeedZeroOptimizer_Stage3__ipg_bucket_flat",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/4856": "reported",
         "https://github.com/deepspeedai/DeepSpeed/issues/5496": "reported",
