@@ -557,6 +557,13 @@ PAIRS = {
         ),
         traceback("IndexError: tensors used as indices must be long, int, byte or bool tensors", TRAINING),
     ),
+    "cupy_without_dlpack": (
+        traceback(
+            "AttributeError: 'cupy.ndarray' object has no attribute 'toDlpack'",
+            ("deepspeed/runtime/compression/cupy.py", "cupy2torch", "return from_dlpack(x)"),
+        ),
+        traceback("AttributeError: 'cupy.ndarray' object has no attribute 'toDlpack'", TRAINING),
+    ),
     "data_analyzer_specific_threads": (
         traceback(
             "IndexError: list index out of range", (f"{SAMPLING}/data_analyzer.py", "run_map", "p[thread].start()")
