@@ -52,3 +52,41 @@ def _run(attention: Any, tensors: list[Any], **more: Any) -> list[Any]:
     inputs = [each.clone().requires_grad_() for each in tensors[:3]]
     output = attention(*inputs, **more).reshape(tensors[3].shape)
     return [output.detach(), *torch.autograd.grad((output * tensors[3]).sum(), inputs)]
+
+
+class OneSequence:
+    """The `mpu` of a job whose ranks all share each sequence: one replica of the data, one of the model."""
+
+    def __init__(self, lab: Lab) -> None:
+        _ = lab.deepspeed  # the process group
+        rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self._whole = torch.distributed.new_group(list(range(size)))
+        alone = [torch.distributed.new_group([each]) for each in range(size)]
+        self._alone = alone[rank]
+        self._rank, self._size = rank, size
+
+    def get_data_parallel_group(self) -> Any:
+        return self._alone
+
+    def get_data_parallel_rank(self) -> int:
+        return 0
+
+    def get_data_parallel_world_size(self) -> int:
+        return 1
+
+    get_model_parallel_group = get_tensor_model_parallel_group = get_data_parallel_group
+    get_model_parallel_rank = get_tensor_model_parallel_rank = get_data_parallel_rank
+    get_model_parallel_world_size = get_tensor_model_parallel_world_size = get_data_parallel_world_size
+
+    def get_sequence_parallel_group(self) -> Any:
+        return self._whole
+
+    def get_sequence_parallel_rank(self) -> int:
+        return self._rank
+
+    def get_sequence_parallel_world_size(self) -> int:
+        return self._size
+
+    get_sequence_data_parallel_group = get_sequence_parallel_group
+    get_sequence_data_parallel_rank = get_sequence_parallel_rank
+    get_sequence_data_parallel_world_size = get_sequence_parallel_world_size
