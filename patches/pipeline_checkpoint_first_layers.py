@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -36,23 +36,26 @@ def batch_needs_gradients(engine: Any) -> bool:
     return module.activation_checkpoint_interval > 0 and module.activation_checkpoint_func is checkpointing.checkpoint
 
 
+def _needs_gradients(tensor: str) -> Edit:
+    then = f"    {tensor}.requires_grad = {tensor}.is_floating_point()"
+    return Edit(
+        _LOAD,
+        replace="if self._config.pipeline['activation_checkpoint_interval'] > 0 and "
+        f"self._config.pipeline['use_reentrant']:\n{then}",
+        code=f"if batch_needs_gradients(self):\n{then}",
+        uses=(batch_needs_gradients,),
+    )
+
+
 PATCH = Patch(
     title="PipelineModule with its own activation_checkpoint_interval: the first layers are not trained",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.4"},
-    changes=(
-        Edit(
-            _LOAD,
-            replace="self._config.pipeline['activation_checkpoint_interval'] > 0 and "
-            "self._config.pipeline['use_reentrant']",
-            code="batch_needs_gradients(self)",
-            count=2,
-            uses=(batch_needs_gradients,),
-        ),
-    ),
+    changes=(*map(_needs_gradients, ("loaded", "mine")),),
     symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8178": "fixed in 0.19.4"},
     fixed_in="0.19.4",
+    fixed=(Source(_LOAD, "self._reentrant_activation_checkpointing()"),),
     ranks=2,
 )
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import CannotTell, Edit, Patch, Severity
+from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
-_BACKWARD = "deepspeed.runtime.sequence_parallel.ulysses_sp:TiledLoss.backward"
+_MODULE = "deepspeed.runtime.sequence_parallel.ulysses_sp"
+_BACKWARD = f"{_MODULE}:TiledLoss.backward"
 
 
 def weight_of_tile(labels: Any, all_labels: Any, tiles: int) -> Any:
@@ -44,6 +45,14 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/8587": "fixed in 0.19.8, which has no TiledLoss any more",
     },
     fixed_in="0.19.8",
+    # 0.19.8 has no TiledLoss: something else that it has, and no release before it
+    fixed=(
+        Source(
+            f"{_MODULE}:UlyssesSPAttentionHF.register_with_transformers",
+            'model_was_loaded = hasattr(model_name_or_path, "config") or '
+            "isinstance(model_name_or_path, PreTrainedModel)",
+        ),
+    ),
 )
 
 _LENGTH, _WORDS, _TILES = 8, 6, 2

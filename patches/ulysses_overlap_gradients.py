@@ -7,7 +7,8 @@ Why: with a stream for communication, the backward pass starts the exchange of t
     RuntimeError, _SeqAllToAllBackward returned an invalid gradient.
 How: the hook waits for the exchange, and what it returns is used. It is registered on a view of the queries, or keys,
     that only this exchange uses, so that gradients from elsewhere are added to and not replaced. Without `sp_stream`
-    nothing changes. With it, an evaluation without gradients no longer raises AttributeError.
+    nothing changes. With it, an evaluation without gradients no longer raises AttributeError, and the backward pass no
+    AssertionError with newer torch, for which a stream is not unequal to None.
 Changes: jobs with `sp_stream`: the gradients of queries and keys, and of all that they are computed from. A model
     trained without the patch has learned from wrong gradients: its checkpoint loads, but that training has to be
     restarted.
@@ -72,6 +73,7 @@ PATCH = Patch(
             code="res = in_its_shape(res, input, scatter_idx, gather_idx, dist.get_world_size(group))",
             uses=(in_its_shape,),
         ),
+        Edit(f"{_LAYER}:_SeqAllToAll.forward", replace="ctx.stream != None", code="ctx.stream is not None"),
         Edit(
             _FORWARD,
             before="self.layer_sync(query)",
@@ -104,9 +106,18 @@ def reproduce(lab: Lab) -> str:
 
     if not overlaps(lab):
         raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no sp_stream")
+
+    class Stream(torch.cuda.Stream):  # type: ignore[name-defined,misc,unused-ignore]
+        """Is unequal to None with any torch."""
+
+        def __ne__(self, other: object) -> bool:
+            return not self == other
+
+        __hash__ = torch.cuda.Stream.__hash__
+
     reports = []
     for samples in (1, 2):
-        stream = torch.cuda.Stream()
+        stream = Stream()
         stream.activation_buffer_list = []  # what Megatron-DeepSpeed sets, and releases through 0.16.2 delete
         which = layout(1, samples)
         try:
