@@ -4,7 +4,7 @@ Why: with recent PyTorch (seen with 2.13) and DeepSpeed 0.16.6 and newer, a grad
     stream that its layer was computed on (`torch.compile`, models that use streams of their own). Before a full bucket
     is averaged, only the stream that is current by then is waited for: what the others have not yet written is taken
     from what the buffer held before, often another bucket's averaged gradients. 0.19.3 waits for all streams, but only
-    with `overlap_comm`.
+    with `overlap_comm`; 0.19.8 also with optimizer offload.
 How: a gradient's stream waits for the one of the gradient before it, if that is another one, before it copies. Backward
     passes on one stream wait for nothing more.
 Changes: the steps in which a bucket was reduced too early; all others give the same numbers. A checkpoint written

@@ -43,7 +43,8 @@ CHEAP = {
     *("shutil", "sys", "threading", "traceback", "types", "typing"),
 }
 LAB_WITH_TORCH = (
-    r"import torch|dsfix\.lab\.(models|reference|half|outputs|overlap|pipeline|second_copies|empty_parameter)"
+    r"import torch|dsfix\.lab\."
+    r"(models|reference|half|gradient_offload|outputs|overlap|pipeline|second_copies|empty_parameter)"
 )
 
 

@@ -58,6 +58,7 @@ TEMPLATE = {
 AUTO_BF16 = {"bf16": {"enabled": "auto"}}
 BOTH = {"fp16": {"enabled": True}, "bf16": {"enabled": True}}
 AUTOCAST = {"bf16": {"enabled": True}, "torch_autocast": {"enabled": True}}
+AUTOCAST_FP16 = {"torch_autocast": {"enabled": True, "dtype": "float16"}}
 LOSS_SCALE = {"bf16": {"enabled": True, "loss_scale": 0}}
 SGD = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
 UNTESTED = {**SGD, **zero(2)}
@@ -115,6 +116,25 @@ CASES = [
         "torch_autocast.enabled",
         [Near(AUTOCAST, "0.18.2"), Near({**AUTOCAST, "bf16": {"enabled": False}}, "0.18.3")],
         release="0.18.3",
+    ),
+    Case(
+        "autocast_unscaled_without_zero",
+        AUTOCAST_FP16,
+        "torch_autocast.dtype",
+        [
+            Near(AUTOCAST_FP16, "0.17.1"),
+            Near(AUTOCAST_FP16, "0.18.0"),
+            Near({**AUTOCAST_FP16, **zero(1)}, "0.17.6"),
+            Near({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, "0.17.6"),
+        ],
+        release="0.17.6",
+    ),
+    Case(
+        "autocast_unscaled_zero3",
+        {**AUTOCAST_FP16, **zero(3)},
+        "torch_autocast.dtype",
+        [Near({**AUTOCAST_FP16, **zero(3)}, "0.17.6"), Near({**AUTOCAST_FP16, **zero(2)}, "0.17.5")],
+        release="0.17.5",
     ),
     Case(
         "loss_scale_under_bf16",

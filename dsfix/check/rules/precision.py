@@ -54,6 +54,22 @@ def _autocast_accepted(facts: Facts) -> Iterator[Found]:
     return _autocast(facts, "the weights are 16-bit; torch_autocast alone keeps them in fp32")
 
 
+def _unscaled(facts: Facts, stage: int) -> Iterator[Found]:
+    dtype = str(facts.get("torch_autocast", "dtype")).rpartition(".")[2]
+    if facts.on("torch_autocast") and facts.stage == stage and dtype in ("fp16", "float16", "half"):
+        where = "with ZeRO-3" if stage == 3 else "without ZeRO"
+        effect = "gradients below 6e-8 become zero, and larger ones lose digits"
+        yield Found("torch_autocast.dtype", f"{where} this release does not scale the loss for fp16: {effect}")
+
+
+def _unscaled_without_zero(facts: Facts) -> Iterator[Found]:
+    return _unscaled(facts, 0)
+
+
+def _unscaled_zero3(facts: Facts) -> Iterator[Found]:
+    return _unscaled(facts, 3)
+
+
 def _loss_scale(facts: Facts, effect: str) -> Iterator[Found]:
     for name in ("bf16", "bfloat16"):
         first, *others = [key for key in facts.block(name) if key in LOSS_SCALE] or [""]
@@ -117,6 +133,28 @@ RULES = (
         find=_autocast_accepted,
         remedy="enable only one: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit weights",
         evidence=("run: 0.18.9, 0.19.8: accepted, the weights are bfloat16",),
+    ),
+    Rule(
+        id="autocast_unscaled_without_zero",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.17.2,<0.18.0"},
+        find=_unscaled_without_zero,
+        remedy='set "bfloat16", use ZeRO-1 or ZeRO-2, or upgrade to 0.18.0 or newer',
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/pull/7619",
+            "run: 0.17.2, 0.17.6: a loss of 1e-9 moves no weight; 0.18.0, 0.19.8: it does",
+        ),
+    ),
+    Rule(
+        id="autocast_unscaled_zero3",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.17.2,<0.17.6"},
+        find=_unscaled_zero3,
+        remedy='set "bfloat16", use ZeRO-1 or ZeRO-2, or upgrade to 0.17.6 or newer',
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/pull/7534",
+            "run: 0.17.2, 0.17.5: a loss of 1e-9 moves no weight; 0.17.6, 0.19.8: it does",
+        ),
     ),
     Rule(
         id="loss_scale_under_bf16",

@@ -38,4 +38,5 @@ def logged_to_wandb(job: Job) -> None:
             job.train(engine, step)
     finally:
         del sys.modules["wandb"]
-    job.bits("logged", repr(wandb.logged))
+    # from 0.18.3 on the loss itself is logged only with `monitor_train_loss`
+    job.bits("logged", repr([each for each in wandb.logged if each[0] != "Train/Samples/train_loss"]))

@@ -1,0 +1,113 @@
+"""TensorBoard, wandb, Comet and the CSV files get no `Train/Samples/train_loss`: only a pipeline still writes it.
+
+Why: 0.18.3 moved what surrounds the backward pass into hooks of the model's output, which see no loss, and dropped the
+    event. The learning rate is still written, and nothing says that the loss is missing.
+How: as through 0.18.2, `backward` adds up the losses of a step's micro-batches, each divided by their number as its
+    gradient is, and the step writes their sum beside the number of samples before it. Rank 0 alone does so, and only
+    if a monitor is on: there is one wait for the device in each step then, as there was. A loss whose `backward` the
+    script calls itself is unknown to the engine and not written. A pipeline writes its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.job import Job
+    from dsfix.lab import Lab
+
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_MONITORS = ("tensorboard", "wandb", "csv_monitor", "comet")
+
+
+def _writes(engine: Any) -> bool:
+    """Whether this rank writes events of this engine; a pipeline has its own."""
+    return engine.monitor.enabled and engine.global_rank == 0 and not engine.pipeline_parallelism
+
+
+def add_loss(engine: Any, loss: Any) -> None:
+    """Adds a micro-batch's loss to that of its step."""
+    if _writes(engine):
+        mean = loss.detach().float().mean()
+        engine.losses = mean if engine.losses is None else engine.losses + mean
+
+
+def write_loss(engine: Any) -> None:
+    """Writes the loss of a step that is about to end."""
+    if _writes(engine) and engine.losses is not None:
+        engine.monitor.write_events([("Train/Samples/train_loss", engine.losses.item(), engine.global_samples)])
+
+
+def _meets(job: Job) -> bool:
+    return not job.pipeline and any(job.get(monitor, "enabled") is True for monitor in _MONITORS)
+
+
+PATCH = Patch(
+    title="TensorBoard, wandb and the other monitors get no Train/Samples/train_loss, except from a pipeline",
+    severity=Severity.USABILITY,
+    affects={"deepspeed": ">=0.18.3"},
+    changes=(
+        Edit(
+            f"{_ENGINE}.backward",
+            before="return gas_scaled_loss",
+            code="add_loss(self, gas_scaled_loss)",
+            uses=(add_loss,),
+        ),
+        Edit(
+            f"{_ENGINE}._take_model_step",
+            before="self.losses = None",
+            code="write_loss(self)",
+            uses=(write_loss,),
+        ),
+    ),
+    symptom="",
+    upstream={"https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3"},
+    fixed_in=None,
+    # through 0.18.2 the same, but `backward` was another function there
+    present=(Source(f"{_ENGINE}._take_model_step", "self.losses = None\nself.global_steps += 1"),),
+    config=_meets,
+)
+
+_STEPS, _ACCUMULATION, _SIZE = 3, 2, 4
+
+
+def reproduce(lab: Lab) -> str:
+    import csv
+
+    torch = lab.torch
+    steps = [
+        [lab.models.regression_batch(rank=0, step=_ACCUMULATION * step + n, size=_SIZE) for n in range(_ACCUMULATION)]
+        for step in range(_STEPS)
+    ]
+    model = lab.models.MLP()
+    right = lab.reference.train(model, steps, model.loss, "SGD", lr=0.1)
+
+    model = lab.models.MLP()
+    config = {
+        "train_micro_batch_size_per_gpu": _SIZE,
+        "gradient_accumulation_steps": _ACCUMULATION,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+        "csv_monitor": {"enabled": True, "output_path": str(lab.tmp), "job_name": "job"},
+        "steps_per_print": 1,
+    }
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    if not engine.monitor.enabled:
+        raise CannotTell("this release has no csv_monitor")
+    for micro_batches in steps:
+        for inputs, targets in micro_batches:
+            engine.backward(torch.nn.functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))
+            engine.step()
+    written = {path.stem: path for path in lab.tmp.rglob("*.csv")}
+    if "Train_Samples_lr" not in written:
+        raise AssertionError(f"after {_STEPS} steps there are only {sorted(written)}")
+    if "Train_Samples_train_loss" not in written:
+        raise BugPresent(f"after {_STEPS} steps there are {sorted(written)}, and no Train_Samples_train_loss")
+    with written["Train_Samples_train_loss"].open(newline="", encoding="utf-8") as file:
+        rows = [(int(samples), float(loss)) for samples, loss in list(csv.reader(file))[1:]]
+    samples = [step * _ACCUMULATION * _SIZE for step in range(_STEPS)]
+    if [row[0] for row in rows] != samples:
+        raise AssertionError(f"losses were written at the samples {[row[0] for row in rows]}, not {samples}")
+    torch.testing.assert_close([loss for _, loss in rows], right.losses, rtol=1e-4, atol=0)
+    return f"the losses of {_STEPS} steps are written, and are those of plain PyTorch"
