@@ -53,7 +53,10 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.12.0,<0.19.4"},
     changes=(*map(_needs_gradients, ("loaded", "mine")),),
     symptom="",
-    upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8178": "fixed in 0.19.4"},
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/4224": "introduced in 0.10.3",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8178": "fixed in 0.19.4",
+    },
     fixed_in="0.19.4",
     fixed=(Source(_LOAD, "self._reentrant_activation_checkpointing()"),),
     ranks=2,

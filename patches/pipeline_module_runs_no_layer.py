@@ -5,7 +5,7 @@ Why: since 0.14.5 the module's forward pass takes from a list which segments of 
     without `deepspeed.initialize` (to evaluate, or to compare), returns its input as if it were the result. If the
     interval is changed later, the list is that of the old one: layers at the end are left out.
 How: the forward pass fills the list if it is not that of the current interval.
-Changes: only calls as above.
+Changes: only calls as above; what a job trains and its checkpoints stay the same.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream={},
+    upstream={"https://github.com/deepspeedai/DeepSpeed/pull/5759": "introduced in 0.14.5"},
     fixed_in=None,
     present=(
         Source(

@@ -90,7 +90,7 @@ PATCH = Patch(
     ),
     symptom="",
     upstream={
-        "https://github.com/deepspeedai/DeepSpeed/pull/5664": "introduced in 0.14.5",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5691": "introduced in 0.14.5",
         "https://github.com/deepspeedai/DeepSpeed/pull/6750": "fixed in 0.16.3: the shape, not the places",
     },
     fixed_in="0.19.7",

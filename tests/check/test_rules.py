@@ -58,6 +58,7 @@ TEMPLATE = {
 AUTO_BF16 = {"bf16": {"enabled": "auto"}}
 BOTH = {"fp16": {"enabled": True}, "bf16": {"enabled": True}}
 AUTOCAST = {"bf16": {"enabled": True}, "torch_autocast": {"enabled": True}}
+FP32_ACCUMULATION = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
 AUTOCAST_FP16 = {"torch_autocast": {"enabled": True, "dtype": "float16"}}
 LOSS_SCALE = {"bf16": {"enabled": True, "loss_scale": 0}}
 SGD = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
@@ -135,6 +136,18 @@ CASES = [
         "torch_autocast.dtype",
         [Near({**AUTOCAST_FP16, **zero(3)}, "0.17.6"), Near({**AUTOCAST_FP16, **zero(2)}, "0.17.5")],
         release="0.17.5",
+    ),
+    Case(
+        "bf16_fp32_accumulation_ignored",
+        FP32_ACCUMULATION,
+        "data_types.grad_accum_dtype",
+        [
+            Near(FP32_ACCUMULATION, "0.17.5"),
+            Near(FP32_ACCUMULATION, "0.18.5"),
+            Near({**FP32_ACCUMULATION, **zero(1)}, "0.18.4"),
+            Near({**FP32_ACCUMULATION, "bf16": {"enabled": False}}, "0.18.4"),
+        ],
+        release="0.18.4",
     ),
     Case(
         "loss_scale_under_bf16",
