@@ -10,8 +10,8 @@ that a missing wait gives wrong numbers; `races()` has the unordered uses of mem
 
 Limitations:
 - under a schedule, operators whose shapes depend on values, random ones that depend on them (dropout), batch norm in
-  evaluation, and sends and receives wait for their stream at once; what the host does with pinned memory is no race, but
-  gives wrong numbers;
+  evaluation, and sends and receives wait for their stream at once; what the host does with pinned memory is no race,
+  but gives wrong numbers;
 - kernels, and hence rounding and random numbers, are those of the CPU; host and devices share one generator;
 - no NCCL, no CUDA graphs, no Triton or other compiled CUDA kernels, no torch.compile, no float16 speed or limits;
 - memory is counted but never runs out; the caching allocator's reserved memory equals the allocated memory;
