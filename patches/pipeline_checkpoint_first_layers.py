@@ -6,8 +6,9 @@ Why: DeepSpeed's reentrant checkpointing, the default, passes gradients to layer
     initial weights apart from weight decay, if a layer with weights that is not checkpointed follows in the first stage
     (`checkpointable_layers`). If none does, the first backward pass raises RuntimeError: element 0 of tensors does not
     require grad.
-How: the batch requires gradients also if the module has an interval and DeepSpeed's reentrant function. Another
-    function, such as one of the script's own, is left alone.
+How: the batch requires gradients also if DeepSpeed's reentrant function would leave the first layers with weights
+    that are to be trained without gradients. Where a layer before them is not checkpointed and trained, nothing
+    changes, nor with another function, such as one of the script's own.
 Changes: jobs as above: the first layers are trained. A checkpoint written without the patch loads: those layers
     continue from their initial weights, while the others have been trained on top of these.
 """
@@ -33,7 +34,27 @@ def batch_needs_gradients(engine: Any) -> bool:
     config, module = engine._config.pipeline, engine.module
     if config["activation_checkpoint_interval"] > 0 and config["use_reentrant"]:
         return True
-    return module.activation_checkpoint_interval > 0 and module.activation_checkpoint_func is checkpointing.checkpoint
+    if module.activation_checkpoint_func is not checkpointing.checkpoint:
+        return False
+    return module.activation_checkpoint_interval > 0 and _first_trained_are_checkpointed(module)
+
+
+def _first_trained_are_checkpointed(module: Any) -> bool:
+    """Whether the stage's first layers with weights to train are checkpointed: later ones get gradients from them."""
+    layers, interval = module.forward_funcs, module.activation_checkpoint_interval
+    for start in range(0, len(layers), interval):
+        segment = layers[start : start + interval]
+        if any(map(_is_trained, segment)):
+            return bool(module._is_checkpointable(segment))
+    return False
+
+
+def _is_trained(layer: Any) -> bool:
+    """layer: a module, or a function, in which a tied module may be bound."""
+    import torch
+
+    bound = (layer, *getattr(layer, "args", ()))
+    return any(p.requires_grad for each in bound if isinstance(each, torch.nn.Module) for p in each.parameters())
 
 
 def _needs_gradients(tensor: str) -> Edit:

@@ -26,6 +26,8 @@ def add_of_sequence(engine: Any, gradients: list[Any]) -> None:
     """Undoes the division by the sequence-parallel size of averaged gradients."""
     if engine.sequence_parallel_size <= 1 or engine.pipeline_parallelism:
         return
+    if engine.postscale_gradients() and not engine.gradient_average:  # a script can ask for sums
+        return
     import torch
 
     dense = [each for each in gradients if isinstance(each, torch.Tensor) and not each.is_sparse]
