@@ -28,7 +28,7 @@ def _trained(job: Job, interval: int = 0, non_reentrant: bool = False, in_place:
     model = job.MLP(depth=3)
     layers = [*model.blocks, model.head]
 
-    class InPlace(torch.nn.Sequential):
+    class InPlace(torch.nn.Sequential):  # type: ignore[name-defined,misc]
         def forward(self, inputs: Any) -> Any:
             return super().forward(inputs.mul_(2))
 
