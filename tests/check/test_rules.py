@@ -15,6 +15,7 @@ NEWEST = "0.19.8"
 BATCH = {"train_micro_batch_size_per_gpu": 2}
 ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
 OFFLOAD = {"device": "cpu"}
+TORCH_ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}}}
 
 
 class Whole(dict):
@@ -85,6 +86,19 @@ def model(**arguments):
 
 def cosine(**params):
     return {"scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 100, **params}}}
+
+
+def one_cycle(**params):
+    return {"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.01, "cycle_max_lr": 0.1, **params}}}
+
+
+def elastic(sizes, largest):
+    return {"elasticity": {"enabled": True, "micro_batch_sizes": sizes, "max_train_batch_size": largest}}
+
+
+def partitioned(pattern, size=2):
+    specs = {"layer_specs": [{"patterns": [pattern], "partition_type": "column"}]}
+    return {"tensor_parallel": {"autotp_size": size, "partition_config": specs}}
 
 
 CASES = [
@@ -500,6 +514,120 @@ CASES = [
             Near(zero(3, offload_optimizer=NVME), "0.17.6", {"world_size": 1}),
         ],
         release="0.17.6",
+    ),
+    Case(
+        "zenflow_never_selects",
+        zero(2, offload_optimizer=OFFLOAD, zenflow={}),
+        "zero_optimization.zenflow",
+        [
+            Near(zero(2, offload_optimizer=OFFLOAD, zenflow={}), "0.19.2"),
+            Near(zero(2, offload_optimizer=OFFLOAD, zenflow={}), "0.18.2"),
+            Near(zero(3, offload_optimizer=OFFLOAD, zenflow={}), "0.19.1"),
+            Near(zero(2, offload_optimizer=OFFLOAD, zenflow=None), "0.19.1"),
+        ],
+        release="0.18.3",
+    ),
+    Case(
+        "zenflow_optimizer_keys",
+        {
+            **zero(1, offload_optimizer=OFFLOAD, zenflow={}),
+            "optimizer": {"type": "Adam", "params": {"adam_w_mode": True}},
+        },
+        "optimizer.params.adam_w_mode",
+        [
+            Near({**zero(1, offload_optimizer=OFFLOAD, zenflow={}), **TORCH_ADAM}, "0.19.0"),
+            Near({**zero(3, offload_optimizer=OFFLOAD, zenflow={}), **TORCH_ADAM}),
+            Near({**zero(1, offload_optimizer=OFFLOAD), **TORCH_ADAM}),
+            Near({**zero(1, offload_optimizer=OFFLOAD, zenflow={}), **ADAM}),
+        ],
+    ),
+    Case(
+        "super_offload_settings",
+        zero(3, offload_optimizer={**OFFLOAD, "super_offload": True}),
+        "zero_optimization.offload_optimizer.super_offload",
+        [
+            Near(zero(3, offload_optimizer={**OFFLOAD, "super_offload": True}), "0.18.9"),
+            Near(zero(3, offload_optimizer=OFFLOAD), "0.18.8"),
+            Near(zero(2, offload_optimizer={**OFFLOAD, "super_offload": True}), "0.18.8"),
+        ],
+        release="0.18.8",
+    ),
+    Case(
+        "mics_groups_hang",
+        zero(3, mics_shard_size=2),
+        "zero_optimization.mics_shard_size",
+        [
+            Near(zero(3, mics_shard_size=2), "0.19.2"),
+            Near(zero(3, mics_shard_size=2), "0.19.6", {"world_size": 2}),
+            Near(zero(3, mics_shard_size=-1), "0.19.6"),
+            Near(zero(2, mics_shard_size=2), "0.19.6"),
+        ],
+        release="0.19.3",
+        around={"world_size": 4},
+    ),
+    Case(
+        "partition_patterns_match_nothing",
+        partitioned(r".*\.self_attn\.q_proj\.weight$"),
+        "tensor_parallel.partition_config.layer_specs",
+        [
+            Near(partitioned(r".*\.self_attn\.q_proj\.weight$"), "0.18.9"),
+            Near(partitioned(r".*\.q_proj\.weight$"), "0.18.8"),
+            Near(partitioned(r"(.*\.)?self_attn\.q_proj\.weight$"), "0.18.8"),
+            Near(partitioned(r".*\.self_attn\.q_proj\.weight$", size=1), "0.18.8"),
+        ],
+        release="0.18.6",
+    ),
+    Case(
+        "checkpoint_writer_keeps_files",
+        {"checkpoint": {"writer": {"decoupled": True}}},
+        "checkpoint.writer",
+        [
+            Near({"checkpoint": {"writer": {"type": "Fast"}}}, "0.19.1"),
+            Near({"checkpoint": {"writer": {"type": "python"}}}, "0.19.0"),
+            Near({"checkpoint": {"tag_validation": "Ignore"}}, "0.19.0"),
+        ],
+        release="0.19.0",
+    ),
+    Case(
+        "straggler_times",
+        {"comms_logger": {"enabled": True}},
+        "comms_logger.enabled",
+        [Near({"comms_logger": {"enabled": True}}, "0.19.4"), Near({"comms_logger": {"enabled": False}}, "0.19.3")],
+        release="0.19.3",
+    ),
+    Case(
+        "elastic_batch_above_maximum",
+        elastic([7, 11, 13], 500),
+        "elasticity.max_train_batch_size",
+        [
+            Near(elastic([7, 11, 13], 500), "0.19.6"),
+            Near(elastic([7, 11, 13], 1001), "0.19.5"),
+            Near(elastic([2, 4, 6], 12), "0.19.5"),
+        ],
+        release="0.19.5",
+    ),
+    Case(
+        "one_cycle_lists",
+        one_cycle(cycle_min_lr=[0.01]),
+        "scheduler.params.cycle_min_lr",
+        [Near(one_cycle(cycle_min_lr=[0.01]), "0.19.6"), Near(one_cycle(), "0.19.5")],
+        release="0.19.5",
+    ),
+    Case(
+        "scheduler_step_size_zero",
+        one_cycle(cycle_first_step_size=0),
+        "scheduler.params.cycle_first_step_size",
+        [Near(one_cycle(cycle_first_step_size=1, cycle_second_step_size=0)), Near(one_cycle())],
+    ),
+    Case(
+        "scheduler_step_size_zero",
+        {"scheduler": {"type": "LRRangeTest", "params": {"lr_range_test_step_size": 0}}},
+        "scheduler.params.lr_range_test_step_size",
+        [
+            Near({"scheduler": {"type": "LRRangeTest", "params": {}}}),
+            Near({"scheduler": {"type": "WarmupLR", "params": {"lr_range_test_step_size": 0}}}),
+        ],
+        release="0.19.3",
     ),
     Case(
         "nvme_pipeline_write",

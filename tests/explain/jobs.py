@@ -358,3 +358,30 @@ def autocast_of_another_engine(lab):
     first = engine(bf16={"enabled": True}, communication_data_type="fp32")
     engine(torch_autocast={"enabled": True, "dtype": "bfloat16"})
     first.backward(first(torch.ones(1, 8, device=lab.device, dtype=torch.bfloat16)).sum())
+
+
+def data_analyzer_specific_threads(lab):
+    _ = lab.deepspeed
+    from deepspeed.runtime.data_pipeline.data_sampling.data_analyzer import DataAnalyzer
+
+    DataAnalyzer(list(range(8)), num_threads=2, specific_threads=[1], save_path=str(lab.tmp)).run_map()
+
+
+data_analyzer_specific_threads.device = "cpu"
+
+
+def zenflow_empty_selection(lab):
+    """One column of a weight is selected, which one of the ranks does not have."""
+    zenflow = {"topk_ratio": 0.07, "select_strategy": "step", "select_interval": 2, "update_interval": 1}
+    _train(
+        lab,
+        lab.torch.nn.Sequential(*(lab.torch.nn.Linear(16, 16) for _ in range(4))),
+        [lab.models.regression_batch(rank=lab.rank, step=0)[0].to(lab.device, lab.torch.bfloat16)],
+        3,
+        bf16={"enabled": True},
+        optimizer={"type": "AdamW", "params": {"lr": 0.1, "torch_adam": False}},
+        zero={"offload_optimizer": {"device": "cpu"}, "zenflow": zenflow},
+    )
+
+
+zenflow_empty_selection.ranks = 2

@@ -133,6 +133,17 @@ TRAINED: dict[str, tuple[dict[str, Any], str | None, str]] = {
     ),
     "scheduler without params": ({**SGD, "scheduler": {"type": "WarmupLR"}}, "incomplete_scheduler", "TypeError"),
     "complete scheduler": ({**SGD, "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9}}}, None, ""),
+    "cycle of no steps": (
+        {
+            **SGD,
+            "scheduler": {
+                "type": "OneCycle",
+                "params": {"cycle_min_lr": 0.01, "cycle_max_lr": 0.1, "cycle_first_step_size": 0},
+            },
+        },
+        "scheduler_step_size_zero",
+        "Error",
+    ),
     "lr auto": ({**BATCH, "optimizer": {"type": "SGD", "params": {"lr": "auto"}}}, "auto_number", "TypeError"),
     "lr in quotes": ({**BATCH, "optimizer": {"type": "SGD", "params": {"lr": "0.1"}}}, "quoted_value", "TypeError"),
     "clipping auto": (

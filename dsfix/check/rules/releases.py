@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import math
+from collections.abc import Iterator, Mapping
 
 from ...job import AUTO
 from ...rules import Found, Level, Rule, fits
@@ -28,6 +30,7 @@ _DEEPCOMPILE: tuple[tuple[str, tuple[int, ...], str], ...] = (
     (">=0.16.6,<0.19.1", (3,), "gathers parameters in a poor order"),
 )
 _COSINE_WARMUPS = ("log", "linear")
+_DOTS = 2  # of parent.name.weight
 
 
 def _deepcompile(facts: Facts) -> Iterator[Found]:
@@ -229,6 +232,53 @@ def _experts_for_ranks(facts: Facts) -> Iterator[Found]:
         if facts.inference and facts.get("moe", name) is not None and facts.world_size != 1:
             what = "taken for ep_size with several ranks: with more experts than ranks there is no group of experts"
             yield Found(f"moe.{name}", what)
+
+
+def _mics_groups(facts: Facts) -> Iterator[Found]:
+    size = facts.block("zero_optimization").get("mics_shard_size")
+    if facts.stage != 3 or not is_number(size) or size < 1 or (facts.world_size or size + 1) <= size:
+        return
+    what = f"with more ranks than {size}: all groups but the first take gradients for padding, and the job hangs"
+    yield Found("zero_optimization.mics_shard_size", what)
+
+
+def _partition_patterns(facts: Facts) -> Iterator[Found]:
+    tensor = facts.block("tensor_parallel")
+    config, size = tensor.get("partition_config"), tensor.get("autotp_size")
+    specs = config.get("layer_specs") if isinstance(config, Mapping) else None
+    for spec in specs if isinstance(specs, list) and is_number(size) and size > 1 else ():
+        for pattern in spec.get("patterns") or () if isinstance(spec, Mapping) else ():
+            if isinstance(pattern, str) and pattern.count("\\.") > _DOTS and not set("?|(") & set(pattern):
+                what = f"{pattern} is compared with parent.name.weight, not with the whole path, and matches nothing"
+                yield Found("tensor_parallel.partition_config.layer_specs", f"{what}: those weights are not divided")
+
+
+def _fast_writer(facts: Facts) -> Iterator[Found]:
+    writer = facts.get("checkpoint", "writer")
+    if isinstance(writer, Mapping) and str(writer.get("type", "fast")).lower() == "fast":
+        what = "each file that is written stays open: deleted checkpoints keep their space on the disk"
+        yield Found("checkpoint.writer", what)
+
+
+def _stragglers(facts: Facts) -> Iterator[Found]:
+    if facts.get("comms_logger", "enabled") is True:
+        what = "if the script calls log_summary(show_straggler=True): its straggler times are too small"
+        yield Found("comms_logger.enabled", what)
+
+
+def _elastic_batch(facts: Facts) -> Iterator[Found]:
+    elastic = facts.block("elasticity")
+    sizes, largest = elastic.get("micro_batch_sizes"), elastic.get("max_train_batch_size")
+    if elastic.get("enabled") is not True or not isinstance(largest, int) or not isinstance(sizes, list):
+        return
+    multiple = functools.reduce(_multiple, sizes, 1) if all(isinstance(each, int) and each > 0 for each in sizes) else 0
+    if multiple > largest:
+        what = f"{largest}, but DeepSpeed may choose {multiple}, the least common multiple of the micro_batch_sizes"
+        yield Found("elasticity.max_train_batch_size", what)
+
+
+def _multiple(one: int, other: int) -> int:
+    return one * other // math.gcd(one, other)
 
 
 RULES = (
@@ -441,5 +491,45 @@ RULES = (
         find=_experts_for_ranks,
         remedy="give the number of ranks per group of experts there, or upgrade to DeepSpeed 0.17.6 or later",
         evidence=(f"{_LINK}pull/7551", "the source of 0.17.4"),
+    ),
+    Rule(
+        id="mics_groups_hang",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.19.3,<0.19.7"},
+        find=_mics_groups,
+        remedy="use one group (mics_shard_size as large as the job), ZeRO-3 without the key, or DeepSpeed 0.19.2",
+        evidence=("run: 0.19.6", "the source of 0.19.2 and 0.19.3: the rank is that of the whole job's group"),
+    ),
+    Rule(
+        id="partition_patterns_match_nothing",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.18.6,<0.18.9"},
+        find=_partition_patterns,
+        remedy="upgrade to DeepSpeed 0.18.9 or later, or begin patterns with the parent's name: self_attn\\.q_proj",
+        evidence=(f"{_LINK}pull/8088", "run: 0.18.6, 0.19.2", "the source of 0.18.8 and 0.18.9"),
+    ),
+    Rule(
+        id="checkpoint_writer_keeps_files",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.17.1,<0.19.1"},
+        find=_fast_writer,
+        remedy='set its type to "python", or upgrade to DeepSpeed 0.19.1 or later',
+        evidence=(f"{_LINK}pull/8005", "the source of 0.17.1 and 0.19.0"),
+    ),
+    Rule(
+        id="straggler_times",
+        level=Level.NOTE,
+        affects={"deepspeed": "<0.19.4"},
+        find=_stragglers,
+        remedy="upgrade to DeepSpeed 0.19.4 or later; the other columns are right",
+        evidence=(f"{_LINK}pull/8199", "the source of 0.19.3: the recorded times are sorted before they are compared"),
+    ),
+    Rule(
+        id="elastic_batch_above_maximum",
+        level=Level.NOTE,
+        affects={"deepspeed": "<0.19.6"},
+        find=_elastic_batch,
+        remedy="choose micro_batch_sizes with a smaller common multiple, or upgrade to DeepSpeed 0.19.6 or later",
+        evidence=(f"{_LINK}pull/8237", "the source of 0.19.5"),
     ),
 )

@@ -167,4 +167,13 @@ SIGNATURES = (
         pattern=r"ZeRO inference only makes sense with ZeRO Stage 3",
         evidence=("https://github.com/yifan123/flow_grpo/issues/72",),
     ),
+    Signature(
+        id="cupy_without_dlpack",
+        title="1-bit optimizers: CuPy has no fromDlpack, or its arrays no toDlpack",
+        what="Through 0.16.4 the compressed exchange calls functions of CuPy that its newer releases have dropped.",
+        remedy="DeepSpeed 0.16.5 or later; or an older CuPy.",
+        pattern=r"compression/cupy\.py[\s\S]*has no attribute '(?:fromDlpack|toDlpack)'",
+        affects={"deepspeed": "<0.16.5"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7101", "the source of 0.16.4 and 0.16.5"),
+    ),
 )
