@@ -30,9 +30,7 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.16.4"},
     changes=(
-        Edit(
-            f"{_OFFLOAD}._register_hooks_recursively", replace="module.id = my_count", code="module.ds_id = my_count"
-        ),
+        Edit(f"{_OFFLOAD}._register_hooks_recursively", replace="module.id = my_count", code="module.ds_id = my_count"),
         _renamed(f"{_OFFLOAD}.post_sub_module_forward_function", "sub_module", 2),
         _renamed(f"{_OFFLOAD}.post_sub_module_backward_function", "sub_module", 2),
         _renamed(f"{_COORDINATOR}.trace_prologue", "sub_module", 2),
