@@ -51,7 +51,7 @@ PATCH = Patch(
     },
     fixed_in="0.19.6",
     fixed=(Source(_RELOAD, "torch.bmm = old_functions[torch.bmm.__str__]"),),
-    config=lambda job: job.on("flops_profiler") is True,
+    config=lambda job: job.get("flops_profiler", "enabled") is True,
 )
 
 _MICRO_BATCHES, _STEPS = 3, 2
@@ -85,7 +85,8 @@ def reproduce(lab: Lab) -> str:
         engine.step()
     left = [name for name, function in functions().items() if function is not before[name]]
     assert counts[0] > 0, counts
-    if left == ["torch.bmm"] or left == list(before) and counts[0] < counts[1] < counts[2]:
+    if left == ["torch.bmm"] or (left == list(before) and counts[0] < counts[1] < counts[2]):
         raise BugPresent(f"{', '.join(left)} are not torch's own; flops of equal micro-batches: {counts}")
-    assert not left and len(set(counts)) == 1, (left, counts)
+    assert not left, left
+    assert len(set(counts)) == 1, counts
     return f"each of {_MICRO_BATCHES} equal micro-batches has {counts[0]} flops, and torch's functions are its own"
