@@ -6,10 +6,11 @@ Why: with expert parallelism (`ep_size` > 1) an expert's tokens come from `ep_si
     The gradient norm is wrong too, and with clipping all updates. Nothing fails.
 How: as since 0.14.1, they are divided by the number of data-parallel ranks: after the reduction, by what is missing. No
     collective more. Nothing is done with `ep_size` 1, without averaging, or with sequence parallelism.
-Changes: fp32 and fp16 jobs without ZeRO, with ep_size > 1: the experts' gradients, the gradient norm and, with clipping,
-    all updates. Adam hardly notices a constant factor; with SGD the experts' learning rate was, in effect, ep_size times
-    the one given. A checkpoint written without the patch can be resumed, but Adam's moments of the experts are too large
-    at first (the second one for some thousand steps), so that the experts move less than they should.
+Changes: fp32 and fp16 jobs without ZeRO, with ep_size > 1: the experts' gradients, the gradient norm and, with
+    clipping, all updates. Adam hardly notices a constant factor; with SGD the experts' learning rate was, in effect,
+    ep_size times the one given. A checkpoint written without the patch can be resumed, but Adam's moments of the
+    experts are too large at first (the second one for some thousand steps), so that the experts move less than they
+    should.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _REDUCE = "deepspeed.runtime.engine:DeepSpeedEngine._reduce_expert_gradients"
 
 
 def divide_by_all_ranks(engine: Any, gradients: dict[str, Any]) -> None:
-    """Gradients of experts that were averaged over the ranks with a copy, divided by the number of all ranks instead."""
+    """Divide the experts' gradients by the number of all ranks, not of those with a copy, over which they are averaged."""
     import torch
     from deepspeed import comm  # type: ignore[import-not-found,unused-ignore]
     from deepspeed.utils import groups  # type: ignore[import-not-found,unused-ignore]
