@@ -26,7 +26,7 @@ _REDUCE = "deepspeed.runtime.engine:DeepSpeedEngine._reduce_expert_gradients"
 
 
 def divide_by_all_ranks(engine: Any, gradients: dict[str, Any]) -> None:
-    """Divide the experts' gradients by the number of all ranks, not of those with a copy, over which they are averaged."""
+    """Divide the experts' gradients, averaged over the ranks with a copy, by the number of all ranks instead."""
     import torch
     from deepspeed import comm  # type: ignore[import-not-found,unused-ignore]
     from deepspeed.utils import groups  # type: ignore[import-not-found,unused-ignore]
