@@ -131,16 +131,28 @@ def table(size: int, repeat: int, directory: Path) -> str:
 
 
 def counted() -> str:
-    """What was judged of the texts of public threads, in sentences and a table."""
+    """What was judged of the texts of public threads: for each set its sentences and a table."""
     lines = THREADS.read_text(encoding="utf-8").splitlines()
-    day, about = lines[0].removeprefix("# ").split(": ", 1)
     rows = list(csv.DictReader([line for line in lines if not line.startswith("#")], delimiter="\t"))
     verdicts = ("right", "partly", "wrong", "silent")
-    table = [f"| texts of {len(rows)} threads | {' | '.join(verdicts)} |", "| --- " * (len(verdicts) + 1) + "|"]
-    for when in ("before", "after"):
-        numbers = collections.Counter(row[when] for row in rows)
-        table.append(f"| {when} | {' | '.join(str(numbers[each]) for each in verdicts)} |")
-    return f"Judged on {day}. {about}\n\n" + "\n".join(table)
+    parts = []
+    for line in lines:
+        if not line.startswith("# "):
+            continue
+        number, day, about = line.removeprefix("# ").split(": ", 2)
+        chosen = [row for row in rows if row["set"].split()[0] == number]
+        half = [row for row in chosen if row["set"].endswith(" counted")]
+        table = [f"| texts of {len(chosen)} threads | {' | '.join(verdicts)} |", "| --- " * (len(verdicts) + 1) + "|"]
+        for title, when, which in (
+            ("before", "before", chosen),
+            (f"before, the {len(half)} of the counted half", "before", half),
+            (f"after, the {len(half)} of the counted half" if half else "after", "after", half or chosen),
+        ):
+            if which:
+                numbers = collections.Counter(row[when] for row in which)
+                table.append(f"| {title} | {' | '.join(str(numbers[each]) for each in verdicts)} |")
+        parts.append(f"Judged on {day}. {about}\n\n" + "\n".join(table))
+    return "\n\n".join(parts)
 
 
 def main() -> None:

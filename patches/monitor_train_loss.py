@@ -3,9 +3,10 @@
 Why: 0.18.3 moved what surrounds the backward pass into hooks of the model's output, which see no loss, and dropped the
     event. The learning rate is still written, and nothing says that the loss is missing.
 How: as through 0.18.2, `backward` adds up the losses of a step's micro-batches, each divided by their number as its
-    gradient is, and the step writes their sum beside the number of samples before it. Rank 0 alone does so, and only
-    if a monitor is on: there is one wait for the device in each step then, as there was. A loss whose `backward` the
-    script calls itself is unknown to the engine and not written. A pipeline writes its own.
+    gradient is, and the step writes their sum, at the number of samples of the learning rate (through 0.18.2 it was the
+    one before the step). Rank 0 alone does so, and only if a monitor is on: the step ends with one wait for the device
+    then. A loss whose `backward` the script calls itself is unknown to the engine and not written, nor is one that is a
+    DTensor, whose value may take a collective. A pipeline writes its own.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _writes(engine: Any) -> bool:
 
 def add_loss(engine: Any, loss: Any) -> None:
     """Adds a micro-batch's loss to that of its step."""
-    if _writes(engine):
+    if _writes(engine) and not hasattr(loss, "placements"):  # a DTensor
         mean = loss.detach().float().mean()
         engine.losses = mean if engine.losses is None else engine.losses + mean
 
@@ -37,7 +38,8 @@ def add_loss(engine: Any, loss: Any) -> None:
 def write_loss(engine: Any) -> None:
     """Writes the loss of a step that is about to end."""
     if _writes(engine) and engine.losses is not None:
-        engine.monitor.write_events([("Train/Samples/train_loss", engine.losses.item(), engine.global_samples)])
+        samples = engine.global_samples + engine.train_batch_size()
+        engine.monitor.write_events([("Train/Samples/train_loss", engine.losses.item(), samples)])
 
 
 def _meets(job: Job) -> bool:
@@ -106,8 +108,9 @@ def reproduce(lab: Lab) -> str:
         raise BugPresent(f"after {_STEPS} steps there are {sorted(written)}, and no Train_Samples_train_loss")
     with written["Train_Samples_train_loss"].open(newline="", encoding="utf-8") as file:
         rows = [(int(samples), float(loss)) for samples, loss in list(csv.reader(file))[1:]]
-    samples = [step * _ACCUMULATION * _SIZE for step in range(_STEPS)]
-    if [row[0] for row in rows] != samples:
-        raise AssertionError(f"losses were written at the samples {[row[0] for row in rows]}, not {samples}")
+    # through 0.18.2 the samples before each step, later those after it
+    apart = [row[0] - rows[0][0] for row in rows]
+    if apart != [step * _ACCUMULATION * _SIZE for step in range(_STEPS)]:
+        raise AssertionError(f"losses were written at the samples {[row[0] for row in rows]}")
     torch.testing.assert_close([loss for _, loss in rows], right.losses, rtol=1e-4, atol=0)
     return f"the losses of {_STEPS} steps are written, and are those of plain PyTorch"

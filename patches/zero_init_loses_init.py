@@ -6,8 +6,8 @@ Why: zero.Init (also transformers' from_pretrained under ZeRO-3) wraps the `__in
     that base class, the mixin's `__init__` is no longer run. `Qwen3ForSequenceClassification(GenericFor…, Qwen3Pre…)`
     then has no `num_labels`, `model` and `score`; the first instance, made inside zero.Init, is right. Models whose
     mixin only sets numbers train with other ones.
-How: only a class whose own `__init__` was wrapped gets it back. A class without one keeps none, and inherits as Python
-    says.
+How: as in 0.17.6, only a class that has an `__init__` of its own by then gets one back. A class without one keeps none,
+    and inherits as Python says.
 Changes: models that are made after a zero.Init, of classes whose mixin's `__init__` was lost. A checkpoint of such a
     model, if it could be trained at all, was trained without what the mixin sets.
 """
@@ -15,6 +15,8 @@ Changes: models that are made after a zero.Init, of classes whose mixin's `__ini
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from packaging.version import Version
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
@@ -34,7 +36,7 @@ PATCH = Patch(
         Edit(
             _RESTORE,
             replace="hasattr(cls, '_old_init')",
-            code="'__init__' in cls.__dict__ and '_old_init' in cls.__dict__",
+            code="'__init__' in cls.__dict__ and hasattr(cls, '_old_init')",
         ),
     ),
     symptom="",
@@ -49,6 +51,8 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
+    from typing import Protocol
+
     torch = lab.torch
 
     class Scaled:
@@ -71,6 +75,12 @@ def reproduce(lab: Lab) -> str:
     class Model(Scaled, Base):
         pass
 
+    class Named(Protocol):
+        """Gives a class without an `__init__` of its own one, when it is first used."""
+
+    class Other(Named, Base):
+        pass
+
     x = torch.ones(1, 4)
     outside = Model()
     with lab.deepspeed.zero.Init():
@@ -81,4 +91,8 @@ def reproduce(lab: Lab) -> str:
     if torch.equal(seen, right / 2) and later.scale == 1:
         raise BugPresent("after zero.Init a class no longer runs its mixin's __init__: the output is half as large")
     assert torch.equal(seen, right), f"after zero.Init expected {right}, got {seen}"
+    if Version(lab.deepspeed.__version__) >= Version("0.15.1"):  # earlier ones do not make it inside zero.Init
+        with lab.deepspeed.zero.Init():
+            Other()
+        assert Other()(x).shape == right.shape, "after zero.Init another class is partitioned"
     return "after zero.Init a class runs its mixin's __init__, and its output is right"

@@ -35,10 +35,6 @@ class Copy:
     def crosses(self) -> bool:
         return self.source != "cpu"
 
-    @property
-    def from_host(self) -> bool:
-        return not self.crosses
-
     def __str__(self) -> str:
         return f"{self.numel} numbers of {self.dtype} from {self.source}"
 

@@ -237,6 +237,15 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         patches=("", "zero_step_at_initialization"),
     ),
     Explanation(
+        "autocast-unknown",
+        "This release does not know torch_autocast: the job trains in fp32, without a PyTorch reference, and "
+        "zero_step_at_initialization makes the difference, as in the jobs in fp32 that have one.",
+        ("autocast_in_bf16",),
+        ("worse",),
+        releases="<0.13.2",
+        patches=("", "zero_step_at_initialization"),
+    ),
+    Explanation(
         "steps-not-clipped-before-0.13.2",
         "BF16_Optimizer ignores torch's clipping, with and without dsfix. zero_step_at_initialization gives AdamW's "
         "first steps their full size, which makes the error larger.",

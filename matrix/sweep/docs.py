@@ -25,7 +25,7 @@ _HEAD = f"""# The sweep
 of levels, and all compatible triples of {{core}}. In the other {{scheduled}} the streams of the emulated CUDA device
 follow a schedule ([late, ahead or random](emulated-device.md#with-a-schedule)) and races are looked for; each schedule
 occurs with each level of {{streams}}. Each config is run on a release without and with dsfix, in separate processes, on
-that device. Releases with 0 in the column "with a schedule" were not run with one.
+that device.
 
     {COMMAND} -- run 0.19.8
 

@@ -58,6 +58,7 @@ TEMPLATE = {
 AUTO_BF16 = {"bf16": {"enabled": "auto"}}
 BOTH = {"fp16": {"enabled": True}, "bf16": {"enabled": True}}
 AUTOCAST = {"bf16": {"enabled": True}, "torch_autocast": {"enabled": True}}
+FP32_ACCUMULATION = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
 AUTOCAST_FP16 = {"torch_autocast": {"enabled": True, "dtype": "float16"}}
 LOSS_SCALE = {"bf16": {"enabled": True, "loss_scale": 0}}
 SGD = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
@@ -66,8 +67,23 @@ MAX_NORM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "max_grad_norm
 PRODUCT = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
 
 
+MUON = {"optimizer": {"type": "Muon", "params": {"lr": 0.01}}}
+DEEPCOMPILE = {"compile": {"deepcompile": True}}
+NVME = {"device": "nvme", "nvme_path": "/nvme"}
+CURRICULUM = {
+    "data_efficiency": {
+        "enabled": True,
+        "data_sampling": {"enabled": True, "curriculum_learning": {"enabled": True, "curriculum_metrics": {}}},
+    }
+}
+
+
 def model(**arguments):
     return {"given": checked(arguments)}
+
+
+def cosine(**params):
+    return {"scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 100, **params}}}
 
 
 CASES = [
@@ -135,6 +151,18 @@ CASES = [
         "torch_autocast.dtype",
         [Near({**AUTOCAST_FP16, **zero(3)}, "0.17.6"), Near({**AUTOCAST_FP16, **zero(2)}, "0.17.5")],
         release="0.17.5",
+    ),
+    Case(
+        "bf16_fp32_accumulation_ignored",
+        FP32_ACCUMULATION,
+        "data_types.grad_accum_dtype",
+        [
+            Near(FP32_ACCUMULATION, "0.17.5"),
+            Near(FP32_ACCUMULATION, "0.18.5"),
+            Near({**FP32_ACCUMULATION, **zero(1)}, "0.18.4"),
+            Near({**FP32_ACCUMULATION, "bf16": {"enabled": False}}, "0.18.4"),
+        ],
+        release="0.18.4",
     ),
     Case(
         "loss_scale_under_bf16",
@@ -429,6 +457,242 @@ CASES = [
         Whole({**INFERENCE, "max_out_tokens": "many"}),
         "max_out_tokens",
         [Near(Whole({**INFERENCE, "max_out_tokens": 512}))],
+    ),
+    # bugs of single releases
+    Case(
+        "deepcompile_bugs",
+        {**zero(3), **DEEPCOMPILE},
+        "compile.deepcompile",
+        [
+            Near({**zero(3), **DEEPCOMPILE}, "0.19.4"),
+            Near({**zero(0), **DEEPCOMPILE}, "0.19.3"),
+            Near({**zero(3), "compile": {"deepcompile": False}}, "0.19.3"),
+        ],
+        release="0.19.3",
+    ),
+    Case("deepcompile_bugs", {**zero(1), **DEEPCOMPILE}, "compile.deepcompile", [], release="0.16.6"),
+    Case(
+        "compiled_checkpointing",
+        {**zero(3), "compile": {"enabled": True}},
+        "compile.enabled",
+        [Near({**zero(3), "compile": {"enabled": True}}, "0.14.3"), Near({"compile": {"enabled": True}}, "0.14.2")],
+        release="0.14.2",
+    ),
+    Case(
+        "nvme_gradients_lost",
+        zero(3, offload_optimizer=NVME),
+        "zero_optimization.offload_optimizer.device",
+        [
+            Near(zero(3, offload_optimizer=NVME), "0.12.4"),
+            Near(zero(3, offload_optimizer=OFFLOAD), "0.12.3"),
+            Near(zero(3, offload_param=NVME), "0.12.3"),
+        ],
+        release="0.12.3",
+    ),
+    Case(
+        "nvme_checkpoints_overwritten",
+        zero(3, offload_optimizer=NVME),
+        "zero_optimization.offload_optimizer.device",
+        [
+            Near(zero(3, offload_optimizer=NVME), "0.18.0"),
+            Near(zero(3, offload_optimizer=NVME), "0.12.6"),
+            Near(zero(3, offload_optimizer=NVME), "0.17.6", {"world_size": 1}),
+        ],
+        release="0.17.6",
+    ),
+    Case(
+        "nvme_pipeline_write",
+        zero(3, offload_optimizer={**NVME, "pipeline_write": True}),
+        "zero_optimization.offload_optimizer.pipeline_write",
+        [
+            Near(zero(3, offload_optimizer={**NVME, "pipeline_write": True}), "0.14.5"),
+            Near(zero(3, offload_optimizer=NVME), "0.14.4"),
+        ],
+        release="0.14.4",
+    ),
+    Case(
+        "quantized_weights_in_bf16",
+        {**zero(3, zero_quantized_weights=True), "bf16": {"enabled": True}},
+        "zero_optimization.zero_quantized_weights",
+        [
+            Near({**zero(3, zero_quantized_weights=True), "bf16": {"enabled": True}}, "0.19.6"),
+            Near({**zero(3, zero_quantized_weights=True), "fp16": {"enabled": True}}, "0.19.5"),
+            Near({**zero(3, zero_quantized_weights=True), "bf16": {"enabled": "auto"}}, "0.19.5"),
+        ],
+        release="0.19.5",
+    ),
+    Case(
+        "quantized_gradients_of_odd_sizes",
+        zero(3, zero_quantized_gradients=True),
+        "zero_optimization.zero_quantized_gradients",
+        [Near(zero(3, zero_quantized_gradients=True), "0.13.2"), Near(zero(3), "0.13.1")],
+        release="0.13.1",
+    ),
+    Case(
+        "immediate_grad_update",
+        {"bf16": {"enabled": True, "immediate_grad_update": True}},
+        "bf16.immediate_grad_update",
+        [
+            Near({"bf16": {"enabled": True, "immediate_grad_update": True}}, "0.14.2"),
+            Near({"bf16": {"enabled": True, "immediate_grad_update": True}, **zero(2)}, "0.14.1"),
+        ],
+        release="0.14.1",
+    ),
+    Case(
+        "separate_buckets_all_reduced",
+        zero(2, use_multi_rank_bucket_allreduce=False),
+        "zero_optimization.use_multi_rank_bucket_allreduce",
+        [
+            Near(zero(2, use_multi_rank_bucket_allreduce=False), "0.13.0"),
+            Near(zero(2, use_multi_rank_bucket_allreduce=True), "0.12.6"),
+        ],
+        release="0.12.6",
+    ),
+    Case(
+        "empty_reductions",
+        zero(2, reduce_scatter=False, reduce_bucket_size=5e6),
+        "zero_optimization.reduce_bucket_size",
+        [
+            Near(zero(2, reduce_scatter=False, reduce_bucket_size=5e6), "0.14.5"),
+            Near(zero(2, reduce_bucket_size=5e6), "0.14.4"),
+        ],
+        release="0.14.4",
+    ),
+    Case(
+        "muon_in_zero3",
+        {**MUON, **zero(3), "gradient_accumulation_steps": 4},
+        "gradient_accumulation_steps",
+        [
+            Near({**MUON, **zero(3), "gradient_accumulation_steps": 4}, "0.19.8"),
+            Near({**MUON, **zero(3)}, "0.19.7"),
+            Near({**MUON, **zero(2), "gradient_accumulation_steps": 4}, "0.19.7"),
+            Near({**ADAM, **zero(3), "gradient_accumulation_steps": 4}, "0.19.7"),
+        ],
+        release="0.19.7",
+    ),
+    Case(
+        "muon_in_zero3",
+        {**MUON, **zero(3)},
+        "optimizer.type",
+        [Near({**MUON, **zero(3)}, "0.19.7"), Near({**MUON, **zero(3)}, "0.18.8"), Near({**MUON, **zero(2)}, "0.19.6")],
+        release="0.19.6",
+    ),
+    Case(
+        "gradients_not_reduced_on_cpu",
+        zero(2, contiguous_gradients=False),
+        "zero_optimization.contiguous_gradients",
+        [
+            Near(zero(2, contiguous_gradients=False), "0.19.8"),
+            Near(zero(3, contiguous_gradients=False), "0.19.7"),
+            Near(zero(2), "0.19.7"),
+        ],
+        release="0.19.7",
+    ),
+    Case(
+        "curriculum_incomplete_batch",
+        CURRICULUM,
+        "data_efficiency.data_sampling.curriculum_learning",
+        [
+            Near(CURRICULUM, "0.13.3"),
+            Near({**CURRICULUM, "dataloader_drop_last": True}, "0.13.2"),
+            Near(CURRICULUM, "0.13.2", {"world_size": 1}),
+        ],
+        release="0.13.2",
+    ),
+    Case(
+        "curriculum_short_batches",
+        CURRICULUM,
+        "data_efficiency.data_sampling.curriculum_learning",
+        [Near({"data_efficiency": {**CURRICULUM["data_efficiency"], "enabled": False}})],
+    ),
+    Case(
+        "hybrid_engine_of_bloom",
+        {"hybrid_engine": {"enabled": True}},
+        "hybrid_engine.enabled",
+        [Near({"hybrid_engine": {"enabled": True}}, "0.14.1"), Near({"hybrid_engine": {"enabled": False}}, "0.14.0")],
+        release="0.14.0",
+    ),
+    Case(
+        "cosine_warmup_type",
+        cosine(warmup_type="cosine"),
+        "scheduler.params.warmup_type",
+        [
+            Near(cosine(warmup_type="cosine"), "0.19.4"),
+            Near(cosine(warmup_type="linear"), "0.19.3"),
+            Near(cosine(), "0.19.3"),
+            Near(cosine(warmup_type="cosine"), "0.19.3", model(scheduler="StepLR")),
+        ],
+        release="0.19.3",
+    ),
+    Case(
+        "cosine_warmup_steps",
+        cosine(warmup_num_steps=1),
+        "scheduler.params.warmup_num_steps",
+        [Near(cosine(warmup_num_steps=1), "0.12.4"), Near(cosine(warmup_num_steps=2), "0.12.3")],
+        release="0.12.3",
+    ),
+    Case(
+        "loss_scale_window_zero",
+        {"fp16": {"enabled": True, "loss_scale_window": 0}},
+        "fp16.loss_scale_window",
+        [
+            Near({"fp16": {"enabled": True, "loss_scale_window": 100}}),
+            Near({"fp16": {"enabled": True, "loss_scale_window": 0, "loss_scale": 1024}}),
+            Near({"fp16": {"enabled": False, "loss_scale_window": 0}}),
+        ],
+    ),
+    Case(
+        "breakdown_not_printed",
+        {"wall_clock_breakdown": True},
+        "wall_clock_breakdown",
+        [Near({"wall_clock_breakdown": True}, "0.18.0"), Near({"wall_clock_breakdown": False}, "0.17.6")],
+        release="0.17.6",
+    ),
+    Case(
+        "breakdown_not_printed",
+        {"memory_breakdown": True},
+        "memory_breakdown",
+        [Near({"memory_breakdown": True}, "0.18.3")],
+        release="0.18.2",
+    ),
+    Case(
+        "flops_not_counted",
+        {"flops_profiler": {"enabled": True}},
+        "flops_profiler.enabled",
+        [Near({"flops_profiler": {"enabled": True}}, "0.13.3"), Near({"flops_profiler": {"enabled": False}}, "0.13.2")],
+        release="0.13.2",
+    ),
+    Case(
+        "shards_not_kept_on_host",
+        Whole({**INFERENCE, "keep_module_on_host": True}),
+        "keep_module_on_host",
+        [
+            Near(Whole({**INFERENCE, "keep_module_on_host": True}), "0.16.5"),
+            Near(Whole({**INFERENCE, "keep_module_on_host": False}), "0.16.4"),
+        ],
+        release="0.16.4",
+    ),
+    Case(
+        "autotp_of_meta_model",
+        Whole({"tensor_parallel": {"tp_size": 2}, "checkpoint": "a.json"}),
+        "checkpoint",
+        [
+            Near(Whole({"tensor_parallel": {"tp_size": 2}, "checkpoint": "a.json"}), "0.16.5"),
+            Near(Whole({**INFERENCE, "checkpoint": "a.json"}), "0.16.4"),
+            Near(Whole({"tensor_parallel": {"tp_size": 1}, "checkpoint": "a.json"}), "0.16.4"),
+        ],
+        release="0.16.4",
+    ),
+    Case(
+        "experts_taken_for_ranks",
+        Whole({**INFERENCE, "moe": {"moe_experts": [8]}}),
+        "moe.moe_experts",
+        [
+            Near(Whole({**INFERENCE, "moe": {"moe_experts": [8]}}), "0.17.6"),
+            Near(Whole({**INFERENCE, "moe": {"ep_size": 2}}), "0.17.5"),
+            Near(Whole({**INFERENCE, "moe": {"moe_experts": [8]}}), "0.17.5", {"world_size": 1}),
+        ],
+        release="0.17.5",
     ),
     # templates
     Case(

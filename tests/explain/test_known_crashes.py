@@ -13,6 +13,11 @@ RANGE = "IndexError: tuple index out of range"
 NARROW = "RuntimeError: narrow(): length must be non-negative."
 NO_BACKEND = "RuntimeError: No backend type associated with device type cpu"
 META = "NotImplementedError: Cannot copy out of meta tensor; no data!"
+LIST = "IndexError: list index out of range"
+SQRT = "TypeError: sqrt(): argument 'input' (position 1) must be Tensor, not float"
+UNEXPECTED = "__init__() got an unexpected keyword argument"
+NO_ATTENTION = "has no attribute 'scaled_dot_product_attention'"
+SAMPLING = "deepspeed/runtime/data_pipeline/data_sampling"
 NO_VALUE = "where it is not associated with a value"
 FASTGEN = ("inference/v2/checkpoint/huggingface_engine.py", "__init__", "AutoConfig.from_pretrained(model)")
 AUTOCONFIG = "hf_model_config = AutoConfig.from_pretrained(model_name_or_path)"
@@ -473,8 +478,280 @@ PAIRS = {
         ),
         traceback("RuntimeError: stack expects each tensor to be equal size, but got [] at entry 0", TRAINING),
     ),
+    "broadcast_without_autograd": (
+        "UserWarning: c10d::broadcast_: an autograd kernel was not registered to the Autograd key(s) but we\n",
+        "UserWarning: c10d::allreduce_: an autograd kernel was not registered to the Autograd key(s)\n",
+    ),
+    "mics_prints_its_handle": (
+        "HANDLE <torch.distributed.distributed_c10d._CoalescingManager object at 0x7f0>\n",
+        "a HANDLE of torch.distributed\n",
+    ),
+    "amp_functions_renamed": (
+        "FutureWarning: `torch.cuda.amp.custom_fwd(args...)` is deprecated. Please use `torch.amp.custom_fwd`\n",
+        "FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated.\n",
+    ),
+    "pydantic_field_arguments": (
+        "PydanticDeprecatedSince20: Using extra keyword arguments on `Field` is deprecated and will be removed. Use "
+        "`json_schema_extra` instead. (Extra keys: 'new_param'). Deprecated in Pydantic V2.0\n",
+        "PydanticDeprecatedSince20: Using extra keyword arguments on `Field` is deprecated. (Extra keys: 'env')\n",
+    ),
+    "pydantic_model_fields": (
+        "PydanticDeprecatedSince211: Accessing the 'model_fields' attribute on the instance is deprecated. Instead, "
+        "you should access this attribute from the model class.\n",
+        "PydanticDeprecatedSince211: Accessing the 'other' attribute on the instance is deprecated.\n",
+    ),
+    "distutils_deprecated": (
+        "/opt/deepspeed/utils/numa.py:12: DeprecationWarning: The distutils package is deprecated and slated for "
+        "removal in Python 3.12.\n",
+        "/opt/other/numa_nodes.py:12: DeprecationWarning: The distutils package is deprecated\n",
+    ),
+    "state_dict_by_position": (
+        "UserWarning: Positional args are being deprecated, use kwargs instead. Refer to https://pytorch.org/docs\n",
+        "UserWarning: keyword arguments are being deprecated\n",
+    ),
+    "device_of_the_group_unknown": (
+        "[rank0]:[W1016 ProcessGroupNCCL.cpp:4115] [PG ID 0 PG GUID 0 Rank 0] using GPU 0 to perform barrier as "
+        "devices used by this process are currently unknown.\n",
+        "[rank0]: the device used by this process is cuda:0\n",
+    ),
+    "pipeline_partitioning_logged": (
+        "--- Logging error ---\n"
+        + traceback(
+            "TypeError: not all arguments converted during string formatting",
+            ("deepspeed/runtime/pipe/engine.py", "__init__", "logger.info(f'is_pipe_partitioned= {x}',"),
+        ),
+        "[INFO] is_pipe_partitioned= False is_grad_partitioned= False\n",
+    ),
+    "triton_cache_reported_on_nfs": (
+        "Warning: The default cache directory for DeepSpeed Triton autotune, /root/.triton/autotune, appears to be on "
+        "an NFS system.\n",
+        "The cache directory /root/.triton is on an NFS system.\n",
+    ),
+    "engine_deleted_after_error": (
+        "Exception ignored in: <function DeepSpeedEngine.__del__ at 0x7f0c>\n",
+        "Exception ignored in: <function DataLoader.__del__ at 0x7f0c>\n",
+    ),
+    "mics_offload_ratio": (
+        traceback(f"TypeError: MiCS_Optimizer.{UNEXPECTED} 'offload_ratio'", TRAINING),
+        traceback(f"TypeError: MiCS_Optimizer.{UNEXPECTED} 'ratio'", TRAINING),
+    ),
+    "mics_without_its_init": (
+        traceback(
+            "AssertionError: Sharded parameters don't have the MiCS_CommGroups attached. Might due to the use of "
+            "deepspeed.zero.Init context for initializing the weights.",
+            TRAINING,
+        ),
+        traceback("AssertionError: Sharded parameters don't have a group", TRAINING),
+    ),
+    "zenflow_offloaded_parameters": (
+        traceback(
+            "RuntimeError: narrow() cannot be applied to a 0-dim tensor.",
+            ("deepspeed/ops/adam/zenflow_torch_adam.py", "_step_without_offload", "param.ds_tensor.data.narrow(0, 1)"),
+        ),
+        traceback("RuntimeError: narrow() cannot be applied to a 0-dim tensor.", TRAINING),
+    ),
+    "data_analyzer_empty_file": (
+        traceback(
+            "ValueError: cannot mmap an empty file",
+            (f"{SAMPLING}/data_analyzer.py", "merge_gather_map_stats", "MMapIndexedDataset(w_sample_to_metric_fname)"),
+            (f"{SAMPLING}/indexed_dataset.py", "_do_init", "np.memmap(data_file_path(self._path), mode='r')"),
+        ),
+        traceback("ValueError: cannot mmap an empty file", TRAINING),
+    ),
+    "data_analyzer_dtype": (
+        traceback(
+            "TypeError: Cannot interpret 'torch.int64' as a data type",
+            (f"{SAMPLING}/indexed_dataset.py", "add_item", "np.array(tensor.numpy(), dtype=self._dtype)"),
+        ),
+        traceback("TypeError: Cannot interpret 'torch.int64' as a data type", TRAINING),
+    ),
+    "data_analyzer_index": (
+        traceback(
+            "KeyError: 'index'",
+            (f"{SAMPLING}/data_analyzer.py", "update_metric_results", "data['index'][row][0].item())"),
+        ),
+        traceback("KeyError: 'index'", (f"{SAMPLING}/data_analyzer.py", "update_metric_results", "names['index']")),
+    ),
+    "batch_size_scaling_sqrt": (
+        traceback(SQRT, (f"{SAMPLING}/variable_batch_size_and_lr.py", "scale_lr", "torch.sqrt(a / b)")),
+        traceback(SQRT, TRAINING),
+    ),
+    "destroyed_without_bucket": (
+        traceback(
+            lacks("DeepSpeedZeroOptimizer_Stage3", "_DeepSpeedZeroOptimizer_Stage3__ipg_bucket_flat_buffer"),
+            ("deepspeed/runtime/zero/stage3.py", "destroy", "del self.__ipg_bucket_flat_buffer"),
+        ),
+        traceback(lacks("DeepSpeedZeroOptimizer_Stage3", "__bucket"), ("zero/stage3.py", "destroy", "del x")),
+    ),
+    "bf16_destroyed_without_optimizer": (
+        traceback(LIST, ("deepspeed/runtime/bf16_optimizer.py", "destroy", "for p in self.bf16_groups[i]:")),
+        traceback(LIST, ("deepspeed/runtime/bf16_optimizer.py", "step", "for p in self.bf16_groups[i]:")),
+    ),
+    "bf16_immediate_zero": (
+        traceback(lacks("Tensor", "_zero"), TRAINING),
+        traceback(lacks("Tensor", "zero"), TRAINING),
+    ),
+    "bf16_load_state_dict": (
+        traceback(
+            "TypeError: BF16_Optimizer.load_state_dict() missing 1 required positional argument: 'checkpoint_folder'",
+            TRAINING,
+        ),
+        traceback("TypeError: load_state_dict() missing 1 required positional argument: 'state_dict'", TRAINING),
+    ),
+    "gradient_of_the_cpu": (
+        traceback("AssertionError: attempting to reduce an unsupported grad type: torch.FloatTensor", TRAINING),
+        traceback("AssertionError: attempting to reduce an unsupported grad type: torch.float64", TRAINING),
+    ),
+    "cpu_device_number": (
+        traceback(
+            "RuntimeError: Invalid device string: '0'",
+            ("zero/partitioned_param_coordinator.py", "release_sub_module", "torch.empty(1, device=x)"),
+        ),
+        traceback("RuntimeError: Invalid device string: '0'", TRAINING),
+    ),
+    "compression_shared_parameters": (
+        traceback("NameError: name 'QUANTIZE_TRAINING' is not defined", TRAINING),
+        traceback("NameError: name 'TRAINING' is not defined", TRAINING),
+    ),
+    "activations_contiguous_without_number": (
+        traceback(
+            LIST,
+            (
+                "deepspeed/runtime/activation_checkpointing/checkpointing.py",
+                "partition_activations",
+                "contiguous_partition = contiguous_data_buffers[i][data_offsets[i]].data.copy_(partition.data)",
+            ),
+        ),
+        traceback(LIST, ("deepspeed/runtime/activation_checkpointing/checkpointing.py", "f", "x = buffers[i]")),
+    ),
+    "muon_momentum_dtype": (
+        traceback(
+            "RuntimeError: expected dtype torch.float32 for `end`, but got dtype torch.bfloat16",
+            ("deepspeed/runtime/zero/muon/original_muon.py", "muon_update", "momentum.lerp_(grad, 1 - beta)"),
+        ),
+        traceback("RuntimeError: expected dtype torch.float32 for `end`, but got dtype torch.bfloat16", TRAINING),
+    ),
+    "cosine_warmup_steps": (
+        traceback(
+            "ValueError: math domain error",
+            ("lr_schedules.py", "__init__", "self.inverse_log_warm_up = 1.0 / math.log(warmup_num_steps)"),
+        ),
+        traceback("ValueError: math domain error", TRAINING),
+    ),
+    "cosine_warmup_type": (
+        traceback(unbound("ratio"), ("deepspeed/runtime/lr_schedules.py", "get_lr_ratio", "ratio * ratio_delta")),
+        traceback(unbound("ratio"), TRAINING),
+    ),
+    "frozen_not_in_state_dict": (
+        traceback("KeyError: 'a.weight'", ("deepspeed/runtime/engine.py", "module_state_dict", "del sd[n]")),
+        traceback("KeyError: 'a.weight'", ("deepspeed/runtime/engine.py", "module_state_dict", "x = sd[n]")),
+    ),
+    "universal_without_mpu": (
+        traceback(
+            lacks("NoneType", "get_tensor_model_parallel_world_size"),
+            ("deepspeed/runtime/zero/stage_1_and_2.py", "_load_hp_checkpoint_state", "tp_world_size = self.mpu.x()"),
+        ),
+        traceback(lacks("NoneType", "get_tensor_model_parallel_world_size"), TRAINING),
+    ),
+    "universal_info_missing": (
+        "AssertionError: Required universal_checkpoint_info state is missing in checkpoint. Verify that client creates "
+        "this state.\n",
+        "AssertionError: Required optimizer state is missing in checkpoint.\n",
+    ),
+    "decoupled_writer_start_method": (
+        traceback("AttributeError: module 'torch.multiprocessing' has no attribute 'get_start_methods'", TRAINING),
+        traceback("AttributeError: module 'multiprocessing' has no attribute 'get_start_methods'", TRAINING),
+    ),
+    "moe_with_checkpoint_writer": (
+        traceback(unbound("saveable_state_dict"), TRAINING),
+        traceback(unbound("state_dict"), TRAINING),
+    ),
+    "nebula_commit": (
+        traceback(lacks("str", "tag"), ("checkpoint_engine/nebula_checkpoint_engine.py", "commit", "tag = info.tag")),
+        traceback(lacks("str", "tag"), TRAINING),
+    ),
+    "nvme_nothing_to_wait_for": (
+        traceback(
+            "AssertionError",
+            (
+                "deepspeed/runtime/swap_tensor/optimizer_utils.py",
+                "_swap_in_fp16",
+                "assert len(swap_tensors) == aio_handle.wait()",
+            ),
+        ),
+        traceback("AssertionError", ("swap_tensor/optimizer_utils.py", "f", "assert 1 == aio_handle.wait()")),
+    ),
+    "compiled_ds_status": (
+        traceback(
+            f"torch._dynamo.exc.InternalTorchDynamoError: {lacks('FakeTensor', 'ds_status')}",
+            ("torch/_dynamo/variables/builder.py", "wrap", "value[key]"),
+            ("deepspeed/runtime/zero/parameter_offload.py", "__getitem__", "if param.ds_status == x:"),
+        ),
+        traceback(
+            lacks("Parameter", "ds_status"),
+            ("deepspeed/runtime/zero/parameter_offload.py", "__getitem__", "if param.ds_status == x:"),
+        ),
+    ),
+    "compiled_allgather_params": (
+        "torch._dynamo.exc.TorchRuntimeError: Failed running call_method\n\nfrom user code:\n"
+        '   File "/opt/deepspeed/runtime/zero/partition_parameters.py", line 1930, in _allgather_params\n',
+        "torch._dynamo.exc.TorchRuntimeError: Failed running call_method\n\nfrom user code:\n"
+        '   File "/opt/deepspeed/runtime/zero/partition_parameters.py", line 1930, in _partition\n',
+    ),
+    "autosp_transformers": (
+        traceback("RuntimeError: AutoSP requires transformers <= 4.50.3, found 4.57.1.", TRAINING),
+        traceback("RuntimeError: AutoSP requires PyTorch >= 2.9, found 2.8.0.", TRAINING),
+    ),
+    "profiler_interpolate": (
+        traceback(
+            "TypeError: unsupported operand type(s) for ** or pow(): 'tuple' and 'int'",
+            ("flops_profiler/profiler.py", "_upsample_flops_compute", "flops *= scale_factor**len(input)"),
+        ),
+        traceback("TypeError: unsupported operand type(s) for ** or pow(): 'tuple' and 'int'", TRAINING),
+    ),
+    "profiler_attention_missing": (
+        traceback(
+            f"AttributeError: module 'torch.nn.functional' {NO_ATTENTION}",
+            ("deepspeed/profiling/flops_profiler/profiler.py", "_patch_functionals", "wrapFunc(F.x)"),
+        ),
+        traceback(f"AttributeError: module 'torch.nn.functional' {NO_ATTENTION}", TRAINING),
+    ),
+    "comms_logger_log_name": (
+        traceback("KeyError: 'log_name'", ("deepspeed/comm/utils.py", "get_debug_log_name", "func_args['log_name']")),
+        traceback("KeyError: 'log_name'", TRAINING),
+    ),
+    "printed_count_copied": (
+        traceback(lacks("pp_int", "custom_print_str"), TRAINING),
+        traceback(lacks("pp_int", "real"), TRAINING),
+    ),
+    "elastic_agent_address": (
+        traceback(
+            "TypeError: DSElasticAgent._set_master_addr_port() takes 3 positional arguments but 4 were given", TRAINING
+        ),
+        traceback("TypeError: f() takes 3 positional arguments but 4 were given", TRAINING),
+    ),
+    "pdsh_exported_value": (
+        "worker-1: bash: -c: line 0: syntax error near unexpected token `('\n",
+        "worker-1: bash: line 1: nvidia-smi: command not found\n",
+    ),
+    "openmpi_interface": (
+        "WARNING: An invalid value was given for btl_tcp_if_include.  This\nvalue will be ignored.\n\n"
+        "  Local host: a\n  Value:      eth0\n  Message:    Unknown interface name\n",
+        "WARNING: An invalid value was given for btl_tcp_if_include.\n  Value:      en1\n",
+    ),
+    "all_to_all_timed_out": (
+        "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLTOALL_BASE, NumelIn=384, "
+        "NumelOut=384, Timeout(ms)=1800000) ran for 1800043 milliseconds before timing out.\n",
+        "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=384)\n",
+    ),
+    "autotp_fused_weight_unknown": (
+        "[WARNING] Unrecognized fusedkqv weight type, default to using bloom type,please check in "
+        "prepare_tp_fused_qkvw() to avoid potential calculation errors\n",
+        "[WARNING] Unrecognized weight type\n",
+    ),
 }
 OTHER_TEXTS = {
+    "pdsh_exported_value": ["worker-1: bash: line 0: export: `b': not a valid identifier\n"],
     "moe_capacity_above_tokens": [
         # TorchScript, and torch.compile from 0.18.6 on
         "RuntimeError: The following operation failed in the TorchScript interpreter.\n"
@@ -503,7 +780,7 @@ OTHER_TEXTS = {
         ),
     ],
 }
-NOT_ALONE = {"inference_moe_flag"}  # an unknown key, as well
+NOT_ALONE = {"inference_moe_flag", "all_to_all_timed_out"}  # an unknown key, and a collective, as well
 CASES = {name: ([text, *OTHER_TEXTS.get(name, ())], [similar]) for name, (text, similar) in PAIRS.items()}
 
 

@@ -87,9 +87,9 @@ def test_distant_lines_are_not_one_problem(recognised):
     """A rank that waits long after another one skipped a step, which fp16 does occasionally."""
     overflow = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
     watchdog = "[rank1]: [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(Timeout(ms)=600000)\n"
-    near, far = "fp16_zero1_overflow_deadlock", "collective_timeout"
-    assert recognised(f"[rank0]: {overflow}{FILL * 10}{watchdog}") == [near, far]
-    assert recognised(f"[rank0]: {overflow}{FILL * 2000}{watchdog}") == [far]
+    near, far, note = "fp16_zero1_overflow_deadlock", "collective_timeout", "loss_scale_searched"
+    assert recognised(f"[rank0]: {overflow}{FILL * 10}{watchdog}") == [near, far, note]
+    assert recognised(f"[rank0]: {overflow}{FILL * 2000}{watchdog}") == [far, note]
 
 
 ENCODED = {

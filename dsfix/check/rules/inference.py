@@ -10,7 +10,7 @@ from ..facts import Facts
 # the rules that hold for such a config, too
 FOR_INFERENCE = (
     *("inference_config", "duplicate_key", "rejected_key", "string_for_a_number", "fractional_integer", "not_finite"),
-    *("template", "placeholder_in_text"),
+    *("template", "placeholder_in_text", "shards_not_kept_on_host", "autotp_of_meta_model", "experts_taken_for_ranks"),
 )
 
 

@@ -93,6 +93,11 @@ def _quoted(facts: Facts) -> Iterator[Found]:
             yield Found(f"{name}.enabled", f'"{value}" is a string, which is treated as true: {name} is enabled')
 
 
+def _accumulation_ignored(facts: Facts) -> Iterator[Found]:
+    if facts.on("bf16") and facts.stage == 0 and facts.get("data_types", "grad_accum_dtype") in ("fp32", "float32"):
+        yield Found("data_types.grad_accum_dtype", "ignored: without ZeRO this release accumulates gradients in bf16")
+
+
 RULES = (
     Rule(
         id="auto_precision",
@@ -179,5 +184,16 @@ RULES = (
         find=_quoted,
         remedy="write true or false without quotes",
         evidence=('run: 0.12.0, 0.14.2, 0.16.9, 0.17.0: "false" is on',),
+    ),
+    Rule(
+        id="bf16_fp32_accumulation_ignored",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.17.6,<0.18.5"},
+        find=_accumulation_ignored,
+        remedy="use ZeRO-1; since 0.18.5 this combination is refused",
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/pull/7790",
+            "run: 0.17.6, 0.18.4: FP16_UnfusedOptimizer, and the same weights as without the key",
+        ),
     ),
 )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 _REPLACE = r"deepspeed/module_inject/replace_module\.py"
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
 
 
 SIGNATURES = (
@@ -19,7 +15,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.15.4 or later, or 0.15.1.",
         pattern=rf"{_REPLACE}[\s\S]*object has no attribute 'language_model'",
         affects={"deepspeed": ">=0.15.2,<0.15.4"},
-        evidence=_link(6650),
+        evidence=pull(6650),
     ),
     Signature(
         id="autotp_text_config",
@@ -28,7 +24,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.15.4 or later, or 0.15.1.",
         pattern=rf"{_REPLACE}[\s\S]*object has no attribute 'text_config'",
         affects={"deepspeed": ">=0.15.2,<0.15.4"},
-        evidence=_link(6688),
+        evidence=pull(6688),
     ),
     Signature(
         id="autotp_bias_gathered",
@@ -37,7 +33,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.17.0 or later.",
         pattern=r"module_inject/layers\.py\", line \d+, in gather_params[\s\S]*IndexError: tuple index out of range",
         affects={"deepspeed": ">=0.16.4,<0.17.0"},
-        evidence=_link(7257),
+        evidence=pull(7257),
     ),
     Signature(
         id="autotp_metadata_of_zero3",
@@ -47,7 +43,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.19.6 or later, or 0.18.8.",
         pattern=r"in _mark_uc_metadata[\s\S]*IndexError: tuple index out of range",
         affects={"deepspeed": ">=0.18.9,<0.19.6"},
-        evidence=_link(8270),
+        evidence=pull(8270),
     ),
     Signature(
         id="autotp_printing_fused_weight",
@@ -56,7 +52,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.16.5 or later; do not print the model.",
         pattern=r"module_inject/layers\.py\", line \d+, in extra_repr[\s\S]*too many values to unpack",
         affects={"deepspeed": ">=0.16.3,<0.16.5"},
-        evidence=_link(7109),
+        evidence=pull(7109),
     ),
     Signature(
         id="autotp_printing_without_weight",
@@ -65,7 +61,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.16.9 or later; do not print the model.",
         pattern=r"in extra_repr[\s\S]*local variable 'extra_repr_str'",
         affects={"deepspeed": ">=0.16.4,<0.16.9"},
-        evidence=_link(7254),
+        evidence=pull(7254),
     ),
     Signature(
         id="autotp_one_rank",
@@ -74,7 +70,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.17.2 or later; with one rank leave tensor parallelism out.",
         pattern=r"object has no attribute 'tp_world_size'",
         affects={"deepspeed": ">=0.16.4,<0.17.2"},
-        evidence=_link(7379),
+        evidence=pull(7379),
     ),
     Signature(
         id="autotp_meta_tensor_left",
@@ -86,7 +82,7 @@ SIGNATURES = (
         "leave checkpoint= out.",
         pattern=r"deepspeed/inference/engine\.py[\s\S]*Cannot copy out of meta tensor",
         role=Role.GENERAL,
-        evidence=(*_link(4783), *_link(4958), *_link(5765)),
+        evidence=(*pull(4783), *pull(4958), *pull(5765)),
     ),
     Signature(
         id="autotp_falcon_heads",
@@ -95,8 +91,8 @@ SIGNATURES = (
         remedy="DeepSpeed 0.12.3 or later (0.13.0 where the ranks' parts are uneven).",
         pattern=r"deepspeed/inference/engine\.py[\s\S]*modeling_falcon\.py[\s\S]*"
         r"shape '\[[^\]\n]*\]' is invalid for input of size",
-        affects={"deepspeed": "<0.12.3"},
-        evidence=_link(4654),
+        affects={"deepspeed": "<0.13.0"},
+        evidence=(*pull(4654), *pull(4712)),
     ),
     Signature(
         id="autotp_uneven_split",
@@ -106,7 +102,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.13.0 or later; or a number of ranks that divides the number of key heads and every size.",
         pattern=r"deepspeed/module_inject/[\s\S]*split_with_sizes expects split_sizes to sum exactly to",
         affects={"deepspeed": "<0.13.0"},
-        evidence=_link(4697),
+        evidence=pull(4697),
     ),
     Signature(
         id="inference_checkpoint_in_bf16",
@@ -116,6 +112,6 @@ SIGNATURES = (
         pattern=r"deepspeed/module_inject/layers\.py[\s\S]*to have the same dtype, but got: "
         r"(?:c10::)?BFloat16 != (?:c10::)?Half",
         affects={"deepspeed": "<0.13.2"},
-        evidence=_link(4044),
+        evidence=pull(4044),
     ),
 )

@@ -69,11 +69,12 @@ SIGNATURES = (
         title="the checkpoint's weights do not fit the model",
         what="size mismatch: most likely another model size, or a vocabulary that was resized on one side. Missing "
         "and unexpected keys: prefixes of wrappers (module., _forward_module., base_model.model.), an adapter without "
-        "its base, or tied weights.",
+        "its base, or tied weights. With ZeRO-3 also load_state_dict of a module that is partitioned: its shapes are "
+        "[0].",
         remedy="Make the model as it was when it was saved (resize_token_embeddings, the adapter's config); strip the "
-        "prefix; zero_to_fp32 for DeepSpeed's files.",
+        "prefix; zero_to_fp32 for DeepSpeed's files; with ZeRO-3 load under deepspeed.zero.GatheredParameters.",
         pattern=r"Error\(s\) in loading state_dict for|size mismatch for \S+: copying a param with shape"
-        r"|Missing key\(s\) in state_dict",
+        r"|Missing key\(s\) in state_dict|[Mm]issing keys? (?:while|when) (?:resum|load)ing",
         role=Role.FAMILY,
     ),
     Signature(
@@ -98,5 +99,28 @@ SIGNATURES = (
         what="torch.load puts tensors where they were saved.",
         remedy="torch.load(…, map_location='cpu').",
         pattern=r"Attempting to deserialize object on (?:a )?CUDA device",
+    ),
+    Signature(
+        id="process_group_pickled",
+        title="a checkpoint contains a process group, which cannot be saved",
+        what="Something that is saved refers to an object with a group of torch.distributed: most likely the client "
+        "state of save_checkpoint, a hyperparameter or a callback's state holds an engine, an optimizer or a config of "
+        "DeepSpeed, or a model that refers to one; otherwise torch.save of such an object itself.",
+        remedy="Save their state_dict instead, or save with engine.save_checkpoint and without them in client_state; "
+        "Lightning: save_hyperparameters(ignore=[…]).",
+        pattern=r"cannot pickle ['`\"]?torch\._C\._distributed_c10d\.ProcessGroup",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/Lightning-AI/pytorch-lightning/issues/17369",),
+    ),
+    Signature(
+        id="not_a_deepspeed_checkpoint",
+        title="Lightning: the path is not a checkpoint of DeepSpeed",
+        what="With this strategy a checkpoint is a directory with the files of all ranks. Most likely the path is a "
+        "single file, saved by another strategy or converted, or a directory above or below the checkpoint's.",
+        remedy="The directory that ModelCheckpoint made (with checkpoint/ and latest in it). To start from a single "
+        "file load its weights into the model, without ckpt_path.",
+        pattern=r"path is not a valid DeepSpeed checkpoint",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/Lightning-AI/pytorch-lightning/issues/20453",),
     ),
 )

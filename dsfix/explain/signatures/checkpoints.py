@@ -57,7 +57,8 @@ SIGNATURES = (
     Signature(
         id="another_world_size",
         title="the checkpoint was saved with a different number of ranks",
-        what="The optimizer's state is partitioned over the data-parallel ranks and must be loaded by as many.",
+        what="The optimizer's state is partitioned over the data-parallel ranks and must be loaded by as many. MoE "
+        "with sequence parallelism: through 0.18.3 the checkpoint names a wrong number.",
         remedy="Convert it: python -m deepspeed.checkpoint.ds_to_universal --input_folder … --output_folder …, and "
         '"checkpoint": {"load_universal": true}. Or load with load_optimizer_states=False; 0.12 undoes that in the '
         "next step, unless dsfix's zero_load_without_optimizer is applied.",

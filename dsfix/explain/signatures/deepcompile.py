@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
+from ..signature import Signature, pull
 
 _OFF = 'Or "deepcompile": false.'
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
 
 
 SIGNATURES = (
@@ -20,7 +16,7 @@ SIGNATURES = (
         remedy=f"DeepSpeed 0.19.0 or later. {_OFF}",
         pattern=r"frames_needing_bwd\.remove\([\s\S]*KeyError",
         affects={"deepspeed": ">=0.17.1,<0.19.0"},
-        evidence=_link(7980),
+        evidence=pull(7980),
     ),
     Signature(
         id="deepcompile_bw_compiler",
@@ -29,7 +25,7 @@ SIGNATURES = (
         remedy=f"DeepSpeed 0.19.1 or later, or torch 2.10. {_OFF}",
         pattern=r"KeyError: '?bw_compiler",
         affects={"deepspeed": ">=0.16.6,<0.19.1", "torch": ">=2.11"},
-        evidence=_link(8024),
+        evidence=pull(8024),
     ),
     Signature(
         id="deepcompile_frozen_parameter",
@@ -39,7 +35,7 @@ SIGNATURES = (
         remedy=f"DeepSpeed 0.19.6 or later. {_OFF}",
         pattern=r"deepspeed/compile/init_z3\.py[\s\S]*param_id_to_grad_partition\[p\.ds_id\][\s\S]*KeyError",
         affects={"deepspeed": ">=0.16.6,<0.19.6"},
-        evidence=_link(8214),
+        evidence=pull(8214),
     ),
     Signature(
         id="deepcompile_guards",
@@ -49,7 +45,7 @@ SIGNATURES = (
         remedy=f"DeepSpeed 0.19.0 or later, or torch 2.8 or earlier. {_OFF}",
         pattern=r"Guard (?:check )?failed[\s\S]*size mismatch at index \d+\. expected \d+, actual 0",
         affects={"deepspeed": "<0.19.0"},
-        evidence=_link(7951),
+        evidence=pull(7951),
     ),
     Signature(
         id="deepcompile_fallback_kernel",
@@ -58,7 +54,7 @@ SIGNATURES = (
         remedy=f"torch 2.7, or DeepSpeed 0.18.4 or later (0.17.5 to 0.18.3 fail with torch 2.8 further on). {_OFF}",
         pattern=r"deepspeed/compile/inductor\.py[\s\S]*generate_fallback_kernel\(\) takes",
         affects={"deepspeed": ">=0.16.6,<0.17.5", "torch": ">=2.8"},
-        evidence=_link(7496),
+        evidence=pull(7496),
     ),
     Signature(
         id="deepcompile_partitioner_argument",
@@ -67,7 +63,7 @@ SIGNATURES = (
         remedy=f"DeepSpeed 0.18.4 or later, or torch 2.7. {_OFF}",
         pattern=r"unexpected keyword argument 'static_lifetime_input_indices'",
         affects={"deepspeed": ">=0.16.6,<0.18.4", "torch": ">=2.8"},
-        evidence=_link(7755),
+        evidence=pull(7755),
     ),
     Signature(
         id="deepcompile_dummy_inputs",
@@ -76,7 +72,7 @@ SIGNATURES = (
         remedy=f"DeepSpeed 0.17.6 or later. {_OFF}",
         pattern=r"in set_example_values_to_symints[\s\S]*out of bounds for storage",
         affects={"deepspeed": ">=0.17.1,<0.17.6"},
-        evidence=_link(7564),
+        evidence=pull(7564),
     ),
     Signature(
         id="deepcompile_profile_incomplete",
@@ -86,7 +82,7 @@ SIGNATURES = (
         remedy=f"DeepSpeed 0.19.3 or later; smaller micro-batches. {_OFF}",
         pattern=r"deepspeed/compile/[\s\S]*KeyError: '?device_time",
         affects={"deepspeed": ">=0.16.6,<0.19.3"},
-        evidence=_link(8094),
+        evidence=pull(8094),
     ),
     Signature(
         id="deepcompile_return_val",
@@ -96,7 +92,7 @@ SIGNATURES = (
         remedy="See the message above it; DeepSpeed 0.17.2 or later does not hide it.",
         pattern=r"profilers/graph_profile\.py[\s\S]*local variable 'return_val'",
         affects={"deepspeed": ">=0.16.6,<0.17.2"},
-        evidence=_link(7395),
+        evidence=pull(7395),
     ),
     Signature(
         id="deepcompile_staticmethod",
@@ -106,7 +102,7 @@ SIGNATURES = (
         remedy=f"Python 3.10 or later, or DeepSpeed 0.19.6 or later. {_OFF}",
         pattern=r"deepspeed/compile/patch_compiled_func\.py[\s\S]*'staticmethod' object is not callable",
         affects={"deepspeed": ">=0.16.6,<0.19.6"},
-        evidence=_link(8240),
+        evidence=pull(8240),
     ),
     Signature(
         id="deepcompile_unused_wait",
@@ -115,7 +111,7 @@ SIGNATURES = (
         remedy=f"DeepSpeed 0.19.6 or later. {_OFF}",
         pattern=r"user = node_to_last_use\[user\][\s\S]*KeyError",
         affects={"deepspeed": ">=0.16.6,<0.19.6"},
-        evidence=_link(8254),
+        evidence=pull(8254),
     ),
     Signature(
         id="deepcompile_without_optimizer",
@@ -124,7 +120,7 @@ SIGNATURES = (
         remedy="Give deepspeed.initialize an optimizer, or leave engine.compile() out.",
         pattern=r"'DeepSpeedZeRoOffload' object has no attribute 'parameter_offload'",
         affects={"deepspeed": "==0.16.6"},
-        evidence=_link(7225),
+        evidence=pull(7225),
     ),
     Signature(
         id="deepcompile_offload_states",
@@ -133,6 +129,6 @@ SIGNATURES = (
         remedy="DeepSpeed 0.16.7 or later; or leave OffloadStateTypeEnum.contiguous_grad_buffer out of `include`.",
         pattern=r"ipg_bucket_flat_buffer\.to\([\s\S]*'NoneType' object has no attribute 'to'",
         affects={"deepspeed": "==0.16.6"},
-        evidence=_link(7227),
+        evidence=pull(7227),
     ),
 )

@@ -25,9 +25,10 @@ SIGNATURES = (
     ),
     Signature(
         id="device_map_several_devices",
-        title="tensors on two GPUs in one rank: a model loaded with device_map",
+        title="tensors on two GPUs in one rank: most likely a model loaded with device_map",
         what='Each rank uses one GPU. device_map="auto" has placed the modules of the model on several, and '
-        "accelerate's hooks that move tensors between them do not work with DeepSpeed.",
+        "accelerate's hooks that move tensors between them do not work with DeepSpeed. Otherwise the rank does not "
+        "use its own GPU: inputs or a second model on cuda:0, or no torch.cuda.set_device(LOCAL_RANK) before them.",
         remedy=_WITHOUT_MAP,
         # torch's message depends on operation and release: "cuda:7 and cuda:0!", "index is on cuda:0, different from …"
         pattern=rf"{_DEVICES}[^\n]*cuda:(\d+)\b[^\n]*cuda:(?!\1\b)\d",
@@ -36,13 +37,24 @@ SIGNATURES = (
     ),
     Signature(
         id="module_left_on_cpu",
-        title="tensors on cuda and cpu: a submodule or a buffer is still on the CPU",
+        title="tensors on cuda and cpu: a submodule, a buffer or an input is still on the CPU",
         what="With ZeRO-3 the engine does not move modules: buffers that zero.Init does not redirect, and modules "
-        "attached or loaded later, stay where they are. In Qwen-Omni it is the talker, the speech part, or, in "
-        "kaiser_sinc_filter1d, its token2wav, which zero.Init cannot even build.",
-        remedy="dsfix.placement_report(engine) names it; DSFIX_PLACEMENT=move moves buffers. Qwen-Omni with ms-swift: "
-        "ENABLE_AUDIO_OUTPUT=0. Otherwise move the inputs or the module to the rank's device.",
+        "attached or loaded later, stay where they are. Otherwise inputs that were not moved; or, in the optimizer's "
+        "step with offload to the CPU, DeepSpeed 0.14.1 and 0.14.2 themselves, when they clip the gradients.",
+        remedy="dsfix.placement_report(engine) names the module; DSFIX_PLACEMENT=move moves buffers. Otherwise move "
+        "the inputs or the module to the rank's device. In unscale_and_clip_grads: dsfix, or DeepSpeed 0.14.3.",
         pattern=rf"{_DEVICES}(?=[^\n]*cuda:\d)[^\n]*\bcpu\b",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/hiyouga/LlamaFactory/issues/3583",),
+    ),
+    Signature(
+        id="talker_left_on_cpu",
+        title="Qwen-Omni: its speech part is still on the CPU",
+        what="With ZeRO-3 the engine does not move modules. The talker, or, in kaiser_sinc_filter1d, token2wav, which "
+        "zero.Init cannot even build, was attached or loaded later and stays on the CPU.",
+        remedy="ms-swift: ENABLE_AUDIO_OUTPUT=0. dsfix.placement_report(engine) names what is left; "
+        "DSFIX_PLACEMENT=move moves buffers.",
+        pattern=rf"(?:qwen\w*_omni|kaiser_sinc_filter1d)[\s\S]*{_DEVICES}(?=[^\n]*cuda:\d)[^\n]*\bcpu\b",
         role=Role.GENERAL,
         evidence=("https://github.com/modelscope/ms-swift/issues/3824",),
     ),

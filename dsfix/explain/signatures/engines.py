@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
-
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -18,7 +13,7 @@ SIGNATURES = (
         remedy="torch 2.4 or later; or DeepSpeed 0.18.5 (0.18.7 and 0.18.8 need torch 2.4 for another reason).",
         pattern=r"in jit_script_compat[\s\S]*Dynamo is not supported on Python 3\.12",
         affects={"deepspeed": "==0.18.6", "torch": "<2.4"},
-        evidence=_link(7875),
+        evidence=pull(7875),
     ),
     Signature(
         id="universal_padding_too_long",
@@ -28,7 +23,7 @@ SIGNATURES = (
         remedy="Resume with the same number of ranks, and write a new checkpoint with DeepSpeed 0.16.4 or later.",
         pattern=r"in _strip_tensor_paddings[\s\S]*length must be non-negative",
         affects={"deepspeed": ">=0.12.0"},
-        evidence=(*_link(6974), *_link(7426)),
+        evidence=(*pull(6974), *pull(7426)),
     ),
     Signature(
         id="fp16_auto_cast_of_indices",
@@ -72,7 +67,7 @@ SIGNATURES = (
         remedy='DeepSpeed 0.17.1 or later; or "loss_scale": 0 (dynamic).',
         pattern=r"fp16/fused_optimizer\.py[\s\S]*self\.timers\([\s\S]*'NoneType' object is not callable",
         affects={"deepspeed": "<0.17.1"},
-        evidence=_link(7330),
+        evidence=pull(7330),
     ),
     Signature(
         id="launcher_quotes",
@@ -82,7 +77,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.12.5 or later; torchrun; or read the text from a file.",
         pattern=r"deepspeed/launcher/runner\.py[\s\S]*ValueError: No closing quotation",
         affects={"deepspeed": "<0.12.5"},
-        evidence=(*_link(4660), *_link(4824)),
+        evidence=(*pull(4660), *pull(4824)),
     ),
     Signature(
         id="pipeline_tied_frozen",
@@ -91,6 +86,6 @@ SIGNATURES = (
         remedy="DeepSpeed 0.15.4 or later.",
         pattern=r"in _exec_reduce_tied_grads[\s\S]*NoneType",
         affects={"deepspeed": "<0.15.4"},
-        evidence=_link(5477),
+        evidence=pull(5477),
     ),
 )

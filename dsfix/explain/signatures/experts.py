@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
-
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -21,7 +16,7 @@ SIGNATURES = (
         pattern=r"moe/sharded_moe\.py[\s\S]*selected index k out of range"
         r"|k not in range for dimension[\s\S]*in _top_idx",
         affects={"deepspeed": "<0.19.4"},
-        evidence=(*_link(5353), *_link(8155)),
+        evidence=(*pull(5353), *pull(8155)),
     ),
     Signature(
         id="moe_topk_without_dropping",
@@ -30,7 +25,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.17.1 or later; or drop_tokens=True, or k of 1 or 2.",
         pattern=r"in topkgating[\s\S]*local variable 'locations'",
         affects={"deepspeed": ">=0.15.0,<0.17.1"},
-        evidence=_link(7163),
+        evidence=pull(7163),
     ),
     Signature(
         id="moe_offload_norm_on_cpu",
@@ -40,7 +35,7 @@ SIGNATURES = (
         pattern=r"in _average_expert_grad_norms[\s\S]*"
         r"(?:No backend type associated with device type cpu|Tensors must be CUDA)",
         affects={"deepspeed": ">=0.13.2,<0.13.5"},
-        evidence=_link(5220),
+        evidence=pull(5220),
     ),
     Signature(
         id="bf16_moe_weights_restored",
@@ -50,6 +45,27 @@ SIGNATURES = (
         remedy="DeepSpeed 0.16.4 or later; or load the optimizer's states, too.",
         pattern=r"bf16_optimizer\.py\", line \d+, in _restore_from_bit16_weights[\s\S]*IndexError: list index",
         affects={"deepspeed": "<0.16.4"},
-        evidence=_link(7054),
+        evidence=pull(7054),
+    ),
+    Signature(
+        id="sizes_not_divisible",
+        title="the number of ranks, experts or heads is not divisible by a parallel size",
+        what="Most likely the ranks by ep_size (expert parallelism larger than the job), by tensor times pipeline "
+        "parallelism, or heads, hidden size and experts by the ranks that share them.",
+        remedy="The line above the error names the two numbers: change that parallel size, or the number of ranks.",
+        pattern=r"AssertionError: \d+ is not divisible by \d+",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/facebookresearch/FAMBench/pull/103",),
+    ),
+    Signature(
+        id="expert_group_missing",
+        title="MoE: an expert's process group was not made",
+        what="deepspeed.moe.layer.MoE makes the groups of its ep_size in deepspeed.initialize. Most likely parameters "
+        "are marked as experts (allreduce, group_name) without such a layer, or a group name is of another ep_size.",
+        remedy="Let MoE mark its parameters, and make param groups with "
+        "deepspeed.moe.utils.split_params_into_different_moe_groups_for_optimizer.",
+        pattern=r"expert (?:data )?parallel group is not initialized",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4646",),
     ),
 )

@@ -112,11 +112,11 @@ SIGNATURES = (
         title="pip could not install a package from source",
         what="Its setup.py failed; the reason is in the lines above. DeepSpeed: most likely torch is not installed "
         "yet (or not visible to pip's isolated build), DS_BUILD_… asks for operators that cannot be compiled here, a "
-        "CUDA toolkit of another version, or Windows.",
+        "CUDA toolkit of another version, or Windows, where only some releases of Python have a wheel.",
         remedy="Install torch first, then pip install deepspeed --no-build-isolation, without DS_BUILD_…; Windows: "
         "WSL 2 or a wheel.",
         pattern=r"subprocess-exited-with-error|metadata-generation-failed"
-        r"|Getting requirements to build wheel did not run|Failed building "
+        r"|Getting requirements to build wheel(?: did not run|: finished with status 'error')|Failed building "
         r"wheel for|pip install deepspeed failed|No module named 'torch'(?!\.)",
         role=Role.POSSIBLE,
         evidence=(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
+from ..signature import Signature, pull
 
 _ENGINE = r"inference/v2/checkpoint/huggingface_engine\.py"
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
 
 
 SIGNATURES = (
@@ -21,7 +17,7 @@ SIGNATURES = (
         "0.15.0 or later: HuggingFaceCheckpointEngine(path, trust_remote_code=True) and the model's policy.",
         pattern=rf"{_ENGINE}[\s\S]*trust_remote_code=True",
         affects={"deepspeed": ">=0.12.0"},
-        evidence=_link(6378),
+        evidence=pull(6378),
     ),
     Signature(
         id="fastgen_generation_config",
@@ -31,7 +27,7 @@ SIGNATURES = (
         "model's directory.",
         pattern=rf"{_ENGINE}[\s\S]*generation_config\.json",
         affects={"deepspeed": "<0.13.0"},
-        evidence=_link(4938),
+        evidence=pull(4938),
     ),
     Signature(
         id="fastgen_q_ratio",
@@ -40,7 +36,7 @@ SIGNATURES = (
         remedy="6 and 7: DeepSpeed 0.15.0 or later. Others: another inference engine.",
         pattern=r"Unsupported q_ratio: \d+",
         affects={"deepspeed": ">=0.12.0"},
-        evidence=_link(6028),
+        evidence=pull(6028),
     ),
     Signature(
         id="fastgen_unembed_dtype",
@@ -49,7 +45,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.17.2 or later.",
         pattern=r"'UnembedParameter' object has no attribute 'dtype'",
         affects={"deepspeed": "<0.17.2"},
-        evidence=_link(7378),
+        evidence=pull(7378),
     ),
     Signature(
         id="fastgen_opt_names",
@@ -58,7 +54,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.12.4 or later; OPT-350m is not supported.",
         pattern=r"Could not find a mapping for dependency \"(?:model\.)?decoder\.",
         affects={"deepspeed": "<0.12.4"},
-        evidence=_link(4694),
+        evidence=pull(4694),
     ),
     Signature(
         id="import_on_python_314",
@@ -68,6 +64,6 @@ SIGNATURES = (
         remedy="DeepSpeed 0.18.6 or later, or Python 3.13.",
         pattern=r"Target parameter \"[^\"\n]+\" not found in this layer\. Valid targets are \[\]",
         affects={"deepspeed": "<0.18.6"},
-        evidence=_link(7831),
+        evidence=pull(7831),
     ),
 )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
+from ..signature import Signature, pull
 
 _AUTOTP = "Or replace_with_kernel_inject=False."
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
 
 
 SIGNATURES = (
@@ -20,7 +16,7 @@ SIGNATURES = (
         remedy=f"DeepSpeed 0.17.3 or later, or transformers below 4.48. {_AUTOTP}",
         pattern=r"module_inject/containers/llama\.py[\s\S]*object has no attribute '(?:num_heads|rope_theta)'",
         affects={"deepspeed": "<0.17.3", "transformers": ">=4.48"},
-        evidence=_link(7443),
+        evidence=pull(7443),
     ),
     Signature(
         id="kernels_of_fp32_model",
@@ -30,7 +26,7 @@ SIGNATURES = (
         remedy=f"DeepSpeed 0.12.5 or later; or a model that is loaded in the dtype given to init_inference. {_AUTOTP}",
         pattern=r"'DeepSpeed\w+Inference' object has no attribute 'dtype'",
         affects={"deepspeed": "<0.12.5"},
-        evidence=_link(4814),
+        evidence=pull(4814),
     ),
     Signature(
         id="kernels_of_bloom",
@@ -40,7 +36,7 @@ SIGNATURES = (
         remedy=f"transformers 4.43.4 or earlier. {_AUTOTP}",
         pattern=r"exceeds version 4\.43\.4! After transformers version 4\.43\.4, BLOOM inference",
         affects={"deepspeed": ">=0.16.3"},
-        evidence=(*_link(6766), *_link(7890)),
+        evidence=(*pull(6766), *pull(7890)),
     ),
     Signature(
         id="kernels_of_opt_positions",
@@ -49,7 +45,7 @@ SIGNATURES = (
         remedy=f"DeepSpeed 0.16.3 or later, or an older transformers. {_AUTOTP}",
         pattern=r"OPTEmbedding\.forward\(\) got an unexpected keyword argument 'position_ids'",
         affects={"deepspeed": "<0.16.3"},
-        evidence=_link(6939),
+        evidence=pull(6939),
     ),
     Signature(
         id="inference_moe_flag",
@@ -58,7 +54,7 @@ SIGNATURES = (
         remedy='moe={"enabled": True}, or leave it out instead of False; DeepSpeed 0.19.3 or later.',
         pattern=r"for DeepSpeedInferenceConfig\n\s*moe(?:\.| -> )moe\n",
         affects={"deepspeed": "<0.19.3"},
-        evidence=_link(8145),
+        evidence=pull(8145),
     ),
     Signature(
         id="diffusers_classes_moved",
@@ -68,7 +64,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.13.2 or later.",
         pattern=r"module 'diffusers\.models' has no attribute '(?:vae|autoencoders|unet_2d_condition)'",
         affects={"deepspeed": "<0.13.2"},
-        evidence=(*_link(4918), *_link(5065), *_link(5083)),
+        evidence=(*pull(4918), *pull(5065), *pull(5083)),
     ),
     Signature(
         id="diffusers_new_arguments",
@@ -79,7 +75,7 @@ SIGNATURES = (
         pattern=r"DS(?:UNet|VAE)\.\w+\(\) got an unexpected keyword argument "
         r"'(?:timestep_cond|generator|added_cond_kwargs)'",
         affects={"deepspeed": "<0.12.5"},
-        evidence=(*_link(4663), *_link(4770)),
+        evidence=(*pull(4663), *pull(4770)),
     ),
     Signature(
         id="diffusers_linear_arguments",
@@ -88,7 +84,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.12.3 or later.",
         pattern=r"inference/diffusers_attention\.py[\s\S]*linear_layer_\w+\(\): incompatible function arguments",
         affects={"deepspeed": "<0.12.3"},
-        evidence=_link(4656),
+        evidence=pull(4656),
     ),
     Signature(
         id="diffusers_triton_dot",
@@ -97,7 +93,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.12.3 or later.",
         pattern=r"got an unexpected keyword argument 'trans_b'",
         affects={"deepspeed": "<0.12.3"},
-        evidence=(*_link(4541), *_link(4573)),
+        evidence=(*pull(4541), *pull(4573)),
     ),
     Signature(
         id="hybrid_engine_prints_speed",
@@ -106,7 +102,7 @@ SIGNATURES = (
         remedy='DeepSpeed 0.12.5 or later; or "hybrid_engine": {"enabled": false}, which serves no purpose there.',
         pattern=r"hybrid_engine\.py\", line \d+, in eval[\s\S]*\*: 'float' and 'NoneType'",
         affects={"deepspeed": "<0.12.5"},
-        evidence=_link(4789),
+        evidence=pull(4789),
     ),
     Signature(
         id="hybrid_engine_quantized_heads",
@@ -115,6 +111,6 @@ SIGNATURES = (
         remedy="DeepSpeed 0.14.5 or later, or weights that are not quantized.",
         pattern=r"in get_hidden_heads[\s\S]*IndexError: tuple index out of range",
         affects={"deepspeed": "<0.14.5"},
-        evidence=_link(5624),
+        evidence=pull(5624),
     ),
 )

@@ -127,4 +127,14 @@ SIGNATURES = (
         "as GPUs.",
         pattern=r"Duplicate GPU detected",
     ),
+    Signature(
+        id="chat_step_failed",
+        title="DeepSpeed-Chat: a step ended with an error, which is in its own log",
+        what="train.py only starts the step; its output went into training.log.",
+        remedy='`python -m dsfix explain` on the file after "Log output:". Status 127: the deepspeed launcher is not '
+        "found.",
+        pattern=r"Step \d exited with non-zero status",
+        role=Role.FOLLOW_UP,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3246",),
+    ),
 )

@@ -39,7 +39,8 @@ SIGNATURES = (
         remedy="docker run --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of medium Memory at /dev/shm); `df -h "
         "/dev/shm` while it runs. NCCL_SHM_DISABLE=1 or num_workers=0 shows who uses it.",
         pattern=r"return code = -7\b|exitcode\s*: -7\b|Signal 7 \(SIGBUS|Signal 7 error|Bus error \(core dumped"
-        r"|<Signals\.SIGBUS: 7>|is killed by signal: Bus error",
+        r"|Caught signal 7 \(Bus error|Fatal Python error: Bus error|<Signals\.SIGBUS: 7>"
+        r"|is killed by signal: Bus error",
         role=Role.POSSIBLE,
     ),
     Signature(

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
-
+from ..signature import Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -27,7 +22,7 @@ SIGNATURES = (
         remedy='DeepSpeed 0.19.3 or later; or "flops_profiler": {"enabled": false}.',
         pattern=r"in print_model_profile[\s\S]*unsupported format string passed to NoneType\.__format__",
         affects={"deepspeed": "<0.19.3"},
-        evidence=_link(8122),
+        evidence=pull(8122),
     ),
     Signature(
         id="log_summary_on_cpu",
@@ -37,6 +32,6 @@ SIGNATURES = (
         pattern=r"utils/comms_logging\.py[\s\S]*"
         r"(?:No backend type associated with device type cpu|Tensors must be CUDA)",
         affects={"deepspeed": "<0.17.2"},
-        evidence=_link(7398),
+        evidence=pull(7398),
     ),
 )

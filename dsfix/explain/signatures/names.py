@@ -71,14 +71,61 @@ SIGNATURES = (
     Signature(
         id="deepspeed_of_another_release",
         title="code uses a name that the installed DeepSpeed does not have",
-        what=f"It was written for an older or newer DeepSpeed, often for a private name. {_BOTH}",
+        what=f"Most likely it was written for an older or newer DeepSpeed, often for a private name. Otherwise it "
+        f"expects an object of torch, an optimizer or a model, where DeepSpeed's is. {_BOTH}",
         remedy="Upgrade the calling package and DeepSpeed, or install the release that it asks for. `module "
         "'deepspeed' has no attribute`: also a file or directory named deepspeed in the working directory.",
-        pattern=r"'(?:DeepSpeed(?!Engine|HybridEngine)\w*|BF16_Optimizer|FP16_\w*Optimizer|PipelineModule|Hf\w*DeepSpeedConfig"
+        pattern=r"'(?:DeepSpeed(?!Engine|HybridEngine)\w*|BF16_Optimizer|FP16_\w*Optimizer|PipelineModule"
         r"|PartitionedParameterCoordinator|DSUniversal\w+)' object has no attribute '(?!ds_opt_)"
         r"|cannot import name '\w+' from '(?:partially initialized module ')?deepspeed"
         r"|No module named '?deepspeed\.|module 'deepspeed[.\w]*' has no attribute '",
         role=Role.GENERAL,
+    ),
+    Signature(
+        id="engine_without_optimizer",
+        title="ZeRO-3 without an optimizer: DeepSpeedZeRoOffload is there instead of one",
+        what="deepspeed.initialize got no optimizer (evaluation, testing, a reference or reward model), so the engine "
+        "only offloads and gathers the weights; there is nothing to step, and no state to save. "
+        "checkpoint_event_prologue: releases before 0.10.2 cannot load or save a checkpoint with such an engine.",
+        remedy="checkpoint_event_prologue: DeepSpeed 0.10.2 or later. Otherwise an optimizer in the config or as an "
+        "argument if this model is trained, or no call of its optimizer if it is not.",
+        pattern=r"'DeepSpeedZeRoOffload' object has no attribute '(?:checkpoint_event_\w+|step|backward|zero_grad"
+        r"|param_groups|loss_scale|cur_scale|overflow|state|state_dict|load_state_dict)'",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/4171",),
+    ),
+    Signature(
+        id="transformers_config_without_base",
+        title="transformers' DeepSpeed config lacks what it inherits",
+        what="transformers.integrations.deepspeed was imported while it did not find DeepSpeed or accelerate, and then "
+        "derives its config from an empty class. Most likely one of them was installed afterwards (in the same "
+        "notebook), or cannot be imported, or is too old for this transformers.",
+        remedy="Install both, then restart the process (the notebook's runtime); `python -c 'import accelerate, "
+        "deepspeed'` shows whether they can be imported.",
+        pattern=r"'Hf(?:Trainer)?DeepSpeedConfig' object has no attribute '(?:is_zero[23]|is_offload|is_auto|is_true"
+        r"|is_false|get_value|config)'",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/huggingface/transformers/pull/33370",),
+    ),
+    Signature(
+        id="config_not_of_the_trainer",
+        title="the Trainer finds a DeepSpeed config that it did not make",
+        what="It finalizes its own config, made by TrainingArguments(deepspeed=…), but accelerate's state holds "
+        "another one. Most likely an Accelerator (or a Trainer) was made before, or the releases of transformers and "
+        "accelerate do not fit each other.",
+        remedy="Make the TrainingArguments with deepspeed=… first, and no Accelerator before them; upgrade "
+        "transformers and accelerate together.",
+        pattern=r"object has no attribute 'trainer_config_(?:finalize|process)'",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="ppo_needs_plain_models",
+        title="TRL's PPO needs a reward and a value model of transformers, with base_model_prefix",
+        what="get_reward reads base_model_prefix and the score head of the reward and of the value model. One of them "
+        "is wrapped (PEFT) or of another kind; the engine only passes the request on.",
+        remedy="AutoModelForSequenceClassification for reward_model and value_model, merged if they have adapters; an "
+        "adapter for the policy goes into peft_config.",
+        pattern=r"object has no attribute 'base_model_prefix'",
+        evidence=("https://github.com/huggingface/trl/issues/3528",),
     ),
     Signature(
         id="deepspeed_argument",

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
-
+from ..signature import Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -17,7 +12,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.14.5 or later; or parameters on the CPU (offload_param.device).",
         pattern=r"swap_tensor/optimizer_utils\.py[\s\S]*'(?:Tensor|Parameter)' object has no attribute 'ds_id'",
         affects={"deepspeed": ">=0.13.0,<0.14.5"},
-        evidence=_link(5824),
+        evidence=pull(5824),
     ),
     Signature(
         id="offload_states_with_offload_param",
@@ -27,7 +22,7 @@ SIGNATURES = (
         remedy='Leave offload_param out of the config. With "device": "none" also DeepSpeed 0.16.6 or later.',
         pattern=r"Moving states across devices is not supported for offloaded parameters",
         affects={"deepspeed": ">=0.15.2"},
-        evidence=_link(7211),
+        evidence=pull(7211),
     ),
     Signature(
         id="super_offload_arguments",
@@ -36,6 +31,6 @@ SIGNATURES = (
         remedy='DeepSpeed 0.18.4 or later; or "super_offload": false.',
         pattern=r"SuperOffloadOptimizer_Stage3\.__init__\(\) got multiple values for argument 'timers'",
         affects={"deepspeed": ">=0.18.0,<0.18.4"},
-        evidence=_link(7715),
+        evidence=pull(7715),
     ),
 )

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
-
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -18,7 +13,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.19.3 or later; or all parameters in one dtype; or from 0.17.5 on without torch_autocast.",
         pattern=r"AssertionError: all params must have the same dtype",
         affects={"deepspeed": ">=0.17.2,<0.19.3"},
-        evidence=(*_link(8113), *_link(7462)),
+        evidence=(*pull(8113), *pull(7462)),
     ),
     Signature(
         id="zero3_gathered_twice",
@@ -28,7 +23,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.17.5 or later; or without torch_autocast.",
         pattern=r"AssertionError: expected param [^\n]* to be inflight",
         role=Role.GENERAL,
-        evidence=_link(7462),
+        evidence=pull(7462),
     ),
     Signature(
         id="zero3_gather_unique_dtype",
@@ -37,7 +32,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.12.3 or later; or all parameters in one dtype.",
         pattern=r"in all_gather_coalesced[\s\S]*expected there to be only one unique element",
         affects={"deepspeed": "<0.12.3"},
-        evidence=_link(4647),
+        evidence=pull(4647),
     ),
     Signature(
         id="zero3_functorch",
@@ -46,7 +41,7 @@ SIGNATURES = (
         remedy="ZeRO-2, or torch.autograd.grad instead of torch.func; DeepSpeed 0.19.1 has the missing methods.",
         pattern=r"deepspeed/runtime/zero/[\s\S]*must override the setup_context",
         affects={"deepspeed": "<0.19.1"},
-        evidence=_link(7916),
+        evidence=pull(7916),
     ),
     Signature(
         id="hpz_small_parameter",
@@ -56,7 +51,7 @@ SIGNATURES = (
         remedy='DeepSpeed 0.19.5 or later; or "zero_hpz_partition_size": 1.',
         pattern=r"in _partition_param_sec[\s\S]*(?:length must be non-negative|start out of range)",
         affects={"deepspeed": ">=0.13.5,<0.19.5"},
-        evidence=(*_link(5652), *_link(8210)),
+        evidence=(*pull(5652), *pull(8210)),
     ),
     Signature(
         id="zero1_prescaled_gradients",
@@ -66,7 +61,7 @@ SIGNATURES = (
         remedy='"zero_optimization": {"reduce_scatter": false}; ZeRO-1: DeepSpeed 0.13.0 or later.',
         pattern=r"(?:pre-scale gradients|gradient_predivide_factor != 1\.0) is not yet supported with",
         affects={"deepspeed": ">=0.12.0"},
-        evidence=_link(4964),
+        evidence=pull(4964),
     ),
     Signature(
         id="zero12_empty_norm",
@@ -75,6 +70,6 @@ SIGNATURES = (
         remedy="DeepSpeed 0.13.3 or later, or 0.13.1; fewer parameter groups.",
         pattern=r"in scaled_global_norm[\s\S]*stack expects each tensor to be equal size",
         affects={"deepspeed": "==0.13.2"},
-        evidence=_link(5148),
+        evidence=pull(5148),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
+from ..signature import Role, Signature
 
 SIGNATURES = (
     Signature(
@@ -22,6 +22,18 @@ SIGNATURES = (
         "rate, a model that was trained in bf16.",
         pattern=r"Current loss scale already at minimum",
         affects={"deepspeed": ">=0.12.0"},
+    ),
+    Signature(
+        id="loss_scale_searched",
+        title="fp16: a step was skipped because its gradients overflow, and the loss scale is halved",
+        what="This is how dynamic loss scaling finds its scale: expected in the first steps (initial_scale_power 16 "
+        "is 65536) and now and then later. Not if nearly every step is skipped, or the scale falls towards 1: then "
+        "the gradients are inf or nan at any scale.",
+        remedy="Nothing, if it stops. Otherwise bf16, above all for a model that was trained in bf16, a lower learning "
+        "rate, or look for the source of NaN.",
+        pattern=r"OVERFLOW! Rank -?\d+ Skipping step|Overflow detected\. Skipping step|Grad overflow on iteration",
+        role=Role.NOTE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/931",),
     ),
     Signature(
         id="half_batch_norm",

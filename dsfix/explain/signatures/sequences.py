@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
-
-
-def _link(number: int) -> tuple[str]:
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
-
+from ..signature import Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -18,7 +13,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.16.2 or later, or 0.15.3; a smaller sequence parallel size.",
         pattern=r"Number of heads \(\d+\) must be larger than sequence parallel size",
         affects={"deepspeed": ">=0.15.4,<0.19.7"},
-        evidence=_link(6797),
+        evidence=pull(6797),
     ),
     Signature(
         id="device_mesh_with_index",
@@ -27,7 +22,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.15.4 or later (with torch 2.4.1 or later), or torch 2.3.",
         pattern=r"in init_device_mesh[\s\S]*Device type with (?:GPU )?index is not supported",
         affects={"deepspeed": ">=0.15.0,<0.15.4", "torch": ">=2.4"},
-        evidence=_link(6614),
+        evidence=pull(6614),
     ),
     Signature(
         id="ulysses_of_peft_model",
@@ -36,7 +31,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.18.4 or later; or pass the base model, model.get_base_model().",
         pattern=r"in register_with_transformers[\s\S]*AutoConfig\.from_pretrained\(model_name_or_path\)[\s\S]*\bPeft",
         affects={"deepspeed": ">=0.18.1,<0.18.4"},
-        evidence=_link(7737),
+        evidence=pull(7737),
     ),
     Signature(
         id="ulysses_of_multimodal_model",
@@ -46,7 +41,7 @@ SIGNATURES = (
         pattern=r"sequence_parallel/ulysses_sp\.py[\s\S]*Config' object has no attribute "
         r"'(?:num_attention_heads|hidden_size|num_key_value_heads|num_hidden_layers)'",
         affects={"deepspeed": ">=0.17.0,<0.19.1"},
-        evidence=_link(7990),
+        evidence=pull(7990),
     ),
     Signature(
         id="fpdt_and_flash_attention",
@@ -56,6 +51,6 @@ SIGNATURES = (
         pattern=r"sequence/fpdt_layer\.py[\s\S]*"
         r"(?:not enough values to unpack|unexpected keyword argument 'window_size')",
         affects={"deepspeed": "<0.19.1", "flash-attn": ">=2.7"},
-        evidence=_link(8022),
+        evidence=pull(8022),
     ),
 )

@@ -30,9 +30,18 @@ SIGNATURES = (
         "which only a part is installed; Python.h to Python's headers; libaio.h to libaio.",
         remedy="Install the complete CUDA toolkit of torch's version (conda: cuda-toolkit; or its -dev packages), "
         "python3-dev "
-        f"for Python.h, libaio-dev for libaio.h. {_CACHE}",
-        pattern=r"fatal error: \S+\.(?:h|hpp|cuh): No such file or directory",
+        "for Python.h, libaio-dev for libaio.h; Windows: the developer prompt of Visual Studio, whose SDK has "
+        f"windows.h. {_CACHE}",
+        pattern=r"fatal error: \S+\.(?:h|hpp|cuh): No such file or directory"
+        r"|fatal error C1083: Cannot open include file",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1846",),
+    ),
+    Signature(
+        id="compiler_killed",
+        title="the compiler was killed: most likely too little memory",
+        what="Each compiler process takes some GB, and ninja or setup.py starts one per core.",
+        remedy=f"MAX_JOBS=2 (or 1); without DS_BUILD_OPS only the operators that are needed. {_CACHE}",
+        pattern=r"Killed signal terminated program \w+",
     ),
     Signature(
         id="compiler_missing",
@@ -63,12 +72,23 @@ SIGNATURES = (
         "needed for NVMe offload only.",
         remedy="Windows: use WSL 2, or a wheel for Windows; else set DS_BUILD_OPS=0 (or DS_BUILD_AIO=0, and also "
         "DS_BUILD_EVOFORMER_ATTN=0, DS_BUILD_SPARSE_ATTN=0) before pip install. Linux: libaio-dev.",
-        pattern=r"fatal error LNK1181[^\n]*\baio\.lib|open aio\.lib|input file 'aio\.lib"
-        r"|Unable to pre-compile async_io",
+        pattern=r"Unable to pre-compile async_io",
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/2880",
             "https://github.com/deepspeedai/DeepSpeed/issues/6702",
         ),
+    ),
+    Signature(
+        id="library_probed",
+        title="installing DeepSpeed: a library of one operator was not found, which need not be the error",
+        what="setup.py tries to link aio and cufile to see whether async_io and gds can be compiled, also where they "
+        "are switched off, and prints the linker's message. The error is this one only if `Unable to pre-compile "
+        "async_io` follows; otherwise it is further below.",
+        remedy="Windows: a wheel, or WSL 2; else DS_BUILD_OPS=0 (or DS_BUILD_AIO=0, DS_BUILD_GDS=0 and what else the "
+        "lines below name) before pip install. Linux: libaio-dev.",
+        pattern=r"fatal error LNK1181[^\n]*\b(?:aio|cufile)\.lib|open aio\.lib|input file '(?:aio|cufile)\.lib",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/6465",),
     ),
     Signature(
         id="operator_not_compatible",

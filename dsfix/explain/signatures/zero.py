@@ -110,4 +110,26 @@ SIGNATURES = (
         patches=("cpu_zero12_split_view",),
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7948",),
     ),
+    Signature(
+        id="fragment_without_elements",
+        title="ZeRO-1/2: a parameter has no elements, or none in this rank's partition",
+        what="DeepSpeed maps each parameter to its part of the fp32 weights. Most likely the model has a parameter "
+        "without elements (a vocabulary of size 0, an empty buffer as parameter).",
+        remedy="Look for a parameter with numel() == 0 and remove it (or correct the size in the script); dsfix's "
+        "patch zero12_empty_parameter lets it be.",
+        pattern=r"assert fragment_start < fragment_end",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/BlinkDL/RWKV-LM/issues/149",),
+    ),
+    Signature(
+        id="clipping_failed",
+        title="ZeRO-3: an error while the gradients are unscaled and clipped, whose message is not in the log",
+        what="With offload to the CPU in 0.14.1 and 0.14.2 most likely DeepSpeed's own error: the gradients are on the "
+        "CPU and their scale is on the GPU (Expected all tensors to be on the same device).",
+        remedy="The last line of the traceback tells; DeepSpeed 0.14.3 or later, or dsfix's patch "
+        "zero3_offload_clip_device.",
+        pattern=r"stage3\.py\", line \d+, in unscale_and_clip_grads(?![\s\S]*\w(?:Error|Exception)\b)",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5461",),
+    ),
 )

@@ -88,13 +88,35 @@ SIGNATURES = (
         title="a model in 4 or 8 bits (QLoRA) does not fit the way DeepSpeed handles weights",
         what="Quantized weights are integers that only their own layers can use. ZeRO-3 gathers them as ordinary "
         "weights, and releases of transformers, accelerate or bitsandbytes that are too old let DeepSpeed move or "
-        "cast them.",
+        "cast them. Or the script sets requires_grad on all of them: only adapters can be trained.",
         remedy="ZeRO-2, or for ZeRO-3 current releases of transformers, accelerate and bitsandbytes, and "
         "bnb_4bit_quant_storage in the dtype of the model.",
         pattern=r"nly Tensors of floating point and complex dtype can require gradients"
         r"|(?:to|half|float|cuda)(?:\(\))?`? is not supported for `?(?:4-bit|8-bit|quantized)"
         r"|mat2 shapes cannot be multiplied \(\d+x\d+ and 1x\d{6,}\)",
         role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="model_made_before_zero3",
+        title="the model was made before the ZeRO-3 config was known",
+        what="transformers' from_pretrained partitions a model while it loads if a ZeRO-3 config is active, and "
+        "accelerate expects that. The model was made before TrainingArguments(deepspeed=…), or loaded in 4 or 8 bits "
+        "by a release that does not partition such a model.",
+        remedy="TrainingArguments first, then from_pretrained. QLoRA: current releases of transformers, accelerate and "
+        "bitsandbytes, or ZeRO-2.",
+        pattern=r"Model was not initialized with `Zero-3`",
+        evidence=("https://github.com/huggingface/peft/issues/2014",),
+    ),
+    Signature(
+        id="initializing_partitioned_weight",
+        title="a weight with fewer than 2 dimensions is initialized as a matrix",
+        what="With ZeRO-3 most likely a weight that zero.Init has partitioned, whose shape is [0] outside "
+        "GatheredParameters: an _init_weights that accesses the weights of other modules. Otherwise a bias or a norm.",
+        remedy="A newer transformers; in your own code initialize under deepspeed.zero.GatheredParameters(weight, "
+        "modifier_rank=0), or in the module's own __init__.",
+        pattern=r"Fan in and fan out can not be computed for tensor with fewer than 2 dimensions",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/huggingface/transformers/issues/28808",),
     ),
     Signature(
         id="zero_attributes_missing",

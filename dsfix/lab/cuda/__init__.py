@@ -9,8 +9,9 @@ Without a schedule every operator and collective is synchronous, and streams and
 that a missing wait gives wrong numbers; `races()` has the unordered uses of memory if DSFIX_LAB_RACES=1.
 
 Limitations:
-- under a schedule, operators whose shapes depend on values, random ones that depend on them (dropout), and sends and
-  receives wait for their stream at once; what the host does with pinned memory is no race, but gives wrong numbers;
+- under a schedule, operators whose shapes depend on values, random ones that depend on them (dropout), batch norm in
+  evaluation, and sends and receives wait for their stream at once; what the host does with pinned memory is no race,
+  but gives wrong numbers;
 - kernels, and hence rounding and random numbers, are those of the CPU; host and devices share one generator;
 - no NCCL, no CUDA graphs, no Triton or other compiled CUDA kernels, no torch.compile, no float16 speed or limits;
 - memory is counted but never runs out; the caching allocator's reserved memory equals the allocated memory;

@@ -151,6 +151,11 @@ inline bool host_needs_values(const c10::OperatorHandle& op, const Values& argum
   return false;
 }
 
+// In evaluation the CPU's kernel leaves out the statistics of the batch, which a GPU's returns.
+inline bool has_other_shapes_on_a_gpu(const c10::FunctionSchema& schema, const Values& arguments) {
+  return schema.name() == "aten::native_batch_norm" && !arguments.at(5).toBool();
+}
+
 inline bool returns_new_tensors(const c10::FunctionSchema& schema) {
   for (const auto& result : schema.returns())
     if (!result.alias_info()) return true;
@@ -170,7 +175,7 @@ inline c10::Storage new_storage(size_t bytes, c10::Device device) {
 // to be done at once.
 inline bool defer(const c10::OperatorHandle& op, const Values& arguments, c10::Device device, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
-  if (is_random(op) || host_needs_values(op, arguments)) return false;
+  if (is_random(op) || host_needs_values(op, arguments) || has_other_shapes_on_a_gpu(schema, arguments)) return false;
   if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return false;
   Shapes shapes;
   std::vector<at::ScalarType> types;
@@ -233,9 +238,7 @@ inline bool defer(const c10::OperatorHandle& op, const Values& arguments, c10::D
     for (const auto& value : stack)
       map_tensors(value, [&](const at::Tensor& t) {
         const auto& target = targets.at(next++);
-        // in evaluation the CPU's kernel leaves out the statistics of the batch, which a GPU's returns
-        bool left_out = t.defined() && t.numel() == 0 && op.schema().name() == "aten::native_batch_norm";
-        if (target.defined() && !left_out) {
+        if (target.defined()) {
           TORCH_CHECK(
               t.sizes() == target.sizes() && t.dtype() == target.dtype(), op.schema().name(),
               " has a result of another shape or type than announced");

@@ -1,0 +1,398 @@
+"""Bugs of single releases that the config shows, that no patch fixes, and that a newer release does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...job import AUTO
+from ...rules import Found, Level, Rule, fits
+from ..facts import Facts, is_number
+
+_LINK = "https://github.com/deepspeedai/DeepSpeed/"
+# releases, ZeRO stages (none: all), what DeepCompile does there
+_DEEPCOMPILE: tuple[tuple[str, tuple[int, ...], str], ...] = (
+    (">=0.16.6,<0.19.4", (), "mixes the states of several graphs and engines"),
+    (">=0.16.6,<0.18.0", (), "without engine.compile() does not divide the loss by the accumulation steps"),
+    ("==0.17.6", (), "without engine.compile() never reduces gradients"),
+    (">=0.17.1,<0.17.6", (), "keeps old frames when it compiles again"),
+    ("==0.17.1", (), "hangs where inputs of different lengths are padded"),
+    (">=0.16.6,<0.19.3", (3,), "shows empty parameters to the code that torch does not compile"),
+    (">=0.16.6,<0.17.1", (), "fails for dynamic shapes"),
+    (">=0.16.6,<0.17.2", (), "fails when it compiles again"),
+    (">=0.16.6,<0.19.2", (1,), "keeps reduced gradients in memory"),
+    (">=0.16.6,<0.19.3", (3,), "keeps gathered parameters in memory while it profiles"),
+    ("==0.19.3", (3,), "keeps parameters in memory that guards gather"),
+    ("==0.16.6", (3,), "does not schedule the backward pass"),
+    (">=0.16.6,<0.17.6", (), "frees parameters too early or too late"),
+    (">=0.17.2,<0.18.0", (3,), "keeps the gradients' buckets in memory"),
+    (">=0.16.6,<0.19.1", (3,), "gathers parameters in a poor order"),
+)
+_COSINE_WARMUPS = ("log", "linear")
+
+
+def _deepcompile(facts: Facts) -> Iterator[Found]:
+    if facts.get("compile", "deepcompile") is not True or not facts.stage:
+        return
+    told = [
+        what
+        for releases, stages, what in _DEEPCOMPILE
+        if fits({"deepspeed": releases}, facts.versions) and (not stages or facts.stage in stages)
+    ]
+    if told:
+        yield Found("compile.deepcompile", f"DeepCompile in this release {'; '.join(told)}")
+
+
+def _compiled_checkpointing(facts: Facts) -> Iterator[Found]:
+    if facts.get("compile", "enabled") is True and facts.stage == 3:
+        what = "torch.compile + ZeRO-3: layers under deepspeed.checkpointing.checkpoint get gradients of zero"
+        yield Found("compile.enabled", what)
+
+
+def _optimizer_on_nvme(facts: Facts) -> bool:
+    return facts.stage == 3 and facts.device("offload_optimizer") == "nvme"
+
+
+def _nvme_gradients(facts: Facts) -> Iterator[Found]:
+    if _optimizer_on_nvme(facts):
+        what = "of the parameters that are reduced together, only the last one is updated with its gradient"
+        yield Found("zero_optimization.offload_optimizer.device", what)
+
+
+def _nvme_checkpoints(facts: Facts) -> Iterator[Found]:
+    if _optimizer_on_nvme(facts) and facts.world_size != 1:
+        what = "save_checkpoint writes the optimizer's files of all ranks under the same names: one rank's are left"
+        yield Found("zero_optimization.offload_optimizer.device", what)
+
+
+def _nvme_pipeline_write(facts: Facts) -> Iterator[Found]:
+    if _optimizer_on_nvme(facts) and facts.get("zero_optimization", "offload_optimizer", "pipeline_write") is True:
+        what = "buffers that were written stay referenced: the host's memory fills up"
+        yield Found("zero_optimization.offload_optimizer.pipeline_write", what)
+
+
+def _quantized_bf16(facts: Facts) -> Iterator[Found]:
+    if facts.stage == 3 and facts.get("zero_optimization", "zero_quantized_weights") is True and facts.on("bf16"):
+        what = "the quantizer reads the bits of bf16 weights as fp16: the model computes with other weights"
+        yield Found("zero_optimization.zero_quantized_weights", what)
+
+
+def _quantized_gradients(facts: Facts) -> Iterator[Found]:
+    if facts.stage == 3 and facts.get("zero_optimization", "zero_quantized_gradients") is True:
+        what = "fails for a weight whose number of elements is no multiple of twice the number of ranks"
+        yield Found("zero_optimization.zero_quantized_gradients", what)
+
+
+def _immediate_update(facts: Facts) -> Iterator[Found]:
+    for name in ("bf16", "bfloat16"):
+        if facts.on("bf16") and facts.stage in (0, 1) and facts.block(name).get("immediate_grad_update") is True:
+            what = "gradients in bf16 stay in memory until the next backward pass"
+            if fits({"deepspeed": "==0.14.1"}, facts.versions):
+                what = "the backward pass fails: 'Tensor' object has no attribute '_zero'"
+            yield Found(f"{name}.immediate_grad_update", f"without ZeRO, or in ZeRO-1 with fp32 accumulation, {what}")
+
+
+def _separate_buckets(facts: Facts) -> Iterator[Found]:
+    if facts.stage in (1, 2) and facts.get("zero_optimization", "use_multi_rank_bucket_allreduce") is False:
+        what = "gradients are all-reduced all the same, each rank's part separately"
+        yield Found("zero_optimization.use_multi_rank_bucket_allreduce", what)
+
+
+def _empty_reductions(facts: Facts) -> Iterator[Found]:
+    zero = facts.block("zero_optimization")
+    if facts.stage == 2 and zero.get("reduce_scatter") is False and is_number(zero.get("reduce_bucket_size")):
+        what = "each parameter larger than the bucket costs an all-reduce of nothing"
+        yield Found("zero_optimization.reduce_bucket_size", what)
+
+
+def _muon(facts: Facts) -> Iterator[Found]:
+    if facts.optimizer != "muon" or facts.stage != 3 or "optimizer" in facts.arguments:
+        return
+    if is_number(facts.accumulation) and facts.accumulation > 1:
+        what = "Muon in ZeRO-3 updates its momentum with each micro-batch, not with their sum"
+        yield Found("gradient_accumulation_steps", what)
+    if fits({"deepspeed": "<0.19.7"}, facts.versions):
+        what = "if the model is made under zero.Init, as by transformers: Muon is not used, and Adam trains all weights"
+        yield Found("optimizer.type", what)
+
+
+def _not_reduced_on_cpu(facts: Facts) -> Iterator[Found]:
+    if facts.stage in (1, 2) and facts.get("zero_optimization", "contiguous_gradients") is False:
+        what = "on the CPU accelerator with several ranks: no gradient is reduced, and the ranks' weights diverge"
+        yield Found("zero_optimization.contiguous_gradients", what)
+
+
+def _samples_by_difficulty(facts: Facts) -> bool:
+    """Whether DeepSpeedDataSampler chooses the samples."""
+    path = ("data_efficiency", "data_sampling", "curriculum_learning")
+    return all(facts.get(*path[:end], "enabled") is True for end in (1, 2, 3))
+
+
+def _incomplete_batch(facts: Facts) -> Iterator[Found]:
+    if _samples_by_difficulty(facts) and not facts.get("dataloader_drop_last") and facts.world_size != 1:
+        what = "with several ranks the last, incomplete batch is broadcast with two sizes: a hang, or a crash"
+        yield Found("data_efficiency.data_sampling.curriculum_learning", what)
+
+
+def _short_batches(facts: Facts) -> Iterator[Found]:
+    if _samples_by_difficulty(facts):
+        what = "a difficulty that fewer samples have than a global batch takes gives shorter batches"
+        yield Found("data_efficiency.data_sampling.curriculum_learning", what)
+
+
+def _bloom(facts: Facts) -> Iterator[Found]:
+    if facts.get("hybrid_engine", "enabled") is True:
+        what = "if the model is BLOOM: its attention mask is inverted twice, and what it generates is wrong"
+        yield Found("hybrid_engine.enabled", what)
+
+
+def _is_cosine(facts: Facts) -> bool:
+    return facts.block("scheduler").get("type") == "WarmupCosineLR" and "scheduler" not in facts.arguments
+
+
+def _cosine_type(facts: Facts) -> Iterator[Found]:
+    value = facts.block("scheduler", "params").get("warmup_type", "log")
+    if _is_cosine(facts) and value not in (*_COSINE_WARMUPS, AUTO):
+        yield Found("scheduler.params.warmup_type", f'"{value}" is unknown: the first step raises UnboundLocalError')
+
+
+def _cosine_steps(facts: Facts) -> Iterator[Found]:
+    value = facts.block("scheduler", "params").get("warmup_num_steps")
+    if _is_cosine(facts) and is_number(value) and value in (0, 1):
+        yield Found("scheduler.params.warmup_num_steps", f"{value}: its logarithm is taken, and DeepSpeed fails")
+
+
+def _window(facts: Facts) -> Iterator[Found]:
+    fp16 = facts.block("fp16")
+    value = fp16.get("loss_scale_window")
+    if facts.on("fp16") and not fp16.get("loss_scale") and is_number(value) and int(value) == 0:
+        newer = fits({"deepspeed": ">=0.19.3"}, facts.versions)
+        effect = "DeepSpeed rejects it" if newer else "the job ends with a ZeroDivisionError after a few steps"
+        yield Found("fp16.loss_scale_window", f"must be positive, got {value}: {effect}")
+
+
+def _breakdowns(facts: Facts) -> Iterator[Found]:
+    silent = {"memory_breakdown": ">=0.17.6,<0.18.3", "wall_clock_breakdown": "==0.17.6"}
+    for name, releases in silent.items():
+        if facts.get(name) is True and fits({"deepspeed": releases}, facts.versions):
+            yield Found(name, "prints nothing: the log shows warnings only")
+
+
+def _profile(facts: Facts) -> Iterator[Found]:
+    if facts.get("flops_profiler", "enabled") is True:
+        what = "counts scaled_dot_product_attention and the operator @ as 0"
+        if fits({"deepspeed": "<0.12.4"}, facts.versions):
+            what += ", and shows too small a latency for containers in containers"
+        yield Found("flops_profiler.enabled", what)
+
+
+def _shards_on_gpu(facts: Facts) -> Iterator[Found]:
+    for path in (("keep_module_on_host",), ("tensor_parallel", "keep_module_on_host")):
+        if facts.get(*path) is True:
+            yield Found(".".join(path), "has no effect in this release: the shards are moved to the GPU")
+
+
+def _meta_checkpoint(facts: Facts) -> Iterator[Found]:
+    if not facts.inference or facts.get("checkpoint") is None or facts.get("replace_with_kernel_inject") is True:
+        return
+    sizes = [facts.get(name, "tp_size", default=1) for name in ("tensor_parallel", "tp")]
+    if any(is_number(size) and size > 1 for size in sizes):
+        what = (
+            "if the model is on the meta device: AutoTP allocates its shards too early, and the checkpoint does not fit"
+        )
+        yield Found("checkpoint", what)
+
+
+def _experts_for_ranks(facts: Facts) -> Iterator[Found]:
+    for name in ("moe_experts", "num_experts"):
+        if facts.inference and facts.get("moe", name) is not None and facts.world_size != 1:
+            what = "taken for ep_size with several ranks: with more experts than ranks there is no group of experts"
+            yield Found(f"moe.{name}", what)
+
+
+RULES = (
+    Rule(
+        id="deepcompile_bugs",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.16.6,<0.19.4"},
+        find=_deepcompile,
+        remedy='upgrade to DeepSpeed 0.19.4 or later, or set "deepcompile" to false',
+        evidence=(
+            *(f"{_LINK}pull/{each}" for each in (7222, 7243, 7355, 7356, 7386, 7562, 7563, 7603, 7610)),
+            *(f"{_LINK}pull/{each}" for each in (8033, 8036, 8059, 8106, 8157, 8159)),
+        ),
+    ),
+    Rule(
+        id="compiled_checkpointing",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.13.2,<0.14.3"},
+        find=_compiled_checkpointing,
+        remedy='upgrade to DeepSpeed 0.14.3 or later, or set "compile": {"enabled": false}',
+        evidence=(f"{_LINK}pull/5590", f"{_LINK}issues/6718"),
+    ),
+    Rule(
+        id="nvme_gradients_lost",
+        level=Level.WARNING,
+        affects={"deepspeed": "<0.12.4"},
+        find=_nvme_gradients,
+        remedy='upgrade to DeepSpeed 0.12.4 or later, or offload to "cpu"',
+        evidence=(f"{_LINK}pull/4702", "the source of 0.12.3"),
+    ),
+    Rule(
+        id="nvme_checkpoints_overwritten",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.13.0,<0.18.0"},
+        find=_nvme_checkpoints,
+        remedy='upgrade to DeepSpeed 0.18.0 or later, or offload to "cpu"',
+        evidence=(f"{_LINK}pull/7613", "the source of 0.13.0"),
+    ),
+    Rule(
+        id="nvme_pipeline_write",
+        level=Level.WARNING,
+        affects={"deepspeed": "<0.14.5"},
+        find=_nvme_pipeline_write,
+        remedy="set it to false, or upgrade to DeepSpeed 0.14.5 or later",
+        evidence=(f"{_LINK}pull/5700",),
+    ),
+    Rule(
+        id="quantized_weights_in_bf16",
+        level=Level.WARNING,
+        affects={"deepspeed": "<0.19.6"},
+        find=_quantized_bf16,
+        remedy="use fp16, remove the key, or upgrade to DeepSpeed 0.19.6 or later",
+        evidence=(f"{_LINK}pull/8215", "the source of 0.12.0: the kernel takes __half"),
+    ),
+    Rule(
+        id="quantized_gradients_of_odd_sizes",
+        level=Level.WARNING,
+        affects={"deepspeed": "<0.13.2"},
+        find=_quantized_gradients,
+        remedy="remove the key, or upgrade to DeepSpeed 0.13.2 or later",
+        evidence=(f"{_LINK}pull/5056",),
+    ),
+    Rule(
+        id="immediate_grad_update",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.13.3,<0.14.2"},
+        find=_immediate_update,
+        remedy="set it to false, or upgrade to DeepSpeed 0.14.2 or later",
+        evidence=(f"{_LINK}pull/5328", f"{_LINK}pull/5434"),
+    ),
+    Rule(
+        id="separate_buckets_all_reduced",
+        level=Level.NOTE,
+        affects={"deepspeed": ">=0.12.4,<0.13.0"},
+        find=_separate_buckets,
+        remedy="remove the key, or upgrade to DeepSpeed 0.13.0 or later",
+        evidence=(f"{_LINK}pull/4946",),
+    ),
+    Rule(
+        id="empty_reductions",
+        level=Level.NOTE,
+        affects={"deepspeed": "<0.14.5"},
+        find=_empty_reductions,
+        remedy="set a bucket larger than the largest parameter, or upgrade to DeepSpeed 0.14.5 or later",
+        evidence=(f"{_LINK}pull/5868",),
+    ),
+    Rule(
+        id="muon_in_zero3",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.18.9,<0.19.8"},
+        find=_muon,
+        remedy="upgrade to DeepSpeed 0.19.8 or later, or use ZeRO-2",
+        evidence=(f"{_LINK}issues/8443", f"{_LINK}issues/8438"),
+    ),
+    Rule(
+        id="gradients_not_reduced_on_cpu",
+        level=Level.NOTE,
+        affects={"deepspeed": "<0.19.8"},
+        find=_not_reduced_on_cpu,
+        remedy="on the CPU: remove the key, or upgrade to DeepSpeed 0.19.8 or later",
+        evidence=(f"{_LINK}issues/8382", "the source of 0.12.0 and 0.19.5: no type of the CPU's tensors is known"),
+    ),
+    Rule(
+        id="curriculum_incomplete_batch",
+        level=Level.WARNING,
+        affects={"deepspeed": "<0.13.3"},
+        find=_incomplete_batch,
+        remedy='set "dataloader_drop_last": true, or upgrade to DeepSpeed 0.13.3 or later',
+        evidence=(f"{_LINK}pull/5117", "the source of 0.13.2"),
+    ),
+    Rule(
+        id="curriculum_short_batches",
+        level=Level.NOTE,
+        find=_short_batches,
+        remedy="begin with a difficulty that more samples have",
+        evidence=(f"{_LINK}pull/8520",),
+    ),
+    Rule(
+        id="hybrid_engine_of_bloom",
+        level=Level.NOTE,
+        affects={"deepspeed": "<0.14.1"},
+        find=_bloom,
+        remedy="for BLOOM: upgrade to DeepSpeed 0.14.1 or later, or disable the hybrid engine",
+        evidence=(f"{_LINK}pull/5101",),
+    ),
+    Rule(
+        id="cosine_warmup_type",
+        level=Level.ERROR,
+        affects={"deepspeed": ">=0.12.3,<0.19.4"},
+        find=_cosine_type,
+        remedy='set "log" or "linear"',
+        evidence=(f"{_LINK}pull/8151", "run: 0.18.9"),
+    ),
+    Rule(
+        id="cosine_warmup_steps",
+        level=Level.ERROR,
+        affects={"deepspeed": "==0.12.3"},
+        find=_cosine_steps,
+        remedy="set 2, or upgrade to DeepSpeed 0.12.4 or later",
+        evidence=(f"{_LINK}pull/4688", "run: 0.12.3"),
+    ),
+    Rule(
+        id="loss_scale_window_zero",
+        level=Level.ERROR,
+        find=_window,
+        remedy="set a positive number of steps, e.g. 1000",
+        evidence=(f"{_LINK}pull/8050", "the source of 0.19.2"),
+    ),
+    Rule(
+        id="breakdown_not_printed",
+        level=Level.NOTE,
+        affects={"deepspeed": ">=0.17.6,<0.18.3"},
+        find=_breakdowns,
+        remedy="upgrade to DeepSpeed 0.18.3 or later, or lower the level of deepspeed.utils.logger and its handlers",
+        evidence=(f"{_LINK}pull/7617", f"{_LINK}pull/7576", f"{_LINK}pull/7688"),
+    ),
+    Rule(
+        id="flops_not_counted",
+        level=Level.NOTE,
+        affects={"deepspeed": "<0.13.3"},
+        find=_profile,
+        remedy="upgrade to DeepSpeed 0.13.3 or later",
+        evidence=(f"{_LINK}pull/4374", f"{_LINK}pull/4724"),
+    ),
+    Rule(
+        id="shards_not_kept_on_host",
+        level=Level.WARNING,
+        affects={"deepspeed": "==0.16.4"},
+        find=_shards_on_gpu,
+        remedy="use DeepSpeed 0.16.3, 0.16.5 or later",
+        evidence=(f"{_LINK}pull/7112",),
+    ),
+    Rule(
+        id="autotp_of_meta_model",
+        level=Level.WARNING,
+        affects={"deepspeed": "==0.16.4"},
+        find=_meta_checkpoint,
+        remedy="use DeepSpeed 0.16.3, 0.16.5 or later, or load the model with its weights and leave checkpoint out",
+        evidence=(f"{_LINK}pull/7073",),
+    ),
+    Rule(
+        id="experts_taken_for_ranks",
+        level=Level.WARNING,
+        affects={"deepspeed": "<0.17.6"},
+        find=_experts_for_ranks,
+        remedy="give the number of ranks per group of experts there, or upgrade to DeepSpeed 0.17.6 or later",
+        evidence=(f"{_LINK}pull/7551", "the source of 0.17.4"),
+    ),
+)
