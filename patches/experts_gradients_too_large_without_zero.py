@@ -5,12 +5,13 @@ Why: with expert parallelism (`ep_size` > 1) an expert's tokens come from `ep_si
     that of all data-parallel ranks, as everything else is: it counts `ep_size` times as much as the rest of the model.
     The gradient norm is wrong too, and with clipping all updates. Nothing fails.
 How: as since 0.14.1, they are divided by the number of data-parallel ranks: after the reduction, by what is missing. No
-    collective more. Nothing is done with `ep_size` 1, without averaging, or with sequence parallelism.
-Changes: fp32 and fp16 jobs without ZeRO, with ep_size > 1: the experts' gradients, the gradient norm and, with
-    clipping, all updates. Adam hardly notices a constant factor; with SGD the experts' learning rate was, in effect,
-    ep_size times the one given. A checkpoint written without the patch can be resumed, but Adam's moments of the
-    experts are too large at first (the second one for some thousand steps), so that the experts move less than they
-    should.
+    collective more. Nothing is done with `ep_size` 1, without averaging, with sequence parallelism, or in fp16 with
+    gradient_clipping, where these releases clip by an average of the ranks' norms.
+Changes: fp32 jobs without ZeRO, with ep_size > 1: the experts' gradients, the gradient norm and, with clipping, all
+    updates; fp16 jobs without gradient_clipping: the experts' gradients and the norm. Adam hardly notices a constant
+    factor; with SGD the experts' learning rate was, in effect, ep_size times the one given. A checkpoint written
+    without the patch can be resumed, but Adam's moments of the experts are too large at first (the second one for some
+    thousand steps), so that the experts move less than they should.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def divide_by_all_ranks(engine: Any, gradients: dict[str, Any]) -> None:
     from deepspeed.utils import groups  # type: ignore[import-not-found,unused-ignore]
 
     if engine.sequence_parallel_size != 1 or (engine.postscale_gradients() and not engine.gradient_average):
+        return
+    if engine.fp16_enabled() and engine.gradient_clipping() > 0.0:  # the norm is wrong in another way
         return
     ranks = comm.get_world_size(group=groups._get_data_parallel_group())
     for name, tensors in gradients.items():
@@ -58,7 +61,9 @@ PATCH = Patch(
     fixed_in="0.14.1",
     fixed=(Source(_REDUCE, "dp_world_size = dist.get_world_size(groups._get_data_parallel_group())"),),
     ranks=2,
-    config=lambda job: job.experts is True and job.stage == 0 and not job.may_be("bf16"),
+    config=lambda job: (
+        job.experts is True and job.stage == 0 and not job.may_be("bf16") and not (job.may_be("fp16") and job.clips)
+    ),
 )
 
 _LEARNING_RATE, _STEPS = 0.1, 2
