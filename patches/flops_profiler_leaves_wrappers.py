@@ -5,7 +5,8 @@ Why: the profiler puts counting functions in place of torch's and puts the origi
     as that of the next micro-batch of a step, wraps once more what was left: attention is counted twice, then three
     times. All later steps call the wrappers, and torch.bmm accepts shapes that it must refuse.
 How: these three are put back, too, if they still are what the profiler made of them. Only where the profiler stops.
-Changes: the counts from the second profile of a process on. What is trained does not change.
+Changes: the counts from the second profile of a process on. What is trained does not change, and checkpoints have
+    nothing of it.
 """
 
 from __future__ import annotations
