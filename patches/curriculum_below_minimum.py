@@ -68,7 +68,8 @@ def reproduce(lab: Lab) -> str:
 
         def __init__(self) -> None:
             super().__init__()
-            self.linear, self.seen = torch.nn.Linear(1, 1), []
+            self.linear = torch.nn.Linear(1, 1)
+            self.seen: list[int] = []
 
         def forward(self, x: Any, curriculum_seqlen: int) -> Any:
             self.seen.append(int(curriculum_seqlen))

@@ -163,7 +163,7 @@ def reproduce(lab: Lab) -> str:
 
 def _drawn_anew() -> list[list[int]]:
     """The samples of the steps after the checkpoint, drawn by a generator that begins with the seed again."""
-    import numpy
+    import numpy  # type: ignore[import-not-found,unused-ignore]
 
     order = numpy.arange(_SAMPLES)
     numpy.random.default_rng(_SEED).shuffle(order)

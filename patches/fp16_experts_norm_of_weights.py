@@ -56,7 +56,7 @@ def reproduce(lab: Lab) -> str:
         for number, step in enumerate(steps):
             optimizer.zero_grad()
             torch.stack([model.loss(*batch) for batch in step]).mean().backward()
-            parts = [
+            parts: list[Any] = [
                 parameter.detach() / _LOSS_SCALE if norm_of_weights and name.startswith("experts.") else parameter.grad
                 for name, parameter in model.named_parameters()
             ]
@@ -85,7 +85,8 @@ def reproduce(lab: Lab) -> str:
     engine = lab.initialize(model, config, model_parameters=model.groups())
     norms = {}
     for number, step in enumerate(steps):
-        engine.backward(half.loss(engine, *step[lab.rank], next(model.parameters())))
+        inputs, targets = step[lab.rank]
+        engine.backward(half.loss(engine, inputs, targets, next(model.parameters())))
         engine.step()
         norms[f"step {number + 1}"] = torch.tensor(float(engine.get_global_grad_norm()))
     after = f"after {_STEPS} steps"
