@@ -57,8 +57,8 @@ PATCH = Patch(
     changes=(
         Edit(
             f"{_SAMPLER}.state_dict",
-            replace=f"return {_STATE}",
-            code=f"return with_own_state(self, {_STATE})",
+            replace=_STATE,
+            code=f"with_own_state(self, {_STATE})",
             uses=(with_own_state,),
         ),
         Edit(

@@ -17,6 +17,9 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "bystanders.md"
 COMMAND = "python -m tox run -e bystanders"
 _EXPLAINED = (State.OTHER.value, State.WORSE.value)
 
+#: Patches of releases that are not in the records -> the test that runs a job without the bug on one of theirs.
+TESTED = {"zero_to_fp32_integer_buffers_0_19_7": "tests/launchers/test_programs.py"}
+
 _HEAD = f"""# Bystanders
 
 Jobs that run the lines that patches edit, most of them without any patch's bug. {{scenarios}} training scripts are
@@ -131,6 +134,10 @@ def _patches(found: Sequence[Record]) -> str:
         lines.append(f"| {' | '.join(map(str, row))} |")
     if gaps:
         lines += ["", f"Gaps: no job runs a line of {', '.join(gaps)}."]
+    tested = [f"{each} (`{TESTED[each]}`)" for each in nowhere if each in TESTED]
+    if tested:
+        lines += ["", f"Judged by a test instead, on a release that is not here: {', '.join(tested)}."]
+    nowhere = [each for each in nowhere if each not in TESTED]
     if nowhere:
         named = ", ".join(nowhere)
         lines += ["", f"These apply to none of these releases, or nobody has judged them alone yet: {named}."]

@@ -91,7 +91,17 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "pipeline-clips-by-stage",
         "Without ZeRO each pipeline stage is clipped by the gradient norm of its own parameters.",
-        ("pipeline", "pipeline_resumed", "pipeline_timed", "pipeline_measured"),
+        (
+            "pipeline",
+            "pipeline_checkpointed_after_the_first",
+            "pipeline_checkpointed_by_config",
+            "pipeline_checkpointed_by_module",
+            "pipeline_checkpointed_without_reentering",
+            "pipeline_evaluated",
+            "pipeline_measured",
+            "pipeline_resumed",
+            "pipeline_timed",
+        ),
         levels={"stage": ("0",), "clipping": ("on",)},
     ),
     Explanation(
@@ -299,14 +309,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("input_gradients_in_evaluation",),
         levels={"stage": ("3",)},
         releases=">0.18.3",
-    ),
-    Explanation(
-        "tiled-logits-before-0.18.9",
-        "A bug of DeepSpeed without a patch: on 0.18.3 (0.18.9 is right), ZeRO-2 trains on wrong gradients with "
-        "TiledFusedLogitsLoss, whose backward pass runs inside the forward pass.",
-        ("tiled_logits",),
-        levels={"stage": ("2",)},
-        releases="<0.18.9",
     ),
     Explanation(
         "discarded-unseen",

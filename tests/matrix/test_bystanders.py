@@ -9,6 +9,7 @@ import inspect
 import itertools
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -543,6 +544,14 @@ class TestPage:
         ran = docs.render([a_record(job, Found("same"), zero12_empty_parameter="3")])
         assert "Gaps" not in ran
         assert "| zero12_empty_parameter | 1.0 | 2 of 3 | 1 | - | - |" in ran
+
+    def test_a_patch_of_other_releases_is_judged_by_the_test_that_is_named(self, job):
+        page, root = docs.render([a_record(job, Found("same"))]), Path(__file__).parents[2]
+        unjudged = page.partition("nobody has judged them alone yet: ")[2].partition(".\n")[0]
+        for patch_id, test in docs.TESTED.items():
+            assert patch_id in (root / test).read_text(encoding="utf-8")
+            assert f"{patch_id} (`{test}`)" in page
+            assert patch_id not in unjudged
 
     def test_a_patch_is_judged_where_all_jobs_are_or_on_the_newest_release(self, job):
         old, whole, new = (

@@ -82,4 +82,15 @@ SIGNATURES = (
             "https://github.com/deepspeedai/DeepSpeed/issues/4302",
         ),
     ),
+    Signature(
+        id="training_config_for_inference",
+        title="init_inference was given a config of deepspeed.initialize",
+        what="init_inference has keys of its own: dtype, tensor_parallel, replace_with_kernel_inject … ZeRO, also for "
+        "inference (ZeRO-Inference, offload), goes through deepspeed.initialize.",
+        remedy="engine = deepspeed.initialize(model=model, config=…)[0]; engine.module.eval(). Or init_inference with "
+        "its own keys, without zero_optimization, fp16, train_batch_size.",
+        pattern=r"validation errors? for DeepSpeedInferenceConfig"
+        r"(?=[\s\S]{0,400}?(?:zero_optimization|train_\w*batch_size))",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2890",),
+    ),
 )

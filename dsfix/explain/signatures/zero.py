@@ -28,6 +28,28 @@ SIGNATURES = (
         ),
     ),
     Signature(
+        id="skip_init_under_zero_init",
+        title="zero.Init and torch.nn.utils.skip_init: parameters are partitioned on the meta device",
+        what="skip_init makes a module on the meta device first. Through 0.12.6 zero.Init partitions its parameters "
+        "right then (remote model code of ChatGLM and its relatives builds each layer so).",
+        remedy="DeepSpeed 0.13.0 or later; or empty_init=False, which ChatGLM's from_pretrained takes.",
+        pattern=r"(?:\bskip_init\b|\.to_empty\()[\s\S]{0,2000}in _post_init_method\n[\s\S]{0,300}"
+        r"Cannot copy out of meta tensor",
+        affects={"deepspeed": "<0.13.0"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/4722",),
+    ),
+    Signature(
+        id="linear_of_one_dimension",
+        title="ZeRO-3: the backward pass of a Linear whose input has one dimension",
+        what="Under zero.Init torch.nn.functional.linear is DeepSpeed's. Through 0.19.3 its backward pass multiplies "
+        "the gradient with the input as if both were matrices.",
+        remedy='x[None] and [0] around the layer; "memory_efficient_linear": false in zero_optimization; or DeepSpeed '
+        "0.19.4 or later.",
+        pattern=r"LinearFunctionForZeroStage3Backward returned an invalid gradient at index 1",
+        affects={"deepspeed": "<0.19.4"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8189",),
+    ),
+    Signature(
         id="fetch_trace_out_of_step",
         title="ZeRO-3: IndexError, pop from an empty deque, in its trace of modules",
         what="Hooks were removed and registered again between two passes (generation during training, as in TRL's "

@@ -18,7 +18,7 @@ _HERE: Any = {
 _SAMPLES, _LENGTH, _HEADS, _SIZE = 2, 8, 4, 4
 
 
-def _attend(job: Job, sequence: int) -> tuple[list[Any], Any]:
+def _attend(job: Job, sequence: int, samples: int = _SAMPLES) -> tuple[list[Any], Any]:
     """Queries, keys and values, and the output: this rank's part, or in plain PyTorch the whole.
 
     sequence: the dimension of the positions, 0 or 1; the other one is that of the samples.
@@ -30,7 +30,7 @@ def _attend(job: Job, sequence: int) -> tuple[list[Any], Any]:
         output = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return output.transpose(1, 2).transpose(0, 1 - sequence)
 
-    shape = (_SAMPLES, _LENGTH) if sequence else (_LENGTH, _SAMPLES)
+    shape = (samples, _LENGTH) if sequence else (_LENGTH, samples)
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(*shape, _HEADS, _SIZE, generator=generator).to(job.device) for _ in range(3)]
     if job.plain:
@@ -57,6 +57,17 @@ def sequence_batch_first(job: Job) -> None:
     job.note("output", _part(job, output, 1) if job.plain else output)
     for name, each in zip(("queries", "keys", "values"), inputs):
         job.note(f"gradient of the {name}", _part(job, each.grad, 1) if job.plain else each.grad)
+
+
+@scenario("Ulysses' attention of one sample, batch-first and sequence-first, and its gradients", **_HERE)
+def sequence_of_one_sample(job: Job) -> None:
+    for sequence, layout in enumerate(("sequence-first", "batch-first")):
+        inputs, output = _attend(job, sequence, samples=1)
+        output.square().sum().backward()
+        job.note(f"{layout}: output", _part(job, output, sequence) if job.plain else output)
+        for name, each in zip(("queries", "keys", "values"), inputs):
+            gradient = _part(job, each.grad, sequence) if job.plain else each.grad
+            job.note(f"{layout}: gradient of the {name}", gradient)
 
 
 @scenario("Ulysses' attention, sequence-first, evaluated by a script that gives the output its shape", **_HERE)
