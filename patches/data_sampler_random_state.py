@@ -12,9 +12,10 @@ Changes: jobs of DeepSpeed's curriculum learning (`data_efficiency`) that are re
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import Edit, Patch, Replace, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -22,13 +23,18 @@ if TYPE_CHECKING:
 _SAMPLER = "deepspeed.runtime.data_pipeline.data_sampling.data_sampler:DeepSpeedDataSampler"
 
 
-def with_own_state(sampler: Any, state: dict[str, Any]) -> dict[str, Any]:
-    """The sampler's checkpoint with the state of its own generator."""
-    state["np_rng_own_state"] = {
-        "seed": sampler.data_efficiency_config["seed"],
-        "state": sampler.np_rng.bit_generator.state,
-    }
-    return state
+def _state_dict(original: Any) -> Any:
+    @functools.wraps(original)
+    def state_dict(self: Any) -> Any:
+        """The sampler's checkpoint with the state of its own generator."""
+        state = original(self)
+        state["np_rng_own_state"] = {
+            "seed": self.data_efficiency_config["seed"],
+            "state": self.np_rng.bit_generator.state,
+        }
+        return state
+
+    return state_dict
 
 
 def set_own_state(sampler: Any, state: dict[str, Any]) -> None:
@@ -40,27 +46,12 @@ def set_own_state(sampler: Any, state: dict[str, Any]) -> None:
         sampler.np_rng.bit_generator.state = saved["state"]
 
 
-_STATE = """{
-    CURRICULUM_LEARNING_BATCH: self.batch,
-    CURRICULUM_LEARNING_CONSUMED_SAMPLES: self.consumed_samples,
-    CURRICULUM_LEARNING_STEP: self.curriculum_step,
-    CURRICULUM_LEARNING_CURRENT_DIFFICULTIES: self.current_difficulties,
-    CURRICULUM_LEARNING_DATA_CLUSTER_PATHS: self.data_cluster_paths,
-    CURRICULUM_LEARNING_DATA_CLUSTER_CURRENT_POSITION: self.data_cluster_current_position,
-    CURRICULUM_LEARNING_NP_RNG_STATE: np.random.get_state(),
-}"""
-
 PATCH = Patch(
     title="DeepSpeedDataSampler saves NumPy's global random state, not its own: a resumed job repeats or skips samples",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0"},
     changes=(
-        Edit(
-            f"{_SAMPLER}.state_dict",
-            replace=_STATE,
-            code=f"with_own_state(self, {_STATE})",
-            uses=(with_own_state,),
-        ),
+        Replace(f"{_SAMPLER}.state_dict", _state_dict),
         Edit(
             f"{_SAMPLER}.load_state_dict",
             after="np.random.set_state(state_dict[CURRICULUM_LEARNING_NP_RNG_STATE])",
