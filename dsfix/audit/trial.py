@@ -15,7 +15,7 @@ from dsfix.audit import operators
 from dsfix.audit.agreement import Difference, Verdict
 from dsfix.audit.plan import Plan
 from dsfix.lab.cuda import schedule
-from dsfix.lab.distributions import gpu_visible, torch_build
+from dsfix.lab.distributions import gpu_likely
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.launcher import RankResult, fresh, launch
@@ -30,7 +30,7 @@ def ranks(device: str) -> Iterator[Command]:
 
     With a GPU each is a fresh one, because forks of a process with CUDA were not tried. Raises LabUnavailable.
     """
-    if torch_build().gpu is not None and gpu_visible():
+    if gpu_likely():
         yield fresh
     else:
         with Preloaded(device) as preloaded:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _OVERRIDE = {"optimizer": "optimizer", "scheduler": "lr_scheduler"}  # block of the config -> argument
 _SCHEDULER_OVERRIDDEN = {"deepspeed": ">=0.14.5"}  # before, the config's wins
-_CASTS_BUFFERS = {"deepspeed": "<0.19.2"}  # since then only zero.Init does
 _HALF = ("torch.float16", "torch.bfloat16")
 # of an mpu, in the order in which DeepSpeed asks
 _SIZES = ("get_tensor_model_parallel_world_size", "get_slice_parallel_world_size", "get_model_parallel_world_size")
@@ -113,7 +112,9 @@ def _of_the_job(call: Call) -> dict[str, Value]:
 
 def _loses_fp32(model: Any) -> bool:
     """Whether DeepSpeed casts, or zero.Init has cast, a buffer that the model's class keeps in fp32."""
-    casts_all = fits(_CASTS_BUFFERS, {"deepspeed": versions.installed("deepspeed")})
+    from ..check.rules.surroundings import CASTS_BUFFERS
+
+    casts_all = fits(CASTS_BUFFERS, {"deepspeed": versions.installed("deepspeed")})
     dtypes = (*_HALF, "torch.float32") if casts_all else _HALF
     kept = [
         (f"{place}." if place else "", str(each).replace("*", ".*"))

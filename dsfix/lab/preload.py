@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dsfix.lab.cuda.compiling import supported_torch
-from dsfix.lab.distributions import gpu_visible, torch_build
+from dsfix.lab.distributions import gpu_likely
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.patch import Patch
@@ -33,7 +33,7 @@ class Preloaded:
     """
 
     def __init__(self, device: str, *scripts: Path, environment: Mapping[str, str] | None = None) -> None:
-        if torch_build().gpu is not None and gpu_visible():
+        if gpu_likely():
             raise LabUnavailable("a process that has used a GPU cannot be forked")
         if device == "cuda":
             supported_torch()

@@ -9,6 +9,8 @@ from ..facts import Facts
 
 _WEIGHTS_SHARE = 0.6  # of a GPU's memory; activations and adapters need the rest
 
+CASTS_BUFFERS = {"deepspeed": "<0.19.2"}  # since then only zero.Init does
+
 
 def _device_map(facts: Facts) -> Iterator[Found]:
     value = str(facts.arguments.get("device_map", "none"))
@@ -83,7 +85,7 @@ def _float8(facts: Facts) -> Iterator[Found]:
 
 
 def _half_buffers(facts: Facts) -> Iterator[Found]:
-    whole = fits({"deepspeed": "<0.19.2"}, facts.versions)  # since then only zero.Init casts buffers
+    whole = fits(CASTS_BUFFERS, facts.versions)
     for name in ("bf16", "fp16"):
         if facts.on(name) and facts.arguments.get("fp32_buffers") is True and (whole or facts.stage == 3):
             what = f"buffers that the model keeps in fp32 become {name}"

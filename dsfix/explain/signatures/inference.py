@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -44,7 +44,7 @@ SIGNATURES = (
         remedy='Add "parallelization": "pp" (not sharded) or "tp" (saved by save_mp_checkpoint_path), or write it '
         "anew with the installed release.",
         pattern=r"KeyError: '?parallelization",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/2132",),
+        evidence=pull(2132),
     ),
     Signature(
         id="not_divisible_by_ranks",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -26,7 +26,7 @@ SIGNATURES = (
         remedy='DeepSpeed 0.14.1 or later, or export PDSH_SSH_ARGS_APPEND="" before the launch.',
         pattern=r"KeyError: '?PDSH_SSH_ARGS_APPEND",
         affects={"deepspeed": "<0.14.1"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5318",),
+        evidence=pull(5318),
     ),
     Signature(
         id="launcher_backend_missing",

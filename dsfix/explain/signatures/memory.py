@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -193,7 +193,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.19.3 or later; start workers by spawn; import deepspeed after the data is prepared.",
         pattern=r"Cannot re-initialize CUDA in forked subprocess",
         role=Role.GENERAL,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8078",),
+        evidence=pull(8078),
     ),
     Signature(
         id="index_out_of_range",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 _BOTH = "The line above the error names the caller."
 
@@ -105,7 +105,7 @@ SIGNATURES = (
         "argument if this model is trained, or no call of its optimizer if it is not.",
         pattern=r"'DeepSpeedZeRoOffload' object has no attribute '(?:checkpoint_event_\w+|step|backward|zero_grad"
         r"|param_groups|loss_scale|cur_scale|overflow|state|state_dict|load_state_dict)'",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/4171",),
+        evidence=pull(4171),
     ),
     Signature(
         id="transformers_config_without_base",

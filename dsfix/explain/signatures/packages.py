@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 _BOTH = "The line above the error names the caller."
 
@@ -92,7 +92,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.18.7 or later, 0.18.2 or earlier, or torch 2.4 or later.",
         pattern=r"'NoneType' object has no attribute 'next_functions'",
         patches=("zero_backward_with_torch_2_3",),
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7841",),
+        evidence=pull(7841),
     ),
     Signature(
         id="triton_drivers",

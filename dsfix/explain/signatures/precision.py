@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -45,7 +45,7 @@ SIGNATURES = (
         "the frequencies of rotary embeddings.",
         pattern=r"in batch_norm\n[\s\S]{0,200}expected scalar type (BFloat16|Half) but found Float",
         affects={"deepspeed": ">=0.19.2"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8066",),
+        evidence=pull(8066),
     ),
     Signature(
         id="autocast_of_another_engine",
@@ -59,7 +59,7 @@ SIGNATURES = (
         r"[\s\S]{0,200}KeyError: torch\.",
         affects={"deepspeed": ">=0.17.2"},
         role=Role.POSSIBLE,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7946",),
+        evidence=pull(7946),
     ),
     Signature(
         id="float64_gradients",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -169,7 +169,7 @@ SIGNATURES = (
         pattern=r"Loss scaling is required for this configuration, but backward"
         r"|Direct calls to tensor\.backward\(\) are not supported",
         role=Role.GENERAL,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7665",),
+        evidence=pull(7665),
     ),
     Signature(
         id="nothing_to_train",

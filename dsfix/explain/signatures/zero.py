@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -36,7 +36,7 @@ SIGNATURES = (
         pattern=r"(?:\bskip_init\b|\.to_empty\()[\s\S]{0,2000}in _post_init_method\n[\s\S]{0,300}"
         r"Cannot copy out of meta tensor",
         affects={"deepspeed": "<0.13.0"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/4722",),
+        evidence=pull(4722),
     ),
     Signature(
         id="linear_of_one_dimension",
@@ -47,7 +47,7 @@ SIGNATURES = (
         "0.19.4 or later.",
         pattern=r"LinearFunctionForZeroStage3Backward returned an invalid gradient at index 1",
         affects={"deepspeed": "<0.19.4"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8189",),
+        evidence=pull(8189),
     ),
     Signature(
         id="fetch_trace_out_of_step",
@@ -130,7 +130,7 @@ SIGNATURES = (
         pattern=r"deepspeed/runtime[\s\S]*Output 0 of Split",
         affects={"deepspeed": ">=0.12.4,!=0.13.*,!=0.14.*,!=0.15.*,!=0.16.*,!=0.17.*,<0.19.0"},
         patches=("cpu_zero12_split_view",),
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7948",),
+        evidence=pull(7948),
     ),
     Signature(
         id="fragment_without_elements",
@@ -152,6 +152,6 @@ SIGNATURES = (
         "zero3_offload_clip_device.",
         pattern=r"stage3\.py\", line \d+, in unscale_and_clip_grads(?![\s\S]*\w(?:Error|Exception)\b)",
         role=Role.FAMILY,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5461",),
+        evidence=pull(5461),
     ),
 )

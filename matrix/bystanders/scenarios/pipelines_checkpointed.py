@@ -6,20 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenarios import pipelines
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
-_STEPS = 3
-_FITS: Any = {
-    "stage": "01",
-    "offload": ("none",),
-    "ranks": ("2",),
-    "precision": ("fp32", "bf16"),
-    "accumulation": ("2", "3"),
-    "optimizer": ("SGD", "AdamW"),
-    "partitioning": ("parameters persist",),
-}
+_FITS: Any = {**pipelines._FITS, "ranks": ("2",)}
 
 
 def _trained(job: Job, interval: int = 0, non_reentrant: bool = False, in_place: bool = False, **config: Any) -> None:
@@ -48,23 +40,8 @@ def _trained(job: Job, interval: int = 0, non_reentrant: bool = False, in_place:
             layers=layers, num_stages=2, loss_fn=loss, partition_method="uniform", **options
         )
         engine = job.engine(module, **config)
-    for step in range(_STEPS):
-        batches = [_batch(job, step * job.accumulation + micro) for micro in range(job.accumulation)]
-        if job.plain:
-            for batch in batches:
-                engine.backward(job.loss(engine, batch))
-                engine.step()
-        else:
-            engine.train_batch(data_iter=iter(batches))
-        for name, parameter in job.parameters(engine).items():
-            job.note(f"step {step}: {name}", parameter)
-
-
-def _batch(job: Job, number: int) -> Any:
-    from dsfix.lab.models import regression_batch
-
-    inputs, targets = regression_batch(0, number)
-    return inputs.to(job.device, job.dtype), targets.to(job.device)
+    for step in range(pipelines._STEPS):
+        pipelines._step(job, engine, step)
 
 
 @scenario("a pipeline whose config asks for checkpointing", pinned=[{"accumulation": "2"}], **_FITS)

@@ -6,12 +6,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 from matrix.bystanders.scenario import scenario
-from matrix.bystanders.scenarios import pipelines_checkpointed
+from matrix.bystanders.scenarios import pipelines, pipelines_checkpointed
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
-
-_STEPS = 3
 
 
 @scenario("a pipeline of two stages that share a layer", pinned=[{"accumulation": "2"}], **pipelines_checkpointed._FITS)
@@ -35,9 +33,9 @@ def pipeline_with_a_tied_layer(job: Job) -> None:
         loss = lambda outputs, targets: torch.nn.functional.mse_loss(outputs.float(), targets)  # noqa: E731
         layers = [tied, block, tied, head]
         engine = job.engine(pipe.PipelineModule(layers=layers, num_stages=2, loss_fn=loss, partition_method="uniform"))
-    for step in range(_STEPS):
+    for step in range(pipelines._STEPS):
         numbers = range(step * job.accumulation, (step + 1) * job.accumulation)
-        batches = [pipelines_checkpointed._batch(job, number) for number in numbers]
+        batches = [pipelines._batch(job, number) for number in numbers]
         if job.plain:
             for batch in batches:
                 engine.backward(job.loss(engine, batch))
