@@ -11,9 +11,10 @@ Changes: jobs whose min_difficulty is no multiple of difficulty_step: their firs
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -24,17 +25,21 @@ _SCHEDULE = f"{_MODULE}:CurriculumScheduler.__fixed_root_get_difficulty"
 _ROUNDED = "next_difficulty -= (next_difficulty % s_state[CURRICULUM_LEARNING_SCHEDULE_DIFFICULTY_STEP])"
 
 
+def _begins_below(curriculum: Mapping[str, Any]) -> bool:
+    schedule = curriculum.get("schedule_config")
+    step, least = schedule.get("difficulty_step") if isinstance(schedule, dict) else 0, curriculum.get("min_difficulty")
+    rounds = curriculum.get("schedule_type") in ("fixed_linear", "fixed_root")
+    return rounds and isinstance(step, int) and isinstance(least, int) and step > 0 and least % step != 0
+
+
 def _met(job: Job) -> bool:
-    curriculum = job.block("curriculum_learning")
-    step, least = job.get("curriculum_learning", "schedule_config", "difficulty_step"), curriculum.get("min_difficulty")
-    return (
-        curriculum.get("enabled") is True
-        and curriculum.get("schedule_type") in ("fixed_linear", "fixed_root")
-        and isinstance(step, int)
-        and isinstance(least, int)
-        and step > 0
-        and least % step != 0
-    )
+    """Whether the job's own schedule, or one of its data sampler's metrics, begins below its minimum."""
+    of_sampler = job.block("data_efficiency", "data_sampling", "curriculum_learning")
+    metrics = of_sampler.get("curriculum_metrics") if of_sampler.get("enabled") is True else None
+    curricula = [*metrics.values()] if isinstance(metrics, dict) else []
+    if job.get("curriculum_learning", "enabled") is True:
+        curricula.append(job.block("curriculum_learning"))
+    return any(_begins_below(each) for each in curricula if isinstance(each, dict))
 
 
 PATCH = Patch(
@@ -61,6 +66,10 @@ _LEAST, _MOST, _STEP, _TOTAL = 8, 48, 16, 8
 
 
 def reproduce(lab: Lab) -> str:
+    from packaging.version import Version
+
+    if Version(lab.deepspeed.__version__) >= Version("0.19.8"):
+        raise CannotTell("DeepSpeed refuses the top-level curriculum_learning since 0.19.8")
     torch = lab.torch
 
     class Measuring(torch.nn.Module):  # type: ignore[misc,name-defined]
