@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _CLIP = "deepspeed.runtime.utils:clip_grad_norm_"
-_REDUCE = "deepspeed.runtime.engine:DeepSpeedEngine._reduce_expert_gradients"
 
 
 def shared_by_ranks(parameters: list[Any], norm_type: float, mpu: Any) -> bool:
@@ -68,9 +67,8 @@ def share_of_square(parameters: list[Any], norm: Any) -> Any:
 PATCH = Patch(
     title="fp32 without ZeRO + MoE with ep_size > 1: gradients are clipped by an average of the ranks' norms",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but through 0.14.0 the experts' gradients are ep_size times too large: clipped by the true norm
-    # of these, the other parameters would train more slowly still
-    affects={"deepspeed": ">=0.14.1"},
+    # through 0.14.0 experts_gradients_too_large_without_zero makes the gradients right whose norm this is
+    affects={"deepspeed": ">=0.12.0"},  # the bug is older, but no release before 0.12.0 has been run
     changes=(
         Edit(
             _CLIP,
@@ -100,12 +98,7 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/8478": "proposed fix, open",
     },
     fixed_in=None,
-    present=(
-        Source(_CLIP, "scaled_norm = total_norm * 1.0 / float(dist.get_world_size(group=pg))"),
-        Source(
-            _REDUCE, "dp_world_size = dist.get_world_size(groups._get_data_parallel_group())"
-        ),  # gradients are right
-    ),
+    present=(Source(_CLIP, "scaled_norm = total_norm * 1.0 / float(dist.get_world_size(group=pg))"),),
     ranks=2,
     config=lambda job: job.experts is True and job.stage == 0 and not job.half and job.clips,
 )
@@ -114,11 +107,7 @@ _LEARNING_RATE, _STEPS, _CLIP_AT = 0.5, 2, 0.2
 
 
 def reproduce(lab: Lab) -> str:
-    from packaging.version import Version
-
     lab.require_ranks(2)
-    if Version(lab.deepspeed.__version__) < Version("0.14.1"):
-        raise CannotTell("through 0.14.0 the experts' gradients are ep_size times too large without ZeRO: another bug")
     torch, models, reference = lab.torch, lab.models, lab.reference
     from dsfix.lab.experts import Mixture, train
 

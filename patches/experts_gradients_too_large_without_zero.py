@@ -1,0 +1,93 @@
+"""Without ZeRO: gradients of MoE experts are ep_size times too large.
+
+Why: with expert parallelism (`ep_size` > 1) an expert's tokens come from `ep_size` ranks, so its gradient is already a
+    sum over these ranks. Through 0.14.0 it is divided by the number of ranks that hold a copy of the expert, not by
+    that of all data-parallel ranks, as everything else is: it counts `ep_size` times as much as the rest of the model.
+    The gradient norm is wrong too, and with clipping all updates. Nothing fails.
+How: as since 0.14.1, they are divided by the number of data-parallel ranks: after the reduction, by what is missing. No
+    collective more. Nothing is done with `ep_size` 1, without averaging, with sequence parallelism, or in fp16 with
+    gradient_clipping, where these releases clip by an average of the ranks' norms.
+Changes: fp32 jobs without ZeRO, with ep_size > 1: the experts' gradients, the gradient norm and, with clipping, all
+    updates; fp16 jobs without gradient_clipping: the experts' gradients and the norm. Adam hardly notices a constant
+    factor; with SGD the experts' learning rate was, in effect, ep_size times the one given. A checkpoint written
+    without the patch can be resumed, but Adam's moments of the experts are too large at first (the second one for some
+    thousand steps), so that the experts move less than they should.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_REDUCE = "deepspeed.runtime.engine:DeepSpeedEngine._reduce_expert_gradients"
+
+
+def divide_by_all_ranks(engine: Any, gradients: dict[str, Any]) -> None:
+    """Divide the experts' gradients, averaged over the ranks with a copy, by the number of all ranks instead."""
+    import torch
+    from deepspeed import comm  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.utils import groups  # type: ignore[import-not-found,unused-ignore]
+
+    if engine.sequence_parallel_size != 1 or (engine.postscale_gradients() and not engine.gradient_average):
+        return
+    if engine.fp16_enabled() and engine.gradient_clipping() > 0.0:  # the norm is wrong in another way
+        return
+    ranks = comm.get_world_size(group=groups._get_data_parallel_group())
+    for name, tensors in gradients.items():
+        copies = groups._get_expert_data_parallel_world_size(name)
+        if tensors and copies != ranks:
+            dense = [getattr(tensor, "orig_dense_tensor", tensor) for tensor in tensors]
+            torch._foreach_mul_(dense, copies / ranks)
+
+
+PATCH = Patch(
+    title="MoE with ep_size > 1 without ZeRO: experts' gradients are ep_size times too large",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.12.0,<0.14.1"},  # the bug is older, but no release before 0.12.0 has been run
+    changes=(
+        Edit(
+            _REDUCE,
+            after="for ep_name, expert_grads_group in expert_grads.items():\n    ...",
+            code="divide_by_all_ranks(self, expert_grads)",
+            uses=(divide_by_all_ranks,),
+        ),
+    ),
+    symptom="",
+    upstream={"https://github.com/deepspeedai/DeepSpeed/pull/5259": "fixed in 0.14.1"},
+    fixed_in="0.14.1",
+    fixed=(Source(_REDUCE, "dp_world_size = dist.get_world_size(groups._get_data_parallel_group())"),),
+    ranks=2,
+    config=lambda job: (
+        job.experts is True and job.stage == 0 and not job.may_be("bf16") and not (job.may_be("fp16") and job.clips)
+    ),
+)
+
+_LEARNING_RATE, _STEPS = 0.1, 2
+
+
+def reproduce(lab: Lab) -> str:
+    lab.require_ranks(2)
+    models, reference = lab.models, lab.reference
+    from dsfix.lab.experts import Mixture, train
+
+    steps = [[models.regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
+    right, wrong = (
+        reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE).parameters
+        for model in (Mixture(), Mixture(scale=2.0))
+    )
+    reports = []
+    for form, options in (("postscaled", {}), ("prescaled", {"prescale_gradients": True})):
+        seen = train(lab, 2, steps, _LEARNING_RATE, **options)
+        reports.append(
+            reference.compare(
+                seen,
+                {name: right[name] for name in seen},
+                {"those of doubled gradients of the experts": {name: wrong[name] for name in seen}},
+                after=f"{form}: after {_STEPS} steps with the experts on 2 ranks",
+            )
+        )
+    return "; ".join(reports)
