@@ -20,7 +20,7 @@ from ..catalogue.registry import Summary, UnknownPatch
 from ..outcome import REMEDY, Outcome, Refused, StrictError, describe
 from ..patch import Edit, Patch, Provide, Replace
 from ..settings import Settings
-from . import anchors, attributes, hooks, rewrite, source, verdict
+from . import anchors, attributes, hooks, rewrite, verdict
 from .cache import Cache
 
 Handle = Union[rewrite.EditHandle, attributes.AttributeHandle]
@@ -76,6 +76,7 @@ class Engine:
             for name in self.finder.names:
                 hooks.wait_for(name)
         self._catch_up()
+        anchors.forget(texts=True)
         self.on_change()
 
     def _start(self, summary: Summary) -> State:
@@ -106,7 +107,7 @@ class Engine:
                 self.on_deepspeed(self)
             if hooks.executed("deepspeed") or name == "deepspeed":
                 self.cache.save()
-                source.forget()
+                anchors.forget(texts=True)
             self.on_change()
         except StrictError:
             with contextlib.suppress(StrictError):  # of the next patch

@@ -223,11 +223,11 @@ def _bare(node: _T) -> _T:
     return node
 
 
-def forget() -> None:
-    """Drops what has been read of all files: some 10 MB after the import of DeepSpeed."""
+def forget(texts: bool) -> None:
+    """Drops the trees that have been read, some 100 kB per function; texts: and all else of the files, some 10 MB."""
     trees.clear()
-    for each in (text_of, whole_tree, _lines, _definitions, top_level):
-        each.forget()  # type: ignore[union-attr]
+    for each in (whole_tree, top_level, *((text_of, _lines, _definitions) if texts else ())):
+        each.forget()
 
 
 def imports(path: str, exact: bool) -> frozenset[str]:
