@@ -1,11 +1,12 @@
 """ZeRO++ hpZ: the second copy of a parameter is gathered before it is written: the backward pass uses garbage for it.
 
-Why: with `zero_hpz_partition_size` each parameter's second copy is written on the default stream when the parameter is
-    released. The backward pass gathers it on another stream, which does not wait for the write. Where the default stream
-    is behind, as it is when the forward pass has just been queued, the gathering reads what the memory held before:
-    gradients are garbage or nan, different in each run. Most exposed are the layers that the forward pass ends with.
+Why: with `zero_hpz_partition_size` each parameter's second copy is written on the default stream when the parameter
+    is released. The backward pass gathers it on another stream, which does not wait for the write. Where the default
+    stream is behind, as it is when the forward pass has just been queued, the gathering reads what the memory held
+    before: gradients are garbage or nan, different in each run. Most exposed are the layers that the forward pass ends
+    with. Through 0.13.2 `engine.backward` reads the loss first, which waits for the default stream.
 How: an event is recorded after the write, and the gathering waits for it on its stream. Upstream makes the host wait
-    after each write instead. Through 0.13.1 a second copy is written once; later after each step.
+    after each write instead.
 Changes: the steps in which a second copy was read too early; all others give the same numbers. A checkpoint written
     without the patch loads, but its weights were trained on such gradients.
 """
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
 _INIT = "deepspeed.runtime.zero.partition_parameters:Init"
 _SECOND = f"{_INIT}._partition_param_sec"
-_RANKS = "deepspeed.comm.comm:get_all_ranks_from_group"
+_WRITTEN = (
+    'print_rank_0(f"{param.ds_id} partitioned type {param.dtype} dev {param.device} shape {param.shape}", force=False)'
+)
+_BACKWARD = "deepspeed.runtime.engine:DeepSpeedEngine.backward"
 
 
 def written(parameter: Any) -> None:
@@ -56,13 +60,12 @@ def _meets(job: Job) -> bool:
 PATCH = Patch(
     title="ZeRO++ hpZ: garbage in the backward pass, different in each run: second copies are gathered too early",
     severity=Severity.WRONG_RESULT,
-    # through 0.13.1 second copies are written once, before the first step
-    affects={"deepspeed": ">=0.13.2,<0.13.5"},
+    # the missing wait is older, and hidden by the reading of the loss in `engine.backward`
+    affects={"deepspeed": ">=0.13.3,<0.13.5"},
     changes=(
         Edit(
             _SECOND,
-            before='print_rank_0(f"{param.ds_id} partitioned type {param.dtype} dev {param.device} shape {param.shape}",'
-            " force=False)",
+            before=_WRITTEN,
             code="written(param)",
             uses=(written,),
         ),
@@ -79,7 +82,7 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/5216": "fixed in 0.13.5",
     },
     fixed_in="0.13.5",
-    present=(Source(_RANKS, "try:\n    ...\nexcept (RuntimeError, ValueError):\n    ..."),),  # hpZ runs
+    present=(Source(_BACKWARD, "mean_loss = loss.mean().detach()"),),
     fixed=(
         Source(_SECOND, "get_accelerator().current_stream().synchronize()"),
         # newer: of a function's name in its class's
@@ -100,15 +103,17 @@ def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     if not lab.emulated:
         raise CannotTell("whether it is read too early depends on timing, which only the emulated device controls")
-    lab.late_streams("ahead")  # the default stream is late
-    if Version(lab.deepspeed.__version__) < Version("0.13.0"):
+    lab.late_streams()
+    release = Version(lab.deepspeed.__version__)
+    if release < Version("0.13.0"):
         raise CannotTell("before 0.13.0, hpZ does not run beside this torch")
     import torch
 
     from dsfix.lab.second_copies import BEFORE, train
 
-    # The first copies are written before the first step. With these options, parameters are released after the forward
-    # pass in the second one, too, as they are in a model that is larger than the defaults.
+    # The first copies are written before the first step, and through 0.13.1 no others. With these options, parameters
+    # are released after the forward pass in the second step, too, as they are in a model larger than the defaults.
+    steps = 1 if release < Version("0.13.2") else 2
     options = {"stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0}
-    training = train(lab, width=16, partition_size=2, steps=2, **options)
+    training = train(lab, width=16, partition_size=2, steps=steps, **options)
     return training.compare(torch.full_like(training.right, BEFORE))
