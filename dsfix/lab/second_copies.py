@@ -109,7 +109,8 @@ def train(lab: Lab, width: int, partition_size: int, steps: int, **options: Any)
 @contextmanager
 def _filled_memory() -> Iterator[None]:
     """What torch.empty returns on the device holds BEFORE, at once, whatever waits on the current stream."""
-    empty, aside = torch.empty, torch.cuda.Stream()
+    empty = torch.empty
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call,unused-ignore]
     kept: list[torch.Tensor] = []  # memory that something waiting still uses is not filled again
 
     def filled(*args: Any, **options: Any) -> torch.Tensor:
