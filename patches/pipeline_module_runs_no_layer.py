@@ -38,10 +38,11 @@ PATCH = Patch(
     changes=(
         Edit(
             f"{_MODULE}.forward",
-            replace="zip(range(0, num_layers, self.activation_checkpoint_interval), self.is_checkpointable_results)",
-            code="zip(range(0, num_layers, self.activation_checkpoint_interval), segments_to_checkpoint(self))",
+            after="num_layers = len(self.forward_funcs)",
+            code="are_checkpointed = segments_to_checkpoint(self)",
             uses=(segments_to_checkpoint,),
         ),
+        Edit(f"{_MODULE}.forward", replace="self.is_checkpointable_results", code="are_checkpointed"),
     ),
     symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/5759": "introduced in 0.14.5"},
