@@ -4,7 +4,9 @@ Why: each engine writes the names of its model's modules and parameters into two
     keys are the modules and parameters themselves. They stay there until another engine is made, or one is destroyed;
     through 0.12.6 destroy() leaves them, too. While a script makes its second model the first one takes its memory all
     the same, and so do layers that AutoEP or AutoTP have replaced.
-How: the tables refer to modules and parameters weakly; names of what still exists are found as before.
+How: the tables refer to modules weakly, and find a parameter through its module; names of what still exists are found
+    as before. No weak reference points to a parameter: torch could not swap it then, as `module.to()` does with those
+    of tensor subclasses (quantized weights), and with all where the script has asked for it.
 """
 
 from __future__ import annotations
@@ -22,26 +24,41 @@ _EXTRACT = "deepspeed.utils.debug:debug_extract_module_and_param_names"
 
 
 class NamesOfLiving(Mapping):  # type: ignore[type-arg]
-    """The name of each object as long as it exists, looked up by identity."""
+    """The name of each object as long as it exists, looked up by identity.
 
-    def __init__(self, named: Iterable[tuple[str, Any]]) -> None:
-        self._known = {id(each): (weakref.ref(each), name) for name, each in named}
+    named: the name, the object, and the module that is the object or has it as a parameter.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, Any, Any]]) -> None:
+        self._known = {id(each): (weakref.ref(owner), name) for name, each, owner in named}
 
     def __getitem__(self, each: Any) -> str:
         known = self._known.get(id(each))
-        if known is None or known[0]() is not each:
+        if known is None or not any(each is living for living in _of(known[0]())):
             raise KeyError(each)
         return known[1]
 
     def __iter__(self) -> Iterator[Any]:
-        return (each for reference, _ in self._known.values() if (each := reference()) is not None)
+        for key, (reference, _) in self._known.items():
+            yield from [living for living in _of(reference()) if id(living) == key][:1]
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-def names_of_living(named: Iterable[tuple[str, Any]]) -> NamesOfLiving:
-    return NamesOfLiving(named)
+def _of(owner: Any) -> tuple[Any, ...]:
+    """A module and its own parameters."""
+    return () if owner is None else (owner, *owner._parameters.values())
+
+
+def names_of_modules(model: Any) -> NamesOfLiving:
+    return NamesOfLiving((name, module, module) for name, module in model.named_modules())
+
+
+def names_of_parameters(model: Any) -> NamesOfLiving:
+    owners = {id(parameter): module for module in model.modules() for parameter in module._parameters.values()}
+    named = model.named_parameters()
+    return NamesOfLiving((name, each, owners[id(each)]) for name, each in named if id(each) in owners)
 
 
 PATCH = Patch(
@@ -52,14 +69,14 @@ PATCH = Patch(
         Edit(
             _EXTRACT,
             replace="module_names = {module: name for name, module in model.named_modules()}",
-            code="module_names = names_of_living(model.named_modules())",
-            uses=(names_of_living,),
+            code="module_names = names_of_modules(model)",
+            uses=(names_of_modules,),
         ),
         Edit(
             _EXTRACT,
             replace="param_names = {param: name for name, param in model.named_parameters()}",
-            code="param_names = names_of_living(model.named_parameters())",
-            uses=(names_of_living,),
+            code="param_names = names_of_parameters(model)",
+            uses=(names_of_parameters,),
         ),
     ),
     symptom="",

@@ -4,7 +4,8 @@ Why: since 0.14.5 the module's forward pass takes from a list which segments of 
     segments as the list has. Only PipelineEngine fills it, when it is created. A module that is called before, or
     without `deepspeed.initialize` (to evaluate, or to compare), returns its input as if it were the result. If the
     interval is changed later, the list is that of the old one: layers at the end are left out.
-How: the forward pass fills the list if it is not that of the current interval.
+How: the forward pass decides by itself if the list is not that of the current interval, and leaves the list to the
+    engine, whose config can still change the interval and the function.
 Changes: only calls as above; what a job trains and its checkpoints stay the same.
 """
 
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
 _MODULE = "deepspeed.runtime.pipe.module:PipelineModule"
 
 
-def choose_segments(module: Any) -> None:
-    """Decides anew which segments of layers are checkpointed if the interval is another."""
-    if module.is_checkpointable_results_interval != module.activation_checkpoint_interval:
-        module.is_checkpointable_results = []
-        module._precompute_checkpointable_values()
+def segments_to_checkpoint(module: Any) -> list[bool]:
+    """For each segment of layers whether it is checkpointed, with the module's current interval."""
+    layers, interval = module.forward_funcs, module.activation_checkpoint_interval
+    starts = range(0, len(layers), interval)
+    known: list[bool] = module.is_checkpointable_results
+    if module.is_checkpointable_results_interval == interval and len(known) == len(starts):
+        return known
+    return [module._is_checkpointable(layers[start : start + interval]) for start in starts]
 
 
 PATCH = Patch(
@@ -34,11 +38,11 @@ PATCH = Patch(
     changes=(
         Edit(
             f"{_MODULE}.forward",
-            before="for start_idx, is_checkpointable_result in "
-            "zip(range(0, num_layers, self.activation_checkpoint_interval), self.is_checkpointable_results):\n    ...",
-            code="choose_segments(self)",
-            uses=(choose_segments,),
+            after="num_layers = len(self.forward_funcs)",
+            code="are_checkpointed = segments_to_checkpoint(self)",
+            uses=(segments_to_checkpoint,),
         ),
+        Edit(f"{_MODULE}.forward", replace="self.is_checkpointable_results", code="are_checkpointed"),
     ),
     symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/5759": "introduced in 0.14.5"},

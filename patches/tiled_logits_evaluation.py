@@ -23,8 +23,11 @@ _FORWARD = "deepspeed.runtime.sequence_parallel.ulysses_sp:TiledFusedLogitsLoss.
 
 
 def is_training(module: Any, of_inputs: bool, output: Any) -> bool:
-    """of_inputs: whether the inputs require gradients, which they do not in an evaluation."""
-    return of_inputs or (output.requires_grad and getattr(module, "training", False))
+    """of_inputs: whether the inputs require gradients, which they do not in an evaluation.
+
+    What is no module does not tell whether it is in training mode, and may train a head above frozen layers.
+    """
+    return of_inputs or (output.requires_grad and getattr(module, "training", True))
 
 
 PATCH = Patch(

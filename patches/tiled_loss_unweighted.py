@@ -24,7 +24,8 @@ _BACKWARD = f"{_MODULE}:TiledLoss.backward"
 
 def weight_of_tile(labels: Any, all_labels: Any, tiles: int) -> Any:
     """The tile's share of the labels, times the number of tiles: 1 where each tile has as many."""
-    return (labels != -100).sum() * tiles / (all_labels != -100).sum().clamp(min=1)
+    with_label = ((labels != -100).sum() * tiles).float()  # the default type may be bfloat16, which has few digits
+    return with_label / (all_labels != -100).sum().clamp(min=1)
 
 
 PATCH = Patch(
