@@ -77,7 +77,6 @@ SIGNATURES = (
         "hooks without them.",
         remedy="engine.backward(loss); accelerator.backward(loss); fabric.backward(loss); self.manual_backward(loss).",
         pattern=r"no attribute 'ipg_index'|`ipg_index` issue",
-        role=Role.POSSIBLE,
         evidence=("https://github.com/Lightning-AI/pytorch-lightning/issues/17856",),
     ),
     Signature(
@@ -87,8 +86,20 @@ SIGNATURES = (
         "only, and outside of its module's hooks a parameter is empty.",
         remedy="trainer.save_model or accelerator.get_state_dict(model) with "
         '"stage3_gather_16bit_weights_on_model_save": true; from a checkpoint of the engine: zero_to_fp32.py.',
-        pattern=r"(?i:zero-?_?3|zero stage ?3)[^\n]{0,120}size is only \d[\d.]* ?[KkMm]",
+        pattern=r"(?i:zero-?_?3|zero stage ?3)[^\n]{0,120}size is only \d[\d.]* ?[KkMm]"
+        r"|(?i:zero-?_?3) [Dd]oes [Nn]ot [Ss]ave [Tt]he [Ww]hole"
+        r"|(?i:deepspeed)[^\n]{0,120}saved the model[^\n]{0,120}it was only \d[\d.]* ?[KkMm]",
         role=Role.POSSIBLE,
         evidence=("https://github.com/RupertLuo/Valley/issues/7",),
+    ),
+    Signature(
+        id="cuda_optimizer_offloaded",
+        title="an optimizer of CUDA kernels with its states on the CPU",
+        what="Most likely FusedAdam of apex or DeepSpeed with offload_optimizer (cpu_offload): its kernels need GPU "
+        "memory.",
+        remedy="DeepSpeedCPUAdam (the config's Adam or AdamW, no optimizer of your own), or torch.optim.AdamW.",
+        pattern=r"expected input to be on cuda",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/EleutherAI/gpt-neox/issues/478",),
     ),
 )
