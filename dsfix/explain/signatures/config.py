@@ -169,8 +169,8 @@ SIGNATURES = (
         title="DeepSpeed does not know the config's scheduler",
         what="scheduler.type is neither one of DeepSpeed's nor a class of torch.optim.lr_scheduler. Names of "
         'transformers ("cosine", "linear") are not known, and WarmupCosineLR only since 0.12.3.',
-        remedy="WarmupLR, WarmupDecayLR, WarmupCosineLR (if it is refused, a newer DeepSpeed), OneCycle, LRRangeTest, or a "
-        "class name of torch's; or no scheduler in the config, and lr_scheduler_type in transformers.",
+        remedy="WarmupLR, WarmupDecayLR, WarmupCosineLR (refused: a newer DeepSpeed), OneCycle, LRRangeTest, or "
+        "a class name of torch's; or no scheduler in the config, and lr_scheduler_type in transformers.",
         pattern=r"DeepSpeed does not recognize LR scheduler",
     ),
     Signature(

@@ -87,7 +87,7 @@ SIGNATURES = (
         remedy="trainer.save_model or accelerator.get_state_dict(model) with "
         '"stage3_gather_16bit_weights_on_model_save": true; from a checkpoint of the engine: zero_to_fp32.py.',
         pattern=r"(?i:zero-?_?3|zero stage ?3)[^\n]{0,120}size is only \d[\d.]* ?[KkMm]"
-        r"|(?i:zero-?_?3) [Dd]oes [Nn]ot [Ss]ave [Tt]he [Ww]hole"
+        r"|(?i:zero-?_?3) (?:Does Not Save The Whole|does not save the whole)"
         r"|(?i:deepspeed)[^\n]{0,120}saved the model[^\n]{0,120}it was only \d[\d.]* ?[KkMm]",
         role=Role.POSSIBLE,
         evidence=("https://github.com/RupertLuo/Valley/issues/7",),
