@@ -15,6 +15,8 @@ from .literals import Clause, required, trigger
 from .segments import Segment
 from .signature import Role, Signature
 
+# No range of a patch begins earlier: older releases are not supported, and may have the bug or not.
+_EARLIEST = "0.12.0"
 _WHY = re.compile(r"^Why: (.*(?:\n(?!\w+: ).*)*)", re.M)
 
 
@@ -58,7 +60,10 @@ class Problem:
         """Whether none of the ranges includes the versions (distribution -> version) that a log names."""
         if self.everywhere:
             return False
-        ranges = [{name: each for name, each in affects.items() if name in named} for affects in self.affects]
+        ranges = [
+            {name: _without_floor(name, each, named[name]) for name, each in affects.items() if name in named}
+            for affects in self.affects
+        ]
         return not any(rules.fits(each, named) for each in ranges)
 
     def matches(self, segment: Segment) -> dict[str, list[tuple[int, int]]]:
@@ -127,6 +132,16 @@ def _of_patches(entries: Sequence[registry.Entry]) -> Problem:
         expressions=tuple(_expression(each.patch.symptom, each.id) for each in entries),
         spread=_spread(patch),
     )
+
+
+def _without_floor(name: str, specifiers: str, version: str) -> str:
+    """Returns a range; for a release older than any range, without a lower bound that is the earliest release."""
+    floor = f">={_EARLIEST}"
+    if name != "deepspeed" or floor not in specifiers.split(","):
+        return specifiers
+    if not rules.fits({name: f"<{_EARLIEST}"}, {name: version}):
+        return specifiers
+    return ",".join(each for each in specifiers.split(",") if each != floor)
 
 
 def _spread(patch: Patch) -> bool:

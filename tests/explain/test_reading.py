@@ -343,6 +343,15 @@ def test_one_of_two_releases_that_a_log_names_has_the_bug(read):
     assert finding.standing.value == "excluded"
 
 
+def test_a_release_older_than_any_range_does_not_exclude_what_begins_with_the_earliest(read):
+    message = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
+    standings = {
+        version: read(f"DeepSpeed info: version={version}, git-hash=a\n{message}")[0][0].standing.value
+        for version in ("0.10.2", "0.14.2", "0.19.8")
+    }
+    assert standings == {"0.10.2": "follow-up", "0.14.2": "follow-up", "0.19.8": "excluded"}
+
+
 def test_a_shortened_message_names_the_patch(read):
     (finding,), _ = read("ImportError: cannot import name 'log' from 'torch.distributed...'\n")
     assert finding.found.patches == {"torch_elastic_log"}

@@ -1066,7 +1066,10 @@ CASES = {
     ),
     "trainer_of_another_release": (
         ["AttributeError: 'OurTrainer' object has no attribute 'deepspeed'\n"],
-        ["AttributeError: 'TrainerState' object has no attribute 'deepspeed'\n"],
+        [
+            "AttributeError: 'TrainerState' object has no attribute 'deepspeed'\n",
+            "AttributeError: 'Trainer' object has no attribute 'optimizer'\n",
+        ],
     ),
     "deepspeed_of_another_release": (
         [
@@ -1261,6 +1264,7 @@ CASES = {
         [
             "traceback : Signal 7 (SIGBUS) received by PID 94\n",
             "[launch.py:321:sigkill_handler] ['python', 'x'] exits with return code = -7\n",
+            "it crashes with return code=-7\n",
             "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that x\n",
         ],
         ["exits with return code = 7\n", "a bus error\n", "exits with return code = -9\n"],
@@ -1833,6 +1837,51 @@ CASES = {
     "chat_step_failed": (
         ["RuntimeError: Step 1 exited with non-zero status 1\n"],
         ["Step 1 of 3\n"],
+    ),
+    "zero_init_without_stage3": (
+        ["deepspeed.zero.Init() doesn't work with stage 2\n"],
+        ["deepspeed.zero.Init() doesn't work with stage 3\n", "initialize_gradient_partitioning_data_structures\n"],
+    ),
+    "timer_started_twice": (
+        ["AssertionError: fwd_microstep timer has already been started\n"],
+        ["AssertionError: fwd_microstep timer is not started\n"],
+    ),
+    "blocking_launches_hang": (
+        ["Training hangs when full_determinism = True\n", "with CUDA_LAUNCH_BLOCKING=1 it hangs\n"],
+        ["For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"],
+    ),
+    "auto_needs_model_config": (
+        [
+            traceback(
+                "AttributeError: 'Net' object has no attribute 'config'",
+                ("transformers/deepspeed.py", "trainer_config_finalize", "hidden_size = model.config.hidden_size"),
+            )
+        ],
+        ["AttributeError: 'Net' object has no attribute 'config'\n"],
+    ),
+    "batch_size_of_one_rank": (
+        ["DeepSpeed sets train_batch_size incorrectly\n"],
+        ["DeepSpeed sets train_batch_size to 8\n"],
+    ),
+    "lightning_on_cpu": (
+        ["DeepSpeed only supports GPU but `CPUAccelerator` is used\n"],
+        ["DeepSpeed only supports fp16\n"],
+    ),
+    "backward_without_engine": (
+        ["AttributeError: 'DeepSpeedZeroOptimizer' object has no attribute 'ipg_index'\n"],
+        ["self.ipg_index = 0\n"],
+    ),
+    "saved_without_gathering": (
+        [
+            "with zero3 the checkpoint's size is only 700K\n",
+            "DeepSpeed Zero3 Does Not Save The Whole Model\n",
+            "with deepspeed , but when I saved the model, it was only 400M\n",
+        ],
+        ["with zero2 the checkpoint's size is only 700K\n"],
+    ),
+    "cuda_optimizer_offloaded": (
+        ["RuntimeError: expected input to be on cuda\n"],
+        ["RuntimeError: expected input to be on cpu\n"],
     ),
 }
 

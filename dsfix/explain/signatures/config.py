@@ -168,9 +168,9 @@ SIGNATURES = (
         id="scheduler_unknown",
         title="DeepSpeed does not know the config's scheduler",
         what="scheduler.type is neither one of DeepSpeed's nor a class of torch.optim.lr_scheduler. Names of "
-        'transformers ("cosine", "linear") are not known.',
-        remedy="WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest, or a class name of torch's; or no "
-        "scheduler in the config, and lr_scheduler_type in transformers.",
+        'transformers ("cosine", "linear") are not known, and WarmupCosineLR only since 0.12.3.',
+        remedy="WarmupLR, WarmupDecayLR, WarmupCosineLR (refused: a newer DeepSpeed), OneCycle, LRRangeTest, or "
+        "a class name of torch's; or no scheduler in the config, and lr_scheduler_type in transformers.",
         pattern=r"DeepSpeed does not recognize LR scheduler",
     ),
     Signature(

@@ -64,7 +64,8 @@ SIGNATURES = (
         what="The class was derived from, or copied from, the Trainer of another release of transformers (or TRL): "
         "names such as self.deepspeed and is_deepspeed_enabled came and went.",
         remedy="The release of transformers that the project requires, or a newer release of the project.",
-        pattern=r"'\w*Trainer' object has no attribute '",
+        # a trainer of the project's own that has not made these yet is another fault
+        pattern=r"'\w*Trainer' object has no attribute '(?!(?:optimizer|model|lr_scheduler)')",
         role=Role.GENERAL,
         evidence=("https://github.com/princeton-nlp/MeZO/issues/12",),
     ),
