@@ -1,9 +1,9 @@
 """Ulysses sequence parallelism without ZeRO: gradients too small by the number of ranks that share a sequence.
 
 Why: ranks that share a sequence each have a part of its gradient, so that their gradients are added, and only the sums
-    of different sequences are averaged. ZeRO does so; without it, and with DeepSpeed's bf16 optimizer at ZeRO-1,
-    releases through 0.14.2 divide by the number of all these ranks. With SGD the learning rate is too small by that
-    factor; with Adam clipping and the gradient norm are wrong. Nothing fails.
+    of different sequences are averaged. ZeRO-1 and ZeRO-2 do so; without ZeRO, and with DeepSpeed's bf16 optimizer at
+    ZeRO-1, releases through 0.14.2 divide by the number of all these ranks. With SGD the learning rate is too small by
+    that factor; with Adam clipping and the gradient norm are wrong. Nothing fails.
 How: after the exchange the gradients are multiplied by the sequence-parallel size. Gradients of experts and sparse ones
     are as before (the latter are right), as is the pipeline, and no other job changes.
 Changes: jobs with an `mpu` that has a sequence-parallel size above 1 and without ZeRO, or with bf16 and ZeRO-1 and
