@@ -1192,6 +1192,19 @@ CASES = [
         around=PLAIN,
     ),
     Case(
+        "bf16_checkpointed_twice",
+        {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, **zero(1)},
+        "bf16.enabled",
+        [
+            Near({"bf16": {"enabled": True}, **zero(0)}, "0.17.1", PLAIN),
+            Near({"bf16": {"enabled": True}, **zero(0)}, "0.16.4", PLAIN),
+            Near({"bf16": {"enabled": True}, **zero(1)}, "0.17.0", PLAIN),
+            Near({"fp16": {"enabled": True}, **zero(0)}, "0.17.0", PLAIN),
+        ],
+        release="0.17.0",
+        around=PLAIN,
+    ),
+    Case(
         "bf16_overflow_default",
         {"bf16": {"enabled": True}},
         "bf16.check_grad_overflow",

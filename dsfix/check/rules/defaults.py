@@ -35,6 +35,16 @@ def _unchecked(facts: Facts) -> Iterator[Found]:
         yield Found("bf16.enabled", what)
 
 
+def _recounted(facts: Facts) -> Iterator[Found]:
+    own = facts.stage == 0 or facts.stage == 1 and facts.get("data_types", "grad_accum_dtype") in ("fp32", "float32")
+    if facts.on("bf16") and facts.plain and own:
+        what = (
+            "a layer that several parts with reentrant checkpointing use (one that is applied twice, tied embeddings): "
+            "its gradients count more than once"
+        )
+        yield Found("bf16.enabled", what)
+
+
 def _timeout(facts: Facts) -> Iterator[Found]:
     if facts.world_size is not None and facts.world_size > 1 and "DEEPSPEED_TIMEOUT" not in os.environ:
         what = (
@@ -70,6 +80,14 @@ RULES = (
             "https://github.com/deepspeedai/DeepSpeed/pull/6976",
             "run: infinite_loss_in_bf16 on 0.13.1 to 0.16.0",
         ),
+    ),
+    Rule(
+        id="bf16_checkpointed_twice",
+        level=Level.NOTE,
+        affects={"deepspeed": ">=0.16.5,<0.17.1"},
+        find=_recounted,
+        remedy="use_reentrant=False for gradient checkpointing, or another release of DeepSpeed",
+        evidence=("run: a layer that two checkpointed parts use, on 0.16.4 to 0.17.1",),
     ),
     Rule(
         id="timeout_default",
