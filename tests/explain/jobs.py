@@ -385,3 +385,8 @@ def zenflow_empty_selection(lab):
 
 
 zenflow_empty_selection.ranks = 2
+
+
+def swapped_parameters(lab):
+    lab.torch.__future__.set_swap_module_params_on_conversion(True)
+    _train(lab, lab.torch.nn.Linear(8, 1), [lab.torch.ones(1, 8, device=lab.device)], 1)

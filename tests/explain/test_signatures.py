@@ -360,6 +360,10 @@ CASES = {
             traceback("IndexError: list index out of range", ("zero/stage_1_and_2.py", "__init__", "x = groups[0]")),
         ],
     ),
+    "swapped_parameters": (
+        ["RuntimeError: _apply(): Couldn't swap Linear.weight\n"],
+        ["RuntimeError: Cannot swap t1 because it has weakref associated with it\n"],
+    ),
     "module_outside_engine": (
         [
             "RuntimeError: 'weight' must be 2-D\n",

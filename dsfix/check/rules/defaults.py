@@ -36,8 +36,8 @@ def _unchecked(facts: Facts) -> Iterator[Found]:
 
 
 def _recounted(facts: Facts) -> Iterator[Found]:
-    own = facts.stage == 0 or facts.stage == 1 and facts.get("data_types", "grad_accum_dtype") in ("fp32", "float32")
-    if facts.on("bf16") and facts.plain and own:
+    in_fp32 = facts.get("data_types", "grad_accum_dtype") in ("fp32", "float32")
+    if facts.on("bf16") and facts.plain and (facts.stage == 0 or (facts.stage == 1 and in_fp32)):
         what = (
             "a layer that several parts with reentrant checkpointing use (one that is applied twice, tied embeddings): "
             "its gradients count more than once"

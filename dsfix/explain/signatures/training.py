@@ -312,4 +312,13 @@ SIGNATURES = (
         affects={"deepspeed": "<0.13.3"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1121",),
     ),
+    Signature(
+        id="swapped_parameters",
+        title="deepspeed.initialize: torch cannot swap the parameters of the model",
+        what="0.19.7 refers weakly to each parameter by its name, and torch swaps no tensor that is referred to so: "
+        "neither weights of a tensor subclass (quantized ones) nor any under set_swap_module_params_on_conversion.",
+        remedy="DeepSpeed 0.19.6, or 0.19.8 and later.",
+        pattern=r"Couldn't swap \w+\.\w+",
+        affects={"deepspeed": "==0.19.7"},
+    ),
 )
