@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 _OVERRIDE = {"optimizer": "optimizer", "scheduler": "lr_scheduler"}  # block of the config -> argument
 _SCHEDULER_OVERRIDDEN = {"deepspeed": ">=0.14.5"}  # before, the config's wins
-=======
-_CASTS_BUFFERS = {"deepspeed": "<0.19.2"}  # since then only zero.Init does
 _ROUTING = ("half_routing_bias", "e_score_correction_bias")  # a patch, and the buffers that it keeps in fp32
->>>>>>> 00d5010c (Revert "Leave out two patches whose proofs are not complete: branch rowsD1-patches has them")
 _HALF = ("torch.float16", "torch.bfloat16")
 # of an mpu, in the order in which DeepSpeed asks
 _SIZES = ("get_tensor_model_parallel_world_size", "get_slice_parallel_world_size", "get_model_parallel_world_size")
@@ -116,7 +113,6 @@ def _of_the_job(call: Call) -> dict[str, Value]:
 
 def _loses_fp32(model: Any) -> bool:
     """Whether DeepSpeed casts, or zero.Init has cast, a buffer that the model's class keeps in fp32."""
-<<<<<<< HEAD
     from ..check.rules.surroundings import CASTS_BUFFERS
 
     patched = any(each.id == _ROUTING[0] and each.outcome is Outcome.APPLIED for each in patch_reports())
