@@ -95,8 +95,9 @@ def reproduce(lab: Lab) -> str:
                 raise CannotTell("skip_init is not possible inside zero.Init") from error
             assert hasattr(inside.weight, "ds_id"), "zero.Init has not partitioned the module made by skip_init"
     for model in (*before, *(each() for each in classes)):
-        model.to(torch.float32)
         name = type(model).__name__
+        assert not hasattr(model.weight, "ds_id"), f"a {name} is partitioned before .to(): another bug"
+        model.to(torch.float32)
         if hasattr(model.weight, "ds_id"):
             raise BugPresent(f"after skip_init .to() partitions a {name}: {tuple(model.weight.shape)}")
         assert torch.equal(model(x), right), f"{name}: expected {right}, got {model(x)}"
