@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _OVERRIDE = {"optimizer": "optimizer", "scheduler": "lr_scheduler"}  # block of the config -> argument
 _SCHEDULER_OVERRIDDEN = {"deepspeed": ">=0.14.5"}  # before, the config's wins
+_ROUTING = ("half_routing_bias", "e_score_correction_bias")  # a patch, and the buffers that it keeps in fp32
 _HALF = ("torch.float16", "torch.bfloat16")
 # of an mpu, in the order in which DeepSpeed asks
 _SIZES = ("get_tensor_model_parallel_world_size", "get_slice_parallel_world_size", "get_model_parallel_world_size")
@@ -114,6 +115,7 @@ def _loses_fp32(model: Any) -> bool:
     """Whether DeepSpeed casts, or zero.Init has cast, a buffer that the model's class keeps in fp32."""
     from ..check.rules.surroundings import CASTS_BUFFERS
 
+    patched = any(each.id == _ROUTING[0] and each.outcome is Outcome.APPLIED for each in patch_reports())
     casts_all = fits(CASTS_BUFFERS, {"deepspeed": versions.installed("deepspeed")})
     dtypes = (*_HALF, "torch.float32") if casts_all else _HALF
     kept = [
@@ -126,7 +128,7 @@ def _loses_fp32(model: Any) -> bool:
     return any(
         name.startswith(place) and re.search(pattern, name[len(place) :])
         for name, buffer in model.named_buffers()
-        if str(getattr(buffer, "dtype", "")) in dtypes
+        if str(getattr(buffer, "dtype", "")) in dtypes and not (patched and name.endswith(_ROUTING[1]))
         for place, pattern in kept
     )
 

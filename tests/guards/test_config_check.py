@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from dsfix.guards import config_check
+from dsfix.outcome import Outcome
 
 
 class Model:
@@ -29,8 +30,10 @@ class Model:
 HALF = {"inner.gate.bias": "torch.bfloat16"}
 
 
-def found(monkeypatch, model=None, release="0.19.7", **arguments):
+def found(monkeypatch, model=None, release="0.19.7", patched=False, **arguments):
     monkeypatch.setattr(config_check.versions, "installed", lambda name: release)
+    reports = [SimpleNamespace(id="half_routing_bias", outcome=Outcome.APPLIED)] if patched else []
+    monkeypatch.setattr(config_check, "patch_reports", lambda: reports)
     return config_check._of_the_job(SimpleNamespace(model=model, arguments=arguments))
 
 
@@ -54,6 +57,14 @@ def test_names_of_an_inner_model_are_those_below_it(monkeypatch):
     assert found(monkeypatch, Model(inner_kept=["bias"], buffers=HALF))["fp32_buffers"] is True
     outer = {"gate.bias": "torch.bfloat16"}
     assert found(monkeypatch, Model(inner_kept=["bias"], buffers=outer))["fp32_buffers"] is False
+
+
+def test_the_bias_that_a_patch_keeps_in_fp32_is_not_reported(monkeypatch):
+    router = {"inner.e_score_correction_bias": "torch.float32"}
+    model = Model(["bias"], router)
+    assert found(monkeypatch, model, "0.19.1")["fp32_buffers"] is True
+    assert found(monkeypatch, model, "0.19.1", patched=True)["fp32_buffers"] is False
+    assert found(monkeypatch, Model(["bias"], HALF), "0.19.1", patched=True)["fp32_buffers"] is True
 
 
 def test_float8_parameters(monkeypatch):

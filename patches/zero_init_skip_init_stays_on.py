@@ -1,0 +1,104 @@
+"""After torch.nn.utils.skip_init inside zero.Init, moving or casting a module partitions its parameters.
+
+Why: for skip_init (ChatGLM and its relatives) zero.Init wraps `_apply` of every class of modules, so that the module is
+    partitioned once it is off the meta device, and puts the former one back. Through 0.15.0 a class that inherits
+    `_apply` gets, as its own, what it inherited at that moment: where its base class was wrapped before it, the
+    wrapper. The order is that of a set, so it may differ from run to run. A module of such a class that is made later
+    without zero.Init, in a reference or reward model for example, is partitioned by its first `.to()`, `.cuda()` or
+    `.half()`: `state_dict()` has empty tensors for it, and a forward pass ends with a size mismatch.
+How: a class that had no `_apply` of its own has none afterwards, and inherits that of its base class again. Until then
+    nothing is changed: the same modules are partitioned inside zero.Init.
+Changes: modules of such classes that are made after a zero.Init keep their weights. A checkpoint that was written
+    without the patch has empty ones for them: make them anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_HOOK = (
+    "deepspeed.runtime.zero.partition_parameters:"
+    "InsertPostInitMethodToModuleSubClasses.patch_init_and_builtins.<locals>.hook_for_skip_init.<locals>"
+)
+_ENABLE, _DISABLE = f"{_HOOK}._enable_class_apply", f"{_HOOK}._disable_class_apply"
+_KEPT = "_old_apply_of_skip_init_hook"
+
+
+def own_apply(cls: type) -> Any:
+    """The `_apply` that the class itself defines; None where it inherits one."""
+    return cls.__dict__.get("_apply")
+
+
+def restore_apply(cls: type) -> None:
+    """Give the class back what `own_apply` found; one that was never wrapped stays as it is."""
+    if _KEPT not in cls.__dict__:
+        return
+    own = cls.__dict__[_KEPT]
+    if own is not None:
+        cls._apply = own  # type: ignore[attr-defined]
+    elif "_apply" in cls.__dict__:
+        del cls._apply  # type: ignore[attr-defined]
+
+
+PATCH = Patch(
+    title="After skip_init inside zero.Init, modules made without it are partitioned by .to(): empty weights",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.13.0,<0.15.1"},
+    changes=(
+        Edit(
+            _ENABLE,
+            replace=f"cls.{_KEPT} = cls._apply",
+            code=f"cls.{_KEPT} = own_apply(cls)",
+            uses=(own_apply,),
+        ),
+        Edit(_DISABLE, replace=f"cls._apply = cls.{_KEPT}", code="restore_apply(cls)", uses=(restore_apply,)),
+    ),
+    symptom="",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/4722": "introduced in 0.13.0",
+        "https://github.com/deepspeedai/DeepSpeed/pull/6388": "fixed in 0.15.1",
+    },
+    fixed_in="0.15.1",
+    fixed=(Source(_ENABLE, "if '_apply' in cls.__dict__:\n    ..."),),
+    device="cpu",
+)
+
+_CLASSES = 8  # only one of their 40320 orders would not show the bug
+
+
+def reproduce(lab: Lab) -> str:
+    torch = lab.torch
+
+    class Model(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 4))
+
+        def forward(self, x: Any) -> Any:
+            return x * self.weight
+
+    classes: list[Any] = [Model]
+    for number in range(_CLASSES):
+        classes.append(type(f"Model{number}", (classes[-1],), {}))
+    x, right = torch.ones(1, 4), torch.linspace(-1, 1, 4).view(1, 4)
+    before = [each() for each in classes]
+    with lab.deepspeed.zero.Init():
+        for _ in range(2):
+            try:
+                inside = torch.nn.utils.skip_init(torch.nn.Linear, 4, 4)
+            except NotImplementedError as error:
+                raise CannotTell("skip_init is not possible inside zero.Init") from error
+            assert hasattr(inside.weight, "ds_id"), "zero.Init has not partitioned the module made by skip_init"
+    for model in (*before, *(each() for each in classes)):
+        name = type(model).__name__
+        assert not hasattr(model.weight, "ds_id"), f"a {name} is partitioned before .to(): another bug"
+        model.to(torch.float32)
+        if hasattr(model.weight, "ds_id"):
+            raise BugPresent(f"after skip_init .to() partitions a {name}: {tuple(model.weight.shape)}")
+        assert torch.equal(model(x), right), f"{name}: expected {right}, got {model(x)}"
+    return f"after skip_init .to() leaves models of {len(classes)} classes whole, and their outputs right"
