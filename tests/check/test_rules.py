@@ -957,6 +957,21 @@ CASES = [
         [Near({"gradient_clipping": 0.0}), Near({"gradient_clipping": "auto"}), Near(zero(3, offload_param=OFFLOAD))],
     ),
     Case(
+        "bf16_unchecked_gradients",
+        {"bf16": {"enabled": True}, **zero(2)},
+        "bf16.enabled",
+        [
+            Near({"bf16": {"enabled": True}, **zero(2)}, "0.17.1", PLAIN),
+            Near({"bf16": {"enabled": True}, **zero(0)}, "0.17.0", PLAIN),
+            Near({"fp16": {"enabled": True}, **zero(2)}, "0.17.0", PLAIN),
+            Near(
+                {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, **zero(1)}, "0.17.0", PLAIN
+            ),
+        ],
+        release="0.17.0",
+        around=PLAIN,
+    ),
+    Case(
         "bf16_overflow_default",
         {"bf16": {"enabled": True}},
         "bf16.check_grad_overflow",

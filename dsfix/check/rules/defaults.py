@@ -1,4 +1,4 @@
-"""Unset keys whose default differs between releases."""
+"""Unset keys whose default differs between releases, or that older releases lack."""
 
 from __future__ import annotations
 
@@ -22,6 +22,17 @@ def _overflow(facts: Facts) -> Iterator[Found]:
     if facts.on("bf16") and facts.plain and facts.get("bf16", "check_grad_overflow") is None:
         what = "not set: steps with inf or nan gradients are skipped since 0.19.3, and applied through 0.19.2"
         yield Found("bf16.check_grad_overflow", what)
+
+
+def _unchecked(facts: Facts) -> Iterator[Found]:
+    # with fp32 accumulation in ZeRO-1, and without ZeRO, BF16_Optimizer refuses such a step
+    apart = facts.stage == 1 and facts.get("data_types", "grad_accum_dtype") in ("fp32", "float32")
+    if facts.on("bf16") and facts.plain and facts.stage in (1, 2, 3) and not apart:
+        what = (
+            "a step with inf or nan gradients is made, and the weights are nan from then on; later releases can skip "
+            "it, by bf16.check_grad_overflow"
+        )
+        yield Found("bf16.enabled", what)
 
 
 def _timeout(facts: Facts) -> Iterator[Found]:
@@ -48,6 +59,14 @@ RULES = (
         find=_overflow,
         remedy="set it to true or false",
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8035",),
+    ),
+    Rule(
+        id="bf16_unchecked_gradients",
+        level=Level.NOTE,
+        affects={"deepspeed": "<0.17.1"},
+        find=_unchecked,
+        remedy="upgrade to DeepSpeed 0.19.3 or later, or stop at the first loss or gradient norm that is not finite",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6976", "run: infinite_loss_in_bf16 on 0.13.1 to 0.16.0"),
     ),
     Rule(
         id="timeout_default",
