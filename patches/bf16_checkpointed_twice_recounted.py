@@ -1,7 +1,7 @@
 """bf16: a parameter that several checkpointed parts use: its gradients count more than once.
 
 Why: from 0.16.5 to 0.17.0 BF16_Optimizer (bf16 without ZeRO, bf16 with ZeRO-1 and `data_types.grad_accum_dtype:
-    "fp32"`, and bf16 in a pipeline) adds `.grad` to the fp32 gradient as soon as autograd has added to it, and leaves it
+    "fp32"`, bf16 in a pipeline) adds `.grad` to the fp32 gradient as soon as autograd has added to it, and leaves it
     there. Reentrant checkpointing runs a backward pass of its own for each part: what two parts use, as a layer that is
     applied twice or tied embeddings, is added twice, and the first gradient is then counted twice. In other releases
     only `bf16.immediate_grad_update` does so. Nothing fails.
@@ -14,7 +14,6 @@ Changes: the gradients, their norm and the updates of such parameters. A checkpo
 from __future__ import annotations
 
 import sys
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
@@ -40,6 +39,8 @@ def count(optimizer: Any, parameter: Any, group: int, number: int, arguments: An
 
 def watch(optimizer: Any, parameter: Any, group: int, number: int) -> None:
     """Count what comes after the first time if the optimizer hooks the parameter, as since 0.16.6."""
+    import weakref
+
     hooks_parameter = hasattr(sys.modules[type(optimizer).__module__], "register_grad_hook")
     if not hooks_parameter or not hasattr(parameter, "register_post_accumulate_grad_hook"):
         return

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -55,6 +55,8 @@ def reproduce(lab: Lab) -> str:
     torch, models, reference = lab.torch, lab.models, lab.reference
     from dsfix.lab.experts import Mixture, train
 
+    if not hasattr(_zero_config(lab), "use_multi_rank_bucket_allreduce"):
+        raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no use_multi_rank_bucket_allreduce")
     batches = [models.regression_batch(rank, 0) for rank in range(_RANKS)]
     model = Mixture()
     right = reference.train(model, [batches], model.loss, "SGD", lr=_LEARNING_RATE).parameters
@@ -89,6 +91,13 @@ def reproduce(lab: Lab) -> str:
             )
         )
     return "; ".join(reports)
+
+
+def _zero_config(lab: Lab) -> Any:
+    _ = lab.deepspeed
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig  # type: ignore[import-not-found,unused-ignore]
+
+    return DeepSpeedZeroConfig()
 
 
 def _flat(torch: Any, tensors: Any) -> Any:

@@ -964,9 +964,7 @@ CASES = [
             Near({"bf16": {"enabled": True}, **zero(2)}, "0.17.1", PLAIN),
             Near({"bf16": {"enabled": True}, **zero(0)}, "0.17.0", PLAIN),
             Near({"fp16": {"enabled": True}, **zero(2)}, "0.17.0", PLAIN),
-            Near(
-                {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, **zero(1)}, "0.17.0", PLAIN
-            ),
+            Near({"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, **zero(1)}, "0.17.0", PLAIN),
         ],
         release="0.17.0",
         around=PLAIN,

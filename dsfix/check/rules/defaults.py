@@ -66,7 +66,10 @@ RULES = (
         affects={"deepspeed": "<0.17.1"},
         find=_unchecked,
         remedy="upgrade to DeepSpeed 0.19.3 or later, or stop at the first loss or gradient norm that is not finite",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6976", "run: infinite_loss_in_bf16 on 0.13.1 to 0.16.0"),
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/pull/6976",
+            "run: infinite_loss_in_bf16 on 0.13.1 to 0.16.0",
+        ),
     ),
     Rule(
         id="timeout_default",

@@ -28,7 +28,7 @@ def _train(job: Job, part: str, factor: float) -> None:
 
 def _multiply(job: Job, engine: Any, part: str, factor: float) -> None:
     for parameter in engine.module.parameters():
-        if part == "full" and parameter.shape == (1,):
+        if part == "full" and tuple(getattr(parameter, "ds_shape", parameter.shape)) == (1,):
             continue  # two ranks cannot set it
         if job.plain:
             parameter.grad.mul_(factor)

@@ -57,6 +57,11 @@ def experts_reduced_to_owner(job: Job) -> None:
     _experts(job, 1)
 
 
-@scenario("experts on two of four ranks, reduced to their owner", ranks=("4",), pinned=[{"stage": "2", "ranks": "4"}], **_EXPERTS)
+@scenario(
+    "experts on two of four ranks, reduced to their owner",
+    ranks=("4",),
+    pinned=[{"stage": "2", "ranks": "4"}],
+    **_EXPERTS,
+)
 def shared_experts_reduced_to_owner(job: Job) -> None:
     _experts(job, 2)
