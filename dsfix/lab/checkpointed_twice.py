@@ -29,9 +29,10 @@ class Twice(nn.Module):  # type: ignore[misc,unused-ignore]
         self.checkpointed, self.recount = checkpointed, recount
 
     def part(self, x: torch.Tensor, second: bool) -> torch.Tensor:
-        weight, bias = self.layer.weight, self.layer.bias
+        weight: torch.Tensor = self.layer.weight
+        bias: torch.Tensor = self.layer.bias
         if second and self.recount:
-            weight, bias = (2 * each - each.detach() for each in (weight, bias))
+            weight, bias = 2 * weight - weight.detach(), 2 * bias - bias.detach()
         return nn.functional.linear(x, weight, bias).tanh()
 
     def forward(self, x: torch.Tensor) -> Any:

@@ -32,7 +32,7 @@ def clipped(lab: Lab, part: str) -> str:
             assert norm > 2 * _CLIP_AT, norm
             with torch.no_grad():
                 for parameter, gradient in zip(parameters, gradients):
-                    parameter -= _RATE * _FACTOR * gradient * _CLIP_AT / norm
+                    parameter.sub_(_RATE * _FACTOR * gradient * _CLIP_AT / norm)
 
     model = MLP()
     config = {
