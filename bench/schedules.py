@@ -30,8 +30,8 @@ from dsfix.lab import reproduction
 from dsfix.lab.cuda.schedule import variables
 from dsfix.lab.isolation import isolated
 from dsfix.lab.launcher import launch
+from dsfix.lab.preload import Preloaded
 from matrix import environments
-from matrix.preload import Preloaded
 
 _HERE = Path(__file__).resolve().parent
 _SCRIPT = _HERE.parent / "matrix" / "bystanders" / "preloading.py"  # imports DeepSpeed

@@ -48,13 +48,15 @@ def activate() -> Settings | None:
         return None
     settings = Settings.read()
     log.set_up(settings.log_level)
-    _engine = Engine(settings, on_change=_write, on_deepspeed=programs.look)
+    _engine = Engine(settings, on_change=_write, on_deepspeed=_deepspeed_imported)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forked)
     try:
         hooks.withdraw_forgotten()
         with uncollected():
             _engine.activate()
+        if hooks.executed("deepspeed") and not settings.disable:
+            _announce(_engine)
     except StrictError:
         with contextlib.suppress(StrictError):  # of the next patch
             _write()  # what stopped the job belongs in its report
@@ -64,6 +66,21 @@ def activate() -> Settings | None:
     except Exception as error:  # a job is worth more than its patches
         log.warn(f"dsfix could not start, some patches may be missing: {describe(error)}")
     return settings
+
+
+def _deepspeed_imported(engine: Engine) -> None:
+    _announce(engine)
+    programs.look(engine)
+
+
+def _announce(engine: Engine) -> None:
+    """One line per job on what became of the patches: counts, and the ids of those in trouble."""
+    counts, about = [], versions.described("deepspeed", "torch")
+    for outcome in Outcome:
+        ids = [state.summary.id for state in engine.states.values() if state.outcome is outcome]
+        if ids:
+            counts.append(f"{len(ids)} {outcome.value}" + (f" ({', '.join(ids)})" if outcome.trouble else ""))
+    log.announce(f"{about}: {', '.join(counts) or 'no patches'}; `python -m dsfix list` has the details")
 
 
 def report() -> list[PatchReport]:

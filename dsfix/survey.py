@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
+
 from . import versions
 from .catalogue import registry
-from .catalogue.registry import UnknownPatch
-from .engine import verdict
+from .catalogue.registry import Entry, UnknownPatch
+from .engine.cache import Cache
+from .engine.verdict import Verdict, before_source, by_source
+from .outcome import Outcome, describe
 from .settings import Settings
 
 SHOWN = ("deepspeed", "torch", "numpy", "python")
+
+_cache = functools.cache(Cache)  # read once for all patches
 
 
 def distributions() -> dict[str, str | None]:
@@ -21,13 +28,27 @@ def heading() -> str:
     return versions.described(*SHOWN, *registry.plugin_distributions())
 
 
-def verdicts() -> dict[str, verdict.Verdict]:
+def verdicts() -> dict[str, Verdict]:
     """id -> verdict of every patch, from version numbers and source text."""
     settings = Settings.read()
-    return {entry.id: verdict.decide(entry, settings) for entry in registry.catalogue().values()}
+    return {entry.id: decide(entry, settings) for entry in registry.catalogue().values()}
 
 
-def entry(patch_id: str) -> registry.Entry:
+def if_asked_for(entry: Entry) -> Verdict:
+    """The verdict on a patch where somebody names it: one that is off by default is on then."""
+    return decide(replace(entry, patch=replace(entry.patch, default=True)), Settings.read())
+
+
+def decide(entry: Entry, settings: Settings) -> Verdict:
+    """The verdict before anything is imported: user's choice, version gate, source."""
+    try:
+        return before_source(entry.summary, settings, _cache()) or by_source(entry.patch, _cache())
+    except Exception as error:  # one declaration that cannot be evaluated must not cost the others
+        code = f" in `{error.text.strip()}`" if isinstance(error, SyntaxError) and error.text else ""
+        return Verdict(Outcome.FAILED, f"{describe(error)}{code}")
+
+
+def entry(patch_id: str) -> Entry:
     """The patch of that id. Raises UnknownPatch, which names the nearest ids."""
     known = registry.catalogue()
     if patch_id not in known:

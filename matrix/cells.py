@@ -12,9 +12,9 @@ from types import TracebackType
 from dsfix.catalogue.registry import Entry
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.launcher import fresh
+from dsfix.lab.preload import Preloaded
 from dsfix.lab.reproduction import Sighting, run
 from matrix import environments, proofs
-from matrix.preload import Preloaded
 from matrix.proofs import Cell, Run, State
 
 TIMEOUT = 300.0  # seconds, for one reproduction

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 from dsfix.cli.exits import Complaint
 from dsfix.lab.cuda.compiling import locked
-from dsfix.lab.distributions import gpu_visible, torch_build
+from dsfix.lab.distributions import gpu_likely, torch_build
 from dsfix.lab.errors import LabUnavailable
 from dsfix.settings import cache_directory
 from dsfix.start import DIRECTORY
@@ -46,7 +46,7 @@ def current(releases: table.Table) -> table.Environment:
 
 def gpu() -> str:
     """The name of the GPU that reproductions use here, "" if there is none."""
-    if torch_build().gpu is None or not gpu_visible():
+    if not gpu_likely():
         return ""
     done = subprocess.run([sys.executable, "-c", _GPU_NAME], capture_output=True, text=True)
     return done.stdout.strip()

@@ -20,11 +20,12 @@ from typing import Any
 
 from packaging.version import Version
 
-from dsfix import versions
+from dsfix import survey, versions
 from dsfix.catalogue import registry
 from dsfix.engine import rewrite
 from dsfix.engine import verdict as verdict_of
-from dsfix.engine.source import Block, module_file, split_target, text_of
+from dsfix.engine.source import Block, split_target, text_of
+from dsfix.module_files import module_file
 from dsfix.outcome import Outcome, Refused
 from dsfix.patch import Edit, Patch, Provide, Replace
 from dsfix.settings import Settings
@@ -65,7 +66,7 @@ def verdicts(entry: registry.Entry, hide: Callable[[bool], None]) -> dict[str, A
 
 def verdict(entry: registry.Entry) -> verdict_of.Verdict:
     """The verdict in a job that enables only this patch."""
-    return verdict_of.decide(entry, Settings(only=frozenset({entry.id})))
+    return survey.decide(entry, Settings(only=frozenset({entry.id})))
 
 
 @contextmanager

@@ -142,9 +142,9 @@ from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Provide, Replace, S
 
 def Wrap(target, wrapper):
     def wrap(original):
-        from dsfix.guards.wrapper import PicklableWrapper
+        import wrapt
 
-        return PicklableWrapper(original, wrapper)
+        return wrapt.FunctionWrapper(original, wrapper)
 
     return Replace(target, wrap)
 

@@ -40,7 +40,7 @@ SILENT = (Severity.WRONG_RESULT, Severity.LEAK, Severity.USABILITY)
 CHEAP = {
     *("__future__", "collections.abc", "contextlib", "copy", "dataclasses", "datetime", "dsfix.patch", "functools"),
     *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),
-    *("shutil", "sys", "threading", "traceback", "types", "typing"),
+    *("shutil", "sys", "threading", "traceback", "types", "typing", "weakref"),
 }
 LAB_WITH_TORCH = (
     r"import torch|dsfix\.lab\."

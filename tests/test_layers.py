@@ -8,7 +8,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "dsfix"
 
 # part -> the parts below it that it may import; `patch` is the vocabulary, with what everybody may import
-VOCABULARY = ("patch", "outcome", "job", "rules", "log", "versions", "settings", "garbage", "invocation", "catalogue")
+VOCABULARY = (
+    *("patch", "outcome", "job", "rules", "log", "versions", "settings", "garbage", "invocation", "module_files"),
+    "catalogue",
+)
 BELOW = {
     "patch": set(),
     "engine": {"patch"},
@@ -17,8 +20,8 @@ BELOW = {
     "survey": {"patch", "engine"},
     "upstream": {"patch"},
     "doctor": {"patch", "engine", "survey"},
-    "check": {"patch", "engine", "doctor"},
-    "explain": {"patch", "engine"},
+    "check": {"patch", "engine", "survey", "doctor"},
+    "explain": {"patch", "engine", "survey"},
     "lab": {"patch", "engine"},
     "export": {"patch", "engine"},
     "audit": {"patch", "engine", "check", "lab"},

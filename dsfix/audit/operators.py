@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dsfix.audit.plan import Plan
@@ -40,15 +40,17 @@ def needed(plan: Plan) -> str:
     return _OPERATORS.get(str(section.get("type")).lower(), ("",))[0]
 
 
-def build(plan: Plan, environment: Mapping[str, str], work: Path) -> None:
+def build(
+    plan: Plan, environment: Mapping[str, str], work: Path, command: Callable[[str], Sequence[str]] = fresh
+) -> None:
     """Compiles what `plan` needs unless it is already built. Errors are ignored: the ranks will report them.
 
-    environment, work: those of the ranks.
+    environment, work, command: those of the ranks.
     """
     if needed(plan):
         name = str(plan.config["optimizer"]["type"]).lower()
         jobs = str(min(os.cpu_count() or 1, 4))
-        launch([*fresh(__name__), plan.device, name], 1, _SECONDS, {**environment, "MAX_JOBS": jobs}, work)
+        launch([*command(__name__), plan.device, name], 1, _SECONDS, {**environment, "MAX_JOBS": jobs}, work)
 
 
 def _current(directory: Path) -> bool:

@@ -70,7 +70,7 @@ class Search:
     timeout: float = 120.0
     watched: Callable[[str | None, Verdict | None], None] = lambda what, verdict: None
     found: Found = field(default_factory=Found)
-    _verdicts: dict[tuple[str, frozenset[str]], Verdict] = field(default_factory=dict)
+    _verdicts: dict[tuple[str, frozenset[str]], list[tuple[set[str], Verdict]]] = field(default_factory=dict)
 
     def run(self, without: Verdict, suspects: Iterable[str], sizes: Mapping[str, int]) -> None:
         """Fills `found`. without: the verdict without dsfix. suspects, sizes: as in Resolved."""
@@ -84,10 +84,14 @@ class Search:
             pass
 
     def _try(self, what: str, plan: Plan, skip: Iterable[str] = ()) -> Verdict:
-        """Returns the verdict on a plan without some patches; no trial is made twice."""
-        key = plan.dump(), frozenset(skip)
-        if key in self._verdicts:
-            return self._verdicts[key]
+        """Returns the verdict on a plan without some patches; no trial is made twice, nor with fewer phases."""
+        key = replace(plan, phases=()).dump(), frozenset(skip)
+        known = self._verdicts.setdefault(key, [])
+        for phases, verdict in known:
+            if phases == {*plan.phases}:
+                return verdict
+            if phases > {*plan.phases} and not verdict.races:  # of which phase a race is, is not known
+                return _within(verdict, plan)
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise _OutOfTime
@@ -97,7 +101,7 @@ class Search:
         self.watched(None, verdict)
         if verdict.failed and time.monotonic() >= self.deadline:  # it was cut short: no result
             raise _OutOfTime
-        self._verdicts[key] = verdict
+        known.append(({*plan.phases}, verdict))
         return verdict
 
     def _try_only(self, plan: Plan, kept: Sequence[str]) -> Verdict:
@@ -139,15 +143,19 @@ class Search:
     def _enough(self, plan: Plan, kept: Sequence[str]) -> bool:
         return self._as_good(self._try_only(plan, kept))
 
-    def _follow_errors(self, plan: Plan, verdict: Verdict) -> tuple[list[str], Verdict]:
-        """Returns the patches whose symptoms the errors match, one error after the other, and the verdict with them."""
+    def _follow_errors(self, small: Plan, verdict: Verdict) -> tuple[list[str], Verdict]:
+        """Returns the patches whose symptoms the errors match, one error after the other, and the verdict with them.
+
+        Each training has all phases: one that no longer ends in the error is needed with them, too.
+        """
         named: list[str] = []
         while True:
             matching = named_by((*verdict.errors, verdict.failed), self.with_dsfix.patches)
             if not set(matching) - set(named):
                 return named, verdict
             named += [patch for patch in matching if patch not in named]
-            verdict = self._try_only(plan, named)
+            self._try_only(self.plan, named)
+            verdict = self._try_only(small, named)
 
     def _needed(self, small: Plan, left: Verdict, named: Sequence[str], suspects: Iterable[str]) -> list[str]:
         """Returns the needed patches. left: the verdict with the patches `named`."""
@@ -208,6 +216,13 @@ def _with(kept: Sequence[str], applied: Sequence[str]) -> str:
 def _kinds(verdict: Verdict) -> set[tuple[str, str]]:
     kinds = {(difference.phase, difference.what) for difference in verdict.differences}
     return kinds | ({("", "race")} if verdict.races else set())
+
+
+def _within(verdict: Verdict, plan: Plan) -> Verdict:
+    """Returns what a verdict on more phases says about `plan`."""
+    seen = tuple(each for each in verdict.differences if each.phase in ("training", *plan.phases))
+    errors = verdict.errors if any(each.what == "error" for each in seen) else ()
+    return replace(verdict, differences=seen, errors=errors)
 
 
 def _narrowed(plan: Plan, verdict: Verdict) -> Plan:

@@ -1,4 +1,4 @@
-"""One comparison of DeepSpeed with plain PyTorch, in fresh processes. Imports no torch."""
+"""One comparison of DeepSpeed with plain PyTorch, in processes of its own. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,26 @@ from dsfix.audit import operators
 from dsfix.audit.agreement import Difference, Verdict
 from dsfix.audit.plan import Plan
 from dsfix.lab.cuda import schedule
+from dsfix.lab.distributions import gpu_likely
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.launcher import RankResult, fresh, launch
+from dsfix.lab.preload import Preloaded
+
+Command = Callable[[str], Sequence[str]]
+
+
+@contextlib.contextmanager
+def ranks(device: str) -> Iterator[Command]:
+    """How to start the processes of several trials on `device`: forked from one that has imported torch.
+
+    With a GPU each is a fresh one, because forks of a process with CUDA were not tried. Raises LabUnavailable.
+    """
+    if gpu_likely():
+        yield fresh
+    else:
+        with Preloaded(device) as preloaded:
+            yield preloaded.command
 
 
 def trial(
@@ -28,7 +45,7 @@ def trial(
     path: Path | None = None,
     timeout: float = 120.0,
     plant: str = "",
-    command: Callable[[str], Sequence[str]] = fresh,
+    command: Command = fresh,
 ) -> Verdict:
     """Trains `plan` with DeepSpeed and returns how it compares with plain PyTorch, step by step.
 
@@ -47,13 +64,13 @@ def trial(
     return Verdict(**{**vars(verdict), "seconds": time.monotonic() - started})
 
 
-def compiled(plan: Plan) -> float:
+def compiled(plan: Plan, command: Command = fresh) -> float:
     """Compiles the operator that `plan` needs, if dsfix's cache lacks it; the seconds that it took."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dsfix-audit-") as name, contextlib.suppress(LabUnavailable):
         environment = isolated(Path(name))
         if "TORCH_EXTENSIONS_DIR" not in environment:  # else the cache is read-only, and each training has its own
-            operators.build(plan, environment, Path(name))
+            operators.build(plan, environment, Path(name), command)
     return time.monotonic() - started
 
 
@@ -63,14 +80,14 @@ def _trial(
     environment: dict[str, str],
     timeout: float,
     plant: str,
-    command: Callable[[str], Sequence[str]],
+    command: Command,
 ) -> Verdict:
     streams = schedule.variables(plan.schedule, plan.races)
     directory, work = scratch / "seen", scratch / "work"
     work.mkdir()
     plan_file = scratch / "plan.json"
     plan_file.write_text(plan.dump(), encoding="utf-8")
-    operators.build(plan, environment, work)
+    operators.build(plan, environment, work, command)
 
     def job(phase: str, ranks: int) -> list[RankResult]:
         (directory / phase).mkdir(parents=True)

@@ -15,11 +15,10 @@ from typing import Any, Union
 
 from packaging.version import InvalidVersion, Version
 
-from .. import versions
+from .. import survey, versions
 from ..catalogue import registry
 from ..doctor.memory import physical
 from ..doctor.platform import wsl
-from ..engine import verdict as judge
 from ..job import AUTO
 from ..outcome import Outcome
 from ..rules import Finding, findings, fits, load
@@ -56,7 +55,7 @@ class Checked:
 
     def _state(self, entry: registry.Entry) -> tuple[str, str]:
         if self.installed:
-            verdict = judge.decide(entry, Settings.read())
+            verdict = survey.decide(entry, Settings.read())
             word = "applies here" if verdict.outcome is Outcome.PENDING else verdict.outcome.value
             return word, verdict.reason
         affected = fits(entry.patch.affects, _versions(self.release))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import os
 import sys
 import textwrap
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..audit.agreement import Verdict
     from ..audit.report import Audit
     from ..audit.resolve import Resolved
+    from ..audit.trial import Command
 
 NAME = "audit"
 HELP = "train a small model with this config and compare every step with plain PyTorch"
@@ -197,6 +199,18 @@ def _device(wanted: str | None) -> tuple[str, int | None, str]:
 
 def _audit(audit: Audit, options: argparse.Namespace) -> None:
     """Runs the trials and adds their results to `audit`."""
+    from ..audit.agreement import Verdict
+    from ..audit.trial import ranks
+    from ..lab.errors import LabUnavailable
+
+    try:
+        with ranks(audit.resolved.plan.device) as command:
+            _compare(audit, options, command)
+    except LabUnavailable as error:
+        audit.with_dsfix = Verdict(failed=str(error))
+
+
+def _compare(audit: Audit, options: argparse.Namespace, command: Command) -> None:
     from ..audit import operators
     from ..audit.report import in_short
     from ..audit.search import Search
@@ -204,17 +218,18 @@ def _audit(audit: Audit, options: argparse.Namespace) -> None:
 
     plan = audit.resolved.plan
     operator = operators.needed(plan)
+    run = functools.partial(trial, command=command)
     with progress.shown(3 if operator else 2) as shown:
         if operator:
             shown.start(f"compiling DeepSpeed's {operator}, unless it is in the cache")
-            shown.done(f"{compiled(plan):.1f} s")
+            shown.done(f"{compiled(plan, command):.1f} s")
         shown.start("with dsfix")
-        audit.with_dsfix = verdict = trial(plan, timeout=options.timeout)
+        audit.with_dsfix = verdict = run(plan, timeout=options.timeout)
         shown.done(in_short(verdict), 1 if verdict.patches else 2)
         if not verdict.patches:
             return
         shown.start("without dsfix")
-        audit.without = trial(plan, patched=False, timeout=options.timeout)
+        audit.without = run(plan, patched=False, timeout=options.timeout)
         shown.done(in_short(audit.without))
     if options.no_search or verdict.failed or (verdict.agrees and audit.without.agrees):
         return
@@ -227,6 +242,6 @@ def _audit(audit: Audit, options: argparse.Namespace) -> None:
                 shown.done(in_short(seen))
 
         patience = min(options.timeout, _LEAST + _PATIENCE * verdict.seconds)
-        search = Search(trial, plan, verdict, time.monotonic() + options.time, patience, watched)
+        search = Search(run, plan, verdict, time.monotonic() + options.time, patience, watched)
         audit.found = search.found
         search.run(audit.without, audit.resolved.suspects, audit.resolved.sizes)

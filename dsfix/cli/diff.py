@@ -8,13 +8,11 @@ import sys
 from .. import survey
 from ..catalogue import registry
 from ..catalogue.registry import Entry
-from ..engine import verdict as judge
 from ..export.edits import unified_diff
 from ..export.pull_request import pull_request
 from ..export.text import Inexportable
 from ..outcome import Outcome
 from ..patch import Edit
-from ..settings import Settings
 from . import prepare
 from .exits import OK, TROUBLE, Complaint
 from .printing import output
@@ -68,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _upstream(entry: Entry, as_json: bool) -> int:
     """The diff goes to standard output alone, so that it can be piped into `git apply`."""
-    verdict = judge.if_asked_for(entry, Settings.read())
+    verdict = survey.if_asked_for(entry)
     if verdict.outcome is not Outcome.PENDING:
         diff, test, notes = "", "", [f"{entry.id} does not apply here: {verdict.outcome.value}: {verdict.reason}"]
     else:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from .. import survey, versions
 from ..catalogue.registry import Entry
-from ..engine import verdict as judge
 from ..engine.verdict import Verdict
 from ..patch import Patch
 from ..settings import Settings
@@ -25,7 +24,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     entry = survey.entry(options.id)
-    verdict = judge.decide(entry, Settings.read())
+    verdict = survey.decide(entry, Settings.read())
     if options.json:
         output.print_json(_as_json(entry, verdict))
     else:

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 
 from .. import survey
 from ..catalogue import registry
-from ..engine import verdict
 from ..engine.verdict import Verdict
 from ..outcome import STAYS_OUT, Outcome
-from ..settings import Settings
 from . import prepare
 from .exits import INTERRUPTED, OK, TROUBLE, UNSEEN, Complaint
 from .printing import output, progress
@@ -90,7 +88,7 @@ def _verdicts(named: Iterable[registry.Entry]) -> dict[str, Verdict]:
     """The verdicts of `list`; naming a patch that is off by default turns it on."""
     verdicts = survey.verdicts()
     for entry in named:
-        verdicts[entry.id] = verdict.if_asked_for(entry, Settings.read())
+        verdicts[entry.id] = survey.if_asked_for(entry)
     return verdicts
 
 

@@ -20,7 +20,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from .. import versions
-from ..engine.source import module_file, text_of
+from ..engine.source import text_of
+from ..module_files import module_file
 from . import probe
 from .files import text
 from .programs import Answer, ask, first_line

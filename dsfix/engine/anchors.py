@@ -10,7 +10,8 @@ from typing import Any, Union, cast
 
 from ..outcome import Outcome, Refused
 from ..patch import Edit
-from .source import BLOCKS, HOLDS, SCOPES, FunctionNode, split_target, top_level, trees, whole_tree
+from . import source
+from .source import BLOCKS, HOLDS, SCOPES, FunctionNode, split_target
 
 Node = Union[ast.stmt, ast.expr]
 Place = Sequence[Node]  # consecutive statements of one block, or one expression
@@ -76,11 +77,9 @@ def _by_type(tree: ast.AST) -> dict[type, list[ast.expr]]:
     return expressions
 
 
-def forget() -> None:
-    """Drops the trees that have been read: some 100 kB per function."""
-    trees.clear()
-    whole_tree.forget()  # type: ignore[attr-defined]
-    top_level.forget()  # type: ignore[attr-defined]
+def forget(texts: bool = False) -> None:
+    """As `source.forget`, and what was found in the trees."""
+    source.forget(texts)
     _blocks.cache_clear()
     _by_type.cache_clear()
 

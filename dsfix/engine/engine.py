@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Callable, Union
 
-from .. import log, versions
+from .. import log
 from ..catalogue import registry
 from ..catalogue.registry import Summary, UnknownPatch
 from ..outcome import REMEDY, Outcome, Refused, StrictError, describe
@@ -76,8 +76,7 @@ class Engine:
             for name in self.finder.names:
                 hooks.wait_for(name)
         self._catch_up()
-        if hooks.executed("deepspeed") and not self.settings.disable:
-            self._announce()
+        anchors.forget(texts=True)
         self.on_change()
 
     def _start(self, summary: Summary) -> State:
@@ -99,15 +98,16 @@ class Engine:
         name: what it is imported by, also where it is run as a program and calls itself `__main__`.
         """
         try:
-            for state in self.states.values():
-                if name in state.modules:
-                    self._advance(state, module, name)
+            mine = [state for state in self.states.values() if name in state.modules]
+            with self._edited(mine, module, name) as handles:
+                for state in mine:
+                    self._advance(state, module, name, handles)
             self._catch_up()
             if name == "deepspeed":
-                self._announce()
                 self.on_deepspeed(self)
             if hooks.executed("deepspeed") or name == "deepspeed":
                 self.cache.save()
+                anchors.forget(texts=True)
             self.on_change()
         except StrictError:
             with contextlib.suppress(StrictError):  # of the next patch
@@ -123,10 +123,29 @@ class Engine:
                 for name in state.modules:
                     module = hooks.executed(name)
                     if module is not None and name not in state.done:
-                        self._advance(state, module, name)
+                        self._advance(state, module, name, {})
         anchors.forget()  # else each collection of garbage looks at all trees
 
-    def _advance(self, state: State, module: ModuleType, name: str) -> None:
+    @contextlib.contextmanager
+    def _edited(self, states: Sequence[State], module: ModuleType, name: str) -> Iterator[dict[str, Handle]]:
+        """The edits of all patches that wait for the module, made together; none where not all of them fit."""
+        edits, handles = {}, dict[str, Handle]()
+        for state in states:
+            with contextlib.suppress(Exception), state.lock:  # it will be raised again, for this patch alone
+                if state.outcome is Outcome.PENDING and not {name, _as_program(name)} & state.done.keys():
+                    self._judge_once(state)
+                    edits[state.summary.id] = _edits(state.patch, name)
+        with contextlib.suppress(Exception):
+            handles.update(rewrite.make(edits, module, self.cache))
+        try:
+            yield handles
+        finally:
+            for state in states:
+                handle = handles.get(state.summary.id)
+                if handle is not None and not any(handle in done for done in state.done.values()):
+                    handle.undo()  # of a patch that is not applied after all
+
+    def _advance(self, state: State, module: ModuleType, name: str, made: dict[str, Handle]) -> None:
         with state.lock:
             if state.outcome is not Outcome.PENDING and not state.done:
                 if self.settings.strict and state.outcome.trouble:
@@ -137,7 +156,8 @@ class Engine:
                 return  # executed again, and the change has outlived it
             try:
                 self._judge_once(state)
-                handles = apply(state.summary.id, state.patch, module, self.cache, name)
+                edited = made.get(state.summary.id)
+                handles = apply(state.summary.id, state.patch, module, self.cache, name, edited)
                 if key in state.done:
                     state.past.append((key, state.done[key]))
                 state.done[key] = handles
@@ -223,31 +243,24 @@ class Engine:
                     state.outcome = Outcome.CONFLICT
                     state.reason = "was applied, and another package has replaced its target since"
 
-    def _announce(self) -> None:
-        """One line per job on what became of the patches: counts, and the ids of those in trouble."""
-        counts, about = [], versions.described("deepspeed", "torch")
-        for outcome in Outcome:
-            ids = [state.summary.id for state in self.states.values() if state.outcome is outcome]
-            if ids:
-                counts.append(f"{len(ids)} {outcome.value}" + (f" ({', '.join(ids)})" if outcome.trouble else ""))
-        log.announce(f"{about}: {', '.join(counts) or 'no patches'}; `python -m dsfix list` has the details")
 
-
-def apply(patch_id: str, patch: Patch, module: ModuleType, cache: Cache, name: str = "") -> list[Handle]:
+def apply(
+    patch_id: str, patch: Patch, module: ModuleType, cache: Cache, name: str = "", edited: Handle | None = None
+) -> list[Handle]:
     """Makes the patch's changes in one module that has been executed; none of them where one does not fit.
 
-    name: what the module is imported by, if it is run as a program.
+    name: what the module is imported by, if it is run as a program. edited: its edits, if they have been made.
 
     Raises:
         Refused: a change does not fit; nothing has been changed then.
     """
     name = name or module.__name__
     changes = [change for change in patch.changes if change.module == name]
-    handles: list[Handle] = []
+    handles = [edited] if edited is not None else list[Handle]()
     try:
-        edits = [change for change in changes if isinstance(change, Edit)]
-        if edits:
-            handles.append(rewrite.make(patch_id, module, edits, cache))
+        edits = _edits(patch, name)
+        if edits and not handles:
+            handles += rewrite.make({patch_id: edits}, module, cache).values()
         for change in changes:
             if isinstance(change, Replace):
                 handles.append(attributes.substitute(module, change))
@@ -261,6 +274,10 @@ def apply(patch_id: str, patch: Patch, module: ModuleType, cache: Cache, name: s
             handle.undo()
         raise
     return handles
+
+
+def _edits(patch: Patch, name: str) -> list[Edit]:
+    return [change for change in patch.changes if isinstance(change, Edit) and change.module == name]
 
 
 def _as_program(name: str) -> str:

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -52,7 +52,9 @@ class EditHandle:
             while self.sites:
                 site = self.sites.pop()
                 try:
-                    site.compose({other: edits for other, edits in site.edits.items() if other != self.patch_id}, self)
+                    site.compose(
+                        {other: edits for other, edits in site.edits.items() if other != self.patch_id}, self.cache
+                    )
                 except Refused as error:
                     refused.append(error)
         if refused:
@@ -63,25 +65,29 @@ class EditHandle:
         return all(site.in_force(module) for site in self.sites)
 
 
-def make(patch_id: str, module: ModuleType, edits: Sequence[Edit], cache: Cache) -> EditHandle:
-    """Makes all of a patch's edits in one module, all or none.
+def make(patches: Mapping[str, Sequence[Edit]], module: ModuleType, cache: Cache) -> dict[str, EditHandle]:
+    """Makes all edits of these patches in one module, all or none; a function with edits of several is compiled once.
 
     Raises:
         Refused: with the outcome and the reason; nothing has been changed then.
     """
-    handle = EditHandle(patch_id, cache)
+    handles = {patch_id: EditHandle(patch_id, cache) for patch_id in patches}
+    wanted: dict[str, dict[str, list[Edit]]] = {}
+    for patch_id, edit in _pairs(patches):
+        wanted.setdefault(split_target(edit.qualname)[0], {}).setdefault(patch_id, []).append(edit)
     try:
-        for outer in dict.fromkeys(split_target(edit.qualname)[0] for edit in edits):
+        for outer, edits in wanted.items():
             with lock:
                 function = find_function(module, outer)
                 site = _sites.setdefault(function, _Site(function, outer))  # a reload makes a new function
-                handle.sites.append(site)
-                mine = [edit for edit in edits if split_target(edit.qualname)[0] == outer]
-                site.compose({**site.edits, patch_id: mine}, handle)
+                for patch_id in edits:
+                    handles[patch_id].sites.append(site)
+                site.compose({**site.edits, **edits}, cache)
     except BaseException:
-        handle.undo()
+        for handle in handles.values():
+            handle.undo()
         raise
-    return handle
+    return handles
 
 
 class _Site:
@@ -93,14 +99,14 @@ class _Site:
         self.versions = [self.original]  # every code that the function has had: closures may be of any of them
         self.edits: dict[str, list[Edit]] = {}
 
-    def compose(self, edits: dict[str, list[Edit]], handle: EditHandle) -> None:
+    def compose(self, edits: dict[str, list[Edit]], cache: Cache) -> None:
         """Puts exactly these edits in force. Raises Refused, with nothing changed, where they do not fit."""
         if edits == self.edits:
             return
         if self.function.__code__ is not self.current:
             raise Refused(Outcome.CONFLICT, f"another tool has changed the code of {self.qualname}")
         pairs = _pairs(edits)
-        new = handle.cache.code(self.original, pairs, lambda: self._compiled(pairs)) if pairs else self.original
+        new = cache.code(self.original, pairs, lambda: self._compiled(pairs)) if pairs else self.original
         swaps = [(self.function, new), *self._closures(new, (*pairs, *_pairs(self.edits)))]
         before = [(function, function.__code__) for function, _ in swaps]
         self.versions.append(new)
@@ -129,9 +135,10 @@ class _Site:
     def _closures(self, new: CodeType, pairs: Iterable[tuple[str, Edit]]) -> Iterator[tuple[FunctionType, CodeType]]:
         """The closures that exist of edited nested functions (a decorator's, say), with their new code."""
         for names in {tuple(split_target(edit.qualname)[1]) for _, edit in pairs} - {()}:
-            olds = [nested_code(version, names) for version in self.versions]
+            olds = [nested_code(each, names) for each in self.versions if _references(each, names) != _UNUSED]
             inner = nested_code(new, names)
-            yield from ((each, inner) for each in gc.get_referrers(*olds) if isinstance(each, FunctionType))
+            referrers = gc.get_referrers(*olds) if olds else []  # looks at all that torch has loaded
+            yield from ((each, inner) for each in referrers if isinstance(each, FunctionType))
 
     def in_force(self, module: ModuleType) -> bool:
         try:
@@ -141,7 +148,7 @@ class _Site:
         return found is self.function and found.__code__ is self.current
 
 
-def _pairs(edits: dict[str, list[Edit]]) -> list[tuple[str, Edit]]:
+def _pairs(edits: Mapping[str, Sequence[Edit]]) -> list[tuple[str, Edit]]:
     return [(patch_id, edit) for patch_id, several in sorted(edits.items()) for edit in several]
 
 
@@ -265,6 +272,16 @@ def nested_code(code: CodeType, names: Sequence[str]) -> CodeType:
     for name in names:
         code = next(inner for inner in _nested(code) if inner.co_name == name)
     return code
+
+
+def _references(code: CodeType, names: Sequence[str]) -> int:
+    """How often the nested code is referred to: by the code around it, by closures, by frames."""
+    return sys.getrefcount(nested_code(code, names))
+
+
+_UNUSED = _references((lambda: lambda: None).__code__, ["<lambda>"])
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    _UNUSED = 0  # constants are not counted there
 
 
 def _equal(one: CodeType, other: CodeType) -> bool:

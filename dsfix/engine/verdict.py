@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..catalogue.registry import Entry, Summary
-from ..outcome import Outcome, Refused, describe
+from ..catalogue.registry import Summary
+from ..module_files import module_file
+from ..outcome import Outcome, Refused
 from ..patch import Change, Edit, Patch, Replace, Source
 from ..settings import Settings
 from ..versions import Fit, gate, installed
 from . import anchors
 from .cache import Cache, declared, stamps
-from .source import Block, find_blocks, module_file, text_of, top_level
+from .source import Block, find_blocks, text_of, top_level
 
 
 @dataclass(frozen=True)
@@ -23,23 +22,6 @@ class Verdict:
 
     outcome: Outcome
     reason: str
-
-
-_cache = functools.cache(Cache)  # read once for all patches that a command looks at
-
-
-def decide(entry: Entry, settings: Settings) -> Verdict:
-    """The verdict before anything is imported: user's choice, version gate, source."""
-    try:
-        return before_source(entry.summary, settings, _cache()) or by_source(entry.patch, _cache())
-    except Exception as error:  # one declaration that cannot be evaluated must not cost the others
-        code = f" in `{error.text.strip()}`" if isinstance(error, SyntaxError) and error.text else ""
-        return Verdict(Outcome.FAILED, f"{describe(error)}{code}")
-
-
-def if_asked_for(entry: Entry, settings: Settings) -> Verdict:
-    """The same where somebody names the patch: one that is off by default is on then."""
-    return decide(dataclasses.replace(entry, patch=dataclasses.replace(entry.patch, default=True)), settings)
 
 
 def before_source(summary: Summary, settings: Settings, cache: Cache) -> Verdict | None:

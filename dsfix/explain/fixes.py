@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import rules, versions
+from .. import rules, survey, versions
 from ..catalogue import registry
-from ..engine import verdict as judge
+from ..engine.verdict import Verdict
 from ..outcome import Outcome
 from ..settings import Settings
 
@@ -20,7 +20,7 @@ class Fix:
     """named: versions in the log that the patch depends on; in_log: whether they have the bug; None if not named."""
 
     id: str
-    verdict: judge.Verdict
+    verdict: Verdict
     named: Mapping[str, str]
     in_log: bool | None
 
@@ -68,6 +68,6 @@ def fixes(patch_ids: Iterable[str], in_log: Sequence[Mapping[str, str]]) -> list
             fits = rules.fits({name: affects[name] for name in named}, named) if "deepspeed" in named else None
             if fits:
                 break
-        found.append(Fix(patch_id, judge.decide(catalogue[patch_id], settings), named, fits))
+        found.append(Fix(patch_id, survey.decide(catalogue[patch_id], settings), named, fits))
     useful = [fix for fix in found if fix.in_log or fix.verdict.outcome is not Outcome.NOT_AFFECTED]
     return useful or found

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from . import problems
+from . import frames, problems
 from .boxes import unboxed
 from .excerpts import Excerpt, Excerpts
 from .lines import TRACEBACK, Cleaner, Line
@@ -41,7 +41,7 @@ class Found:
     """One problem, or (problem is None) one unknown error, in all logs.
 
     first: the first place in each file. sources: the processes, as far as the lines name them. patches: those whose
-    symptoms were seen.
+    symptoms were seen. where: of an unknown error, what its traceback tells.
     """
 
     problem: Problem | None
@@ -49,6 +49,7 @@ class Found:
     first: dict[int, Place] = field(default_factory=dict)
     sources: set[str] = field(default_factory=set)
     patches: set[str] = field(default_factory=set)
+    where: str = ""
 
     def add(self, file: int, line: Line) -> None:
         self.count += 1
@@ -168,7 +169,10 @@ class _OneFile:
         if known or not new or _USER.match(error):
             return
         if error in unknown or len(unknown) < _MOST_UNKNOWN:
-            unknown.setdefault(error, Found(None)).add(self._file, raised)
+            found = unknown.get(error)
+            if not found:
+                found = unknown[error] = Found(None, where=frames.told(segment, raised))
+            found.add(self._file, raised)
 
     def _mention(self, segment: Segment, hits: frozenset[int]) -> None:
         """Records the errors in lines that no traceback ends with."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Union
 
-from ..engine.source import module_file, text_of
+from ..engine.source import text_of
+from ..module_files import module_file
 from .plain import without_annotations
 from .text import Inexportable, Text
 

@@ -9,7 +9,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from ..catalogue.registry import Entry
-from ..engine.source import module_file, text_of
+from ..engine.source import text_of
+from ..module_files import module_file
 from ..patch import Edit
 from .edits import Located, edited, located
 from .meanings import Module, Symbol, module

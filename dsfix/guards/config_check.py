@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from typing import TYPE_CHECKING, Any
 
 from .. import log, versions
 from ..outcome import Outcome
@@ -11,8 +13,14 @@ from ..rules import Finding, Level, fits
 from . import GuardError
 from .initialize import Call
 
+if TYPE_CHECKING:
+    from ..check.arguments import Value
+
 _OVERRIDE = {"optimizer": "optimizer", "scheduler": "lr_scheduler"}  # block of the config -> argument
 _SCHEDULER_OVERRIDDEN = {"deepspeed": ">=0.14.5"}  # before, the config's wins
+_HALF = ("torch.float16", "torch.bfloat16")
+# of an mpu, in the order in which DeepSpeed asks
+_SIZES = ("get_tensor_model_parallel_world_size", "get_slice_parallel_world_size", "get_model_parallel_world_size")
 
 
 class ConfigError(GuardError):
@@ -69,8 +77,8 @@ def _report(call: Call, lines: list[str], stop: bool) -> None:
         log.warn(message)
 
 
-def _given(call: Call) -> dict[str, str | bool]:
-    given: dict[str, str | bool] = {}
+def _given(call: Call) -> dict[str, Value]:
+    given: dict[str, Value] = {}
     optimizer = call.arguments.get("optimizer")
     if hasattr(optimizer, "param_groups"):
         given["optimizer"] = type(optimizer).__name__
@@ -81,7 +89,46 @@ def _given(call: Call) -> dict[str, str | bool]:
         given["lora"] = "peft"
     if getattr(call.model, "is_gradient_checkpointing", False) is True:
         given["gradient_checkpointing"] = True
+    given.update(_of_the_job(call))
     return given
+
+
+def _of_the_job(call: Call) -> dict[str, Value]:
+    """What only the job knows: its processes, its mpu, and the dtypes of its model."""
+    found: dict[str, Value] = {}
+    launched = os.environ.get("WORLD_SIZE", "")
+    if launched.isdigit() and int(launched):
+        found["launched"] = int(launched)
+    mpu = call.arguments.get("mpu")
+    for name in _SIZES:
+        if hasattr(mpu, name):
+            found["tensor_parallel"] = int(getattr(mpu, name)())
+            break
+    if hasattr(call.model, "named_modules"):
+        found["float8"] = any("float8" in str(getattr(each, "dtype", "")) for each in call.model.parameters())
+        found["fp32_buffers"] = _loses_fp32(call.model)
+    return found
+
+
+def _loses_fp32(model: Any) -> bool:
+    """Whether DeepSpeed casts, or zero.Init has cast, a buffer that the model's class keeps in fp32."""
+    from ..check.rules.surroundings import CASTS_BUFFERS
+
+    casts_all = fits(CASTS_BUFFERS, {"deepspeed": versions.installed("deepspeed")})
+    dtypes = (*_HALF, "torch.float32") if casts_all else _HALF
+    kept = [
+        (f"{place}." if place else "", str(each).replace("*", ".*"))
+        for place, module in model.named_modules()
+        for each in getattr(module, "_keep_in_fp32_modules_strict", None) or ()
+    ]
+    if not kept:
+        return False
+    return any(
+        name.startswith(place) and re.search(pattern, name[len(place) :])
+        for name, buffer in model.named_buffers()
+        if str(getattr(buffer, "dtype", "")) in dtypes
+        for place, pattern in kept
+    )
 
 
 def _world_size(call: Call) -> int | None:

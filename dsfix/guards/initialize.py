@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 from dataclasses import dataclass
@@ -91,21 +92,22 @@ class Watch:
 def _wrapped_by(names: tuple[str, ...], settings: Settings) -> Callable[[Any], Any]:
     """A factory of wrappers that run these guards around a function and raise their GuardErrors."""
 
-    def call(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-        try:
-            made = Call(inspect.signature(wrapped).bind(*args, **kwargs).arguments, settings)
-        except TypeError:  # the call below raises a better error
-            return wrapped(*args, **kwargs)
-        guards = list(names)
-        _run(guards, "before", made)
-        result = wrapped(*args, **kwargs)
-        _run(guards, "after", made, result)
-        return result
-
     def wrap(original: Any) -> Any:
-        from .wrapper import PicklableWrapper  # imports wrapt, in jobs that import DeepSpeed only
+        @functools.wraps(original)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                made = Call(inspect.signature(original).bind(*args, **kwargs).arguments, settings)
+            except TypeError:  # the call below raises a better error
+                return original(*args, **kwargs)
+            guards = list(names)
+            _run(guards, "before", made)
+            result = original(*args, **kwargs)
+            _run(guards, "after", made, result)
+            return result
 
-        return PicklableWrapper(original, call)
+        with contextlib.suppress(TypeError, ValueError, NameError):
+            guarded.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]  # for getfullargspec
+        return guarded
 
     return wrap
 

@@ -7,7 +7,7 @@ import os
 import wrapt
 
 from dsfix.lab import accelerator, cuda
-from dsfix.lab.distributions import gpu_visible, torch_build
+from dsfix.lab.distributions import gpu_likely
 from dsfix.lab.rank_variables import complete_rank_environment, local_world_size
 
 EMULATED = "emulated CUDA device"
@@ -33,7 +33,7 @@ def use_cuda() -> str:
 
 def has_gpu() -> bool:
     """Whether the installed torch can use a GPU here. Imports torch only if that is likely."""
-    if torch_build().gpu is None or not gpu_visible():
+    if not gpu_likely():
         return False
     import torch
 

@@ -48,7 +48,12 @@ def torch_build() -> TorchBuild:
     return TorchBuild(values["__version__"], directory, values.get("cuda") or values.get("hip"))
 
 
-def gpu_visible() -> bool:
+def gpu_likely() -> bool:
+    """Whether the installed torch was built for GPUs and one is visible. Raises LabUnavailable as `torch_build`."""
+    return torch_build().gpu is not None and _gpu_visible()
+
+
+def _gpu_visible() -> bool:
     """Whether an NVIDIA device file (or that of WSL) exists and CUDA_VISIBLE_DEVICES does not hide it."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
         return False

@@ -15,9 +15,7 @@ import pytest
 from dsfix import survey
 from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
-from dsfix.engine import verdict as judge
 from dsfix.outcome import Outcome
-from dsfix.settings import Settings
 from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Case
 from dsfix.testing.contract.machine import Machine, started
@@ -41,7 +39,7 @@ class Contract:
         check: one of CHECKS. Raises UnknownPatch, and KeyError for an unknown check.
         """
         chosen, named = _CHECKS[check], survey.entry(patch_id)
-        verdict = judge.if_asked_for(named, Settings.read())
+        verdict = survey.if_asked_for(named)
         if verdict.outcome is not Outcome.PENDING:
             pytest.skip(f"{patch_id} does not apply here: {verdict.outcome.value}: {verdict.reason}")
         try:

@@ -9,10 +9,8 @@ import pytest
 from dsfix import survey
 from dsfix.catalogue import entry_points, registry
 from dsfix.cli.printing.verify_results import Row, State
-from dsfix.engine import verdict
 from dsfix.lab import reproduction
 from dsfix.outcome import Outcome
-from dsfix.settings import Settings
 
 _PROVEN = (State.FIXED, State.NO_BUG)
 
@@ -40,7 +38,7 @@ def prove(patch_id: str, timeout: float = 300.0) -> None:
     machine cannot tell. timeout: seconds per run. Raises UnknownPatch.
     """
     named = survey.entry(patch_id)
-    row = Row(named, verdict.if_asked_for(named, Settings.read()))
+    row = Row(named, survey.if_asked_for(named))
     if row.state not in (State.DISABLED, State.IN_TROUBLE):
         without = reproduction.run(patch_id, False, timeout)
         row = replace(row, without=without)

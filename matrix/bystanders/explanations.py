@@ -91,7 +91,17 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "pipeline-clips-by-stage",
         "Without ZeRO each pipeline stage is clipped by the gradient norm of its own parameters.",
-        ("pipeline", "pipeline_evaluated", "pipeline_measured", "pipeline_resumed", "pipeline_timed"),
+        (
+            "pipeline",
+            "pipeline_checkpointed_after_the_first",
+            "pipeline_checkpointed_by_config",
+            "pipeline_checkpointed_by_module",
+            "pipeline_checkpointed_without_reentering",
+            "pipeline_evaluated",
+            "pipeline_measured",
+            "pipeline_resumed",
+            "pipeline_timed",
+        ),
         levels={"stage": ("0",), "clipping": ("on",)},
     ),
     Explanation(

@@ -20,11 +20,11 @@ from dsfix.lab.cuda.schedule import variables
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.launcher import launch
+from dsfix.lab.preload import Preloaded
 from dsfix.patch import Severity
 from dsfix.settings import cache_directory
 from matrix import environments
 from matrix.bystanders.space import Job
-from matrix.preload import Preloaded
 
 _HERE = Path(__file__).parent
 _SCRIPTS = (_HERE / "marking.py", _HERE / "preloading.py")

@@ -13,9 +13,9 @@ from dsfix.audit.trial import trial
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.launcher import fresh
+from dsfix.lab.preload import Preloaded
 from dsfix.patch import Severity
 from matrix import environments
-from matrix.preload import Preloaded
 from matrix.sweep import space
 from matrix.sweep.space import Row
 

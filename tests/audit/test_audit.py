@@ -571,15 +571,32 @@ def error(text):
     return [Difference("training", "error", 0, (), 0, 0, 0, 0, text)]
 
 
-@pytest.mark.parametrize(("phases", "trainings"), [((), 1), (("resume",), 2)])
-def test_the_patch_whose_symptom_the_error_shows_is_tried_first(phases, trainings):
-    """One training without phases shows that it is enough; if the audit has phases, one more includes them."""
+@pytest.mark.parametrize("phases", [(), ("resume",)])
+def test_one_training_confirms_the_patch_whose_symptom_the_error_shows(phases):
+    """It has all phases of the audit, so that none is made for them."""
     needed = "zero3_checkpoint_recompute"
     applied = ["torch_elastic_log", "zero3_left_out_gradients", needed, *MANY]
     bench = Bench(plan_of(phases=phases), applied, lambda plan, patches: [] if needed in patches else error(EMPTIED))
     found = bench.search(["zero3_left_out_gradients"])
     assert [fix.patch for fix in found.fixes] == [needed]
-    assert len(bench.plans) == found.trials == trainings
+    assert [plan.phases for plan in bench.plans] == [phases]
+    assert found.trials == 1
+
+
+def test_a_race_of_a_later_phase_is_not_taken_for_one_of_the_training():
+    """The patch that the error names is enough for the training, and p07 is needed for what comes behind it."""
+    named = "zero3_checkpoint_recompute"
+
+    def races(plan, patches):
+        return ["race"] if {named} <= patches and "p07" not in patches and "resume" in plan.phases else []
+
+    bench = Bench(
+        plan_of(phases=("resume",)),
+        [named, *MANY],
+        lambda plan, patches: [] if named in patches else error(EMPTIED),
+        races,
+    )
+    assert {fix.patch for fix in bench.search().fixes} == {named, "p07"}
 
 
 def test_an_error_behind_another_one_names_its_patch_too():
@@ -724,23 +741,29 @@ def test_json_is_json():
 # the command
 
 STAND_IN = """\
-import json, signal, sys, types
+import contextlib, json, signal, sys, types
 
-def trial(plan, *, skip=(), patched=True, timeout=0.0):
+def trial(plan, *, skip=(), patched=True, timeout=0.0, command=None):
     from dsfix.audit.agreement import Difference, Verdict
     patches = tuple(patch for patch in ("one", "two") if patched and patch not in skip)
     wrong = (Difference("training", "loss", 0, (), 2.0, 1.0, 1.0, 0.0),)
     {body}
 
+def ranks(device):
+    from dsfix.lab.errors import LabUnavailable
+    {ranks}
+
 module = types.ModuleType("dsfix.audit.trial")
 module.trial = trial
-module.compiled = lambda plan: 61.5
+module.ranks = ranks
+module.compiled = lambda plan, command: 61.5
 sys.modules["dsfix.audit.trial"] = module
 from dsfix.cli.main import main
 sys.exit(main({arguments!r}))
 """
 FIXED = "return Verdict(() if 'two' in patches else wrong, 10, patches=patches)"
 REMAINS = "return Verdict(wrong if plan.stage else (), 10, patches=patches)"
+ANY = "return contextlib.nullcontext()"
 WAITS = "print('waiting', file=sys.stderr, flush=True); signal.pause()"
 
 
@@ -748,11 +771,11 @@ WAITS = "print('waiting', file=sys.stderr, flush=True); signal.pause()"
 def audit(environment):
     environment.install("0.17.6")
 
-    def start(*arguments, body=FIXED, config=None, **variables):
+    def start(*arguments, body=FIXED, ranks=ANY, config=None, **variables):
         path = environment.directory / "ds.json"
         path.write_text(json.dumps({**PLAIN, "zero_optimization": {"stage": 1}} if config is None else config))
         arguments = ("audit", "ds.json", "--device", "cpu", *arguments)
-        return environment.start(code=STAND_IN.format(body=body, arguments=arguments), **variables)
+        return environment.start(code=STAND_IN.format(body=body, ranks=ranks, arguments=arguments), **variables)
 
     def run(*arguments, **options):
         process = start(*arguments, **options)
@@ -797,6 +820,12 @@ def test_compiling_is_told_apart_from_training(audit):
     lines = errors.splitlines()
     assert lines[0] == "[1/3] compiling DeepSpeed's cpu_adam, unless it is in the cache: 61.5 s"
     assert lines[1].startswith("[2/3] with dsfix: agrees, ")
+
+
+def test_processes_that_cannot_be_started_are_reported(audit):
+    status, out, errors = audit(ranks="raise LabUnavailable('torch cannot be preloaded')")
+    assert (status, errors) == (1, "")
+    assert "nothing compared: torch cannot be preloaded" in out
 
 
 @pytest.mark.parametrize("option", [("--schedule", "late"), ("--races",)])
@@ -895,7 +924,7 @@ def test_without_deepspeed_or_torch(environment, left):
 def test_without_a_device_the_cpu_is_used_and_reported(environment):
     environment.install("0.17.6")
     (environment.directory / "ds.json").write_text(json.dumps(PLAIN))
-    code = STAND_IN.format(body="return Verdict((), 10)", arguments=["audit", "ds.json", "--json"])
+    code = STAND_IN.format(body="return Verdict((), 10)", ranks=ANY, arguments=["audit", "ds.json", "--json"])
     out, _ = environment.start(code=code).communicate()
     content = json.loads(out)
     assert content["plan"]["device"] == "cpu"

@@ -15,6 +15,7 @@ NEWEST = "0.19.8"
 BATCH = {"train_micro_batch_size_per_gpu": 2}
 ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
 OFFLOAD = {"device": "cpu"}
+TORCH_ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}}}
 
 
 class Whole(dict):
@@ -67,6 +68,7 @@ MAX_NORM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "max_grad_norm
 PRODUCT = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
 
 
+FP16_CLIPPED = {"fp16": {"enabled": True}, "gradient_clipping": 1.0}
 MUON = {"optimizer": {"type": "Muon", "params": {"lr": 0.01}}}
 DEEPCOMPILE = {"compile": {"deepcompile": True}}
 NVME = {"device": "nvme", "nvme_path": "/nvme"}
@@ -84,6 +86,19 @@ def model(**arguments):
 
 def cosine(**params):
     return {"scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 100, **params}}}
+
+
+def one_cycle(**params):
+    return {"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.01, "cycle_max_lr": 0.1, **params}}}
+
+
+def elastic(sizes, largest):
+    return {"elasticity": {"enabled": True, "micro_batch_sizes": sizes, "max_train_batch_size": largest}}
+
+
+def partitioned(pattern, size=2):
+    specs = {"layer_specs": [{"patterns": [pattern], "partition_type": "column"}]}
+    return {"tensor_parallel": {"autotp_size": size, "partition_config": specs}}
 
 
 CASES = [
@@ -501,6 +516,120 @@ CASES = [
         release="0.17.6",
     ),
     Case(
+        "zenflow_never_selects",
+        zero(2, offload_optimizer=OFFLOAD, zenflow={}),
+        "zero_optimization.zenflow",
+        [
+            Near(zero(2, offload_optimizer=OFFLOAD, zenflow={}), "0.19.2"),
+            Near(zero(2, offload_optimizer=OFFLOAD, zenflow={}), "0.18.2"),
+            Near(zero(3, offload_optimizer=OFFLOAD, zenflow={}), "0.19.1"),
+            Near(zero(2, offload_optimizer=OFFLOAD, zenflow=None), "0.19.1"),
+        ],
+        release="0.18.3",
+    ),
+    Case(
+        "zenflow_optimizer_keys",
+        {
+            **zero(1, offload_optimizer=OFFLOAD, zenflow={}),
+            "optimizer": {"type": "Adam", "params": {"adam_w_mode": True}},
+        },
+        "optimizer.params.adam_w_mode",
+        [
+            Near({**zero(1, offload_optimizer=OFFLOAD, zenflow={}), **TORCH_ADAM}, "0.19.0"),
+            Near({**zero(3, offload_optimizer=OFFLOAD, zenflow={}), **TORCH_ADAM}),
+            Near({**zero(1, offload_optimizer=OFFLOAD), **TORCH_ADAM}),
+            Near({**zero(1, offload_optimizer=OFFLOAD, zenflow={}), **ADAM}),
+        ],
+    ),
+    Case(
+        "super_offload_settings",
+        zero(3, offload_optimizer={**OFFLOAD, "super_offload": True}),
+        "zero_optimization.offload_optimizer.super_offload",
+        [
+            Near(zero(3, offload_optimizer={**OFFLOAD, "super_offload": True}), "0.18.9"),
+            Near(zero(3, offload_optimizer=OFFLOAD), "0.18.8"),
+            Near(zero(2, offload_optimizer={**OFFLOAD, "super_offload": True}), "0.18.8"),
+        ],
+        release="0.18.8",
+    ),
+    Case(
+        "mics_groups_hang",
+        zero(3, mics_shard_size=2),
+        "zero_optimization.mics_shard_size",
+        [
+            Near(zero(3, mics_shard_size=2), "0.19.2"),
+            Near(zero(3, mics_shard_size=2), "0.19.6", {"world_size": 2}),
+            Near(zero(3, mics_shard_size=-1), "0.19.6"),
+            Near(zero(2, mics_shard_size=2), "0.19.6"),
+        ],
+        release="0.19.3",
+        around={"world_size": 4},
+    ),
+    Case(
+        "partition_patterns_match_nothing",
+        partitioned(r".*\.self_attn\.q_proj\.weight$"),
+        "tensor_parallel.partition_config.layer_specs",
+        [
+            Near(partitioned(r".*\.self_attn\.q_proj\.weight$"), "0.18.9"),
+            Near(partitioned(r".*\.q_proj\.weight$"), "0.18.8"),
+            Near(partitioned(r"(.*\.)?self_attn\.q_proj\.weight$"), "0.18.8"),
+            Near(partitioned(r".*\.self_attn\.q_proj\.weight$", size=1), "0.18.8"),
+        ],
+        release="0.18.6",
+    ),
+    Case(
+        "checkpoint_writer_keeps_files",
+        {"checkpoint": {"writer": {"decoupled": True}}},
+        "checkpoint.writer",
+        [
+            Near({"checkpoint": {"writer": {"type": "Fast"}}}, "0.19.1"),
+            Near({"checkpoint": {"writer": {"type": "python"}}}, "0.19.0"),
+            Near({"checkpoint": {"tag_validation": "Ignore"}}, "0.19.0"),
+        ],
+        release="0.19.0",
+    ),
+    Case(
+        "straggler_times",
+        {"comms_logger": {"enabled": True}},
+        "comms_logger.enabled",
+        [Near({"comms_logger": {"enabled": True}}, "0.19.4"), Near({"comms_logger": {"enabled": False}}, "0.19.3")],
+        release="0.19.3",
+    ),
+    Case(
+        "elastic_batch_above_maximum",
+        elastic([7, 11, 13], 500),
+        "elasticity.max_train_batch_size",
+        [
+            Near(elastic([7, 11, 13], 500), "0.19.6"),
+            Near(elastic([7, 11, 13], 1001), "0.19.5"),
+            Near(elastic([2, 4, 6], 12), "0.19.5"),
+        ],
+        release="0.19.5",
+    ),
+    Case(
+        "one_cycle_lists",
+        one_cycle(cycle_min_lr=[0.01]),
+        "scheduler.params.cycle_min_lr",
+        [Near(one_cycle(cycle_min_lr=[0.01]), "0.19.6"), Near(one_cycle(), "0.19.5")],
+        release="0.19.5",
+    ),
+    Case(
+        "scheduler_step_size_zero",
+        one_cycle(cycle_first_step_size=0),
+        "scheduler.params.cycle_first_step_size",
+        [Near(one_cycle(cycle_first_step_size=1, cycle_second_step_size=0)), Near(one_cycle())],
+    ),
+    Case(
+        "scheduler_step_size_zero",
+        {"scheduler": {"type": "LRRangeTest", "params": {"lr_range_test_step_size": 0}}},
+        "scheduler.params.lr_range_test_step_size",
+        [
+            Near({"scheduler": {"type": "LRRangeTest", "params": {}}}),
+            Near({"scheduler": {"type": "WarmupLR", "params": {"lr_range_test_step_size": 0}}}),
+        ],
+        release="0.19.3",
+    ),
+    Case(
         "nvme_pipeline_write",
         zero(3, offload_optimizer={**NVME, "pipeline_write": True}),
         "zero_optimization.offload_optimizer.pipeline_write",
@@ -576,6 +705,99 @@ CASES = [
         "optimizer.type",
         [Near({**MUON, **zero(3)}, "0.19.7"), Near({**MUON, **zero(3)}, "0.18.8"), Near({**MUON, **zero(2)}, "0.19.6")],
         release="0.19.6",
+    ),
+    Case(
+        "hpz_quantized_frozen_weights",
+        zero(3, zero_hpz_partition_size=8, zero_quantized_nontrainable_weights=True),
+        "zero_optimization.zero_quantized_nontrainable_weights",
+        [
+            Near(zero(3, zero_hpz_partition_size=1, zero_quantized_nontrainable_weights=True)),
+            Near(zero(3, zero_hpz_partition_size=8)),
+            Near(zero(2, zero_hpz_partition_size=8, zero_quantized_nontrainable_weights=True)),
+        ],
+    ),
+    Case(
+        "memory_efficient_linear_ignored",
+        zero(3, memory_efficient_linear=True),
+        "zero_optimization.memory_efficient_linear",
+        [
+            Near(zero(3, memory_efficient_linear=True), "0.19.4"),
+            Near(zero(3), "0.19.3"),
+            Near(zero(2, memory_efficient_linear=True), "0.19.3"),
+        ],
+        release="0.19.3",
+    ),
+    Case(
+        "joined_modules_released_singly",
+        zero(3, stage3_module_granularity_threshold=4096),
+        "zero_optimization.stage3_module_granularity_threshold",
+        [
+            Near(zero(3, stage3_module_granularity_threshold=4096), "0.16.2"),
+            Near(zero(3, stage3_module_granularity_threshold=4096), "0.19.7"),
+            Near(zero(3, stage3_module_granularity_threshold=0), "0.19.6"),
+        ],
+        release="0.19.6",
+    ),
+    Case(
+        "single_rank_group",
+        zero(3),
+        "zero_optimization.stage",
+        [
+            Near(zero(3), "0.19.4", {"world_size": 1, **model(launched=4)}),
+            Near(zero(3), "0.19.3", {"world_size": 4, **model(launched=4)}),
+            Near(zero(3), "0.19.3", {"world_size": 1, **model(launched=1)}),
+            Near(zero(3), "0.19.3", model(launched=4)),
+            Near(zero(2), "0.19.3", {"world_size": 1, **model(launched=4)}),
+        ],
+        release="0.19.3",
+        around={"world_size": 1, **model(launched=4)},
+    ),
+    Case(
+        "fp16_norm_of_one_rank",
+        FP16_CLIPPED,
+        "gradient_clipping",
+        [
+            Near(FP16_CLIPPED, "0.14.2", model(tensor_parallel=2)),
+            Near(FP16_CLIPPED, "0.14.1", model(tensor_parallel=1)),
+            Near(FP16_CLIPPED, "0.14.1"),
+            Near({**FP16_CLIPPED, **zero(1)}, "0.14.1", model(tensor_parallel=2)),
+            Near({"fp16": {"enabled": True}}, "0.14.1", model(tensor_parallel=2)),
+        ],
+        release="0.14.1",
+        around=model(tensor_parallel=2),
+    ),
+    Case(
+        "float8_cast",
+        {"bf16": {"enabled": True}},
+        "bf16.enabled",
+        [
+            Near({"bf16": {"enabled": True}}, "0.19.8", model(float8=True)),
+            Near({"bf16": {"enabled": True}}, "0.19.7", model(float8=False)),
+            Near({}, "0.19.7", model(float8=True)),
+        ],
+        release="0.19.7",
+        around=model(float8=True),
+    ),
+    Case(
+        "fp32_buffers_cast",
+        {"bf16": {"enabled": True}, **zero(3)},
+        "bf16.enabled",
+        [
+            Near({"bf16": {"enabled": True}, **zero(3)}, "0.19.8", model(fp32_buffers=True)),
+            Near({"bf16": {"enabled": True}, **zero(2)}, "0.19.2", model(fp32_buffers=True)),
+            Near({"bf16": {"enabled": True}, **zero(3)}, "0.19.7"),
+            Near(zero(3), "0.19.7", model(fp32_buffers=True)),
+        ],
+        release="0.19.7",
+        around=model(fp32_buffers=True),
+    ),
+    Case(
+        "fp32_buffers_cast",
+        {"fp16": {"enabled": True}, **zero(1)},
+        "fp16.enabled",
+        [Near({"fp16": {"enabled": True}, **zero(1)}, "0.19.2", model(fp32_buffers=True))],
+        release="0.19.1",
+        around=model(fp32_buffers=True),
     ),
     Case(
         "gradients_not_reduced_on_cpu",

@@ -1,15 +1,13 @@
-"""The verbs Replace and Provide, and the wrapper of the guards."""
+"""The verbs Replace and Provide."""
 
 from __future__ import annotations
 
-import copy
-import pickle
 import sys
 from types import ModuleType
 
 import pytest
+import wrapt
 
-from dsfix.guards.wrapper import PicklableWrapper
 from dsfix.outcome import Outcome
 from dsfix.patch import Provide, Replace
 
@@ -59,7 +57,7 @@ def replacement(original):
 
 
 def Wrap(target, wrapper):
-    return Replace(target, lambda original: PicklableWrapper(original, wrapper))
+    return Replace(target, lambda original: wrapt.FunctionWrapper(original, wrapper))
 
 
 def ready_made(x):
@@ -147,17 +145,6 @@ def test_classes_and_class_attributes_can_be_replaced(bench, declare, target, fa
     assert use(module) == expected
     engine.revert("p0")
     assert use(module) == before
-
-
-def test_a_wrapped_function_can_be_pickled_and_copied(bench, declare):
-    module = bench.module(TEXT)
-    name = module.__name__
-    bench.apply(*(declare(Wrap(f"{name}:{target}", ten_more)) for target in ("f", "C.m", "C.c")))
-    assert pickle.loads(pickle.dumps(module.f)) is module.f
-    assert copy.copy(module.f) is copy.deepcopy(module.f) is module.f
-    assert copy.deepcopy({"f": module.f})["f"](1) == 12
-    assert pickle.loads(pickle.dumps(module.C().m))(1) == 12
-    assert pickle.loads(pickle.dumps(module.C.c))(1) == ("C", 12)
 
 
 def test_a_target_that_another_package_has_replaced_is_a_conflict(bench, declare, changes):

@@ -13,6 +13,7 @@ from types import CodeType
 import pytest
 
 from dsfix.engine import rewrite, source, verdict
+from dsfix.module_files import module_file
 from dsfix.outcome import Outcome, Refused
 from dsfix.patch import Edit
 
@@ -20,7 +21,7 @@ from dsfix.patch import Edit
 def lines_of(bench, text, qualname, encoding="utf-8"):
     """The first lines of what is found under a name, having checked that each can be parsed."""
     name = bench.write(text, encoding=encoding)
-    blocks = source.find_blocks(source.module_file(name), qualname)
+    blocks = source.find_blocks(module_file(name), qualname)
     for block in blocks:
         node = block.parse()
         assert min([node.lineno, *(each.lineno for each in node.decorator_list)]) == block.first
@@ -132,7 +133,7 @@ def test_a_module_with_bytecode_only_says_so(simple):
 )
 def test_a_file_that_is_not_python_is_drift(bench, text):
     name = bench.write("")
-    with open(source.module_file(name), "wb") as file:
+    with open(module_file(name), "wb") as file:
         file.write(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(Refused) as caught:
         verdict.places(Edit(f"{name}:f", replace="x = 1", code="x = 2"))
@@ -206,4 +207,4 @@ def _file(code: CodeType) -> str:
 def test_a_package_that_has_lost_a_directorys_init_has_no_such_module(bench):
     name = bench.write("", "half_installed.__init__")
     bench.write("", "half_installed.part.module")
-    assert source.module_file(f"{name.partition('.')[0]}.part.module") is None
+    assert module_file(f"{name.partition('.')[0]}.part.module") is None

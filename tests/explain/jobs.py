@@ -282,3 +282,106 @@ def compile_backend_refused(lab):
     model = lab.torch.nn.Linear(8, 1)
     config = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "compile": {"enabled": True, "backend": "eager"}}
     lab.initialize(model, config, model_parameters=model.parameters())
+
+
+def skip_init_under_zero_init(lab):
+    """A model built as ChatGLM's: torch.nn.utils.skip_init makes a module on meta, then without values."""
+    torch = lab.torch
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.utils.skip_init(torch.nn.Linear, 8, 8)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    _ = lab.deepspeed
+    with lab.deepspeed.zero.Init(config_dict_or_path={"zero_optimization": {"stage": 3}, "train_batch_size": 1}):
+        model = Model()
+    _train(lab, model, [torch.ones(1, 8, device=lab.device)], 3)
+
+
+def _tensor_backward(lab, stage):
+    torch = lab.torch
+    from torch.utils.checkpoint import checkpoint
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.last(checkpoint(self.first, x, use_reentrant=True))
+
+    config = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "zero_optimization": {"stage": stage}}
+    model = Model()
+    engine = lab.initialize(model, config, model_parameters=model.parameters())
+    for _ in range(3):
+        output = engine(torch.ones(1, 8, device=lab.device, requires_grad=True))
+        output.backward(torch.ones_like(output))
+        engine.step()
+
+
+def tensor_backward_reentrant_zero2(lab):
+    _tensor_backward(lab, 2)
+
+
+def tensor_backward_reentrant_zero3(lab):
+    _tensor_backward(lab, 3)
+
+
+def float64_gradients(lab):
+    torch = lab.torch
+    model = torch.nn.Linear(8, 1).double()
+    _train(lab, model, [torch.ones(1, 8, device=lab.device, dtype=torch.float64)], 0)
+
+
+def linear_of_one_dimension(lab):
+    """Under zero.Init torch's linear is DeepSpeed's."""
+    torch = lab.torch
+    _ = lab.deepspeed
+    with lab.deepspeed.zero.Init(config_dict_or_path={"zero_optimization": {"stage": 3}, "train_batch_size": 1}):
+        model = torch.nn.Linear(8, 8)
+    _train(lab, model, [torch.ones(8, device=lab.device)], 3)
+
+
+def autocast_of_another_engine(lab):
+    """An engine that reduces in fp32, and another one with torch_autocast that is made after it."""
+    torch = lab.torch
+
+    def engine(**config):
+        model = torch.nn.Linear(8, 8)
+        config = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "zero_optimization": {"stage": 2}, **config}
+        return lab.initialize(model, config, model_parameters=model.parameters())
+
+    first = engine(bf16={"enabled": True}, communication_data_type="fp32")
+    engine(torch_autocast={"enabled": True, "dtype": "bfloat16"})
+    first.backward(first(torch.ones(1, 8, device=lab.device, dtype=torch.bfloat16)).sum())
+
+
+def data_analyzer_specific_threads(lab):
+    _ = lab.deepspeed
+    from deepspeed.runtime.data_pipeline.data_sampling.data_analyzer import DataAnalyzer
+
+    DataAnalyzer(list(range(8)), num_threads=2, specific_threads=[1], save_path=str(lab.tmp)).run_map()
+
+
+data_analyzer_specific_threads.device = "cpu"
+
+
+def zenflow_empty_selection(lab):
+    """One column of a weight is selected, which one of the ranks does not have."""
+    zenflow = {"topk_ratio": 0.07, "select_strategy": "step", "select_interval": 2, "update_interval": 1}
+    _train(
+        lab,
+        lab.torch.nn.Sequential(*(lab.torch.nn.Linear(16, 16) for _ in range(4))),
+        [lab.models.regression_batch(rank=lab.rank, step=0)[0].to(lab.device, lab.torch.bfloat16)],
+        3,
+        bf16={"enabled": True},
+        optimizer={"type": "AdamW", "params": {"lr": 0.1, "torch_adam": False}},
+        zero={"offload_optimizer": {"device": "cpu"}, "zenflow": zenflow},
+    )
+
+
+zenflow_empty_selection.ranks = 2

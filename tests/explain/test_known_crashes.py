@@ -550,6 +550,26 @@ PAIRS = {
         ),
         traceback("RuntimeError: narrow() cannot be applied to a 0-dim tensor.", TRAINING),
     ),
+    "zenflow_empty_selection": (
+        traceback(
+            "IndexError: tensors used as indices must be long, int, byte or bool tensors",
+            ("deepspeed/runtime/zenflow/engine_stage3.py", "_process_selected_fp32_groups_grad", "param.selected_grad"),
+        ),
+        traceback("IndexError: tensors used as indices must be long, int, byte or bool tensors", TRAINING),
+    ),
+    "cupy_without_dlpack": (
+        traceback(
+            "AttributeError: 'cupy.ndarray' object has no attribute 'toDlpack'",
+            ("deepspeed/runtime/compression/cupy.py", "cupy2torch", "return from_dlpack(x)"),
+        ),
+        traceback("AttributeError: 'cupy.ndarray' object has no attribute 'toDlpack'", TRAINING),
+    ),
+    "data_analyzer_specific_threads": (
+        traceback(
+            "IndexError: list index out of range", (f"{SAMPLING}/data_analyzer.py", "run_map", "p[thread].start()")
+        ),
+        traceback("IndexError: list index out of range", (f"{SAMPLING}/data_analyzer.py", "run_reduce", "names[0]")),
+    ),
     "data_analyzer_empty_file": (
         traceback(
             "ValueError: cannot mmap an empty file",

@@ -31,6 +31,225 @@ IN_REDUCE = (
 WEIGHTS_ONLY = "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded"
 
 CASES = {
+    "deepspeed_shadowed": (
+        [
+            "AttributeError: module 'deepspeed' has no attribute 'init_inference'\n",
+            "AttributeError: partially initialized module 'deepspeed' has no attribute 'comm'\n",
+        ],
+        ["AttributeError: module 'deepspeed.comm' has no attribute 'initialize_all'\n"],
+    ),
+    "ulysses_without_zero": (
+        [
+            "AttributeError: module 'deepspeed.runtime.sequence_parallel.parallel_state_sp' has no attribute "
+            "'get_model_parallel_rank'\n"
+        ],
+        ["AttributeError: module 'deepspeed.runtime.sequence_parallel.parallel_state_sp' has no attribute 'x'\n"],
+    ),
+    "scheduler_fallback_increment": (
+        ["TypeError: WarmupLR.step() got an unexpected keyword argument 'increment'\n"],
+        ["TypeError: WarmupLR.step() got an unexpected keyword argument 'epoch'\n"],
+    ),
+    "broadcast_of_leaf_refused": (
+        [
+            traceback(
+                "RuntimeError: a leaf Variable that requires grad is being used in an in-place operation.",
+                ("deepspeed/runtime/engine.py", "_broadcast_model", "dist.broadcast(p,"),
+            )
+        ],
+        ["RuntimeError: a leaf Variable that requires grad is being used in an in-place operation.\n"],
+    ),
+    "windows_symbolic_link": (
+        ["OSError: symbolic link privilege not held\n"],
+        ["DeepSpeed-0.15.0\nFileExistsError: symbolic link exists\n"],
+    ),
+    "windows_source_copied_onto_package": (
+        ["    shutil.copytree('.\\\\csrc', '.\\\\deepspeed\\\\ops')\n"],
+        ["    shutil.copytree('.\\\\csrc', '.\\\\deepspeed\\\\ops\\\\csrc', dirs_exist_ok=True)\n"],
+    ),
+    "model_states_missing": (
+        [traceback("AssertionError", ("state_dict_factory.py", "check_ckpt_list", "assert len(self.ckpt_list) > 0"))],
+        ["assert len(self.layers) > 0\n"],
+    ),
+    "lightning_sets_accumulation": (
+        ["MisconfigurationException: Do not set `gradient_accumulation_steps` in the DeepSpeed config\n"],
+        ["gradient_accumulation_steps: 4\n"],
+    ),
+    "hostname_without_addresses": (
+        [
+            "subprocess.CalledProcessError: Command '['hostname -I']' returned non-zero exit status 1\n",
+            "subprocess.CalledProcessError: Command '['hostname', '-I']' returned non-zero exit status 1.\n",
+        ],
+        ["subprocess.CalledProcessError: Command '['ssh a hostname -I']' returned non-zero exit status 255.\n"],
+    ),
+    "cpu_adam_without_cuda": (
+        ["cpu_adam cuda is missing or is incompatible with installed torch, only cpu ops can be compiled!\n"],
+        ["cpu_adam ............... [NO] ....... [OKAY]\n"],
+    ),
+    "rank_arithmetic_error": (
+        [
+            "failed (exitcode: -8) local_rank: 6 (pid: 58423) of binary: /usr/bin/python\n",
+            "exits with return code -8\n",
+        ],
+        ["failed (exitcode: 8) local_rank: 6 (pid: 58423) of binary: /usr/bin/python\n"],
+    ),
+    "nccl_shared_memory": (
+        ["include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-1 (size 9637888)\n"],
+        ["NCCL INFO Using shared memory segment nccl-shm-recv-1\n"],
+    ),
+    "nvcc_missing": (
+        [
+            "FileNotFoundError: [Errno 2] No such file or directory: '/opt/env/bin/nvcc'\n",
+            # the end of the traceback is missing
+            "Traceback (most recent call last):\n"
+            '  File "op_builder/builder.py", line 43, in installed_cuda_version\n'
+            '    output = subprocess.check_output([cuda_home + "/bin/nvcc", "-V"], universal_newlines=True)\n',
+        ],
+        ["FileNotFoundError: [Errno 2] No such file or directory: '/opt/env/bin/gcc'\n"],
+    ),
+    "torch_missing_at_build": (
+        [
+            " [WARNING]  unable to import torch, please install it if you want to pre-compile any deepspeed ops.\n",
+            "[WARNING] Unable to import torch, pre-compiling ops will be disabled. Please visit\n",
+        ],
+        ["ModuleNotFoundError: No module named 'torch'\n"],
+    ),
+    "windows_source_build": (
+        [
+            '  File "C:\\Temp\\pip-install-x\\deepspeed_'
+            + "0123456789abcdef" * 2
+            + '\\setup.py", line 201, in <module>\n',
+        ],
+        ['  File "/tmp/pip-install-x/deepspeed_' + "0123456789abcdef" * 2 + '/setup.py", line 201, in <module>\n'],
+    ),
+    "heads_not_divisible": (
+        ["AssertionError: num_heads (52) must be divisible by mp_size (8)\n"],
+        ["AssertionError: hidden_size must be divisible by num_heads\n"],
+    ),
+    "diffusers_pipeline_not_a_module": (
+        ["AttributeError: 'StableDiffusionPipeline' object has no attribute 'children'\n"],
+        ["AttributeError: 'StableDiffusionPipeline' object has no attribute 'unet'\n"],
+    ),
+    "kernel_execution_error": (
+        ["!!!! kernel execution error. (m: 768, n: 4608, k: 3072, error: 13)\n"],
+        ["kernel execution took 5 ms\n"],
+    ),
+    "inference_loader_argument": (
+        [traceback("TypeError: get_sd_loader_json() missing 1 required positional argument: 'checkpoint_engine'")],
+        [
+            # a release that passes it
+            "DeepSpeed info: version=0.9.5, git-hash=unknown\n"
+            + traceback("TypeError: get_sd_loader() missing 1 required positional argument: 'checkpoint_engine'"),
+        ],
+    ),
+    "training_config_for_inference": (
+        [
+            "pydantic.ValidationError: 2 validation errors for DeepSpeedInferenceConfig\nzero -> zero_optimization\n"
+            "  none is not an allowed value\n"
+        ],
+        ["pydantic.ValidationError: 1 validation error for DeepSpeedInferenceConfig\ndtype\n  none\n"],
+    ),
+    "moe_group_without_name": (
+        [traceback("KeyError: 'name'", ("deepspeed/moe/utils.py", "split", "groups[group['name']] = {}"))],
+        [traceback("KeyError: 'name'", ("train.py", "main", "config['name']"))],
+    ),
+    "pydantic_2_with_old_release": (
+        ["pydantic.errors.PydanticUserError: A non-annotated attribute was detected: `enabled = True`. All model\n"],
+        ["pydantic.errors.PydanticUserError: A non-annotated attribute was detected: `size = 1`. All model\n"],
+    ),
+    "accelerate_config_keys": (
+        ["ValueError: The config file at machine.yaml had unknown keys (['lr_scheduler']), please try upgrading\n"],
+        ["ValueError: The config file at machine.yaml is empty\n"],
+    ),
+    "qwen_lora_zero3": (
+        ["RuntimeError: ZeRO3 is incompatible with LoRA when finetuning on base model.\n"],
+        ["ZeRO3 is incompatible with pipelines.\n"],
+    ),
+    "evaluation_needs_zero3": (
+        ["ValueError: ZeRO inference only makes sense with ZeRO Stage 3 - please adjust your config\n"],
+        ["ZeRO inference with ZeRO Stage 3\n"],
+    ),
+    "optimizer_of_another_model": (
+        [traceback("KeyError: Parameter containing:", ("zero/stage_1_and_2.py", "f", "name = self.param_names[lp]"))],
+        ["Parameter containing: tensor([1.])\n"],
+    ),
+    "pipeline_shapes_differ": (
+        ["RuntimeError: Mismatch in shape: grad_output[0] has a shape of torch.Size([8, 4]) and output[0] has\n"],
+        ["RuntimeError: Mismatch in shape: grad_input\n"],
+    ),
+    "empty_tensor_indexed": (
+        ["IndexError: index 0 is out of bounds for dimension 0 with size 0\n"],
+        ["IndexError: index 7 is out of bounds for dimension 0 with size 4\n"],
+    ),
+    "indexed_tensor_on_cpu": (
+        ["RuntimeError: indices should be either on cpu or on the same device as the indexed tensor (cpu)\n"],
+        ["RuntimeError: indices should be either on cpu or on the same device as the indexed tensor (cuda:0)\n"],
+    ),
+    "pipeline_stages_and_ranks": (
+        ["RuntimeError: num_stages (3) must divide distributed world size (8)\n"],
+        ["num_stages (4)\n"],
+    ),
+    "pipeline_training_without_gradients": (
+        ["RuntimeError: train_batch() requires gradients enabled. Use eval_batch() instead.\n"],
+        ["train_batch() took 5 s\n"],
+    ),
+    "pipeline_bf16_stage": (["NotImplementedError: PP+BF16 only work for ZeRO Stage 1\n"], ["PP+BF16\n"]),
+    "pipeline_layers_not_found": (
+        ["RuntimeError: Partitioning 'block' found no valid layers to partition.\n"],
+        ["Partitioning pipeline stages with method type:block\n"],
+    ),
+    "moe_batch_too_small": (
+        ["AssertionError: No. of tokens (batch-size) should be greater than min_capacity. Either set\n"],
+        ["min_capacity: 4\n"],
+    ),
+    "moe_group_mixed": (["AssertionError: All params in MoE group must be MoE params\n"], ["MoE params: 8\n"]),
+    "moe_top_k": (
+        ["ValueError: Only top-1 and top-2 gatings are supported.\n"],
+        ["ValueError: Only top-1 is supported.\n"],
+    ),
+    "operators_of_another_torch": (
+        ["RuntimeError: PyTorch version mismatch! DeepSpeed ops were compiled\n"],
+        ["PyTorch version: 2.1\n"],
+    ),
+    "operator_needs_newer_gpu": (
+        ["RuntimeError: Unable to load fp_quantizer op due to no compute capabilities remaining after filtering\n"],
+        ["Unable to load the op\n"],
+    ),
+    "operator_without_visible_gpu": (
+        ["RuntimeError: DeepSpeed JIT builder for 'x' found no CUDA devices. Set TORCH_CUDA_ARCH_LIST or make\n"],
+        ["TORCH_CUDA_ARCH_LIST is not set\n"],
+    ),
+    "launcher_cannot_select": (
+        ["ValueError: openmpi backend does not support limiting num nodes/gpus\n"],
+        ["backend does not support bf16\n"],
+    ),
+    "launcher_node_rank": (
+        ["AssertionError: Launching training without ssh, but --node_rank is not set correctly.\n"],
+        ["Launching training without ssh\n"],
+    ),
+    "config_type": (
+        ["ValueError: 'config' argument expected string or dictionary, got <class 'NoneType'>\n"],
+        ["'config' argument is deprecated\n"],
+    ),
+    "parameters_unused_stage2": (
+        ["AssertionError: your module has parameters that were not used in producing loss.\n"],
+        ["your module has parameters that are frozen\n"],
+    ),
+    "precision_without_accelerator": (
+        [
+            "SystemError: Cannot use fp16 without accelerator.\n",
+            "SystemError: Accelerator is not detected, cannot perform low precision training (e.g., fp16, bf16).\n",
+        ],
+        ["Setting ds_accelerator to cpu (auto detect)\n"],
+    ),
+    "gradients_not_available": (
+        ["ValueError: Gradients are only available immediately after backward and before engine step\n"],
+        ["Gradients are only available on rank 0\n"],
+    ),
+    "leaf_modules_not_found": (
+        ["ValueError: No modules of type [<class 'moe.Block'>] found in model Model(\n"],
+        ["No modules were replaced\n"],
+    ),
+    "training_data_type": (["ValueError: Training data must be a torch Dataset\n"], ["Training data: 8 files\n"]),
     "device_map_several_devices": (
         [
             traceback(f"{DEVICES}but found at least two devices, cuda:7 and cuda:0!"),
@@ -173,6 +392,8 @@ CASES = {
         [
             "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage "
             "2\n",
+            # typed by hand
+            "AssertionError: no sync context manager is incompatible with gradientpartitioning logic of ZeRo stage 3\n",
         ],
         ["AssertionError: no_sync context manager reentry is unsupported\n"],
     ),
@@ -411,6 +632,79 @@ CASES = {
         [
             "assert param.ds_status == ZeroParamStatus.NOT_AVAILABLE\n",  # of code copied into many projects
             "RuntimeError: still have inflight params [{'id': 5, 'status': 'AVAILABLE', 'numel': 64}]\n",
+        ],
+    ),
+    "skip_init_under_zero_init": (
+        [
+            traceback(
+                "NotImplementedError: Cannot copy out of meta tensor; no data!",
+                ("torch/nn/utils/init.py", "skip_init", "return module_cls(*args, **kwargs).to_empty(device=final)"),
+                ("deepspeed/runtime/zero/partition_parameters.py", "wrapper", "self._post_init_method(module)"),
+                ("deepspeed/runtime/zero/partition_parameters.py", "_post_init_method", "param.data.to(device)"),
+            )
+        ],
+        [
+            traceback(
+                "NotImplementedError: Cannot copy out of meta tensor; no data!",
+                ("deepspeed/runtime/zero/partition_parameters.py", "_post_init_method", "param.data.to(device)"),
+            ),
+            traceback(
+                "NotImplementedError: Cannot copy out of meta tensor; no data!",
+                ("torch/nn/utils/init.py", "skip_init", "return module_cls(*args, **kwargs).to_empty(device=final)"),
+            ),
+        ],
+    ),
+    "linear_of_one_dimension": (
+        [
+            "RuntimeError: Function LinearFunctionForZeroStage3Backward returned an invalid gradient at index 1 - got "
+            "[] but expected shape compatible with [8, 8]\n"
+        ],
+        [
+            "RuntimeError: Function LinearFunctionForZeroStage3Backward returned an invalid gradient at index 0 - got "
+            "[4, 0] but expected shape compatible with [4, 8]\n"
+        ],
+    ),
+    "autocast_of_another_engine": (
+        [
+            traceback(
+                "KeyError: torch.bfloat16",
+                (
+                    "deepspeed/runtime/zero/stage3.py",
+                    "reduce_independent_p_g_buckets_and_remove_grads",
+                    "bucket = self.ipg_buckets[comm_dtype]",
+                ),
+            )
+        ],
+        [
+            traceback(
+                "KeyError: torch.bfloat16",
+                ("train.py", "main", "bucket = buckets[torch.bfloat16]"),
+            )
+        ],
+    ),
+    "float64_gradients": (
+        ["AssertionError: attempting to reduce an unsupported grad type: torch.float64\n"],
+        ["AssertionError: attempting to reduce an unsupported grad type: torch.bfloat16\n"],
+    ),
+    "tensor_backward_reentrant": (
+        [
+            traceback(
+                "AttributeError: 'NoneType' object has no attribute 'numel'",
+                ("deepspeed/runtime/engine.py", "_backward_post_hook", "self._backward_epilogue()"),
+                ("deepspeed/runtime/zero/stage3.py", "__reduce_and_partition_ipg_grads", "if param.grad.numel()"),
+            ),
+            traceback(
+                "AttributeError: 'NoneType' object has no attribute 'view'",
+                ("deepspeed/runtime/engine.py", "_backward_post_hook", "self._backward_epilogue()"),
+                ("deepspeed/runtime/zero/stage_1_and_2.py", "copy_grads_in_partition", "grad_reduc.view(-1)"),
+            ),
+        ],
+        [
+            traceback(  # engine.backward
+                "AttributeError: 'NoneType' object has no attribute 'view'",
+                ("deepspeed/runtime/engine.py", "backward", "self._backward_epilogue()"),
+                ("deepspeed/runtime/zero/stage_1_and_2.py", "copy_grads_in_partition", "grad_reduc.view(-1)"),
+            ),
         ],
     ),
     "other_modules_than_recorded": (
@@ -779,7 +1073,7 @@ CASES = {
             "AttributeError: 'DeepSpeedZeRoOffload' object has no attribute 'get_param_coordinator2'\n",
             "ImportError: cannot import name 'logger' from 'deepspeed.utils.names' (/a/names.py)\n",
             "ModuleNotFoundError: No module named 'deepspeed.elasticity'\n",
-            "AttributeError: module 'deepspeed' has no attribute 'init_inference'\n",
+            "AttributeError: module 'deepspeed' has no attribute 'OnDevice'\n",
         ],
         [
             "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n",
@@ -951,11 +1245,17 @@ CASES = {
         [
             "-9: Signal 9 (SIGKILL) received by PID 94\n",
             "[ERROR] [launch.py:321:sigkill_handler] ['python', 'x'] exits with return code = -9\n",
+            "the job exits with return code -9\n",
             "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n===\ntrain.py FAILED\n"
             "  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 94)\n",
             "subprocess.CalledProcessError: Command '['python', 'x.py']' died with <Signals.SIGKILL: 9>.\n",
         ],
-        ["Signal 2 (SIGINT) received by PID 94\n", "exits with return code = 9\n", "exitcode  : -99\n"],
+        [
+            "Signal 2 (SIGINT) received by PID 94\n",
+            "exits with return code = 9\n",
+            "return code -99\n",
+            "exitcode  : -99\n",
+        ],
     ),
     "rank_bus_error": (
         [
@@ -1585,6 +1885,7 @@ def test_harmless_messages_are_notes():
     assert {each.id for each in SIGNATURES.values() if each.role is Role.NOTE} == {
         "amp_functions_renamed",
         "broadcast_without_autograd",
+        "cpu_adam_without_cuda",
         "device_of_the_group_unknown",
         "distutils_deprecated",
         "libaio_warning",

@@ -383,8 +383,8 @@ def test_deepspeed_is_guarded_in_any_import_order(world, first):
 
 def test_importing_dsfix_loads_no_guard(world):
     world.package(init=DEEPSPEED, accelerator=ACCELERATOR)
-    told = world.run("import dsfix, deepspeed, sys; tell([n for n in sys.modules if n.startswith('dsfix.guards.')])")
-    assert told.value == ["dsfix.guards.initialize", "dsfix.guards.wrapper"]
+    told = world.run("import dsfix, deepspeed, sys; tell([n for n in sys.modules if 'guards.' in n or n == 'wrapt'])")
+    assert told.value == ["dsfix.guards.initialize"]
 
 
 def test_an_unknown_mode_is_reported_and_the_default_used():

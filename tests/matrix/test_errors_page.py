@@ -50,7 +50,8 @@ def test_every_diagnosis_without_a_patch_is_listed_once(page):
 def test_messages_are_readable(page):
     messages = re.findall(r"^- `+(.*?)`+$", page, re.M)
     assert len(messages) > 50
-    assert not [each for each in messages if re.search(r"\\[dswDSWb.(]|\[\^|\(\?|\.\*|/site-packages/|\x1b", each)]
+    texts = [re.sub(r"\\(?:csrc|deepspeed|ops|setup)", "", each) for each in messages]  # paths of Windows
+    assert not [each for each in texts if re.search(r"\\[dswDSWb.(]|\[\^|\(\?|\.\*|/site-packages/|\x1b", each)]
     assert not [each for each in messages if len(each) > 190 or len(each) < 12]
 
 

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from dsfix.check import checking, extract, keys
 from dsfix.check.arguments import checked
-from dsfix.engine.source import module_file
+from dsfix.module_files import module_file
 from dsfix.rules import Level
 
 NEEDS_ONECCL = "CPU ranks of this release need oneCCL"
@@ -133,6 +133,17 @@ TRAINED: dict[str, tuple[dict[str, Any], str | None, str]] = {
     ),
     "scheduler without params": ({**SGD, "scheduler": {"type": "WarmupLR"}}, "incomplete_scheduler", "TypeError"),
     "complete scheduler": ({**SGD, "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9}}}, None, ""),
+    "cycle of no steps": (
+        {
+            **SGD,
+            "scheduler": {
+                "type": "OneCycle",
+                "params": {"cycle_min_lr": 0.01, "cycle_max_lr": 0.1, "cycle_first_step_size": 0},
+            },
+        },
+        "scheduler_step_size_zero",
+        "Error",
+    ),
     "lr auto": ({**BATCH, "optimizer": {"type": "SGD", "params": {"lr": "auto"}}}, "auto_number", "TypeError"),
     "lr in quotes": ({**BATCH, "optimizer": {"type": "SGD", "params": {"lr": "0.1"}}}, "quoted_value", "TypeError"),
     "clipping auto": (
@@ -344,3 +355,32 @@ def test_at_initialize(environment: dict[str, str], release: Version, tmp_path: 
 
 def test_at_initialize_silent_by_default(outcomes: dict[str, Any]) -> None:
     assert "[auto_number]" not in outcomes["stderr"]
+
+
+LINEAR = """
+import sys, dsfix, deepspeed, torch
+sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
+own = torch.nn.functional.linear
+model = torch.nn.Linear(4, 4)
+config = {
+    "train_micro_batch_size_per_gpu": 1,
+    "zero_optimization": {"stage": 3, "memory_efficient_linear": True},
+    "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+    "zero_allow_untested_optimizer": True,
+}
+deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+print("replaced" if torch.nn.functional.linear is not own else "torch's own")
+"""
+
+
+def test_memory_efficient_linear_of_a_model_made_outside_zero_init(
+    environment: dict[str, str], release: Version, tmp_path: Path
+) -> None:
+    if release <= Version("0.14.0"):
+        pytest.skip(NEEDS_ONECCL)
+    command = [sys.executable, "-c", LINEAR]
+    options = {"env": {**environment, **rank()}, "cwd": tmp_path, "timeout": 300}
+    done = subprocess.run(command, **options, capture_output=True, text=True, check=False)
+    findings = checking.check(zero(stage=3, memory_efficient_linear=True)).findings
+    ignored = "memory_efficient_linear_ignored" in [each.rule for each in findings]
+    assert ("torch's own" if ignored else "replaced") in done.stdout, done.stderr

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsfix.engine.source import module_file
+from dsfix.module_files import module_file
 
 _PACKAGES = ("deepspeed.runtime", "deepspeed.utils", "deepspeed.comm", "deepspeed.moe", "deepspeed.checkpoint")
 

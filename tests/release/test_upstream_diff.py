@@ -11,18 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from dsfix import survey
 from dsfix.catalogue import registry
-from dsfix.engine import verdict
 from dsfix.export.pull_request import PullRequest, pull_request
 from dsfix.outcome import Outcome
-from dsfix.settings import Settings
 
 
 @pytest.fixture(scope="module")
 def written(entries: dict[str, registry.Entry]) -> dict[str, PullRequest]:
     """Patch id -> what can be written for it."""
-    settings = Settings.read()
-    here = [each for each in entries.values() if verdict.if_asked_for(each, settings).outcome is Outcome.PENDING]
+    here = [each for each in entries.values() if survey.if_asked_for(each).outcome is Outcome.PENDING]
     return {each.id: pull_request(each) for each in here}
 
 

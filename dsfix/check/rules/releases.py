@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import math
+from collections.abc import Iterator, Mapping
 
 from ...job import AUTO
 from ...rules import Found, Level, Rule, fits
@@ -28,6 +30,7 @@ _DEEPCOMPILE: tuple[tuple[str, tuple[int, ...], str], ...] = (
     (">=0.16.6,<0.19.1", (3,), "gathers parameters in a poor order"),
 )
 _COSINE_WARMUPS = ("log", "linear")
+_DOTS = 2  # of parent.name.weight
 
 
 def _deepcompile(facts: Facts) -> Iterator[Found]:
@@ -113,6 +116,28 @@ def _muon(facts: Facts) -> Iterator[Found]:
     if fits({"deepspeed": "<0.19.7"}, facts.versions):
         what = "if the model is made under zero.Init, as by transformers: Muon is not used, and Adam trains all weights"
         yield Found("optimizer.type", what)
+
+
+def _secondary_of_frozen(facts: Facts) -> Iterator[Found]:
+    name = "zero_quantized_nontrainable_weights"
+    size = facts.get("zero_optimization", "zero_hpz_partition_size", default=1)
+    if facts.stage == 3 and is_number(size) and size > 1 and facts.get("zero_optimization", name) is True:
+        what = "with zero_hpz_partition_size: frozen weights are written into int8 tensors unscaled, as whole numbers"
+        yield Found(f"zero_optimization.{name}", what)
+
+
+def _linear_ignored(facts: Facts) -> Iterator[Found]:
+    if facts.stage == 3 and facts.get("zero_optimization", "memory_efficient_linear") is True:
+        what = "has no effect on a model that is made outside zero.Init: gathered weights stay until the backward pass"
+        yield Found("zero_optimization.memory_efficient_linear", what)
+
+
+def _leaf_modules_slow(facts: Facts) -> Iterator[Found]:
+    name = "stage3_module_granularity_threshold"
+    value = facts.get("zero_optimization", name)
+    if facts.stage == 3 and is_number(value) and value > 0:
+        what = "parameters of the modules that it joins are still released one by one: less is gained"
+        yield Found(f"zero_optimization.{name}", what)
 
 
 def _not_reduced_on_cpu(facts: Facts) -> Iterator[Found]:
@@ -209,6 +234,53 @@ def _experts_for_ranks(facts: Facts) -> Iterator[Found]:
             yield Found(f"moe.{name}", what)
 
 
+def _mics_groups(facts: Facts) -> Iterator[Found]:
+    size = facts.block("zero_optimization").get("mics_shard_size")
+    if facts.stage != 3 or not is_number(size) or size < 1 or (facts.world_size or size + 1) <= size:
+        return
+    what = f"with more ranks than {size}: all groups but the first take gradients for padding, and the job hangs"
+    yield Found("zero_optimization.mics_shard_size", what)
+
+
+def _partition_patterns(facts: Facts) -> Iterator[Found]:
+    tensor = facts.block("tensor_parallel")
+    config, size = tensor.get("partition_config"), tensor.get("autotp_size")
+    specs = config.get("layer_specs") if isinstance(config, Mapping) else None
+    for spec in specs if isinstance(specs, list) and is_number(size) and size > 1 else ():
+        for pattern in spec.get("patterns") or () if isinstance(spec, Mapping) else ():
+            if isinstance(pattern, str) and pattern.count("\\.") > _DOTS and not set("?|(") & set(pattern):
+                what = f"{pattern} is compared with parent.name.weight, not with the whole path, and matches nothing"
+                yield Found("tensor_parallel.partition_config.layer_specs", f"{what}: those weights are not divided")
+
+
+def _fast_writer(facts: Facts) -> Iterator[Found]:
+    writer = facts.get("checkpoint", "writer")
+    if isinstance(writer, Mapping) and str(writer.get("type", "fast")).lower() == "fast":
+        what = "each file that is written stays open: deleted checkpoints keep their space on the disk"
+        yield Found("checkpoint.writer", what)
+
+
+def _stragglers(facts: Facts) -> Iterator[Found]:
+    if facts.get("comms_logger", "enabled") is True:
+        what = "if the script calls log_summary(show_straggler=True): its straggler times are too small"
+        yield Found("comms_logger.enabled", what)
+
+
+def _elastic_batch(facts: Facts) -> Iterator[Found]:
+    elastic = facts.block("elasticity")
+    sizes, largest = elastic.get("micro_batch_sizes"), elastic.get("max_train_batch_size")
+    if elastic.get("enabled") is not True or not isinstance(largest, int) or not isinstance(sizes, list):
+        return
+    multiple = functools.reduce(_multiple, sizes, 1) if all(isinstance(each, int) and each > 0 for each in sizes) else 0
+    if multiple > largest:
+        what = f"{largest}, but DeepSpeed may choose {multiple}, the least common multiple of the micro_batch_sizes"
+        yield Found("elasticity.max_train_batch_size", what)
+
+
+def _multiple(one: int, other: int) -> int:
+    return one * other // math.gcd(one, other)
+
+
 RULES = (
     Rule(
         id="deepcompile_bugs",
@@ -300,6 +372,31 @@ RULES = (
         find=_muon,
         remedy="upgrade to DeepSpeed 0.19.8 or later, or use ZeRO-2",
         evidence=(f"{_LINK}issues/8443", f"{_LINK}issues/8438"),
+    ),
+    Rule(
+        id="hpz_quantized_frozen_weights",
+        level=Level.WARNING,
+        find=_secondary_of_frozen,
+        remedy="remove one of the two keys, if the model has frozen parameters",
+        evidence=(
+            "the source of 0.12.0 to 0.19.8: _partition_param_sec quantizes an empty tensor, and copies into it",
+        ),
+    ),
+    Rule(
+        id="memory_efficient_linear_ignored",
+        level=Level.NOTE,
+        affects={"deepspeed": "<0.19.4"},
+        find=_linear_ignored,
+        remedy="make the model under deepspeed.zero.Init, or upgrade to DeepSpeed 0.19.4 or later",
+        evidence=(f"{_LINK}pull/8189", "run: 0.19.3, 0.19.4"),
+    ),
+    Rule(
+        id="joined_modules_released_singly",
+        level=Level.NOTE,
+        affects={"deepspeed": ">=0.16.3,<0.19.7"},
+        find=_leaf_modules_slow,
+        remedy="upgrade to DeepSpeed 0.19.7 or later",
+        evidence=(f"{_LINK}pull/6694", "the source of 0.16.3 and 0.19.6: partition passes free_data=True on"),
     ),
     Rule(
         id="gradients_not_reduced_on_cpu",
@@ -394,5 +491,45 @@ RULES = (
         find=_experts_for_ranks,
         remedy="give the number of ranks per group of experts there, or upgrade to DeepSpeed 0.17.6 or later",
         evidence=(f"{_LINK}pull/7551", "the source of 0.17.4"),
+    ),
+    Rule(
+        id="mics_groups_hang",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.19.3,<0.19.7"},
+        find=_mics_groups,
+        remedy="use one group (mics_shard_size as large as the job), ZeRO-3 without the key, or DeepSpeed 0.19.2",
+        evidence=("run: 0.19.6", "the source of 0.19.2 and 0.19.3: the rank is that of the whole job's group"),
+    ),
+    Rule(
+        id="partition_patterns_match_nothing",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.18.6,<0.18.9"},
+        find=_partition_patterns,
+        remedy="upgrade to DeepSpeed 0.18.9 or later, or begin patterns with the parent's name: self_attn\\.q_proj",
+        evidence=(f"{_LINK}pull/8088", "run: 0.18.6, 0.19.2", "the source of 0.18.8 and 0.18.9"),
+    ),
+    Rule(
+        id="checkpoint_writer_keeps_files",
+        level=Level.WARNING,
+        affects={"deepspeed": ">=0.17.1,<0.19.1"},
+        find=_fast_writer,
+        remedy='set its type to "python", or upgrade to DeepSpeed 0.19.1 or later',
+        evidence=(f"{_LINK}pull/8005", "the source of 0.17.1 and 0.19.0"),
+    ),
+    Rule(
+        id="straggler_times",
+        level=Level.NOTE,
+        affects={"deepspeed": "<0.19.4"},
+        find=_stragglers,
+        remedy="upgrade to DeepSpeed 0.19.4 or later; the other columns are right",
+        evidence=(f"{_LINK}pull/8199", "the source of 0.19.3: the recorded times are sorted before they are compared"),
+    ),
+    Rule(
+        id="elastic_batch_above_maximum",
+        level=Level.NOTE,
+        affects={"deepspeed": "<0.19.6"},
+        find=_elastic_batch,
+        remedy="choose micro_batch_sizes with a smaller common multiple, or upgrade to DeepSpeed 0.19.6 or later",
+        evidence=(f"{_LINK}pull/8237", "the source of 0.19.5"),
     ),
 )

@@ -18,6 +18,7 @@ _TORCH = (
 )
 _WARMUP_MAX_LR = 0.001
 _WARMUP_TO_OWN = Version("0.17.2")  # the first release whose WarmupLR warms up to the optimizer's lr
+_STEP_SIZES_REJECTED = Version("0.19.4")
 _REQUIRED = {
     "WarmupDecayLR": ("total_num_steps",),
     "WarmupCosineLR": ("total_num_steps",),
@@ -66,6 +67,25 @@ def _warmup_to_default(facts: Facts) -> Iterator[Found]:
         yield Found("scheduler.params.warmup_max_lr", what)
 
 
+def _cycle_lists(facts: Facts) -> Iterator[Found]:
+    params = facts.block("scheduler", "params")
+    if facts.block("scheduler").get("type") == "OneCycle" and "scheduler" not in facts.arguments:
+        for key in ("cycle_min_lr", "cycle_max_lr"):
+            if isinstance(params.get(key), list):
+                what = "a list, as documented, but this release computes with one number: the first step fails"
+                yield Found(f"scheduler.params.{key}", what)
+
+
+def _step_size(facts: Facts) -> Iterator[Found]:
+    key = {"LRRangeTest": "lr_range_test_step_size", "OneCycle": "cycle_first_step_size"}.get(
+        str(facts.block("scheduler").get("type"))
+    )
+    value = facts.block("scheduler", "params").get(key or "")
+    if key and is_number(value) and value == 0 and "scheduler" not in facts.arguments:
+        effect = "DeepSpeed rejects it" if facts.release >= _STEP_SIZES_REJECTED else "ZeroDivisionError"
+        yield Found(f"scheduler.params.{key}", f"must be positive, got {value}: {effect}")
+
+
 def _passed_in_vain(facts: Facts) -> Iterator[Found]:
     passed, name = facts.arguments.get("scheduler"), facts.block("scheduler").get("type")
     if passed is not None and name is not None:
@@ -94,6 +114,21 @@ RULES = (
         find=_warmup_steps,
         remedy="set a positive integer, or remove the scheduler",
         evidence=("the source of 0.19.2 and 0.19.3: ValueError",),
+    ),
+    Rule(
+        id="one_cycle_lists",
+        level=Level.ERROR,
+        affects={"deepspeed": "<0.19.6"},
+        find=_cycle_lists,
+        remedy="give one number for all groups, or upgrade to DeepSpeed 0.19.6 or later",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8201", "run: 0.12.0, 0.19.5, 0.19.6"),
+    ),
+    Rule(
+        id="scheduler_step_size_zero",
+        level=Level.ERROR,
+        find=_step_size,
+        remedy="set a positive number of steps",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8166", "run: 0.12.0, 0.19.3, 0.19.5"),
     ),
     Rule(
         id="passed_scheduler_unused",

@@ -9,6 +9,8 @@ from ..facts import Facts
 
 _WEIGHTS_SHARE = 0.6  # of a GPU's memory; activations and adapters need the rest
 
+CASTS_BUFFERS = {"deepspeed": "<0.19.2"}  # since then only zero.Init does
+
 
 def _device_map(facts: Facts) -> Iterator[Found]:
     value = str(facts.arguments.get("device_map", "none"))
@@ -59,6 +61,37 @@ def _recompute(facts: Facts) -> Iterator[Found]:
         yield Found("zero_optimization.stage", what)
 
 
+def _whole_model(facts: Facts) -> Iterator[Found]:
+    launched = facts.arguments.get("launched")
+    if facts.stage == 3 and facts.world_size == 1 and isinstance(launched, int) and launched > 1:
+        what = f"{launched} processes, but a process group of one rank: each holds the whole model"
+        yield Found("zero_optimization.stage", what)
+
+
+def _norm_of_one_rank(facts: Facts) -> Iterator[Found]:
+    ranks = facts.arguments.get("tensor_parallel")
+    if facts.on("fp16") and facts.stage == 0 and facts.job.clips and isinstance(ranks, int) and ranks > 1:
+        what = (
+            "fp16 without ZeRO, tensor parallel: the norm is that of the first rank's gradients, and clips too little"
+        )
+        yield Found("gradient_clipping", what)
+
+
+def _float8(facts: Facts) -> Iterator[Found]:
+    for name in ("bf16", "fp16"):
+        if facts.on(name) and facts.arguments.get("float8") is True:
+            what = f"DeepSpeed casts the model's float8 parameters to {name}, without their scales"
+            yield Found(f"{name}.enabled", what)
+
+
+def _half_buffers(facts: Facts) -> Iterator[Found]:
+    whole = fits(CASTS_BUFFERS, facts.versions)
+    for name in ("bf16", "fp16"):
+        if facts.on(name) and facts.arguments.get("fp32_buffers") is True and (whole or facts.stage == 3):
+            what = f"buffers that the model keeps in fp32 become {name}"
+            yield Found(f"{name}.enabled", what if whole else f"{what} under zero.Init")
+
+
 RULES = (
     Rule(
         id="zero3_device_map",
@@ -103,5 +136,40 @@ RULES = (
         remedy="put `import dsfix` on the first line of the script, or upgrade to DeepSpeed 0.19.3",
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8148", "the reproduction of the patch"),
         patches=("zero3_checkpoint_recompute",),
+    ),
+    Rule(
+        id="single_rank_group",
+        level=Level.WARNING,
+        find=_whole_model,
+        remedy="call deepspeed.init_distributed() before anything else makes a process group of one rank",
+        affects={"deepspeed": "<0.19.4"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8089",),
+    ),
+    Rule(
+        id="fp16_norm_of_one_rank",
+        level=Level.WARNING,
+        find=_norm_of_one_rank,
+        remedy="upgrade to DeepSpeed 0.14.2 or later, or use ZeRO-1 or bf16",
+        affects={"deepspeed": "<0.14.2"},
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/pull/5411",
+            "the source of 0.12.0: the flat groups have no mark of tensor parallelism",
+        ),
+    ),
+    Rule(
+        id="float8_cast",
+        level=Level.WARNING,
+        find=_float8,
+        remedy="upgrade to DeepSpeed 0.19.8 or later",
+        affects={"deepspeed": "<0.19.8"},
+        evidence=("the source of 0.12.0, 0.19.7 and 0.19.8",),
+    ),
+    Rule(
+        id="fp32_buffers_cast",
+        level=Level.WARNING,
+        find=_half_buffers,
+        remedy="upgrade to DeepSpeed 0.19.8 or later, or load these buffers again after deepspeed.initialize, in fp32",
+        affects={"deepspeed": "<0.19.8"},
+        evidence=("the source of 0.12.0, 0.19.1, 0.19.2, 0.19.7 and 0.19.8",),
     ),
 )

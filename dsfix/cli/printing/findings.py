@@ -51,6 +51,8 @@ def _print(finding: Ranked, reading: Reading) -> None:
     problem = finding.found.problem
     print(f"  {problem.id}: {problem.title}" if problem else f"  {_UNKNOWN}")
     rows = [("seen", _seen(finding, reading.files)), ("", output.printable(finding.first.text.strip()))]
+    if finding.found.where:
+        rows.append(("where", output.printable(finding.found.where)))
     if problem:
         rows += [
             ("what", problem.what),
@@ -142,7 +144,7 @@ def _json(finding: Ranked, reading: Reading) -> dict[str, Any]:
         "id": problem.id if problem else None,
         "standing": finding.standing.value,
         "title": problem.title if problem else _UNKNOWN,
-        "what": problem.what if problem else "",
+        "what": problem.what if problem else found.where,
         "affects": [dict(each) for each in problem.affects] if problem else [],
         "patches": [fix.as_json() for fix in fixes(found.patches, reading.versions.alternatives())],
         "remedy": problem.remedy if problem else "",

@@ -20,7 +20,9 @@ SIGNATURES = (
         what="Since 0.16.0 DeepSpeed has a no_sync, which rejects ZeRO-2 and ZeRO-3; older accelerate and transformers "
         "enter the no_sync of any model that has one.",
         remedy="transformers 4.47.1 or later for its Trainer, accelerate 1.9.0 or later for Accelerator.accumulate.",
+        pattern=r"no[ _]sync context manager is incompatible with gradient ?partitioning",  # also typed by hand
         patches=("no_sync_incompatible",),
+        pattern_of="no_sync_incompatible",
         evidence=("https://github.com/huggingface/accelerate/pull/3656",),
     ),
     Signature(
@@ -34,5 +36,13 @@ SIGNATURES = (
         pattern=r"It is illegal to call Engine\.step\(\) inside no_sync",
         affects={"deepspeed": ">=0.16.0"},
         evidence=("https://github.com/huggingface/accelerate/pull/3630",),
+    ),
+    Signature(
+        id="lightning_sets_accumulation",
+        title="Lightning sets gradient accumulation in the DeepSpeed config itself",
+        what="It takes the value from Trainer(accumulate_grad_batches=…) and refuses a config that has one.",
+        remedy='Remove "gradient_accumulation_steps" from the config.',
+        pattern=r"Do not set `gradient_accumulation_steps` in the DeepSpeed config",
+        evidence=("https://github.com/Lightning-AI/pytorch-lightning/issues/19891",),
     ),
 )

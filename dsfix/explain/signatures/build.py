@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 _CACHE = "Then remove the operator's directory in ~/.cache/torch_extensions (or TORCH_EXTENSIONS_DIR)."
 
@@ -102,7 +102,7 @@ SIGNATURES = (
         r"|dynamic module does not define module export function"
         r"|No module named '(?:cpu_adam|fused_adam|cpu_adagrad|transformer_inference)'",
         role=Role.GENERAL,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5780",),
+        evidence=pull(5780),
     ),
     Signature(
         id="extension_lock",

@@ -123,4 +123,14 @@ SIGNATURES = (
         role=Role.POSSIBLE,
         evidence=("https://github.com/Lightning-AI/pytorch-lightning/issues/20453",),
     ),
+    Signature(
+        id="model_states_missing",
+        title="load_checkpoint finds no *_model_states.pt in the checkpoint's directory",
+        what="The directory or the tag is another one, or the checkpoint is incomplete: save_checkpoint ran on rank 0 "
+        "only, was interrupted, or the files are on another host.",
+        remedy="load_checkpoint(DIR, TAG): DIR has the file latest, DIR/TAG the files of all ranks. Every rank must "
+        "call save_checkpoint (accelerator.save_state).",
+        pattern=r"assert len\(self\.ckpt_list\) > 0|in get_sd_loader\n\s*return MegatronSDLoader",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3377",),
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
+from ..signature import Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -30,5 +30,18 @@ SIGNATURES = (
             "https://github.com/deepspeedai/DeepSpeed/issues/988",
             "https://github.com/deepspeedai/DeepSpeed/issues/4505",
         ),
+    ),
+    Signature(
+        id="tensor_backward_reentrant",
+        title="loss.backward() and reentrant gradient checkpointing: gradients are reduced before the pass has ended",
+        what="Without engine.backward, DeepSpeed 0.18.3 and 0.18.4 count the parameters of the running backward pass; "
+        "each reentrant checkpoint runs a pass of its own, after which they reduce what there is. ZeRO-2 and ZeRO-3 "
+        "then fail in one of the next passes; ZeRO-1 silently trains with wrong gradients.",
+        remedy="engine.backward(loss); use_reentrant=False in torch.utils.checkpoint; or DeepSpeed 0.18.5 or later.",
+        pattern=r"in _backward_post_hook\n[\s\S]{0,3000}in (?:__reduce_and_partition_ipg_grads\n[\s\S]{0,200}"
+        r"'NoneType' object has no attribute 'numel'|copy_grads_in_partition\n[\s\S]{0,200}"
+        r"'NoneType' object has no attribute 'view')",
+        affects={"deepspeed": ">=0.18.3,<0.18.5"},
+        evidence=pull(7780),
     ),
 )

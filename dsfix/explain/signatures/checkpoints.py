@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -28,7 +28,7 @@ SIGNATURES = (
         "exist. Without dsfix, for your own checkpoint: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in its environment.",
         pattern=r'zero_to_fp32\.py", line \d+, in <module>[\s\S]*Weights only load failed',
         affects={"deepspeed": "<0.16.0", "torch": ">=2.6"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6751",),
+        evidence=pull(6751),
     ),
     Signature(
         id="zero_to_fp32_devices",

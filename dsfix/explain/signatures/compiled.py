@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
+from ..signature import Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -13,7 +13,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.14.3 or later; load such a checkpoint after removing the prefix from its keys, or with "
         "the release that wrote it.",
         pattern=r"(?:Missing|Unexpected) key\(s\) in state_dict: \"wrapped\.",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5455",),
+        evidence=pull(5455),
     ),
     Signature(
         id="compiled_iter_params",
@@ -22,7 +22,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.14.3 or later, or train without torch.compile.",
         pattern=r"torch\._dynamo\.exc[\s\S]*partitioned_param_coordinator\.py\"?, line \d+, in iter_params",
         affects={"deepspeed": ">=0.13.2,<0.14.3"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5463",),
+        evidence=pull(5463),
     ),
     Signature(
         id="compile_backend_refused",
@@ -31,7 +31,7 @@ SIGNATURES = (
         remedy='"backend": "inductor", or DeepSpeed 0.13.4 or later.',
         pattern=r"in get_backend_fn[\s\S]*Empty module name",
         affects={"deepspeed": ">=0.13.2,<0.13.4"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5191",),
+        evidence=pull(5191),
     ),
     Signature(
         id="compile_backend_twice",
@@ -40,7 +40,7 @@ SIGNATURES = (
         remedy="Leave it out of compile_kwargs; DeepSpeed 0.15.2 or later takes the argument.",
         pattern=r"self\.module\.compile\(backend=backend, \*\*compile_kwargs\)[\s\S]*multiple values for keyword",
         affects={"deepspeed": ">=0.14.4,<0.15.2"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6502",),
+        evidence=pull(6502),
     ),
     Signature(
         id="pipeline_of_another_model",
@@ -50,6 +50,6 @@ SIGNATURES = (
         remedy='"compile": {"enabled": false}, or DeepSpeed 0.13.5 or later.',
         pattern=r"model must base PipelineModule",
         affects={"deepspeed": ">=0.13.2,<0.13.5"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5197",),
+        evidence=pull(5197),
     ),
 )

@@ -37,6 +37,16 @@ SIGNATURES = (
         evidence=(*pull(5112), "run: 0.13.1, 0.13.2"),
     ),
     Signature(
+        id="data_analyzer_specific_threads",
+        title="DataAnalyzer with specific_threads: list index out of range",
+        what="Through 0.19.7 specific_threads must begin 0, 1, 2 and so on: a process is looked up by its thread's "
+        "number in the list of those that are started.",
+        remedy="DeepSpeed 0.19.8 or later; or all threads at once, without specific_threads.",
+        pattern=rf"{_ANALYZER}[\s\S]*p\[thread\]\.(?:start|join)\(\)[\s\S]*IndexError: list index out of range",
+        affects={"deepspeed": "<0.19.8"},
+        evidence=("run: 0.12.0, 0.19.7", "the source of 0.19.8"),
+    ),
+    Signature(
         id="batch_size_scaling_sqrt",
         title='lr_scaling_method "sqrt": sqrt() of a float',
         what="0.16.5 to 0.18.3 compute it by torch.sqrt, which takes tensors only.",

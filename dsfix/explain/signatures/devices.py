@@ -76,4 +76,15 @@ SIGNATURES = (
         pattern=r"not compatible with `?create_reference_model",
         evidence=("https://github.com/huggingface/trl/issues/3016",),
     ),
+    Signature(
+        id="indexed_tensor_on_cpu",
+        title="a tensor on the CPU is indexed by one on the GPU",
+        what="With ZeRO-3 most likely a buffer or a cached tensor of the model (rotary cos and sin, a mask) that was "
+        "not moved to the GPU: the engine does not move modules there.",
+        remedy="dsfix.placement_report(engine) names what is left; DSFIX_PLACEMENT=move moves buffers; a newer "
+        "transformers makes these tensors on the inputs' device.",
+        pattern=r"indices should be either on cpu or on the same device as the indexed tensor \(cpu",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/huggingface/transformers/issues/24468",),
+    ),
 )

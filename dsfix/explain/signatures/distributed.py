@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -18,7 +18,7 @@ SIGNATURES = (
         r"|Some NCCL operations have failed or timed out|watchdog thread terminated with exception|NCCL timed out"
         r"|NCCL timeout|NCCL Timeout",
         role=Role.FOLLOW_UP,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5008",),
+        evidence=pull(5008),
     ),
     Signature(
         id="peer_gone",

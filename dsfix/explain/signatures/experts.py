@@ -68,4 +68,12 @@ SIGNATURES = (
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4646",),
     ),
+    Signature(
+        id="moe_group_without_name",
+        title="MoE: a parameter group without a name",
+        what="split_params_into_different_moe_groups_for_optimizer makes a group of experts per group, by its 'name'.",
+        remedy='Give each group a name: {"params": …, "name": "decay"}.',
+        pattern=r"moe/utils\.py[\s\S]*KeyError: 'name'",
+        evidence=("https://github.com/deepspeedai/Megatron-DeepSpeed/issues/174",),
+    ),
 )

@@ -118,4 +118,14 @@ SIGNATURES = (
         role=Role.FOLLOW_UP,
         evidence=(*pull(7410), *pull(7813)),
     ),
+    Signature(
+        id="cpu_adam_without_cuda",
+        title="cpu_adam is compiled without its CUDA part (harmless)",
+        what="No CUDA toolkit, or one that does not match torch: the operator works without the part that copies to "
+        "the GPU while it computes.",
+        remedy="Nothing; with a toolkit of torch's version it is compiled with it.",
+        pattern=r"cuda is missing or is incompatible with installed torch, only cpu ops can be compiled",
+        role=Role.NOTE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3613",),
+    ),
 )

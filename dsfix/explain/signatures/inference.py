@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -44,7 +44,7 @@ SIGNATURES = (
         remedy='Add "parallelization": "pp" (not sharded) or "tp" (saved by save_mp_checkpoint_path), or write it '
         "anew with the installed release.",
         pattern=r"KeyError: '?parallelization",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/2132",),
+        evidence=pull(2132),
     ),
     Signature(
         id="not_divisible_by_ranks",
@@ -81,5 +81,16 @@ SIGNATURES = (
             "https://github.com/deepspeedai/DeepSpeedExamples/issues/628",
             "https://github.com/deepspeedai/DeepSpeed/issues/4302",
         ),
+    ),
+    Signature(
+        id="training_config_for_inference",
+        title="init_inference was given a config of deepspeed.initialize",
+        what="init_inference has keys of its own: dtype, tensor_parallel, replace_with_kernel_inject … ZeRO, also for "
+        "inference (ZeRO-Inference, offload), goes through deepspeed.initialize.",
+        remedy="engine = deepspeed.initialize(model=model, config=…)[0]; engine.module.eval(). Or init_inference with "
+        "its own keys, without zero_optimization, fp16, train_batch_size.",
+        pattern=r"validation errors? for DeepSpeedInferenceConfig"
+        r"(?=[\s\S]{0,400}?(?:zero_optimization|train_\w*batch_size))",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2890",),
     ),
 )

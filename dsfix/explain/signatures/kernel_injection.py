@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature, pull
+from ..signature import Role, Signature, pull
 
 _AUTOTP = "Or replace_with_kernel_inject=False."
 
@@ -106,11 +106,56 @@ SIGNATURES = (
     ),
     Signature(
         id="hybrid_engine_quantized_heads",
-        title="hybrid engine or kernels with quantized weights: tuple index out of range in get_hidden_heads",
-        what="Through 0.14.4 Llama's sizes are read from weights, and quantized ones have another shape.",
-        remedy="DeepSpeed 0.14.5 or later, or weights that are not quantized.",
-        pattern=r"in get_hidden_heads[\s\S]*IndexError: tuple index out of range",
+        title="hybrid engine or kernels: tuple index out of range in get_hidden_heads",
+        what="The model's sizes are read from the shapes of its weights. ZeRO-3's are partitioned, thus empty: through "
+        "0.9.1 for GPT-J, GPT-Neo and GPT-NeoX, 0.9.3 to 0.10.0 for Llama. Quantized ones have another shape: Llama "
+        "through 0.14.4.",
+        remedy="DeepSpeed 0.14.5 or later. Otherwise with ZeRO-3 no hybrid engine (DeepSpeed-Chat: without "
+        "--enable_hybrid_engine), or ZeRO-2; or weights that are not quantized.",
+        pattern=r"in get_hidden_heads[\s\S]*IndexError: tuple index out of range"
+        r"|in get_hidden_heads\s+return self\.client_module\.[\w.]+\.weight\.shape\[1\]",  # the end is missing
         affects={"deepspeed": "<0.14.5"},
         evidence=pull(5624),
+    ),
+    Signature(
+        id="heads_not_divisible",
+        title="tensor parallelism: a size of the model cannot be divided by the number of ranks",
+        what="init_inference splits attention heads and hidden sizes evenly over mp_size (tensor_parallel.tp_size) "
+        "ranks; the message names the size and its value.",
+        remedy="A tp_size that divides it, which also is the number of processes to start.",
+        pattern=r"must be divisible by mp_size \(",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3634",),
+    ),
+    Signature(
+        id="diffusers_pipeline_not_a_module",
+        title="init_inference was given a diffusers pipeline, which is not a torch module",
+        what="A pipeline is a set of models. Only kernel injection takes it as a whole, and replaces the models it "
+        "knows of this release of diffusers.",
+        remedy="replace_with_kernel_inject=True with releases that fit each other; otherwise pass one of its models: "
+        "pipe.unet = deepspeed.init_inference(pipe.unet, …).module.",
+        pattern=r"'\w+Pipeline' object has no attribute 'children'",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2968",),
+    ),
+    Signature(
+        id="kernel_execution_error",
+        title="a matrix multiplication in DeepSpeed's kernels failed",
+        what="error is the status of cuBLAS: 13 execution failed, 14 internal error, 7 invalid value, 15 not "
+        "supported, 8 another GPU architecture, 3 no memory. Most likely the GPU's memory is full; the process has not "
+        "chosen its GPU; or the kernels were compiled for another GPU or CUDA.",
+        remedy="Smaller batches; torch.cuda.set_device(local_rank) before the model is built; remove "
+        "~/.cache/torch_extensions. Without the kernels the error goes: replace_with_kernel_inject=False, or no "
+        "DeepSpeed transformer kernel.",
+        pattern=r"!!!! kernel execution error\. \(",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/454",),
+    ),
+    Signature(
+        id="inference_loader_argument",
+        title="init_inference with a checkpoint: get_sd_loader_json lacks checkpoint_engine",
+        what="Through 0.7.4 the loader for models without kernel injection calls it without the argument.",
+        remedy="DeepSpeed 0.7.5 or later.",
+        pattern=r"get_sd_loader_json\(\) missing 1 required positional argument",
+        affects={"deepspeed": "<0.7.5"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2222",),
     ),
 )

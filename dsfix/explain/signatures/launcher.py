@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -26,7 +26,7 @@ SIGNATURES = (
         remedy='DeepSpeed 0.14.1 or later, or export PDSH_SSH_ARGS_APPEND="" before the launch.',
         pattern=r"KeyError: '?PDSH_SSH_ARGS_APPEND",
         affects={"deepspeed": "<0.14.1"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5318",),
+        evidence=pull(5318),
     ),
     Signature(
         id="launcher_backend_missing",
@@ -61,9 +61,10 @@ SIGNATURES = (
     Signature(
         id="local_rank_argument",
         title="the script does not accept the launcher's --local_rank",
-        what="The deepspeed launcher (without --no_local_rank) and old torch.distributed.launch pass it to the script.",
-        remedy="parser.add_argument('--local_rank', type=int, default=-1), deepspeed.add_config_arguments for "
-        "DeepSpeed's own options, or deepspeed --no_local_rank.",
+        what="The deepspeed launcher (without --no_local_rank) and torch.distributed.launch pass it to the script, the "
+        "latter as --local-rank since torch 2.0.",
+        remedy="parser.add_argument('--local_rank', '--local-rank', type=int, default=-1), "
+        "deepspeed.add_config_arguments for DeepSpeed's own options, or deepspeed --no_local_rank.",
         pattern=r"unrecognized arguments: [^\n]*--local[_-]rank",
     ),
     Signature(
@@ -88,6 +89,15 @@ SIGNATURES = (
         pattern=r"NCCL error in: |unhandled cuda error|unhandled system error|ncclUnhandledCudaError|ncclSystemError"
         r"|ncclInternalError|ncclRemoteError|ncclInvalidUsage|NCCL Error \d",
         role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="nccl_shared_memory",
+        title="NCCL gets no shared memory: /dev/shm is too small",
+        what="The ranks of a host exchange data through /dev/shm, of which a container has 64 MB by default.",
+        remedy="docker run --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of medium Memory at /dev/shm); `df -h "
+        "/dev/shm` while it runs. NCCL_SHM_DISABLE=1 does without it, slower.",
+        pattern=r"Error while creating shared memory segment|Call to (?:posix_fallocate|shm_open) failed",
+        evidence=("https://github.com/huggingface/transformers/issues/11658",),
     ),
     Signature(
         id="rendezvous_failed",
@@ -136,5 +146,15 @@ SIGNATURES = (
         pattern=r"Step \d exited with non-zero status",
         role=Role.FOLLOW_UP,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3246",),
+    ),
+    Signature(
+        id="hostname_without_addresses",
+        title="`hostname -I` fails: this system's hostname does not list addresses",
+        what="Without a launcher's variables DeepSpeed asks MPI, and hostname -I (of Linux) for the address of rank 0. "
+        "Windows, macOS and some containers do not have it.",
+        remedy="Start with torchrun or the deepspeed launcher; in a script or notebook with one process set RANK=0, "
+        "LOCAL_RANK=0, WORLD_SIZE=1, MASTER_ADDR=localhost, MASTER_PORT=29500 in os.environ first.",
+        pattern=r"Command '\['hostname(?: -I'|', '-I')\]' returned non-zero",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1937",),
     ),
 )

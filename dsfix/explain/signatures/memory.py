@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -27,7 +27,7 @@ SIGNATURES = (
         "container. Otherwise the scheduler ended the job: its limit of time or memory, or preemption.",
         remedy="`dmesg | tail` on that host and the scheduler's record of the job tell which. Memory: ZeRO-3 with "
         "zero.Init instead of loading everywhere, less offload, fewer ranks or workers, more memory.",
-        pattern=r"return code = -9\b|exitcode\s*: -9\b|Signal 9 \(SIGKILL|Signal 9 error|signal 9 error"
+        pattern=r"return code(?: =)? ?-9\b|exitcode\s*: -9\b|Signal 9 \(SIGKILL|Signal 9 error|signal 9 error"
         r"|<Signals\.SIGKILL: 9>|is killed by signal: Killed",
         role=Role.POSSIBLE,
     ),
@@ -38,7 +38,7 @@ SIGNATURES = (
         "64 MB by default. Otherwise a file that is mapped into memory was truncated, or its disk is full.",
         remedy="docker run --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of medium Memory at /dev/shm); `df -h "
         "/dev/shm` while it runs. NCCL_SHM_DISABLE=1 or num_workers=0 shows who uses it.",
-        pattern=r"return code = -7\b|exitcode\s*: -7\b|Signal 7 \(SIGBUS|Signal 7 error|Bus error \(core dumped"
+        pattern=r"return code(?: =)? ?-7\b|exitcode\s*: -7\b|Signal 7 \(SIGBUS|Signal 7 error|Bus error \(core dumped"
         r"|Caught signal 7 \(Bus error|Fatal Python error: Bus error|<Signals\.SIGBUS: 7>"
         r"|is killed by signal: Bus error",
         role=Role.POSSIBLE,
@@ -51,7 +51,7 @@ SIGNATURES = (
         "quantization), or NCCL and the driver.",
         remedy="`python -X faulthandler` (PYTHONFAULTHANDLER=1) names the place; remove ~/.cache/torch_extensions; "
         "reinstall compiled packages for this torch; try an all_reduce without DeepSpeed.",
-        pattern=r"return code = -11\b|exitcode\s*: -11\b|Signal 11 \(SIGSEGV|Signal 11 error|Segmentation fault"
+        pattern=r"return code(?: =)? ?-11\b|exitcode\s*: -11\b|Signal 11 \(SIGSEGV|Signal 11 error|Segmentation fault"
         r"|<Signals\.SIGSEGV: 11>",
         role=Role.POSSIBLE,
     ),
@@ -60,9 +60,21 @@ SIGNATURES = (
         title="exit code -6: a rank aborted itself (SIGABRT)",
         what="An error of C++ or of torch's watchdog of collectives ended the process.",
         remedy="Its message is above, with terminate called, what() or Watchdog.",
-        pattern=r"return code = -6\b|exitcode\s*: -6\b|Signal 6 \(SIGABRT|<Signals\.SIGABRT: 6>"
+        pattern=r"return code(?: =)? ?-6\b|exitcode\s*: -6\b|Signal 6 \(SIGABRT|<Signals\.SIGABRT: 6>"
         r"|is killed by signal: Aborted",
         role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="rank_arithmetic_error",
+        title="exit code -8: a rank ended in an arithmetic error of native code (SIGFPE)",
+        what="A division by zero in a library that is not Python, so there is no traceback. Known of NVIDIA H20 with a "
+        "cuBLAS that does not know this GPU.",
+        remedy="H20: pip install nvidia-cublas-cu12==12.4.5.8 (or later), and its lib directory first in "
+        "LD_LIBRARY_PATH. Otherwise PYTHONFAULTHANDLER=1 names the place.",
+        pattern=r"return code(?: =)? ?-8\b|exitcode\s*: -8\b|Signal 8 \(SIGFPE|Floating point exception"
+        r"|<Signals\.SIGFPE: 8>",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/hiyouga/LlamaFactory/issues/2750",),
     ),
     Signature(
         id="host_out_of_memory",
@@ -129,7 +141,7 @@ SIGNATURES = (
         "resizing, another tokenizer), a label is out of range, or a position exceeds the model's maximum.",
         remedy="model.resize_token_embeddings(len(tokenizer)); compare the largest id with the embedding. "
         "CUDA_LAUNCH_BLOCKING=1, or one batch on the CPU, names the line.",
-        pattern=r"device-side assert triggered|Assertion `srcIndex < srcSelectDimSize` failed"
+        pattern=r"device-side assert triggered|Assertion `?srcIndex < srcSelectDimSize`? failed"
         r"|Assertion `t >= 0 && t < n_classes` failed",
         role=Role.GENERAL,
     ),
@@ -181,7 +193,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.19.3 or later; start workers by spawn; import deepspeed after the data is prepared.",
         pattern=r"Cannot re-initialize CUDA in forked subprocess",
         role=Role.GENERAL,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8078",),
+        evidence=pull(8078),
     ),
     Signature(
         id="index_out_of_range",

@@ -39,4 +39,13 @@ SIGNATURES = (
         role=Role.GENERAL,
         evidence=(*pull(8042), "https://github.com/deepspeedai/DeepSpeed/issues/7686"),
     ),
+    Signature(
+        id="zenflow_empty_selection",
+        title="ZenFlow + ZeRO-3: tensors used as indices must be long, int, byte or bool tensors",
+        what="0.18.1 to 0.19.0 fail on a rank that has none of the selected columns of a weight; the others wait.",
+        remedy="DeepSpeed 0.19.1 or later; or a larger topk_ratio.",
+        pattern=r"zenflow/engine_stage3\.py[\s\S]*IndexError: tensors used as indices must be long",
+        affects={"deepspeed": ">=0.18.1,<0.19.1"},
+        evidence=(*pull(8012), "run: 0.18.3"),
+    ),
 )

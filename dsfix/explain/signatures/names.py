@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 _BOTH = "The line above the error names the caller."
 
@@ -69,6 +69,18 @@ SIGNATURES = (
         evidence=("https://github.com/princeton-nlp/MeZO/issues/12",),
     ),
     Signature(
+        id="deepspeed_shadowed",
+        title="what Python imports as deepspeed is not DeepSpeed",
+        what='Every release has this name. Most likely a file deepspeed.py (perhaps the script itself, "partially '
+        'initialized") or a directory deepspeed in the working directory comes first; otherwise the installation is '
+        "incomplete.",
+        remedy='Rename that file or directory, and delete its __pycache__. python -c "import deepspeed; '
+        'print(deepspeed.__path__)" shows what is imported; then pip install --force-reinstall --no-deps deepspeed.',
+        pattern=r"module 'deepspeed' has no attribute '(?:init_inference|initialize)'"
+        r"|partially initialized module 'deepspeed' has no attribute",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7121",),
+    ),
+    Signature(
         id="deepspeed_of_another_release",
         title="code uses a name that the installed DeepSpeed does not have",
         what=f"Most likely it was written for an older or newer DeepSpeed, often for a private name. Otherwise it "
@@ -78,7 +90,9 @@ SIGNATURES = (
         pattern=r"'(?:DeepSpeed(?!Engine|HybridEngine)\w*|BF16_Optimizer|FP16_\w*Optimizer|PipelineModule"
         r"|PartitionedParameterCoordinator|DSUniversal\w+)' object has no attribute '(?!ds_opt_)"
         r"|cannot import name '\w+' from '(?:partially initialized module ')?deepspeed"
-        r"|No module named '?deepspeed\.|module 'deepspeed[.\w]*' has no attribute '",
+        r"|No module named '?deepspeed\."
+        r"|(?<!partially initialized )module 'deepspeed(?!' has no attribute '(?:init_inference|initialize)')"
+        r"(?!\.runtime\.sequence_parallel\.parallel_state_sp')[.\w]*' has no attribute '",
         role=Role.GENERAL,
     ),
     Signature(
@@ -91,7 +105,7 @@ SIGNATURES = (
         "argument if this model is trained, or no call of its optimizer if it is not.",
         pattern=r"'DeepSpeedZeRoOffload' object has no attribute '(?:checkpoint_event_\w+|step|backward|zero_grad"
         r"|param_groups|loss_scale|cur_scale|overflow|state|state_dict|load_state_dict)'",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/4171",),
+        evidence=pull(4171),
     ),
     Signature(
         id="transformers_config_without_base",

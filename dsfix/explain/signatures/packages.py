@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 _BOTH = "The line above the error names the caller."
 
@@ -92,7 +92,7 @@ SIGNATURES = (
         remedy="DeepSpeed 0.18.7 or later, 0.18.2 or earlier, or torch 2.4 or later.",
         pattern=r"'NoneType' object has no attribute 'next_functions'",
         patches=("zero_backward_with_torch_2_3",),
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7841",),
+        evidence=pull(7841),
     ),
     Signature(
         id="triton_drivers",
@@ -127,5 +127,53 @@ SIGNATURES = (
         r"|unsupported operand type\(s\) for [/*+-]+=?: '(?:str|float|int)' and "
         r"'(?:str|float|int)'",
         role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="pydantic_2_with_old_release",
+        title="import deepspeed fails: this release is for pydantic 1",
+        what="Releases before 0.11.2 declare configs for pydantic 1. The pydantic that Python imports is 2: perhaps "
+        "another one than pip shows, in another site-packages.",
+        remedy="DeepSpeed 0.11.2 or later, or pip install 'pydantic<2' with the same Python.",
+        pattern=r"PydanticUserError: A non-annotated attribute was detected: `enabled = True`"
+        r"|'FieldInfo' object has no attribute 'required'",
+        affects={"deepspeed": "<0.11.2"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5400",),
+    ),
+    Signature(
+        id="accelerate_config_keys",
+        title="accelerate does not know keys of its config file",
+        what="They are misspelled, or of a newer accelerate; keys of a DeepSpeed config (optimizer, scheduler) do not "
+        "belong into accelerate's file.",
+        remedy="Remove the keys that the message lists, upgrade accelerate, or name a DeepSpeed config: "
+        "deepspeed_config: {deepspeed_config_file: ds_config.json}.",
+        pattern=r"The config file at \S+ had unknown keys",
+        evidence=("https://github.com/zai-org/CogVideo/issues/502",),
+    ),
+    Signature(
+        id="qwen_lora_zero3",
+        title="Qwen's finetune.py refuses ZeRO-3 with LoRA on a base model",
+        what="It is a check of the script, for models that are not chat models, without QLoRA.",
+        remedy="ds_config_zero2.json, or the chat model.",
+        pattern=r"ZeRO3 is incompatible with LoRA when finetuning on base model",
+        evidence=("https://github.com/QwenLM/Qwen/issues/1104",),
+    ),
+    Signature(
+        id="evaluation_needs_zero3",
+        title="transformers: evaluation without training requires ZeRO-3",
+        what="trainer.evaluate() or predict() that is called without, or again before, train() sets up DeepSpeed for "
+        "inference, and only ZeRO-3 saves memory there.",
+        remedy="Evaluate without the DeepSpeed config, or with ZeRO-3; during training with eval_strategy instead of "
+        "calls in turn.",
+        pattern=r"ZeRO inference only makes sense with ZeRO Stage 3",
+        evidence=("https://github.com/yifan123/flow_grpo/issues/72",),
+    ),
+    Signature(
+        id="cupy_without_dlpack",
+        title="1-bit optimizers: CuPy has no fromDlpack, or its arrays no toDlpack",
+        what="Through 0.16.4 the compressed exchange calls functions of CuPy that its newer releases have dropped.",
+        remedy="DeepSpeed 0.16.5 or later; or an older CuPy.",
+        pattern=r"compression/cupy\.py[\s\S]*has no attribute '(?:fromDlpack|toDlpack)'",
+        affects={"deepspeed": "<0.16.5"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7101", "the source of 0.16.4 and 0.16.5"),
     ),
 )

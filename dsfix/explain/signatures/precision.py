@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -45,6 +45,30 @@ SIGNATURES = (
         "the frequencies of rotary embeddings.",
         pattern=r"in batch_norm\n[\s\S]{0,200}expected scalar type (BFloat16|Half) but found Float",
         affects={"deepspeed": ">=0.19.2"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8066",),
+        evidence=pull(8066),
+    ),
+    Signature(
+        id="autocast_of_another_engine",
+        title="KeyError, a dtype: ZeRO has no bucket for the dtype of a gradient",
+        what="Most likely another engine of this process was made with torch_autocast: that it is used is one state of "
+        "the process, and this engine's optimizer then looks for buckets of the parameters' dtypes instead of those "
+        'of "communication_data_type". An engine that is made after one with torch_autocast does so without an error.',
+        remedy='The same "torch_autocast" for all engines that train in a process; or no "communication_data_type" '
+        "that differs from the dtype of the parameters.",
+        pattern=r"in reduce_independent_p_g_buckets_and_remove_grads\n[^\n]*\n?[^\n]*self\.ipg_buckets\["
+        r"[\s\S]{0,200}KeyError: torch\.",
+        affects={"deepspeed": ">=0.17.2"},
+        role=Role.POSSIBLE,
+        evidence=pull(7946),
+    ),
+    Signature(
+        id="float64_gradients",
+        title="without ZeRO: gradients in float64 are refused",
+        what="Since 0.13.0 gradients are reduced only in the dtypes that the accelerator is said to support, and "
+        "float64 is none of them. A module or a parameter is in float64 (double()), or was made from NumPy's arrays.",
+        remedy="Cast it to float32 before deepspeed.initialize; or ZeRO-1, which does not ask for the dtype. Through "
+        "0.12.6 float64 is accepted, and reduced in float32.",
+        pattern=r"attempting to reduce an unsupported grad type: torch\.float64",
+        affects={"deepspeed": ">=0.13.0"},
     ),
 )

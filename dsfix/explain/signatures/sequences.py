@@ -53,4 +53,13 @@ SIGNATURES = (
         affects={"deepspeed": "<0.19.1", "flash-attn": ">=2.7"},
         evidence=pull(8022),
     ),
+    Signature(
+        id="ulysses_without_zero",
+        title="Ulysses with stage 0: parallel_state_sp has no get_model_parallel_rank",
+        what="The optimizer for bf16 without ZeRO asks for a rank that Ulysses' groups have since 0.18.2 only.",
+        remedy="ZeRO-1, 2 or 3, or DeepSpeed 0.18.2 or later.",
+        pattern=r"parallel_state_sp' has no attribute 'get_model_parallel_rank'",
+        affects={"deepspeed": "<0.18.2"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7833",),
+    ),
 )

@@ -121,4 +121,61 @@ SIGNATURES = (
         pattern=r"async_io requires the dev libaio \.so object and headers",
         role=Role.NOTE,
     ),
+    Signature(
+        id="nvcc_missing",
+        title="CUDA_HOME names a directory without nvcc",
+        what="DeepSpeed asks CUDA_HOME/bin/nvcc for its version before it compiles, when it is installed and in "
+        "ds_report, from 0.14.1 to 0.19.4 also at import. torch from the package index brings the CUDA runtime without "
+        "nvcc; without CUDA_HOME torch guesses: the directory of an nvcc in PATH, or /usr/local/cuda.",
+        remedy="Install the CUDA toolkit of torch's version (conda: cuda-toolkit or cuda-nvcc) and let CUDA_HOME name "
+        "its directory. If only the import fails: DeepSpeed 0.19.5 or later.",
+        pattern=r"No such file or directory: '[^'\n]*/bin/nvcc'|check_output\(\[cuda_home \+ \"/bin/nvcc\"",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3342",),
+    ),
+    Signature(
+        id="torch_missing_at_build",
+        title="installing DeepSpeed: its setup does not see torch",
+        what="pip and uv build in an environment of their own, in which torch is missing even where it is installed. "
+        "This is the error only if operators are to be compiled (DS_BUILD_OPS=1, which is the default on Windows) or "
+        "this release's setup.py needs torch; otherwise a warning.",
+        remedy="Install torch first, then setuptools, wheel and ninja, then pip install --no-build-isolation deepspeed "
+        "(uv: --no-build-isolation-package deepspeed). With DS_BUILD_OPS=0 operators are compiled on first use.",
+        pattern=r"[Uu]nable to import torch, (?:pre-compiling ops will be disabled|please install it if you want to)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7286",),
+    ),
+    Signature(
+        id="windows_source_build",
+        title="installing DeepSpeed on Windows from source",
+        what="On Windows setup.py compiles all operators unless DS_BUILD_OPS=0. It needs torch, the CUDA toolkit and "
+        "Visual Studio's compiler, and some operators need what Windows does not have: libaio (async_io), cufile "
+        "(gds), dskernels (cutlass_ops, ragged_device_ops). The lines at the end tell which one failed.",
+        remedy="A wheel for Windows, if there is one for the Python and the torch; WSL 2; or `set DS_BUILD_OPS=0` "
+        "(PowerShell: $env:DS_BUILD_OPS=0) before pip install --no-build-isolation deepspeed.",
+        pattern=r"\\deepspeed_[0-9a-f]{32}\\(?:setup\.py|op_builder)",
+        role=Role.POSSIBLE,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/4914",
+            "https://github.com/deepspeedai/DeepSpeed/issues/5638",
+        ),
+    ),
+    Signature(
+        id="windows_symbolic_link",
+        title="installing DeepSpeed on Windows: no right to create symbolic links",
+        what="Through 0.14.2 setup.py links csrc and op_builder into the package, which Windows allows administrators "
+        "only, or in developer mode.",
+        remedy="A console as administrator, or Windows' developer mode; or DeepSpeed 0.14.5 or later.",
+        pattern=r"symbolic link privilege not held|in create_dir_symlink",
+        affects={"deepspeed": "<0.14.3"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1769",),
+    ),
+    Signature(
+        id="windows_source_copied_onto_package",
+        title="installing DeepSpeed 0.14.3 or 0.14.4 on Windows fails: they copy csrc onto deepspeed/ops",
+        what="setup.py of these two releases copies onto a directory that exists.",
+        remedy="Another release, 0.14.5 or later.",
+        pattern=r"copytree\('\.\\+csrc', '\.\\+deepspeed\\+ops'\)",
+        affects={"deepspeed": ">=0.14.3,<0.14.5"},
+        evidence=("https://github.com/shenyunhang/APE/issues/69",),
+    ),
 )

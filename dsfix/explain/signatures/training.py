@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -95,8 +95,11 @@ SIGNATURES = (
         title="an operation gets tensors of two dtypes",
         what="DeepSpeed casts the parameters to the config's dtype, but not the inputs and the outputs of frozen or "
         "separate models, and does not enter autocast. Most likely: inputs in fp32 for a model in bf16 or fp16, "
-        "modules that were kept in fp32 (norms, adapters, a head), or a config without the model's fp16 or bf16.",
-        remedy="Cast the inputs to the module's dtype; load the model in the dtype that the config enables; "
+        "modules that were kept in fp32 (norms, adapters, a head), or a config without the model's fp16 or bf16. On "
+        "the CPU, and on GPUs older than Volta, zero.Init(dtype=...) makes bf16 weights whatever it is given (0.14.1 "
+        "or later).",
+        remedy="Cast the inputs to the module's dtype; load the model in the dtype that the config enables; pass "
+        "zero.Init the config (config_dict_or_path) instead of a dtype; "
         '"torch_autocast": {"enabled": true} in the config (0.17.2 or later), or torch.autocast around the forward '
         "pass.",
         pattern=r"mat1 and mat2 (?:must|to) have the same dtype|expected m1 and m2 to have the same dtype"
@@ -166,7 +169,7 @@ SIGNATURES = (
         pattern=r"Loss scaling is required for this configuration, but backward"
         r"|Direct calls to tensor\.backward\(\) are not supported",
         role=Role.GENERAL,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7665",),
+        evidence=pull(7665),
     ),
     Signature(
         id="nothing_to_train",
@@ -264,5 +267,49 @@ SIGNATURES = (
         what="DDP, not DeepSpeed: some parameters are not used in each step (frozen parts, branches, MoE).",
         remedy="find_unused_parameters=True (ddp_find_unused_parameters in transformers), or freeze them.",
         pattern=r"Expected to have finished reduction in the prior iteration",
+    ),
+    Signature(
+        id="optimizer_of_another_model",
+        title="the optimizer has parameters that the model does not have",
+        what="DeepSpeed looks up the names of the optimizer's parameters in the model that was passed. Most likely the "
+        "optimizer is for several models (accelerator.prepare with two), or was created before the model was wrapped, "
+        "copied or its parameters replaced.",
+        remedy="One model per engine: a torch module that contains all of them, and an optimizer over its parameters, "
+        "created last.",
+        pattern=r"KeyError: Parameter containing:",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/6770",),
+    ),
+    Signature(
+        id="pipeline_shapes_differ",
+        title="a gradient has another shape than the output it is for",
+        what="torch's message; with a pipeline most likely a micro-batch of another shape: PipelineEngine allocates "
+        "what the stages send each other once, for the shapes of the first micro-batch. Sequences are padded to the "
+        "batch only, or the last batch is smaller.",
+        remedy="Pad to one length, drop_last=True. From 0.15.0 on PipelineModule(dynamic_shape=True) sends the shapes "
+        "each time.",
+        pattern=r"Mismatch in shape: grad_output\[\d+\] has a shape of",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5696",),
+    ),
+    Signature(
+        id="scheduler_fallback_increment",
+        title="a scheduler's step() failed, and DeepSpeed's fallback for Megatron hides why",
+        what="Through 0.10.0 the engine answers any TypeError of the scheduler's step by a call with increment, which "
+        "only Megatron's scheduler knows. Most likely the first call got lr_kwargs that are for Megatron's.",
+        remedy='The first error is above, at "During handling of the above exception". Megatron-DeepSpeed: its own '
+        'scheduler, without a "scheduler" in the DeepSpeed config; DeepSpeed 0.10.1 or later.',
+        pattern=r"step\(\) got an unexpected keyword argument 'increment'",
+        affects={"deepspeed": "<0.10.1"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4151",),
+    ),
+    Signature(
+        id="broadcast_of_leaf_refused",
+        title="deepspeed.initialize: the backend refuses to broadcast parameters that require gradients",
+        what="Releases before 0.13.3 broadcast the parameters themselves instead of their data, which gloo, on "
+        "Windows, does not take.",
+        remedy="DeepSpeed 0.13.3 or later; or NCCL, on Linux or in WSL 2.",
+        pattern=r"_broadcast_model[\s\S]*a leaf Variable that requires grad is being used in an in-place operation",
+        affects={"deepspeed": "<0.13.3"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1121",),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -26,6 +26,28 @@ SIGNATURES = (
             "https://github.com/deepspeedai/DeepSpeed/pull/4862",
             "https://github.com/deepspeedai/DeepSpeed/issues/4851",
         ),
+    ),
+    Signature(
+        id="skip_init_under_zero_init",
+        title="zero.Init and torch.nn.utils.skip_init: parameters are partitioned on the meta device",
+        what="skip_init makes a module on the meta device first. Through 0.12.6 zero.Init partitions its parameters "
+        "right then (remote model code of ChatGLM and its relatives builds each layer so).",
+        remedy="DeepSpeed 0.13.0 or later; or empty_init=False, which ChatGLM's from_pretrained takes.",
+        pattern=r"(?:\bskip_init\b|\.to_empty\()[\s\S]{0,2000}in _post_init_method\n[\s\S]{0,300}"
+        r"Cannot copy out of meta tensor",
+        affects={"deepspeed": "<0.13.0"},
+        evidence=pull(4722),
+    ),
+    Signature(
+        id="linear_of_one_dimension",
+        title="ZeRO-3: the backward pass of a Linear whose input has one dimension",
+        what="Under zero.Init torch.nn.functional.linear is DeepSpeed's. Through 0.19.3 its backward pass multiplies "
+        "the gradient with the input as if both were matrices.",
+        remedy='x[None] and [0] around the layer; "memory_efficient_linear": false in zero_optimization; or DeepSpeed '
+        "0.19.4 or later.",
+        pattern=r"LinearFunctionForZeroStage3Backward returned an invalid gradient at index 1",
+        affects={"deepspeed": "<0.19.4"},
+        evidence=pull(8189),
     ),
     Signature(
         id="fetch_trace_out_of_step",
@@ -108,7 +130,7 @@ SIGNATURES = (
         pattern=r"deepspeed/runtime[\s\S]*Output 0 of Split",
         affects={"deepspeed": ">=0.12.4,!=0.13.*,!=0.14.*,!=0.15.*,!=0.16.*,!=0.17.*,<0.19.0"},
         patches=("cpu_zero12_split_view",),
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7948",),
+        evidence=pull(7948),
     ),
     Signature(
         id="fragment_without_elements",
@@ -130,6 +152,6 @@ SIGNATURES = (
         "zero3_offload_clip_device.",
         pattern=r"stage3\.py\", line \d+, in unscale_and_clip_grads(?![\s\S]*\w(?:Error|Exception)\b)",
         role=Role.FAMILY,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5461",),
+        evidence=pull(5461),
     ),
 )

@@ -138,4 +138,19 @@ SIGNATURES = (
         pattern=r"Cannot get 16bit model weights because"
         r"|stage3_gather_16bit_weights_on_model_save[^\n]* is (?:[Ff]alse|not)",
     ),
+    Signature(
+        id="empty_tensor_indexed",
+        title="a tensor without elements is indexed",
+        what="With ZeRO-3 most likely a weight that is partitioned, thus empty, outside of its module's hooks. "
+        "transformers 4.57 and 5.0 do it within from_pretrained: they zero the row of an embedding's padding_idx "
+        "(Gemma 3, BERT and others). Otherwise an empty batch.",
+        remedy="Another release of transformers; ZeRO-2; or load the model before the ZeRO-3 config is active (before "
+        "TrainingArguments, without zero.Init). Own code: deepspeed.zero.GatheredParameters around the access.",
+        pattern=r"index 0 is out of bounds for dimension 0 with size 0",
+        role=Role.POSSIBLE,
+        evidence=(
+            "https://github.com/huggingface/transformers/issues/41762",
+            "https://github.com/huggingface/transformers/issues/43596",
+        ),
+    ),
 )

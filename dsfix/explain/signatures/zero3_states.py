@@ -12,10 +12,12 @@ SIGNATURES = (
         "'status': 'INFLIGHT': a pass took another path or was interrupted (generation, evaluation between training "
         "steps, MoE, a branch that depends on the data). 'NOT_AVAILABLE' with 'ds_numel': 0: the parameter has no "
         "elements. 'NOT_AVAILABLE' otherwise: most likely an error in an earlier pass was caught, or hooks were "
-        "removed.",
+        "removed. Either of them in a backward pass, now and then: through 0.18.5 threads of the backward pass race "
+        "for a leaf module that returns several tensors, such as a MoE block with its router's logits.",
         remedy='INFLIGHT: a current DeepSpeed (0.15.3 or later), "stage3_prefetch_bucket_size": 0, for MoE '
         "deepspeed.utils.set_z3_leaf_modules. 'ds_numel': 0: dsfix's patch zero3_empty_parameter (through 0.18.5 "
-        "zero3_empty_parameter_before_0186), or remove the parameter. Otherwise ZeRO-2, if the model fits.",
+        "zero3_empty_parameter_before_0186), or remove the parameter. A leaf module: 0.18.6 or later, or let it return "
+        "one tensor. Otherwise ZeRO-2, if the model fits.",
         pattern=r"ZeroParamStatus\.AVAILABLE|\{'id': \d+, 'status': '(?:INFLIGHT|NOT_AVAILABLE)'|\} already in registry"
         r"|ds_summary\(\)\} already in|expected param .{0,400} to be (?:inflight|available)"
         r"|Cannot partition a param in flight|inflight param",
@@ -24,6 +26,7 @@ SIGNATURES = (
             "https://github.com/deepspeedai/DeepSpeed/issues/4194",
             "https://github.com/deepspeedai/DeepSpeed/issues/3156",
             "https://github.com/deepspeedai/DeepSpeed/pull/3884",
+            "https://github.com/deepspeedai/DeepSpeed/issues/7824",
         ),
     ),
     Signature(

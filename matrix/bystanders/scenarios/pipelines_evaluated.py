@@ -19,7 +19,7 @@ def _evaluated(job: Job, **options: Any) -> None:
         if job.plain:
             with job.torch.no_grad():
                 losses = [job.loss(engine, next(source)) for _ in range(job.accumulation)]
-            value = sum(losses) / len(losses)
+            value: Any = sum(losses) / len(losses)
         else:
             value = engine.eval_batch(source, **options)
         job.note(f"evaluation {step}", value.reshape(-1))

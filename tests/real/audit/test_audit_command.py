@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dsfix.audit.plan import Plan
+from dsfix.audit.trial import ranks, trial
 from dsfix.catalogue import registry
 from dsfix.patch import Severity
 from dsfix.versions import installed
@@ -48,3 +52,13 @@ def test_a_bug_is_found_and_the_patch_that_fixes_it_is_named(tmp_path: Path) -> 
     # with clipping all other gradients are scaled by a wrong norm, too
     assert differences["gradients"]["names"][0].startswith("sometimes.")
     assert os.listdir(tmp_path) == [config.name]
+
+
+def test_forked_processes_see_what_fresh_ones_see(plan: Callable[..., Plan]) -> None:
+    audited = plan(3, "bf16", ranks=2, steps=4, device="cuda", phases=("resume",))
+    with ranks(audited.device) as forked:
+        for patched in (False, True):
+            seen, wanted = trial(audited, patched=patched, command=forked), trial(audited, patched=patched)
+            assert not wanted.failed
+            assert bool(wanted.patches) is patched
+            assert dataclasses.replace(seen, seconds=wanted.seconds) == wanted

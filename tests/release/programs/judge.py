@@ -28,8 +28,8 @@ if when == "before":
     take_over(how)
 before = sorted({"torch", "deepspeed"} & sys.modules.keys())
 import dsfix  # noqa: E402
+from dsfix import survey  # noqa: E402
 from dsfix.catalogue import registry  # noqa: E402
-from dsfix.engine import verdict as judge  # noqa: E402
 from dsfix.settings import Settings  # noqa: E402
 
 
@@ -37,7 +37,7 @@ def reported():
     return {each.id: [each.outcome.value, each.reason] for each in dsfix.report()}
 
 
-verdicts = {entry.id: judge.decide(entry, Settings()) for entry in registry.catalogue().values()}
+verdicts = {entry.id: survey.decide(entry, Settings()) for entry in registry.catalogue().values()}
 result = {"static": {name: [verdict.outcome.value, verdict.reason] for name, verdict in verdicts.items()}}
 result["imported"] = sorted(({"torch", "deepspeed"} & sys.modules.keys()) - set(before))
 if mode == "live":

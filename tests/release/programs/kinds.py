@@ -16,6 +16,7 @@ import torch
 
 from dsfix.engine import anchors, attributes, engine, rewrite, source, verdict
 from dsfix.engine.cache import Cache
+from dsfix.module_files import module_file
 from dsfix.outcome import Refused
 from dsfix.patch import Edit, Patch, Severity
 
@@ -139,7 +140,7 @@ def pickled(value):
 def anchor_of(target):
     """(source, count, line) of the first statement of the function that is not its docstring."""
     module, _, qualname = target.partition(":")
-    block = source.find_blocks(source.module_file(module), qualname)[0]
+    block = source.find_blocks(module_file(module), qualname)[0]
     tree = anchors.inner_function(block.parse(), qualname)
     first = tree.body[1 if ast.get_docstring(tree) is not None else 0]
     text = ast.unparse(first)

@@ -1,6 +1,6 @@
 """A process that imports some modules and forks for every request: a JSON line in, a JSON line out.
 
-Not matrix/preload_server.py: these children fork further for import orders, and need no devices or signals.
+Not dsfix/lab/preload_server.py: these children fork further for import orders, and need no devices or signals.
 """
 
 from __future__ import annotations

@@ -130,11 +130,11 @@ class Process:
 
     def judge(self, patch_id: str) -> None:
         """Records the verdict for an installation that is not imported."""
+        from dsfix import survey
         from dsfix.catalogue import registry
-        from dsfix.engine import verdict as judge
         from dsfix.settings import Settings
 
-        verdict = judge.decide(registry.catalogue()[patch_id], Settings.read())
+        verdict = survey.decide(registry.catalogue()[patch_id], Settings.read())
         self.done.append([verdict.outcome.value, verdict.reason])
 
     def probe(self) -> None:

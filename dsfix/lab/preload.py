@@ -1,7 +1,8 @@
-"""A process that has imported torch and forks the ranks, so that cells do not wait for torch's import.
+"""A process that has imported torch and forks the ranks, so that each job does not wait for torch's import.
 
-A forked rank imports dsfix and DeepSpeed itself, but after torch. Patches of preloaded modules therefore cannot be run
-in it, and results that contradict a claim have to be repeated in a fresh process.
+It runs no operator and starts no thread, so that nothing is lost in a fork. A forked rank imports dsfix and DeepSpeed
+itself, but after torch: a bug of what torch's import provides cannot be reproduced in it, and the order of sets of
+strings, which differs between fresh processes, is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dsfix.lab.cuda.compiling import supported_torch
-from dsfix.lab.distributions import gpu_visible, torch_build
+from dsfix.lab.distributions import gpu_likely
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.patch import Patch
@@ -32,33 +33,35 @@ class Preloaded:
     """
 
     def __init__(self, device: str, *scripts: Path, environment: Mapping[str, str] | None = None) -> None:
-        if torch_build().gpu is not None and gpu_visible():
+        if gpu_likely():
             raise LabUnavailable("a process that has used a GPU cannot be forked")
         if device == "cuda":
             supported_torch()
         self._directory = tempfile.TemporaryDirectory(prefix="dsfix-preload-")
         scratch = Path(self._directory.name)
         path = str(scratch / "socket")
-        # -P keeps this directory off sys.path
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_SERVER), path, device, *map(str, scripts)],
-            # otherwise torch 2.3's inductor starts a pool of threads, which a fork would lose
-            env={
-                **isolated(scratch),
-                "TORCHINDUCTOR_COMPILE_THREADS": "1",
-                **({"DSFIX_DISABLE": "1"} if environment is None else environment),
-            },
-            cwd=scratch,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None
-        answer = self._process.stdout.readline()
+        with (scratch / "errors").open("w+", encoding="utf-8", errors="replace") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_SERVER), path, device, *map(str, scripts)],
+                # otherwise torch 2.3's inductor starts a pool of threads, which a fork would lose
+                env={
+                    **isolated(scratch),
+                    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+                    **({"DSFIX_DISABLE": "1"} if environment is None else environment),
+                },
+                cwd=scratch,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+            assert self._process.stdout is not None
+            answer = self._process.stdout.readline()
+            errors.seek(0)
+            last = (errors.read().strip().splitlines() or ["no message"])[-1]
         if not answer:
             self.close()
-            raise LabUnavailable("the process that preloads torch has ended")
+            raise LabUnavailable(f"the process that preloads torch has ended: {last}")
         self._modules = frozenset(json.loads(answer))
         self._path = path
 

@@ -18,12 +18,12 @@ import socket
 import sys
 import tempfile
 import traceback
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 # the second is imported by the first optimizer, the third by ZeRO in DeepSpeed 0.18 and later
 _PRELOADED = ("torch", "torch._dynamo", "torch._inductor.compile_fx")
+_POLL = 0.02  # seconds
 
 
 def _emulated_device() -> Any:
@@ -43,27 +43,35 @@ def _hand_over(native: Any) -> None:
 
 def _serve(listener: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Returns the request and file descriptors in each forked rank; None in this process, at the end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the keepers are not waited for
     while 0 not in select.select([listener.fileno(), 0], [], [])[0]:
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
             return _keep(connection)
         connection.close()
+        _reap()
+    _reap()
     return None
+
+
+def _reap() -> None:
+    """Waits for the keepers that have ended, so that their ranks' times count among this process's children's."""
+    with contextlib.suppress(ChildProcessError):  # there are none
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
 
 
 def _keep(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Fork the rank and wait until it or its client ends; returns only in the rank."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     descriptors = socket.recv_fds(connection, 1, 2)[1]
     request = json.loads(connection.makefile().readline())
     rank = os.fork()
     if rank == 0:
         connection.close()
         return request, descriptors
-    ended = os.pidfd_open(rank)
-    select.select([connection.fileno(), ended], [], [])
+    ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while not os.waitid(os.P_PID, rank, ended) and not select.select([connection.fileno()], [], [], _POLL)[0]:
+        pass
     # the rank is not reaped yet, so these ids still belong to it and to processes it has left behind
     os.kill(rank, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -96,8 +104,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
 
 def main() -> int:
     path, device, *scripts = sys.argv[1:]
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    importlib.import_module("matrix")  # for ranks that run its modules; it removes the checkout from sys.path
+    del sys.path[0]  # this directory
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # DeepSpeed through 0.17 logs to standard output on import
     native = _emulated_device() if device == "cuda" else None

@@ -1,4 +1,4 @@
-"""The process from which the sweep's ranks are forked."""
+"""The process that has imported torch, from which ranks are forked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from dsfix.lab.cuda.compiling import library
 from dsfix.lab.cuda.schedule import variables
 from dsfix.lab.errors import LabUnavailable
-from matrix.preload import Preloaded
+from dsfix.lab.preload import Preloaded
 
 RANK = """
 def main():
@@ -40,6 +40,19 @@ def test_output_of_a_script_is_not_mistaken_for_the_answer(tmp_path: Path) -> No
             text=True,
         )
     assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
+
+
+def test_why_the_process_ended_is_reported(tmp_path: Path) -> None:
+    (script := tmp_path / "script.py").write_text("raise OSError('libgomp is missing')\n")
+    with pytest.raises(LabUnavailable, match="ended: OSError: libgomp is missing"):
+        Preloaded("cpu", script)
+
+
+def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import threading, time\nthreading.Thread(target=time.sleep, args=[600], daemon=True).start()\n")
+    with pytest.raises(LabUnavailable, match="threads, which a fork would lose"):
+        Preloaded("cpu", script)
 
 
 @pytest.mark.parametrize("preloads", [(), ("import dsfix.lab.cuda\n",)])
