@@ -1,0 +1,67 @@
+"""ZeRO-3 with optimizer offload: gradients set by `safe_set_full_grad` do not count in the norm and in clipping.
+
+Why: with offload the norm of each gradient is taken when it is reduced, and kept. What `safe_set_full_grad` puts in
+    its place is stepped with, but the norm stays that of the gradient before: the reported norm is wrong, and gradients
+    are clipped too little or too much. Without offload the norm is taken in the step. Nothing fails.
+How: setting a gradient replaces the norm that is kept, too. Only in the functions that scripts call; no collective.
+Changes: jobs that call `safe_set_full_grad` under ZeRO-3 with offload_optimizer: the reported norm and, with
+    gradient_clipping, the updates. A checkpoint written without the patch can be resumed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_SET = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.set_fp32_grad_for_param"
+
+
+def count_in_norm(optimizer: Any, parameter: Any, gradient: Any) -> None:
+    """Keep the norm of a gradient that was set, where those of the other gradients are kept."""
+    apart = type(optimizer).__name__ != "DeepSpeedZeroOptimizer_Stage3" or getattr(optimizer, "zenflow", False)
+    if not optimizer.offload_optimizer or apart:  # SuperOffload and ZenFlow step during backward
+        return
+    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
+
+    norm = optimizer._constant_buffered_norm2(gradient.contiguous())
+    number = optimizer.get_param_id(parameter)
+    before = optimizer.norm_for_param_grads.get(number)
+    device = before.device if hasattr(before, "device") else get_accelerator().current_device_name()
+    optimizer.norm_for_param_grads[number] = norm.to(device)
+
+
+PATCH = Patch(
+    title="ZeRO-3 + offload: gradients set by safe_set_full_grad do not count in the norm and in clipping",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.15.3"},
+    changes=(
+        Edit(
+            _SET,
+            after="fp32_grad.data.copy_(value_partition.data)",
+            code="count_in_norm(self, param, value_partition)",
+            uses=(count_in_norm,),
+        ),
+    ),
+    symptom="",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/7292": "reported for safe_set_local_grad",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7302": "related: fixed safe_set_local_grad in 0.17.0",
+    },
+    fixed_in=None,
+    present=(
+        Source(_SET, "value_partition = value.flatten().narrow(0, fp32_grad.numel() * my_rank, fp32_grad.numel())"),
+    ),
+)
+
+
+def reproduce(lab: Lab) -> str:
+    _ = lab.torch
+    from dsfix.lab.set_gradients import clipped
+
+    if not hasattr(lab.deepspeed.utils, "safe_set_full_grad"):
+        raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no safe_set_full_grad")
+    return clipped(lab, "full")
