@@ -168,7 +168,8 @@ RULES = (
         id="fp32_buffers_cast",
         level=Level.WARNING,
         find=_half_buffers,
-        remedy="upgrade to DeepSpeed 0.19.8 or later; dsfix's half_routing_bias keeps those of MoE routers",
+        remedy="upgrade to DeepSpeed 0.19.8 or later, or load these buffers again after deepspeed.initialize, in fp32; "
+        "dsfix's half_routing_bias keeps those of MoE routers",
         affects={"deepspeed": "<0.19.8"},
         evidence=("the source of 0.12.0, 0.19.1, 0.19.2, 0.19.7 and 0.19.8",),
     ),
