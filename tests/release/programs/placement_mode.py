@@ -6,6 +6,6 @@ from dsfix.settings import Settings
 
 
 def set_mode(lab, mode):
-    cells = lab.deepspeed.initialize._self_wrapper.__closure__
+    cells = lab.deepspeed.initialize.__closure__
     (settings,) = (cell for cell in cells if isinstance(cell.cell_contents, Settings))
     settings.cell_contents = dataclasses.replace(settings.cell_contents, placement=mode)
