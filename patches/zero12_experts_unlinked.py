@@ -4,7 +4,7 @@ Why: ZeRO notes for each parameter which part of the fp32 weights is its own. Th
     the number of all data-parallel ranks, for experts too, of which only some ranks have a copy: the parts are taken to
     be ep_size times too small, and parameters beyond them have no fp32 weights. `safe_get_full_fp32_param`,
     `safe_get_full_optimizer_state` and their setters see zeros or a part, and a checkpoint does not say where these
-    parameters are, as a conversion to a universal one needs. The training itself is right.
+    parameters are. The training itself is right.
 How: the size is that of the ranks with a copy, as since 0.14.5. With ep_size 1 both are the same.
 Changes: what these functions return and set for experts. A checkpoint written without the patch can be resumed: what
     it lacks is read by conversions only.
