@@ -7,7 +7,8 @@ How: the checkpoint gets an entry more, the generator's state and the seed it be
     generator if the config has the same seed. The global state stays in the checkpoint and is set as before, so that
     jobs without the patch can load the checkpoint.
 Changes: jobs of DeepSpeed's curriculum learning (`data_efficiency`) that are resumed. A checkpoint written without the
-    patch is resumed as without it: the generator begins anew.
+    patch is resumed as without it: the generator begins anew. A job that loads its own checkpoint again in the same
+    process, to go back, draws the same samples again.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Why: DeepSpeed numbers the modules of the model, and keeps the number as `module.id`. A module that has an `id` of its
     own, such as the index of its layer, its device or its expert, reads the number instead. Nothing fails.
 How: the number is kept as `module.ds_id`, the name that 0.16.4 chose. The numbers are the same, and no module has an
-    attribute `id` any more unless the model gave it one.
+    attribute `id` any more unless the model gave it one. Modules without `ds_id`, which another package's hooks have
+    numbered (ONNX Runtime's for ZeRO-3), are known by `id` as before.
 Changes: jobs whose modules use an attribute `id`. A checkpoint written without the patch is of a model that was trained
     with DeepSpeed's numbers; resumed, the model computes with its own.
 """
@@ -22,7 +23,9 @@ _COORDINATOR = "deepspeed.runtime.zero.partitioned_param_coordinator:Partitioned
 
 
 def _renamed(function: str, module: str, count: int) -> Edit:
-    return Edit(function, replace=f"{module}.id", code=f"{module}.ds_id", count=count)
+    # ONNX Runtime's hooks for ZeRO-3 take the place of DeepSpeed's and write `id` themselves
+    number = f"({module}.ds_id if hasattr({module}, 'ds_id') else {module}.id)"
+    return Edit(function, replace=f"{module}.id", code=number, count=count)
 
 
 PATCH = Patch(
