@@ -24,10 +24,15 @@ def _overflow(facts: Facts) -> Iterator[Found]:
         yield Found("bf16.check_grad_overflow", what)
 
 
+def _has_own_bf16_optimizer(facts: Facts) -> bool:
+    """Whether BF16_Optimizer is used for bf16: without ZeRO, or with fp32 accumulation in ZeRO-1."""
+    in_fp32 = facts.get("data_types", "grad_accum_dtype") in ("fp32", "float32")
+    return facts.stage == 0 or (facts.stage == 1 and in_fp32)
+
+
 def _unchecked(facts: Facts) -> Iterator[Found]:
-    # with fp32 accumulation in ZeRO-1, and without ZeRO, BF16_Optimizer refuses such a step
-    apart = facts.stage == 1 and facts.get("data_types", "grad_accum_dtype") in ("fp32", "float32")
-    if facts.on("bf16") and facts.plain and facts.stage in (1, 2, 3) and not apart:
+    # BF16_Optimizer refuses such a step
+    if facts.on("bf16") and facts.plain and facts.stage in (1, 2, 3) and not _has_own_bf16_optimizer(facts):
         what = (
             "a step with inf or nan gradients is made, and the weights are nan from then on; later releases can skip "
             "it, by bf16.check_grad_overflow"
@@ -36,8 +41,7 @@ def _unchecked(facts: Facts) -> Iterator[Found]:
 
 
 def _recounted(facts: Facts) -> Iterator[Found]:
-    in_fp32 = facts.get("data_types", "grad_accum_dtype") in ("fp32", "float32")
-    if facts.on("bf16") and facts.plain and (facts.stage == 0 or (facts.stage == 1 and in_fp32)):
+    if facts.on("bf16") and facts.plain and _has_own_bf16_optimizer(facts):
         what = (
             "a layer that several parts with reentrant checkpointing use (one that is applied twice, tied embeddings): "
             "its gradients count more than once"

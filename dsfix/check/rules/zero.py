@@ -49,8 +49,8 @@ def _step_not_waited_for(facts: Facts) -> Iterator[Found]:
         return
     if facts.device("offload_optimizer") != "none":
         return  # its weights are copied to the device by the host, which waits
-    for key, value in (("enabled", False), ("synchronized", False)):
-        if facts.get("timers", "throughput", key) is value:
+    for key in ("enabled", "synchronized"):
+        if facts.get("timers", "throughput", key) is False:
             what = "unless the script waits for the step, the next forward pass may use the weights of before it"
             yield Found(f"timers.throughput.{key}", what)
             return
