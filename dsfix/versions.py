@@ -109,19 +109,22 @@ def _gate(affects: Mapping[str, str]) -> Gate:
     return unsure or Gate(Fit.INSIDE, ", ".join(f"{d} {installed(d)}" for d in affects))
 
 
+_version = functools.cache(Version)
+
+
 def _compare(distribution: str, text: str, specifiers: str) -> Gate:
     from packaging.specifiers import SpecifierSet  # takes 1 to 2 % of `import deepspeed`, which may do without
 
     judged_by_source = distribution == "deepspeed"
     try:
-        version = Version(text)
+        version = _version(text)
     except InvalidVersion:
         what = f"{distribution} gives its version as {text!r}" if text else f"{distribution} gives no version"
         return Gate(Fit.UNSURE if judged_by_source else Fit.OUTSIDE, what)
     # packaging 24 and 26 differ without prereleases=True; a local part says nothing about order
-    affected = SpecifierSet(specifiers)
-    inside = affected.contains(version.public, prereleases=True)
-    newer = judged_by_source and inside and Version(version.public) > NEWEST_PROVEN
+    affected, public = SpecifierSet(specifiers), _version(version.public)
+    inside = affected.contains(public, prereleases=True)
+    newer = judged_by_source and inside and public > NEWEST_PROVEN
     what = f"{distribution} {text}" + (f" is newer than proven ({NEWEST_PROVEN})" if newer else "")
     if judged_by_source and (version.local or version.is_prerelease):
         return Gate(Fit.UNSURE, what if newer else f"{what} is not a release", near=inside, newer=newer)

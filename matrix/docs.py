@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
 
 NAME = "docs"
-HELP = "write the pages made of catalogue, table and records, and dsfix/catalogue/day.py"
+HELP = "write the pages made of catalogue, table and records, and dsfix/catalogue's day.py and index.json"
 CHECKOUT = Path(__file__).resolve().parents[1]
 _COMMAND = "python -m tox run -e docs"
 _DAY = '''"""Written by `python -m matrix docs`."""
@@ -48,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def generate(found: Evidence) -> dict[str, str]:
-    """Path in the checkout -> text, for each page, and for the module that tells the catalogue's date."""
+    """Path in the checkout -> text, for each page, and for what the wheel has of the catalogue."""
     dates = {cell.date for column in found.columns for cell in found.ran(column)}
     return {
         "docs/catalogue.md": catalogue.render(found),
@@ -57,7 +58,15 @@ def generate(found: Evidence) -> dict[str, str]:
         "docs/matrix.md": markdown.render(found),
         "docs/matrix/index.html": matrix_page.render(data.tree(found)),
         "dsfix/catalogue/day.py": _DAY.format(max(dates, default="")),
+        "dsfix/catalogue/index.json": index(),
     }
+
+
+def index() -> str:
+    """What a job has to know of each patch to leave it unloaded, one a line."""
+    shipped = registry.shipped()
+    lines = ",\n".join(f"  {json.dumps(each)}" for each in shipped["summaries"] or ())
+    return f'{{\n "of": {json.dumps(shipped["of"])},\n "summaries": [\n{lines}\n ]\n}}\n'
 
 
 def write(found: Evidence, checkout: Path) -> None:

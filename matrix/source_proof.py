@@ -33,6 +33,7 @@ from matrix.sdists import Index, Unavailable
 
 NAME = "source"
 HELP = "source proof: check every patch against the source of every release, without running DeepSpeed"
+PROVEN = Path(__file__).resolve().parents[1] / "dsfix" / "catalogue" / "proven.txt"
 _WORKER = Path(__file__).with_name("verdicts.py")
 _COLUMNS = ("patch", "mismatches", "affected", "fixed", "not affected", "seconds", "applies to")
 
@@ -43,6 +44,7 @@ class Judged:
 
     inside: whether `affects` claims this release with the distributions installed here. number: the verdict; source:
     the verdict with the release's number hidden. faults: why changes of an applicable patch cannot be made.
+    fingerprint: what proven.txt knows the source and an applicable patch by.
     """
 
     patch_id: str
@@ -51,6 +53,7 @@ class Judged:
     number: Verdict
     source: Verdict
     faults: tuple[str, ...]
+    fingerprint: str
     seconds: float
 
     def mismatches(self) -> list[str]:
@@ -75,6 +78,7 @@ class Missing:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--patch", nargs="+", metavar="ID", help="only these patches")
     command.add_argument("--release", nargs="+", metavar="X", help="only these DeepSpeed releases")
+    command.add_argument("--check", action="store_true", help="do not write proven.txt; exit status 1 if it is stale")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -101,7 +105,27 @@ def run(options: argparse.Namespace) -> int:
         print(sentence)
     counts = {"patches": len(entries), "releases": checked, "cells": len(cells), "mismatches": len(mismatches)}
     print(", ".join(f"{what}: {count}" for what, count in counts.items()) + f", {time.monotonic() - begun:.0f} s")
-    return TROUBLE if missing or mismatches else OK
+    if missing or mismatches:
+        return TROUBLE
+    return _keep(entries, cells, options.check) if checked == len(releases) else OK
+
+
+def _keep(entries: Sequence[Entry], cells: Sequence[Judged], check: bool) -> int:
+    """Writes what was proven of these patches to proven.txt; check: only says whether it is there."""
+    before = PROVEN.read_text(encoding="ascii") if PROVEN.is_file() else ""
+    lines = {line.partition(" ")[0]: line for line in before.splitlines()}
+    for entry in entries:
+        mine = (cell.fingerprint for cell in cells if cell.patch_id == entry.id and cell.fingerprint)
+        lines[entry.id] = " ".join((entry.id, *dict.fromkeys(mine)))
+    text = "".join(f"{lines[each]}\n" for each in sorted(lines.keys() & registry.catalogue().keys()))
+    if text == before:
+        return OK
+    if check:
+        print(f"{PROVEN.name} is stale: `python -m tox run -e source -- --patch ID` writes it")
+        return TROUBLE
+    PROVEN.write_text(text, encoding="ascii")
+    print(f"{PROVEN.name} written")
+    return OK
 
 
 def chosen(ids: Sequence[str] | None) -> list[Entry]:
@@ -178,6 +202,7 @@ def _cell(entry: Entry, release: str, answer: Mapping[str, Any]) -> Judged:
         number=Verdict(Outcome(answer["number"][0]), answer["number"][1]),
         source=Verdict(Outcome(answer["source"][0]), answer["source"][1]),
         faults=tuple(answer["faults"]),
+        fingerprint=answer["fingerprint"],
         seconds=answer["seconds"],
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import os
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ from typing import Any
 from packaging.version import Version
 
 from dsfix import survey, versions
-from dsfix.catalogue import registry
+from dsfix.catalogue import proven, registry
 from dsfix.engine import rewrite
 from dsfix.engine import verdict as verdict_of
 from dsfix.engine.source import Block, split_target, text_of
@@ -37,6 +38,7 @@ Site = tuple[str, str]  # module, outermost function
 
 def main() -> None:
     versions.NEWEST_PROVEN = Version("9999")  # a release that is being proven is not newer than proven
+    proven.PATH = Path(os.devnull)  # what an earlier proof has found is not taken as found
     entries = [registry.catalogue()[patch_id] for patch_id in sys.argv[1:]]
     with hidden_number() as hide:
         answer = {entry.id: verdicts(entry, hide) for entry in entries}
@@ -60,6 +62,7 @@ def verdicts(entry: registry.Entry, hide: Callable[[bool], None]) -> dict[str, A
         "number": [number.outcome.value, number.reason],
         "source": [source.outcome.value, source.reason],
         "faults": found,
+        "fingerprint": verdict_of.fingerprint(entry.patch) if pending else "",
         "seconds": time.perf_counter() - begun,
     }
 

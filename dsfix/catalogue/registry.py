@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import importlib
+import json
 import os
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, TypeVar
 
@@ -15,6 +19,7 @@ from ..outcome import describe
 from ..patch import Patch
 from . import checkout, entry_points
 
+INDEX = Path(__file__).with_name("index.json")
 _OWN = "dsfix"
 _PACKAGE = "dsfix.patches"
 
@@ -84,6 +89,20 @@ def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[st
     return _by_id((*(Summary(*each) for each in kept), *plugins))
 
 
+def shipped() -> dict[str, Any]:
+    """What index.json should have: `of`, a digest of all files of dsfix.patches, and their `summaries`."""
+    return {"of": _content(), "summaries": _loaded_summaries()}
+
+
+def _content() -> str:
+    found = hashlib.blake2b(digest_size=16)
+    for place in getattr(_package()[0], "__path__", ()):
+        for name in sorted(each for each in os.listdir(place) if each.endswith(".py") and not each.startswith("_")):
+            with open(os.path.join(place, name), "rb") as file:
+                found.update(name.encode() + file.read())
+    return found.hexdigest()
+
+
 def _stamps() -> list[tuple[str, int, int]] | None:
     """The names, times and sizes in the directory of patches; None where one cannot be had (a zip, a dangling link)."""
     try:
@@ -94,11 +113,20 @@ def _stamps() -> list[tuple[str, int, int]] | None:
         return None
 
 
-def _own_summaries() -> list[tuple[object, ...]] | None:
-    """Of dsfix's own patches; None where a patch is broken, which something else than its file may mend."""
+def _own_summaries() -> list[list[object]] | None:
+    """Of dsfix's own patches, which are imported only where their files are not those that index.json is of."""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        known = json.loads(INDEX.read_text(encoding="utf-8"))
+        if known["of"] == _content():
+            return list(known["summaries"])
+    return _loaded_summaries()
+
+
+def _loaded_summaries() -> list[list[object]] | None:
+    """None where a patch is broken, which something else than its file may mend."""
     entries, broken = load()
     own = (each.summary for each in entries.values() if each.distribution == _OWN)
-    return None if broken else [tuple(vars(each).values()) for each in own]
+    return None if broken else [list(vars(each).values()) for each in own]
 
 
 def entry(summary: Summary) -> Entry:

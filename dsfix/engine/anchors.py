@@ -99,18 +99,6 @@ def _expressions(tree: ast.AST, pattern: ast.expr) -> list[Place]:
     return [[node] for node in _by_type(tree).get(type(pattern), ()) if same(pattern, node)]
 
 
-def may_occur(text: str, code: str) -> bool:
-    """Whether every name in `code` is in the text: where not, `code` is not there."""
-    return all(name in text for name in _names(code))
-
-
-@functools.lru_cache(maxsize=256)
-def _names(code: str) -> frozenset[str]:
-    nodes = [node for statement in _parse(code) for node in ast.walk(statement)]
-    names = {getattr(node, name, None) for node in nodes for name in ("id", "attr", "arg", "name")}
-    return frozenset(name for name in names if isinstance(name, str))
-
-
 def occurrences(tree: ast.AST, code: str) -> list[Place]:
     """Every place in `tree` of the statements, or the one expression, that `code` is."""
     expression = as_expression(code)

@@ -42,10 +42,10 @@ class Cache:
 
     def remember(self, key: object, make: Callable[[], Any], valid: Callable[[Any], bool] = lambda kept: True) -> Any:
         """What `make` returned for this key before, if that is valid; else what it returns now: for marshal."""
-        digest = _digest(key)
-        kept = self._kept.get(digest)
+        found = digest(key)
+        kept = self._kept.get(found)
         if kept is None or not valid(kept[0]):
-            kept = self._kept[digest] = (make(),)
+            kept = self._kept[found] = (make(),)
             self._new = True
         return kept[0]
 
@@ -108,10 +108,11 @@ def _path() -> Path:
     own = sorted(entry.path for entry in os.scandir(os.path.dirname(__file__)) if entry.name.endswith(".py"))
     spec = PathFinder.find_spec("deepspeed")  # not all finders: one of them is dsfix's
     key = (stamps((versions.__file__, *own)), MAGIC_NUMBER, sys.version, sys.flags.optimize, spec and spec.origin)
-    return cache_directory().absolute() / f"learned-{_digest(key).hex()}.bin"
+    return cache_directory().absolute() / f"learned-{digest(key).hex()}.bin"
 
 
-def _digest(key: object) -> bytes:
+def digest(key: object) -> bytes:
+    """Of anything whose repr is the same in each process."""
     return hashlib.blake2b(repr(key).encode(errors="surrogatepass"), digest_size=_DIGEST).digest()
 
 

@@ -24,7 +24,7 @@ from ..patch import Edit
 from . import anchors
 from .attributes import attribute
 from .cache import Cache
-from .source import Block, FunctionNode, block_at, imports, split_target, trees
+from .source import Block, FunctionNode, block_at, exact_imports, imports, split_target, trees
 
 _ANNOTATIONS = __future__.annotations.compiler_flag  # the only future statement that Python 3.9 and later obey
 _KIND = 0x20 | 0x80 | 0x100 | 0x200  # generator, coroutine, iterable coroutine, asynchronous generator
@@ -216,8 +216,8 @@ def imports_of(block: Block, qualname: str, code: CodeType) -> frozenset[str]:
 
     Raises Refused, a conflict, where there are none.
     """
-    for exact in (False, True):
-        names = imports(block.path, exact)
+    for names_of in (imports, exact_imports):
+        names = names_of(block.path)
         if _equal(_compile(block.tree(), qualname, code, names), code):
             return names
     raise Refused(

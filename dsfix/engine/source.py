@@ -9,7 +9,9 @@ import ast
 import contextlib
 import copy
 import functools
+import hashlib
 import importlib.util
+import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +23,9 @@ FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 _DEFINITION = re.compile(r"(?:async[ \t]+)?def\b|class\b")
 # the alternatives in this order, and no ^, make it many times as fast
 _DEFINED = re.compile(r"\n([ \t]*)(?:a|d|c)(?:sync[ \t]+def|ef|lass)[ \t]+(\w+)")
+_IMPORT = r"(?:from[ \t]+\S+[ \t]+)?import\b[ \t]*(\([^)]*\)|(?:\\\n|.)*)"
+_IMPORTS, _INDENTED_IMPORTS = re.compile(r"\n" + _IMPORT), re.compile(r"\n[ \t]+" + _IMPORT)
+_SCOPE = re.compile(r"\n(?:def|class|async|@)")
 _CONTINUES = "#)]}"  # a line that begins with one of these ends no block
 trees: dict[Block, FunctionNode] = {}
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -84,6 +89,12 @@ def text_of(path: str) -> str | None:
 
 
 @while_unchanged
+def digest_of(path: str) -> bytes:
+    """A digest of the file's text."""
+    return hashlib.blake2b((text_of(path) or "").encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+@while_unchanged
 def whole_tree(path: str) -> ast.Module:
     """The file's syntax tree, read-only; an empty one where it does not parse."""
     try:
@@ -94,7 +105,7 @@ def whole_tree(path: str) -> ast.Module:
 
 @while_unchanged
 def _lines(path: str) -> list[str]:
-    return [line + "\n" for line in (text_of(path) or "").split("\n")]
+    return io.StringIO((text_of(path) or "") + "\n").readlines()
 
 
 def split_target(qualname: str) -> tuple[str, list[str]]:
@@ -195,24 +206,7 @@ def _indent(line: str) -> int:
 @while_unchanged
 def top_level(path: str) -> ast.Module:
     """The file's syntax tree, read-only, without its functions and classes."""
-    try:
-        return _bare(ast.parse(_outline(path)))
-    except SyntaxError:
-        return _bare(whole_tree(path))
-
-
-def _outline(path: str) -> str:
-    """The file's text without its functions and classes. Raises SyntaxError where text in strings looks like one."""
-    lines, kept, at = _lines(path), list[str](), 0
-    for start in sorted(start for name, starts in _definitions(path).items() if "." not in name for start in starts):
-        first = _first(lines, start)
-        if first >= at and not _indent(lines[start]):
-            kept += lines[at:first]
-            at = _end(lines, first)
-            cut = "".join(lines[first:at])
-            if cut.count('"""') % 2 or cut.count("'''") % 2:
-                raise SyntaxError
-    return "".join(kept + lines[at:])
+    return _bare(whole_tree(path))
 
 
 def _bare(node: _T) -> _T:
@@ -230,9 +224,18 @@ def forget(texts: bool) -> None:
         each.forget()
 
 
-def imports(path: str, exact: bool) -> frozenset[str]:
-    """The names that the file imports, outside functions and classes; `exact`: wherever strings look like code, too."""
-    return frozenset(_bound(whole_tree(path) if exact else top_level(path)))
+@while_unchanged
+def imports(path: str) -> frozenset[str]:
+    """The names that the file imports at its top level, as far as its text shows (indented: only above functions)."""
+    text = "\n" + (text_of(path) or "")
+    found = (*_IMPORTS.findall(text), *_INDENTED_IMPORTS.findall(_SCOPE.split(text, 1)[0]))
+    names = (name.split() for each in found for name in re.sub(r"#.*|[()\\]", "", each).split(","))
+    return frozenset(name[-1].partition(".")[0] for name in names if name) - {"*"}
+
+
+def exact_imports(path: str) -> frozenset[str]:
+    """The names that the file imports anywhere outside functions and classes, from its syntax tree."""
+    return frozenset(_bound(whole_tree(path)))
 
 
 def _bound(node: ast.AST) -> Iterator[str]:

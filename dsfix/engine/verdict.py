@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..catalogue import proven
 from ..catalogue.registry import Summary
 from ..module_files import module_file
 from ..outcome import Outcome, Refused
@@ -12,8 +14,8 @@ from ..patch import Change, Edit, Patch, Replace, Source
 from ..settings import Settings
 from ..versions import Fit, gate, installed
 from . import anchors
-from .cache import Cache, declared, stamps
-from .source import Block, find_blocks, text_of, top_level
+from .cache import Cache, declared, digest, stamps
+from .source import Block, digest_of, find_blocks, text_of, top_level
 
 
 @dataclass(frozen=True)
@@ -56,44 +58,49 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
 
 
 def _remembered_refusal(patch: Patch, cache: Cache) -> Refused | None:
+    paths, declaration = _looked_at(patch)
+    key = ("source", paths, stamps(filter(os.path.isfile, paths)), declaration)
+    found = cache.remember(key, lambda: [] if proven.applies(fingerprint(patch)) else _refusal(patch))
+    return Refused(Outcome(found[0][0]), found[0][1]) if found else None
+
+
+def fingerprint(patch: Patch) -> str:
+    """A digest of all that `_refusal` looks at: what the patch declares, and the text of the files."""
+    paths, declaration = _looked_at(patch)
+    return digest((declaration, [digest_of(path) for path in paths]))[:8].hex()
+
+
+def _looked_at(patch: Patch) -> tuple[list[str], object]:
     evidence: tuple[Change | Source, ...] = (*patch.changes, *patch.present, *patch.fixed)
-    try:
-        files = stamps(str(module_file(name)) for name in sorted({each.module for each in evidence}))
-    except OSError:  # one of them is missing
-        return _refusal(patch)
-    key = ("source", files, len(patch.changes), len(patch.present), [declared(each) for each in evidence])
-    kept = cache.remember(key, lambda: [(each.outcome.value, each.reason) for each in [_refusal(patch)] if each])
-    return Refused(Outcome(kept[0][0]), kept[0][1]) if kept else None
+    paths = [module_file(name) or "" for name in sorted({each.module for each in evidence})]
+    return paths, (len(patch.changes), len(patch.present), [declared(each) for each in evidence])
 
 
-def _refusal(patch: Patch) -> Refused | None:
-    """Why the source is not one to apply the patch to."""
+def _refusal(patch: Patch) -> list[tuple[str, str]]:
+    """Why the source is not one to apply the patch to, as the only outcome and reason."""
     try:
         for evidence in patch.fixed:
-            where = evidence.qualname or evidence.target
             if _is_there(evidence):
+                where = evidence.qualname or evidence.target
                 raise Refused(Outcome.ALREADY_FIXED, f"{where} has `{anchors.first_line(evidence.code)}`")
         _check_all(patch.changes)
         for evidence in patch.present:
-            where = evidence.qualname or evidence.target
             if not _is_there(evidence):
+                where = evidence.qualname or evidence.target
                 raise Refused(Outcome.DRIFTED, f"{where} has no `{anchors.first_line(evidence.code)}`")
     except Refused as refused:
-        return refused
-    return None
+        return [(refused.outcome.value, refused.reason)]
+    return []
 
 
 def _is_there(evidence: Source) -> bool:
     """Whether the evidence is in the source. Raises Refused where the file is missing."""
     path = _file(evidence.module)
-    if not anchors.may_occur(_text(evidence.module), evidence.code):
-        return False
     if not evidence.qualname:
         return bool(anchors.occurrences(top_level(path), evidence.code))
     return any(
         anchors.occurrences(anchors.inner_function(block.tree(), evidence.qualname), evidence.code)
         for block in find_blocks(path, evidence.qualname)
-        if anchors.may_occur(block.text, evidence.code)
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 
 import pytest
@@ -36,6 +37,33 @@ def known(simple):
 def test_without_memory_the_source_is_read(simple):
     told = simple.run(BLIND)
     assert told.value == [2, "failed"]
+
+
+PROVEN = """
+    from dsfix.catalogue import proven
+    from dsfix.engine import verdict
+    proven.applies = lambda digest: digest in {digests!r}
+    import dsfix, deepspeed.m as m
+    tell([m.f(1), outcomes()["cure"], verdict.fingerprint(dsfix.process._engine.states["cure"].patch)])
+"""
+
+
+def test_a_source_that_is_proven_is_not_judged_again(world):
+    """The evidence below keeps the patch out; its digest says that a proof has found otherwise."""
+    world.package(m="def f(x):\n    y = x + 1\n    return y\n")
+    change = """Edit("deepspeed.m:f", replace="y = x + 1", code="y = x + 2")"""
+    world.patch("cure", f"""PATCH = declare({change}, present=(Source("deepspeed.m:f", "y = x * 9"),))""")
+    *kept_out, digest = world.run(PROVEN.format(digests=[])).value
+    assert kept_out == [2, "drifted"]
+    known = PROVEN.format(digests=[digest])
+    shutil.rmtree(world.path / "cache")
+    assert world.run(known).value == [3, "applied", digest]
+    shutil.rmtree(world.path / "cache")
+    world.module("deepspeed.m", "def f(x):\n    y = x + 1\n    return y * 10\n")
+    assert world.run(known).value[:2] == [20, "drifted"]
+    world.module("deepspeed.m", "def f(x):\n    y = x + 1\n    return y\n")
+    world.patch("cure", f"""PATCH = declare({change}, present=(Source("deepspeed.m:f", "y = x * 8"),))""")
+    assert world.run(known).value[:2] == [2, "drifted"]
 
 
 def test_several_patches_of_one_function_are_known_in_the_choice_that_was_made(world):

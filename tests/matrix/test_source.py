@@ -163,6 +163,7 @@ import argparse, functools, sys
 sys.path.insert(0, {str(Path(table.__file__).parents[1])!r})
 from matrix import source_proof as source, table
 table.load = functools.partial(table.load, table.Path({str(root / releases)!r} + ".json"))
+source.PROVEN = table.Path({variables.get("PROVEN", str(root / "proven.txt"))!r})
 parser = argparse.ArgumentParser()
 source.add_arguments(parser)
 try:
@@ -202,6 +203,21 @@ def test_claims_that_hold(proof: Proof) -> None:
     assert "patches: 3, releases: 5, cells: 15, mismatches: 0" in done.stdout
     assert "0.0.1, 0.0.2" in done.stdout
     assert done.returncode == 0, done.stderr
+
+
+def test_what_was_proven_is_kept_for_the_jobs(proof: Proof, tmp_path: Path) -> None:
+    """A digest per patch and text of its module: 0.0.1 and 0.0.2 have the same, so has every release of the other."""
+    written = tmp_path / "proven.txt"
+    assert proof("--patch", "right", "--check", PROVEN=str(written)).returncode == 1
+    assert not written.exists()
+    assert proof("--patch", "right", "right_everywhere", PROVEN=str(written)).returncode == 0
+    right, everywhere = (line.split() for line in written.read_text().splitlines())
+    assert (right[0], len(right), everywhere[0], len(everywhere)) == ("right", 2, "right_everywhere", 5)
+    assert proof("--patch", "right", "--check", PROVEN=str(written)).returncode == 0
+    written.write_text(written.read_text().replace(right[1], "0" * 16))
+    done = proof("--patch", "right", "--check", PROVEN=str(written))
+    assert "proven.txt is stale" in done.stdout
+    assert done.returncode == 1
 
 
 def test_patches_that_change_the_same_code_are_named(proof: Proof) -> None:
