@@ -764,7 +764,13 @@ sys.exit(main({arguments!r}))
 FIXED = "return Verdict(() if 'two' in patches else wrong, 10, patches=patches)"
 REMAINS = "return Verdict(wrong if plan.stage else (), 10, patches=patches)"
 ANY = "return contextlib.nullcontext()"
-WAITS = "print('waiting', file=sys.stderr, flush=True); signal.pause()"
+# a signal that comes between the line and `signal.pause()` would be lost to that
+SIGNALS = "{signal.SIGINT, signal.SIGTERM}"
+WAITS = (
+    f"signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNALS}); print('waiting', file=sys.stderr, flush=True); "
+    f"came = signal.sigwait({SIGNALS}); signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNALS}); "
+    "signal.raise_signal(came)"
+)
 
 
 @pytest.fixture
