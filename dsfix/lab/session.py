@@ -123,10 +123,10 @@ class Lab:
         return deepspeed
 
     def import_deepspeed(self, symptom: str) -> Any:
-        """`deepspeed`, for a bug of the import itself: raises BugPresent for an ImportError that matches `symptom`."""
+        """`deepspeed`, for a bug of the import itself: raises BugPresent for an error that matches `symptom`."""
         try:
             return self.deepspeed
-        except ImportError as error:
+        except (ImportError, ValueError) as error:
             if re.search(symptom, str(error)):
                 raise BugPresent(str(error)) from error
             raise

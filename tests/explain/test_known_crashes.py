@@ -194,10 +194,6 @@ PAIRS = {
         'ValueError: Could not find a mapping for dependency "decoder.embed_tokens.weight". Check that\n',
         'ValueError: Could not find a mapping for dependency "model.layers.0.weight". Check that\n',
     ),
-    "import_on_python_314": (
-        'ValueError: Target parameter "qkv_w" not found in this layer. Valid targets are []\n',
-        "ValueError: Target parameter \"qkv_w\" not found in this layer. Valid targets are ['mlp_w']\n",
-    ),
     "kernels_of_llama_heads": (
         traceback(
             lacks("LlamaAttention", "num_heads"),

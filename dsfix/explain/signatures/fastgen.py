@@ -56,14 +56,4 @@ SIGNATURES = (
         affects={"deepspeed": "<0.12.4"},
         evidence=pull(4694),
     ),
-    Signature(
-        id="import_on_python_314",
-        title="import deepspeed on Python 3.14: ValueError, Target parameter not found in this layer",
-        what="Python 3.14 keeps the annotations of a class elsewhere, and DeepSpeed's inference v2 builds its layers "
-        "from them.",
-        remedy="DeepSpeed 0.18.6 or later, or Python 3.13.",
-        pattern=r"Target parameter \"[^\"\n]+\" not found in this layer\. Valid targets are \[\]",
-        affects={"deepspeed": "<0.18.6"},
-        evidence=pull(7831),
-    ),
 )
