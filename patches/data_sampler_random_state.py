@@ -29,10 +29,9 @@ def _state_dict(original: Any) -> Any:
     def state_dict(self: Any) -> Any:
         """The sampler's checkpoint with the state of its own generator."""
         state = original(self)
-        state["np_rng_own_state"] = {
-            "seed": self.data_efficiency_config["seed"],
-            "state": self.np_rng.bit_generator.state,
-        }
+        bits = _bit_generator(self)
+        if bits is not None:
+            state["np_rng_own_state"] = {"seed": self.data_efficiency_config["seed"], "state": bits.state}
         return state
 
     return state_dict
@@ -43,8 +42,17 @@ def set_own_state(sampler: Any, state: dict[str, Any]) -> None:
     saved = state.get("np_rng_own_state")
     if saved is None or saved["seed"] != sampler.data_efficiency_config["seed"]:
         return
-    if saved["state"]["bit_generator"] == sampler.np_rng.bit_generator.state["bit_generator"]:
-        sampler.np_rng.bit_generator.state = saved["state"]
+    bits = _bit_generator(sampler)
+    if bits is not None and saved["state"]["bit_generator"] == bits.state["bit_generator"]:
+        bits.state = saved["state"]
+
+
+def _bit_generator(sampler: Any) -> Any:
+    """What the sampler's generator takes its bits from; None where a subclass has put something else in its place."""
+    from numpy.random import Generator  # type: ignore[import-not-found,unused-ignore]
+
+    generator = getattr(sampler, "np_rng", None)
+    return generator.bit_generator if isinstance(generator, Generator) else None
 
 
 PATCH = Patch(

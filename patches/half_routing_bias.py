@@ -14,7 +14,7 @@ Changes: which experts tokens are sent to, as in plain PyTorch, for such models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
@@ -54,9 +54,10 @@ def put_back(biases: list[tuple[Any, Any]]) -> None:
 
 def _routers(model: Any) -> Iterator[Any]:
     """The modules with such a bias, if this very module names it; not those of modules inside that name it."""
-    if _BIAS in (getattr(model, "_keep_in_fp32_modules_strict", None) or ()):
+    named = getattr(model, "_keep_in_fp32_modules_strict", None)
+    if isinstance(named, Collection) and _BIAS in named:
         for each in model.modules():
-            if each._buffers.get(_BIAS) is not None:
+            if _BIAS in each._buffers and each._buffers[_BIAS] is not None:  # TorchScript's have no `get`
                 yield each
 
 
