@@ -128,7 +128,7 @@ SIGNATURES = (
         remedy='Raise offload_param\'s "buffer_size" above the number in the message, or "buffer_count"; lower '
         "stage3_prefetch_bucket_size and stage3_max_live_parameters. All buffers together take pinned host memory.",
         pattern=r"More elements \d+ than buffer size|Not enough buffers \d+ for swapping"
-        r"|No buffer available to swap param",
+        r"|No buffer available to swap param|No swap buffers to allocate for fp16 param",
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/3506",
             "https://github.com/deepspeedai/DeepSpeed/issues/3062",
