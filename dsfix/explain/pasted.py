@@ -13,8 +13,8 @@ _MOST = 400  # lines
 _TOGETHER = 4  # lines that a message may be wrapped to
 _ENTITIES = {"&quot;": '"', "&#39;": "'", "&lt;": "<", "&gt;": ">", "&nbsp;": " ", "&amp;": "&"}
 _SIGNS = str.maketrans(
-    {"‘": "'", "’": "'", "´": "'", "“": '"', "”": '"', "\u00a0": " ", "：": ":", "，": ",", "（": "(", "）": ")"}
-)
+    "\u2018\u2019\u00b4\u201c\u201d\u00a0\uff1a\uff0c\uff08\uff09", "'''\"\" :,()"
+)  # quotes, full-width signs
 _MARKS = re.compile(r"[`*]|\\(?=[_'\"\[\](){}<>*`.-])|</?(?:code|pre|b|i|em|strong|br|p)\s*/?>")
 
 

@@ -131,7 +131,7 @@ class _OneFile:
 
     def look_at_pasted(self, text: str) -> None:
         """Looks for messages that are wrapped or marked up, each at its first place; the surest alone count."""
-        found: dict[str, tuple[Problem, _Matches, Segment]] = {}
+        seen: dict[str, tuple[Problem, _Matches, Segment]] = {}
         candidates = [
             problem
             for problem in problems.known()
@@ -139,12 +139,12 @@ class _OneFile:
         ]
         for segment in pasted.readings(text):
             for problem in candidates:
-                if problem.id not in found and (matches := problem.matches(segment)):
-                    found[problem.id] = problem, matches, segment
-        best = min((_CAUSES.index(problem.role) for problem, _, _ in found.values()), default=None)
-        for problem, matches, segment in found.values():
+                if problem.id not in seen and (matches := problem.matches(segment)):
+                    seen[problem.id] = problem, matches, segment
+        best = min((_CAUSES.index(problem.role) for problem, _, _ in seen.values()), default=None)
+        for problem, places, segment in seen.values():
             if _CAUSES.index(problem.role) == best:
-                self._count(problem, matches, segment)
+                self._count(problem, places, segment)
 
     def _look_at_segment(self, segment: Segment, hits: frozenset[int]) -> None:
         matched = [(problem, matches) for problem in problems.known() if (matches := problem.matches(segment))]

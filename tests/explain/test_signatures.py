@@ -1907,13 +1907,14 @@ CASES = {
         [
             "ImportError: cannot import name 'DeepSpeedPlugin' from 'accelerate' (/a/accelerate/__init__.py)\n",
             "cannot import name `is_torch_xla_available` from `transformers.utils`\n",
-            "cannot import name ‘Xyz’ from ‘peft’\n",
+            "cannot import name \u2018Xyz\u2019 from \u2018peft\u2019\n",
         ],
         ["ImportError: cannot import name 'amp' from 'apexy'\n"],
     ),
     "accelerate_required": (
         [
-            "ImportError: Using the `Trainer` with `PyTorch` requires `accelerate>=0.26.0`: Please run `pip install x`\n",
+            "ImportError: Using the `Trainer` with `PyTorch` requires `accelerate>=0.26.0`: Please run `pip install "
+            "x`\n",
             "ImportError: accelerate>=0.20.3 is required for a normal functioning of this module\n",
         ],
         ["accelerate 1.2.0 is installed\n"],
@@ -1953,7 +1954,8 @@ CASES = {
     ),
     "quantization_state_missing": (
         [
-            "FP4 quantization state not initialized. Please call .cuda() or .to(device) on the LinearFP4 layer first.\n",
+            "FP4 quantization state not initialized. Please call .cuda() or .to(device) on the LinearFP4 layer "
+            "first.\n",
             traceback(
                 "AssertionError", ("bitsandbytes/functional.py", "dequantize_4bit", "assert quant_state is not None")
             ),
@@ -1973,7 +1975,8 @@ CASES = {
     ),
     "lightning_one_optimizer": (
         [
-            "MisconfigurationException: DeepSpeed currently only supports single optimizer, single optional scheduler.\n",
+            "MisconfigurationException: DeepSpeed currently only supports single optimizer, single optional "
+            "scheduler.\n",
             "ValueError: Currently only one optimizer is supported with DeepSpeed. Got 2 optimizers instead.\n",
         ],
         ["one optimizer is used with DeepSpeed\n"],
@@ -2054,7 +2057,7 @@ CASES = {
         ["export CUDA_VISIBLE_DEVICES=1\n"],
     ),
     "lora_weights_empty": (
-        ["with stage 3 the lora_A.weight has the shape torch.Size([0])\n", "empty lora weight with zero 3\n"],
+        ["after wrapping, lora_A.weight has the shape torch.Size([0])\n", "empty lora weight with zero 3\n"],
         ["lora_A.weight has the shape torch.Size([8, 64])\n"],
     ),
     "parameters_empty_under_zero3": (
@@ -2239,7 +2242,8 @@ CASES = {
     ),
     "leaf_module_without_gradient": (
         [
-            "RuntimeError: A module cannot be set as a leaf module when it does not have any input tensors that require "
+            "RuntimeError: A module cannot be set as a leaf module when it does not have any input tensors that "
+            "require "
             "gradients\n"
         ],
         ["set as a leaf module\n"],

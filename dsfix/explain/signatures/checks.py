@@ -97,7 +97,8 @@ SIGNATURES = (
         r"|[Dd]eep[Ss]peed(?: \S+){0,4} is not compatible with|incompatible with [Dd]eep[Ss]peed"
         r"|not compatible with [Dd]eep[Ss]peed"
         r"|[Dd]eep[Ss]peed(?: \S+){0,4} is incompatible with|is only supported with ZeRO Stage"
-        r"|is (?:only )?supported (?:only )?for ZeRO stage|is not currently supported with (?:model|pipeline) parallelism"
+        r"|is (?:only )?supported (?:only )?for ZeRO stage|is not currently supported with (?:model"
+        r"|pipeline) parallelism"
         r"|is not supported with non-scalar backward|only supported for ZeRO Stage",
         role=Role.GENERAL,
     ),

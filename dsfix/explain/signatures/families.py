@@ -120,7 +120,8 @@ SIGNATURES = (
         pattern=r"subprocess-exited-with-error|metadata-generation-failed"
         r"|Getting requirements to build wheel(?: did not run|: finished with status 'error')|Failed building "
         r"wheel for|pip install deepspeed failed|No module named 'torch'(?!\.)|build backend returned an error"
-        r"|Failed to build `?deepspeed|Preparing metadata \(\S+\) did not run|python setup\.py (?:egg_info|bdist_wheel) "
+        r"|Failed to build `?deepspeed|Preparing metadata \(\S+\) did not run|python setup\.py (?:egg_info"
+        r"|bdist_wheel) "
         r"did not run|Failed to build installable wheels|No module named 'setuptools'|No module named 'pkg_resources'",
         role=Role.POSSIBLE,
         evidence=(
@@ -205,7 +206,8 @@ SIGNATURES = (
         what="With DeepSpeed most likely a step or a hook without what an earlier call should have made: gradients (a "
         "step without engine.backward, two steps for one backward pass), an optimizer or a scheduler that neither the "
         "config nor the script gives, an output that the model does not return.",
-        remedy="The last lines of the traceback name the value; look where it should have been set. In a calculation it "
+        remedy="The last lines of the traceback name the value; look where it should have been set. In a calculation "
+        "it "
         "is most likely a number that the config leaves out or sets to null: write it (batch sizes, buffer sizes).",
         pattern=r"'NoneType' object is not (?:iterable|subscriptable|callable)"
         r"|unsupported operand type\(s\) for \S+: '(?:NoneType' and '|\w+' and 'NoneType')"

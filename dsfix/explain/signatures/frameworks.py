@@ -48,7 +48,8 @@ SIGNATURES = (
         remedy="Upgrade transformers, accelerate, peft and TRL together (pip install -U); or install the releases that "
         "the project's requirements name. In a notebook restart the kernel.",
         pattern=r"cannot import name ['`\"]?\w+['`\"]? from ['`\"]?(?:partially initialized module ['`\"])?"
-        r"(?:accelerate|transformers(?!\.deepspeed)|peft|trl|lightning|pytorch_lightning|bitsandbytes|diffusers|vllm)\b",
+        r"(?:accelerate|transformers(?!\.deepspeed)|peft|trl|lightning|pytorch_lightning|bitsandbytes|diffusers"
+        r"|vllm)\b",
         role=Role.POSSIBLE,
         evidence=("https://github.com/huggingface/accelerate/issues/112",),
     ),
@@ -74,7 +75,8 @@ SIGNATURES = (
     Signature(
         id="best_model_of_weights_only",
         title="transformers: save_only_model and load_best_model_at_end exclude each other under DeepSpeed",
-        what="The best model is loaded by the engine at the end, from a complete checkpoint, which save_only_model does "
+        what="The best model is loaded by the engine at the end, from a complete checkpoint, which save_only_model "
+        "does "
         "not write.",
         remedy="save_only_model=False or load_best_model_at_end=False.",
         pattern=r"can't be used with `?save_only_model`? along with `?load_best_model_at_end",
@@ -116,7 +118,8 @@ SIGNATURES = (
         id="purely_quantized",
         title="transformers: a quantized model cannot be trained by itself",
         what="Weights in 4 or 8 bits are not trained; adapters on top of them are. transformers finds none.",
-        remedy="get_peft_model(model, LoraConfig(…)) before the Trainer; a current peft; or load the model unquantized.",
+        remedy="get_peft_model(model, LoraConfig(…)) before the Trainer; a current peft; or load the model "
+        "unquantized.",
         pattern=r"cannot perform fine-tuning on purely quantized models",
     ),
     Signature(
@@ -156,7 +159,8 @@ SIGNATURES = (
         remedy="One optimizer with several parameter groups; otherwise an engine per model without Lightning, or "
         "another strategy.",
         pattern=r"DeepSpeed currently only supports single optimizer|Currently only (?:one|a single) optimizer is "
-        r"supported with DeepSpeed|DeepSpeed (?:strategy )?(?:does not|doesn't|only) supports? (?:multiple|a single|one) "
+        r"supported with DeepSpeed|DeepSpeed (?:strategy )?(?:does not|doesn't|only) supports? (?:multiple|a single"
+        r"|one) "
         r"(?:optimizer|model)",
     ),
     Signature(
@@ -169,7 +173,8 @@ SIGNATURES = (
     Signature(
         id="safetensors_of_partitions",
         title="the Trainer's checkpoint is loaded with another number of shards or another format",
-        what="Most likely an index file names weights that were not saved: saving was interrupted, or the disk is full, "
+        what="Most likely an index file names weights that were not saved: saving was interrupted, or the disk is "
+        "full, "
         "or files of two checkpoints are in one directory.",
         remedy="Save again into an empty directory; `python zero_to_fp32.py . OUTPUT` if there is a global_step….",
         pattern=r"safetensors_rust\.SafetensorError",
@@ -204,7 +209,8 @@ SIGNATURES = (
     Signature(
         id="backward_dtype",
         title="the backward pass meets a gradient of another dtype than the output it is for",
-        what="Half weights and something in fp32 take part in the loss. Most likely labels or targets in fp32 (MSE, BCE "
+        what="Half weights and something in fp32 take part in the loss. Most likely labels or targets in fp32 (MSE, "
+        "BCE "
         "and other losses of regression), or a loss, a head or an input in fp32 beside a model that the config casts "
         "to fp16 or bf16.",
         remedy="Cast targets and predictions to one dtype before the loss (labels.to(logits.dtype), or logits.float() "
@@ -216,11 +222,13 @@ SIGNATURES = (
     Signature(
         id="foreach_mixed",
         title="an optimizer's fused step gets tensors of several devices or dtypes",
-        what="Weights, gradients and states of a group must be alike. Most likely states of a resumed checkpoint are on "
+        what="Weights, gradients and states of a group must be alike. Most likely states of a resumed checkpoint are "
+        "on "
         "the CPU or in fp32, or parameters of two dtypes (adapters) are in one group.",
         remedy="Cast the trainable parameters to one dtype before the optimizer is made; load the optimizer's states "
         "through the engine; fused=False, foreach=False.",
-        pattern=r"Tensors of the same index must be on the same device|params, grads, exp_avgs, and exp_avg_sqs must have "
+        pattern=r"Tensors of the same index must be on the same device"
+        r"|params, grads, exp_avgs, and exp_avg_sqs must have "
         r"same dtype",
         role=Role.POSSIBLE,
     ),
@@ -231,7 +239,8 @@ SIGNATURES = (
         "releases cannot trace; the same with LoRA's, quantized and Triton layers.",
         remedy="Train without torch.compile; or a current torch and DeepSpeed, and engine.compile() (0.14.4 and later) "
         "instead of torch.compile(model). ZeRO-1 or 2 tells whether it is ZeRO-3. TORCHDYNAMO_DISABLE=1 turns it off.",
-        pattern=r"torch\._dynamo\.exc\.|InternalTorchDynamoError|File \"[^\"\n]*_dynamo/convert_frame\.py|BackendCompilerFailed"
+        pattern=r"torch\._dynamo\.exc\.|InternalTorchDynamoError|File \"[^\"\n]*_dynamo/convert_frame\.py"
+        r"|BackendCompilerFailed"
         r"|torch\._inductor\.exc\.|TorchRuntimeError: Failed running",
         role=Role.POSSIBLE,
         evidence=("https://github.com/pytorch/pytorch/issues/115484",),
@@ -253,7 +262,8 @@ SIGNATURES = (
         what="resize_token_embeddings of transformers 4.33 and before takes the new size from the weight, whose local "
         "shape is [0] under ZeRO-3, and writes it into the config; the loss then reshapes its logits to 0 columns.",
         remedy="A newer transformers; or model.config.vocab_size = len(tokenizer) after the resize.",
-        pattern=r"shape '\[-1, 0\]' is invalid for input of size|sets `?vocab_size`? to 0\b|vocab_size`? (?:is|becomes) 0\b"
+        pattern=r"shape '\[-1, 0\]' is invalid for input of size|sets `?vocab_size`? to 0\b|vocab_size`? (?:is"
+        r"|becomes) 0\b"
         r"|\"vocab_size\": 0\b",
         role=Role.GENERAL,
         evidence=("https://github.com/huggingface/transformers/issues/26398",),

@@ -162,7 +162,8 @@ SIGNATURES = (
     Signature(
         id="visible_devices_not_numbers",
         title="deepspeed launcher: CUDA_VISIBLE_DEVICES is not a list of numbers",
-        what="The launcher takes the variable apart at commas and expects numbers. Schedulers and containers also write "
+        what="The launcher takes the variable apart at commas and expects numbers. Schedulers and containers also "
+        "write "
         "UUIDs (GPU-…, MIG-…), and an empty or a quoted list fails as well.",
         remedy="CUDA_VISIBLE_DEVICES=0,1,… before deepspeed; or unset it and deepspeed --include localhost:0,1; or "
         "torchrun.",
@@ -189,7 +190,8 @@ SIGNATURES = (
         remedy="deepspeed --num_gpus 4 train.py --deepspeed ds_config.json; deepspeed --help; quotes around variables; "
         "a deepspeed whose shell prints nothing over ssh.",
         pattern=r"launch\.py: error: |runner\.py: error: |deepspeed: error: |usage: launch\.py|usage: deepspeed "
-        r"|arguments are required: (?:training_script|user_script)|torchrun: error: |accelerate <command> \[<args>\]: error"
+        r"|arguments are required: (?:training_script|user_script)|torchrun: error: "
+        r"|accelerate <command> \[<args>\]: error"
         r"|usage: accelerate <command>",
         role=Role.GENERAL,
     ),
@@ -198,9 +200,11 @@ SIGNATURES = (
         title="a program is not installed, or not in PATH",
         what="A command was started that this host, or this environment, does not have: numactl (for "
         "--bind_cores_to_rank), ninja, nvcc, mpirun, ssh, hostname, a compiler, or the launcher itself.",
-        remedy="Install it on every host (apt install numactl, openmpi-bin, openssh-client; pip install ninja), activate "
+        remedy="Install it on every host (apt install numactl, openmpi-bin, openssh-client; pip install ninja), "
+        "activate "
         "the environment there, or leave out the option that needs it.",
-        pattern=r"No such file or directory: '(?:numactl|ninja|nvcc|hipcc|mpirun|mpiexec|srun|ssh|scp|lspci|lscpu|df|which"
+        pattern=r"No such file or directory: '(?:numactl|ninja|nvcc|hipcc|mpirun|mpiexec|srun|ssh|scp|lspci|lscpu|df"
+        r"|which"
         r"|hostname|git|gcc|g\+\+|c\+\+|cl|nvidia-smi|rocminfo|rocm_agent_enumerator|torchrun|python|deepspeed|ip)'"
         r"|(?:numactl|ninja|mpirun|mpiexec|srun|torchrun|accelerate|ds_report|hostname|nvidia-smi|python)\d?: "
         r"command not found|\[WinError 2\]",
@@ -213,26 +217,31 @@ SIGNATURES = (
         what="Flask's debug mode (Restarting with stat) starts the script again in a child process, while the parent "
         "keeps the port of torch.distributed.",
         remedy="app.run(debug=False), or use_reloader=False; initialize DeepSpeed in the child only.",
-        pattern=r"Restarting with (?:stat|watchdog|inotify|watchfiles)[\s\S]{0,4000}(?:Address already in use|EADDRINUSE"
+        pattern=r"Restarting with (?:stat|watchdog|inotify|watchfiles)[\s\S]{0,4000}(?:Address already in use"
+        r"|EADDRINUSE"
         r"|failed to (?:bind|listen))",
         evidence=("https://github.com/OptimalScale/LMFlow/issues/270",),
     ),
     Signature(
         id="mpi_launch_failed",
         title="MPI could not start the ranks",
-        what="mpirun's message says why: fewer slots than ranks, a host that cannot be reached, a program that the host "
+        what="mpirun's message says why: fewer slots than ranks, a host that cannot be reached, a program that the "
+        "host "
         "does not have, or another MPI there.",
         remedy="slots=N in the hostfile (--oversubscribe for a test); the same MPI and environment on all hosts; or "
         "--launcher pdsh, torchrun.",
-        pattern=r"There are not enough slots available in the system|ORTE was unable to reliably start|mpirun was unable to"
-        r"|An ORTE daemon has unexpectedly failed|prterun was unable to|PMIX ERROR|mpirun has detected an attempt to run as "
+        pattern=r"There are not enough slots available in the system|ORTE was unable to reliably start"
+        r"|mpirun was unable to"
+        r"|An ORTE daemon has unexpectedly failed|prterun was unable to|PMIX ERROR"
+        r"|mpirun has detected an attempt to run as "
         r"root",
         role=Role.GENERAL,
     ),
     Signature(
         id="remote_command_failed",
         title="a host's own launcher ended with an error",
-        what="pdsh reports the exit code of what it started on that host: the error is in the lines that begin with the "
+        what="pdsh reports the exit code of what it started on that host: the error is in the lines that begin with "
+        "the "
         "host's name. 127: the command was not found there; 1: most likely the script.",
         remedy="Look for the first error of that host; the same Python at the same path on all hosts.",
         pattern=r"ssh exited with exit code (?!255)\d+",

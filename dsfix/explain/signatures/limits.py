@@ -44,16 +44,19 @@ SIGNATURES = (
     Signature(
         id="expert_file_missing",
         title="MoE: the checkpoint has no file of an expert",
-        what="Each expert is saved in a file layer_N_expert_N_mp_rank_…. Most likely the model has more experts or other "
+        what="Each expert is saved in a file layer_N_expert_N_mp_rank_…. Most likely the model has more experts or "
+        "other "
         "MoE layers than the one that was saved, or the files of other hosts are missing.",
         remedy="The same experts and layers as at saving; copy the files of all hosts into one directory.",
-        pattern=r"Expert checkpoint file not found|(?:No such file|does not exist|not found)[^\n]{0,200}layer_\d+_expert_\d+"
+        pattern=r"Expert checkpoint file not found|(?:No such file|does not exist"
+        r"|not found)[^\n]{0,200}layer_\d+_expert_\d+"
         r"_mp_rank",
     ),
     Signature(
         id="fused_optimizer_limits",
         title="DeepSpeed's fused or 1-bit optimizer does not support this",
-        what="The message names it: sparse gradients (an embedding with sparse=True), amsgrad, a dtype, or arguments of "
+        what="The message names it: sparse gradients (an embedding with sparse=True), amsgrad, a dtype, or arguments "
+        "of "
         "an old interface.",
         remedy='torch.optim.AdamW ("torch_adam": true in the optimizer\'s params), or without that option.',
         pattern=r"(?:FusedAdam|FusedLamb|FusedLion|1-bit Adam|1-bit Lamb|0/1 Adam) (?:does not support|only support"
@@ -86,7 +89,8 @@ SIGNATURES = (
     Signature(
         id="checkpointed_tensors",
         title="DeepSpeed's activation checkpointing does not take this",
-        what="deepspeed.checkpointing.checkpoint takes and returns tensors and tuples of them, for backward() only, not "
+        what="deepspeed.checkpointing.checkpoint takes and returns tensors and tuples of them, for backward() only, "
+        "not "
         "for torch.autograd.grad.",
         remedy="Tensors as positional arguments; torch.utils.checkpoint with use_reentrant=False for anything else.",
         pattern=r"Only tuple of tensors is supported\. Got Unsupported input type|Checkpointing is not compatible with "
@@ -95,7 +99,8 @@ SIGNATURES = (
     Signature(
         id="parameter_without_gradient",
         title="a parameter got no gradient in the backward pass",
-        what="A part of the model took no part in the loss on this rank: a branch that was not run, a modality that was "
+        what="A part of the model took no part in the loss on this rank: a branch that was not run, a modality that "
+        "was "
         "not in the batch, a module whose output is not used.",
         remedy="Run it on every rank, with its output multiplied by 0 if there is nothing to do; requires_grad_(False) "
         "for what is never trained.",
@@ -157,7 +162,8 @@ SIGNATURES = (
         what="The section amp is apex's mixed precision, which is not developed any more.",
         remedy='"bf16" or "fp16" instead of "amp"; otherwise build apex from source (pip\'s apex is another package).',
         pattern=r"Unable to import apex/amp|No module named '?apex\b|apex(?:\.amp)? (?:is )?not installed"
-        r"|module 'apex' has no attribute 'amp'|cannot import name 'amp' from 'apex'|enable both amp with \(legacy\) fp16",
+        r"|module 'apex' has no attribute 'amp'|cannot import name 'amp' from 'apex'"
+        r"|enable both amp with \(legacy\) fp16",
     ),
     Signature(
         id="stage3_only",
@@ -188,7 +194,8 @@ SIGNATURES = (
         title="a PipelineModule is made of something that does not fit",
         what="Layers are modules, LayerSpecs of modules or functions; each takes and returns a tensor or a tuple of "
         "tensors, of the same shapes in each micro-batch; num_stages or a topology is needed.",
-        remedy="Return a tuple of tensors from each layer (no dict, no None, no bool); num_stages=…; pad to one length.",
+        remedy="Return a tuple of tensors from each layer (no dict, no None, no bool); num_stages=…; pad to one "
+        "length.",
         pattern=r"expecting a tensor or a tuple of tensors|must provide num_stages or topology|LayerSpec only supports "
         r"torch\.nn\.Module|Buffer for metadata is too small|Could not handle meta type",
     ),
@@ -206,7 +213,8 @@ SIGNATURES = (
         "model that was initialized, or a model-parallel unit without expert groups.",
         remedy="Experts by deepspeed.moe.layer.MoE, within the model given to deepspeed.initialize; releases of "
         "Megatron-DeepSpeed and DeepSpeed that fit each other.",
-        pattern=r"Expert (?:data )?parallel group should be configured with MoE|attempting to reduce grads in unsupported "
+        pattern=r"Expert (?:data )?parallel group should be configured with MoE"
+        r"|attempting to reduce grads in unsupported "
         r"way w\.r\.t\. MoE",
         role=Role.POSSIBLE,
     ),
@@ -220,7 +228,8 @@ SIGNATURES = (
     Signature(
         id="parallel_group_missing",
         title="a parallel group is asked for before it is initialized",
-        what="Megatron's (or DeepSpeed's) groups of model, data or tensor parallelism do not exist yet in this process, "
+        what="Megatron's (or DeepSpeed's) groups of model, data or tensor parallelism do not exist yet in this "
+        "process, "
         "or another copy of the module made them.",
         remedy="initialize_model_parallel (Megatron: initialize_megatron) after torch.distributed is initialized and "
         "before the model is made; releases of Megatron-DeepSpeed and DeepSpeed that fit each other.",
@@ -234,14 +243,16 @@ SIGNATURES = (
         what="The swapper of parameters is made by deepspeed.zero.Init with a config whose offload_param is nvme. The "
         "model was built outside of it, or with another config.",
         remedy="with deepspeed.zero.Init(config_dict_or_path=CONFIG): model = …; or no offload_param on NVMe.",
-        pattern=r"'NoneType' object has no attribute '(?:available_swap_in_buffers|swap_into_buffer|swap_out_and_release"
+        pattern=r"'NoneType' object has no attribute '(?:available_swap_in_buffers|swap_into_buffer"
+        r"|swap_out_and_release"
         r"|reserve_available_buffers|synchronize_reads|swappable_tensor|swap_in|remove_partition_and_release_buffers)'",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1035",),
     ),
     Signature(
         id="offload_config_incomplete",
         title="offload: the config lacks what the device needs",
-        what="zero.Init's remote device must be the device of offload_param, and NVMe needs a path; parameters can only be "
+        what="zero.Init's remote device must be the device of offload_param, and NVMe needs a path; parameters can "
+        "only be "
         "offloaded together with ZeRO-3, in old releases only with the optimizer.",
         remedy='"offload_param": {"device": "nvme", "nvme_path": "/local/disk"}; the same config for zero.Init and '
         "deepspeed.initialize.",
@@ -255,7 +266,8 @@ SIGNATURES = (
         "embedding), or files of an earlier job are in nvme_path.",
         remedy='A larger "buffer_size" in offload_param and offload_optimizer; delete zero_stage_3 in nvme_path; '
         "offload to the CPU instead.",
-        pattern=r"of numel=\d+ is not swappable|numel of fp16 buffers \d+ is too small|Path for param id \d+ does not exist"
+        pattern=r"of numel=\d+ is not swappable|numel of fp16 buffers \d+ is too small"
+        r"|Path for param id \d+ does not exist"
         r"|param \d+ has not been assigned a swap buffer|Missing buffer id for releasing",
         role=Role.POSSIBLE,
     ),
@@ -273,7 +285,8 @@ SIGNATURES = (
         "or changes the model in a hook.",
         remedy="Gather outside of forward and backward passes only; do not add or replace parameters after "
         "deepspeed.initialize.",
-        pattern=r"Cannot free a ZeRO-3 parameter while it is still active|Nested GatheredParameters contexts cannot overlap",
+        pattern=r"Cannot free a ZeRO-3 parameter while it is still active"
+        r"|Nested GatheredParameters contexts cannot overlap",
     ),
     Signature(
         id="parameters_overwritten",
@@ -303,7 +316,8 @@ SIGNATURES = (
     Signature(
         id="gradient_of_another_size",
         title="ZeRO-3: a gradient does not have the size of its parameter",
-        what="Most likely the parameter's data was replaced (resized embeddings, a tied weight) after it was partitioned, "
+        what="Most likely the parameter's data was replaced (resized embeddings, a tied weight) after it was "
+        "partitioned, "
         "or a quantized or tensor-parallel weight is used as an ordinary one.",
         remedy="Resize and tie before deepspeed.initialize, under deepspeed.zero.GatheredParameters; ZeRO-2.",
         pattern=r"Cannot reduce scatter gradients whose size is not same|should match the size of param\.ds_tensor"
@@ -313,7 +327,8 @@ SIGNATURES = (
     Signature(
         id="numactl_settings",
         title="bind_cores_to_rank: numactl cannot bind the ranks as asked",
-        what="KMP_AFFINITY of the environment contradicts numactl, there are fewer cores than ranks, or the list of cores "
+        what="KMP_AFFINITY of the environment contradicts numactl, there are fewer cores than ranks, or the list of "
+        "cores "
         "is not written as ascending ranges.",
         remedy="unset KMP_AFFINITY; fewer ranks or no --bind_cores_to_rank; --bind_core_list 0-27,32-59.",
         pattern=r"KMP_AFFINITY conflicts with numactl|At least one core needs to be assigned to each rank|Bad range: '",
@@ -328,11 +343,14 @@ SIGNATURES = (
     Signature(
         id="tp_settings_contradict",
         title="tensor parallelism: the config and tp_model_init contradict each other, or a layer cannot be split so",
-        what="The message names the setting: sizes, groups and dtypes must be the same in both; a custom partition must "
+        what="The message names the setting: sizes, groups and dtypes must be the same in both; a custom partition "
+        "must "
         "fit the weight's shape.",
         remedy="Give them in one place only; check the shape of the layer that the message names.",
-        pattern=r"Conflicting (?:tensor_parallel\.|dtype: config uses|tp_model_init)|tensor_parallel\.tp\.tp_size \(\d+\) does "
-        r"not match|AutoTP shape |AutoTP nested |AutoTP partition_dim |AutoTP layer |tp_model_init (?:provided|tp_size)",
+        pattern=r"Conflicting (?:tensor_parallel\.|dtype: config uses|tp_model_init)"
+        r"|tensor_parallel\.tp\.tp_size \(\d+\) does "
+        r"not match|AutoTP shape |AutoTP nested |AutoTP partition_dim |AutoTP layer |tp_model_init (?:provided"
+        r"|tp_size)",
     ),
     Signature(
         id="autoep_refuses",
@@ -340,7 +358,8 @@ SIGNATURES = (
         what="The message names it: the model's class, a preset, numbers of experts and ranks that do not divide each "
         "other, or a checkpoint that was saved with others.",
         remedy='Correct it; a preset_model for this model; or "expert_parallel" off.',
-        pattern=r"AutoEP preset|AutoEP metadata|AutoEP layer metadata|AutoEP ZeRO-3|AutoEP expert|AutoEP detection|AutoEP source"
+        pattern=r"AutoEP preset|AutoEP metadata|AutoEP layer metadata|AutoEP ZeRO-3|AutoEP expert|AutoEP detection"
+        r"|AutoEP source"
         r"|AutoEP\+AutoTP|AutoEP consolidated|AutoEP: no MoE layers|ds_autoep_layers"
         r"|expert_parallel\.\w+[^\n]{0,80}(?: must be | must divide | not supported | is reserved )",
     ),
@@ -357,7 +376,8 @@ SIGNATURES = (
         what="It moves ZeRO-3's states that are on the GPU; what offload_optimizer or offload_param have on the CPU or "
         "on NVMe is there already, and an engine without an optimizer has none.",
         remedy="No offload in the config together with offload_states, or leave the call out.",
-        pattern=r"Moving (?:states|buffers) across devices is (?:not supported (?:for offloaded optimizer|without)|supported"
+        pattern=r"Moving (?:states|buffers) across devices is (?:not supported (?:for offloaded optimizer|without)"
+        r"|supported"
         r" only for ZeRO)|NVMe offload is not supported for offloading states|Moving buffers back is supported only",
     ),
     Signature(
@@ -366,6 +386,7 @@ SIGNATURES = (
         what="It needs an optimizer, ZeRO-1 or ZeRO-3, the backend inductor or eager, and a torch that the release "
         "knows.",
         remedy='"deepcompile": false; or the release that supports it.',
-        pattern=r"DeepCompile (?:is not supported|supports stage|with ZeRO stage 3 is not)|is not supported for DeepCompile",
+        pattern=r"DeepCompile (?:is not supported|supports stage|with ZeRO stage 3 is not)"
+        r"|is not supported for DeepCompile",
     ),
 )

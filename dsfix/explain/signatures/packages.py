@@ -31,7 +31,8 @@ SIGNATURES = (
         "some releases reads deepspeed_config where it is not set; the checkpoints are complete.",
         remedy="Upgrade accelerate and transformers together. Pass deepspeed=CONFIG to TrainingArguments, or launch "
         "without DeepSpeed. In a script: model, optimizer, … = accelerator.prepare(model, optimizer, …) in one call.",
-        pattern=r"has no attribute ['`\"]?(?:deepspeed_engine_wrapped|deepspeed_config)\b|the active `DeepSpeedPlugin` as none"
+        pattern=r"has no attribute ['`\"]?(?:deepspeed_engine_wrapped|deepspeed_config)\b"
+        r"|the active `DeepSpeedPlugin` as none"
         r"|deepspeed_engine_wrapped\.backward\([\s\S]{0,300}'NoneType' object has no attribute 'backward'",
         role=Role.GENERAL,
         evidence=(

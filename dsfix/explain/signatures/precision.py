@@ -21,7 +21,8 @@ SIGNATURES = (
         remedy="Use bf16 if the hardware supports it. Otherwise look for the source of NaN: the data, the learning "
         "rate, a model that was trained in bf16.",
         pattern=r"Current loss scale already at minimum"
-        r"|Attempted loss scale: [01](?:\.0)?,(?: but hysteresis is \d+\. R|r| r)educing (?:to|hysteresis to) [01](?:\.0)?\b",
+        r"|Attempted loss scale: [01](?:\.0)?,(?: but hysteresis is \d+\. R|r| r)educing (?:to"
+        r"|hysteresis to) [01](?:\.0)?\b",
         affects={"deepspeed": ">=0.12.0"},
     ),
     Signature(

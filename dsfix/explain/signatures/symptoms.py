@@ -14,7 +14,8 @@ SIGNATURES = (
         remedy="torchrun --nnodes N --node_rank I --master_addr ADDR on every node, or the deepspeed launcher with a "
         "hostfile, or srun. `nc -vz ADDR PORT` from the other nodes; NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO.",
         pattern=r"(?:find|reach|see|detect|connect to) the other node|(?:find|reach|connect to) the second node"
-        r"|(?i:\b(?:2|two|multiple|several|multi)[ -]?(?:nodes?|machines?)\b)[^\n]{0,120}(?:it stucks|stucks in|gets stuck"
+        r"|(?i:\b(?:2|two|multiple|several|multi)[ -]?(?:nodes?|machines?)\b)[^\n]{0,120}(?:it stucks|stucks in"
+        r"|gets stuck"
         r"|is stuck|hangs at|will hang|hangs in|just hangs|hang forever)"
         r"|(?:it stucks|gets stuck|is stuck|just hangs)[^\n]{0,120}(?:multi-node|multiple nodes|two nodes|2 nodes)"
         r"|multi-?node[^\n]{0,80}(?:training hangs|training stucks|job hangs)",
@@ -32,7 +33,8 @@ SIGNATURES = (
         pattern=r"training hangs|training freezes|training stucks|training froze|process hangs|process freezes"
         r"|program hangs|program freezes|program stucks|script hangs|script freezes|code hangs|code freezes|code stucks"
         r"|it just hangs|just freezes|it freezes|it stucks|will hang\b(?! if)|no response for |nothing happens after"
-        r"|without any error (?:message|log)|stuck forever|keeps hanging|没有任何反应也不报错|训练一直卡住不动|程序一直卡住不动",
+        r"|without any error (?:message|log)|stuck forever|keeps hanging|没有任何反应也不报错"
+        r"|训练一直卡住不动|程序一直卡住不动",
         role=Role.FAMILY,
     ),
     Signature(
@@ -78,8 +80,10 @@ SIGNATURES = (
         "tensor is empty, its shape [0] and its numel() 0; ds_shape and ds_numel have the whole.",
         remedy="p.ds_numel to count; with deepspeed.zero.GatheredParameters(params) to look or to change "
         "(modifier_rank=0); load weights before the model is partitioned, or with from_pretrained.",
-        pattern=r"(?i:zero-?_? ?3|zero stage ?3|stage ?3)[^\n]{0,100}(?:torch\.Size\(\[0\]\)|tensor\(\[\], |parameters are "
-        r"empty|weights are empty|params are empty|shape is \[0\])|(?:torch\.Size\(\[0\]\)|tensor\(\[\], |weights are empty"
+        pattern=r"(?i:zero-?_? ?3|zero stage ?3|stage ?3)[^\n]{0,100}(?:torch\.Size\(\[0\]\)|tensor\(\[\], "
+        r"|parameters are "
+        r"empty|weights are empty|params are empty|shape is \[0\])|(?:torch\.Size\(\[0\]\)|tensor\(\[\], "
+        r"|weights are empty"
         r"|parameters are empty)[^\n]{0,100}(?i:zero-?_? ?3|stage ?3)|trainable params: 0 \|\| all params: 0",
         role=Role.POSSIBLE,
     ),
@@ -125,7 +129,8 @@ SIGNATURES = (
     Signature(
         id="compile_without_effect",
         title="torch.compile has no effect with DeepSpeed",
-        what="transformers' Trainer of 2023 returns the engine before it compiles; and torch.compile(engine) leaves the "
+        what="transformers' Trainer of 2023 returns the engine before it compiles; and torch.compile(engine) leaves "
+        "the "
         "module alone that the engine calls.",
         remedy="engine.compile() after deepspeed.initialize (0.14.4 and later), or a current transformers and "
         "accelerate with torch_compile=True.",
@@ -142,9 +147,11 @@ SIGNATURES = (
         "the model is made before TrainingArguments); LoRA, whose frozen weights only ZeRO-3 divides; torch's cache.",
         remedy="More ranks, or offload; gradient checkpointing and a smaller micro-batch; from_pretrained after the "
         "ZeRO-3 config is active. deepspeed.runtime.utils.see_memory_usage shows where it goes.",
-        pattern=r"(?:memory|VRAM)[^\n]{0,60}(?:is not reduced|not reduced|does not decrease|doesn't decrease|not decrease"
+        pattern=r"(?:memory|VRAM)[^\n]{0,60}(?:is not reduced|not reduced|does not decrease|doesn't decrease"
+        r"|not decrease"
         r"|is the same as|not saved|no reduction)[^\n]{0,100}(?i:zero|deepspeed|stage)"
-        r"|(?i:zero|deepspeed|stage)[^\n]{0,100}(?:does not reduce|doesn't reduce|not reduce|not saving|no memory saving"
+        r"|(?i:zero|deepspeed|stage)[^\n]{0,100}(?:does not reduce|doesn't reduce|not reduce|not saving"
+        r"|no memory saving"
         r"|does not save|doesn't save|uses more memory|more memory than|higher memory|consumes more|same memory)"
         r"|[Hh]igh(?:er)? GPU memory (?:usage|consumption)[^\n]{0,60}(?i:zero|deepspeed)",
         role=Role.FAMILY,
@@ -157,7 +164,8 @@ SIGNATURES = (
         remedy="The lowest stage that fits (0, 1, 2, then 3), no offload if it fits, larger micro-batches with less "
         'accumulation, overlap_comm; "wall_clock_breakdown": true and NCCL_DEBUG=INFO (NVLink, InfiniBand) tell where '
         "the time goes.",
-        pattern=r"(?i:zero|deepspeed|offload)[^\n]{0,100}(?:much slower|too slow |is slower|very slow|extremely slow|slower than|super slow)"
+        pattern=r"(?i:zero|deepspeed|offload)[^\n]{0,100}(?:much slower|too slow |is slower|very slow|extremely slow"
+        r"|slower than|super slow)"
         r"|(?:much slower|very slow|extremely slow|slower than)[^\n]{0,100}"
         r"(?i:zero-?\d|deepspeed|offload)",
         role=Role.FAMILY,
@@ -168,14 +176,19 @@ SIGNATURES = (
         what="Most likely: another global batch size (micro-batch * accumulation * ranks), a learning rate or a "
         "scheduler that the config sets beside the script, another precision (DeepSpeed casts weights to fp16 or bf16 "
         "where amp keeps fp32), dropout's random numbers per rank, or a bug of this release.",
-        remedy="Compare in fp32 on one rank first, then add ranks, precision and stage one by one. `python -m dsfix list` "
+        remedy="Compare in fp32 on one rank first, then add ranks, precision and stage one by one. `python -m dsfix "
+        "list` "
         "shows the known wrong results of the installed release, and which of them dsfix fixes; `python -m dsfix check "
         "CONFIG` what contradicts.",
-        pattern=r"(?:loss|results?|accuracy|performance)[^\n]{0,50}(?:are different|is different|not the same|inconsistent|different "
-        r"from|differs from|different when|worse than)[^\n]{0,80}(?i:deepspeed|zero-?\d|zero stage|ddp)|(?i:deepspeed|zero-?\d|zero stage)[^\n]{0,80}(?:different loss"
-        r"|different results|loss differs|worse results|worse performance|not converge|does not converge|doesn't converge"
+        pattern=r"(?:loss|results?|accuracy|performance)[^\n]{0,50}(?:are different|is different|not the same"
+        r"|inconsistent|different "
+        r"from|differs from|different when|worse than)[^\n]{0,80}(?i:deepspeed|zero-?\d|zero stage|ddp)|(?i:deepspeed"
+        r"|zero-?\d|zero stage)[^\n]{0,80}(?:different loss"
+        r"|different results|loss differs|worse results|worse performance|not converge|does not converge"
+        r"|doesn't converge"
         r"|loss does not decrease|loss doesn't decrease|loss not decreas|does not learn|doesn't learn)"
-        r"|Model doesn't learn with fp16|loss does not (?:decreas|converg|drop)|loss doesn't (?:decreas|converg|drop)|loss is not (?:decreas|converg|drop)",
+        r"|Model doesn't learn with fp16|loss does not (?:decreas|converg|drop)|loss doesn't (?:decreas|converg|drop)"
+        r"|loss is not (?:decreas|converg|drop)",
         role=Role.FAMILY,
     ),
     Signature(
@@ -187,18 +200,22 @@ SIGNATURES = (
         "same config and number of ranks; skip the batches that were used; `python -m dsfix list` shows the known bugs "
         "of resuming in this release.",
         pattern=r"(?:loss|learning rate)[^\n]{0,60}(?:after resuming|when resuming|after loading|after restart)"
-        r"|(?:[Rr]esum\w+|resume_from_checkpoint)[^\n]{0,80}(?:loss jumps|loss spikes|loss increases|from step 0|starts "
+        r"|(?:[Rr]esum\w+|resume_from_checkpoint)[^\n]{0,80}(?:loss jumps|loss spikes|loss increases|from step 0"
+        r"|starts "
         r"from scratch|from the beginning|not loaded correctly|cannot load model|wrong loss)",
         role=Role.FAMILY,
     ),
     Signature(
         id="zero3_and_generation",
         title="generation with a ZeRO-3 model is slow, hangs or gives nonsense",
-        what="Under ZeRO-3 each token's forward pass gathers all weights, on all ranks together: ranks that stop earlier "
+        what="Under ZeRO-3 each token's forward pass gathers all weights, on all ranks together: ranks that stop "
+        "earlier "
         "leave the others waiting, and a module that is called without the engine's hooks has empty weights.",
-        remedy="generate(synced_gpus=True) on every rank; TRL: unwrap_model_for_generation with ds3_gather_for_generation; "
+        remedy="generate(synced_gpus=True) on every rank; TRL: unwrap_model_for_generation with "
+        "ds3_gather_for_generation; "
         "vLLM for the rollouts; ZeRO-2; or a model loaded without the ZeRO-3 config for evaluation.",
-        pattern=r"(?i:zero-?_? ?3|zero stage ?3|stage ?3)[^\n]{0,100}(?:\.generate\(|model\.generate|generation is|generation "
+        pattern=r"(?i:zero-?_? ?3|zero stage ?3|stage ?3)[^\n]{0,100}(?:\.generate\(|model\.generate|generation is"
+        r"|generation "
         r"hangs|during generation|generate\(\) hangs|in generation)|(?:\.generate\(|model\.generate)[^\n]{0,100}"
         r"(?i:zero-?_? ?3|stage ?3)",
         role=Role.FAMILY,
