@@ -287,7 +287,7 @@ CASES = {
                 "mode. Please rerun your script specifying `--num_processes=1`"
             ),
         ],
-        ["DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True`\n", "loaded with device_map='auto'\n"],
+        ["DeepSpeed Zero-3 is not compatible with `another`\n", "loaded with device_map='auto'\n"],
     ),
     "recomputed_empty": (
         [
@@ -2338,6 +2338,66 @@ CASES = {
         ["DeepSpeed C++/CUDA extension op report\n"],
         ["op report\n"],
     ),
+    "file_not_written": (
+        [
+            "RuntimeError: [enforce fail at inline_container.cc:471] . PytorchStreamWriter failed writing file "
+            "data/1\n",
+            "OSError: [Errno 116] Stale file handle\n",
+        ],
+        ["PytorchStreamWriter\n"],
+    ),
+    "numpy_of_another_age": (
+        [
+            "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.0.0 as it may crash.\n",
+            "AttributeError: module 'numpy' has no attribute 'bool'.\n",
+        ],
+        ["NumPy 2.0.0\n"],
+    ),
+    "protobuf_too_new": (["TypeError: Descriptors cannot not be created directly.\n"], ["Descriptors\n"]),
+    "torchvision_of_another_torch": (
+        ["RuntimeError: operator torchvision::nms does not exist\n"],
+        ["torchvision::nms\n"],
+    ),
+    "transformers_too_old": (
+        ["ValueError: Tokenizer class LLaMATokenizer does not exist or is not currently imported.\n"],
+        ["Tokenizer class\n"],
+    ),
+    "accelerate_of_another_release": (
+        ["AttributeError: 'AcceleratorState' object has no attribute 'distributed_type'\n"],
+        ["AcceleratorState()\n"],
+    ),
+    "script_arguments_unknown": (
+        ["train.py: error: unrecognized arguments: --deepspeed ds_config.json\n"],
+        ["train.py: error: unrecognized arguments: --local_rank=0\n"],
+    ),
+    "nccl_network": (
+        ["misc/socket.cc:480 NCCL WARN Bootstrap : no socket interface found\n"],
+        ["NCCL INFO Bootstrap : Using eth0\n"],
+    ),
+    "storage_not_resizable": (["RuntimeError: Trying to resize storage that is not resizable\n"], ["resize storage\n"]),
+    "flash_backward_unsupported": (
+        ["RuntimeError: Expected is_sm80 || is_sm90 to be true, but got false.\n"],
+        ["is_sm80\n"],
+    ),
+    "checkpoint_of_other_kind": (["KeyError: 'fp32_flat_groups'\n"], ["KeyError: 'something'\n"]),
+    "checkpoint_to_weights": (
+        ["How to load zero_pp_rank_0_mp_rank_00_model_states.pt\n", "convert a ZeRO-3 checkpoint\n"],
+        ["loading a checkpoint\n"],
+    ),
+    "installing_on_windows": (["on Windows 11 I cannot install deepspeed\n"], ["pip install deepspeed\n"]),
+    "memory_grows": (["GPU memory keeps increasing during training\n"], ["GPU memory 20 GB\n"]),
+    "steps_always_skipped": (["the loss scale keeps decreasing\n", "every step is skipped\n"], ["loss scale 65536\n"]),
+    "embeddings_resized": (
+        ["resize_token_embeddings does not work with deepspeed\n", "a problem after resizing the embedding\n"],
+        ["model.resize_token_embeddings(10)\n"],
+    ),
+    "universal_checkpoint_problem": (
+        ["universal checkpoint loading fails\n", "cannot load a universal checkpoint\n"],
+        ["Convert DeepSpeed Checkpoint to Universal Checkpoint\n"],
+    ),
+    "several_models_trained": (["training two models with deepspeed\n"], ["two models\n"]),
+    "average_of_weights": (["deepspeed stage 3 and an EMA model\n"], ["an EMA model\n"]),
+    "pipeline_with_zero2": (["pipeline parallelism with ZeRO-2\n"], ["pipeline parallelism with ZeRO-1\n"]),
 }
 
 

@@ -42,7 +42,8 @@ SIGNATURES = (
         what="It takes a scalar tensor with a gradient. Most likely the model returns a tuple or one loss per token or "
         "sample, or the loss was detached (item(), no_grad, all parameters frozen).",
         remedy="engine.backward(outputs.loss), or loss.mean(); for other tensors tensor.backward(gradient).",
-        pattern=r"loss must be a scalar tensor",
+        pattern=r"loss must be a scalar tensor|grad can be implicitly created only for scalar outputs"
+        r"|backward\(\) only accepts a scalar tensor",
     ),
     Signature(
         id="lr_before_first_step",

@@ -122,7 +122,7 @@ SIGNATURES = (
         r"wheel for|pip install deepspeed failed|No module named 'torch'(?!\.)|build backend returned an error"
         r"|Failed to build `?deepspeed|Preparing metadata \(\S+\) did not run|python setup\.py (?:egg_info"
         r"|bdist_wheel) "
-        r"did not run|Failed to build installable wheels|No module named 'setuptools'|No module named 'pkg_resources'",
+        r"did not run|Failed to build installable wheels",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/5344",
@@ -151,7 +151,8 @@ SIGNATURES = (
         pattern=r"[Dd]eep[Ss]peed hangs|hangs during|training hang|hang and timeout|hang forever|hangs forever"
         r"|gets stuck|got stuck|stuck after|stuck during|stuck while|hang when|hangs in |hang after|hangs after"
         r"|is stuck at|stuck at the "
-        r"beginning|stuck when|hangs at |hangs when",
+        r"beginning|stuck when|hangs at |hangs when|hang at |hang while|hangs on |hangs while"
+        r"|hangs before|hung at ",
         role=Role.FAMILY,
     ),
     Signature(
@@ -211,6 +212,7 @@ SIGNATURES = (
         "is most likely a number that the config leaves out or sets to null: write it (batch sizes, buffer sizes).",
         pattern=r"'NoneType' object is not (?:iterable|subscriptable|callable)"
         r"|unsupported operand type\(s\) for \S+: '(?:NoneType' and '|\w+' and 'NoneType')"
+        r"|'NoneType' object cannot be interpreted as an integer"
         r"|not supported between instances of '(?:NoneType' and '|\w+' and 'NoneType')",
         role=Role.FAMILY,
     ),

@@ -60,7 +60,8 @@ SIGNATURES = (
         "too old, or was installed while this process (a notebook) was running.",
         remedy="pip install -U accelerate, with the job's python; then restart the process.",
         pattern=r"with `?PyTorch`? requires `?accelerate|requires Accelerate: `?pip install|requires `?accelerate[`>= ]"
-        r"|accelerate>=\S+ is required|accelerate is required",
+        r"|accelerate>=\S+ is required|accelerate is required"
+        r"|name 'init_empty_weights' is not defined",
         role=Role.GENERAL,
     ),
     Signature(
@@ -274,7 +275,7 @@ SIGNATURES = (
         what="Only a warning by itself. If an error follows in deepspeed: releases before 0.11.2 are written for "
         "pydantic 1 and cannot be imported with pydantic 2.",
         remedy='DeepSpeed 0.11.2 or later, or pip install "pydantic<2".',
-        pattern=r"Valid config keys have changed in V2",
+        pattern=r"Valid config keys have changed in V2|PydanticUserError|PydanticImportError",
         affects={"deepspeed": "<0.11.2"},
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3280",),

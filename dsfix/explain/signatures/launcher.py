@@ -66,7 +66,7 @@ SIGNATURES = (
         "latter as --local-rank since torch 2.0.",
         remedy="parser.add_argument('--local_rank', '--local-rank', type=int, default=-1), "
         "deepspeed.add_config_arguments for DeepSpeed's own options, or deepspeed --no_local_rank.",
-        pattern=r"unrecognized arguments: [^\n]*--local[_-]rank",
+        pattern=r"unrecognized arguments: [^\n]*--local[_-]rank|HfArgumentParser: [^\n]*--local[_-]rank",
     ),
     Signature(
         id="not_initialized_distributed",

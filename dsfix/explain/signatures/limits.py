@@ -233,7 +233,8 @@ SIGNATURES = (
         "or another copy of the module made them.",
         remedy="initialize_model_parallel (Megatron: initialize_megatron) after torch.distributed is initialized and "
         "before the model is made; releases of Megatron-DeepSpeed and DeepSpeed that fit each other.",
-        pattern=r"(?:intra_layer_model|tensor model|(?<!expert )model|(?<!expert )data|tensor|pipeline_model|pipeline "
+        pattern=r"(?:intra_layer_model|tensor model|(?<!expert )[Mm]odel|(?<!expert )data|tensor|pipeline_model"
+        r"|pipeline "
         r"model) parallel group is not initialized",
         role=Role.POSSIBLE,
     ),

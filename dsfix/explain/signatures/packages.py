@@ -83,6 +83,7 @@ SIGNATURES = (
         "accelerate require a minimum.",
         remedy="python -m pip install --upgrade deepspeed, with the job's python.",
         pattern=r"No module named '?deepspeed'?(?!\.)\b|deepspeed: command not found|DeepSpeed is not installed =>"
+        r"|DeepSpeed is not available =>|name 'deepspeed' is not defined"
         r"|deepspeed>=\S+ is required",
         role=Role.GENERAL,
     ),

@@ -32,7 +32,7 @@ SIGNATURES = (
         "NCCL_P2P_DISABLE=1; the same number of batches and the same branches on each rank.",
         pattern=r"training hangs|training freezes|training stucks|training froze|process hangs|process freezes"
         r"|program hangs|program freezes|program stucks|script hangs|script freezes|code hangs|code freezes|code stucks"
-        r"|it just hangs|just freezes|it freezes|it stucks|will hang\b(?! if)|no response for |nothing happens after"
+        r"|it just hangs|just freezes|it freezes|it stucks|no response for |nothing happens after"
         r"|without any error (?:message|log)|stuck forever|keeps hanging|没有任何反应也不报错"
         r"|训练一直卡住不动|程序一直卡住不动",
         role=Role.FAMILY,

@@ -217,7 +217,7 @@ SIGNATURES = (
         "shared module.",
         remedy="torch.autograd.set_detect_anomaly(True) names the operation; one step after all backward passes.",
         pattern=r"modified by an inplace operation|being used in an in-place operation"
-        r"|is a view and is being modified inplace",
+        r"|is a view and is being modified inplace|has been modified inplace",
         role=Role.POSSIBLE,
     ),
     Signature(

@@ -18,7 +18,7 @@ SIGNATURES = (
         pattern=r"'weight' must be 2-D|size mismatch, got input \(\d+\), mat \([\dx]+\), vec \(0\)"
         r"|weight should have at least three dimensions|mat2 must be a matrix, got 1-D tensor"
         r"|weight should contain \d+ elements not 0|must match the existing size \(0\)"
-        r"|out of bounds for storage of size 0",
+        r"|out of bounds for storage of size 0|, weight of size \[0\], expected",
         role=Role.GENERAL,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/2746",
@@ -34,7 +34,7 @@ SIGNATURES = (
         "patch is for.",
         remedy="Prepare the model, call the engine, or gather with deepspeed.zero.GatheredParameters. Backward: one "
         "engine.backward of the sum of the losses.",
-        pattern=r"must match the size of tensor b \(0\)|got weight of shape \[0\]"
+        pattern=r"exceeds dimension size \(0\)|must match the size of tensor b \(0\)|got weight of shape \[0\]"
         r"|but expected shape compatible with \[0\]|got \[0\] but expected shape compatible with",
         patches=("zero3_second_backward_fetch",),
         role=Role.POSSIBLE,
