@@ -239,8 +239,9 @@ SIGNATURES = (
         remedy="Average the fp32 weights: deepspeed.utils.safe_get_full_fp32_param(p) after the step (ZeRO-1 to 3), "
         "into a "
         "model loaded without the ZeRO-3 config; or within deepspeed.zero.GatheredParameters.",
-        pattern=r"(?i:deepspeed|zero-?\d|zero stage)[^\n]{0,80}\b(?:EMA model|EMA weights|EMA update)"
-        r"|\b(?:EMA model|EMA weights|EMA update)[^\n]{0,80}(?i:deepspeed|zero-?\d|zero stage)",
+        pattern=r"(?i:deepspeed|zero-?\d|zero stage)[^\n]{0,80}\b(?:EMA model|with EMA weights|of EMA weights"
+        r"|moving average)"
+        r"|\b(?:EMA model|with EMA weights|of EMA weights|moving average)[^\n]{0,80}(?i:deepspeed|zero-?\d|zero stage)",
         role=Role.FAMILY,
     ),
     Signature(
