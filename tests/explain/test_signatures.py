@@ -2388,8 +2388,8 @@ CASES = {
     "memory_grows": (["GPU memory keeps increasing during training\n"], ["GPU memory 20 GB\n"]),
     "steps_always_skipped": (["the loss scale keeps decreasing\n", "every step is skipped\n"], ["loss scale 65536\n"]),
     "embeddings_resized": (
-        ["resize_token_embeddings does not work with deepspeed\n", "a problem after resizing the embedding\n"],
-        ["model.resize_token_embeddings(10)\n"],
+        ["resize_token_embeddings does not work with deepspeed\n", "resizing the embedding with ZeRO-3\n"],
+        ["You are resizing the embedding layer without providing a multiple\n"],
     ),
     "universal_checkpoint_problem": (
         ["universal checkpoint loading fails\n", "cannot load a universal checkpoint\n"],
@@ -2398,6 +2398,7 @@ CASES = {
     "several_models_trained": (["training two models with deepspeed\n"], ["two models\n"]),
     "average_of_weights": (["deepspeed stage 3 and an EMA model\n"], ["an EMA model\n"]),
     "pipeline_with_zero2": (["pipeline parallelism with ZeRO-2\n"], ["pipeline parallelism with ZeRO-1\n"]),
+    "rate_is_zero": (["the learning rate is always 0 with deepspeed\n"], ["learning rate is 0.1\n"]),
 }
 
 

@@ -193,8 +193,10 @@ SIGNATURES = (
         "check model.config.vocab_size; own code within deepspeed.zero.GatheredParameters(weight, modifier_rank=0). "
         "LoRA: "
         'modules_to_save=["embed_tokens", "lm_head"].',
-        pattern=r"resize_token_embeddings[^\n]{0,120}(?i:zero|deepspeed)|(?i:zero|deepspeed)[^\n]{0,120}"
-        r"resize_token_embeddings|embedding resiz|[Rr]esiz(?:e|ing) (?:the )?(?:token |word )?embedding",
+        pattern=r"resize_token_embeddings[^\n]{0,120}(?i:zero-?_?[23]|zero stage|deepspeed)"
+        r"|(?i:zero-?_?[23]|zero stage|deepspeed)[^\n]{0,120}resize_token_embeddings|embedding resiz(?:e"
+        r"|ing) (?:with|under|in|and)"
+        r"|[Rr]esiz(?:e|ing) (?:the )?(?:token |word )?embeddings?[^\n]{0,80}(?i:zero-?_?[23]|zero stage|deepspeed)",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -253,5 +255,19 @@ SIGNATURES = (
         pattern=r"[Pp]ipeline [Pp]arallel\w*[^\n]{0,60}(?:[Zz][Ee][Rr][Oo]-?[23]|stage ?[23])"
         r"|(?:[Zz][Ee][Rr][Oo]-?[23]|stage ?[23])[^\n]{0,60}[Pp]ipeline [Pp]arallel",
         role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="rate_is_zero",
+        title="the learning rate is 0",
+        what="Most likely the scheduler of the config has more warm-up than the job has steps, or begins at "
+        "warmup_min_lr 0 and has not stepped yet because fp16's first steps are skipped; or WarmupDecayLR's "
+        "total_num_steps is over, as when a job is resumed with other lengths.",
+        remedy="warmup_num_steps and total_num_steps in steps of the optimizer, of this job; one scheduler only, of "
+        "the "
+        "config or of the script; engine.get_lr() after each step.",
+        pattern=r"learning rate is (?:always |stuck at )?0\b(?!\.\d*[1-9])"
+        r"|learning rate stays (?:at )?0\b(?!\.\d*[1-9])"
+        r"|learning rate remains (?:at )?0\b(?!\.\d*[1-9])|Learning rate always 0",
+        role=Role.FAMILY,
     ),
 )

@@ -84,6 +84,7 @@ SIGNATURES = (
         remedy="python -m pip install --upgrade deepspeed, with the job's python.",
         pattern=r"No module named '?deepspeed'?(?!\.)\b|deepspeed: command not found|DeepSpeed is not installed =>"
         r"|DeepSpeed is not available =>|name 'deepspeed' is not defined"
+        r"|finding module specification for 'deepspeed"
         r"|deepspeed>=\S+ is required",
         role=Role.GENERAL,
     ),

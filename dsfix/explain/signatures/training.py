@@ -257,7 +257,7 @@ SIGNATURES = (
         what="A module or a tensor in fp16 or bf16 is on the CPU: no GPU is used, the model was not moved, or an "
         "offloaded parameter is used outside its hooks.",
         remedy="Check that a GPU is visible and the model is on it; fp32 on the CPU.",
-        pattern=r"not implemented for '(?:Half|BFloat16)'",
+        pattern=r'(?<!cuda)(?<!cuda_impl)" not implemented for \'(?:Half|BFloat16)\'',
         role=Role.POSSIBLE,
     ),
     Signature(
