@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 _ZONE = 4 << 20  # bytes that are searched at a time
 # bytes around a hit: tracebacks of many ranks may be interleaved, and the message comes last
@@ -33,11 +35,7 @@ class Excerpts:
     """Searches a log for strings. size (bytes), lines: of what has been read so far."""
 
     def __init__(self, literals: Iterable[str]) -> None:
-        encoded = sorted({each.encode() for each in literals}, key=len)
-        # a string that contains another one is found with it
-        self._literals = [
-            each for place, each in enumerate(encoded) if not any(less in each for less in encoded[:place])
-        ]
+        self._literals = _shortest({each.encode() for each in literals})
         forms = [each.translate(_LINE_BREAKS, _DIGITS) for each in self._literals]
         self._forms = [(literal, form, _whole_words(form)) for literal, form in zip(self._literals, forms)]
         self._longest = max(map(len, self._literals), default=0)
@@ -91,6 +89,20 @@ class Excerpts:
         lines = b"\n".join(set(text.translate(_LINE_BREAKS, _DIGITS).split(b"\n")))
         words = set(lines.translate(_WORDS).split())
         return [literal for literal, form, needed in self._forms if needed <= words and form in lines]
+
+
+def _shortest(literals: set[bytes]) -> list[bytes]:
+    """Returns the strings that contain no other one: a string that does is found with it."""
+    ordered = sorted(literals, key=lambda each: (len(each), each))
+    text = b"\n".join(ordered)
+    starts = [0, *accumulate(len(each) + 1 for each in ordered)]
+    longer: set[int] = set()
+    for place, each in enumerate(ordered):
+        at = text.find(each, starts[place] + 1)
+        while at >= 0:
+            longer.add(bisect_right(starts, at) - 1)
+            at = text.find(each, at + 1)
+    return [each for place, each in enumerate(ordered) if place not in longer]
 
 
 def _whole_words(form: bytes) -> set[bytes]:

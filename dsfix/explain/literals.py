@@ -49,7 +49,8 @@ def _clauses(parsed: Any) -> list[Clause[str]]:
             clauses.append(frozenset([run]))
         run = ""
         if name == "SUBPATTERN":
-            clauses += _clauses(argument[-1])
+            if not argument[1] & re.IGNORECASE:
+                clauses += _clauses(argument[-1])
         elif name in ("MAX_REPEAT", "MIN_REPEAT") and argument[0] > 0:
             clauses += _clauses(argument[2])
         elif name == "BRANCH":

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from . import frames, problems
+from . import frames, pasted, problems
 from .boxes import unboxed
 from .excerpts import Excerpt, Excerpts
 from .lines import TRACEBACK, Cleaner, Line
@@ -88,14 +88,20 @@ class Reading:
         self.files.append(file)
         one = _OneFile(self, len(self.files) - 1)
         excerpts = Excerpts(self._literals)
-        for excerpt in excerpts.of(_content(file)):
+        start = bytearray()
+        for excerpt in excerpts.of(_content(file, start)):
             one.look_at(excerpt)
         file.size, file.lines = excerpts.size, excerpts.lines
+        if file.size <= pasted.LONGEST and not one.explained:
+            one.look_at_pasted(start.decode("utf-8", "replace"))
 
 
-def _content(file: File) -> Iterator[bytes]:
+def _content(file: File, start: bytearray) -> Iterator[bytes]:
+    """Yields the content of a file, and puts its start into `start`."""
     try:
-        yield from blocks(file.name)
+        for block in blocks(file.name):
+            start += block[: max(0, pasted.LONGEST - len(start))]
+            yield block
     except Unreadable as reason:
         file.trouble = str(reason)
 
@@ -103,6 +109,7 @@ def _content(file: File) -> Iterator[bytes]:
 class _OneFile:
     def __init__(self, reading: Reading, file: int) -> None:
         self._reading, self._file = reading, file
+        self.explained = False  # by a cause
         self._cleaner = Cleaner()
         self._last: dict[tuple[str, str], int] = {}  # problem and process -> the last line counted
         self._chain: dict[
@@ -121,6 +128,23 @@ class _OneFile:
                 for lines_of_all in around(lines, excerpt.hits):
                     if matches := problem.matches(lines_of_all):
                         self._count(problem, matches, lines_of_all)
+
+    def look_at_pasted(self, text: str) -> None:
+        """Looks for messages that are wrapped or marked up, each at its first place; the surest alone count."""
+        seen: dict[str, tuple[Problem, _Matches, Segment]] = {}
+        candidates = [
+            problem
+            for problem in problems.known()
+            if problem.role in _CAUSES and all(pasted.is_readable(each.pattern.pattern) for each in problem.expressions)
+        ]
+        for segment in pasted.readings(text):
+            for problem in candidates:
+                if problem.id not in seen and (matches := problem.matches(segment)):
+                    seen[problem.id] = problem, matches, segment
+        best = min((_CAUSES.index(problem.role) for problem, _, _ in seen.values()), default=None)
+        for problem, places, segment in seen.values():
+            if _CAUSES.index(problem.role) == best:
+                self._count(problem, places, segment)
 
     def _look_at_segment(self, segment: Segment, hits: frozenset[int]) -> None:
         matched = [(problem, matches) for problem in problems.known() if (matches := problem.matches(segment))]
@@ -142,6 +166,7 @@ class _OneFile:
             self._mention(segment, hits - known)
 
     def _count(self, problem: Problem, matches: _Matches, segment: Segment) -> None:
+        self.explained |= problem.role in _CAUSES
         lines = _of_traceback(matches, segment)[-1:]  # count it once: its frames may contain its message
         if not lines:
             ends = sorted(end for found in matches.values() for _, end in found)

@@ -287,7 +287,7 @@ CASES = {
                 "mode. Please rerun your script specifying `--num_processes=1`"
             ),
         ],
-        ["DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True`\n", "loaded with device_map='auto'\n"],
+        ["DeepSpeed Zero-3 is not compatible with `another`\n", "loaded with device_map='auto'\n"],
     ),
     "recomputed_empty": (
         [
@@ -1887,6 +1887,518 @@ CASES = {
         ["RuntimeError: expected input to be on cuda\n"],
         ["RuntimeError: expected input to be on cpu\n"],
     ),
+    "offload_needs_deepspeed_optimizer": (
+        ["ValueError: ZeRO Offload can only work with DeepSpeed optimizers\n"],
+        ["ZeRO Offload works\n"],
+    ),
+    "two_optimizers_configured": (
+        ["ValueError: --adafactor was passed, but also found `optimizer` configured in the DeepSpeed config.\n"],
+        ["found `scheduler` configured in the DeepSpeed config\n"],
+    ),
+    "client_optimizer_offloaded": (
+        ["Detected ZeRO Offload and non-DeepSpeed optimizers: This combination should work\n"],
+        ["Detected ZeRO Offload\n"],
+    ),
+    "accumulation_of_config_used": (
+        ["Gradient accumulation steps mismatch: GradientAccumulationPlugin has 1, DeepSpeed config has 4.\n"],
+        ["Gradient accumulation steps: 4\n"],
+    ),
+    "release_of_package": (
+        [
+            "ImportError: cannot import name 'DeepSpeedPlugin' from 'accelerate' (/a/accelerate/__init__.py)\n",
+            "cannot import name `is_torch_xla_available` from `transformers.utils`\n",
+            "cannot import name \u2018Xyz\u2019 from \u2018peft\u2019\n",
+        ],
+        ["ImportError: cannot import name 'amp' from 'apexy'\n"],
+    ),
+    "accelerate_required": (
+        [
+            "ImportError: Using the `Trainer` with `PyTorch` requires `accelerate>=0.26.0`: Please run `pip install "
+            "x`\n",
+            "ImportError: accelerate>=0.20.3 is required for a normal functioning of this module\n",
+        ],
+        ["accelerate 1.2.0 is installed\n"],
+    ),
+    "auto_without_value": (
+        [
+            "ValueError: `optimizer.params.lr` not found in kwargs. Please specify `optimizer.params.lr` without `auto`"
+            "(set to correct value) in the DeepSpeed config file or pass it in kwargs.\n"
+        ],
+        ['{"lr": "auto"} in the DeepSpeed config file\n'],
+    ),
+    "best_model_of_weights_only": (
+        ["ValueError: DeepSpeed can't be used with `save_only_model` along with `load_best_model_at_end`.\n"],
+        ["save_only_model=True, load_best_model_at_end=False\n"],
+    ),
+    "tensors_share_memory": (
+        [
+            "RuntimeError: \n            Some tensors share memory, this will lead to duplicate memory on disk\n",
+            "RuntimeError: The weights trying to be saved contained shared tensors [{'a', 'b'}]\n",
+        ],
+        ["Removed shared tensor {'lm_head.weight'} while saving.\n"],
+    ),
+    "not_copyable": (
+        ["RuntimeError: Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol\n"],
+        ["copy.deepcopy(model)\n"],
+    ),
+    "not_picklable": (
+        [
+            "TypeError: cannot pickle '_thread.RLock' object\n",
+            "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'\n",
+        ],
+        ["TypeError: cannot pickle 'torch._C._distributed_c10d.ProcessGroup' object\n"],
+    ),
+    "purely_quantized": (
+        ["ValueError: You cannot perform fine-tuning on purely quantized models. Please attach adapters\n"],
+        ["a quantized model is fine-tuned\n"],
+    ),
+    "quantization_state_missing": (
+        [
+            "FP4 quantization state not initialized. Please call .cuda() or .to(device) on the LinearFP4 layer "
+            "first.\n",
+            traceback(
+                "AssertionError", ("bitsandbytes/functional.py", "dequantize_4bit", "assert quant_state is not None")
+            ),
+        ],
+        ["assert quant_state is None\n"],
+    ),
+    "bitsandbytes_without_cuda": (
+        [
+            "RuntimeError: \n        CUDA Setup failed despite GPU being available.\n",
+            "AttributeError: 'NoneType' object has no attribute 'cget_managed_ptr'\n",
+        ],
+        ["CUDA SETUP: Loading binary\n"],
+    ),
+    "lora_modules_not_found": (
+        ["ValueError: Target modules {'q_proj', 'v_proj'} not found in the base model. Please check the modules\n"],
+        ["Target modules: q_proj\n"],
+    ),
+    "lightning_one_optimizer": (
+        [
+            "MisconfigurationException: DeepSpeed currently only supports single optimizer, single optional "
+            "scheduler.\n",
+            "ValueError: Currently only one optimizer is supported with DeepSpeed. Got 2 optimizers instead.\n",
+        ],
+        ["one optimizer is used with DeepSpeed\n"],
+    ),
+    "lightning_without_deepspeed": (
+        ["MisconfigurationException: To use the `DeepSpeedStrategy`, you must have DeepSpeed installed.\n"],
+        ["To use the `FSDPStrategy`, you must have torch\n"],
+    ),
+    "safetensors_of_partitions": (
+        ["safetensors_rust.SafetensorError: Some error\n"],
+        ["safetensors 0.4.3\n"],
+    ),
+    "not_json_serializable": (
+        ["TypeError: Object of type dtype is not JSON serializable\n"],
+        ["the object is JSON\n"],
+    ),
+    "number_of_results": (
+        ["ValueError: not enough values to unpack (expected 4, got 2)\n"],
+        ["a, b = values\n"],
+    ),
+    "value_too_large_for_half": (
+        ["RuntimeError: value cannot be converted to type at::Half without overflow\n"],
+        ["RuntimeError: value cannot be converted to type int\n"],
+    ),
+    "backward_dtype": (
+        [
+            "RuntimeError: Found dtype Float but expected Half\n",
+            "[rank3]: RuntimeError: Found dtype Long but expected BFloat16\n",
+            "RuntimeError: Found dtype Float but\n    expected BFloat16\n",
+        ],
+        ["dtype Float\n"],
+    ),
+    "foreach_mixed": (
+        ["RuntimeError: Tensors of the same index must be on the same device and the same dtype except `step`\n"],
+        ["tensors on the same device\n"],
+    ),
+    "compile_failed": (
+        [
+            "torch._dynamo.exc.Unsupported: call_method\n",
+            'torch._dynamo.exc.InternalTorchDynamoError: name "x" is not defined\n',
+            '  File "/a/torch/_dynamo/convert_frame.py", line 586, in _compile\n',
+        ],
+        ["torch/_dynamo/convert_frame.py:844] torch._dynamo hit config.cache_size_limit (8)\n"],
+    ),
+    "pop_from_empty_trace": (
+        ["IndexError: pop from an empty deque\n", "[rank6]: IndexError: pop from an empty deque\n"],
+        ["IndexError: pop from an empty list\n"],
+    ),
+    "vocabulary_of_size_zero": (
+        ["RuntimeError: shape '[-1, 0]' is invalid for input of size 4096\n", 'config.json: "vocab_size": 0,\n'],
+        ["RuntimeError: shape '[-1, 10]' is invalid for input of size 4096\n"],
+    ),
+    "pydantic_warns_of_old_keys": (
+        ["UserWarning: Valid config keys have changed in V2:\n"],
+        ["Valid keys\n"],
+    ),
+    "nodes_do_not_meet": (
+        [
+            "deepspeed cannot find the other node\n",
+            "with 2 nodes the training gets stuck\n",
+            "I use two machines with 8 gpus each, and it is stuck at the start\n",
+        ],
+        ["with 2 nodes the training works\n"],
+    ),
+    "job_stops_without_error": (
+        ["the program hangs, and the GPUs are at 100%\n", "it stops without any error message\n"],
+        ["the program ends\n"],
+    ),
+    "launcher_args_of_pdsh": (
+        ["pdsh ignores what I pass by --launcher_args\n"],
+        ["deepspeed --launcher openmpi --launcher_args x\n"],
+    ),
+    "visible_devices_ignored": (
+        [
+            "Detected CUDA_VISIBLE_DEVICES=1 but ignoring it because one or several of --include/--exclude were used\n",
+            "deepspeed: CUDA_VISIBLE_DEVICES has no effect\n",
+        ],
+        ["export CUDA_VISIBLE_DEVICES=1\n"],
+    ),
+    "lora_weights_empty": (
+        ["after wrapping, lora_A.weight has the shape torch.Size([0])\n", "empty lora weight with zero 3\n"],
+        ["lora_A.weight has the shape torch.Size([8, 64])\n"],
+    ),
+    "parameters_empty_under_zero3": (
+        ["with ZeRO-3 p.shape is torch.Size([0])\n", "trainable params: 0 || all params: 0 || trainable%: nan\n"],
+        ["trainable params: 10 || all params: 100\n"],
+    ),
+    "universal_with_more_ranks": (
+        ["loading from universal checkpoint, rank 3 wants zero_pp_rank_3_mp_rank_00_model_states.pt\n"],
+        ["[Torch] Saving /a/zero_pp_rank_3_mp_rank_00_model_states.pt...\n"],
+    ),
+    "partition_file_missing": (
+        [
+            "FileNotFoundError: [Errno 2] No such file or directory: '/a/zero_pp_rank_8_mp_rank_00_optim_states.pt'\n",
+            "The following zero checkpoints paths are missing: ['/a/b.pt']\n",
+        ],
+        ["[Torch] Saved /a/zero_pp_rank_3_mp_rank_00_optim_states.pt.\n"],
+    ),
+    "experts_loaded_by_number": (
+        ["both ranks load the weights of the first 4 experts\n", "expert parallel and load_state_dict\n"],
+        ["expert parallel size 2\n"],
+    ),
+    "compile_without_effect": (
+        ["torch.compile is ignored with deepspeed\n", "with --torch_compile there is no `torch.compile` output\n"],
+        ["torch.compile(model)\n"],
+    ),
+    "memory_not_reduced": (
+        ["GPU memory is not reduced with ZeRO-2\n", "ZeRO-3 does not reduce anything\n"],
+        ["ZeRO-3 reduces the memory\n"],
+    ),
+    "slower_than_expected": (
+        ["training with zero3 is very slow\n", "much slower with deepspeed\n"],
+        ["training with zero3 is fast\n"],
+    ),
+    "loss_differs": (
+        ["loss is different from that with ddp\n", "ZeRO-2 does not converge\n"],
+        ["loss is 2.1\n"],
+    ),
+    "resumed_differently": (
+        ["the loss after resuming is higher\n", "resume_from_checkpoint: training starts from scratch\n"],
+        ["resumed from checkpoint-100\n"],
+    ),
+    "zero3_and_generation": (
+        ["with ZeRO-3, model.generate returns nonsense\n"],
+        ["with ZeRO-2, model.generate returns a text\n"],
+    ),
+    "initialize_without_model": (
+        ["AssertionError: deepspeed.initialize requires a model\n"],
+        ["deepspeed.initialize(model)\n"],
+    ),
+    "pipeline_with_mpu": (
+        ["AssertionError: mpu must be None with pipeline parallelism\n"],
+        ["mpu is None\n"],
+    ),
+    "universal_sizes_differ": (
+        [
+            "AssertionError: Load checkpoint /a/fp32.pt dst numel 8 != src numel 9\n",
+            "AssertionError: Loading /a full param numel 16 != tensor slice numel 4 * tp_world_size 2\n",
+        ],
+        ["Load checkpoint /a/fp32.pt\n"],
+    ),
+    "steps_of_partitions_differ": (
+        ["AssertionError: All shards must have the same step value\n"],
+        ["the same step\n"],
+    ),
+    "expert_file_missing": (
+        ["FileNotFoundError: Expert checkpoint file not found: /a. Expected layer_0 expert_3.\n"],
+        ["saved layer_0_expert_3_mp_rank_00_model_states.pt\n"],
+    ),
+    "fused_optimizer_limits": (
+        ["RuntimeError: FusedAdam does not support sparse gradients\n", "FusedLion only support fp16\n"],
+        ["FusedAdam is used\n"],
+    ),
+    "onebit_backend": (
+        ["AssertionError: Please use torch 1.8 or greater to enable NCCL backend in 1-bit Adam.\n"],
+        ["NCCL backend\n"],
+    ),
+    "partitioned_activations_needed": (
+        ["AssertionError: Contiguous Checkpointing is only available with partitioned activations.\n"],
+        ["partitioned activations: true\n"],
+    ),
+    "rng_state_not_added": (
+        ["Exception: cuda rng state model-parallel-rng is not added\n"],
+        ["cuda rng state is saved\n"],
+    ),
+    "checkpointed_tensors": (
+        ["RuntimeError: Only tuple of tensors is supported. Got Unsupported input type: <class 'str'>\n"],
+        ["a tuple of tensors\n"],
+    ),
+    "parameter_without_gradient": (
+        ["AssertionError: high precision param has no gradient, lp param_id = 1 group_info = [0][3]\n"],
+        ["param has a gradient\n"],
+    ),
+    "first_tensor_of_partition": (
+        ["AssertionError: This can happen either zero or only once as this must be the first tensor in it\n"],
+        ["the first tensor\n"],
+    ),
+    "zero_needs_half": (
+        ["AssertionError: DeepSpeedConfig: ZeRO is only supported if fp16 is enabled\n"],
+        ["fp16 is enabled\n"],
+    ),
+    "half_master_weights": (
+        ["AssertionError: Fp16_master_weights_and_grads is only supported with ZeRO Stage 2 for now.\n"],
+        ['"fp16_master_weights_and_grads": false\n'],
+    ),
+    "dynamic_scale_required": (
+        ["AssertionError: DeepSpeed lamb optimizer requires dynamic loss scaling\n"],
+        ["dynamic loss scaling\n"],
+    ),
+    "reduction_dtype": (
+        ["AssertionError: ZeRO-2 supports ['fp16'] communication_data_type with reduce scatter enabled. Got: 'fp64'\n"],
+        ['"communication_data_type": "fp16"\n'],
+    ),
+    "old_zero1_checkpoint": (
+        ["Exception: The deprecated version of ZeRO Stage 1 is not supported in deepspeed >= 0.5.9.\n"],
+        ["ZeRO Stage 1\n"],
+    ),
+    "apex_missing": (
+        ["RuntimeError: Unable to import apex/amp, please make sure it is installed\n"],
+        ["import apex\n"],
+    ),
+    "stage3_only": (
+        ["ValueError: this function requires ZeRO-3 mode\n"],
+        ["ZeRO-3 mode\n"],
+    ),
+    "scheduler_numbers": (
+        ["ValueError: warmup_num_steps must be a positive integer, got -1\n"],
+        ['"warmup_num_steps": 10\n'],
+    ),
+    "pipeline_data": (
+        ["ValueError: RANK=0 no data iterator provided.\n"],
+        ["a data iterator\n"],
+    ),
+    "pipeline_layers_not_fitting": (
+        ["ValueError: expecting a tensor or a tuple of tensors\n"],
+        ["a tuple of tensors\n"],
+    ),
+    "moe_needs_buckets": (
+        ["AssertionError: Contiguous Gradients in ZeRO Stage 2 must be set to True for MoE. Other code paths\n"],
+        ["MoE in ZeRO Stage 2\n"],
+    ),
+    "moe_groups_of_mpu": (
+        ["AssertionError: Expert parallel group should be configured with MoE\n"],
+        ["Expert parallel group\n"],
+    ),
+    "groups_api_removed": (
+        ["DeprecatedException: Please do not use the groups.initialize() API as it is deprecated.\n"],
+        ["groups.initialize(ep_size=2)\n"],
+    ),
+    "parallel_group_missing": (
+        ["AssertionError: model parallel group is not initialized\n", "data parallel group is not initialized\n"],
+        ["AssertionError: expert parallel group is not initialized\n"],
+    ),
+    "nvme_swapper_missing": (
+        ["AttributeError: 'NoneType' object has no attribute 'available_swap_in_buffers'\n"],
+        ["available_swap_in_buffers()\n"],
+    ),
+    "offload_config_incomplete": (
+        ['AssertionError: "nvme_path" in DeepSpeed Config cannot be None if remote device is nvme\n'],
+        ['"nvme_path": "/nvme"\n'],
+    ),
+    "nvme_parameter_not_swappable": (
+        ["AssertionError: Parameter 7 of numel=100 is not swappable\n"],
+        ["Parameter 7 is swapped\n"],
+    ),
+    "changed_inside_gathered": (
+        [
+            "RuntimeError: Detected in-place modification of ZeRO-3 parameters inside GatheredParameters with "
+            "modifier_rank=None.\n"
+        ],
+        ["inside GatheredParameters\n"],
+    ),
+    "parameter_active_in_modules": (
+        ["RuntimeError: Cannot free a ZeRO-3 parameter while it is still active in submodules.\n"],
+        ["a ZeRO-3 parameter is active\n"],
+    ),
+    "parameters_overwritten": (
+        [
+            "RuntimeError: not all parameters for Linear, were zero params, is it possible that the parameters were "
+            "overwritten after they were initialized?\n"
+        ],
+        ["all parameters were zero params\n"],
+    ),
+    "leaf_module_without_gradient": (
+        [
+            "RuntimeError: A module cannot be set as a leaf module when it does not have any input tensors that "
+            "require "
+            "gradients\n"
+        ],
+        ["set as a leaf module\n"],
+    ),
+    "optimizer_of_offload": (
+        ["AssertionError: Hybrid Optimizer Only Supports DeepSpeedCPUAdam\n"],
+        ["DeepSpeedCPUAdam\n"],
+    ),
+    "gradient_of_another_size": (
+        ["RuntimeError: 8 != 16 Cannot reduce scatter gradients whose size is not same as the params\n"],
+        ["reduce scatter gradients\n"],
+    ),
+    "numactl_settings": (
+        ["ValueError: Environment variable KMP_AFFINITY conflicts with numactl because it interfere\n"],
+        ["KMP_AFFINITY=granularity=fine\n"],
+    ),
+    "tensor_parallel_checkpoint_count": (
+        ["AssertionError: checkpoint count 3 is different from saved mp_world_size 4\n"],
+        ["checkpoint count 3\n"],
+    ),
+    "tp_settings_contradict": (
+        ["ValueError: Conflicting tensor_parallel.autotp_size in config (2) and tp_model_init (4).\n"],
+        ["tensor_parallel.autotp_size: 2\n"],
+    ),
+    "autoep_refuses": (
+        ["ValueError: AutoEP preset 'x' does not support model_type='y'.\n"],
+        ["AutoEP: 2 layers\n"],
+    ),
+    "transformer_kernel_batch": (
+        ["ValueError: Input batch size exceeds the limit.\n"],
+        ["the batch size\n"],
+    ),
+    "states_not_movable": (
+        ["AssertionError: Moving states across devices is not supported without an optimizer.\n"],
+        ["Moving states\n"],
+    ),
+    "deepcompile_limits": (
+        ["AssertionError: Currently DeepCompile is not supported without an optimizer.\n"],
+        ["DeepCompile\n"],
+    ),
+    "visible_devices_not_numbers": (
+        ["ValueError: invalid literal for int() with base 10: 'GPU-8932f937'\n"],
+        ["ValueError: invalid literal for int() with base 10: 'x'\n"],
+    ),
+    "master_address_empty": (
+        [
+            "[INFO] [runner.py:417:main] Using IP address of  for node worker-0\n",
+            "--master_addr= --master_port=29500\n",
+        ],
+        ["[INFO] [runner.py:417:main] Using IP address of 10.0.0.1 for node worker-0\n"],
+    ),
+    "launcher_arguments": (
+        ["launch.py: error: the following arguments are required: training_script, training_script_args\n"],
+        ["launch.py: started\n"],
+    ),
+    "program_missing": (
+        [
+            "FileNotFoundError: [Errno 2] No such file or directory: 'numactl'\n",
+            "bash: line 1: torchrun: command not found\n",
+        ],
+        ["FileNotFoundError: [Errno 2] No such file or directory: 'data'\n"],
+    ),
+    "started_twice_by_reloader": (
+        [" * Restarting with stat\n[W socket.cpp:426] The server socket has failed to bind to [::]:10086\n"],
+        ["[W socket.cpp:426] The server socket has failed to bind to [::]:10086\n"],
+    ),
+    "mpi_launch_failed": (
+        ["There are not enough slots available in the system to satisfy the 4 slots\n"],
+        ["4 slots\n"],
+    ),
+    "remote_command_failed": (
+        ["pdsh@master: worker-1: ssh exited with exit code 127\n"],
+        ["pdsh@master: worker-1: ssh exited with exit code 255\n"],
+    ),
+    "hostfile_absent": (
+        ["[WARNING] [runner.py:202] Unable to find hostfile, will proceed with training with local resources only.\n"],
+        ["hostfile: /job/hostfile\n"],
+    ),
+    "rank_illegal_instruction": (
+        ["[launch.py:321] exits with return code = -4\n", "Illegal instruction (core dumped)\n"],
+        ["[launch.py:321] exits with return code = 4\n"],
+    ),
+    "windows_compiler_missing": (
+        ["UserWarning: Error checking compiler version for cl: [WinError 3]\n"],
+        ["cl.exe 19\n"],
+    ),
+    "aio_not_linked": (
+        ["/usr/bin/ld: cannot find -laio: No such file or directory\n"],
+        ["-laio\n"],
+    ),
+    "report_of_operators": (
+        ["DeepSpeed C++/CUDA extension op report\n"],
+        ["op report\n"],
+    ),
+    "file_not_written": (
+        [
+            "RuntimeError: [enforce fail at inline_container.cc:471] . PytorchStreamWriter failed writing file "
+            "data/1\n",
+            "OSError: [Errno 116] Stale file handle\n",
+        ],
+        ["PytorchStreamWriter\n"],
+    ),
+    "numpy_of_another_age": (
+        [
+            "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.0.0 as it may crash.\n",
+            "AttributeError: module 'numpy' has no attribute 'bool'.\n",
+        ],
+        ["NumPy 2.0.0\n"],
+    ),
+    "protobuf_too_new": (["TypeError: Descriptors cannot not be created directly.\n"], ["Descriptors\n"]),
+    "torchvision_of_another_torch": (
+        ["RuntimeError: operator torchvision::nms does not exist\n"],
+        ["torchvision::nms\n"],
+    ),
+    "transformers_too_old": (
+        ["ValueError: Tokenizer class LLaMATokenizer does not exist or is not currently imported.\n"],
+        ["Tokenizer class\n"],
+    ),
+    "accelerate_of_another_release": (
+        ["AttributeError: 'AcceleratorState' object has no attribute 'distributed_type'\n"],
+        ["AcceleratorState()\n"],
+    ),
+    "script_arguments_unknown": (
+        ["train.py: error: unrecognized arguments: --deepspeed ds_config.json\n"],
+        ["train.py: error: unrecognized arguments: --local_rank=0\n"],
+    ),
+    "nccl_network": (
+        ["misc/socket.cc:480 NCCL WARN Bootstrap : no socket interface found\n"],
+        ["NCCL INFO Bootstrap : Using eth0\n"],
+    ),
+    "storage_not_resizable": (["RuntimeError: Trying to resize storage that is not resizable\n"], ["resize storage\n"]),
+    "flash_backward_unsupported": (
+        ["RuntimeError: Expected is_sm80 || is_sm90 to be true, but got false.\n"],
+        ["is_sm80\n"],
+    ),
+    "checkpoint_of_other_kind": (["KeyError: 'fp32_flat_groups'\n"], ["KeyError: 'something'\n"]),
+    "checkpoint_to_weights": (
+        ["How to load zero_pp_rank_0_mp_rank_00_model_states.pt\n", "convert a ZeRO-3 checkpoint\n"],
+        ["loading a checkpoint\n"],
+    ),
+    "installing_on_windows": (["on Windows 11 I cannot install deepspeed\n"], ["pip install deepspeed\n"]),
+    "memory_grows": (["GPU memory keeps increasing during training\n"], ["GPU memory 20 GB\n"]),
+    "steps_always_skipped": (["the loss scale keeps decreasing\n", "every step is skipped\n"], ["loss scale 65536\n"]),
+    "embeddings_resized": (
+        ["resize_token_embeddings does not work with deepspeed\n", "resizing the embedding with ZeRO-3\n"],
+        ["You are resizing the embedding layer without providing a multiple\n"],
+    ),
+    "universal_checkpoint_problem": (
+        ["universal checkpoint loading fails\n", "cannot load a universal checkpoint\n"],
+        ["Convert DeepSpeed Checkpoint to Universal Checkpoint\n"],
+    ),
+    "several_models_trained": (["training two models with deepspeed\n"], ["two models\n"]),
+    "average_of_weights": (["deepspeed stage 3 and an EMA model\n"], ["an EMA model\n"]),
+    "pipeline_with_zero2": (["pipeline parallelism with ZeRO-2\n"], ["pipeline parallelism with ZeRO-1\n"]),
+    "rate_is_zero": (["the learning rate is always 0 with deepspeed\n"], ["learning rate is 0.1\n"]),
 }
 
 
@@ -1936,6 +2448,10 @@ def test_every_expression_can_be_searched_for():
 
 def test_harmless_messages_are_notes():
     assert {each.id for each in SIGNATURES.values() if each.role is Role.NOTE} == {
+        "report_of_operators",
+        "hostfile_absent",
+        "client_optimizer_offloaded",
+        "accumulation_of_config_used",
         "amp_functions_renamed",
         "broadcast_without_autograd",
         "cpu_adam_without_cuda",

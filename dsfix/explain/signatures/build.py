@@ -27,7 +27,7 @@ SIGNATURES = (
         pattern=r"Error building extension '\w+'|FAILED: \S+\.o\b|ninja: build stopped"
         r"|Error compiling objects for extension"
         r"|Command '\['ninja', '-v'|Error [Bb]uilding [Ff]used_?[Aa]dam|Error [Bb]uilding [Cc][Pp][Uu]_?[Aa]dam"
-        r"|cannot build '\w+'",
+        r"|cannot build '\w+'|error: command '[^'\n]*(?:nvcc|gcc|g\+\+|clang|cl|link)(?:\.exe)?' failed|ptxas fatal ",
         role=Role.GENERAL,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/889",),
     ),

@@ -42,7 +42,8 @@ SIGNATURES = (
         what="It takes a scalar tensor with a gradient. Most likely the model returns a tuple or one loss per token or "
         "sample, or the loss was detached (item(), no_grad, all parameters frozen).",
         remedy="engine.backward(outputs.loss), or loss.mean(); for other tensors tensor.backward(gradient).",
-        pattern=r"loss must be a scalar tensor",
+        pattern=r"loss must be a scalar tensor|grad can be implicitly created only for scalar outputs"
+        r"|backward\(\) only accepts a scalar tensor",
     ),
     Signature(
         id="lr_before_first_step",
@@ -96,7 +97,10 @@ SIGNATURES = (
         r"Stage 3|the compatibility between 'autotp' and|not yet supported with ZeRO-3"
         r"|[Dd]eep[Ss]peed(?: \S+){0,4} is not compatible with|incompatible with [Dd]eep[Ss]peed"
         r"|not compatible with [Dd]eep[Ss]peed"
-        r"|[Dd]eep[Ss]peed(?: \S+){0,4} is incompatible with",
+        r"|[Dd]eep[Ss]peed(?: \S+){0,4} is incompatible with|is only supported with ZeRO Stage"
+        r"|is (?:only )?supported (?:only )?for ZeRO stage|is not currently supported with (?:model"
+        r"|pipeline) parallelism"
+        r"|is not supported with non-scalar backward|only supported for ZeRO Stage",
         role=Role.GENERAL,
     ),
     Signature(
@@ -139,7 +143,7 @@ SIGNATURES = (
         remedy="Name the directory above global_step… and the tag; copy the files of all hosts. Without ZeRO the "
         'weights are in mp_rank_00_model_states.pt under "module". Universal checkpoints need ds_to_universal first.',
         pattern=r"Invalid for universal checkpoint|seems a bogus DeepSpeed checkpoint folder|No ZeRO files found in"
-        r"|state is missing in "
+        r"|is not a model state checkpoint|\.pt is not a zero checkpoint|non zero checkpoint|state is missing in "
         r"checkpoint\. Verify|Empty ds_version in checkpoint|optimizer global state is missing"
         r"|can't find \S+ files in directory|Unable to find 'latest' file at|can't find model states file at",
         role=Role.GENERAL,
@@ -152,7 +156,9 @@ SIGNATURES = (
         remedy="max_tokens (max_out_tokens) in init_inference; num_beams=1; replace_with_kernel_inject=False with an "
         "injection_policy, or AutoTP.",
         pattern=r"Please increase max_tokens in the DeepSpeed Inference|exceeds maximum length of"
-        r"|No default policy found|Cannot use both "
+        r"|is not a valid DtypeEnum|Generic injection only supported with|Cuda graph is not supported for"
+        r"|cuda graph is not supported with this model|model must be a torch\.nn\.Module, got"
+        r"|Triton needs to be installed to use deepspeed|No default policy found|Cannot use both "
         r"user specified injection policy|checkpoint contains neither 'model' or 'module'|does not support `num_beams`"
         r"|Meta Tensor checkpoint loading not supported|Unable to retake inference workspace"
         r"|pipeline parallelism is currently not "

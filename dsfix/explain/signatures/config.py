@@ -160,7 +160,7 @@ SIGNATURES = (
         "dataloader that is prepared together with the model.",
         remedy='"train_micro_batch_size_per_gpu" in the config; with accelerate pass a dataloader to the same '
         "accelerator.prepare.",
-        pattern=r"Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"
+        pattern=r"Either train_batch_size or (?:train_)?micro_batch(?:_size)?_per_gpu needs to be provided"
         r"|requires you to pass at least one of training or evaluation dataloaders"
         r"|dataloaders passed to `accelerate\.prepare\(\)` has `None` as batch size",
     ),

@@ -16,7 +16,7 @@ SIGNATURES = (
         "(seconds, transformers).",
         pattern=r"Watchdog caught collective operation timeout|Timeout\(ms\)=\d+|Timed out waiting \d+ms for"
         r"|Some NCCL operations have failed or timed out|watchdog thread terminated with exception|NCCL timed out"
-        r"|NCCL timeout|NCCL Timeout",
+        r"|NCCL timeout|NCCL Timeout|NCCL watchdog thread|ollective operation timeout",
         role=Role.FOLLOW_UP,
         evidence=pull(5008),
     ),
@@ -47,8 +47,8 @@ SIGNATURES = (
         "code is the signal that ended the first one; -9 (SIGKILL) and -7, -11 leave no error of its own.",
         remedy="A positive exit code: find that rank's own error above. A negative one: what sent the signal, -9 most "
         "likely the kernel as the host's memory was full (`dmesg`).",
-        pattern=r"ChildFailedError(?![\s\S]{0,4000}?exitcode\s*: -(?:6|7|9|11)\b)"
-        r"|exits with return code = (?!-(?:6|7|9|11)\b)-?\d+|Sending process \d+ closing signal SIGTERM"
+        pattern=r"ChildFailedError(?![\s\S]{0,4000}?exitcode\s*: -(?:4|6|7|9|11)\b)"
+        r"|exits with return code = (?!-(?:4|6|7|9|11)\b)-?\d+|Sending process \d+ closing signal SIGTERM"
         r"|CalledProcessError: Command '\['[^\n]*python[^\n]*returned non-zero|Killing subprocess \d+"
         r"|Signal 15 \(SIGTERM\)|got signal: 15",
         role=Role.FOLLOW_UP,

@@ -61,9 +61,14 @@ SIGNATURES = (
         id="expert_group_missing",
         title="MoE: an expert's process group was not made",
         what="deepspeed.moe.layer.MoE makes the groups of its ep_size in deepspeed.initialize. Most likely parameters "
-        "are marked as experts (allreduce, group_name) without such a layer, or a group name is of another ep_size.",
+        "are marked as experts (allreduce, group_name) without such a layer, or a group name is of another ep_size. "
+        "With "
+        "Megatron: its own model-parallel unit made the groups, or Megatron-DeepSpeed and DeepSpeed are of different "
+        "ages.",
         remedy="Let MoE mark its parameters, and make param groups with "
-        "deepspeed.moe.utils.split_params_into_different_moe_groups_for_optimizer.",
+        "deepspeed.moe.utils.split_params_into_different_moe_groups_for_optimizer. Megatron-DeepSpeed: its current "
+        "main "
+        "with a current DeepSpeed; --num-experts 1 for a dense model.",
         pattern=r"expert (?:data )?parallel group is not initialized",
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4646",),

@@ -23,7 +23,7 @@ SIGNATURES = (
         '"partially initialized module": most likely a file of the project has the name of the package.',
         remedy="Upgrade the package that imports, or install the release of the other one that it requires (its "
         "requirements file).",
-        pattern=r"ImportError: cannot import name '|module '[\w.]+' has no attribute '",
+        pattern=r"cannot import name ['`\"]?\w|module ['`\"][\w.]+['`\"] has no attribute ['`\"]",
         role=Role.FAMILY,
     ),
     Signature(
@@ -43,7 +43,7 @@ SIGNATURES = (
         "config names, its params lack one (total_num_steps of WarmupDecayLR, cycle_min_lr of OneCycle).",
         remedy="Releases that fit each other; for a config add the key: `python -m dsfix check CONFIG`.",
         pattern=r"TypeError: [^\n]*missing \d+ required (?:positional|keyword-only) argument"
-        r"|takes (?:from )?\d[^\n]* positional arguments? but \d+ (?:was|were) given"
+        r"|takes (?:from )?\d[^\n]*? positional arguments? but \d+ (?:was|were) given"
         r"|got multiple values for (?:keyword )?argument",
         role=Role.FAMILY,
     ),
@@ -83,7 +83,7 @@ SIGNATURES = (
         what="A path is relative to another directory, or exists on another host only; nvcc: CUDA_HOME names a "
         "directory without the toolkit's compiler.",
         remedy="Absolute paths; the same files on every host; for nvcc install the toolkit or correct CUDA_HOME.",
-        pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory(?!: '\S*\.triton)",
+        pattern=r"FileNotFoundError: (?:\[Errno 2\] )?No such file or directory(?!: '\S*\.triton)",
         role=Role.FAMILY,
     ),
     Signature(
@@ -103,21 +103,26 @@ SIGNATURES = (
         what="NVMe offload of parameters met one that is still in use: gradient checkpointing or a second use of a "
         "module in one pass.",
         remedy="offload_param to the CPU instead of NVMe; no gradient checkpointing; a current DeepSpeed.",
-        pattern=r"already assigned swap buffer|already assigned swap in buffer",
+        pattern=r"already assigned swap buffer|already assigned swap in buffer|has already been assigned a swap buffer",
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4072",),
     ),
     Signature(
         id="installation_failed",
-        title="pip could not install a package from source",
+        title="a package could not be installed from source",
         what="Its setup.py failed; the reason is in the lines above. DeepSpeed: most likely torch is not installed "
-        "yet (or not visible to pip's isolated build), DS_BUILD_… asks for operators that cannot be compiled here, a "
-        "CUDA toolkit of another version, or Windows, where only some releases of Python have a wheel.",
-        remedy="Install torch first, then pip install deepspeed --no-build-isolation, without DS_BUILD_…; Windows: "
-        "WSL 2 or a wheel.",
+        "yet (or not visible to pip's or uv's isolated build, which has no setuptools either), DS_BUILD_… asks for "
+        "operators that cannot be compiled here, a CUDA toolkit of another version, or Windows, where only some "
+        "releases of Python have a wheel.",
+        remedy="Install torch, setuptools, wheel and ninja first, then pip install deepspeed --no-build-isolation (uv: "
+        "--no-build-isolation-package deepspeed), without DS_BUILD_…; Windows: WSL 2 or a wheel. If a project only "
+        "offers DeepSpeed as an extra, leave it out.",
         pattern=r"subprocess-exited-with-error|metadata-generation-failed"
         r"|Getting requirements to build wheel(?: did not run|: finished with status 'error')|Failed building "
-        r"wheel for|pip install deepspeed failed|No module named 'torch'(?!\.)",
+        r"wheel for|pip install deepspeed failed|No module named 'torch'(?!\.)|build backend returned an error"
+        r"|Failed to build `?deepspeed|Preparing metadata \(\S+\) did not run|python setup\.py (?:egg_info"
+        r"|bdist_wheel) "
+        r"did not run|Failed to build installable wheels",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/5344",
@@ -146,7 +151,8 @@ SIGNATURES = (
         pattern=r"[Dd]eep[Ss]peed hangs|hangs during|training hang|hang and timeout|hang forever|hangs forever"
         r"|gets stuck|got stuck|stuck after|stuck during|stuck while|hang when|hangs in |hang after|hangs after"
         r"|is stuck at|stuck at the "
-        r"beginning|stuck when|hangs at |hangs when",
+        r"beginning|stuck when|hangs at |hangs when|hang at |hang while|hangs on |hangs while"
+        r"|hangs before|hung at ",
         role=Role.FAMILY,
     ),
     Signature(
@@ -157,7 +163,7 @@ SIGNATURES = (
         "wrapper (an engine, an adapter) where the model is expected.",
         remedy="Upgrade the package that the last lines of the traceback belong to, or install the releases that the "
         "project requires; engine.module or accelerator.unwrap_model(model) for the model.",
-        pattern=r"AttributeError: '\w+' object has no attribute '(?!ds_opt_)",
+        pattern=r"object has no attribute ['`\"]?(?!ds_opt_|ds_grads_remaining)\w",
         role=Role.FAMILY,
     ),
     Signature(
@@ -201,8 +207,13 @@ SIGNATURES = (
         what="With DeepSpeed most likely a step or a hook without what an earlier call should have made: gradients (a "
         "step without engine.backward, two steps for one backward pass), an optimizer or a scheduler that neither the "
         "config nor the script gives, an output that the model does not return.",
-        remedy="The last lines of the traceback name the value; look where it should have been set.",
-        pattern=r"TypeError: 'NoneType' object is not (?:iterable|subscriptable|callable)",
+        remedy="The last lines of the traceback name the value; look where it should have been set. In a calculation "
+        "it "
+        "is most likely a number that the config leaves out or sets to null: write it (batch sizes, buffer sizes).",
+        pattern=r"'NoneType' object is not (?:iterable|subscriptable|callable)"
+        r"|unsupported operand type\(s\) for \S+: '(?:NoneType' and '|\w+' and 'NoneType')"
+        r"|'NoneType' object cannot be interpreted as an integer"
+        r"|not supported between instances of '(?:NoneType' and '|\w+' and 'NoneType')",
         role=Role.FAMILY,
     ),
 )

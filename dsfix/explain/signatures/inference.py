@@ -55,7 +55,9 @@ SIGNATURES = (
         "of it.",
         pattern=r"attention_heads require to be divisible by the world_size"
         r"|(?:isn't|not) divisible by (?:sp-size|SP size"
-        r"|sequence_parallel_size|tp_size|tensor parallel world size)|should be divisible by expert parallel size",
+        r"|sequence_parallel_size|tp_size|tensor parallel world size)|should be divisible by expert parallel size"
+        r"|divisible by (?:the )?(?:sequence|tensor|expert|context) parallel|divisible by the number of (?:gpus|GPUs"
+        r"|ranks)",
     ),
     Signature(
         id="universal_checkpoint_incomplete",

@@ -16,7 +16,8 @@ SIGNATURES = (
         "hostfile (its default is /job/hostfile). Without ssh: --no_ssh, or torchrun on each host.",
         pattern=r"was not reachable via ssh|ssh exited with exit code 255"
         r"|PasswordAuthentication=no[^\n]*exit status 255"
-        r"|Host key verification failed|Permission denied \(publickey",
+        r"|Host key verification failed|Permission denied \(publickey|ssh: connect to host \S+ port"
+        r"|ssh: Could not resolve hostname|Permission denied, please try again",
         evidence=("https://github.com/deepspeedai/DeepSpeed/blob/v0.19.5/deepspeed/launcher/runner.py",),
     ),
     Signature(
@@ -65,7 +66,7 @@ SIGNATURES = (
         "latter as --local-rank since torch 2.0.",
         remedy="parser.add_argument('--local_rank', '--local-rank', type=int, default=-1), "
         "deepspeed.add_config_arguments for DeepSpeed's own options, or deepspeed --no_local_rank.",
-        pattern=r"unrecognized arguments: [^\n]*--local[_-]rank",
+        pattern=r"unrecognized arguments: [^\n]*--local[_-]rank|HfArgumentParser: [^\n]*--local[_-]rank",
     ),
     Signature(
         id="not_initialized_distributed",
@@ -75,7 +76,8 @@ SIGNATURES = (
         remedy="Call deepspeed.init_distributed() first; with transformers make the TrainingArguments before the "
         "model.",
         pattern=r"DeepSpeed backend not set, please initialize it|Distributed backend is not initialized"
-        r"|Default process group has not been initialized|Default process group is not initialized",
+        r"|Default process group has not been initialized|Default process group is not initialized"
+        r"|Torch distributed not initialized\. Please set dist_init_required|cannot be scattered without initializing",
         role=Role.GENERAL,
     ),
     Signature(
@@ -156,5 +158,111 @@ SIGNATURES = (
         "LOCAL_RANK=0, WORLD_SIZE=1, MASTER_ADDR=localhost, MASTER_PORT=29500 in os.environ first.",
         pattern=r"Command '\['hostname(?: -I'|', '-I')\]' returned non-zero",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1937",),
+    ),
+    Signature(
+        id="visible_devices_not_numbers",
+        title="deepspeed launcher: CUDA_VISIBLE_DEVICES is not a list of numbers",
+        what="The launcher takes the variable apart at commas and expects numbers. Schedulers and containers also "
+        "write "
+        "UUIDs (GPU-…, MIG-…), and an empty or a quoted list fails as well.",
+        remedy="CUDA_VISIBLE_DEVICES=0,1,… before deepspeed; or unset it and deepspeed --include localhost:0,1; or "
+        "torchrun.",
+        pattern=r"invalid literal for int\(\) with base 10: '(?:GPU-|MIG-|\\?['\"])"
+        r"|split\(SLOT_SEP\)[\s\S]{0,300}invalid literal for int\(\)",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5278",),
+    ),
+    Signature(
+        id="master_address_empty",
+        title="deepspeed launcher: the address of the first host is empty",
+        what="Without --master_addr the launcher takes what `hostname -I` prints on the first host, over ssh. There it "
+        "printed nothing (containers, Kubernetes), or a banner of the shell came instead. The arguments behind "
+        "--master_addr= then shift.",
+        remedy="--master_addr ADDR for deepspeed; no output of .bashrc in shells that are not interactive.",
+        pattern=r"Using IP address of\s+for node|--master_addr= --|--master_addr=\s+--master_port",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2612",),
+    ),
+    Signature(
+        id="launcher_arguments",
+        title="the launcher does not understand its command line",
+        what="Options of the launcher stand before the script, those of the script after it. Most likely one is on the "
+        "wrong side, is misspelled or of another release; or a value is empty or has blanks that a shell on the way "
+        "took apart.",
+        remedy="deepspeed --num_gpus 4 train.py --deepspeed ds_config.json; deepspeed --help; quotes around variables; "
+        "a deepspeed whose shell prints nothing over ssh.",
+        pattern=r"launch\.py: error: |runner\.py: error: |deepspeed: error: |usage: launch\.py|usage: deepspeed "
+        r"|arguments are required: (?:training_script|user_script)|torchrun: error: "
+        r"|accelerate <command> \[<args>\]: error"
+        r"|usage: accelerate <command>",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="program_missing",
+        title="a program is not installed, or not in PATH",
+        what="A command was started that this host, or this environment, does not have: numactl (for "
+        "--bind_cores_to_rank), ninja, nvcc, mpirun, ssh, hostname, a compiler, or the launcher itself.",
+        remedy="Install it on every host (apt install numactl, openmpi-bin, openssh-client; pip install ninja), "
+        "activate "
+        "the environment there, or leave out the option that needs it.",
+        pattern=r"No such file or directory: '(?:numactl|ninja|nvcc|hipcc|mpirun|mpiexec|srun|ssh|scp|lspci|lscpu|df"
+        r"|which"
+        r"|hostname|git|gcc|g\+\+|c\+\+|cl|nvidia-smi|rocminfo|rocm_agent_enumerator|torchrun|python|deepspeed|ip)'"
+        r"|(?:numactl|ninja|mpirun|mpiexec|srun|torchrun|accelerate|ds_report|hostname|nvidia-smi|python)\d?: "
+        r"command not found|\[WinError 2\]",
+        role=Role.GENERAL,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/6565",),
+    ),
+    Signature(
+        id="started_twice_by_reloader",
+        title="the script is started a second time by a server's reloader, which wants the same port",
+        what="Flask's debug mode (Restarting with stat) starts the script again in a child process, while the parent "
+        "keeps the port of torch.distributed.",
+        remedy="app.run(debug=False), or use_reloader=False; initialize DeepSpeed in the child only.",
+        pattern=r"Restarting with (?:stat|watchdog|inotify|watchfiles)[\s\S]{0,4000}(?:Address already in use"
+        r"|EADDRINUSE"
+        r"|failed to (?:bind|listen))",
+        evidence=("https://github.com/OptimalScale/LMFlow/issues/270",),
+    ),
+    Signature(
+        id="mpi_launch_failed",
+        title="MPI could not start the ranks",
+        what="mpirun's message says why: fewer slots than ranks, a host that cannot be reached, a program that the "
+        "host "
+        "does not have, or another MPI there.",
+        remedy="slots=N in the hostfile (--oversubscribe for a test); the same MPI and environment on all hosts; or "
+        "--launcher pdsh, torchrun.",
+        pattern=r"There are not enough slots available in the system|ORTE was unable to reliably start"
+        r"|mpirun was unable to"
+        r"|An ORTE daemon has unexpectedly failed|prterun was unable to|PMIX ERROR"
+        r"|mpirun has detected an attempt to run as "
+        r"root",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="remote_command_failed",
+        title="a host's own launcher ended with an error",
+        what="pdsh reports the exit code of what it started on that host: the error is in the lines that begin with "
+        "the "
+        "host's name. 127: the command was not found there; 1: most likely the script.",
+        remedy="Look for the first error of that host; the same Python at the same path on all hosts.",
+        pattern=r"ssh exited with exit code (?!255)\d+",
+        role=Role.FOLLOW_UP,
+    ),
+    Signature(
+        id="hostfile_absent",
+        title="no hostfile: the launcher uses this machine only (harmless on one)",
+        what="Without a hostfile (/job/hostfile by default) the launcher starts one rank for each GPU of this machine.",
+        remedy="Nothing on one machine; with several: deepspeed --hostfile PATH.",
+        pattern=r"Unable to find hostfile, will proceed with training with local",
+        role=Role.NOTE,
+    ),
+    Signature(
+        id="rank_illegal_instruction",
+        title="exit code -4: a rank executed an instruction that this CPU does not have (SIGILL)",
+        what="Most likely an operator was compiled on another CPU (AVX512), in a cache that several machines share, or "
+        "in an image; or a package is built for newer CPUs.",
+        remedy="Remove ~/.cache/torch_extensions, or one TORCH_EXTENSIONS_DIR per kind of machine; DS_BUILD_OPS=0 when "
+        "installing in an image.",
+        pattern=r"return code ?=? ?-4\b|exitcode\s*: -4\b|Signal 4 \(SIGILL|Illegal instruction|<Signals\.SIGILL: 4>",
+        role=Role.POSSIBLE,
     ),
 )

@@ -28,7 +28,7 @@ SIGNATURES = (
         remedy="`dmesg | tail` on that host and the scheduler's record of the job tell which. Memory: ZeRO-3 with "
         "zero.Init instead of loading everywhere, less offload, fewer ranks or workers, more memory.",
         pattern=r"return code ?=? ?-9\b|exitcode\s*: -9\b|Signal 9 \(SIGKILL|Signal 9 error|signal 9 error"
-        r"|<Signals\.SIGKILL: 9>|is killed by signal: Killed",
+        r"|<Signals\.SIGKILL: 9>|is killed by signal: Killed|terminated with signal SIGKILL",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -52,7 +52,7 @@ SIGNATURES = (
         remedy="`python -X faulthandler` (PYTHONFAULTHANDLER=1) names the place; remove ~/.cache/torch_extensions; "
         "reinstall compiled packages for this torch; try an all_reduce without DeepSpeed.",
         pattern=r"return code ?=? ?-11\b|exitcode\s*: -11\b|Signal 11 \(SIGSEGV|Signal 11 error|Segmentation fault"
-        r"|<Signals\.SIGSEGV: 11>",
+        r"|<Signals\.SIGSEGV: 11>|terminated with signal SIGSEGV",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -94,7 +94,8 @@ SIGNATURES = (
         "zero_to_fp32 and saving gather the whole model in one process.",
         remedy="GPU: a smaller micro-batch, gradient checkpointing, a higher ZeRO stage, offload. Host: fewer ranks "
         "per host, less offload; zero_to_fp32 with --max_shard_size, or on a host with more memory.",
-        pattern=r"out of memory|Out of memory|Out Of Memory|OutOfMemory",
+        pattern=r"OOM when|OOM during|OOM error|OOM issue|OOM after|OOM while|out-of-memory|out of memory"
+        r"|Out of memory|Out Of Memory|OutOfMemory",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -128,7 +129,7 @@ SIGNATURES = (
         remedy='Raise offload_param\'s "buffer_size" above the number in the message, or "buffer_count"; lower '
         "stage3_prefetch_bucket_size and stage3_max_live_parameters. All buffers together take pinned host memory.",
         pattern=r"More elements \d+ than buffer size|Not enough buffers \d+ for swapping"
-        r"|No buffer available to swap param",
+        r"|No buffer available to swap param|No swap buffers to allocate for fp16 param",
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/3506",
             "https://github.com/deepspeedai/DeepSpeed/issues/3062",

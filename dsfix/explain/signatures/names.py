@@ -88,7 +88,7 @@ SIGNATURES = (
         f"expects an object of torch, an optimizer or a model, where DeepSpeed's is. {_BOTH}",
         remedy="Upgrade the calling package and DeepSpeed, or install the release that it asks for. `module "
         "'deepspeed' has no attribute`: also a file or directory named deepspeed in the working directory.",
-        pattern=r"'(?:DeepSpeed(?!Engine|HybridEngine)\w*|BF16_Optimizer|FP16_\w*Optimizer|PipelineModule"
+        pattern=r"'(?:DeepSpeed(?!Engine|HybridEngine|Plugin)\w*|BF16_Optimizer|FP16_\w*Optimizer|PipelineModule"
         r"|PartitionedParameterCoordinator|DSUniversal\w+)' object has no attribute '(?!ds_opt_)"
         r"|cannot import name '\w+' from '(?:partially initialized module ')?deepspeed"
         r"|No module named '?deepspeed\."

@@ -27,10 +27,12 @@ SIGNATURES = (
         what="deepspeed_engine_wrapped and deepspeed_config exist only after accelerator.prepare(model). Most likely: "
         "accelerate and transformers (or TRL, or a copied Trainer) do not fit each other; the launch asks for "
         "DeepSpeed (accelerate's config, ACCELERATE_USE_DEEPSPEED) and the Trainer has no DeepSpeed config; the model "
-        "was prepared by another Accelerator, or not at all.",
+        "was prepared by another Accelerator, or not at all. On saving, after training: accelerate's get_state_dict of "
+        "some releases reads deepspeed_config where it is not set; the checkpoints are complete.",
         remedy="Upgrade accelerate and transformers together. Pass deepspeed=CONFIG to TrainingArguments, or launch "
         "without DeepSpeed. In a script: model, optimizer, … = accelerator.prepare(model, optimizer, …) in one call.",
-        pattern=r"has no attribute '(?:deepspeed_engine_wrapped|deepspeed_config)'|the active `DeepSpeedPlugin` as none"
+        pattern=r"has no attribute ['`\"]?(?:deepspeed_engine_wrapped|deepspeed_config)\b"
+        r"|the active `DeepSpeedPlugin` as none"
         r"|deepspeed_engine_wrapped\.backward\([\s\S]{0,300}'NoneType' object has no attribute 'backward'",
         role=Role.GENERAL,
         evidence=(
@@ -81,6 +83,8 @@ SIGNATURES = (
         "accelerate require a minimum.",
         remedy="python -m pip install --upgrade deepspeed, with the job's python.",
         pattern=r"No module named '?deepspeed'?(?!\.)\b|deepspeed: command not found|DeepSpeed is not installed =>"
+        r"|DeepSpeed is not available =>|name 'deepspeed' is not defined"
+        r"|finding module specification for 'deepspeed"
         r"|deepspeed>=\S+ is required",
         role=Role.GENERAL,
     ),

@@ -20,7 +20,9 @@ SIGNATURES = (
         "not large but invalid, or the model needs the range of bf16.",
         remedy="Use bf16 if the hardware supports it. Otherwise look for the source of NaN: the data, the learning "
         "rate, a model that was trained in bf16.",
-        pattern=r"Current loss scale already at minimum",
+        pattern=r"Current loss scale already at minimum"
+        r"|Attempted loss scale: [01](?:\.0)?,(?: but hysteresis is \d+\. R|r| r)educing (?:to"
+        r"|hysteresis to) [01](?:\.0)?\b",
         affects={"deepspeed": ">=0.12.0"},
     ),
     Signature(

@@ -107,7 +107,7 @@ SIGNATURES = (
         "or a module whose output is not used.",
         remedy='"ignore_unused_parameters": true in zero_optimization, which is the default; or requires_grad_(False) '
         "for what is not trained.",
-        pattern=r"your module has parameters that were not used in producing loss",
+        pattern=r"your module has parameters that\s+were not used in\s+producing loss",
     ),
     Signature(
         id="precision_without_accelerator",

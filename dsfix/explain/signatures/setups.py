@@ -45,7 +45,9 @@ SIGNATURES = (
         what="transformers and accelerate calculate reduce_bucket_size, stage3_prefetch_bucket_size and "
         'stage3_param_persistence_threshold from it if they are "auto"; the model has no config, or one without it.',
         remedy='Numbers instead of "auto" for these three keys of zero_optimization; or give the model a config.',
-        pattern=r"hidden_size = model\.config\.hidden_size[\s\S]{0,600}object has no attribute '"
+        pattern=r"has neither `?hidden_size`? nor `?hidden_sizes`? entry"
+        r"|automatically fill out the following `?auto`? entries"
+        r"|hidden_size = model\.config\.hidden_size[\s\S]{0,600}object has no attribute '"
         r"|in trainer_config_finalize\n[\s\S]{0,600}object has no attribute '(?:config|hidden_size)'",
         evidence=("https://github.com/zjunlp/OntoProtein/issues/11",),
     ),

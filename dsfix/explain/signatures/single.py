@@ -144,7 +144,8 @@ SIGNATURES = (
         "no more than a default; AutoTP by a model's tp_plan does not write it from 0.18.9 to 0.19.3.",
         remedy="Without tensor parallelism: ds_to_universal --inject_missing_state. AutoTP: DeepSpeed 0.19.4 or "
         "later, and a new checkpoint.",
-        pattern=r"Required universal_checkpoint_info state is missing in checkpoint",
+        pattern=r"Required universal_checkpoint_info state is missing in checkpoint"
+        r"|[Nn]o `?universal_checkpoint_info|universal_checkpoint_info`?(?:'\])? (?:is |was )?(?:missing|not found)",
         affects={"deepspeed": ">=0.12.0"},
         evidence=pull(8187),
     ),

@@ -62,7 +62,8 @@ SIGNATURES = (
         "TORCH_CUDA_ARCH_LIST with what it "
         f"knows. {_CACHE}",
         pattern=r"You need C\+\+\d\d to compile PyTorch|C\+\+\d\d or later compatible compiler is required"
-        r"|unsupported GNU version|Unsupported gpu architecture",
+        r"|unsupported GNU version|Unsupported gpu architecture|unsupported Microsoft Visual Studio version"
+        r"|is not defined for option '(?:std|gpu-architecture)'|C\+\+ versions less than 20\d\d are not supported",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4576",),
     ),
     Signature(
@@ -177,5 +178,35 @@ SIGNATURES = (
         pattern=r"copytree\('\.\\+csrc', '\.\\+deepspeed\\+ops'\)",
         affects={"deepspeed": ">=0.14.3,<0.14.5"},
         evidence=("https://github.com/shenyunhang/APE/issues/69",),
+    ),
+    Signature(
+        id="windows_compiler_missing",
+        title="Windows: Visual Studio's compiler is not found",
+        what="Operators are compiled by cl.exe, which is in PATH only in Visual Studio's developer prompt.",
+        remedy="Install the Build Tools for Visual Studio (C++), and start from the x64 Native Tools command prompt; "
+        "or a "
+        "wheel for Windows, or WSL 2.",
+        pattern=r"Error checking compiler version for cl\b|'cl' is not recognized|Microsoft Visual C\+\+ 14\.\d+ (?:or "
+        r"greater )?is required|\['where', 'cl'\]|Could not find (?:the )?MSVC",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="aio_not_linked",
+        title="building async_io or gds: libaio or cufile is not found by the linker",
+        what="NVMe offload needs libaio with its headers, GPUDirect Storage CUDA's cufile.",
+        remedy="apt install libaio-dev (without root: conda install libaio, and CFLAGS=-I…/include LDFLAGS=-L…/lib); "
+        "or "
+        "without NVMe offload DS_BUILD_AIO=0, DS_BUILD_GDS=0. As a probe of setup.py it is harmless.",
+        pattern=r"cannot find -laio|cannot find -lcufile",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="report_of_operators",
+        title="ds_report's table of operators",
+        what='"installed" [NO] is normal: the operator is compiled on first use. "compatible" [NO] means that it '
+        "cannot be compiled here; the warnings say what it lacks.",
+        remedy="Only what the job uses must be compatible: fused_adam, cpu_adam with offload, async_io with NVMe.",
+        pattern=r"DeepSpeed C\+\+/CUDA extension op report|JIT compiled ops requires ninja",
+        role=Role.NOTE,
     ),
 )

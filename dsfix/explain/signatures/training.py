@@ -81,6 +81,10 @@ SIGNATURES = (
         r"|loss is constantly 0|loss turns nan|loss turns to nan|loss turned nan|loss went nan|loss goes nan"
         r"|loss goes to nan|loss got nan|loss gets nan|\bNaN loss\b|\bnan loss\b|NaN gradient|nan gradient"
         r"|is nan or inf\b|nan or inf in |found NaN in local|returned nan values in its"
+        r"|norm 出现NAN|norm 出现nan|norm 出现NaN|grad_norm出现nan|grad_norm出现NaN|norm is (?:nan|NaN|NAN|inf)\b"
+        r"|norm becomes (?:nan|NaN|NAN|inf)\b"
+        r"|loss is inf\b|loss: inf\b|loss=inf\b|loss to NaN|loss to nan|loss drops to 0|loss dropped to 0"
+        r"|loss suddenly (?:becomes|became|drops)|training loss is 0\b|loss always 0|loss stays (?:at )?0\b"
         r"|loss变成nan|loss变为nan|loss一直为0|loss一直是0|loss一直是nan|loss始终为0|loss值为nan|loss是nan"
         r"|probability tensor contains either",
         role=Role.POSSIBLE,
@@ -104,7 +108,11 @@ SIGNATURES = (
         "pass.",
         pattern=r"mat1 and mat2 (?:must|to) have the same dtype|expected m1 and m2 to have the same dtype"
         r"|expected scalar type (?:Half|BFloat16|Float) but found|expected mat1 and mat2 to have the same dtype"
-        r"|Input type \(\S+\) and (?:bias|weight) type \(\S+\) should be the same",
+        r"|Input type \(\S+\) and (?:bias|weight) type \(\S+\) should be the same"
+        r"|expected scalar type (?:Half|BFloat16|Float|Double|float|half) but found|expected m1 and m2 to have the same"
+        r"|requires the source and destination dtypes match|expected self and source to have same dtypes"
+        r"|Expected self\.dtype to be equal to src\.dtype|query, key, and value to have the same dtype"
+        r"|self and mat2 must have the same dtype|nput and parameter tensors are not the same dtype",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -209,7 +217,7 @@ SIGNATURES = (
         "shared module.",
         remedy="torch.autograd.set_detect_anomaly(True) names the operation; one step after all backward passes.",
         pattern=r"modified by an inplace operation|being used in an in-place operation"
-        r"|is a view and is being modified inplace",
+        r"|is a view and is being modified inplace|has been modified inplace",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -249,7 +257,7 @@ SIGNATURES = (
         what="A module or a tensor in fp16 or bf16 is on the CPU: no GPU is used, the model was not moved, or an "
         "offloaded parameter is used outside its hooks.",
         remedy="Check that a GPU is visible and the model is on it; fp32 on the CPU.",
-        pattern=r"not implemented for '(?:Half|BFloat16)'",
+        pattern=r'(?<!cuda)(?<!cuda_impl)" not implemented for \'(?:Half|BFloat16)\'',
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -276,7 +284,7 @@ SIGNATURES = (
         "copied or its parameters replaced.",
         remedy="One model per engine: a torch module that contains all of them, and an optimizer over its parameters, "
         "created last.",
-        pattern=r"KeyError: Parameter containing:",
+        pattern=r"KeyError: Parameter containing:|failed to find optimizer param in named params",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/6770",),
     ),
     Signature(

@@ -18,7 +18,7 @@ SIGNATURES = (
         pattern=r"'weight' must be 2-D|size mismatch, got input \(\d+\), mat \([\dx]+\), vec \(0\)"
         r"|weight should have at least three dimensions|mat2 must be a matrix, got 1-D tensor"
         r"|weight should contain \d+ elements not 0|must match the existing size \(0\)"
-        r"|out of bounds for storage of size 0",
+        r"|out of bounds for storage of size 0|, weight of size \[0\], expected",
         role=Role.GENERAL,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/2746",
@@ -34,8 +34,9 @@ SIGNATURES = (
         "patch is for.",
         remedy="Prepare the model, call the engine, or gather with deepspeed.zero.GatheredParameters. Backward: one "
         "engine.backward of the sum of the losses.",
-        pattern=r"must match the size of tensor b \(0\)|got weight of shape \[0\]"
-        r"|but expected shape compatible with \[0\]|got \[0\] but expected shape compatible with",
+        pattern=r"exceeds dimension size \(0\)|must match the size of tensor b \(0\)|got weight of shape \[0\]"
+        r"|but expected shape compatible with \[0\]|broadcast to indexing result of shape \[0\]"
+        r"|got \[0\] but expected shape compatible with",
         patches=("zero3_second_backward_fetch",),
         role=Role.POSSIBLE,
     ),
@@ -76,7 +77,7 @@ SIGNATURES = (
         "To use a trained model elsewhere, make it without the ZeRO-3 config, in another process.",
         pattern=r"from checkpoint, the shape in current model is torch\.Size\(\[0\]\)"
         r"|torch\.Size\(\[\d+, \d+\]\) from checkpoint, the shape in current model is torch\.Size\(\[1\]\)"
-        r"|whose dimensions in the model are torch\.Size\(\[0\]\)",
+        r"|whose dimensions in the model are torch\.Size\(\[0\]\)|which has shape torch\.Size\(\[0\]\)",
         role=Role.GENERAL,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/3574",

@@ -1,0 +1,223 @@
+"""What texts describe that have no error: titles and sentences about a symptom."""
+
+from __future__ import annotations
+
+from ..signature import Role, Signature, pull
+
+SIGNATURES = (
+    Signature(
+        id="nodes_do_not_meet",
+        title="a job on several nodes does not start: the ranks wait for each other",
+        what="Each node must start its own ranks. Most likely the script was started on one node only (Lightning's "
+        "num_nodes, torchrun and accelerate do not start the others; the deepspeed launcher does, by ssh); otherwise "
+        "MASTER_ADDR or its port cannot be reached from the others, or NCCL takes a wrong network interface.",
+        remedy="torchrun --nnodes N --node_rank I --master_addr ADDR on every node, or the deepspeed launcher with a "
+        "hostfile, or srun. `nc -vz ADDR PORT` from the other nodes; NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO.",
+        pattern=r"(?:find|reach|see|detect|connect to) the other node|(?:find|reach|connect to) the second node"
+        r"|(?i:\b(?:2|two|multiple|several|multi)[ -]?(?:nodes?|machines?)\b)[^\n]{0,120}(?:it stucks|stucks in"
+        r"|gets stuck"
+        r"|is stuck|hangs at|will hang|hangs in|just hangs|hang forever)"
+        r"|(?:it stucks|gets stuck|is stuck|just hangs)[^\n]{0,120}(?:multi-node|multiple nodes|two nodes|2 nodes)"
+        r"|multi-?node[^\n]{0,80}(?:training hangs|training stucks|job hangs)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/facebookresearch/fast3r/issues/38",),
+    ),
+    Signature(
+        id="job_stops_without_error",
+        title="the job stops or waits without an error",
+        what="Without a message the ranks most likely wait for each other or for something outside: a lock of a build "
+        "that was killed (at Loading extension module), the network or P2P between the GPUs (at the first collective), "
+        "ranks that have diverged (later), rank 0 that saves, tokenizes or downloads alone.",
+        remedy="py-spy dump --pid PID on each rank shows where; remove ~/.cache/torch_extensions; NCCL_DEBUG=INFO, "
+        "NCCL_P2P_DISABLE=1; the same number of batches and the same branches on each rank.",
+        pattern=r"training hangs|training freezes|training stucks|training froze|process hangs|process freezes"
+        r"|program hangs|program freezes|program stucks|script hangs|script freezes|code hangs|code freezes|code stucks"
+        r"|it just hangs|just freezes|it freezes|it stucks|no response for |nothing happens after"
+        r"|without any error (?:message|log)|stuck forever|keeps hanging|没有任何反应也不报错"
+        r"|训练一直卡住不动|程序一直卡住不动",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="launcher_args_of_pdsh",
+        title="deepspeed --launcher_args with pdsh",
+        what="Through 0.8.0 only the launchers of MPI take them; the one of pdsh, which is the default, ignores them.",
+        remedy="DeepSpeed 0.8.1 or later; or PDSH_SSH_ARGS_APPEND and pdsh's other variables.",
+        pattern=r"(?:PDSH|pdsh)[^\n]{0,120}launcher_args|launcher_args[^\n]{0,120}(?:PDSH|pdsh)",
+        affects={"deepspeed": "<0.8.1"},
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2802",),
+    ),
+    Signature(
+        id="visible_devices_ignored",
+        title="deepspeed launcher: CUDA_VISIBLE_DEVICES is ignored or not understood",
+        what="The launcher sets the variable for each rank itself. Of the one that is set it takes numbers only (no "
+        "UUIDs of GPUs or MIG), and only for one node without --include, --exclude, --num_gpus, --num_nodes and "
+        "hostfile.",
+        remedy="deepspeed --include localhost:2,3 instead of the variable; or torchrun, which leaves it alone.",
+        pattern=r"CUDA_VISIBLE_DEVICES (?:is|was|are) (?:not (?:parsed|respected|working|used|recognized)|ignored"
+        r"|overwritten)|ignor\w+ (?:the )?`?CUDA_VISIBLE_DEVICES|but ignoring it because one or several of --include"
+        r"|CUDA_VISIBLE_DEVICES[^\n]{0,40}(?:does not work|doesn't work|has no effect|not work with)",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="lora_weights_empty",
+        title="ZeRO-3: an adapter's weights look empty",
+        what="Nothing is wrong with that by itself: under ZeRO-3 each parameter's local tensor has no elements except "
+        "while its module runs; the whole shape is in ds_shape. A saved adapter must not be empty: then it was "
+        "written without gathering.",
+        remedy="To look at it: with deepspeed.zero.GatheredParameters(model.parameters()). To save: trainer.save_model "
+        "or accelerator.get_state_dict(model) with stage3_gather_16bit_weights_on_model_save, current peft.",
+        pattern=r"empty lora weight|empty LoRA weight|(?:lora|LoRA|adapter)[^\n]{0,60}weights? (?:are empty|is empty"
+        r"|of size 0)|(?:lora|LoRA|adapter)[^\n]{0,100}torch\.Size\(\[0\]\)|adapter_model\.\w+ is empty"
+        r"|(?:lora|LoRA|adapter)[^\n]{0,60} size of 0|torch\.Size\(\[0\]\)[^\n]{0,60}(?:lora_|LoRA)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/huggingface/peft/issues/2500",),
+    ),
+    Signature(
+        id="parameters_empty_under_zero3",
+        title="ZeRO-3: parameters have no elements, or a model has 0 of them",
+        what="Nothing is wrong with that by itself: outside of its module's forward and backward a parameter's local "
+        "tensor is empty, its shape [0] and its numel() 0; ds_shape and ds_numel have the whole.",
+        remedy="p.ds_numel to count; with deepspeed.zero.GatheredParameters(params) to look or to change "
+        "(modifier_rank=0); load weights before the model is partitioned, or with from_pretrained.",
+        pattern=r"(?i:zero-?_? ?3|zero stage ?3|stage ?3)[^\n]{0,100}(?:torch\.Size\(\[0\]\)|tensor\(\[\], "
+        r"|parameters are "
+        r"empty|weights are empty|params are empty|shape is \[0\])|(?:torch\.Size\(\[0\]\)|tensor\(\[\], "
+        r"|weights are empty"
+        r"|parameters are empty)[^\n]{0,100}(?i:zero-?_? ?3|stage ?3)|trainable params: 0 \|\| all params: 0",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="universal_with_more_ranks",
+        title="loading a universal checkpoint with more ranks than it was saved with",
+        what="Through 0.17.6 ZeRO-3 looks for the file of its own rank, zero_pp_rank_N_…_model_states.pt, which ranks "
+        "beyond the old number do not have.",
+        remedy="DeepSpeed 0.18.0 or later; or copy rank 0's file to the missing names.",
+        pattern=r"(?:universal|world size expan|more GPUs|more ranks|new rank)[^\n]{0,300}"
+        r"zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt",
+        affects={"deepspeed": "<0.18.0"},
+        role=Role.GENERAL,
+        evidence=pull(7599),
+    ),
+    Signature(
+        id="partition_file_missing",
+        title="the checkpoint has no file of a rank",
+        what="Each rank reads its own zero_pp_rank_… file. Most likely the job has another number of ranks than saved "
+        "the checkpoint, the files of other hosts are missing, or saving was interrupted or ran on rank 0 only.",
+        remedy="The same number of ranks, or ds_to_universal and load_universal; a directory that all hosts share; "
+        "save_checkpoint on every rank.",
+        pattern=r"(?:No such file|not found|[Cc]an't find|[Cc]annot find|does not exist|missing)[^\n]{0,300}"
+        r"zero_pp_rank_\d+_mp_rank_\d+_(?:model|optim)_states"
+        r"|zero_pp_rank_\d+_mp_rank_\d+_(?:model|optim)_states\.pt[^\n]{0,80}(?:not produced|does not exist|not found"
+        r"|is missing|doesn't exist|not exist)|The following zero checkpoints paths are missing",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="experts_loaded_by_number",
+        title="MoE: every rank loads the same experts",
+        what="With expert parallelism each rank names its own experts 0 to n-1 (deepspeed_experts.0.…). A whole state "
+        "dict that load_state_dict gets gives all ranks the first n.",
+        remedy="engine.load_checkpoint of a checkpoint that the engine saved. From a file: give each rank the experts "
+        "from ep_rank * num_local_experts on, under the names 0 to n-1 "
+        "(deepspeed.utils.groups._get_expert_parallel_rank).",
+        pattern=r"load\w*[^\n]{0,80} of the (?:first|same) (?:\d+ )?experts|load\w*[^\n]{0,60}experts? parameters"
+        r"|expert parallel[^\n]{0,150}\bload_state_dict|load_state_dict[^\n]{0,150}expert parallel"
+        r"|same experts on (?:all|each|every|both)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/6589",),
+    ),
+    Signature(
+        id="compile_without_effect",
+        title="torch.compile has no effect with DeepSpeed",
+        what="transformers' Trainer of 2023 returns the engine before it compiles; and torch.compile(engine) leaves "
+        "the "
+        "module alone that the engine calls.",
+        remedy="engine.compile() after deepspeed.initialize (0.14.4 and later), or a current transformers and "
+        "accelerate with torch_compile=True.",
+        pattern=r"torch[._]compile[^\n]{0,120}(?:is ignored|not applied|no effect|no `?torch\.compile|not called|never "
+        r"called|silently ignored|no speed ?up)|no `?torch\.compile`? (?:logs|output|call)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/huggingface/transformers/issues/23095",),
+    ),
+    Signature(
+        id="memory_not_reduced",
+        title="ZeRO does not reduce the memory as expected",
+        what="With one GPU ZeRO-1, 2 and 3 divide by one. Otherwise most likely: activations, which ZeRO does not "
+        "divide, are the larger part; the model is built whole on each rank before it is partitioned (no zero.Init, or "
+        "the model is made before TrainingArguments); LoRA, whose frozen weights only ZeRO-3 divides; torch's cache.",
+        remedy="More ranks, or offload; gradient checkpointing and a smaller micro-batch; from_pretrained after the "
+        "ZeRO-3 config is active. deepspeed.runtime.utils.see_memory_usage shows where it goes.",
+        pattern=r"(?:memory|VRAM)[^\n]{0,60}(?:is not reduced|not reduced|does not decrease|doesn't decrease"
+        r"|not decrease"
+        r"|is the same as|not saved|no reduction)[^\n]{0,100}(?i:zero|deepspeed|stage)"
+        r"|(?i:zero|deepspeed|stage)[^\n]{0,100}(?:does not reduce|doesn't reduce|not reduce|not saving"
+        r"|no memory saving"
+        r"|does not save|doesn't save|uses more memory|more memory than|higher memory|consumes more|same memory)"
+        r"|[Hh]igh(?:er)? GPU memory (?:usage|consumption)[^\n]{0,60}(?i:zero|deepspeed)",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="slower_than_expected",
+        title="training with DeepSpeed is slower than expected",
+        what="Most likely: offload (optimizer steps on the CPU, transfers), ZeRO-3's gathering over a slow connection "
+        "between GPUs or nodes, micro-batches that are too small, or a job that fits without ZeRO-3.",
+        remedy="The lowest stage that fits (0, 1, 2, then 3), no offload if it fits, larger micro-batches with less "
+        'accumulation, overlap_comm; "wall_clock_breakdown": true and NCCL_DEBUG=INFO (NVLink, InfiniBand) tell where '
+        "the time goes.",
+        pattern=r"(?i:zero|deepspeed|offload)[^\n]{0,100}(?:much slower|too slow |is slower|very slow|extremely slow"
+        r"|slower than|super slow)"
+        r"|(?:much slower|very slow|extremely slow|slower than)[^\n]{0,100}"
+        r"(?i:zero-?\d|deepspeed|offload)",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="loss_differs",
+        title="the loss with DeepSpeed differs from that without",
+        what="Most likely: another global batch size (micro-batch * accumulation * ranks), a learning rate or a "
+        "scheduler that the config sets beside the script, another precision (DeepSpeed casts weights to fp16 or bf16 "
+        "where amp keeps fp32), dropout's random numbers per rank, or a bug of this release.",
+        remedy="Compare in fp32 on one rank first, then add ranks, precision and stage one by one. `python -m dsfix "
+        "list` "
+        "shows the known wrong results of the installed release, and which of them dsfix fixes; `python -m dsfix check "
+        "CONFIG` what contradicts.",
+        pattern=r"(?:loss|results?|accuracy|performance)[^\n]{0,50}(?:are different|is different|not the same"
+        r"|inconsistent|different "
+        r"from|differs from|different when|worse than)[^\n]{0,80}(?i:deepspeed|zero-?\d|zero stage|ddp)|(?i:deepspeed"
+        r"|zero-?\d|zero stage)[^\n]{0,80}(?:different loss"
+        r"|different results|loss differs|worse results|worse performance|not converge|does not converge"
+        r"|doesn't converge"
+        r"|loss does not decrease|loss doesn't decrease|loss not decreas|does not learn|doesn't learn)"
+        r"|Model doesn't learn with fp16|loss does not (?:decreas|converg|drop)|loss doesn't (?:decreas|converg|drop)"
+        r"|loss is not (?:decreas|converg|drop)",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="resumed_differently",
+        title="training does not continue where it stopped",
+        what="Most likely only the weights were loaded (another engine, save_only_model, load_module_only), the "
+        "scheduler or the sampler begins anew, or the number of ranks or the batch size is another one.",
+        remedy="engine.load_checkpoint (Trainer: resume_from_checkpoint=checkpoint-N with its global_step…) with the "
+        "same config and number of ranks; skip the batches that were used; `python -m dsfix list` shows the known bugs "
+        "of resuming in this release.",
+        pattern=r"(?:loss|learning rate)[^\n]{0,60}(?:after resuming|when resuming|after loading|after restart)"
+        r"|(?:[Rr]esum\w+|resume_from_checkpoint)[^\n]{0,80}(?:loss jumps|loss spikes|loss increases|from step 0"
+        r"|starts "
+        r"from scratch|from the beginning|not loaded correctly|cannot load model|wrong loss)",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="zero3_and_generation",
+        title="generation with a ZeRO-3 model is slow, hangs or gives nonsense",
+        what="Under ZeRO-3 each token's forward pass gathers all weights, on all ranks together: ranks that stop "
+        "earlier "
+        "leave the others waiting, and a module that is called without the engine's hooks has empty weights.",
+        remedy="generate(synced_gpus=True) on every rank; TRL: unwrap_model_for_generation with "
+        "ds3_gather_for_generation; "
+        "vLLM for the rollouts; ZeRO-2; or a model loaded without the ZeRO-3 config for evaluation.",
+        pattern=r"(?i:zero-?_? ?3|zero stage ?3|stage ?3)[^\n]{0,100}(?:\.generate\(|model\.generate|generation is"
+        r"|generation "
+        r"hangs|during generation|generate\(\) hangs|in generation)|(?:\.generate\(|model\.generate)[^\n]{0,100}"
+        r"(?i:zero-?_? ?3|stage ?3)",
+        role=Role.FAMILY,
+    ),
+)
