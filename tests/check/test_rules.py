@@ -553,24 +553,6 @@ CASES = [
         release="0.18.8",
     ),
     Case(
-        "zero3_step_not_waited_for",
-        {**zero(3), "timers": {"throughput": {"enabled": False}}},
-        "timers.throughput.enabled",
-        [
-            Near({**zero(3), "timers": {"throughput": {"enabled": False}}}, "0.14.2"),
-            Near({**zero(3), "timers": {"throughput": {"enabled": True}}}),
-            Near({**zero(3, overlap_comm=False), "timers": {"throughput": {"enabled": False}}}),
-            Near({**zero(3, offload_optimizer=OFFLOAD), "timers": {"throughput": {"enabled": False}}}),
-            Near({**zero(2), "timers": {"throughput": {"enabled": False}}}),
-        ],
-    ),
-    Case(
-        "zero3_step_not_waited_for",
-        {**zero(3), "timers": {"throughput": {"synchronized": False}}},
-        "timers.throughput.synchronized",
-        [Near({**zero(3), "timers": {"throughput": {"synchronized": True}}})],
-    ),
-    Case(
         "mics_groups_hang",
         zero(3, mics_shard_size=2),
         "zero_optimization.mics_shard_size",
