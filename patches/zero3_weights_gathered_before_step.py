@@ -8,8 +8,8 @@ Why: the optimizer's step writes each rank's part of the weights on the current 
     they are written, and gradients are those of older weights, or of a mixture, different in each run. Nothing fails.
     Through 0.15.3 the second step of a job is exposed whatever the timer; since then its forward pass compares the
     order of modules across ranks, for which the host waits.
-How: at the end of a step the gathering stream waits for the current one, on the device. A forward pass that needs the
-    new weights can be queued no further ahead of the device than DeepSpeed's limit of gatherings in flight allows.
+How: at the end of a step the gathering stream waits for the current one, on the device. Where the host waits for a
+    gathering, because too many are in flight, it waits for the step as well.
 Changes: the steps whose weights were gathered too early; all others give the same numbers. A checkpoint written
     without the patch loads, but its weights were trained on such gradients. Weights that a script writes itself between
     steps, and those that ZenFlow updates between its full steps, are not covered.
@@ -68,7 +68,9 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream={},
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/1453": "introduced",
+    },
     fixed_in=None,
     present=(
         Source(

@@ -1580,6 +1580,22 @@ def test_elastic_checkpoints(config, reported):
     assert ("bug_elastic_checkpoint_scalar_step" in [each.rule for each in findings]) is reported
 
 
+@pytest.mark.parametrize(
+    ("config", "reported"),
+    [
+        ({**zero(3), "timers": {"throughput": {"enabled": False}}}, True),
+        ({**zero(3), "timers": {"throughput": {"synchronized": False}}}, True),
+        ({**zero(3), "timers": {"throughput": {"enabled": True}}}, False),
+        ({**zero(3, overlap_comm=False), "timers": {"throughput": {"enabled": False}}}, False),
+        ({**zero(3, offload_optimizer=OFFLOAD), "timers": {"throughput": {"enabled": False}}}, False),
+        ({**zero(2), "timers": {"throughput": {"enabled": False}}}, False),
+    ],
+)
+def test_steps_that_the_throughput_timer_does_not_wait_for(config, reported):
+    findings = found(config, NEWEST, {})
+    assert ("bug_zero3_weights_gathered_before_step" in [each.rule for each in findings]) is reported
+
+
 @pytest.mark.parametrize(("patch", "release", "shows", "near"), BUGS, ids=[f"{each[0]}-{each[1]}" for each in BUGS])
 def test_a_known_bug_that_the_config_triggers(patch, release, shows, near):
     assert patch in [name for each in found(shows, release, {}) for name in each.patches]
