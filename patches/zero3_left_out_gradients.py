@@ -54,6 +54,8 @@ def _hand_over(optimizer: Any, param: Any, gradient: Any, has_norm: bool) -> Non
     if has_norm:
         norm = optimizer._constant_buffered_norm2(gradient.to(param.device))
         optimizer.norm_for_param_grads[optimizer.get_param_id(param)] = norm
+    else:  # zeros; a norm that is there is that of a gradient which the script set and the copy has overwritten
+        optimizer.norm_for_param_grads.pop(optimizer.get_param_id(param), None)
 
 
 PATCH = Patch(

@@ -553,24 +553,6 @@ CASES = [
         release="0.18.8",
     ),
     Case(
-        "zero3_step_not_waited_for",
-        {**zero(3), "timers": {"throughput": {"enabled": False}}},
-        "timers.throughput.enabled",
-        [
-            Near({**zero(3), "timers": {"throughput": {"enabled": False}}}, "0.14.2"),
-            Near({**zero(3), "timers": {"throughput": {"enabled": True}}}),
-            Near({**zero(3, overlap_comm=False), "timers": {"throughput": {"enabled": False}}}),
-            Near({**zero(3, offload_optimizer=OFFLOAD), "timers": {"throughput": {"enabled": False}}}),
-            Near({**zero(2), "timers": {"throughput": {"enabled": False}}}),
-        ],
-    ),
-    Case(
-        "zero3_step_not_waited_for",
-        {**zero(3), "timers": {"throughput": {"synchronized": False}}},
-        "timers.throughput.synchronized",
-        [Near({**zero(3), "timers": {"throughput": {"synchronized": True}}})],
-    ),
-    Case(
         "mics_groups_hang",
         zero(3, mics_shard_size=2),
         "zero_optimization.mics_shard_size",
@@ -1596,6 +1578,22 @@ def test_bugs_that_depend_on_what_auto_becomes_are_one_note(release, config, sai
 def test_elastic_checkpoints(config, reported):
     findings = found(config, "0.18.0", {})
     assert ("bug_elastic_checkpoint_scalar_step" in [each.rule for each in findings]) is reported
+
+
+@pytest.mark.parametrize(
+    ("config", "reported"),
+    [
+        ({**zero(3), "timers": {"throughput": {"enabled": False}}}, True),
+        ({**zero(3), "timers": {"throughput": {"synchronized": False}}}, True),
+        ({**zero(3), "timers": {"throughput": {"enabled": True}}}, False),
+        ({**zero(3, overlap_comm=False), "timers": {"throughput": {"enabled": False}}}, False),
+        ({**zero(3, offload_optimizer=OFFLOAD), "timers": {"throughput": {"enabled": False}}}, False),
+        ({**zero(2), "timers": {"throughput": {"enabled": False}}}, False),
+    ],
+)
+def test_steps_that_the_throughput_timer_does_not_wait_for(config, reported):
+    findings = found(config, NEWEST, {})
+    assert ("bug_zero3_weights_gathered_before_step" in [each.rule for each in findings]) is reported
 
 
 @pytest.mark.parametrize(("patch", "release", "shows", "near"), BUGS, ids=[f"{each[0]}-{each[1]}" for each in BUGS])

@@ -44,18 +44,6 @@ def _secondary_partition(facts: Facts) -> Iterator[Found]:
         )
 
 
-def _step_not_waited_for(facts: Facts) -> Iterator[Found]:
-    if facts.stage != 3 or facts.get("zero_optimization", "overlap_comm") is False:
-        return
-    if facts.device("offload_optimizer") != "none":
-        return  # its weights are copied to the device by the host, which waits
-    for key in ("enabled", "synchronized"):
-        if facts.get("timers", "throughput", key) is False:
-            what = "unless the script waits for the step, the next forward pass may use the weights of before it"
-            yield Found(f"timers.throughput.{key}", what)
-            return
-
-
 RULES = (
     Rule(
         id="needs_stage_3",
@@ -83,13 +71,5 @@ RULES = (
         find=_without_zero,
         remedy="set stage 1, 2 or 3, or remove the block",
         evidence=("the source of 0.12.0 to 0.19.8",),
-    ),
-    Rule(
-        id="zero3_step_not_waited_for",
-        level=Level.NOTE,
-        affects={"deepspeed": ">=0.14.3"},
-        find=_step_not_waited_for,
-        remedy="remove the key, or call torch.cuda.synchronize() after engine.step()",
-        evidence=("run: 0.14.5, 0.18.9 and 0.19.8 on the emulated device under late", "the source of 0.14.3 to 0.19.8"),
     ),
 )
