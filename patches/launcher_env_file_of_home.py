@@ -6,7 +6,8 @@ Why: the launcher hands on to the ranks what the file .deepspeed_env in the home
 How: each directory's own file is read, as since 0.13.1; of a variable that is in both, the current directory's value
     counts. The bug is met in the launcher's process, which imports no script: `python -m dsfix run deepspeed …` or
     `python -m dsfix enable`.
-Changes: jobs on several nodes with both files: the ranks have the variables of both. Checkpoints are as before.
+Changes: jobs on several nodes with both files: the ranks have the variables of both, also when they resume from a
+    checkpoint.
 """
 
 from __future__ import annotations

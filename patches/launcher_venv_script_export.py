@@ -6,7 +6,8 @@ Why: the command for the nodes begins with `source FILE export FIRST=…; export
 How: puts the semicolon there, as since 0.17.5. The bug is met in the launcher's process, which imports no script:
     `python -m dsfix run deepspeed …` or `python -m dsfix enable`.
 Changes: jobs on several nodes with `--venv_script` and pdsh have the first variable, too; what depends on it (a network
-    interface, a module's directory, a seed of the script's own) becomes what was asked for. Checkpoints are as before.
+    interface, a module's directory, a seed of the script's own) becomes what was asked for, also when a job resumes
+    from a checkpoint.
 """
 
 from __future__ import annotations

@@ -47,7 +47,6 @@ PATCH = Patch(
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/7736": "fixed in 0.18.4"},
     fixed_in="0.18.4",
     fixed=(Source(f"{_OPTIMIZER}.__init__", "filtered_params = filter_empty_parameters(params)"),),
-    device="cpu",
 )
 
 _OPTIONS = {"lr": 1e-4, "freeze_step": 3, "weight_decay": 0.01}
