@@ -1,0 +1,138 @@
+"""After loading a universal checkpoint under ZeRO-1/2 or bf16, Adam's step count is lost, or one too high.
+
+Why: the conversion to a universal checkpoint leaves out the optimizer's count of steps. Through 0.12.2 it stays at 0
+    after the load: with the moments of many steps the first updates are up to ten times too large (betas 0.9 and
+    0.999). From 0.12.3 on it is the script's own `iteration` plus one, as without an interruption if the optimizer has
+    made a step too many before the training (zero_step_at_initialization), and one too high for the moments that are
+    loaded. Nothing shows it. Pipelines and jobs with an `mpu` can load such checkpoints.
+How: after the load the count is that of the engine, which the checkpoint has: its steps, less those that fp16 skipped.
+    0.13.2 to 0.14.0 load no universal checkpoint into an optimizer that has made no step.
+Changes: jobs that resume from a universal checkpoint make the same updates as without the interruption. The universal
+    checkpoint is correct and can be loaded again; what was saved since a wrong load keeps its wrong count.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_LOAD = "deepspeed.runtime.engine:DeepSpeedEngine.load_checkpoint"
+
+
+def restore_step(engine: Any) -> None:
+    """Gives the optimizer of an engine that has loaded a checkpoint the engine's count of steps."""
+    optimizer = engine.optimizer.optimizer
+    count = engine.global_steps - engine.skipped_steps
+    for counter in (*optimizer.param_groups, *optimizer.state.values()):
+        if hasattr(counter.get("step"), "fill_"):
+            counter["step"].fill_(count)
+        elif "step" in counter:
+            counter["step"] = count
+
+
+PATCH = Patch(
+    title="after loading a universal checkpoint under ZeRO-1/2 or bf16 Adam's step count is lost, or one too high",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.12.0,<0.13.2"},  # the bug is older, but no release before 0.12.0 has been run
+    changes=(
+        Edit(
+            _LOAD,
+            before="return load_path, client_states",
+            code="if self.load_universal_checkpoint() and load_zero_checkpoint:\n"
+            "    if load_optimizer_states and not load_module_only:\n"
+            "        restore_step(self)",
+            uses=(restore_step,),
+        ),
+    ),
+    symptom="",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/4588": "fixed in 0.12.3, but for one step",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5104": "since 0.13.2 the load fails before",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5263": "the load fixed in 0.14.1",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5289": "fixed in 0.14.1",
+    },
+    fixed_in="0.13.2",
+    present=(
+        # the state is there before the load; later it is allocated by the first step
+        Source(
+            "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.initialize_optimizer_states",
+            "self.optimizer.step()",
+        ),
+    ),
+    config=lambda job: job.stage in (1, 2) and job.get("checkpoint", "load_universal") is True,
+)
+
+_STEPS, _SAVED = 5, 3
+_OPTIONS = {"lr": 0.01, "weight_decay": 0.0}
+
+
+def reproduce(lab: Lab) -> str:
+    import sys
+    from inspect import signature
+    from unittest import mock
+
+    from dsfix.lab.checkpoints import load_whole_files
+
+    load_whole_files()
+    torch = lab.torch
+    nn, mse_loss = torch.nn, torch.nn.functional.mse_loss
+    given = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
+    batches = [(inputs[:, :8], inputs[:, :2] * targets) for inputs, targets in given]
+
+    def layers(seed: int) -> Any:
+        torch.manual_seed(seed)
+        return [nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)]
+
+    def plain(resumed_at: int) -> dict[str, Any]:
+        model = nn.Sequential(*layers(0))
+        optimizer = torch.optim.AdamW(model.parameters(), **_OPTIONS)
+        for number, (inputs, targets) in enumerate(batches):
+            if number == _SAVED:
+                for state in optimizer.state.values():
+                    state["step"].fill_(resumed_at)
+            optimizer.zero_grad()
+            mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+        return {str(number): each.detach() for number, each in enumerate(model.parameters())}
+
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": len(batches[0][0]),
+        "optimizer": {"type": "AdamW", "params": {**_OPTIONS, "torch_adam": True}},
+        "zero_optimization": {"stage": 1},
+    }
+
+    def start(seed: int) -> Any:
+        module = lab.deepspeed.pipe.PipelineModule(layers=layers(seed), num_stages=1, loss_fn=mse_loss)
+        return lab.initialize(module, config, model_parameters=list(module.parameters()))
+
+    engine = start(0)
+    for batch in batches[:_SAVED]:
+        engine.train_batch(iter([batch]))
+    state = {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2}, "iteration": _SAVED}
+    engine.save_checkpoint(str(lab.tmp), tag="saved", client_state=state)
+    from deepspeed.checkpoint import ds_to_universal  # type: ignore[import-not-found,unused-ignore]
+
+    words = ["--input_folder", str(lab.tmp / "saved"), "--output_folder", str(lab.tmp / "universal")]
+    words += ["--num_extract_workers", "1", "--num_merge_workers", "1"]
+    with mock.patch.object(sys, "argv", ["ds_to_universal.py", *words]):
+        ds_to_universal.main(*[ds_to_universal.parse_arguments()] * len(signature(ds_to_universal.main).parameters))
+    config["checkpoint"] = {"load_universal": True}
+    engine = start(1)
+    try:
+        engine.load_checkpoint(str(lab.tmp), tag="universal")
+    except AttributeError as error:
+        if str(error) == "'NoneType' object has no attribute 'keys'":
+            raise CannotTell(f"deepspeed {lab.deepspeed.__version__} fails before: {error}") from error
+        raise
+    for batch in batches[_SAVED:]:
+        engine.train_batch(iter([batch]))
+    return lab.reference.compare(
+        {str(number): each for number, each in enumerate(lab.parameters(engine).values())},
+        plain(_SAVED),
+        {"those of a step count that is lost": plain(0), "those of a step count one too high": plain(_SAVED + 1)},
+        after=f"{_STEPS - _SAVED} steps after the load of step {_SAVED}",
+    )
