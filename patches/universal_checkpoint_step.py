@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -71,14 +71,9 @@ _OPTIONS = {"lr": 0.01, "weight_decay": 0.0}
 
 
 def reproduce(lab: Lab) -> str:
-    import sys
-    from inspect import signature
-    from unittest import mock
-
-    from dsfix.lab.checkpoints import load_whole_files
-
-    load_whole_files()
     torch = lab.torch
+    from dsfix.lab.checkpoints import resume_pipeline
+
     nn, mse_loss = torch.nn, torch.nn.functional.mse_loss
     given = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
     batches = [(inputs[:, :8], inputs[:, :2] * targets) for inputs, targets in given]
@@ -99,35 +94,7 @@ def reproduce(lab: Lab) -> str:
             optimizer.step()
         return {str(number): each.detach() for number, each in enumerate(model.parameters())}
 
-    config: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": len(batches[0][0]),
-        "optimizer": {"type": "AdamW", "params": {**_OPTIONS, "torch_adam": True}},
-        "zero_optimization": {"stage": 1},
-    }
-
-    def start(seed: int) -> Any:
-        module = lab.deepspeed.pipe.PipelineModule(layers=layers(seed), num_stages=1, loss_fn=mse_loss)
-        return lab.initialize(module, config, model_parameters=list(module.parameters()))
-
-    engine = start(0)
-    for batch in batches[:_SAVED]:
-        engine.train_batch(iter([batch]))
-    state = {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2}, "iteration": _SAVED}
-    engine.save_checkpoint(str(lab.tmp), tag="saved", client_state=state)
-    from deepspeed.checkpoint import ds_to_universal  # type: ignore[import-not-found,unused-ignore]
-
-    words = ["--input_folder", str(lab.tmp / "saved"), "--output_folder", str(lab.tmp / "universal")]
-    words += ["--num_extract_workers", "1", "--num_merge_workers", "1"]
-    with mock.patch.object(sys, "argv", ["ds_to_universal.py", *words]):
-        ds_to_universal.main(*[ds_to_universal.parse_arguments()] * len(signature(ds_to_universal.main).parameters))
-    config["checkpoint"] = {"load_universal": True}
-    engine = start(1)
-    try:
-        engine.load_checkpoint(str(lab.tmp), tag="universal")
-    except AttributeError as error:
-        if str(error) == "'NoneType' object has no attribute 'keys'":
-            raise CannotTell(f"deepspeed {lab.deepspeed.__version__} fails before: {error}") from error
-        raise
+    engine = resume_pipeline(lab, layers(0), batches[:_SAVED], layers(1), _OPTIONS)
     for batch in batches[_SAVED:]:
         engine.train_batch(iter([batch]))
     return lab.reference.compare(
