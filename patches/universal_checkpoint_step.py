@@ -63,6 +63,9 @@ PATCH = Patch(
             "self.optimizer.step()",
         ),
     ),
+    fixed=(
+        Source("deepspeed.runtime.bf16_optimizer:BF16_Optimizer.step", "self._lazy_init_hp_params_optimizer_state()"),
+    ),
     config=lambda job: job.stage in (1, 2) and job.get("checkpoint", "load_universal") is True,
 )
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
+
+_LOAD = "deepspeed.checkpoint.universal_checkpoint:load_hp_checkpoint_state"
 
 PATCH = Patch(
     title="a universal checkpoint loaded with a larger padding of the vocabulary loses its embeddings",
@@ -23,7 +25,7 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.12.0,<0.12.3"},  # the bug is older, but no release before 0.12.0 has been run
     changes=(
         Edit(
-            "deepspeed.checkpoint.universal_checkpoint:load_hp_checkpoint_state",
+            _LOAD,
             replace="full_hp_param[:-padding_size, :] = vocab_divisibility_padding_tensor",
             code="pass",
         ),
@@ -31,6 +33,7 @@ PATCH = Patch(
     symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/4588": "fixed in 0.12.3"},
     fixed_in="0.12.3",
+    fixed=(Source(_LOAD, "is_vocab_tensor = ckpt_dict.get(VOCAB_TENSOR, False)"),),
 )
 
 _TOKENS, _PADDED, _MORE, _WIDTH = 9, 10, 12, 8
