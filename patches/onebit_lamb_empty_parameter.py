@@ -15,7 +15,7 @@ import traceback
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -93,7 +93,12 @@ def _trained(lab: Lab, shape: tuple[int, ...] | None, first: bool) -> dict[str, 
     }
     # on one rank nothing is exchanged, and nothing of CuPy is used but its name
     sys.modules.setdefault("cupy", ModuleType("cupy"))
-    engine = lab.initialize(model, config, model_parameters=parameters)
+    try:
+        engine = lab.initialize(model, config, model_parameters=parameters)
+    except AssertionError as error:
+        if "OneBitLamb is not a supported" in str(error):
+            raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no OneBitLamb") from error
+        raise
     for inputs, targets in batches:
         engine.backward(torch.nn.functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))
         engine.step()
