@@ -35,6 +35,25 @@ def _meets(job: Job) -> bool:
     return job.get("scheduler", "type") == "WarmupCosineLR" and job.release < Version("0.15.3")
 
 
+def copied(rates: Sequence[Any]) -> list[Any]:
+    """The rates; of one that is a tensor, into which set_rates writes, a copy."""
+    import torch
+
+    return [rate.detach().clone() if torch.is_tensor(rate) else rate for rate in rates]
+
+
+def set_rates(groups: Sequence[Any], rates: Sequence[Any]) -> list[Any]:
+    """Sets the groups' rates, in place where they are tensors, for what holds the tensor; returns them."""
+    import torch
+
+    for group, rate in zip(groups, rates):
+        if torch.is_tensor(group["lr"]):
+            group["lr"].detach().copy_(torch.as_tensor(rate).reshape(group["lr"].shape))
+        else:
+            group["lr"] = rate
+    return [group["lr"] for group in groups]
+
+
 PATCH = Patch(
     title="WarmupCosineLR: the first step is made at the optimizer's full learning rate",
     severity=Severity.WRONG_RESULT,
@@ -45,19 +64,18 @@ PATCH = Patch(
         Edit(
             f"{_SCHEDULE}.__init__",
             after="self.org_lrs = [group['lr'] for group in self.optimizer.param_groups]",
-            code="if last_batch_iteration == -1:\n"
-            "    self._last_lr = [0.0] * len(self.org_lrs)\n"
-            "    for group in self.optimizer.param_groups:\n"
-            "        group['lr'] = 0.0",
+            code="self.org_lrs = copied(self.org_lrs)\n"
+            "if last_batch_iteration == -1:\n"
+            "    self._last_lr = set_rates(self.optimizer.param_groups, [0.0] * len(self.org_lrs))",
+            uses=(copied, set_rates),
         ),
         Edit(
             f"{_SCHEDULE}.load_state_dict",
             after="self.last_batch_iteration = sd['last_batch_iteration']",
             code="rates = [group['lr'] for group in self.optimizer.param_groups]\n"
             "if self.last_batch_iteration >= 0 and not any(rates):\n"
-            "    self._last_lr = list(self.get_lr())\n"
-            "    for group, rate in zip(self.optimizer.param_groups, self._last_lr):\n"
-            "        group['lr'] = rate",
+            "    self._last_lr = set_rates(self.optimizer.param_groups, self.get_lr())",
+            uses=(set_rates,),
         ),
     ),
     symptom="",

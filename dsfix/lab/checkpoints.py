@@ -160,6 +160,51 @@ def resume_in_sub_groups(lab: Lab, steps: int, sub_group_size: int) -> Resumed:
     return Resumed(engine, batches[steps // 2 :], initial, expected(steps // 2), expected(steps))
 
 
+def resume_pipeline(
+    lab: Lab, layers: Sequence[Any], batches: Sequence[Any], others: Sequence[Any], options: Any, **info: Any
+) -> Any:
+    """Trains a pipeline of one stage with ZeRO-1 and torch's AdamW; returns one of `others` that resumes from it.
+
+    batches: (inputs, targets) of the steps before the checkpoint, which is converted to a universal one. options: of
+    AdamW. info: more of the universal checkpoint's info. Raises CannotTell where loading one fails.
+    """
+    load_whole_files()
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": len(batches[0][0]),
+        "optimizer": {"type": "AdamW", "params": {**options, "torch_adam": True}},
+        "zero_optimization": {"stage": 1},
+    }
+
+    def start(each: Sequence[Any]) -> Any:
+        loss = lab.torch.nn.functional.mse_loss
+        module = lab.deepspeed.pipe.PipelineModule(layers=list(each), num_stages=1, loss_fn=loss)
+        return lab.initialize(module, config, model_parameters=list(module.parameters()))
+
+    engine = start(layers)
+    for batch in batches:
+        engine.train_batch(iter([batch]))
+    state = {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2, **info}, "iteration": len(batches)}
+    engine.save_checkpoint(str(lab.tmp), tag="saved", client_state=state)
+    _run_ds_to_universal(lab.tmp / "saved", lab.tmp / "universal")
+    config["checkpoint"] = {"load_universal": True}
+    engine = start(others)
+    try:
+        engine.load_checkpoint(str(lab.tmp), tag="universal")
+    except AttributeError as error:
+        if str(error) == "'NoneType' object has no attribute 'keys'":
+            raise CannotTell(f"deepspeed {lab.deepspeed.__version__} fails before: {error}") from error
+        raise
+    return engine
+
+
+def _run_ds_to_universal(given: Path, output: Path) -> None:
+    from deepspeed.checkpoint import ds_to_universal  # type: ignore[import-not-found,unused-ignore]
+
+    words = ["--input_folder", str(given), "--output_folder", str(output), "--num_extract_workers", "1"]
+    with mock.patch.object(sys, "argv", ["ds_to_universal.py", *words, "--num_merge_workers", "1"]):
+        ds_to_universal.main(*[ds_to_universal.parse_arguments()] * len(signature(ds_to_universal.main).parameters))
+
+
 def _converted_from(lab: Lab, ranks: int) -> tuple[Any, Any]:
     """A parameter of a ZeRO-1 checkpoint as it was saved, and as DeepSpeed's tool writes it where the checkpoint is
     that of so many ranks. Each of them has two elements of it.
@@ -182,12 +227,8 @@ def _converted_from(lab: Lab, ranks: int) -> tuple[Any, Any]:
     engine.save_checkpoint(str(lab.tmp), tag="saved", client_state=state)
     _cut(torch, lab.tmp / "saved", ranks)
 
-    from deepspeed.checkpoint import ds_to_universal  # type: ignore[import-not-found,unused-ignore]
-
     output = lab.tmp / "universal"
-    words = ["--input_folder", str(lab.tmp / "saved"), "--output_folder", str(output), "--num_extract_workers", "1"]
-    with mock.patch.object(sys, "argv", ["ds_to_universal.py", *words, "--num_merge_workers", "1"]):
-        ds_to_universal.main(*[ds_to_universal.parse_arguments()] * len(signature(ds_to_universal.main).parameters))
+    _run_ds_to_universal(lab.tmp / "saved", output)
     return saved, torch.load(output / "zero" / "weight" / "fp32.pt")["param"]
 
 
