@@ -1,4 +1,4 @@
-"""AutoTP of Falcon: the fused attention weight is divided among the ranks in another model's order, the output is wrong.
+"""AutoTP of Falcon: the fused attention weight is divided in another model's order, the output is wrong.
 
 Why: `init_inference` with tensor parallelism looks up the order of a fused weight by the names of the layer's classes.
     "DecoderLayer", with all queries, then all keys, then all values, was added in 0.12.6, and is part of Falcon's name;

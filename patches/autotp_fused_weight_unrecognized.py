@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PREPARE = "deepspeed.module_inject.fusedqkv_utils:prepare_tp_fused_qkvw"
 
 PATCH = Patch(
-    title="AutoTP: all fused qkv weights are split as BLOOM's, the output of CodeGen, GLM, MPT, Qwen and others is wrong",
+    title="AutoTP: all fused qkv weights are split as BLOOM's, the output of MPT, GLM, Qwen and others is wrong",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.13.2,<0.13.5"},
     changes=(

@@ -1,4 +1,4 @@
-"""DeepSpeed's MoE layer with two experts per token, or with one and room for all, as each release makes it by default."""
+"""DeepSpeed's MoE layer with two experts per token, or with one and room for all, as a release makes it by default."""
 
 from __future__ import annotations
 
