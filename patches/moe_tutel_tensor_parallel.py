@@ -103,9 +103,7 @@ def reproduce(lab: Lab) -> str:
             super().__init__()
             torch.manual_seed(0)
             expert = torch.nn.Linear(_WIDTH, _WIDTH)
-            self.moe = layer.MoE(
-                _WIDTH, expert, _EXPERTS, k=1, capacity_factor=_EXPERTS, use_rts=False, use_tutel=True
-            )
+            self.moe = layer.MoE(_WIDTH, expert, _EXPERTS, k=1, capacity_factor=_EXPERTS, use_rts=False, use_tutel=True)
             for number, each in enumerate(self.moe.deepspeed_moe.experts.deepspeed_experts):
                 torch.manual_seed(number)
                 each.reset_parameters()
@@ -114,9 +112,7 @@ def reproduce(lab: Lab) -> str:
             return self.moe(x)[0]
 
     model = Model()
-    experts = [
-        torch.nn.Linear(_WIDTH, _WIDTH, device="cpu") for _ in model.moe.deepspeed_moe.experts.deepspeed_experts
-    ]
+    experts = [torch.nn.Linear(_WIDTH, _WIDTH, device="cpu") for _ in model.moe.deepspeed_moe.experts.deepspeed_experts]
     for mine, each in zip(experts, model.moe.deepspeed_moe.experts.deepspeed_experts):
         mine.load_state_dict(each.state_dict())
     tokens = lab.models.regression_batch(0, 0, _TOKENS, _WIDTH)[0]
@@ -135,8 +131,11 @@ def reproduce(lab: Lab) -> str:
     split = utils.split_params_into_different_moe_groups_for_optimizer
     parameters = list(split({"params": list(model.parameters()), "name": "all"}))
     engine = lab.initialize(model, config, model_parameters=parameters, mpu=_tensor_parallel(torch, lab.rank))
-    gather = lab.deepspeed.comm.all_gather_into_tensor  # which flattens what it gives, and gloo wants both alike
-    lab.deepspeed.comm.all_gather_into_tensor = lambda output, mine, **options: gather(output, mine.flatten(), **options)
+    comm = lab.deepspeed.comm
+    gather = (
+        comm.all_gather_into_tensor
+    )  # the layer gathers into a flat tensor, and gloo wants what it gives to be flat
+    comm.all_gather_into_tensor = lambda output, mine, **options: gather(output, mine.flatten(), **options)
     return reference.compare(
         {"output": engine(tokens.to(lab.device)).detach().cpu()},
         {"output": right},
