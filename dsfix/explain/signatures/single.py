@@ -307,8 +307,10 @@ SIGNATURES = (
         what="The layer's name is not among those whose order of queries, keys and values is known. 0.13.2 to 0.13.4 "
         "recognise none: the output of CodeGen, GLM, MPT, Baichuan, Qwen and BigCode models is wrong. Elsewhere it is "
         "wrong if the weight is of another kind than BLOOM's.",
-        remedy="0.13.2 to 0.13.4: DeepSpeed 0.13.5 or later. Otherwise compare the output with that of one rank.",
+        remedy="0.13.2 to 0.13.4: the patch, or DeepSpeed 0.13.5 or later. If the message stays, compare the output "
+        "with that of one rank.",
         pattern=r"Unrecognized fusedkqv weight type, default to using bloom type",
+        patches=("autotp_fused_weight_unrecognized",),
         affects={"deepspeed": ">=0.12.0"},
         evidence=pull(5217),
     ),

@@ -1,0 +1,172 @@
+"""Tiny models named as transformers names its own, sharded by AutoTP or whole. Importing this imports torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+WIDTH, HEADS = 64, 8
+_SIZE = WIDTH // HEADS
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a model and its parts are called, and the order of its fused attention weight.
+
+    groups: heads of keys and values. by_group: the weight has the queries, the key and the value of a group, then those
+    of the next one; else all queries, all keys, all values.
+    """
+
+    model: str
+    layer: str
+    attention: str
+    fused: str
+    output: str
+    mlp: str
+    up: str
+    down: str
+    groups: int
+    by_group: bool
+
+
+FALCON = Kind(
+    *("Falcon", "FalconDecoderLayer", "self_attention", "query_key_value", "dense"),
+    *("mlp", "dense_h_to_4h", "dense_4h_to_h", 2, True),
+)
+MPT = Kind("Mpt", "MptBlock", "attn", "Wqkv", "out_proj", "ffn", "up_proj", "down_proj", HEADS, False)
+
+
+class _Attention(nn.Module):  # type: ignore[misc,unused-ignore]
+    def __init__(self, kind: Kind) -> None:
+        super().__init__()
+        self.kind = kind
+        self.num_heads, self.num_kv_heads = HEADS, kind.groups  # AutoTP divides them
+        self.add_module(kind.fused, nn.Linear(WIDTH, (HEADS + 2 * kind.groups) * _SIZE, bias=False))
+        self.add_module(kind.output, nn.Linear(WIDTH, WIDTH, bias=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        fused = getattr(self, self.kind.fused)(x)  # [batch, length, …]
+        if self.kind.by_group:
+            each = fused.unflatten(2, (self.num_kv_heads, -1, _SIZE)).permute(0, 2, 3, 1, 4)
+            queries, keys, values = each[:, :, :-2], each[:, :, -2:-1], each[:, :, -1:]
+        else:
+            queries, keys, values = (
+                part.unflatten(2, (self.num_heads, 1, _SIZE)).permute(0, 2, 3, 1, 4) for part in fused.chunk(3, dim=2)
+            )
+        weights = (queries @ keys.transpose(-1, -2)).softmax(dim=-1)  # [batch, groups, queries, length, length]
+        mixed = (weights @ values).flatten(1, 2).transpose(1, 2).flatten(2)
+        result: torch.Tensor = getattr(self, self.kind.output)(mixed)
+        return result
+
+
+class _MLP(nn.Module):  # type: ignore[misc,unused-ignore]
+    def __init__(self, kind: Kind) -> None:
+        super().__init__()
+        self.kind = kind
+        self.add_module(kind.up, nn.Linear(WIDTH, 4 * WIDTH, bias=False))
+        self.add_module(kind.down, nn.Linear(4 * WIDTH, WIDTH, bias=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = getattr(self, self.kind.down)(getattr(self, self.kind.up)(x).tanh())
+        return result
+
+
+class _Layer(nn.Module):  # type: ignore[misc,unused-ignore]
+    def __init__(self, kind: Kind) -> None:
+        super().__init__()
+        self.kind = kind
+        self.add_module(kind.attention, _Attention(kind))
+        self.add_module(kind.mlp, _MLP(kind))
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + getattr(self, self.kind.attention)(x)
+        result: torch.Tensor = x + getattr(self, self.kind.mlp)(self.norm(x))
+        return result
+
+
+class _Body(nn.Module):  # type: ignore[misc,unused-ignore]
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.h = nn.ModuleList([layer])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.h[0](x)
+        return result
+
+
+class _Causal(nn.Module):  # type: ignore[misc,unused-ignore]
+    def __init__(self, kind: Kind, body: nn.Module) -> None:
+        super().__init__()
+        self.transformer = body
+        self.lm_head = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.config = SimpleNamespace(num_attention_heads=HEADS, num_kv_heads=kind.groups, n_heads=HEADS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.lm_head(self.transformer(x))
+        return result
+
+
+def causal(kind: Kind) -> Any:
+    """A model of that kind with one layer: float [batch, length, WIDTH] -> [batch, length, WIDTH]."""
+
+    def named(name: str, base: type[nn.Module]) -> Any:
+        return type(name, (base,), {"__module__": f"modeling_{kind.model.lower()}"})
+
+    torch.manual_seed(0)
+    body = named(f"{kind.model}Model", _Body)(named(kind.layer, _Layer)(kind))
+    return named(f"{kind.model}ForCausalLM", _Causal)(kind, body).eval()
+
+
+def fused_weight(kind: Kind, model: Any) -> torch.Tensor:
+    """The fused weight of a whole model."""
+    weight: torch.Tensor = model.get_parameter(f"transformer.h.0.{kind.attention}.{kind.fused}.weight")
+    return weight
+
+
+def outputs(model: Any) -> dict[str, torch.Tensor]:
+    """What a model, or an engine, makes of the same inputs."""
+    inputs = torch.randn(2, 6, WIDTH, generator=torch.Generator().manual_seed(0))
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        return {"output": model(inputs.to(device)).cpu()}
+
+
+def shard(lab: Lab, model: Any) -> Any:
+    """The engine of `deepspeed.init_inference` with the model's layers sharded by AutoTP, on all ranks."""
+    _ = lab.deepspeed
+    with _names_of_transformers():
+        return lab.deepspeed.init_inference(
+            model,
+            dtype=torch.float32,
+            tensor_parallel={"tp_size": lab.world_size},
+            replace_with_kernel_inject=False,
+        )
+
+
+@contextmanager
+def _names_of_transformers() -> Iterator[None]:
+    """AutoTP imports transformers, for the name of one class; a stand-in where it is not installed."""
+    try:
+        import transformers  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+    except ImportError:
+        modules = SimpleNamespace(modeling_gpt2=SimpleNamespace(GPT2Block=type("GPT2Block", (), {})))
+        stand_in: Any = ModuleType("transformers")
+        stand_in.models = SimpleNamespace(gpt2=modules)
+        sys.modules["transformers"] = stand_in
+        try:
+            yield
+        finally:
+            del sys.modules["transformers"]
+    else:
+        yield

@@ -1,0 +1,65 @@
+"""AutoTP: no fused attention weight is recognized, all are divided in BLOOM's order: wrong output of MPT and others.
+
+Why: 0.13.2 compares names the wrong way round: it looks for the layer's whole description in each of the names that it
+    knows, and never finds it. All fused weights are then divided in BLOOM's order, with one warning. The output of
+    CodeGen, GLM, MPT, Baichuan, Qwen and BigCode models, and of others with all queries before all keys, is wrong.
+How: the known names are looked for in the description, as since 0.13.5.
+    Persimmon's name has "DecoderLayer" in it, which stands for the order of others; its own is BLOOM's, in which these
+    releases divide it by mistake, and still do with the patch. From 0.13.5 on its output is wrong.
+Changes: the output of such models under tensor parallelism without kernel injection. No checkpoint is concerned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsfix.patch import Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_PREPARE = "deepspeed.module_inject.fusedqkv_utils:prepare_tp_fused_qkvw"
+
+PATCH = Patch(
+    title="AutoTP: all fused qkv weights are split as BLOOM's, the output of MPT, GLM, Qwen and others is wrong",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.13.2,<0.13.5"},
+    changes=(
+        Edit(
+            _PREPARE,
+            replace="module_str in k",
+            code='k in module_str and "PersimmonDecoderLayer" not in module_str',
+        ),
+    ),
+    symptom="",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/5007": "introduced in 0.13.2",
+        "https://github.com/deepspeedai/DeepSpeed/pull/5217": "fixed in 0.13.5",
+    },
+    fixed_in="0.13.5",
+    fixed=(Source(_PREPARE, "[k for k in fused_type_dict.keys() if k in module_str]"),),
+    ranks=2,
+)
+
+
+def reproduce(lab: Lab) -> str:
+    lab.require_ranks(2)
+    torch = lab.torch
+    from dsfix.lab import autotp
+
+    model = autotp.causal(autotp.MPT)
+    right = autotp.outputs(model)
+    weight = autotp.fused_weight(autotp.MPT, model)
+    halves = [half.chunk(3) for half in weight.detach().clone().chunk(2)]
+    with torch.no_grad():
+        weight.copy_(torch.cat([half[part] for part in range(3) for half in halves]))
+    wrong = autotp.outputs(model)
+
+    engine = autotp.shard(lab, autotp.causal(autotp.MPT))
+    return lab.reference.compare(
+        autotp.outputs(engine),
+        right,
+        {"those of a weight split by halves": wrong},
+        after="with tp_size 2",
+        what="the model's outputs",
+    )

@@ -1,0 +1,91 @@
+"""AutoTP of MPT with the model's own code (trust_remote_code): a shape error in its attention.
+
+Why: `init_inference` with tensor parallelism divides the numbers of heads and widths that a layer notes by the ranks,
+    as it does its weights. Through 0.12.4 it knows neither `kv_n_heads` nor `d_model`, by which MPT's attention divides
+    what its fused weight computes.
+How: both are divided in a module that has `kv_n_heads`, as since 0.12.5. 0.12.5 divides every module's `d_model`; the
+    patch leaves that of other models as it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_UPDATE = "deepspeed.module_inject.auto_tp:AutoTP.update_mp_params"
+
+
+def divide_kv_heads(module: Any, ranks: int) -> None:
+    """Divide what MPT's attention notes besides its heads of queries."""
+    from deepspeed.module_inject.tp_shard import get_shard_size  # type: ignore[import-not-found,unused-ignore]
+
+    if hasattr(module, "kv_n_heads"):
+        for name in ("kv_n_heads", "d_model"):
+            if hasattr(module, name):
+                setattr(module, name, get_shard_size(getattr(module, name), ranks))
+
+
+PATCH = Patch(
+    title="AutoTP of MPT (trust_remote_code): shape error, kv_n_heads and d_model are not divided by the ranks",
+    severity=Severity.CRASH,
+    affects={"deepspeed": ">=0.12.0,<0.12.5"},  # the bug is older, but no release before 0.12.0 has been run
+    changes=(
+        Edit(
+            _UPDATE,
+            before='setattr(child, "replaced", True)',
+            code="divide_kv_heads(child, self.mp_size)",
+            uses=(divide_kv_heads,),
+        ),
+    ),
+    symptom=r"self\.kv_n_heads[^\n]*\n[\s\S]{0,500}split_with_sizes expects split_sizes to sum exactly",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/4774": "reported",
+        "https://github.com/deepspeedai/DeepSpeed/pull/4787": "fixed in 0.12.5",
+    },
+    fixed_in="0.12.5",
+    fixed=(Source(_UPDATE, '"kv_n_heads"'),),
+    ranks=2,
+)
+
+
+def reproduce(lab: Lab) -> str:
+    lab.require_ranks(2)
+    torch = lab.torch
+    from dsfix.lab import autotp
+
+    class Attention(torch.nn.Module):  # type: ignore[name-defined,misc,unused-ignore]
+        """Attention that notes its sizes under the names of MPT's own code."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.d_model, self.n_heads, self.kv_n_heads = autotp.WIDTH, autotp.HEADS, autotp.HEADS
+            self.head_dim = autotp.WIDTH // autotp.HEADS
+            self.Wqkv = torch.nn.Linear(autotp.WIDTH, 3 * autotp.WIDTH, bias=False)
+            self.out_proj = torch.nn.Linear(autotp.WIDTH, autotp.WIDTH, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            queries, keys, values = (
+                part.unflatten(2, (-1, self.head_dim)).transpose(1, 2)
+                for part in self.Wqkv(x).split([self.d_model, *[self.kv_n_heads * self.head_dim] * 2], dim=2)
+            )
+            mixed = (queries @ keys.transpose(-1, -2)).softmax(dim=-1) @ values
+            return self.out_proj(mixed.transpose(1, 2).flatten(2))
+
+    def model() -> Any:
+        made = autotp.causal(autotp.MPT)
+        made.transformer.h[0].attn = Attention()
+        return made
+
+    right = autotp.outputs(model())
+    engine = autotp.shard(lab, model())
+    try:
+        seen = autotp.outputs(engine)
+    except RuntimeError as error:
+        if "split_with_sizes expects split_sizes to sum exactly" in str(error):
+            raise BugPresent(str(error)) from error
+        raise
+    return lab.reference.compare(seen, right, after="with tp_size 2", what="the model's outputs")
