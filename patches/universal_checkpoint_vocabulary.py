@@ -27,7 +27,7 @@ PATCH = Patch(
         Edit(
             _LOAD,
             replace="full_hp_param[:-padding_size, :] = vocab_divisibility_padding_tensor",
-            code="pass",
+            code="full_hp_param[-padding_size:, :] = 0",  # as they are; `pass` would say nothing of a fixed source
         ),
     ),
     symptom="",
