@@ -9,10 +9,6 @@ How: evaluates the annotations of such a class as it is made, as Python before 3
 
 from __future__ import annotations
 
-import ast
-import importlib
-import inspect
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
@@ -57,6 +53,11 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
+    import ast
+    import importlib
+    import inspect
+    import textwrap
+
     imported = f"deepspeed {lab.import_deepspeed(PATCH.symptom).__version__} was imported"
     base = importlib.import_module(f"{_MODELS}.layer_container_base").LayerContainer
     for layer in base.__subclasses__():
