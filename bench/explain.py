@@ -131,7 +131,8 @@ def table(size: int, repeat: int, directory: Path) -> str:
 
 
 def counted() -> str:
-    """What was judged of the texts of public threads: for each set its sentences and a table."""
+    """What was judged of the texts of public threads: for each set its sentences and a table, without what was not
+    judged."""
     lines = THREADS.read_text(encoding="utf-8").splitlines()
     rows = list(csv.DictReader([line for line in lines if not line.startswith("#")], delimiter="\t"))
     verdicts = ("right", "partly", "wrong", "silent")
@@ -148,8 +149,11 @@ def counted() -> str:
             (f"before, the {len(half)} of the counted half", "before", half),
             (f"after, the {len(half)} of the counted half" if half else "after", "after", half or chosen),
         ):
-            if which:
-                numbers = collections.Counter(row[when] for row in which)
+            judged = [row for row in which if row[when]]
+            if judged:
+                if len(judged) < len(which):
+                    title = f"{title}, the {len(judged)} of the other half"
+                numbers = collections.Counter(row[when] for row in judged)
                 table.append(f"| {title} | {' | '.join(str(numbers[each]) for each in verdicts)} |")
         parts.append(f"Judged on {day}. {about}\n\n" + "\n".join(table))
     return "\n\n".join(parts)

@@ -134,6 +134,16 @@ def _of_patches(entries: Sequence[registry.Entry]) -> Problem:
     )
 
 
+def examined_from(affects: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns ranges to show: without a lower bound that is the earliest release that was examined."""
+    floor = f">={_EARLIEST}"
+    shown = {
+        name: ",".join(each for each in specifiers.split(",") if name != "deepspeed" or each != floor)
+        for name, specifiers in affects.items()
+    }
+    return {name: specifiers for name, specifiers in shown.items() if specifiers}
+
+
 def _without_floor(name: str, specifiers: str, version: str) -> str:
     """Returns a range; for a release older than any range, without a lower bound that is the earliest release."""
     floor = f">={_EARLIEST}"

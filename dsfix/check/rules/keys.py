@@ -45,7 +45,7 @@ def _rejected(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         if above.closed:
             near = _near(path, above)
-            hint = f"; did you mean {near}?" if near else _other_release(facts, path)
+            hint = f"; did you mean {near}?" if near else _at_top_level(facts, path) or _other_release(facts, path)
             yield Found(name_of(path), f"unknown key in this block: DeepSpeed rejects it{hint}")
 
 
@@ -70,6 +70,11 @@ def _other(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         if not above.closed and facts.elsewhere(path):
             yield Found(name_of(path), f"silently ignored by this release{_other_release(facts, path)}")
+
+
+def _at_top_level(facts: Facts, path: Path) -> str:
+    found = facts.known.keys.find(path[-1]) is not None and path[-1] not in _GENERAL
+    return f"; {path[-1]} belongs at the config's top level" if found else ""
 
 
 def _other_release(facts: Facts, path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ... import survey
 from ...explain.fixes import Fix, fixes
-from ...explain.problems import Problem
+from ...explain.problems import Problem, examined_from
 from ...explain.ranking import Ranked, Standing
 from ...explain.recognise import File, Reading
 from ...explain.signature import Role
@@ -56,7 +56,7 @@ def _print(finding: Ranked, reading: Reading) -> None:
     if problem:
         rows += [
             ("what", problem.what),
-            (_whose(problem, reading), "; or ".join(dict.fromkeys(_ranges(each) for each in problem.affects))),
+            (_whose(problem, reading), _shown_ranges(problem)),
             *(("dsfix", _fix(fix, problem)) for fix in fixes(finding.found.patches, reading.versions.alternatives())),
             ("else" if finding.found.patches else "remedy", problem.remedy),
             *(("see", link) for link in problem.evidence[:_LINKS]),
@@ -91,6 +91,12 @@ def _seen(finding: Ranked, files: Sequence[File]) -> str:
     elif len(found.first) > 1:
         where = f" in {len(found.first)} files"
     return f"{times}{where}, first in {_shown(files[first.file])}, line {first.line}:"
+
+
+def _shown_ranges(problem: Problem) -> str:
+    """The ranges, or nothing if one of them has no bound."""
+    shown = list(dict.fromkeys(_ranges(examined_from(each)) for each in problem.affects))
+    return "; or ".join(shown) if all(shown) else ""
 
 
 def _ranges(affects: Any) -> str:

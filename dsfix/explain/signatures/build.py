@@ -35,8 +35,12 @@ SIGNATURES = (
         id="cuda_home_missing",
         title="no CUDA toolkit: CUDA_HOME does not exist",
         what="torch from PyPI includes the CUDA runtime, but not the compiler that an operator needs. From 0.14.1 to "
-        "0.19.4 even `import deepspeed` requires it on a machine with a GPU.",
-        remedy="Install the CUDA toolkit and set CUDA_HOME. If only the import fails: DeepSpeed 0.19.5 or later.",
+        "0.19.4 even `import deepspeed` requires it on a machine with a GPU. On an AMD machine (ROCm): torch is a "
+        "build "
+        "for CUDA or for the CPU, or pip's isolated build uses such a one, so that DeepSpeed takes it for CUDA.",
+        remedy="NVIDIA: install the CUDA toolkit and set CUDA_HOME. AMD: install torch for ROCm (torch.version.hip is "
+        "set), then deepspeed with --no-build-isolation and without DS_BUILD_OPS=1; the CUDA toolkit does not help. If "
+        "only the import fails: DeepSpeed 0.19.5 or later.",
         pattern=r"CUDA_HOME does not exist, unable to compile|CUDA_HOME environment variable is not set"
         r"|nvcc: command not found",
         patches=("op_probe_breaks_import",),
@@ -72,10 +76,11 @@ SIGNATURES = (
         "--force-reinstall "
         f"--no-cache-dir deepspeed) and let it compile on first use. {_CACHE} Loading the library first also helps: "
         "LD_PRELOAD=…/libcurand.so.",
-        pattern=r"undefined symbol: curand",
+        pattern=r"undefined symbol:? *[`'\"]?curand",
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/1846",
             "https://github.com/deepspeedai/DeepSpeed/pull/3846",
+            "https://github.com/pytorch/pytorch/issues/69666",
         ),
     ),
     Signature(

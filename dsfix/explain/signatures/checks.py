@@ -104,6 +104,20 @@ SIGNATURES = (
         role=Role.GENERAL,
     ),
     Signature(
+        id="slot_not_on_host",
+        title="deepspeed launcher: a GPU is asked for that the host does not have",
+        what="Without a hostfile the slots are 0 to n-1, for the n GPUs that torch sees. Most likely "
+        "CUDA_VISIBLE_DEVICES "
+        "is set by hand to other numbers, which the launcher takes as --include localhost:…: in a job of SLURM or in "
+        "a container the GPUs are numbered from 0, whatever nvidia-smi shows outside. Otherwise --include names a slot "
+        "that the hostfile does not have.",
+        remedy="Unset CUDA_VISIBLE_DEVICES, and --num_gpus N or --include localhost:0,1; or torchrun. With a hostfile: "
+        "more slots in it.",
+        pattern=r"[Nn]o slot '\d+' specified on (?:local )?host",
+        role=Role.GENERAL,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7155",),
+    ),
+    Signature(
         id="resources_of_launcher",
         title="the deepspeed launcher does not find the hosts or GPUs that it should use",
         what="The hostfile has one line per host: NAME slots=NUMBER. --include, --exclude, --num_nodes and --num_gpus "
@@ -113,8 +127,7 @@ SIGNATURES = (
         r"|not found in hostfile"
         r"|Num nodes is >1 but no extra nodes|Unable to proceed, no GPU resources available"
         r"|Cannot specify num_nodes/gpus with"
-        r"|Unable to detect suitable master address|include_str and exclude_str are mutually exclusive"
-        r"|No slot '\d+' specified on host",
+        r"|Unable to detect suitable master address|include_str and exclude_str are mutually exclusive",
         role=Role.GENERAL,
     ),
     Signature(

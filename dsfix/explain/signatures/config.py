@@ -25,7 +25,9 @@ SIGNATURES = (
         id="config_key_unknown",
         title="the installed DeepSpeed does not know a key of the config",
         what="The line below the number of errors names it. It is misspelled or in the wrong section, or the release "
-        "does not have it: keys were added and removed, and transformers or accelerate may write keys of a newer one.",
+        "does not have it: keys were added and removed, and transformers or accelerate may write keys of a newer one. "
+        "DeepSpeedZeroConfig is zero_optimization: aio, fp16, bf16 and activation_checkpointing belong beside it, at "
+        "the top level.",
         remedy=f"Correct or delete the key, or install a release that has it; {_CHECK}, for the installed release.",
         pattern=_MODEL
         + r"[\s\S]{0,2000}?(?:extra fields not permitted|Extra inputs are not permitted|extra_forbidden)",

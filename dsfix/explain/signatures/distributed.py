@@ -6,6 +6,28 @@ from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
+        id="libuv_not_in_torch",
+        title="torch was built without libuv, which its TCPStore asks for",
+        what="torch 2.4 and later use libuv for the store by default; the builds for Windows of several releases have "
+        "none.",
+        remedy="USE_LIBUV=0 in the environment of every rank (Windows: set USE_LIBUV=0), or ?use_libuv=0 in the "
+        "init_method; a torch that has libuv, or one before 2.4; or WSL 2.",
+        pattern=r"use_libuv was requested but PyTorch was buil[dt] without libuv",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7064",),
+    ),
+    Signature(
+        id="process_group_initialized_twice",
+        title="the default process group is initialized twice",
+        what="torch.distributed has one default process group per process. Most likely the script calls "
+        "torch.distributed.init_process_group after deepspeed.initialize or deepspeed.init_distributed, or twice; or, "
+        "in the first releases (0.1), deepspeed.initialize is called for a second model.",
+        remedy="Initialize once: `if not torch.distributed.is_initialized()` around it, or leave it to "
+        "deepspeed.init_distributed. A second deepspeed.initialize in old releases: dist_init_required=False.",
+        pattern=r"trying to initialize the default process group",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/65",),
+    ),
+    Signature(
         id="collective_timeout",
         title="a collective timed out: one rank did not join it",
         what="A rank has failed or is busy (saving, tokenizing, generating), or the ranks have diverged: different "

@@ -196,7 +196,8 @@ SIGNATURES = (
         pattern=r"resize_token_embeddings[^\n]{0,120}(?i:zero-?_?[23]|zero stage|deepspeed)"
         r"|(?i:zero-?_?[23]|zero stage|deepspeed)[^\n]{0,120}resize_token_embeddings|embedding resiz(?:e"
         r"|ing) (?:with|under|in|and)"
-        r"|[Rr]esiz(?:e|ing) (?:the )?(?:token |word )?embeddings?[^\n]{0,80}(?i:zero-?_?[23]|zero stage|deepspeed)",
+        r"|[Rr]esiz(?:e|ing) (?:the )?(?:token |word )?embeddings?[^\n]{0,80}(?i:zero-?_?[23]|zero stage|deepspeed)"
+        r"|\bembedding[_ ]size\b[^\n]{0,40} (?:is|was|becomes|returns|==?) 0\b(?!\.?\d)",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -205,8 +206,12 @@ SIGNATURES = (
         what="ds_to_universal converts what an engine with ZeRO or BF16_Optimizer and Adam saved; the job that loads "
         "needs "
         '"load_universal": true, the same model and a file latest_universal. Not all releases know ZeRO-3 (0.14.5 and '
-        "later), MoE, or checkpoints without universal_checkpoint_info (--inject_missing_state).",
-        remedy="A current DeepSpeed for both; python -m deepspeed.checkpoint.ds_to_universal --input_folder "
+        "later), MoE, or checkpoints without universal_checkpoint_info (--inject_missing_state). The Trainer has no "
+        "argument "
+        'for it and old ones do not pass it on; DeepSpeed reads the key only within "checkpoint" of its own config '
+        "(not load_universal_checkpoint, universal_checkpoint).",
+        remedy="A current DeepSpeed for both (and current transformers); python -m "
+        "deepspeed.checkpoint.ds_to_universal --input_folder "
         "DIR/global_stepN "
         '--output_folder DIR/global_stepN_universal; "checkpoint": {"load_universal": true}.',
         pattern=r"[Uu]niversal [Cc]heckpoint[^\n]{0,120}(?:fails?\b|error|cannot|can't|not work|wrong|mismatch"
@@ -215,6 +220,20 @@ SIGNATURES = (
         r"|convert)\w*[^\n]{0,60}"
         r"universal checkpoint",
         role=Role.FAMILY,
+    ),
+    Signature(
+        id="several_pipelines",
+        title="several PipelineModules, or one within another module",
+        what="A PipelineModule must be the whole model that deepspeed.initialize gets: its engine runs the "
+        "schedule, and "
+        "each PipelineModule makes process groups of all ranks. Two of them in a model do not fit together, and "
+        "initializing waits.",
+        remedy="One PipelineModule of the layers of all parts, in the order in which they run (LayerSpec); or no "
+        "pipeline: ZeRO-3 divides the parameters of any module.",
+        pattern=r"\b(?:[Tt]wo|2|[Ss]everal|[Mm]ultiple|[Nn]ested) `?PipelineModules?\b"
+        r"|PipelineModule`?s? (?:in|within|inside|into|for) (?:[\w-]+ ){0,6}models? (?:[\w-]+ ){0,3}separately",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4589",),
     ),
     Signature(
         id="several_models_trained",

@@ -83,11 +83,27 @@ SIGNATURES = (
         pattern=r"can't be used with `?save_only_model`? along with `?load_best_model_at_end",
     ),
     Signature(
+        id="lightning_restores_optimizer_itself",
+        title="Lightning restores DeepSpeed's optimizer from its own checkpoint",
+        what="Lightning through 1.3 keeps the optimizer state in its own file and gives DeepSpeed's load_state_dict "
+        "one "
+        "dict, where ZeRO expects the list of all ranks' states.",
+        remedy="Lightning 1.4 or later, whose DeepSpeed strategy saves and loads by the engine (the checkpoint is a "
+        "directory); of an old checkpoint load the weights only.",
+        pattern=r"restore_training_state\b[^\n]{0,200}DeepSpeed|DeepSpeed[^\n]{0,200}restore_training_state\b"
+        r"|restore_optimizers[\s\S]{0,600}deepspeed/runtime/zero/\w+\.py\"[^\n]*load_state_dict",
+        role=Role.GENERAL,
+        evidence=("https://github.com/Lightning-AI/pytorch-lightning/issues/8092",),
+    ),
+    Signature(
         id="tensors_share_memory",
         title="saving: tensors share memory, which safetensors refuses",
         what="Most likely tied weights (embedding and output layer). With ZeRO-3 also: a state dict that was not "
-        "gathered, whose weights are all empty placeholders of one storage.",
-        remedy="ZeRO-3: save_pretrained(…, state_dict=accelerator.get_state_dict(model)) or trainer.save_model, with "
+        "gathered, whose weights are all empty placeholders of one storage. With ZeRO-1 and 2, and fp16 or bf16: the "
+        "parameters are views into one flat buffer, which a script's own save_file sees.",
+        remedy="ZeRO-1 and 2: save_file({name: each.clone().contiguous() for name, each in "
+        "model.state_dict().items()}, …). ZeRO-3: save_pretrained(…, state_dict=accelerator.get_state_dict(model)) "
+        "or trainer.save_model, with "
         "stage3_gather_16bit_weights_on_model_save. Tied weights: save_model of safetensors, safe_serialization=False, "
         "or tie them anew (model.tie_weights()).",
         pattern=r"Some tensors share memory|weights trying to be saved contained shared tensors",

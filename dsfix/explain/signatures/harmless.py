@@ -6,6 +6,18 @@ from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
+        id="sparse_attn_unavailable",
+        title="sparse_attn is not available (only sparse attention needs it)",
+        what="This operator is for old versions of CUDA, torch and triton: through 0.3 not for CUDA 11, later "
+        "not for torch 2. Everything else works without it; other operators have lines of their own.",
+        remedy="Nothing, unless the model uses DeepSpeed's SparseSelfAttention: then versions that the message names. "
+        "Installing: no DS_BUILD_SPARSE_ATTN=1.",
+        pattern=r"sparse_attn requires |sparse_attn is not compatible|sparse_attn cuda is not available"
+        r"|\[WARNING\] +using untested triton version",
+        role=Role.NOTE,
+        evidence=("https://github.com/lucidrains/DALLE-pytorch/issues/70",),
+    ),
+    Signature(
         id="broadcast_without_autograd",
         title="c10d::broadcast_: an autograd kernel was not registered (harmless)",
         what="Through 0.13.2 DeepSpeed broadcasts the parameters themselves, and torch warns that no gradient flows "

@@ -140,7 +140,9 @@ SIGNATURES = (
         title="device-side assert: an index is out of range",
         what="Most likely a token id is not smaller than the embedding's number of rows (tokens were added without "
         "resizing, another tokenizer), a label is out of range, or a position exceeds the model's maximum.",
-        remedy="model.resize_token_embeddings(len(tokenizer)); compare the largest id with the embedding. "
+        remedy="Compare the largest id with the embedding; model.resize_token_embeddings(len(tokenizer)), or with "
+        "Megatron "
+        "the tokenizer and vocabulary that the data were prepared with. "
         "CUDA_LAUNCH_BLOCKING=1, or one batch on the CPU, names the line.",
         pattern=r"device-side assert triggered|Assertion `?srcIndex < srcSelectDimSize`? failed"
         r"|Assertion `t >= 0 && t < n_classes` failed",

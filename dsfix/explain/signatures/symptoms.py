@@ -79,12 +79,15 @@ SIGNATURES = (
         what="Nothing is wrong with that by itself: outside of its module's forward and backward a parameter's local "
         "tensor is empty, its shape [0] and its numel() 0; ds_shape and ds_numel have the whole.",
         remedy="p.ds_numel to count; with deepspeed.zero.GatheredParameters(params) to look or to change "
-        "(modifier_rank=0); load weights before the model is partitioned, or with from_pretrained.",
+        "(modifier_rank=0); load weights before the model is partitioned, or with from_pretrained. A forward pass or "
+        "generate() that fails with them runs without the engine's hooks: call the engine or accelerate's prepared "
+        "model, with TRL unwrap_model_for_generation; or ZeRO-2.",
         pattern=r"(?i:zero-?_? ?3|zero stage ?3|stage ?3)[^\n]{0,100}(?:torch\.Size\(\[0\]\)|tensor\(\[\], "
         r"|parameters are "
         r"empty|weights are empty|params are empty|shape is \[0\])|(?:torch\.Size\(\[0\]\)|tensor\(\[\], "
         r"|weights are empty"
-        r"|parameters are empty)[^\n]{0,100}(?i:zero-?_? ?3|stage ?3)|trainable params: 0 \|\| all params: 0",
+        r"|parameters are empty)[^\n]{0,100}(?i:zero-?_? ?3|stage ?3)|trainable params: 0 \|\| all params: 0"
+        r"|(?:weight|bias)'?[,:] (?:Parameter containing: ?)?tensor\(\[\], device='(?:cuda|npu|xpu)",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -195,14 +198,20 @@ SIGNATURES = (
         id="resumed_differently",
         title="training does not continue where it stopped",
         what="Most likely only the weights were loaded (another engine, save_only_model, load_module_only), the "
-        "scheduler or the sampler begins anew, or the number of ranks or the batch size is another one.",
+        "scheduler or the sampler begins anew, or the number of ranks or the batch size is another one. If the first "
+        "step is good and the next is not: the weights were loaded without optimizer states (a fine-tuning option), "
+        "and "
+        "ZeRO's fp32 copies, which a step writes to the model, still have the values from before (a bug of 0.12; the "
+        "releases before it were not examined).",
         remedy="engine.load_checkpoint (Trainer: resume_from_checkpoint=checkpoint-N with its global_step…) with the "
         "same config and number of ranks; skip the batches that were used; `python -m dsfix list` shows the known bugs "
         "of resuming in this release.",
         pattern=r"(?:loss|learning rate)[^\n]{0,60}(?:after resuming|when resuming|after loading|after restart)"
         r"|(?:[Rr]esum\w+|resume_from_checkpoint)[^\n]{0,80}(?:loss jumps|loss spikes|loss increases|from step 0"
         r"|starts "
-        r"from scratch|from the beginning|not loaded correctly|cannot load model|wrong loss)",
+        r"from scratch|from the beginning|not loaded correctly|cannot load model|wrong loss)"
+        r"|incorrectly load(?:s|ing)? the checkpoint|behaves like it is training from scratch"
+        r"|(?:checkpoint|resum|finetun|fine-tun)[^\n]{0,200}(?:next|second) step[^\n]{0,40} (?:jumps|spikes|explodes)",
         role=Role.FAMILY,
     ),
     Signature(

@@ -96,15 +96,16 @@ SIGNATURES = (
         title="installing DeepSpeed: an operator cannot be compiled here",
         what="DS_BUILD_OPS=1 or DS_BUILD_<operator>=1 asks pip to compile an operator that lacks something here: a "
         "CUDA toolkit, torch, a library, or a GPU that it supports. The warnings next to the message say what.",
-        remedy="Install without it (DS_BUILD_OPS=0, or DS_BUILD_<operator>=0): operators are compiled on first use.",
-        pattern=r"Unable to pre-compile \w+|Unable to JIT load the \S+ op due to",
+        remedy="Install without it (DS_BUILD_OPS=0, or DS_BUILD_<operator>=0): operators are compiled on first use. "
+        "async_io (NVMe offload only): apt install libaio-dev, or DS_BUILD_AIO=0.",
+        pattern=r"Unable to pre-compile [\w{]\w*|Unable to JIT load the \S+ op due to",
         role=Role.GENERAL,
     ),
     Signature(
         id="cuda_not_visible",
         title="torch sees no GPU",
         what="Most likely: a build of torch without CUDA, a driver that is too old for torch, CUDA_VISIBLE_DEVICES "
-        "that is empty, a login node or a container without GPUs.",
+        "that is empty, a login node or a container without GPUs. While a package is installed it is only a warning.",
         remedy='python -c "import torch; print(torch.version.cuda, torch.cuda.is_available())"; `python -m dsfix '
         "doctor` compares driver, torch and toolkit.",
         pattern=r"No CUDA runtime is found|Torch not compiled with CUDA enabled|No CUDA GPUs are available"

@@ -6,6 +6,22 @@ from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
+        id="pipeline_output_without_graph",
+        title="pipeline: a stage hands on a tensor that requires no gradient",
+        what="The backward pass of a stage runs from each of its floating-point outputs. One of them does not "
+        "depend on "
+        "a parameter that requires a gradient: a float mask or rotary embeddings that are passed along, or the "
+        "output of frozen layers. With one stage nothing is handed on. Without a pipeline: one of several losses or "
+        "outputs that backward gets at once.",
+        remedy="Hand on such tensors as integers or bool, or compute them anew in each stage; make the output of a "
+        "frozen first stage require a gradient (requires_grad_()); move the boundary (partition_method).",
+        pattern=r"element [1-9]\d* of tensors does not require grad"
+        r"|(?:pipe/engine\.py|[Pp]ipeline_?(?:stages|parallel|module)|PipelineModule)[\s\S]{0,1500}"
+        r"element 0 of tensors does not require grad",
+        role=Role.GENERAL,
+        evidence=("https://github.com/tdrussell/qlora-pipe/issues/56",),
+    ),
+    Signature(
         id="loss_without_graph",
         title="the loss depends on no parameter that requires a gradient",
         what="Most likely reentrant gradient checkpointing with LoRA or a frozen embedding: the first layer's input "
@@ -86,6 +102,8 @@ SIGNATURES = (
         r"|loss is inf\b|loss: inf\b|loss=inf\b|loss to NaN|loss to nan|loss drops to 0|loss dropped to 0"
         r"|loss suddenly (?:becomes|became|drops)|training loss is 0\b|loss always 0|loss stays (?:at )?0\b"
         r"|loss变成nan|loss变为nan|loss一直为0|loss一直是0|loss一直是nan|loss始终为0|loss值为nan|loss是nan"
+        r"|norm will be (?:nan|NaN|NAN)\b|loss will be (?:nan|NaN|NAN)\b|norm are (?:nan|NaN|NAN)\b"
+        r"|loss are (?:nan|NaN|NAN)\b|loss will become (?:nan|NaN)\b|loss & grad_norm is nan"
         r"|probability tensor contains either",
         role=Role.POSSIBLE,
         evidence=(
@@ -99,10 +117,13 @@ SIGNATURES = (
         title="an operation gets tensors of two dtypes",
         what="DeepSpeed casts the parameters to the config's dtype, but not the inputs and the outputs of frozen or "
         "separate models, and does not enter autocast. Most likely: inputs in fp32 for a model in bf16 or fp16, "
-        "modules that were kept in fp32 (norms, adapters, a head), or a config without the model's fp16 or bf16. On "
+        "modules that were kept in fp32 (norms, adapters, a head), a model that casts to fp32 itself (the gate of an "
+        "MoE, as DeepSeek-V2's), which does not fit ZeRO-3's replaced linear, or a config without the model's fp16 or "
+        "bf16. On "
         "the CPU, and on GPUs older than Volta, zero.Init(dtype=...) makes bf16 weights whatever it is given (0.14.1 "
         "or later).",
-        remedy="Cast the inputs to the module's dtype; load the model in the dtype that the config enables; pass "
+        remedy="Cast the inputs to the module's dtype; without the model's own cast, or ZeRO-2; load the model in "
+        "the dtype that the config enables; pass "
         "zero.Init the config (config_dict_or_path) instead of a dtype; "
         '"torch_autocast": {"enabled": true} in the config (0.17.2 or later), or torch.autocast around the forward '
         "pass.",

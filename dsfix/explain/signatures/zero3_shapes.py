@@ -59,6 +59,7 @@ SIGNATURES = (
         'directory. To save: "stage3_gather_16bit_weights_on_model_save": true and trainer.save_model or '
         "engine.save_16bit_model; with accelerate save_pretrained(…, state_dict=accelerator.get_state_dict(model)).",
         pattern=r"copying a param with shape torch\.Size\(\[0\]\) from checkpoint"
+        r"|found shape torch\.Size\(\[0\]\) in the checkpoint|vocab size of the LoRA weight \(?0\b"
         r"|copying a param with shape torch\.Size\(\[1\]\) from checkpoint, the shape in current model is "
         r"torch\.Size\(\[\d+, ",
         role=Role.GENERAL,
@@ -66,6 +67,19 @@ SIGNATURES = (
             "https://github.com/huggingface/transformers/issues/20082",
             "https://github.com/huggingface/peft/issues/1710",
         ),
+    ),
+    Signature(
+        id="weights_not_loaded_under_zero_init",
+        title="from_pretrained under zero.Init: no weight is loaded, because the model's shapes are [0]",
+        what="The model was partitioned while it was made, and transformers does not know it, so that it compares the "
+        "checkpoint with empty placeholders. With ignore_mismatched_sizes it goes on with random weights. Most likely "
+        "deepspeed.zero.Init around from_pretrained without an active HfDeepSpeedConfig.",
+        remedy="dschf = HfDeepSpeedConfig(config) before from_pretrained, kept as long as the model, or "
+        "TrainingArguments "
+        "first; no zero.Init of one's own around it, and no ignore_mismatched_sizes.",
+        pattern=r"found shape torch\.Size\(\[[1-9][^\n]{0,60} in the checkpoint and torch\.Size\(\[0\b",
+        role=Role.GENERAL,
+        evidence=("https://github.com/intel/ipex-llm/issues/11093",),
     ),
     Signature(
         id="loading_into_partitioned_model",
@@ -85,15 +99,26 @@ SIGNATURES = (
         ),
     ),
     Signature(
+        id="integers_require_gradients",
+        title="an integer tensor is to require a gradient",
+        what="Most likely quantized weights (GPTQ, AWQ, 4 or 8 bits), which are integers and cannot be trained: the "
+        "script "
+        "sets requires_grad on all weights (full fine-tuning), or zero.Init of ZeRO-3 makes parameters of them anew.",
+        remedy="Freeze the quantized weights and train adapters only (peft: prepare_model_for_kbit_training, LoRA), "
+        "with ZeRO-2, or for ZeRO-3 current transformers, accelerate and bitsandbytes with bnb_4bit_quant_storage in "
+        "the dtype of the model; or load the model unquantized.",
+        pattern=r"nly Tensors of floating point and complex dtype can require gradients",
+        evidence=("https://github.com/TIGER-AI-Lab/TIGERScore/issues/2",),
+    ),
+    Signature(
         id="quantized_model",
         title="a model in 4 or 8 bits (QLoRA) does not fit the way DeepSpeed handles weights",
         what="Quantized weights are integers that only their own layers can use. ZeRO-3 gathers them as ordinary "
         "weights, and releases of transformers, accelerate or bitsandbytes that are too old let DeepSpeed move or "
-        "cast them. Or the script sets requires_grad on all of them: only adapters can be trained.",
+        "cast them.",
         remedy="ZeRO-2, or for ZeRO-3 current releases of transformers, accelerate and bitsandbytes, and "
         "bnb_4bit_quant_storage in the dtype of the model.",
-        pattern=r"nly Tensors of floating point and complex dtype can require gradients"
-        r"|(?:to|half|float|cuda)(?:\(\))?`? is not supported for `?(?:4-bit|8-bit|quantized)"
+        pattern=r"(?:to|half|float|cuda)(?:\(\))?`? is not supported for `?(?:4-bit|8-bit|quantized)"
         r"|mat2 shapes cannot be multiplied \(\d+x\d+ and 1x\d{6,}\)",
         role=Role.POSSIBLE,
     ),

@@ -6,6 +6,19 @@ from ..signature import Role, Signature
 
 SIGNATURES = (
     Signature(
+        id="released_while_in_use",
+        title="ZeRO-3: a parameter is released that a module still uses",
+        what="active_sub_modules names modules whose forward or backward pass has begun and not ended for the hooks. "
+        "Most likely hooks were removed and added again around generation (TRL's unwrap_model_for_generation before "
+        "May 2024), or a forward pass was left by an exception or by early exit.",
+        remedy="Upgrade trl; let each forward pass end before the engine's hooks are removed, parameters are gathered "
+        "(GatheredParameters) or the model is saved.",
+        pattern=r"AssertionError: \{'id': \d+, 'status': '(?:AVAILABLE|INFLIGHT)'[^\n]{0,400}"
+        r"'active_sub_modules': [{\[]\d",
+        role=Role.GENERAL,
+        evidence=("https://github.com/huggingface/trl/pull/1617",),
+    ),
+    Signature(
         id="parameter_not_gathered",
         title="ZeRO-3: a parameter is not gathered when its module runs",
         what="ZeRO-3 gathers a module's parameters in hooks and prefetches in the order of the previous pass. "
