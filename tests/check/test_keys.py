@@ -224,6 +224,16 @@ def test_a_module_with_a_syntax_error_loses_only_its_own_keys(package):
     assert "train_batch_size" in known.below
 
 
+@pytest.mark.parametrize(("key", "told"), [("aio", True), ("brand_new", False)])
+def test_a_section_within_another_is_told_its_place(environment, key, told):
+    environment.register("0.14.2")
+    config = environment.directory / "ds.json"
+    config.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": {"stage": 2, key: {"block_size": 1}}}))
+    shown = " ".join(environment.dsfix("check", config).stdout.split())
+    assert "rejected_key" in shown
+    assert (f"{key} belongs at the config's top level" in shown) == told
+
+
 def test_the_installed_source_decides_on_its_keys(environment, package):
     environment.register("0.14.2")
     config = environment.directory / "ds.json"

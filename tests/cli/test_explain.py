@@ -267,6 +267,14 @@ def test_a_bug_that_the_log_s_release_does_not_have_is_not_the_cause(environment
     assert ("not a bug of the log's release" in shown) == (standing == "excluded")
 
 
+def test_the_earliest_examined_release_is_not_shown_as_a_bound(environment, log):
+    scale = "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n"
+    shown = one_line(environment.install("0.14.2").dsfix("explain", log(scale)))
+    assert "loss_scale_at_minimum" in shown
+    assert "0.12.0" not in shown
+    assert "only if" not in shown
+
+
 def test_a_later_error_comes_before_an_excluded_one(environment, log):
     text = f"DeepSpeed info: version=0.14.2, git-hash=unknown\n{RENAMED}step 1\n{CLIP}"
     done = environment.install("0.14.2").dsfix("explain", log(text), "--json")

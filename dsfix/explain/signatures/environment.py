@@ -197,7 +197,7 @@ SIGNATURES = (
         r"|(?i:zero-?_?[23]|zero stage|deepspeed)[^\n]{0,120}resize_token_embeddings|embedding resiz(?:e"
         r"|ing) (?:with|under|in|and)"
         r"|[Rr]esiz(?:e|ing) (?:the )?(?:token |word )?embeddings?[^\n]{0,80}(?i:zero-?_?[23]|zero stage|deepspeed)"
-        r"|\bembedding[_ ]size\b[^\n]{0,40} (?:is|was|becomes|returns|==?) 0\b(?!\.?\d)",
+        r"|\b(?:embedding_size|embedding size)\b[^\n]{0,40} (?:is|was|becomes|returns|==?) 0\b(?!\.?\d)",
         role=Role.POSSIBLE,
     ),
     Signature(

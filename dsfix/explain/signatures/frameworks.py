@@ -90,8 +90,7 @@ SIGNATURES = (
         "dict, where ZeRO expects the list of all ranks' states.",
         remedy="Lightning 1.4 or later, whose DeepSpeed strategy saves and loads by the engine (the checkpoint is a "
         "directory); of an old checkpoint load the weights only.",
-        pattern=r"restore_training_state\b[^\n]{0,200}DeepSpeed|DeepSpeed[^\n]{0,200}restore_training_state\b"
-        r"|restore_optimizers[\s\S]{0,600}deepspeed/runtime/zero/\w+\.py\"[^\n]*load_state_dict",
+        pattern=r"restore_training_state\b[^\n]{0,200}DeepSpeed|DeepSpeed[^\n]{0,200}restore_training_state\b",
         role=Role.GENERAL,
         evidence=("https://github.com/Lightning-AI/pytorch-lightning/issues/8092",),
     ),

@@ -52,12 +52,12 @@ SIGNATURES = (
         what="Heads, layers, experts or the sequence are split over the ranks of tensor, sequence or expert "
         "parallelism and must be divisible by their number.",
         remedy="Another degree (tp_size, sequence_parallel_size, ep_size), or padding of the sequence to a multiple "
-        "of it.",
+        "of it (labels of -100, and a mask).",
         pattern=r"attention_heads require to be divisible by the world_size"
         r"|(?:isn't|not) divisible by (?:sp-size|SP size"
         r"|sequence_parallel_size|tp_size|tensor parallel world size)|should be divisible by expert parallel size"
-        r"|divisible by (?:the )?(?:sequence|tensor|expert|context) parallel|divisible by the number of (?:gpus|GPUs"
-        r"|ranks)",
+        r"|divisible by (?:the )?(?:sequence|tensor|expert|context|Sequence|Tensor|Expert|Context)[ _-][Pp]arallel"
+        r"|divisible by the number of (?:gpus|GPUs|ranks)",
     ),
     Signature(
         id="universal_checkpoint_incomplete",

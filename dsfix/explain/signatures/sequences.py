@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature, pull
+from ..signature import Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -14,17 +14,6 @@ SIGNATURES = (
         pattern=r"Number of heads \((?:\d+|\{num_heads\})\) must be larger than sequence parallel size",
         affects={"deepspeed": ">=0.15.4,<0.19.7"},
         evidence=pull(6797),
-    ),
-    Signature(
-        id="sequence_not_divisible",
-        title="sequence parallelism: the sequence length is not a multiple of the number of ranks",
-        what="Ulysses gives each rank of the sequence parallel group an equal part of the sequence.",
-        remedy="Pad each batch to a multiple of the sequence parallel size, with labels of -100 and a mask "
-        "(tokenizer.pad: pad_to_multiple_of), or choose a size that divides the length.",
-        pattern=r"(?i:seq(?:uence)?[ _]?len(?:gth)?s?\b)[^\n]{0,40} (?:is not|isn't|not|must be|should be|has to be)"
-        r" (?:evenly )?divisible by[^\n]{0,30}(?:[Ss]equence[ -_][Pp]arallel|sp[-_]size|seq_world_size|\bSP\b)",
-        role=Role.GENERAL,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5177",),
     ),
     Signature(
         id="device_mesh_with_index",

@@ -211,7 +211,7 @@ SIGNATURES = (
         r"|starts "
         r"from scratch|from the beginning|not loaded correctly|cannot load model|wrong loss)"
         r"|incorrectly load(?:s|ing)? the checkpoint|behaves like it is training from scratch"
-        r"|(?:checkpoint|resum|finetun|fine-tun)[^\n]{0,200}(?:next|second) step[^\n]{0,40} (?:jumps|spikes|explodes)",
+        r"|(?:step 0|first step)[^\n]{0,200}(?:next step (?:it|the loss)|second step (?:it|the loss)) (?:jumps|spikes)",
         role=Role.FAMILY,
     ),
     Signature(

@@ -14,9 +14,10 @@ SIGNATURES = (
         "output of frozen layers. With one stage nothing is handed on. Without a pipeline: one of several losses or "
         "outputs that backward gets at once.",
         remedy="Hand on such tensors as integers or bool, or compute them anew in each stage; make the output of a "
-        "frozen first stage require a gradient (requires_grad_()); move the boundary (partition_method).",
+        "frozen first stage require a gradient (requires_grad_()). dsfix's patch "
+        "pipeline_float_without_gradient lets a stage hand on such tensors if another output requires a gradient.",
         pattern=r"element [1-9]\d* of tensors does not require grad"
-        r"|(?:pipe/engine\.py|[Pp]ipeline_?(?:stages|parallel|module)|PipelineModule)[\s\S]{0,1500}"
+        r"|(?:[Pp]ipeline_?(?:stages|parallel|module)|PipelineModule)[\s\S]{0,1500}"
         r"element 0 of tensors does not require grad",
         role=Role.GENERAL,
         evidence=("https://github.com/tdrussell/qlora-pipe/issues/56",),
