@@ -24,8 +24,6 @@ _DEFINITION = re.compile(r"(?:async[ \t]+)?def\b|class\b")
 # the alternatives in this order, and no ^, make it many times as fast
 _DEFINED = re.compile(r"\n([ \t]*)(?:a|d|c)(?:sync[ \t]+def|ef|lass)[ \t]+(\w+)")
 _IMPORT = r"(?:from[ \t]+\S+[ \t]+)?import\b[ \t]*(\([^)]*\)|(?:\\\n|.)*)"
-_IMPORTS, _INDENTED_IMPORTS = re.compile(r"\n" + _IMPORT), re.compile(r"\n[ \t]+" + _IMPORT)
-_SCOPE = re.compile(r"\n(?:def|class|async|@)")
 _CONTINUES = "#)]}"  # a line that begins with one of these ends no block
 trees: dict[Block, FunctionNode] = {}
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -228,7 +226,8 @@ def forget(texts: bool) -> None:
 def imports(path: str) -> frozenset[str]:
     """The names that the file imports at its top level, as far as its text shows (indented: only above functions)."""
     text = "\n" + (text_of(path) or "")
-    found = (*_IMPORTS.findall(text), *_INDENTED_IMPORTS.findall(_SCOPE.split(text, 1)[0]))
+    above = re.split(r"\n(?:def|class|async|@)", text, maxsplit=1)[0]
+    found = (*re.findall(rf"\n{_IMPORT}", text), *re.findall(rf"\n[ \t]+{_IMPORT}", above))
     names = (name.split() for each in found for name in re.sub(r"#.*|[()\\]", "", each).split(","))
     return frozenset(name[-1].partition(".")[0] for name in names if name) - {"*"}
 
