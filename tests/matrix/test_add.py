@@ -154,7 +154,7 @@ def test_advice_on_a_patch(
     inside: bool, number: str, hidden: str, faults: tuple[str, ...], expected: str, work: bool
 ) -> None:
     verdicts = Verdict(Outcome(number), "why"), Verdict(Outcome(hidden), "why")
-    cell = source_proof.Judged("some_patch", "9.9.9", inside, *verdicts, faults, 0.0)
+    cell = source_proof.Judged("some_patch", "9.9.9", inside, *verdicts, faults, "", 0.0)
     assert add.advice(cell).startswith(expected)
     assert bool(cell.mismatches()) == work
 
