@@ -254,6 +254,10 @@ PAIRS = {
         traceback(RANGE, ("module_inject/containers/llama.py", "get_hidden_heads", "weight.shape)[1],")),
         traceback(RANGE, ("module_inject/containers/llama.py", "attention", "weight.shape)[1],")),
     ),
+    "experts_averaged_over_all_ranks": (
+        "[WARNING] ZeRO Stage 1 has not been thoroughly tested with MoE. This configuration is still experimental.\n",
+        "Contiguous Gradients in ZeRO Stage 2 must be set to True for MoE. Other code paths are not tested with MoE\n",
+    ),
     "moe_capacity_above_tokens": (
         traceback(
             "RuntimeError: selected index k out of range",

@@ -71,7 +71,9 @@ def test_installed_outside_the_checkout(kind, built, tmp_path):
 def test_the_wheel_holds_what_the_product_needs_and_nothing_else(built):
     names = set(zipfile.ZipFile(built[".whl"]).namelist())
     package = CHECKOUT / "dsfix"
-    files = [path for path in package.rglob("*") if path.suffix in (".py", ".cpp", ".h", ".json", ".tsv", ".typed")]
+    files = [
+        path for path in package.rglob("*") if path.suffix in (".py", ".cpp", ".h", ".json", ".tsv", ".txt", ".typed")
+    ]
     expected = {path.relative_to(CHECKOUT).as_posix() for path in files}
     expected |= {f"dsfix/patches/{path.name}" for path in (CHECKOUT / "patches").glob("*.py")}
     assert {name for name in names if ".dist-info/" not in name} == expected

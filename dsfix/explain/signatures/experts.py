@@ -6,6 +6,17 @@ from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
+        id="experts_averaged_over_all_ranks",
+        title="MoE + ZeRO-1 with contiguous_gradients false: wrong gradients with ep_size above 1, without an error",
+        what="Without contiguous gradients ZeRO-1 averages each gradient over all data-parallel ranks: those of an "
+        "expert, too, which other ranks hold in another expert's place.",
+        remedy='"contiguous_gradients": true in zero_optimization. With ep_size 1 nothing is wrong.',
+        pattern=r"ZeRO Stage 1 has not been thoroughly tested with MoE",
+        affects={"deepspeed": ">=0.12.0"},
+        # buffered_reduce_fallback in the source of 0.12.0 to 0.19.8; run on 0.14.0 and 0.18.9 with two ranks
+        role=Role.POSSIBLE,
+    ),
+    Signature(
         id="moe_capacity_above_tokens",
         title="MoE: selected index k out of range: an expert's capacity is larger than the number of tokens",
         what="The gate selects as many tokens as an expert has places. It has more places than there are tokens with "
