@@ -62,7 +62,7 @@ def verdicts(entry: registry.Entry, hide: Callable[[bool], None]) -> dict[str, A
         "number": [number.outcome.value, number.reason],
         "source": [source.outcome.value, source.reason],
         "faults": found,
-        "fingerprint": verdict_of.fingerprint(entry.patch) if pending else "",
+        "fingerprint": verdict_of.fingerprint(*verdict_of.looked_at(entry.patch)) if pending else "",
         "seconds": time.perf_counter() - begun,
     }
 

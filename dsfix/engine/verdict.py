@@ -58,19 +58,19 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
 
 
 def _remembered_refusal(patch: Patch, cache: Cache) -> Refused | None:
-    paths, declaration = _looked_at(patch)
+    paths, declaration = looked_at(patch)
     key = ("source", paths, stamps(filter(os.path.isfile, paths)), declaration)
-    found = cache.remember(key, lambda: [] if proven.applies(fingerprint(patch)) else _refusal(patch))
+    found = cache.remember(key, lambda: [] if proven.applies(fingerprint(paths, declaration)) else _refusal(patch))
     return Refused(Outcome(found[0][0]), found[0][1]) if found else None
 
 
-def fingerprint(patch: Patch) -> str:
-    """A digest of all that `_refusal` looks at: what the patch declares, and the text of the files."""
-    paths, declaration = _looked_at(patch)
+def fingerprint(paths: Sequence[str], declaration: object) -> str:
+    """A digest of what is `looked_at`: the text of the files, and what the patch declares."""
     return digest((declaration, [digest_of(path) for path in paths]))[:8].hex()
 
 
-def _looked_at(patch: Patch) -> tuple[list[str], object]:
+def looked_at(patch: Patch) -> tuple[list[str], object]:
+    """All that decides whether the source is one to apply the patch to: files, and the patch's declaration."""
     evidence: tuple[Change | Source, ...] = (*patch.changes, *patch.present, *patch.fixed)
     paths = [module_file(name) or "" for name in sorted({each.module for each in evidence})]
     return paths, (len(patch.changes), len(patch.present), [declared(each) for each in evidence])

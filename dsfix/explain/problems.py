@@ -61,7 +61,7 @@ class Problem:
         if self.everywhere:
             return False
         ranges = [
-            {name: _without_floor(name, each, named[name]) for name, each in affects.items() if name in named}
+            {name: _for(name, each, named[name]) for name, each in affects.items() if name in named}
             for affects in self.affects
         ]
         return not any(rules.fits(each, named) for each in ranges)
@@ -136,22 +136,19 @@ def _of_patches(entries: Sequence[registry.Entry]) -> Problem:
 
 def examined_from(affects: Mapping[str, str]) -> Mapping[str, str]:
     """Returns ranges to show: without a lower bound that is the earliest release that was examined."""
-    floor = f">={_EARLIEST}"
-    shown = {
-        name: ",".join(each for each in specifiers.split(",") if name != "deepspeed" or each != floor)
-        for name, specifiers in affects.items()
-    }
+    shown = {name: _without_floor(name, specifiers) for name, specifiers in affects.items()}
     return {name: specifiers for name, specifiers in shown.items() if specifiers}
 
 
-def _without_floor(name: str, specifiers: str, version: str) -> str:
+def _for(name: str, specifiers: str, version: str) -> str:
     """Returns a range; for a release older than any range, without a lower bound that is the earliest release."""
+    older = name == "deepspeed" and rules.fits({name: f"<{_EARLIEST}"}, {name: version})
+    return _without_floor(name, specifiers) if older else specifiers
+
+
+def _without_floor(name: str, specifiers: str) -> str:
     floor = f">={_EARLIEST}"
-    if name != "deepspeed" or floor not in specifiers.split(","):
-        return specifiers
-    if not rules.fits({name: f"<{_EARLIEST}"}, {name: version}):
-        return specifiers
-    return ",".join(each for each in specifiers.split(",") if each != floor)
+    return ",".join(each for each in specifiers.split(",") if name != "deepspeed" or each != floor)
 
 
 def _spread(patch: Patch) -> bool:

@@ -44,7 +44,8 @@ PROVEN = """
     from dsfix.engine import verdict
     proven.applies = lambda digest: digest in {digests!r}
     import dsfix, deepspeed.m as m
-    tell([m.f(1), outcomes()["cure"], verdict.fingerprint(dsfix.process._engine.states["cure"].patch)])
+    patch = dsfix.process._engine.states["cure"].patch
+    tell([m.f(1), outcomes()["cure"], verdict.fingerprint(*verdict.looked_at(patch))])
 """
 
 
