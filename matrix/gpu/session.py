@@ -21,6 +21,7 @@ from matrix.gpu import choice, items
 from matrix.gpu.machine import Machine
 
 NOT_RUN = {"state": "not run", "why": "there was no time for it", "seconds": 0.0}
+PROGRAM = "program"
 _LEAST = 15.0  # seconds: nothing is begun that cannot end
 
 
@@ -35,15 +36,17 @@ class Item:
 
 
 class Session:
-    """The results so far, in a file."""
+    """The results so far, in a file. What it has already, of the same folder and machine, is not run again."""
 
     def __init__(self, out: Path, facts: dict[str, Any], todo: list[Item], until: float) -> None:
         self._out, self._facts, self._until = out, facts, until
+        self._before, done = _earlier(out, facts)
         self._started = time.monotonic()
         self._waiting: queue.SimpleQueue[tuple[int, Item]] = queue.SimpleQueue()
+        self._rows = [done.get(_key(item), [{**_head(item), **NOT_RUN}]) for item in todo]
         for number, item in enumerate(todo):
-            self._waiting.put((number, item))
-        self._rows = [[{**_head(item), **NOT_RUN}] for item in todo]
+            if _key(item) not in done:
+                self._waiting.put((number, item))
         self._lock = threading.Lock()
 
     def run(self, jobs: int) -> None:
@@ -75,7 +78,7 @@ class Session:
                         print(f"{row['name']} on deepspeed {row['release']}: {row['state']}", flush=True)
 
     def _write(self) -> None:
-        seconds = round(time.monotonic() - self._started, 1)
+        seconds = round(self._before + time.monotonic() - self._started, 1)
         partial_file = self._out.with_name(f".{self._out.name}.partial")
         text = json.dumps({**self._facts, "seconds": seconds, "items": self.rows()}, indent=1)
         partial_file.write_text(text + "\n", encoding="utf-8")
@@ -84,6 +87,27 @@ class Session:
 
 def _head(item: Item) -> dict[str, Any]:
     return {"kind": item.kind, "name": item.name, "release": item.release}
+
+
+def _key(item: Item) -> tuple[str, ...]:
+    """Which rows are the item's: those of programs have names of their own."""
+    return (item.kind, item.release) if item.kind == PROGRAM else (item.kind, item.release, item.name)
+
+
+def _earlier(out: Path, facts: dict[str, Any]) -> tuple[float, dict[tuple[str, ...], list[dict[str, Any]]]]:
+    """Seconds and finished rows of the file, if it has such results; "failed" and "not run" ones are run again."""
+    try:
+        data = json.loads(out.read_text(encoding="utf-8"))
+        if any(data[name] != each for name, each in json.loads(json.dumps(facts)).items()):
+            return 0.0, {}
+        done: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for row in data["items"]:
+            if row["state"] not in (NOT_RUN["state"], "failed"):
+                key = (row["kind"], row["release"], *([] if row["kind"] == PROGRAM else [row["name"]]))
+                done.setdefault(key, []).append(row)
+        return float(data["seconds"]), done
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0, {}
 
 
 def _results(item: Item) -> list[dict[str, Any]]:
@@ -133,7 +157,7 @@ def _todo(machine: Machine, manifest: dict[str, Any], folder: Path, directory: P
         for entry, each in choice.cells(catalogue().values(), manifest["releases"], machine.versions)
     ]
     return [
-        Item("program", script.stem, newest, partial(items.programs, machine, script, releases, newest)),
+        Item(PROGRAM, script.stem, newest, partial(items.programs, machine, script, releases, newest)),
         *audits,
         *cells,
     ]

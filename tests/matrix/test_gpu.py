@@ -77,6 +77,24 @@ def test_what_did_not_fit_is_listed(tmp_path: Path) -> None:
     assert row["why"]
 
 
+def test_a_second_run_goes_on_where_the_first_ended(tmp_path: Path) -> None:
+    out, ran = tmp_path / "result.json", []
+
+    def ends_with(state: str) -> Callable[[], dict[str, Any]]:
+        return lambda: ran.append(state) or {"state": state, "why": ""}
+
+    def todo(last: str) -> list[Item]:
+        return [item(ends_with("fixed")), item(ends_with(last), "b")]
+
+    facts = {"machine": {"gpus": 1}}
+    Session(out, facts, todo("failed"), time.monotonic() + 60).run(1)
+    Session(out, facts, todo("wrong"), time.monotonic() + 60).run(1)
+    assert ran == ["fixed", "failed", "wrong"]
+    assert [row["state"] for row in written(out)["items"]] == ["fixed", "wrong"]
+    Session(out, {"machine": {"gpus": 2}}, todo("wrong"), time.monotonic() + 60).run(1)
+    assert ran == ["fixed", "failed", "wrong", "fixed", "wrong"]
+
+
 def test_an_item_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> dict[str, Any]:
         raise ValueError("a reason")
