@@ -116,13 +116,14 @@ def freed_while_it_is_read(right: bool) -> tuple[float, float]:
 
 
 def slices_of_one_bucket(right: bool) -> tuple[float, float]:
-    bucket = settled(size=8)
+    bucket = settled(size=64)
     with torch.cuda.stream(stream):
         late()
-        bucket[:4].add_(1)
-    bucket[4 if right else 3 :].mul_(2)
+        bucket[:32].add_(1)
+    # aligned like the right one: CUDA waits for all streams when it loads a kernel, and another alignment has another
+    bucket[32 if right else 16 :].mul_(2)
     torch.cuda.synchronize()
-    return bucket.sum().item(), 4.0 if right else 5.0
+    return bucket.sum().item(), 32.0 if right else 48.0
 
 
 def gradient_copied_by_a_hook(right: bool) -> tuple[float, float]:
