@@ -1,9 +1,9 @@
 """fp16 or bf16 without ZeRO, and BF16_Optimizer, with torch's Adagrad: save_checkpoint fails with KeyError.
 
 Why: torch's Adagrad creates its state in its constructor, for the model's parameters. FP16_UnfusedOptimizer and
-    BF16_Optimizer then put their fp32 copies into its groups, which get their own state in the first step; that of the
-    parameters remains, and `state_dict` finds them in no group. Training runs until the first checkpoint. ZeRO gives
-    Adagrad another state: zero_adagrad_groups.
+    BF16_Optimizer then put their fp32 copies into its groups, which since torch 2.12 get their own state in the first
+    step; that of the parameters remains, and `state_dict` finds them in no group. Training runs until the first
+    checkpoint; with an older torch the first step fails already. ZeRO gives Adagrad another state: zero_adagrad_groups.
 How: where `state_dict` of an Adagrad fails this way, state of tensors that are in no group is dropped, and it is called
     again. What is dropped was never used. All other optimizers, with a `state` or without, are unchanged.
 Changes: none for a job that did not crash.
@@ -48,7 +48,8 @@ PATCH = Patch(
     title="fp16 or bf16 without ZeRO, or BF16_Optimizer, + torch's Adagrad: save_checkpoint fails with KeyError",
     severity=Severity.CRASH,
     # the bug is older, but nothing older than 0.12.0 was run
-    affects={"deepspeed": ">=0.12.0"},
+    # an older torch ends in the first step: KeyError 'sum'
+    affects={"deepspeed": ">=0.12.0", "torch": ">=2.12.0.dev0"},
     changes=tuple(
         Edit(
             f"{optimizer}.state_dict",

@@ -44,8 +44,6 @@ def reproduce(lab: Lab) -> str:
             parameter.requires_grad_(name.endswith("bias"))
         return model
 
-    model = make()
-    right = lab.reference.train(model, steps, model.loss, "SGD", lr=0.1).parameters
     config = {
         "train_micro_batch_size_per_gpu": len(steps[0][0][0]),
         "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
@@ -57,6 +55,7 @@ def reproduce(lab: Lab) -> str:
         model = make()
     try:
         engine = lab.initialize(model, config, model_parameters=model.parameters())
+        initial = lab.parameters(engine)  # zero.Init draws them on the GPU
         for [(inputs, targets)] in steps:
             outputs = engine(inputs.to(lab.device))
             try:
@@ -68,4 +67,7 @@ def reproduce(lab: Lab) -> str:
             engine.step()
     finally:
         torch.nn.functional.linear = linear  # zero.Init leaves its own
+    plain = make()
+    plain.load_state_dict(initial)
+    right = lab.reference.train(plain, steps, plain.loss, "SGD", lr=0.1).parameters
     return lab.reference.compare(lab.parameters(engine), right, after=f"after {len(steps)} steps")

@@ -40,14 +40,20 @@ def load(path: Path) -> Results:
 
 
 def record(results: Results, directory: Path = proofs.DIRECTORY) -> int:
-    """Add the cells to the record; returns how many. Nothing is recorded of the emulated device."""
+    """Add the cells to the record; returns how many. Nothing is recorded of the emulated device, nor where a
+    reproduction gave no answer: that machine ran it for the first time.
+    """
     if not results.column:
         return 0
     entries = catalogue()
-    known = [each for each in results.cells if each[0] in entries]
+    known = [(name, release, cell) for name, release, cell in results.cells if name in entries and _answered(cell)]
     for patch_id, release, cell in known:
         recording.store(entries[patch_id], results.column, release, cell, directory)
     return len(known)
+
+
+def _answered(cell: Cell) -> bool:
+    return "error" not in (cell.without.outcome, cell.patched.outcome)
 
 
 def _release(version: str) -> str:
