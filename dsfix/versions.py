@@ -88,11 +88,13 @@ def gate(
 
     remember: returns for a key what it returned for the same key before, else what the function returns.
     """
-    numbers = [(name, specifiers, installed(name)) for name, specifiers in affects.items()]
-    key = ("gate", str(NEWEST_PROVEN), numbers)
-    kept = remember(key, lambda: [(each.fit.value, each.reason, each.near, each.newer) for each in [_gate(affects)]])
-    fit, *rest = kept[0]
+    numbers = tuple((name, specifiers, installed(name)) for name, specifiers in affects.items())
+    fit, *rest = remember(numbers, lambda: _plain(_gate(affects)))
     return Gate(Fit(fit), *rest)
+
+
+def _plain(gate: Gate) -> tuple[str, str, bool, bool]:
+    return gate.fit.value, gate.reason, gate.near, gate.newer
 
 
 def _gate(affects: Mapping[str, str]) -> Gate:

@@ -49,6 +49,13 @@ class Cache:
             self._new = True
         return kept[0]
 
+    def gate(self, key: object, make: Callable[[], Any]) -> Any:
+        """As `remember`, for the keys of version gates, one a patch: kept together and found without a digest."""
+        gates = self._kept.setdefault(b"gates", ({},))[0]
+        if key not in gates:
+            gates[key], self._new = make(), True
+        return gates[key]
+
     def code(self, original: CodeType, edits: list[tuple[str, Edit]], make: Callable[[], CodeType]) -> CodeType:
         """What `make` makes of `original` with these edits (patch id, edit), or made of an equal one."""
         key = (original.co_filename, original.co_name, original.co_firstlineno, [(id, declared(e)) for id, e in edits])

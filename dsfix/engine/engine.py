@@ -235,13 +235,10 @@ class Engine:
         self._catch_up()
         for state in self.states.values():
             with state.lock:
-                if not state.done or state.outcome is Outcome.PENDING:
-                    continue
-                if state.in_force:
-                    state.outcome, state.reason = Outcome.APPLIED, _applied(state.patch)
-                else:
-                    state.outcome = Outcome.CONFLICT
-                    state.reason = "was applied, and another package has replaced its target since"
+                if state.done and state.outcome is not Outcome.PENDING:
+                    there = Outcome.APPLIED, _applied(state.patch)
+                    lost = Outcome.CONFLICT, "was applied, and another package has replaced its target since"
+                    state.outcome, state.reason = there if state.in_force else lost
 
 
 def apply(

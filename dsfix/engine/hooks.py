@@ -25,8 +25,7 @@ class Finder:
     """
 
     def __init__(self, callback: Callback, withdraw: Callable[[], None]) -> None:
-        self.callback = callback
-        self.withdraw = withdraw
+        self.callback, self.withdraw = callback, withdraw
         self.names: set[str] = set()
         self._local = threading.local()
 

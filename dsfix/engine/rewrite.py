@@ -52,9 +52,8 @@ class EditHandle:
             while self.sites:
                 site = self.sites.pop()
                 try:
-                    site.compose(
-                        {other: edits for other, edits in site.edits.items() if other != self.patch_id}, self.cache
-                    )
+                    others = {other: edits for other, edits in site.edits.items() if other != self.patch_id}
+                    site.compose(others, self.cache)
                 except Refused as error:
                     refused.append(error)
         if refused:

@@ -31,13 +31,13 @@ def before_source(summary: Summary, settings: Settings, cache: Cache) -> Verdict
     why = settings.disabled(summary.id, summary.default, summary.severity)
     if why is not None:
         return Verdict(Outcome.DISABLED, why)
-    gated = gate(summary.affects, cache.remember)
+    gated = gate(summary.affects, cache.gate)
     return Verdict(Outcome.NOT_AFFECTED, gated.reason) if gated.fit is Fit.OUTSIDE else None
 
 
 def by_source(patch: Patch, cache: Cache) -> Verdict:
     """What the installed source says of a patch whose version gate is not closed."""
-    gated = gate(patch.affects, cache.remember)
+    gated = gate(patch.affects, cache.gate)
     refused = _remembered_refusal(patch, cache)
     by_text = any(isinstance(each, (Edit, Source)) for each in (*patch.changes, *patch.present))
     if refused is None and gated.newer and not patch.present:

@@ -417,6 +417,16 @@ CASES = {
         ["Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n"],
         ["[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 2, reducing to 1\n"],
     ),
+    "adagrad_without_state": (
+        [
+            traceback(
+                "KeyError: 'sum'",
+                ("deepspeed/runtime/engine.py", "_take_model_step", "self.optimizer.step()"),
+                ("torch/optim/adagrad.py", "_init_group", 'state_sums.append(state["sum"])'),
+            )
+        ],
+        [traceback("KeyError: 'sum'", ("train.py", "main", 'print(state["sum"])'))],
+    ),
     "half_batch_norm": (
         [
             traceback(

@@ -42,9 +42,9 @@ SIGNATURES = (
     Signature(
         id="adagrad_without_state",
         title="torch's Adagrad before torch 2.12: no state for DeepSpeed's fp32 copies of the parameters",
-        what="It creates its state in its constructor, for the model's parameters. fp16 and bf16 without ZeRO, and bf16 "
-        "with ZeRO-1 and fp32 gradients (BF16_Optimizer), then replace the parameters by fp32 copies, and the first "
-        "step finds no state.",
+        what="It creates its state in its constructor, for the model's parameters. fp16 and bf16 without ZeRO, and "
+        "BF16_Optimizer (bf16, ZeRO-1, fp32 gradients), then replace these by fp32 copies, and the first step finds no "
+        "state for them.",
         remedy="torch 2.12 or later, where half_adagrad_checkpoint also mends save_checkpoint; ZeRO-2, which "
         "creates Adagrad's state anew; or another optimizer.",
         pattern=r"in _init_group\n[^\n]*state_sums\.append\(state\[[\"']sum[\"']\]\)[\s\S]{0,120}KeyError: 'sum'",
