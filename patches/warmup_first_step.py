@@ -25,6 +25,20 @@ if TYPE_CHECKING:
 _SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupLR"
 _INIT = f"{_SCHEDULE}.__init__"
 
+
+def set_rates(groups: Sequence[Any], rates: Sequence[float]) -> None:
+    """Sets the groups' rates; writes into tensors, for what holds them, unless groups with other rates share one."""
+    import torch
+
+    held = [group["lr"] for group in groups]
+    for group, rate, new in zip(groups, held, rates):
+        alone = len({other for each, other in zip(held, rates) if each is rate}) == 1
+        if torch.is_tensor(rate) and rate.is_floating_point() and alone:
+            rate.detach().fill_(new)
+        else:
+            group["lr"] = new
+
+
 PATCH = Patch(
     title="WarmupLR and WarmupDecayLR: the first step is made at the optimizer's full learning rate",
     severity=Severity.WRONG_RESULT,
@@ -35,9 +49,9 @@ PATCH = Patch(
             _INIT,
             after="self.last_batch_iteration = last_batch_iteration",
             code="if last_batch_iteration == -1:\n"
-            "    for group, rate in zip(self.optimizer.param_groups, self.min_lrs):\n"
-            "        group['lr'] = rate\n"
+            "    set_rates(self.optimizer.param_groups, self.min_lrs)\n"
             "    self._last_lr = list(self.min_lrs)",
+            uses=(set_rates,),
         ),
         Edit(
             f"{_SCHEDULE}.load_state_dict",
@@ -45,8 +59,8 @@ PATCH = Patch(
             code="if self.last_batch_iteration >= 0 and all(\n"
             "        group['lr'] == rate for group, rate in zip(self.optimizer.param_groups, self.min_lrs)):\n"
             "    self._last_lr = list(self.get_lr())\n"
-            "    for group, rate in zip(self.optimizer.param_groups, self._last_lr):\n"
-            "        group['lr'] = rate",
+            "    set_rates(self.optimizer.param_groups, self._last_lr)",
+            uses=(set_rates,),
         ),
     ),
     symptom="",

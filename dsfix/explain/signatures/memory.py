@@ -14,7 +14,9 @@ SIGNATURES = (
         remedy="Smaller micro-batch with more gradient_accumulation_steps; gradient checkpointing; a higher ZeRO "
         "stage; offload_optimizer, then offload_param to the CPU; smaller buckets (reduce_bucket_size, "
         "stage3_prefetch_bucket_size, stage3_max_live_parameters). If much is reserved but not allocated: "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. While saving: ZeRO-3 gathers the model on rank 0.",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. While saving: ZeRO-3 gathers the model on rank 0. ZeRO-3 of "
+        "DeepSpeed 0.12.0 to 0.15.4 and 0.16.8 to 0.19.2 keeps a module gathered that is called twice before its "
+        "backward pass (chosen and rejected answers, say): one pass over both inputs, or another release.",
         pattern=r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory|HIP out of memory"
         r"|NPU out of memory|CUDA OOM\b",
         role=Role.GENERAL,

@@ -1,0 +1,85 @@
+"""A learning rate that is a tensor: WarmupCosineLR puts another one into the parameter group.
+
+Why: a script makes its learning rate a tensor so that a captured CUDA graph reads it at each replay, and a compiled
+    optimizer is not compiled again for each rate. Through 0.15.2 WarmupCosineLR multiplies it in each step and puts
+    the product, another tensor, into the parameter group: a captured graph, and a script that kept the tensor, go on
+    with the rate of the first step. Nothing shows it. The other schedules: tensor_learning_rate_made_number. Later
+    releases: tensor_learning_rate_replaced.
+How: as upstream's fix, the new rate is written into the tensor, and the schedule keeps a copy of the rates that it
+    starts from. Rates that are numbers are set as before. So is a tensor that groups with different rates have in
+    common: each gets one of its own, once; and a tensor of integers.
+Changes: jobs with such a tensor and WarmupCosineLR: what holds the tensor sees the schedule's rates, with the tensor's
+    precision. Rates returned by `get_last_lr` are then the groups' own tensors. A checkpoint written without the patch
+    continues with the schedule's rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import CannotTell, Edit, Patch, Severity
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupCosineLR"
+
+
+def put_back(groups: Sequence[Any], held: Sequence[Any]) -> None:
+    """Writes the groups' new rates into the tensors that they held, and gives these back to the groups."""
+    import torch
+
+    rates = [group["lr"] for group in groups]
+    pairs = [(rate, float(new)) for rate, new in zip(held, rates) if torch.is_tensor(rate)]
+    for group, rate, new in zip(groups, held, rates):
+        if not torch.is_tensor(rate) or not rate.is_floating_point():
+            continue
+        if len({value for each, value in pairs if each is rate}) > 1:
+            group["lr"] = torch.full_like(rate, float(new))
+        else:
+            group["lr"] = rate
+            rate.detach().fill_(float(new))
+
+
+def copied(rates: Sequence[Any]) -> list[Any]:
+    import torch
+
+    return [rate.detach().clone() if torch.is_tensor(rate) else rate for rate in rates]
+
+
+PATCH = Patch(
+    title="WarmupCosineLR replaces a learning rate that is a tensor: captured graphs keep the old rate",
+    severity=Severity.WRONG_RESULT,
+    affects={"deepspeed": ">=0.12.3,<0.15.3"},
+    changes=(
+        Edit(
+            f"{_SCHEDULE}.__init__",
+            after="self.org_lrs = [group['lr'] for group in self.optimizer.param_groups]",
+            code="self.org_lrs = copied(self.org_lrs)",
+            uses=(copied,),
+        ),
+        Edit(
+            f"{_SCHEDULE}.step",
+            before="for param_group, lr in zip(self.optimizer.param_groups, lrs):\n    param_group['lr'] = lr",
+            code="held = [group['lr'] for group in self.optimizer.param_groups]",
+        ),
+        Edit(
+            f"{_SCHEDULE}.step",
+            after="for param_group, lr in zip(self.optimizer.param_groups, lrs):\n    param_group['lr'] = lr",
+            code="put_back(self.optimizer.param_groups, held)",
+            uses=(put_back,),
+        ),
+    ),
+    symptom="",
+    upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8202": "fixed in 0.19.4"},
+    fixed_in="0.19.4",
+)
+
+
+def reproduce(lab: Lab) -> str:
+    from dsfix.lab.tensor_rates import train
+
+    if hasattr(lab.deepspeed.runtime.lr_schedules, "update_lr"):
+        raise CannotTell("since 0.15.3 one function sets the rates of all schedules: tensor_learning_rate_replaced")
+    return train(lab, ("WarmupCosineLR",))
