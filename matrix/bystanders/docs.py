@@ -37,8 +37,8 @@ plain PyTorch in fp32.
 
     {COMMAND} -- run {space.WHOLE} --each-patch
 
-runs the jobs that are not in the record yet: on {space.WHOLE} all jobs, on other releases one or two of each script, on
-{" and ".join(space.PARTS)} those of the few scripts that run patches for which there is no other of these releases.
+runs the jobs that are not in the record yet: on {space.WHOLE} all jobs, on other releases one or two of each script,
+and for patches that apply to none of these those of few scripts on {", ".join(space.PARTS)}.
 `-- docs` writes this page from what has been run so far.
 
 - *same*: bitwise identical with and without dsfix, with the same collectives

@@ -77,7 +77,7 @@ def _output(job: Job) -> None:
         found = job._lab.initialize(model, config, model_parameters=parameters, mpu=mpu)
         comm = importlib.import_module("deepspeed.comm")
         gather = comm.all_gather_into_tensor  # into a flat tensor, and gloo wants what it gives to be flat
-        comm.all_gather_into_tensor = lambda output, mine, **options: gather(output, mine.flatten(), **options)
+        comm.all_gather_into_tensor = lambda output, mine, **options: gather(output, mine.flatten(), **options)  # type: ignore[attr-defined,unused-ignore]
     for number in range(2):
         inputs, _ = regression_batch(0, number)
         with job.torch.no_grad():

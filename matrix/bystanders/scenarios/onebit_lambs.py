@@ -27,7 +27,7 @@ def _trained(job: Job, freeze_step: int, empty: bool, steps: int = 5) -> None:
     sys.modules.setdefault("cupy", ModuleType("cupy"))  # nothing of it is used but its name
     model = job.MLP()
     if empty:
-        model = job.model(lambda self, x: self.body(x) + self.nothing.sum(), body=model)
+        model = job.model(lambda self, x: self.body(x) + self.nothing.sum(), body=model)  # type: ignore[assignment,unused-ignore]
         model.register_parameter("nothing", torch.nn.Parameter(torch.ones(0, 8)))
     whole = {
         **space.config(job.setting),

@@ -126,7 +126,7 @@ def universal_pipeline_without_a_count(job: Job) -> None:
     class Uncounted(torch.optim.Optimizer):  # type: ignore[name-defined,misc]
         """Adam without a correction of its bias, with moments of Adam's names."""
 
-        @torch.no_grad()
+        @torch.no_grad()  # type: ignore[misc,untyped-decorator,unused-ignore]
         def step(self, closure: Any = None) -> None:
             for group in self.param_groups:
                 for parameter in group["params"]:
@@ -181,4 +181,4 @@ def _with_rows(job: Job, rows: int) -> None:
             held[name] = nn.functional.pad(held[name][:_TOKENS], (0, 0, 0, rows - _TOKENS))
 
     patterns = {"vocabulary_parameter_patterns": [r"0\.weight"], "original_vocab_size": _TOKENS}
-    _resumed(job, layers, batch, grow=grow, **patterns)
+    _resumed(job, layers, batch, grow=grow, **patterns)  # type: ignore[arg-type,unused-ignore]

@@ -60,8 +60,8 @@ def _attention(job: Job, from_weights: bool) -> Any:
         Wqkv=nn.Linear(autotp.WIDTH, 3 * autotp.WIDTH, bias=False),
         out_proj=nn.Linear(autotp.WIDTH, autotp.WIDTH, bias=False),
     )
-    made.d_model, made.n_heads, made.kv_n_heads = autotp.WIDTH, autotp.HEADS, autotp.HEADS
-    made.head_dim = autotp.WIDTH // autotp.HEADS
+    made.d_model, made.n_heads, made.kv_n_heads = autotp.WIDTH, autotp.HEADS, autotp.HEADS  # type: ignore[assignment,unused-ignore]
+    made.head_dim = autotp.WIDTH // autotp.HEADS  # type: ignore[assignment,unused-ignore]
     return made
 
 
