@@ -4,73 +4,122 @@ Why: since 0.18.3 a hook on each tensor that the model returns divides its gradi
     (GAS). Where the loss is returned along with what it was computed from, as in {"loss": …, "logits": …}, the gradient
     passes two hooks. For `engine.backward(loss)` this ended in 0.19.6, see dict_output_double_scaling; for
     `loss.backward()` and `engine.scale(loss).backward()` it did not. Nothing fails.
-How: where a dict, list or tuple that the model returns contains a loss (of one element) and other tensors, each is
-    replaced by a view of itself, and the views get the hooks. No view was computed from another, so a gradient passes
-    one hook, whatever the caller computes from them. Applied only when named: tensors that the caller gets elsewhere,
-    because the model keeps a tensor that it also returns, would no longer be divided.
+How: in a backward pass by `torch.autograd.backward`, which `Tensor.backward` calls, the graph is followed from what it
+    was called on to the first tensors that the model has returned together: these divide. One that is not among them
+    gets all its gradient from those that do, and divides no more. Where its gradient comes from elsewhere too (a loss
+    of the script's own from the logits, added to the model's), where the graph has more than 1000 nodes on the way, and
+    in `torch.autograd.grad`, everything is divided as before. A tensor that is returned twice divides once.
 Changes: with GAS > 1, such an output and no `engine.backward`, gradients become GAS times larger, with the same effects
     on clipping, SGD's steps and checkpoints as in dict_output_double_scaling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import weakref
+from typing import TYPE_CHECKING, Any, Callable
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
+_MANAGER = "deepspeed.runtime.utils:OutputBackwardHookManager._make_backward_hook"
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_MARK = "dsfix_outputs"  # in a node's metadata: which of its outputs have been returned, and with which others
+_NODES = 1000
 
 
-def separated(outputs: Any) -> Any:
-    """`outputs`, with views in place of its tensors if a loss is one of several."""
-    tensors = list(_tensors(outputs))
-    return _views(outputs) if len(tensors) > 1 and any(tensor.numel() == 1 for tensor in tensors) else outputs
+class Pass:
+    """One call of torch.autograd.backward; it is freed with that function's frame, whatever ends it."""
+
+    def __init__(self, roots: tuple[Any, ...]) -> None:
+        self.roots = roots
+        self.task: int | None = None  # autograd's number of this pass, when the first output has its gradient
+        self.first: dict[object, set[object] | None] = {}
 
 
-def _tensors(outputs: Any) -> Iterator[Any]:
+_passes: list[weakref.ref[Pass]] = []  # the innermost last
+
+
+def started(roots: tuple[Any, ...]) -> Pass:
+    """Note what a backward pass begins with, for as long as the caller keeps the result."""
+    while _passes and _passes[-1]() is None:
+        _passes.pop()
+    current = Pass(roots)
+    _passes.append(weakref.ref(current))
+    return current
+
+
+def dividing_once(manager: Any, tensor: Any, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`hook`, which divides the gradient of a returned tensor, except where all of that has been divided already."""
+    together = manager.__dict__.setdefault("_dsfix_together", object())
+    marks = tensor.grad_fn.metadata.setdefault(_MARK, {})
+    twice = (together, tensor.output_nr) in marks
+    output = marks.setdefault((together, tensor.output_nr), object())
+
+    def once(grad: Any) -> Any:
+        engine = getattr(manager.preprocess_per_tensor_fn, "__self__", None)
+        direct = not getattr(engine, "_running_engine_backward", True)
+        if direct and manager.preprocess_done and (twice or _divided(together, output)):
+            return grad
+        return hook(grad)
+
+    return once
+
+
+def _divided(together: object, output: object) -> bool:
+    """Whether the output's gradient comes from other outputs alone, as far as is known."""
     import torch
 
-    if isinstance(outputs, torch.Tensor):
-        if outputs.grad_fn is not None:
-            yield outputs
-    elif isinstance(outputs, (dict, list, tuple)):  # what DeepSpeed looks into
-        for each in outputs.values() if isinstance(outputs, dict) else outputs:
-            yield from _tensors(each)
+    current = next(filter(None, (each() for each in reversed(_passes))), None)
+    if current is None:
+        return False
+    if current.task is None:
+        current.task = torch._C._current_graph_task_id()
+    if current.task != torch._C._current_graph_task_id():
+        return False
+    if together not in current.first:
+        current.first[together] = _first(current.roots, together)
+    first = current.first[together]
+    return first is not None and output not in first
 
 
-def _views(outputs: Any) -> Any:
-    import torch
-
-    if isinstance(outputs, torch.Tensor):
-        return outputs if outputs.grad_fn is None or outputs.layout is not torch.strided else outputs.view_as(outputs)
-    if isinstance(outputs, dict):
-        for key, value in list(outputs.items()):
-            outputs[key] = _views(value)
-    elif isinstance(outputs, list):
-        outputs[:] = [_views(each) for each in outputs]
-    elif isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
-        return type(outputs)(*(_views(each) for each in outputs))
-    elif type(outputs) is tuple:
-        return tuple(_views(each) for each in outputs)
-    return outputs
+def _first(roots: tuple[Any, ...], together: object) -> set[object] | None:
+    """The outputs that are reached from the roots without passing another one; None if the way is long."""
+    nodes = [(root.node if hasattr(root, "node") else root.grad_fn, root.output_nr) for root in roots]
+    seen: set[tuple[Any, int]] = set()
+    found = set()
+    while nodes:
+        node, number = nodes.pop()
+        if node is None or (node, number) in seen:
+            continue
+        if len(seen) == _NODES:
+            return None
+        seen.add((node, number))
+        output = node.metadata.get(_MARK, {}).get((together, number))
+        if output is None:
+            nodes += node.next_functions
+        else:
+            found.add(output)
+    return found or None
 
 
 PATCH = Patch(
     title="loss.backward() + gradient accumulation, output with loss and logits: gradients divided twice",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.18.3"},
+    affects={"deepspeed": ">=0.18.3", "torch": ">=2.1.0.dev0"},  # older ones were not examined
     changes=(
         Edit(
-            f"{_ENGINE}.forward",
-            after="loss = self.module(*inputs, **kwargs)",
-            # a pipeline stage's output goes to the next stage
-            code="if self.gradient_accumulation_steps() > 1 and not self.pipeline_parallelism:\n"
-            f"    from {__name__} import separated\n"
-            "    loss = separated(loss)",
+            "torch.autograd:backward",
+            before="grad_tensors_ = _tensor_or_tensors_to_tuple(grad_tensors, len(tensors))",
+            code="backward_pass = started(tensors)",
+            uses=(started,),
+        ),
+        Edit(
+            _MANAGER,
+            before="return backward_hook",
+            code="backward_hook = dividing_once(self, tensor, backward_hook)",
+            uses=(dividing_once,),
         ),
     ),
     symptom="",
@@ -80,7 +129,6 @@ PATCH = Patch(
     },
     fixed_in=None,
     present=(Source(f"{_ENGINE}._backward_prologue_per_tensor", "return grad / self.gradient_accumulation_steps()"),),
-    default=False,
 )
 
 _LEARNING_RATE = 0.1

@@ -67,7 +67,8 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/8202": "fixed in 0.19.4, but for OneCycle's first rate",
         "https://github.com/deepspeedai/DeepSpeed/pull/8205": "fixed in 0.19.4",
     },
-    fixed_in="0.19.4",
+    fixed_in=None,
+    continued_by="tensor_learning_rate_replaced",
 )
 
 

@@ -73,13 +73,17 @@ PATCH = Patch(
     ),
     symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8202": "fixed in 0.19.4"},
-    fixed_in="0.19.4",
+    fixed_in=None,
+    continued_by="tensor_learning_rate_replaced",
 )
 
 
 def reproduce(lab: Lab) -> str:
     from dsfix.lab.tensor_rates import train
 
-    if hasattr(lab.deepspeed.runtime.lr_schedules, "update_lr"):
+    schedules = lab.deepspeed.runtime.lr_schedules
+    if not hasattr(schedules, "WarmupCosineLR"):
+        raise CannotTell("before 0.12.3 there is no WarmupCosineLR")
+    if hasattr(schedules, "update_lr"):
         raise CannotTell("since 0.15.3 one function sets the rates of all schedules: tensor_learning_rate_replaced")
     return train(lab, ("WarmupCosineLR",))

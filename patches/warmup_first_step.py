@@ -5,7 +5,8 @@ Why: both set the learning rate when they are stepped, which the engine does aft
     step of all, at fresh weights and moments, which is what a warm-up prevents. Nothing shows it. WarmupCosineLR:
     warmup_cosine_first_step.
 How: a new schedule (`last_batch_iteration` -1) sets `warmup_min_lr` when it is created, as upstream does. If this rate
-    is still set when the schedule's state is loaded, the rate at that state replaces it.
+    is still set when the schedule's state is loaded, the rate at that state replaces it. A rate that is a tensor is
+    written into the tensor, which a captured graph reads, unless groups with different rates share it.
 Changes: jobs with WarmupLR or WarmupDecayLR: the first step has the learning rate `warmup_min_lr`, 0 by default, as the
     second has; all others keep theirs. A checkpoint written without the patch continues as it would have; where the
     optimizer's learning rates are not loaded (`elastic_checkpoint`, `load_optimizer_states=False`), the first step has

@@ -1,0 +1,65 @@
+"""ZeRO-3: a forward pass without gradients before the backward pass: parameters stay gathered.
+
+Why: ZeRO-3 releases a module's parameters when as many of its inputs have received their gradient as its last forward
+    pass counted. Since 0.16.8 each forward pass begins that count anew again, as through 0.15.4, one under
+    `torch.no_grad()` too, though it has no backward pass: preference optimization with LoRA runs the policy, then the
+    same model without its adapters as the reference, then the backward pass of the policy. The count does not return to
+    zero: the results are right, but a GPU holds the whole model until the optimizer step, since 0.19.3 until the end of
+    the backward pass. Modules that are recomputed by gradient checkpointing are counted again, and released. Earlier
+    releases: zero3_no_grad_call_keeps_gathered.
+How: a forward pass without gradients leaves the count as it was. With gradient accumulation the next micro-batch then
+    gathers the parameters again, as in jobs without that pass. Two forward passes with gradients before one backward
+    pass still keep the parameters of the first one gathered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsfix.patch import Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_REGISTER = "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload._register_deepspeed_module"
+_HOOK = f"{_REGISTER}.<locals>._post_backward_module_hook"
+_RESET = "module.ds_grads_remaining = 0"
+_RELEASE = "deepspeed.runtime.zero.partitioned_param_coordinator:PartitionedParameterCoordinator.release_and_reset_all"
+
+
+class Kept(int):
+    """Gradients that a module still waits for; inputs of a forward pass without gradients do not add to them."""
+
+    def __add__(self, other: int) -> Kept:
+        return self
+
+
+PATCH = Patch(
+    title="ZeRO-3: parameters stay gathered if the model also runs without gradients before the backward pass",
+    severity=Severity.LEAK,
+    affects={"deepspeed": ">=0.16.8"},
+    changes=(
+        Edit(_HOOK, before=_RESET, code="awaited = module.__dict__.get('ds_grads_remaining', 0)"),
+        Edit(
+            _HOOK,
+            after=_RESET,
+            code="if not torch.is_grad_enabled():\n    module.ds_grads_remaining = Kept(awaited)",
+            uses=(Kept,),
+        ),
+    ),
+    symptom="",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/6726": "related: the fix of 0.16.0",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7258": "introduced in 0.16.8",
+    },
+    fixed_in=None,
+    present=(Source(_HOOK, _RESET),),
+    # the other half of what 0.16.8 took back: the counter's function has two names in 0.16.0 to 0.16.7
+    fixed=(Source(_RELEASE, "self.__n_available_params = 0"),),
+)
+
+
+def reproduce(lab: Lab) -> str:
+    from dsfix.lab.evaluated_between import train
+
+    return train(lab)
