@@ -20,6 +20,14 @@ _EXPLAINED = (State.OTHER.value, State.WORSE.value)
 #: Patches of releases that are not in the records -> the test that runs a job without the bug on one of theirs.
 TESTED = {"zero_to_fp32_integer_buffers_0_19_7": "tests/launchers/test_programs.py"}
 
+#: Patches whose lines no job here can run -> why.
+IMPOSSIBLE = {
+    "import_python_314_annotations": "Python 3.14 only, where DeepSpeed cannot be imported without it; that what is "
+    "imported with it works is shown by the cells of Python 3.14 in the matrix",
+    "zenflow_import_before_torch_2_4": "torch 2.1 to 2.3 only, where DeepSpeed cannot be imported without it",
+    "zero_backward_with_torch_2_3": "torch 2.3 only; the jobs are run with a newer one",
+}
+
 _HEAD = f"""# Bystanders
 
 Jobs that run the lines that patches edit, most of them without any patch's bug. {{scenarios}} training scripts are
@@ -29,7 +37,8 @@ plain PyTorch in fp32.
 
     {COMMAND} -- run {space.WHOLE} --each-patch
 
-runs the jobs that are not in the record yet: on {space.WHOLE} all jobs, on other releases one or two of each script.
+runs the jobs that are not in the record yet: on {space.WHOLE} all jobs, on other releases one or two of each script,
+and for patches that apply to none of these those of few scripts on {", ".join(space.PARTS)}.
 `-- docs` writes this page from what has been run so far.
 
 - *same*: bitwise identical with and without dsfix, with the same collectives
@@ -114,9 +123,10 @@ def _patches(found: Sequence[Record]) -> str:
     lines = [
         "## The patches\n",
         f"Each patch is judged on {space.WHOLE} or, if it does not apply there, on the newest of these releases where",
-        "it does. Statements run: by any job; jobs: those that run them; disabled alone: the verdicts of jobs with all",
-        "other patches (for one that is off by default: enabled on top of all others); added: the most that it adds to",
-        "a job whose results stay the same, in collectives, waits of the host for the device, bytes of peak memory.\n",
+        "it does, if possible one with all scripts. Statements run: by any job; jobs: those that run them; disabled",
+        "alone: the verdicts of jobs with all other patches (for one that is off by default: enabled on top of all",
+        "others); added: the most that it adds to a job whose results stay the same, in collectives, waits of the host",
+        "for the device, bytes of peak memory.\n",
         "| patch | release | statements run | jobs | disabled alone | added |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
@@ -137,7 +147,10 @@ def _patches(found: Sequence[Record]) -> str:
     tested = [f"{each} (`{TESTED[each]}`)" for each in nowhere if each in TESTED]
     if tested:
         lines += ["", f"Judged by a test instead, on a release that is not here: {', '.join(tested)}."]
-    nowhere = [each for each in nowhere if each not in TESTED]
+    impossible = [f"{each} ({IMPOSSIBLE[each]})" for each in nowhere if each in IMPOSSIBLE]
+    if impossible:
+        lines += ["", f"No job here can run a line of these: {'; '.join(impossible)}."]
+    nowhere = [each for each in nowhere if each not in TESTED and each not in IMPOSSIBLE]
     if nowhere:
         named = ", ".join(nowhere)
         lines += ["", f"These apply to none of these releases, or nobody has judged them alone yet: {named}."]

@@ -64,6 +64,14 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         levels={"stage": ("3",)},
     ),
     Explanation(
+        "module-only-before-0.13.0",
+        "Through 0.12.6 ZeRO-1 and ZeRO-2 load the optimizer's states although load_module_only asks for the weights "
+        "alone, unless load_optimizer_states=False is passed as well.",
+        ("warm_start",),
+        levels={"stage": ("1", "2")},
+        releases="<0.13.0",
+    ),
+    Explanation(
         "schedule-loaded-without-rate",
         "A new schedule sets its first rate, and loading its state does not change it: the optimizer keeps that rate "
         "until the next step(), unless its own state, loaded afterwards, includes a rate.",
@@ -189,6 +197,13 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases=">=0.19.6",
     ),
     Explanation(
+        "rates-written-into-tensors",
+        "Since 0.19.4 DeepSpeed's schedules write each group's rate into the tensor that the group has: of a tensor "
+        "that several groups have in common the last one's rate counts, and one of integers gets no fraction.",
+        ("tensor_rates_of_integers", "tensor_rates_warmup_shared"),
+        releases=">=0.19.4",
+    ),
+    Explanation(
         "offload-skips-in-fp32",
         "Since 0.19.8 ZeRO-1 and ZeRO-2 with optimizer offload skip steps with inf or nan gradients in fp32 as well, "
         "where plain PyTorch's weights become nan.",
@@ -309,6 +324,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("input_gradients_in_evaluation",),
         levels={"stage": ("3",)},
         releases=">0.18.3",
+    ),
+    Explanation(
+        "persimmon-order",
+        "A bug of DeepSpeed without a patch: AutoTP divides Persimmon's fused weight in the order of others whose "
+        "layer is a DecoderLayer. 0.13.2 to 0.13.4 find no name, and divide it in its own order by mistake.",
+        ("sharded_persimmon",),
     ),
     Explanation(
         "discarded-unseen",

@@ -106,9 +106,13 @@ def load_all(directory: Path = DIRECTORY) -> list[Record]:
 
 
 def home(patch_id: str, found: Sequence[Record]) -> Record | None:
-    """The record in which the patch is judged alone: the one with all jobs, else the newest where it applies."""
-    applying = [each for each in found if patch_id in each.statements]
-    return max(applying, key=lambda each: (each.release == space.WHOLE, Version(each.release)), default=None)
+    """The record in which the patch is judged alone: the one with all jobs, else the newest where it applies; one with
+    few scenarios only if there is no other."""
+
+    def rank(each: Record) -> tuple[bool, bool, Version]:
+        return each.release == space.WHOLE, each.release not in space.PARTS, Version(each.release)
+
+    return max((each for each in found if patch_id in each.statements), key=rank, default=None)
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:

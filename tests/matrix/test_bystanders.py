@@ -16,6 +16,7 @@ import pytest
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
+from matrix import edges, table
 from matrix.bystanders import command, comparison, docs, explanations, hits, records, running, scenario, space
 from matrix.bystanders.comparison import State
 from matrix.bystanders.explanations import Explanation
@@ -96,6 +97,12 @@ class TestSpace:
             names = [job.scenario.name for job in space.jobs() if job.id in part]
             assert set(names) == set(scenario.load())
             assert max(map(names.count, names)) == 2
+
+    @pytest.mark.parametrize("release", sorted(space.PARTS))
+    def test_a_release_of_few_scenarios_has_all_their_jobs(self, release):
+        jobs = space.jobs_of(release)
+        assert {job.scenario.name for job in jobs} == space.PARTS[release]
+        assert jobs == [job for job in space.jobs() if job.scenario.name in space.PARTS[release]]
 
     def test_a_level_that_a_scenario_excludes_does_not_occur(self):
         each = Scenario("by two", lambda job: None, only={"stage": "12", "ranks": ("2",)})
@@ -552,6 +559,26 @@ class TestPage:
             assert patch_id in (root / test).read_text(encoding="utf-8")
             assert f"{patch_id} (`{test}`)" in page
             assert patch_id not in unjudged
+
+    def test_a_patch_that_no_job_can_run_is_named_with_the_reason(self, job):
+        page = docs.render([a_record(job, Found("same"))])
+        unjudged = page.partition("nobody has judged them alone yet: ")[2].partition(".\n")[0]
+        known = table.load()
+        for patch_id, why in docs.IMPOSSIBLE.items():
+            assert f"{patch_id} ({why})" in page
+            assert patch_id not in unjudged
+            applying = [
+                each.deepspeed
+                for each in known.releases
+                if edges.claimed(catalogue()[patch_id].patch, known.environments["torch-2.13.0"], each.deepspeed)
+            ]
+            assert not applying, patch_id
+
+    def test_a_record_of_few_scenarios_is_the_last_choice(self, job):
+        few, old = (Record(each, statements={"zero12_empty_parameter": 3}) for each in ("0.13.4", "0.13.1"))
+        assert few.release in space.PARTS
+        assert records.home("zero12_empty_parameter", [few, old]) is old
+        assert records.home("zero12_empty_parameter", [few]) is few
 
     def test_a_patch_is_judged_where_all_jobs_are_or_on_the_newest_release(self, job):
         old, whole, new = (
