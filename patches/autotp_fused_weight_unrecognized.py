@@ -28,7 +28,7 @@ PATCH = Patch(
         Edit(
             _PREPARE,
             replace="module_str in k",
-            code='k in module_str and "PersimmonDecoderLayer" not in module_str',
+            code='k in module_str and (k != "DecoderLayer" or "query_key_value" not in module_str)',
         ),
     ),
     symptom="",
