@@ -4,8 +4,9 @@ Why: 0.13.2 compares names the wrong way round: it looks for the layer's whole d
     knows, and never finds it. All fused weights are then divided in BLOOM's order, with one warning. The output of
     CodeGen, GLM, MPT, Baichuan, Qwen and BigCode models, and of others with all queries before all keys, is wrong.
 How: the known names are looked for in the description, as since 0.13.5.
-    Persimmon's name has "DecoderLayer" in it, which stands for the order of others; its own is BLOOM's, in which these
-    releases divide it by mistake, and still do with the patch. From 0.13.5 on its output is wrong.
+    A "DecoderLayer", the name of Baichuan's layer, stands for the order of others. Persimmon's layer and that of
+    Falcon's own code have that name, too, and BLOOM's order: where such a layer has `query_key_value`, which Baichuan's
+    lacks, its weight is divided as without the patch. From 0.13.5 on it is divided in the wrong order.
 Changes: the output of such models under tensor parallelism without kernel injection. No checkpoint is concerned.
 """
 

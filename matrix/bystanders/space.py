@@ -97,7 +97,7 @@ PARTS: Mapping[str, frozenset[str]] = {
         (
             *("hpz", "hpz_frozen", "hpz_in_init", "hpz_of_another_size"),
             *("sharded_bloom", "sharded_glm", "sharded_mpt", "sharded_mpt_by_names", "sharded_mpt_by_weights"),
-            *("sharded_persimmon", "sharded_unknown"),
+            *("sharded_decoder_by_groups", "sharded_decoder_by_heads", "sharded_persimmon", "sharded_unknown"),
         )
     ),
     "0.17.1": frozenset(("two_of_experts_on_two_ranks", "usual", "writer")),
