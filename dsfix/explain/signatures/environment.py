@@ -144,7 +144,9 @@ SIGNATURES = (
         "install --no-build-isolation deepspeed. For training NCCL is missing: gloo, or WSL 2.",
         pattern=r"[Ww]indows[^\n]{0,80}(?:install deepspeed|install DeepSpeed|installing DeepSpeed"
         r"|installing deepspeed)"
-        r"|(?:install deepspeed|install DeepSpeed|installing DeepSpeed|installing deepspeed)[^\n]{0,80}[Ww]indows",
+        r"|(?:install deepspeed|install DeepSpeed|installing DeepSpeed|installing deepspeed)[^\n]{0,80}[Ww]indows"
+        r"|[A-Z]:\\[^\n]*>[^\n]*python setup\.py bdist_wheel|Windows wheel|Windows build|windows wheel|windows build"
+        r"|build_win\.bat",
         role=Role.FAMILY,
     ),
     Signature(

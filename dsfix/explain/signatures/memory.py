@@ -96,7 +96,9 @@ SIGNATURES = (
         "zero_to_fp32 and saving gather the whole model in one process.",
         remedy="GPU: a smaller micro-batch, gradient checkpointing, a higher ZeRO stage, offload. Host: fewer ranks "
         "per host, less offload; zero_to_fp32 with --max_shard_size, or on a host with more memory.",
-        pattern=r"out of memory|out-of-memory|OOM when|OOM during|OOM error|OOM issue|OOM after|OOM while"
+        # not advice: "# decrease if out of memory"
+        pattern=r"(?<!if )(?<!avoid )(?<!Avoid )(?<!prevent )(?<!in case of )(?<!when running )(?<!If )(?<!avoids )"
+        r"out of memory|out-of-memory|OOM when|OOM during|OOM error|OOM issue|OOM after|OOM while"
         r"|Out of memory|Out Of Memory|OutOfMemory",
         role=Role.POSSIBLE,
     ),

@@ -146,11 +146,17 @@ SIGNATURES = (
         id="memory_not_reduced",
         title="ZeRO does not reduce the memory as expected",
         what="With one GPU ZeRO-1, 2 and 3 divide by one. Otherwise most likely: activations, which ZeRO does not "
-        "divide, are the larger part; the model is built whole on each rank before it is partitioned (no zero.Init, or "
+        "divide, are the larger part; the model is built whole on each rank before it is partitioned (no "
+        "zero.Init, or "
         "the model is made before TrainingArguments); LoRA, whose frozen weights only ZeRO-3 divides; torch's cache.",
         remedy="More ranks, or offload; gradient checkpointing and a smaller micro-batch; from_pretrained after the "
         "ZeRO-3 config is active. deepspeed.runtime.utils.see_memory_usage shows where it goes.",
-        pattern=r"(?:memory|VRAM)[^\n]{0,60}(?:is not reduced|not reduced|does not decrease|doesn't decrease"
+        pattern=r"Unexpected GPU memory|unexpected memory|cannot fit into [^\n]{0,40}GB"
+        r"|does not affect the [^\n]{0,30}(?:VRAM|memory)|memory usage of all gpus is the same|use same memory"
+        r"|[Mm]uch more memory used|显存没有|显存并没有|显存占用没有"
+        r"|more memory[^\n]{0,20} than (?:in theory|In theory|expected|zero|ZeRO|DDP)|(?:memory"
+        r"|VRAM)[^\n]{0,60}(?:is not reduced"
+        r"|not reduced|does not decrease|doesn't decrease"
         r"|not decrease"
         r"|is the same as|not saved|no reduction)[^\n]{0,100}(?i:zero|deepspeed|stage)"
         r"|(?i:zero|deepspeed|stage)[^\n]{0,100}(?:does not reduce|doesn't reduce|not reduce|not saving"
@@ -162,26 +168,36 @@ SIGNATURES = (
     Signature(
         id="slower_than_expected",
         title="training with DeepSpeed is slower than expected",
-        what="Most likely: offload (optimizer steps on the CPU, transfers), ZeRO-3's gathering over a slow connection "
+        what="Most likely: offload (optimizer steps on the CPU, transfers), ZeRO-3's gathering over a slow "
+        "connection "
         "between GPUs or nodes, micro-batches that are too small, or a job that fits without ZeRO-3.",
         remedy="The lowest stage that fits (0, 1, 2, then 3), no offload if it fits, larger micro-batches with less "
-        'accumulation, overlap_comm; "wall_clock_breakdown": true and NCCL_DEBUG=INFO (NVLink, InfiniBand) tell where '
+        'accumulation, overlap_comm; "wall_clock_breakdown": true and NCCL_DEBUG=INFO (NVLink, InfiniBand) tell '
+        "where "
         "the time goes.",
         pattern=r"(?i:zero|deepspeed|offload)[^\n]{0,100}(?:much slower|too slow |is slower|very slow|extremely slow"
         r"|slower than|super slow)"
         r"|(?:much slower|very slow|extremely slow|slower than)[^\n]{0,100}"
-        r"(?i:zero-?\d|deepspeed|offload)",
+        r"(?i:zero-?\d|deepspeed|offload)|[Ss]lower training|slow throughput|[Tt]raining (?:speed )?is (?:very "
+        r"|too |so )?slow"
+        r"|training slow\b|(?:Slow|slow) training|inference (?:is )?(?:more |very |too )?slow|speed is (?:very "
+        r"|too )?slow"
+        r"|more slow\.|slower than before|slows down|no speed-?up|slower with|训练速度慢|训练很慢|速度很慢|速度变慢"
+        r"|速度反而更慢|特别慢|非常慢|太慢了|慢很多|GPU利用率低",
         role=Role.FAMILY,
     ),
     Signature(
         id="loss_differs",
-        title="the loss with DeepSpeed differs from that without",
-        what="Most likely: another global batch size (micro-batch * accumulation * ranks), a learning rate or a "
-        "scheduler that the config sets beside the script, another precision (DeepSpeed casts weights to fp16 or bf16 "
+        title="the loss or the results differ with DeepSpeed, or between the stages of ZeRO",
+        what="Small differences are rounding: the order of sums differs. Most likely otherwise: another global "
+        "batch size (micro-batch * accumulation * ranks), a learning rate or a "
+        "scheduler that the config sets beside the script, another precision (DeepSpeed casts weights to fp16 "
+        "or bf16 "
         "where amp keeps fp32), dropout's random numbers per rank, or a bug of this release.",
         remedy="Compare in fp32 on one rank first, then add ranks, precision and stage one by one. `python -m dsfix "
         "list` "
-        "shows the known wrong results of the installed release, and which of them dsfix fixes; `python -m dsfix check "
+        "shows the known wrong results of the installed release, and which of them dsfix fixes; `python -m "
+        "dsfix check "
         "CONFIG` what contradicts.",
         pattern=r"(?:loss|results?|accuracy|performance)[^\n]{0,50}(?:are different|is different|not the same"
         r"|inconsistent|different "
@@ -190,6 +206,14 @@ SIGNATURES = (
         r"|different results|loss differs|worse results|worse performance|not converge|does not converge"
         r"|doesn't converge"
         r"|loss does not decrease|loss doesn't decrease|loss not decreas|does not learn|doesn't learn)"
+        r"|(?i:zero|deepspeed)[^\n]{0,100}(?:produces? different|inconsistent loss|loss discrepanc"
+        r"|different from|results are "
+        r"completely different|results were much worse|loss are different|loss is different|losses are different"
+        r"|loss不一致|loss不同|loss差异|效果不一样|结果不一致|效果变差)|(?:[Dd]ifferences? between"
+        r"|[Ii]nconsistent loss"
+        r"|[Ll]oss discrepanc|[Ll]oss difference|[Dd]ifferent loss|[Dd]ifferent results|[Cc]annot replicate"
+        r"|Can't reproduce"
+        r"|worse results|worse performance|worse accuracy)[^\n]{0,120}(?i:zero|deepspeed)"
         r"|Model doesn't learn with fp16|loss does not (?:decreas|converg|drop)|loss doesn't (?:decreas|converg|drop)"
         r"|loss is not (?:decreas|converg|drop)",
         role=Role.FAMILY,
