@@ -21,10 +21,12 @@ SIGNATURES = (
         "deepspeed.initialize (accelerate: deepspeed_moe_layer_cls_names). Otherwise another release of transformers "
         "(for Qwen3 MoE 4.51.3 is reported to work), or one whose experts are one tensor.",
         pattern=r"(?:Qwen3-MoE|Qwen3 MoE|Qwen3MoE|Qwen3-Omni|Qwen3 Omni|Qwen3-Next|Qwen3-VL-30B|qwen3_moe|qwen3-moe"
-        r"|qwen-moe|Qwen-MoE|MoE-A14B|MoE-A2\.7B|-30B-A3B|235B-A22B|Mixtral-8x|Mixtral 8x|mixtral-8x|DeepSeek-V[23]"
+        r"|qwen-moe|Qwen-moe|qwen1\.5-moe|Qwen1\.5-MoE|Qwen-MoE|MoE-A14B|MoE-A2\.7B|-30B-A3B"
+        r"|235B-A22B|Mixtral-8x|Mixtral 8x|mixtral-8x|DeepSeek-V[23]"
         r"|MoE model|moe model|MoE training|MoE layer|MoE模型)"
-        r"[\s\S]{0,400}(?:hang|hung|stuck|stall|freez|卡住|卡死|deadlock)"
-        r"|(?:hang|stuck|freez|卡住)[^\n]{0,80}(?:Qwen3-MoE|Qwen3 MoE|Qwen3-Omni|qwen3_moe|-30B-A3B|235B-A22B"
+        r"[\s\S]{0,400}(?:(?<![a-z])hang|hung|stuck|(?<!in)stall|freezes\b|卡住|卡死|deadlock)"
+        r"|(?:(?<![a-z])hang|stuck|freezes\b|卡住)[^\n]{0,80}(?:Qwen3-MoE|Qwen3 MoE|Qwen3-Omni|qwen3_moe|-30B-A3B"
+        r"|235B-A22B"
         r"|Mixtral-8x|MoE model|MoE training)",
         role=Role.POSSIBLE,
         evidence=("https://github.com/hiyouga/LlamaFactory/issues/9222", *pull(5008)),
@@ -71,9 +73,10 @@ SIGNATURES = (
         title="the saved model gives other results than the trained one",
         what="Most likely not all of it was saved or loaded: weights that ZeRO-3 had partitioned (shapes of [0] or "
         "missing), an adapter without its base model, keys with a prefix (module., base_model.) that load_state_dict "
-        "with strict=False ignores; or it was loaded in another precision, or is the base model.",
+        "with strict=False ignores; or it was loaded in another precision, or is the base model. zero_to_fp32.py of "
+        "an old release (the checkpoint has its own copy) can itself give wrong or incomplete weights.",
         remedy="Load strictly, and compare a few weights with the trained ones; from a checkpoint of ZeRO: "
-        "zero_to_fp32.py.",
+        "zero_to_fp32.py of a current DeepSpeed.",
         pattern=r"(?:model|weights|checkpoint)[^\n]{0,60}(?:after saving|after loading|after converting"
         r"|zero_to_fp32)[^\n]{0,80}"
         r"(?:gibberish|garbage |nonsense|random output|worse than|bad results|poor results|performance drop"
@@ -90,7 +93,8 @@ SIGNATURES = (
             "are not |were not |is not |don't |do not |didn't ",
             "updat|chang|loaded",
         )
-        + r"|保存的模型[^\n]{0,40}(?:乱码|不一致|效果差)",
+        + r"|保存的模型[^\n]{0,40}(?:乱码|不一致|效果差)|zero_to_fp32(?:\.py)?[^\n]{0,60}(?:wrong|incorrect|different"
+        r"|corrupt|not match|missing)",
         role=Role.FAMILY,
     ),
     Signature(
@@ -211,9 +215,8 @@ SIGNATURES = (
         id="gradient_is_none",
         title="the gradients are None after backward",
         what="ZeRO keeps the gradients of its partitions and releases those of the parameters: param.grad is None "
-        "after engine.backward (always with ZeRO-2 and 3). They are None as well of parameters that are frozen "
-        "or take "
-        "no part in the loss.",
+        "after engine.backward (always with ZeRO-2 and 3), and a norm that is computed from them is 0. They are None "
+        "as well of parameters that are frozen or take no part in the loss.",
         remedy="deepspeed.utils.safe_get_full_grad(param), on all ranks, between backward and step; "
         "engine.get_global_grad_norm() after step.",
         pattern=phrases(
@@ -223,7 +226,9 @@ SIGNATURES = (
         )
         + "|"
         + phrases("access |get ", "the gradient|gradients |gradient norm|the grad |gradient of")
-        + r"|p\.grad is None|梯度为None|梯度是None|梯度为空",
+        + r"|p\.grad is None|[Nn]o [Gg]radient with [Dd]eep|there is no gradient|grad_norm = 0|grad_norm is 0"
+        r"|grad_norm is always 0|grad norm is 0|grad norm is always 0|radMonitor doesn't|outputs all 0s"
+        r"|梯度为None|梯度是None|梯度为空",
         role=Role.FAMILY,
     ),
     Signature(
