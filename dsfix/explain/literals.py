@@ -10,7 +10,7 @@ from typing import Any
 # the only place where Python exposes the parsed expression
 _parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
-_SHORTEST = 4  # characters; shorter strings are everywhere
+_SHORTEST = 4  # bytes; shorter strings are everywhere
 _DISTINCTIVE = 12
 
 Clause = frozenset  # of str; a matching text contains at least one of them
@@ -33,7 +33,7 @@ def trigger(clauses: list[Clause[str]]) -> Clause[str]:
 
 
 def _least(clause: Clause[str]) -> int:
-    return min(map(len, clause))
+    return min(len(each.encode()) for each in clause)
 
 
 def _clauses(parsed: Any) -> list[Clause[str]]:
@@ -45,7 +45,7 @@ def _clauses(parsed: Any) -> list[Clause[str]]:
         if name == "LITERAL" and argument != ord("\n"):
             run += chr(argument)
             continue
-        if len(run) >= _SHORTEST:
+        if len(run.encode()) >= _SHORTEST:
             clauses.append(frozenset([run]))
         run = ""
         if name == "SUBPATTERN":

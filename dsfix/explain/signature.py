@@ -29,7 +29,7 @@ class Signature:
 
     pattern: a regular expression, searched in one traceback of one process, or in the lines of one process around the
         strings it requires; "" if the symptoms of `patches` are sufficient. It must require a string of at least eight
-        characters.
+        bytes.
     title: one line, without a full stop. what, remedy: sentences; `remedy` is what helps besides dsfix.
     affects: PEP 440 specifiers per distribution, to show; the ranges of the patches are added.
     patches: ids of the patches that fix it; their symptoms indicate this problem, too.

@@ -12,6 +12,7 @@ SIGNATURES = (
         "checkpointing, with torch 2.5 or later, compares saved with recomputed tensors.",
         remedy="DeepSpeed 0.19.3 or later; else ZeRO-2, or no gradient checkpointing.",
         patches=("zero3_checkpoint_recompute",),
+        pattern=r"(?i:zero-?_? ?3)[^\n]{0,80}checkpoint[^\n]{0,60}shape mismatch[^\n]{0,60}\[0\]",
     ),
     Signature(
         id="reentrant_shared_module",

@@ -117,9 +117,11 @@ SIGNATURES = (
     Signature(
         id="optimizer_without_scheduler",
         title='the config has an "optimizer" but no "scheduler", which this transformers does not support',
-        what="transformers with accelerate before 0.23 cannot combine an optimizer of DeepSpeed's config with its own "
+        what="transformers with accelerate before 0.23 cannot combine an optimizer of DeepSpeed's config with "
+        "its own "
         "scheduler.",
-        remedy='Add a "scheduler" (WarmupLR, WarmupDecayLR with "auto" values) to the config, remove the "optimizer", '
+        remedy='Add a "scheduler" (WarmupLR, WarmupDecayLR with "auto" values) to the config, remove the '
+        '"optimizer", '
         "or upgrade transformers and accelerate.",
         pattern=r"Found `?optimizer`? configured in the DeepSpeed config, but no `?scheduler",
         evidence=("https://github.com/deepspeedai/DeepSpeedExamples/issues/600",),
@@ -163,8 +165,7 @@ SIGNATURES = (
         remedy='"train_micro_batch_size_per_gpu" in the config; with accelerate pass a dataloader to the same '
         "accelerator.prepare.",
         pattern=r"Either train_batch_size or (?:train_)?micro_batch(?:_size)?_per_gpu needs to be provided"
-        r"|requires you to pass at least one of training or evaluation dataloaders"
-        r"|dataloaders passed to `accelerate\.prepare\(\)` has `None` as batch size",
+        r"|requires you to pass at least one of training or evaluation dataloaders",
     ),
     Signature(
         id="scheduler_unknown",

@@ -76,7 +76,8 @@ SIGNATURES = (
         what="create_reference_model copies weights that ZeRO-3 has partitioned.",
         remedy="Load the reference model by AutoModelForCausalLM.from_pretrained and pass it as ref_model; with LoRA "
         "no reference model is needed (ref_model=None).",
-        pattern=r"not compatible with `?create_reference_model",
+        pattern=r"not compatible with `?create_reference_model"
+        r"|(?i:zero-?_? ?3)[^\n]{0,80}create_reference_model",
         evidence=("https://github.com/huggingface/trl/issues/3016",),
     ),
     Signature(

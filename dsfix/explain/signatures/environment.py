@@ -124,7 +124,8 @@ SIGNATURES = (
         title="from a DeepSpeed checkpoint to a file of weights",
         what="global_step… has the weights in partitions. zero_to_fp32 joins them, in fp32, on one host without a "
         "GPU; the "
-        "Trainer's checkpoint has a copy of the script.",
+        "Trainer's checkpoint has a copy of the script. Without ZeRO (stage 0) there are no partitions and nothing to "
+        'join: the weights are in mp_rank_00_model_states.pt under "module".',
         remedy="`python zero_to_fp32.py . OUTPUT` in the directory that has the file latest; then "
         "model.load_state_dict(torch.load(…)) or from_pretrained with the config beside it. While training: "
         "stage3_gather_16bit_weights_on_model_save and trainer.save_model.",
@@ -144,7 +145,10 @@ SIGNATURES = (
         "install --no-build-isolation deepspeed. For training NCCL is missing: gloo, or WSL 2.",
         pattern=r"[Ww]indows[^\n]{0,80}(?:install deepspeed|install DeepSpeed|installing DeepSpeed"
         r"|installing deepspeed)"
-        r"|(?:install deepspeed|install DeepSpeed|installing DeepSpeed|installing deepspeed)[^\n]{0,80}[Ww]indows",
+        r"|(?:install deepspeed|install DeepSpeed|installing DeepSpeed|installing deepspeed)[^\n]{0,80}[Ww]indows"
+        r"|[A-Z]:\\[^\n]*>[^\n]*python setup\.py bdist_wheel|Windows wheel|Windows build|windows wheel|windows build"
+        r"|build_win\.bat|-win_amd64\.whl|[A-Z]:\\[^\n]*>\s?pip3? install deepspeed"
+        r"|AppData\\Local\\Temp\\pip-[^\n]*deepspeed",
         role=Role.FAMILY,
     ),
     Signature(
@@ -271,8 +275,12 @@ SIGNATURES = (
         what="A pipeline keeps gradients over the micro-batches, which stages 2 and 3 partition: DeepSpeed supports "
         "pipelines with ZeRO-0 and 1 only.",
         remedy='"stage": 1 with PipelineModule; or ZeRO-3 without a pipeline.',
-        pattern=r"[Pp]ipeline [Pp]arallel\w*[^\n]{0,60}(?:[Zz][Ee][Rr][Oo]-?[23]|stage ?[23])"
-        r"|(?:[Zz][Ee][Rr][Oo]-?[23]|stage ?[23])[^\n]{0,60}[Pp]ipeline [Pp]arallel",
+        pattern=r"(?:ipeline parallel|ipeline-parallel|ipeline Parallel|3D-parallel|3D parallel"
+        r"|PipelineModule)\w*[^\n]{0,60}"
+        r"(?:[Zz][Ee][Rr][Oo]-?[23]|[Ss]tage[ -]?[23])"
+        r"|(?:[Zz][Ee][Rr][Oo]-?[23]|[Ss]tage[ -]?[23])[^\n]{0,60}(?:ipeline parallel|ipeline-parallel"
+        r"|ipeline Parallel|3D-parallel|3D parallel"
+        r"|PipelineModule)",
         role=Role.POSSIBLE,
     ),
     Signature(

@@ -59,11 +59,12 @@ SIGNATURES = (
     Signature(
         id="json_invalid",
         title="a JSON file is invalid or empty",
-        what="Most likely the DeepSpeed config has a comma too many, a comment or another syntax error, or a file was "
+        what="Most likely the DeepSpeed config has a comma too many, a comment or another syntax error, or a "
+        "file was "
         "saved incompletely (trainer_state.json, an index of weights).",
         remedy="`python -m dsfix check CONFIG` names the line of a config; `python -m json.tool FILE` that of any "
         "file.",
-        pattern=r"JSONDecodeError: |Expecting value: line \d+ column",
+        pattern=r"JSONDecodeError: |HjsonDecodeError|Expecting value: line \d+ column",
         role=Role.FAMILY,
     ),
     Signature(
@@ -149,10 +150,18 @@ SIGNATURES = (
         "NCCL_DEBUG=INFO; NCCL_P2P_DISABLE=1; call save_checkpoint on all ranks; MoE: "
         "deepspeed.utils.set_z3_leaf_modules.",
         pattern=r"[Dd]eep[Ss]peed hangs|hangs during|training hang|hang and timeout|hang forever|hangs forever"
-        r"|gets stuck|got stuck|stuck after|stuck during|stuck while|hang when|hangs in |hang after|hangs after"
+        r"|gets stuck|get stuck|got stuck|stuck after|stuck during|stuck while|hang when|hangs in |hang after"
+        r"|hangs after"
         r"|is stuck at|stuck at the "
         r"beginning|stuck when|hangs at |hangs when|hang at |hang while|hangs on |hangs while"
-        r"|hangs before|hung at ",
+        r"|hangs before|hung at |stuck in |Stuck in |Gets Stuck|Training stuck|training stuck|DeepSpeed stuck"
+        r"|DeepSpeed Stuck|Deepspeed stuck"
+        r"|deepspeed stuck|no progress|hanging at|hangs indefinitely|stuck indefinitely|hangs randomly"
+        r"|卡住不动|卡着不动|卡在那|一直卡住|一直卡在|卡死在|训练卡住|训练卡死|训练会卡|会卡住|卡在了|卡住了"
+        r"|程序卡住|进程卡住|不动了| hang住|时hang住|会hang住|就hang住|都hang住"
+        r"|stucked when|stucked at|stucked in|stucked during|will hung"
+        r"|stuck on |stuck before|hang before|hangs on$|hanging when|hanging during|hanging after|hang in the"
+        r"|一直等待|没有反应",
         role=Role.FAMILY,
     ),
     Signature(

@@ -253,11 +253,15 @@ SIGNATURES = (
         title="torch.compile fails on the model",
         what="dynamo traces what the forward pass calls. With ZeRO-3 that includes DeepSpeed's hooks, which many "
         "releases cannot trace; the same with LoRA's, quantized and Triton layers.",
-        remedy="Train without torch.compile; or a current torch and DeepSpeed, and engine.compile() (0.14.4 and later) "
-        "instead of torch.compile(model). ZeRO-1 or 2 tells whether it is ZeRO-3. TORCHDYNAMO_DISABLE=1 turns it off.",
+        remedy="Train without torch.compile; or a current torch and DeepSpeed, and engine.compile() (0.14.4 and "
+        "later) "
+        "instead of torch.compile(model). ZeRO-1 or 2 tells whether it is ZeRO-3. TORCHDYNAMO_DISABLE=1 turns "
+        "it off.",
         pattern=r"torch\._dynamo\.exc\.|InternalTorchDynamoError|File \"[^\"\n]*_dynamo/convert_frame\.py"
         r"|BackendCompilerFailed"
-        r"|torch\._inductor\.exc\.|TorchRuntimeError: Failed running",
+        r"|torch\._inductor\.exc\.|TorchRuntimeError: Failed running|LoweringException"
+        r"|torch\.compile(?:\(\))?`? [^\n]{0,30}(?:breaks|fails|failed|crash|error|not work|n't work)"
+        r"|(?:rror|fails|crash|bug)[^\n]{0,60} torch\.compile",
         role=Role.POSSIBLE,
         evidence=("https://github.com/pytorch/pytorch/issues/115484",),
     ),

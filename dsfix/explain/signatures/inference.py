@@ -76,7 +76,8 @@ SIGNATURES = (
         what="It injects inference kernels into a model that is trained, for few architectures (OPT, BLOOM, LLaMA, "
         "GPT-NeoX). Other models, LoRA with ZeRO-3, and inference_tp_size above 1 fail in it in many ways.",
         remedy='Train without --enable_hybrid_engine ("hybrid_engine": {"enabled": false}), or inference_tp_size 1.',
-        pattern=r"_inference_containers\[|hybrid_engine\.py\", line \d+|hybrid engine is enabled|in _fuse_lora",
+        pattern=r"_inference_containers\[|hybrid_engine\.py\", line \d+|hybrid engine is enabled|in _fuse_lora"
+        r"|not support[^\n]{0,60} hybrid engine",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeedExamples/issues/456",

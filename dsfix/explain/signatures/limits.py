@@ -326,6 +326,18 @@ SIGNATURES = (
         role=Role.POSSIBLE,
     ),
     Signature(
+        id="numactl_forbidden",
+        title="numactl may not bind memory in this container",
+        what="--bind_cores_to_rank starts the ranks with numactl, whose system call (set_mempolicy) Docker forbids by "
+        "default.",
+        remedy="Leave --bind_cores_to_rank out; or docker run --cap-add SYS_NICE (or --security-opt "
+        "seccomp=unconfined).",
+        pattern=r"set_mempolicy: Operation not permitted|(?:container|docker|Docker)[^\n]{0,160}because of numactl"
+        r"|numactl[^\n]{0,80}Operation not permitted",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4971",),
+    ),
+    Signature(
         id="numactl_settings",
         title="bind_cores_to_rank: numactl cannot bind the ranks as asked",
         what="KMP_AFFINITY of the environment contradicts numactl, there are fewer cores than ranks, or the list of "

@@ -42,7 +42,7 @@ SIGNATURES = (
         "/dev/shm` while it runs. NCCL_SHM_DISABLE=1 or num_workers=0 shows who uses it.",
         pattern=r"return code ?=? ?-7\b|exitcode\s*: -7\b|Signal 7 \(SIGBUS|Signal 7 error|Bus error \(core dumped"
         r"|Caught signal 7 \(Bus error|Fatal Python error: Bus error|<Signals\.SIGBUS: 7>"
-        r"|is killed by signal: Bus error",
+        r"|is killed by signal: Bus error|\d Bus error",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -96,8 +96,13 @@ SIGNATURES = (
         "zero_to_fp32 and saving gather the whole model in one process.",
         remedy="GPU: a smaller micro-batch, gradient checkpointing, a higher ZeRO stage, offload. Host: fewer ranks "
         "per host, less offload; zero_to_fp32 with --max_shard_size, or on a host with more memory.",
-        pattern=r"out of memory|out-of-memory|OOM when|OOM during|OOM error|OOM issue|OOM after|OOM while"
-        r"|Out of memory|Out Of Memory|OutOfMemory",
+        # not advice: "# decrease if out of memory"
+        pattern=r"(?<!if )(?<!avoid )(?<!Avoid )(?<!prevent )(?<!in case of )(?<!when running )(?<!If )(?<!avoids )"
+        r"out of memory|out-of-memory|OOM when|OOM during|OOM error|OOM issue|OOM after|OOM while"
+        r"|Out of memory|Out Of Memory|(?<!Avoid )(?<!Prevent )Out of Memory|OutOfMemory|CUDA OOM|cuda oom|GPU OOM "
+        r"|deepspeed oom|deepspeed OOM|DeepSpeed OOM|training OOM|training oom"
+        r"|gets OOM |I get OOM|I got OOM|显存不足|显存不够|显存溢出|爆显存|显存爆|显存炸|报OOM错"
+        r"|就会OOM|出现OOM|导致OOM",
         role=Role.POSSIBLE,
     ),
     Signature(

@@ -83,13 +83,24 @@ SIGNATURES = (
     ),
     Signature(
         id="saved_without_gathering",
-        title="ZeRO-3: the saved weights are far too small",
+        title="ZeRO-3: the saved weights are far too small, or there are none",
         what="Most likely they were saved by torch.save or save_pretrained without gathering: each rank has its part "
-        "only, and outside of its module's hooks a parameter is empty.",
+        "only, and outside of its module's hooks a parameter is empty. With "
+        "stage3_gather_16bit_weights_on_model_save "
+        "false a Trainer leaves only global_step…, the partitions.",
         remedy="trainer.save_model or accelerator.get_state_dict(model) with "
         '"stage3_gather_16bit_weights_on_model_save": true; from a checkpoint of the engine: zero_to_fp32.py.',
         pattern=r"(?i:zero-?_?3|zero stage ?3)[^\n]{0,120}size is only \d[\d.]* ?[KkMm]"
-        r"|(?i:zero-?_?3) (?:Does Not Save The Whole|does not save the whole)"
+        r"|pytorch_model\.bin[^\n]{0,60}(?:only|just|contains)[^\n]{0,30}(?:small|\d ?[KkMm])|pytorch_model\.bin只有"
+        r"|(?:model\.safetensors|pytorch_model\.bin|adapter_model\.\w+)[^\n]{0,80}(?:only"
+        r"|is) (?:about )?\d+(?:\.\d+)? ?[Kk]B?\b"
+        r"|\d+[Kk] [^\n]{0,20}(?:model\.safetensors|pytorch_model\.bin)|(?:saved model|saved weights|saved "
+        r"checkpoint|checkpoint saved|saved file)[^\n]{0,60}(?:too small|very small|only \d+(?:\.\d+)? ?[KkMm])"
+        r"|checkpoint大小仅|没有保存模型|没有保存完整|保存的模型(?:太小|很小|只有)"
+        r"|model is not been saved|model is not saved|model was not saved"
+        r"|not save the (?:whole|full|complete|entire) model|n't save the (?:whole|full|complete|entire) model"
+        r"|save mode is very small|smaller than the original|smaller than expected|save empty model|saved empty"
+        r"|saves empty |(?i:zero-?_?3) (?:Does Not Save The Whole|does not save the whole)"
         r"|(?i:deepspeed)[^\n]{0,120}saved the model[^\n]{0,120}it was only \d[\d.]* ?[KkMm]",
         role=Role.POSSIBLE,
         evidence=("https://github.com/RupertLuo/Valley/issues/7",),

@@ -29,7 +29,8 @@ SIGNATURES = (
         "requires no gradient, and checkpointing then drops the graph. Otherwise all parameters are frozen, or the "
         "loss was computed under torch.no_grad or from detached tensors.",
         remedy="model.enable_input_require_grads() before training, or "
-        'gradient_checkpointing_kwargs={"use_reentrant": False}. Otherwise print which parameters require a gradient.',
+        'gradient_checkpointing_kwargs={"use_reentrant": False}. Otherwise print which parameters require a '
+        "gradient.",
         pattern=r"element \d+ of tensors does not require grad and does not have a grad_fn",
         role=Role.POSSIBLE,
         evidence=(
@@ -82,7 +83,8 @@ SIGNATURES = (
         id="gradients_nan",
         title="the gradients or the loss are NaN",
         what="transformers logs a NaN loss as 0.0. Most likely: fp16 with a model that was trained in bf16; a batch "
-        "whose labels are all masked (-100), or longer than the cutoff; an attention implementation that makes NaN of "
+        "whose labels are all masked (-100), or longer than the cutoff; an attention implementation that makes "
+        "NaN of "
         "padded rows; a learning rate that is too high; or a bug of this DeepSpeed (overlap_comm with ZeRO-1/2 in "
         "some releases).",
         remedy='bf16; another attn_implementation; look at the batch of that step. "overlap_comm": false tells '
@@ -105,7 +107,12 @@ SIGNATURES = (
         r"|loss变成nan|loss变为nan|loss一直为0|loss一直是0|loss一直是nan|loss始终为0|loss值为nan|loss是nan"
         r"|norm will be (?:nan|NaN|NAN)\b|loss will be (?:nan|NaN|NAN)\b|norm are (?:nan|NaN|NAN)\b"
         r"|loss are (?:nan|NaN|NAN)\b|loss will become (?:nan|NaN)\b|loss & grad_norm is nan"
-        r"|probability tensor contains either",
+        r"|probability tensor contains either|出现nan|出现NaN|出现NAN|出现 nan|出现 NaN|变成nan|变为nan|loss为0"
+        r"|loss 为 0|loss equals zero|loss equals 0\b|loss is equal to 0|oss may be 0\b|grad norm nan|[Gg]ot loss 0\b"
+        r"|loss being 0\b"
+        r"|loss is 0\b(?!\.\d*[1-9])|loss was 0\b(?!\.\d*[1-9])|reward nan\b|reward is nan|reward is NaN"
+        r"|rewards/\w+': nan|'loss': 0\.0[,}]|loss is `nan|logits are nan|output is nan|outputs are nan"
+        r"|weights become nan|loss为 nan",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/5242",
@@ -301,12 +308,16 @@ SIGNATURES = (
     Signature(
         id="optimizer_of_another_model",
         title="the optimizer has parameters that the model does not have",
-        what="DeepSpeed looks up the names of the optimizer's parameters in the model that was passed. Most likely the "
-        "optimizer is for several models (accelerator.prepare with two), or was created before the model was wrapped, "
+        what="DeepSpeed looks up the names of the optimizer's parameters in the model that was passed. Most "
+        "likely the "
+        "optimizer is for several models (accelerator.prepare with two), or was created before the model was "
+        "wrapped, "
         "copied or its parameters replaced.",
-        remedy="One model per engine: a torch module that contains all of them, and an optimizer over its parameters, "
+        remedy="One model per engine: a torch module that contains all of them, and an optimizer over its "
+        "parameters, "
         "created last.",
-        pattern=r"KeyError: Parameter containing:|failed to find optimizer param in named params",
+        pattern=r"(?:KeyError|keyError|Key Error|keyerror) ?: Parameter containing"
+        r"|failed to find optimizer param in named params",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/6770",),
     ),
     Signature(

@@ -18,7 +18,7 @@ SIGNATURES = (
         pattern=r"'weight' must be 2-D|size mismatch, got input \(\d+\), mat \([\dx]+\), vec \(0\)"
         r"|weight should have at least three dimensions|mat2 must be a matrix, got 1-D tensor"
         r"|weight should contain \d+ elements not 0|must match the existing size \(0\)"
-        r"|out of bounds for storage of size 0|, weight of size \[0\], expected",
+        r"|size mismatch, got \d+, \d+x\d+,0\b|out of bounds for storage of size 0|, weight of size \[0\], expected",
         role=Role.GENERAL,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/2746",

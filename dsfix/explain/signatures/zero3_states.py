@@ -14,7 +14,7 @@ SIGNATURES = (
         remedy="Upgrade trl; let each forward pass end before the engine's hooks are removed, parameters are gathered "
         "(GatheredParameters) or the model is saved.",
         pattern=r"AssertionError: \{'id': \d+, 'status': '(?:AVAILABLE|INFLIGHT)'[^\n]{0,400}"
-        r"'active_sub_modules': [{\[]\d",
+        r"'active_sub_modules': [{\[]\d|assert not param\.ds_active_sub_modules",
         role=Role.GENERAL,
         evidence=("https://github.com/huggingface/trl/pull/1617",),
     ),
@@ -50,7 +50,7 @@ SIGNATURES = (
         "the data), or an error in a pass was caught and training went on.",
         remedy="A current DeepSpeed; the same modules in every pass; for the part that varies "
         "deepspeed.utils.set_z3_leaf_modules (since 0.13.0). Otherwise ZeRO-2, if the model fits.",
-        pattern=r"tracing error at step \d+|attempted to record trace when status|parameter fetch queue to be",
+        pattern=r"tracing error at step |attempted to record trace when status|parameter fetch queue to be",
         role=Role.GENERAL,
     ),
     Signature(
