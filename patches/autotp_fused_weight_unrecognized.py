@@ -4,8 +4,9 @@ Why: 0.13.2 compares names the wrong way round: it looks for the layer's whole d
     knows, and never finds it. All fused weights are then divided in BLOOM's order, with one warning. The output of
     CodeGen, GLM, MPT, Baichuan, Qwen and BigCode models, and of others with all queries before all keys, is wrong.
 How: the known names are looked for in the description, as since 0.13.5.
-    Persimmon's name has "DecoderLayer" in it, which stands for the order of others; its own is BLOOM's, in which these
-    releases divide it by mistake, and still do with the patch. From 0.13.5 on its output is wrong.
+    "DecoderLayer" stands for all queries before all keys. Persimmon's layers have it in their name, and those of
+    Falcon's own code (trust_remote_code), but their weight, `query_key_value`, has BLOOM's order, in which these
+    releases divide it by mistake, and still do with the patch. From 0.13.5 on the output of both is wrong.
 Changes: the output of such models under tensor parallelism without kernel injection. No checkpoint is concerned.
 """
 
@@ -28,7 +29,7 @@ PATCH = Patch(
         Edit(
             _PREPARE,
             replace="module_str in k",
-            code='k in module_str and "PersimmonDecoderLayer" not in module_str',
+            code='k in module_str and not (k == "DecoderLayer" and "query_key_value" in module_str)',
         ),
     ),
     symptom="",
