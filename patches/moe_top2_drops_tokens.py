@@ -54,7 +54,7 @@ def min_capacity_of(gate: Any) -> int:
         return int(gate.min_capacity)
     room = RoomForAll(gate.min_capacity)
     experts = comm.get_world_size(group)
-    tensors = 1 if groups.mpu is None else groups.mpu.get_tensor_model_parallel_world_size()
+    tensors, group_of_tensors = _tensor_parallel(groups.mpu)
     if experts > 1:
         room.groups = (group,)
     if tensors > 1:
@@ -62,8 +62,17 @@ def min_capacity_of(gate: Any) -> int:
             if experts % tensors and tensors % experts:
                 return int(gate.min_capacity)  # the ranks of two reductions would not agree
             room.multiple = tensors
-        room.groups += (groups.mpu.get_tensor_model_parallel_group(),)
+        room.groups += (group_of_tensors(),)
     return room
+
+
+def _tensor_parallel(mpu: Any) -> tuple[int, Any]:
+    """How many ranks are tensor-parallel, and a function that returns their group; an older mpu says "model"."""
+    if mpu is None:
+        return 1, None
+    kind = "tensor_model" if hasattr(mpu, "get_tensor_model_parallel_world_size") else "model"
+    size = getattr(mpu, f"get_{kind}_parallel_world_size")()
+    return size, getattr(mpu, f"get_{kind}_parallel_group")
 
 
 def room_for(min_capacity: Any, sent: Any, capacity: Any) -> Any:

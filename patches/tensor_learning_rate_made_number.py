@@ -8,8 +8,9 @@ Why: a script makes its learning rate a tensor so that a captured CUDA graph rea
 How: as upstream's fix, the new rate is written into the tensor. Rates that are numbers are set as before. So is a
     tensor that groups with different rates have in common: each gets one of its own, once; and a tensor of integers.
 Changes: jobs with such a tensor and one of these schedules: what holds the tensor sees the schedule's rates, with the
-    tensor's precision. Rates returned by `get_last_lr` are then the groups' own tensors. A checkpoint written without
-    the patch continues with the schedule's rates.
+    tensor's precision. `engine.get_lr` returns the groups' own tensors then, and DeepSpeed's CSV monitor writes them as
+    such; what `get_last_lr` returns stays. A checkpoint written without the patch holds numbers: a job that resumes
+    from it has the schedule's rates, as numbers.
 """
 
 from __future__ import annotations
@@ -23,32 +24,42 @@ if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _SCHEDULES = "deepspeed.runtime.lr_schedules"
-_RANGE_TEST = f"{_SCHEDULES}:LRRangeTest._update_optimizer"
-_ONE_CYCLE = f"{_SCHEDULES}:OneCycle._initialize_lr"
+_RANGE_TEST = f"{_SCHEDULES}:LRRangeTest"
+_ONE_CYCLE = f"{_SCHEDULES}:OneCycle"
+_WARMUP = f"{_SCHEDULES}:WarmupLR"
 _FIRST = "for lr, group in zip(self.min_lrs, optimizer.param_groups):\n    group['lr'] = lr"
-_EACH = "for param_group, lr in zip(self.optimizer.param_groups, {}):\n    param_group['lr'] = lr"
+_EACH = "for param_group, lr in zip(self.optimizer.param_groups, self.get_lr()):\n    param_group['lr'] = lr"
+_LAST = "self._last_lr = [group['lr'] for group in self.optimizer.param_groups]"
 
 
 def put_back(groups: Sequence[Any], held: Sequence[Any]) -> None:
     """Writes the groups' new rates into the tensors that they held, and gives these back to the groups."""
     import torch
 
-    rates = [group["lr"] for group in groups]
-    pairs = [(rate, float(new)) for rate, new in zip(held, rates) if torch.is_tensor(rate)]
-    for group, rate, new in zip(groups, held, rates):
-        if not torch.is_tensor(rate) or not rate.is_floating_point():
-            continue
-        if len({value for each, value in pairs if each is rate}) > 1:
-            group["lr"] = torch.full_like(rate, float(new))
-        else:
-            group["lr"] = rate
-            rate.detach().fill_(float(new))
+    rates = [group.get("lr") for group in groups]
+    values: list[Any] = [float(new) if torch.is_tensor(rate) else None for rate, new in zip(held, rates)]
+    for group, rate, new, value in zip(groups, held, rates, values):
+        if torch.is_tensor(rate) and rate.is_floating_point():
+            if len({other for each, other in zip(held, values) if each is rate}) > 1:
+                group["lr"] = torch.full_like(rate, value)
+            else:
+                group["lr"] = rate
+                rate.detach().fill_(value)
+        elif torch.is_tensor(new):
+            group["lr"] = new.clone()  # the next rates are written into it, and the schedule may keep its own
 
 
-def _around(function: str, statement: str, groups: str) -> tuple[Edit, Edit]:
+def copied(rates: Sequence[Any]) -> list[Any]:
+    """The rates that a schedule goes by: a group's tensor, into which others are written, may be among them."""
+    import torch
+
+    return [rate.detach().clone() if torch.is_tensor(rate) else rate for rate in rates]
+
+
+def _around(function: str, statement: str, groups: str, last: str = "") -> tuple[Edit, Edit]:
     return (
-        Edit(function, before=statement, code=f"held = [group['lr'] for group in {groups}]"),
-        Edit(function, after=statement, code=f"put_back({groups}, held)", uses=(put_back,)),
+        Edit(function, before=statement, code=f"held = [group.get('lr') for group in {groups}]"),
+        Edit(function, after=last or statement, code=f"put_back({groups}, held)", uses=(put_back,)),
     )
 
 
@@ -57,10 +68,31 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.15.3"},  # the bug is older, but no release before 0.12.0 has been run
     changes=(
-        *_around(_RANGE_TEST, _EACH.format("group_lrs"), "self.optimizer.param_groups"),
-        *_around(_ONE_CYCLE, _FIRST, "optimizer.param_groups"),
-        *_around(f"{_SCHEDULES}:OneCycle.step", _EACH.format("self.get_lr()"), "self.optimizer.param_groups"),
-        *_around(f"{_SCHEDULES}:WarmupLR.step", _EACH.format("self.get_lr()"), "self.optimizer.param_groups"),
+        Edit(
+            f"{_RANGE_TEST}.__init__",
+            after="self.staircase = lr_range_test_staircase",
+            code="self.min_lr = copied(self.min_lr)",
+            uses=(copied,),
+        ),
+        *_around(f"{_RANGE_TEST}.__init__", "self._update_optimizer(self.min_lr)", "self.optimizer.param_groups"),
+        *_around(
+            f"{_RANGE_TEST}.step", "self._update_optimizer(self.get_lr())", "self.optimizer.param_groups", last=_LAST
+        ),
+        Edit(
+            f"{_ONE_CYCLE}._initialize_lr",
+            after="self.min_lrs = [cycle_min_lr] * len(optimizer.param_groups)",
+            code="self.min_lrs = copied(self.min_lrs)\ncycle_max_lr = copied([cycle_max_lr])[0]",
+            uses=(copied,),
+        ),
+        *_around(f"{_ONE_CYCLE}._initialize_lr", _FIRST, "optimizer.param_groups"),
+        *_around(f"{_ONE_CYCLE}.step", _EACH, "self.optimizer.param_groups", last=_LAST),
+        Edit(
+            f"{_WARMUP}.__init__",
+            after="self.delta_lrs = [big - small for big, small in zip(self.max_lrs, self.min_lrs)]",
+            code="self.min_lrs = copied(self.min_lrs)",
+            uses=(copied,),
+        ),
+        *_around(f"{_WARMUP}.step", _EACH, "self.optimizer.param_groups", last=_LAST),
     ),
     symptom="",
     upstream={

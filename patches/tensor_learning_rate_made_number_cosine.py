@@ -9,8 +9,8 @@ How: as upstream's fix, the new rate is written into the tensor, and the schedul
     starts from. Rates that are numbers are set as before. So is a tensor that groups with different rates have in
     common: each gets one of its own, once; and a tensor of integers.
 Changes: jobs with such a tensor and WarmupCosineLR: what holds the tensor sees the schedule's rates, with the tensor's
-    precision. Rates returned by `get_last_lr` are then the groups' own tensors. A checkpoint written without the patch
-    continues with the schedule's rates.
+    precision. `engine.get_lr` returns the groups' own tensors then; what `get_last_lr` returns stays. A checkpoint
+    written without the patch continues with the schedule's rates.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ def put_back(groups: Sequence[Any], held: Sequence[Any]) -> None:
     """Writes the groups' new rates into the tensors that they held, and gives these back to the groups."""
     import torch
 
-    rates = [group["lr"] for group in groups]
-    pairs = [(rate, float(new)) for rate, new in zip(held, rates) if torch.is_tensor(rate)]
-    for group, rate, new in zip(groups, held, rates):
-        if not torch.is_tensor(rate) or not rate.is_floating_point():
-            continue
-        if len({value for each, value in pairs if each is rate}) > 1:
-            group["lr"] = torch.full_like(rate, float(new))
-        else:
-            group["lr"] = rate
-            rate.detach().fill_(float(new))
+    rates = [group.get("lr") for group in groups]
+    values: list[Any] = [float(new) if torch.is_tensor(rate) else None for rate, new in zip(held, rates)]
+    for group, rate, new, value in zip(groups, held, rates, values):
+        if torch.is_tensor(rate) and rate.is_floating_point():
+            if len({other for each, other in zip(held, values) if each is rate}) > 1:
+                group["lr"] = torch.full_like(rate, value)
+            else:
+                group["lr"] = rate
+                rate.detach().fill_(value)
+        elif torch.is_tensor(new):
+            group["lr"] = new.clone()  # the next rates are written into it, and the schedule may keep its own
 
 
 def copied(rates: Sequence[Any]) -> list[Any]:
+    """The rates that a schedule goes by: a group's tensor, into which others are written, may be among them."""
     import torch
 
     return [rate.detach().clone() if torch.is_tensor(rate) else rate for rate in rates]
@@ -62,11 +64,11 @@ PATCH = Patch(
         Edit(
             f"{_SCHEDULE}.step",
             before="for param_group, lr in zip(self.optimizer.param_groups, lrs):\n    param_group['lr'] = lr",
-            code="held = [group['lr'] for group in self.optimizer.param_groups]",
+            code="held = [group.get('lr') for group in self.optimizer.param_groups]",
         ),
         Edit(
             f"{_SCHEDULE}.step",
-            after="for param_group, lr in zip(self.optimizer.param_groups, lrs):\n    param_group['lr'] = lr",
+            after="self._last_lr = [group['lr'] for group in self.optimizer.param_groups]",
             code="put_back(self.optimizer.param_groups, held)",
             uses=(put_back,),
         ),

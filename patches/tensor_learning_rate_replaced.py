@@ -9,8 +9,9 @@ How: as upstream's fix, the new rate is written into the tensor. WarmupCosineLR 
     from. Rates that are numbers are set as before. So is a tensor that groups with different rates have in common: each
     gets one of its own, once; and a tensor of integers.
 Changes: jobs with such a tensor and a schedule of DeepSpeed's: what holds the tensor sees the schedule's rates; a rate
-    has the tensor's own precision and shape. Rates returned by `get_last_lr` are then the groups' own tensors. A
-    checkpoint written without the patch continues with the schedule's rates.
+    has the tensor's own precision and shape. `engine.get_lr` returns the groups' own tensors then, and DeepSpeed's CSV
+    monitor writes them as such; what `get_last_lr` returns stays, but for OneCycle. A checkpoint written without the
+    patch continues with the schedule's rates; one of 0.15.3 to 0.18.0 holds numbers, which they then are.
 """
 
 from __future__ import annotations
@@ -29,22 +30,26 @@ _ONE_CYCLE = f"{_SCHEDULES}:OneCycle._initialize_lr"
 _FIRST = "for lr, group in zip(self.min_lrs, optimizer.param_groups):\n    group['lr'] = lr"
 
 
-def put_back(groups: Sequence[Any], held: Sequence[Any], rates: Sequence[Any]) -> None:
-    """Writes the groups' new rates into the tensors that they held, and gives these back to the groups."""
+def put_back(groups: Sequence[Any], held: Sequence[Any], rates: Sequence[Any]) -> list[Any]:
+    """Writes the new rates into the tensors that the groups held, and gives these back; returns what the groups had."""
     import torch
 
-    pairs = [(rate, float(new)) for rate, new in zip(held, rates) if torch.is_tensor(rate)]
-    for group, rate, new in zip(groups, held, rates):
-        if not torch.is_tensor(rate) or not rate.is_floating_point():
-            continue
-        if len({value for each, value in pairs if each is rate}) > 1:
-            group["lr"] = torch.full_like(rate, float(new))
-        else:
-            group["lr"] = rate
-            rate.detach().fill_(new.squeeze() if torch.is_tensor(new) else new)
+    given = [group["lr"] for group in groups]
+    values: list[Any] = [float(new) if torch.is_tensor(rate) else None for rate, new in zip(held, rates)]
+    for group, rate, value in zip(groups, held, values):
+        if torch.is_tensor(rate) and rate.is_floating_point():
+            if len({other for each, other in zip(held, values) if each is rate}) > 1:
+                group["lr"] = torch.full_like(rate, value)
+            else:
+                group["lr"] = rate
+                rate.detach().fill_(value)
+        elif torch.is_tensor(group["lr"]):
+            group["lr"] = group["lr"].clone()  # the next rates are written into it, and the schedule may keep its own
+    return given
 
 
 def copied(rates: Sequence[Any]) -> list[Any]:
+    """The rates that a schedule goes by: a group's tensor, into which others are written, may be among them."""
     import torch
 
     return [rate.detach().clone() if torch.is_tensor(rate) else rate for rate in rates]
@@ -58,18 +63,36 @@ PATCH = Patch(
         Edit(
             _UPDATE,
             before="for param_group, lr in zip(param_groups, lrs):\n    ...",
-            code="held = [group['lr'] for group in param_groups]",
+            code="held = [group.get('lr') for group in param_groups]",
         ),
         Edit(
             _UPDATE,
-            before="return [group['lr'] for group in param_groups]",
-            code="put_back(param_groups, held, lrs)",
+            replace="return [group['lr'] for group in param_groups]",
+            code="return put_back(param_groups, held, lrs)",
             uses=(put_back,),
+        ),
+        Edit(
+            f"{_SCHEDULES}:LRRangeTest.__init__",
+            after="self.staircase = lr_range_test_staircase",
+            code="self.min_lr = copied(self.min_lr)",
+            uses=(copied,),
+        ),
+        Edit(
+            f"{_SCHEDULES}:WarmupLR.__init__",
+            after="self.delta_lrs = [big - small for big, small in zip(self.max_lrs, self.min_lrs)]",
+            code="self.min_lrs = copied(self.min_lrs)",
+            uses=(copied,),
+        ),
+        Edit(
+            _ONE_CYCLE,
+            after="self.min_lrs = [cycle_min_lr] * len(optimizer.param_groups)",
+            code="self.min_lrs = copied(self.min_lrs)\ncycle_max_lr = copied([cycle_max_lr])[0]",
+            uses=(copied,),
         ),
         Edit(
             _ONE_CYCLE,
             before=_FIRST,
-            code="held = [group['lr'] for group in optimizer.param_groups]",
+            code="held = [group.get('lr') for group in optimizer.param_groups]",
         ),
         Edit(
             _ONE_CYCLE,

@@ -31,13 +31,14 @@ def set_rates(groups: Sequence[Any], rates: Sequence[float]) -> None:
     """Sets the groups' rates; writes into tensors, for what holds them, unless groups with other rates share one."""
     import torch
 
-    held = [group["lr"] for group in groups]
-    for group, rate, new in zip(groups, held, rates):
-        alone = len({other for each, other in zip(held, rates) if each is rate}) == 1
+    held = [group.get("lr") for group in groups]
+    values = [float(new) for new in rates]
+    for group, rate, new, value in zip(groups, held, rates, values):
+        alone = len({other for each, other in zip(held, values) if each is rate}) == 1
         if torch.is_tensor(rate) and rate.is_floating_point() and alone:
-            rate.detach().fill_(new)
-        else:
-            group["lr"] = new
+            rate.detach().fill_(value)
+        else:  # a copy, because the schedule keeps its own
+            group["lr"] = new.clone() if torch.is_tensor(new) else new
 
 
 PATCH = Patch(
@@ -58,7 +59,7 @@ PATCH = Patch(
             f"{_SCHEDULE}.load_state_dict",
             after="self.last_batch_iteration = sd['last_batch_iteration']",
             code="if self.last_batch_iteration >= 0 and all(\n"
-            "        group['lr'] == rate for group, rate in zip(self.optimizer.param_groups, self.min_lrs)):\n"
+            "        group.get('lr') == rate for group, rate in zip(self.optimizer.param_groups, self.min_lrs)):\n"
             "    self._last_lr = list(self.get_lr())\n"
             "    set_rates(self.optimizer.param_groups, self._last_lr)",
             uses=(set_rates,),
