@@ -8,9 +8,8 @@ Why: a script makes its learning rate a tensor so that a captured CUDA graph rea
 How: as upstream's fix, the new rate is written into the tensor. Rates that are numbers are set as before. So is a
     tensor that groups with different rates have in common: each gets one of its own, once; and a tensor of integers.
 Changes: jobs with such a tensor and one of these schedules: what holds the tensor sees the schedule's rates, with the
-    tensor's precision. `engine.get_lr` returns the groups' own tensors then, and DeepSpeed's CSV monitor writes them as
-    such; what `get_last_lr` returns stays. A checkpoint written without the patch holds numbers: a job that resumes
-    from it has the schedule's rates, as numbers.
+    tensor's precision. What `engine.get_lr` and `get_last_lr` return stays. A checkpoint written without the patch
+    holds numbers: a job that resumes from it has the schedule's rates, as numbers.
 """
 
 from __future__ import annotations
@@ -56,6 +55,16 @@ def copied(rates: Sequence[Any]) -> list[Any]:
     return [rate.detach().clone() if torch.is_tensor(rate) else rate for rate in rates]
 
 
+def apart(rates: Sequence[Any], schedule: Any) -> list[Any]:
+    """The rates as the engine gives them: not the tensors that are written into, and numbers if the schedule's are."""
+    import torch
+
+    if all(each.__module__ != _SCHEDULES for each in type(schedule).__mro__):
+        return list(rates)
+    numbers = not any(torch.is_tensor(rate) for rate in getattr(schedule, "_last_lr", ()))
+    return [(rate.item() if numbers else rate.clone()) if torch.is_tensor(rate) else rate for rate in rates]
+
+
 def _around(function: str, statement: str, groups: str, last: str = "") -> tuple[Edit, Edit]:
     return (
         Edit(function, before=statement, code=f"held = [group.get('lr') for group in {groups}]"),
@@ -93,6 +102,12 @@ PATCH = Patch(
             uses=(copied,),
         ),
         *_around(f"{_WARMUP}.step", _EACH, "self.optimizer.param_groups", last=_LAST),
+        Edit(
+            "deepspeed.runtime.engine:DeepSpeedEngine.get_lr",
+            replace="return self._get_optimizer_param('lr')",
+            code="return apart(self._get_optimizer_param('lr'), self.lr_scheduler)",
+            uses=(apart,),
+        ),
     ),
     symptom="",
     upstream={

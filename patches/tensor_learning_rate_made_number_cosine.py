@@ -9,7 +9,7 @@ How: as upstream's fix, the new rate is written into the tensor, and the schedul
     starts from. Rates that are numbers are set as before. So is a tensor that groups with different rates have in
     common: each gets one of its own, once; and a tensor of integers.
 Changes: jobs with such a tensor and WarmupCosineLR: what holds the tensor sees the schedule's rates, with the tensor's
-    precision. `engine.get_lr` returns the groups' own tensors then; what `get_last_lr` returns stays. A checkpoint
+    precision. What `engine.get_lr` (with tensor_learning_rate_made_number) and `get_last_lr` return stays. A checkpoint
     written without the patch continues with the schedule's rates.
 """
 

@@ -9,9 +9,9 @@ How: as upstream's fix, the new rate is written into the tensor. WarmupCosineLR 
     from. Rates that are numbers are set as before. So is a tensor that groups with different rates have in common: each
     gets one of its own, once; and a tensor of integers.
 Changes: jobs with such a tensor and a schedule of DeepSpeed's: what holds the tensor sees the schedule's rates; a rate
-    has the tensor's own precision and shape. `engine.get_lr` returns the groups' own tensors then, and DeepSpeed's CSV
-    monitor writes them as such; what `get_last_lr` returns stays, but for OneCycle. A checkpoint written without the
-    patch continues with the schedule's rates; one of 0.15.3 to 0.18.0 holds numbers, which they then are.
+    has the tensor's own precision and shape. What `engine.get_lr` and `get_last_lr` return stays but for that, and for
+    OneCycle, whose rates stay tensors. A checkpoint written without the patch continues with the schedule's rates; one
+    of 0.15.3 to 0.18.0 holds numbers, which they then are.
 """
 
 from __future__ import annotations
@@ -53,6 +53,16 @@ def copied(rates: Sequence[Any]) -> list[Any]:
     import torch
 
     return [rate.detach().clone() if torch.is_tensor(rate) else rate for rate in rates]
+
+
+def apart(rates: Sequence[Any], schedule: Any) -> list[Any]:
+    """The rates as the engine gives them: not the tensors that are written into, and numbers if the schedule's are."""
+    import torch
+
+    if all(each.__module__ != _SCHEDULES for each in type(schedule).__mro__):
+        return list(rates)
+    numbers = not any(torch.is_tensor(rate) for rate in getattr(schedule, "_last_lr", ()))
+    return [(rate.item() if numbers else rate.clone()) if torch.is_tensor(rate) else rate for rate in rates]
 
 
 PATCH = Patch(
@@ -106,6 +116,12 @@ PATCH = Patch(
             "    self._last_lr = update_lr(self.optimizer.param_groups, self.get_lr())",
             code="self.org_lrs = copied(self.org_lrs)",
             uses=(copied,),
+        ),
+        Edit(
+            "deepspeed.runtime.engine:DeepSpeedEngine.get_lr",
+            replace="return self._get_optimizer_param('lr')",
+            code="return apart(self._get_optimizer_param('lr'), self.lr_scheduler)",
+            uses=(apart,),
         ),
     ),
     symptom="",
