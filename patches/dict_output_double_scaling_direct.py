@@ -43,10 +43,9 @@ _passes: list[weakref.ref[Pass]] = []  # the innermost last
 
 def started(roots: tuple[Any, ...]) -> Pass:
     """Note what a backward pass begins with, for as long as the caller keeps the result."""
-    while _passes and _passes[-1]() is None:
-        _passes.pop()
     current = Pass(roots)
-    _passes.append(weakref.ref(current))
+    # not popped from the end: other threads' passes end in any order
+    _passes.append(weakref.ref(current, _passes.remove))
     return current
 
 
@@ -86,7 +85,10 @@ def _divided(together: object, output: object) -> bool:
 
 def _first(roots: tuple[Any, ...], together: object) -> set[object] | None:
     """The outputs that are reached from the roots without passing another one; None if the way is long."""
-    nodes = [(root.node if hasattr(root, "node") else root.grad_fn, root.output_nr) for root in roots]
+    import torch
+
+    # a tensor may have an attribute `node` of the script's own
+    nodes = [(root.grad_fn if isinstance(root, torch.Tensor) else root.node, root.output_nr) for root in roots]
     seen: set[tuple[Any, int]] = set()
     found = set()
     while nodes:
