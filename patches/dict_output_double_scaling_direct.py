@@ -15,6 +15,7 @@ Changes: with GAS > 1, such an output and no `engine.backward`, gradients become
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -34,19 +35,28 @@ class Pass:
 
     def __init__(self, roots: tuple[Any, ...]) -> None:
         self.roots = roots
+        self.thread = threading.get_ident()
         self.task: int | None = None  # autograd's number of this pass, when the first output has its gradient
         self.first: dict[object, set[object] | None] = {}
 
 
-_passes: list[weakref.ref[Pass]] = []  # the innermost last
+_passes: list[weakref.ref[Pass]] = []
 
 
 def started(roots: tuple[Any, ...]) -> Pass:
     """Note what a backward pass begins with, for as long as the caller keeps the result."""
-    while _passes and _passes[-1]() is None:
-        _passes.pop()
+    import torch
+
+    if torch._C._current_graph_task_id() != -1:
+        _running()  # the enclosing pass learns its number before this one begins
     current = Pass(roots)
-    _passes.append(weakref.ref(current))
+    if torch._C._current_graph_task_id() == -1:  # earlier ones of this thread are over, and kept by an exception
+        for each in list(_passes):
+            earlier = each()
+            if earlier is not None and earlier.thread == current.thread:
+                earlier.task = -2  # no pass has this number
+    # not popped from the end: other threads' passes end in any order
+    _passes.append(weakref.ref(current, _passes.remove))
     return current
 
 
@@ -67,16 +77,26 @@ def dividing_once(manager: Any, tensor: Any, hook: Callable[[Any], Any]) -> Call
     return once
 
 
-def _divided(together: object, output: object) -> bool:
-    """Whether the output's gradient comes from other outputs alone, as far as is known."""
+def _running() -> Pass | None:
+    """The pass that calls this; None if it may be one of several, as with threads."""
     import torch
 
-    current = next(filter(None, (each() for each in reversed(_passes))), None)
+    task = torch._C._current_graph_task_id()
+    alive = [current for current in (each() for each in list(_passes)) if current is not None]
+    unknown = [current for current in alive if current.task is None]
+    for current in alive:
+        if current.task == task:
+            return current
+    if len(unknown) != 1:
+        return None
+    unknown[0].task = task
+    return unknown[0]
+
+
+def _divided(together: object, output: object) -> bool:
+    """Whether the output's gradient comes from other outputs alone, as far as is known."""
+    current = _running()
     if current is None:
-        return False
-    if current.task is None:
-        current.task = torch._C._current_graph_task_id()
-    if current.task != torch._C._current_graph_task_id():
         return False
     if together not in current.first:
         current.first[together] = _first(current.roots, together)
@@ -86,7 +106,12 @@ def _divided(together: object, output: object) -> bool:
 
 def _first(roots: tuple[Any, ...], together: object) -> set[object] | None:
     """The outputs that are reached from the roots without passing another one; None if the way is long."""
-    nodes = [(root.node if hasattr(root, "node") else root.grad_fn, root.output_nr) for root in roots]
+    import torch
+
+    # a tensor may have an attribute `node` of the script's own
+    nodes: list[tuple[Any, int]] = [
+        (root.grad_fn if isinstance(root, torch.Tensor) else root.node, root.output_nr) for root in roots
+    ]
     seen: set[tuple[Any, int]] = set()
     found = set()
     while nodes:
