@@ -327,8 +327,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "persimmon-order",
-        "A bug of DeepSpeed without a patch: AutoTP divides the fused weight of Persimmon, and of Falcon's own code, in "
-        "the order of others whose layer is a DecoderLayer. 0.13.2 to 0.13.4 find no name, and divide it in its own "
+        "A bug of DeepSpeed without a patch: AutoTP divides the fused weight of Persimmon, and of Falcon's own code, "
+        "in the order of others whose layer is a DecoderLayer. 0.13.2 to 0.13.4 find no name, and divide it in its own "
         "order by mistake.",
         ("sharded_persimmon", "sharded_decoder_by_heads", "sharded_decoder_by_groups"),
     ),

@@ -239,7 +239,7 @@ SIGNATURES = (
         "many as it sees GPUs, or as --num_gpus, --include, a hostfile or CUDA_VISIBLE_DEVICES say.",
         remedy="deepspeed --num_gpus N script.py, or torchrun or accelerate launch with N processes.",
         pattern=phrases(
-            "nly |nly use |nly uses |nly using |nly used |nly runs on |nly running on ",
+            "Only |only |nly use |nly uses |nly using |nly used |nly runs on |nly running on ",
             "one GPU|1 GPU|a single GPU|one gpu|1 gpu|a single gpu",
         )
         + "|"
@@ -278,8 +278,8 @@ SIGNATURES = (
         "release.",
         pattern=phrases(
             "loss |Loss ",
-            "explod|diverg|keeps increasing|keeps rising|keeps going up|is increasing|increases|suddenly"
-            "|spikes|spike |does not go down|doesn't go down|not going down|is not going down|plateau|is "
+            "does not go down|explod|diverg|keeps increasing|keeps rising|keeps going up|is increasing|increases"
+            "|suddenly|spikes|spike |doesn't go down|not going down|is not going down|plateau|is "
             "stuck|stuck at"
             "|is abnormal|abnormal|too large|too high|is very large|is very high|is extremely|is unusually|is huge",
         )
