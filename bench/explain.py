@@ -45,7 +45,7 @@ def grep_expressions() -> list[str]:
 def _complete(part: str) -> bool:
     """Whether its brackets and braces are closed."""
     plain = re.sub(r"\\.", "", part)
-    return plain.count("(") == plain.count(")") and plain.count("{") == plain.count("}")
+    return all(plain.count(opening) == plain.count(closing) for opening, closing in ("()", "{}", "[]"))
 
 
 def steps() -> Iterator[str]:

@@ -111,7 +111,7 @@ SIGNATURES = (
         r"|loss 为 0|loss equals zero|loss equals 0\b|loss is equal to 0|oss may be 0\b|grad norm nan|[Gg]ot loss 0\b"
         r"|loss being 0\b"
         r"|loss is 0\b(?!\.\d*[1-9])|loss was 0\b(?!\.\d*[1-9])|reward nan\b|reward is nan|reward is NaN"
-        r"|rewards/\w+': nan|'loss': 0\.0[,}]|loss is `nan|logits are nan|output is nan|outputs are nan"
+        r"|rewards/\w+': nan|'loss': 0\.0,|'loss': 0\.0}|loss is `nan|logits are nan|output is nan|outputs are nan"
         r"|weights become nan|loss为 nan",
         role=Role.POSSIBLE,
         evidence=(
