@@ -10,9 +10,8 @@ import platform
 import socket
 import sys
 import threading
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import log, programs, versions
 from .engine import hooks
@@ -26,8 +25,7 @@ _engine: Engine | None = None
 _files: dict[int, _File] = {}  # by pid: a forked child writes its own
 
 
-@dataclass(frozen=True)
-class PatchReport:
+class PatchReport(NamedTuple):
     """What became of one patch in this process."""
 
     id: str
@@ -124,7 +122,7 @@ def as_json() -> dict[str, Any]:
         "argv": sys.argv[:1],
         "python": platform.python_version(),
         "distributions": {name: versions.installed(name) for name in names},
-        "patches": [{**asdict(each), "outcome": each.outcome.value} for each in report()],
+        "patches": [{**each._asdict(), "outcome": each.outcome.value} for each in report()],
     }
 
 

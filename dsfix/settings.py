@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .catalogue.registry import UnknownPatch
 from .patch import Severity
@@ -28,8 +27,7 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsfix"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """DSFIX_DISABLE, _ONLY, _SKIP, _SEVERITY, _STRICT, _REPORT and _LOG_LEVEL; for the guards DSFIX_PLACEMENT,
     _DEVICE_MAP, _CHECK and _RANK_CHECK.
 
@@ -100,7 +98,7 @@ class Settings:
 
     def without_report(self) -> Settings:
         """The same, for a DSFIX_REPORT directory that turned out not to be writable."""
-        return dataclasses.replace(self, report=None)
+        return self._replace(report=None)
 
     def disabled(self, patch_id: str, default: bool, severity: str) -> str | None:
         """Why this patch is switched off, or None."""

@@ -36,7 +36,7 @@ def verdicts() -> dict[str, Verdict]:
 
 def if_asked_for(entry: Entry) -> Verdict:
     """The verdict on a patch where somebody names it: one that is off by default is on then."""
-    return decide(replace(entry, patch=replace(entry.patch, default=True)), Settings.read())
+    return decide(entry._replace(patch=replace(entry.patch, default=True)), Settings.read())
 
 
 def decide(entry: Entry, settings: Settings) -> Verdict:

@@ -6,16 +6,17 @@ import enum
 import functools
 import os
 import platform
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
 NEWEST_PROVEN = Version("0.19.8")
 """The newest DeepSpeed that the patches were run on; `python -m matrix add` updates it."""
+_VERSION = re.compile("^Version:(.*)", re.IGNORECASE | re.MULTILINE)
 
 
 class Fit(enum.Enum):
@@ -24,8 +25,7 @@ class Fit(enum.Enum):
     UNSURE = "unsure"  # a development build, a fork: its source decides
 
 
-@dataclass(frozen=True)
-class Gate:
+class Gate(NamedTuple):
     """`near`: whether the number alone would put a build inside whose source decides. `newer`: whether the release is
     inside, and newer than any that the patches were run on."""
 
@@ -46,12 +46,19 @@ def installed(distribution: str) -> str | None:
             return "" if importable(distribution) else None
         # an interrupted upgrade leaves two: which of them is about the package that is there, nobody can tell
         same_place = [each for each in records if str(each.locate_file("")) == str(records[0].locate_file(""))]
-        version = " and ".join(sorted({each.metadata["Version"] or "" for each in same_place}))
+        version = " and ".join(sorted(set(map(_recorded_version, same_place))))
     except Exception:  # metadata that cannot be read is no metadata
         return ""
     if distribution == "deepspeed" and not _describes_what_is_imported(records[0]):
         return ""
     return version
+
+
+def _recorded_version(found: metadata.Distribution) -> str:
+    """Its header alone: `Distribution.version` parses the whole README below it, which takes ten times as long."""
+    text = found.read_text("METADATA") or found.read_text("PKG-INFO") or found.read_text("") or ""
+    header = _VERSION.search(text.partition("\n\n")[0])
+    return header.group(1).strip() if header else ""
 
 
 def importable(package: str) -> bool:

@@ -6,8 +6,8 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
+from typing import NamedTuple
 
 from ..outcome import describe
 
@@ -15,8 +15,7 @@ GROUP = "dsfix.patches"
 _GROUP_HEADER = b"[dsfix.patches]"
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(NamedTuple):
     """What one entry point names: a package whose modules are patches, or one module that is a patch.
 
     distribution: normalized, the first part of its patches' ids. reason: why there is no such module, or "".

@@ -10,10 +10,9 @@ import json
 import os
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, NamedTuple, TypeVar
 
 from ..outcome import describe
 from ..patch import Patch
@@ -24,8 +23,7 @@ _OWN = "dsfix"
 _PACKAGE = "dsfix.patches"
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """What decides whether a patch has to be loaded at all. module: its name; distribution: whose it is."""
 
     id: str
@@ -37,8 +35,7 @@ class Summary:
     distribution: str = _OWN
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One patch of the catalogue: its id is the name of its module, that of a plug-in's "distribution:module"."""
 
     id: str
@@ -57,8 +54,7 @@ class Entry:
         return Summary(self.id, *about, self.module.__name__, self.distribution)
 
 
-@dataclass(frozen=True)
-class Broken:
+class Broken(NamedTuple):
     """A patch module, or a plug-in, that could not be loaded."""
 
     id: str
@@ -81,7 +77,7 @@ def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[st
     remember: returns for a key what it returned for the same key before, else what the function returns.
     """
     key = _stamps()
-    kept = None if key is None else remember((tuple(each.name for each in fields(Summary)), key), _own_summaries)
+    kept = None if key is None else remember((Summary._fields, key), _own_summaries)
     if kept is None:
         entries, broken = load()
         return {patch_id: each.summary for patch_id, each in entries.items()}, broken
@@ -126,7 +122,7 @@ def _loaded_summaries() -> list[list[object]] | None:
     """None where a patch is broken, which something else than its file may mend."""
     entries, broken = load()
     own = (each.summary for each in entries.values() if each.distribution == _OWN)
-    return None if broken else [list(vars(each).values()) for each in own]
+    return None if broken else [list(each) for each in own]
 
 
 def entry(summary: Summary) -> Entry:

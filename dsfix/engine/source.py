@@ -15,8 +15,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar, Union
+from typing import NamedTuple, TypeVar, Union
 
 _T = TypeVar("_T")
 FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
@@ -31,8 +30,7 @@ BLOCKS = ("body", "orelse", "finalbody")  # the fields of a statement that hold 
 HOLDS = (*BLOCKS, "handlers", "cases")
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """One function as a file has it: `first` is its first line (decorators included), counted from 1."""
 
     path: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..catalogue import proven
 from ..catalogue.registry import Summary
@@ -18,8 +18,7 @@ from .cache import Cache, declared, digest, stamps
 from .source import Block, digest_of, find_blocks, text_of, top_level
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """`pending`: the patch applies as soon as its modules are imported; any other outcome: it stays out."""
 
     outcome: Outcome

@@ -6,9 +6,8 @@ import contextlib
 import functools
 import importlib
 import inspect
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from .. import log
 from ..engine import attributes, hooks
@@ -30,8 +29,7 @@ RANK_GUARDS: tuple[str, ...] = ("rank_check",)
 _DDP = "torch.nn.parallel.distributed:DistributedDataParallel.__init__"
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One call of deepspeed.initialize or another watched function: its arguments by name, and dsfix's settings."""
 
     arguments: dict[str, Any]

@@ -22,7 +22,7 @@ def test_the_founding_case_on_two_ranks(monkeypatch: pytest.MonkeyPatch, patched
         pytest.skip("this release does not have the bug")
     for name in ("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_DISABLE"):
         monkeypatch.delenv(name, raising=False)
-    entries[FOUNDING] = dataclasses.replace(entry, patch=dataclasses.replace(entry.patch, ranks=2))
+    entries[FOUNDING] = entry._replace(patch=dataclasses.replace(entry.patch, ranks=2))
     monkeypatch.setattr(reproduction, "catalogue", lambda: entries)
     sighting = reproduction.run(FOUNDING, patched=patched)
     assert sighting.outcome == expected, sighting.detail

@@ -1,6 +1,5 @@
 """Another DSFIX_PLACEMENT for the calls that follow, in place of another process."""
 
-import dataclasses
 
 from dsfix.settings import Settings
 
@@ -8,4 +7,4 @@ from dsfix.settings import Settings
 def set_mode(lab, mode):
     cells = lab.deepspeed.initialize.__closure__
     (settings,) = (cell for cell in cells if isinstance(cell.cell_contents, Settings))
-    settings.cell_contents = dataclasses.replace(settings.cell_contents, placement=mode)
+    settings.cell_contents = settings.cell_contents._replace(placement=mode)
