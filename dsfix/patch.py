@@ -40,7 +40,7 @@ class _Targeted:
         return self.target.partition(":")[2]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Edit(_Targeted):
     """A change inside the body of one function; exactly one of `after`, `before`, `replace` is the anchor.
 
@@ -74,7 +74,7 @@ class Edit(_Targeted):
         return "".join(imports) + textwrap.dedent(self.code)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Replace(_Targeted):
     """Another object in place of a function, class or attribute: ``factory(original) -> replacement``.
 
@@ -88,7 +88,7 @@ class Replace(_Targeted):
         _check_target(self.target)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Provide:
     """A module-level name that `module` no longer has: ``factory(module) -> value``."""
 
@@ -108,7 +108,7 @@ class Provide:
 Change = Union[Edit, Replace, Provide]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source(_Targeted):
     """Evidence: `code` (statements or one expression, like an Edit's anchor) appears in the body of `target`.
 
@@ -119,7 +119,7 @@ class Source(_Targeted):
     code: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Patch:
     """One bug: where it is, what fixes it, and the evidence for both.
 

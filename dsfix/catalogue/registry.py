@@ -16,7 +16,7 @@ from typing import Any, Callable, NamedTuple, TypeVar
 
 from ..outcome import describe
 from ..patch import Patch
-from . import checkout, entry_points
+from . import entry_points
 
 INDEX = Path(__file__).with_name("index.json")
 _OWN = "dsfix"
@@ -163,7 +163,11 @@ def _own() -> Iterator[Entry | Broken]:
 
 def _package() -> tuple[ModuleType | None, str]:
     package, reason = _import(_PACKAGE)
-    return (package, reason) if package is not None else _tried(functools.partial(checkout.load, _PACKAGE))
+    if package is not None:
+        return package, reason
+    from . import checkout
+
+    return _tried(functools.partial(checkout.load, _PACKAGE))
 
 
 def _modules(package: ModuleType) -> list[str]:
