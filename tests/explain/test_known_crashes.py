@@ -382,6 +382,18 @@ PAIRS = {
             ("deepspeed/runtime/utils.py", "get_global_norm_of_tensors", "torch.stack(all_norms).pow(norm_type)"),
         ),
     ),
+    "autotp_decoder_layer_order": (
+        traceback(
+            "RuntimeError: mat1 and mat2 shapes cannot be multiplied (12x32 and 64x32)",
+            ("transformers/models/persimmon/modeling_persimmon.py", "forward", "attn_output = self.dense(attn_output)"),
+            ("deepspeed/module_inject/layers.py", "forward", "output = torch.matmul(input, self.weight)"),
+        ),
+        traceback(
+            "RuntimeError: mat1 and mat2 shapes cannot be multiplied (12x32 and 64x32)",
+            ("transformers/models/persimmon/modeling_persimmon.py", "forward", "attn_output = self.dense(attn_output)"),
+            ("torch/nn/modules/linear.py", "forward", "return F.linear(input, self.weight, self.bias)"),
+        ),
+    ),
     "autotp_falcon_heads": (
         traceback(
             "RuntimeError: shape '[1, 8, 2, 18, 64]' is invalid for input of size 9216",
