@@ -41,8 +41,10 @@ class Finder:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name not in self.names:
+            return None
         active: set[str] = self._local.__dict__.setdefault("active", set())
-        if name not in self.names or name in active:
+        if name in active:
             return None
         active.add(name)  # another hook's finder may ask all finders again, this one included
         try:
