@@ -215,10 +215,9 @@ SIGNATURES = (
         pattern=r"(?i:zero|deepspeed|offload)[^\n]{0,100}(?:much slower|too slow |is slower|very slow|extremely slow"
         r"|slower than|super slow)"
         r"|(?:much slower|very slow|extremely slow|slower than)[^\n]{0,100}"
-        r"(?i:zero-?\d|deepspeed|offload)|[Ss]lower training|slow throughput|[Tt]raining (?:speed )?is (?:very "
-        r"|too |so )?slow"
-        r"|training slow\b|(?:Slow|slow) training|inference (?:is )?(?:more |very |too )?slow|speed is (?:very "
-        r"|too )?slow"
+        r"(?i:zero-?\d|deepspeed|offload)|[Ss]lower training|slow throughput|raining is slow|raining is very slow"
+        r"|raining is too slow|raining is so slow|training slow\b|Slow training|slow training"
+        r"|inference (?:is )?(?:more |very |too )?slow|speed is (?:very |too )?slow"
         r"|low training speed|training speed is low|training speed low|more slow\.|slower than before"
         r"|slows down|no speed-?up|slower with|训练速度慢|训练很慢|速度很慢|速度变慢"
         r"|速度反而更慢|特别慢|非常慢|太慢了|慢很多|GPU利用率低",
