@@ -90,8 +90,8 @@ SIGNATURES = (
         what="AutoTP does not know that the outputs of these layers' `dense` are parts of a sum, and divides it the "
         "other way. With an injection_policy that names it the model runs, but its fused query_key_value is divided in "
         "the order of Baichuan's, and the output is wrong.",
-        remedy="No tensor parallelism for this model. DeepSpeed 0.13.2 to 0.13.4 divide the weight rightly, with such a "
-        "policy.",
+        remedy="No tensor parallelism for this model. DeepSpeed 0.13.2 to 0.13.4 divide the weight rightly, with such "
+        "a policy.",
         pattern=r"(?:modeling_persimmon|modelling_RW)\.py[\s\S]*module_inject/layers\.py[\s\S]*"
         r"mat1 and mat2 shapes cannot be multiplied"
         r"|ersimmon[^\n]{0,80}(?:tp_size|[Tt]ensor.?parallel|[Aa]utoTP|init_inference)",

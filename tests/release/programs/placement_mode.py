@@ -1,6 +1,5 @@
 """Another DSFIX_PLACEMENT for the calls that follow, in place of another process."""
 
-
 from dsfix.settings import Settings
 
 
