@@ -20,9 +20,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Reads what can be read; a file that cannot is reported and sets the exit status."""
+    from ..explain.closest import search
     from ..explain.ranking import Standing, ranked
     from ..explain.recognise import Reading
-    from .printing import findings
+    from .printing import findings, possibilities
 
     reading = Reading()
     for name in dict.fromkeys(options.files):
@@ -32,9 +33,10 @@ def run(options: argparse.Namespace) -> int:
     for file in reading.files:
         if complaint := findings.complaint(file):
             print(f"dsfix: {complaint}", file=sys.stderr)
-    found = ranked(reading)
+    found, possible = ranked(reading), search.possibilities(reading)
     if options.json:
-        output.print_json(findings.as_json(reading, found))
+        told = findings.as_json(reading, found)
+        output.print_json({**told, "possibilities": possibilities.as_json(possible, search.versions(reading))})
     elif found:
         findings.print_findings(reading, found)
     if any(file.trouble for file in reading.files):
@@ -43,4 +45,6 @@ def run(options: argparse.Namespace) -> int:
         return OK
     if not options.json and not reading.known:
         print(findings.nothing(reading.files))
+    if possible and not options.json:
+        possibilities.show(possible, search.versions(reading))
     return UNSEEN

@@ -72,13 +72,14 @@ class File:
 
 class Reading:
     """What some logs show. known: by id of the problem; unknown: by the error with its numbers replaced; mentioned: the
-    same for errors without a traceback."""
+    same for errors without a traceback. unexplained: the texts of short files that show no cause."""
 
     def __init__(self) -> None:
         self.files: list[File] = []
         self.known: dict[str, Found] = {}
         self.unknown: dict[str, Found] = {}
         self.mentioned: dict[str, Found] = {}
+        self.unexplained: list[str] = []
         self.versions = Versions()
         self._literals = problems.literals() | {TRACEBACK, *_MENTIONS, *LITERALS}
 
@@ -93,7 +94,10 @@ class Reading:
             one.look_at(excerpt)
         file.size, file.lines = excerpts.size, excerpts.lines
         if file.size <= pasted.LONGEST and not one.explained:
-            one.look_at_pasted(start.decode("utf-8", "replace"))
+            text = start.decode("utf-8", "replace")
+            one.look_at_pasted(text)
+            if not one.explained:
+                self.unexplained.append(text)
 
 
 def _content(file: File, start: bytearray) -> Iterator[bytes]:

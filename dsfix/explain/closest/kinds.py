@@ -1,0 +1,107 @@
+"""Which problems a text can mean that has some of the vocabulary's names together."""
+
+from __future__ import annotations
+
+# id of a signature -> names that are all in a sentence or in it and the title
+_KINDS = {
+    # hangs
+    "saving_hangs": ("hang + saving", "hang + checkpoint"),
+    "experts_diverge": ("hang + experts", "experts + zero-3 + differs", "experts + zero-3 + fails"),
+    "inputs_of_other_kinds_hang": ("hang + images",),
+    "evaluation_diverges": ("hang + evaluation",),
+    "fp16_zero1_overflow_deadlock": ("hang + fp16",),
+    "nodes_do_not_meet": ("hang + nodes", "fails + nodes + start", "nodes + connection", "nodes + launcher"),
+    "ranks_wait_in_init": ("hang + start",),
+    "job_hangs": ("hang",),
+    # speed
+    "training_config_for_inference": ("zero inference + kernels",),
+    "offload_leaves_gpu_empty": ("offload + memory + incomplete", "offload + memory + unused"),
+    "zero_inference_slow": ("slow + zero inference",),
+    "checkpoint_is_large": ("saving + slow", "checkpoint + large", "saving + large"),
+    "zero3_and_generation": (
+        "zero-3 + generation + slow",
+        "zero-3 + generation + hang",
+        "zero-3 + generation + fails",
+        "zero-3 + generation + garbage",
+        "zero-3 + evaluation + fails",
+        "zero-3 + inference + fails",
+        "zero-3 + garbage",
+        "rlhf + generation + slow",
+        "rlhf + generation + hang",
+        "evaluation + generation + fails",
+    ),
+    "slower_than_expected": ("slow",),
+    # memory
+    "loaded_by_each_rank": ("host + oom", "host + number of ranks", "host + loading", "oom + loading"),
+    "memory_grows": ("grows + memory", "grows + host", "grows + oom"),
+    "memory_of_first_gpu": ("unbalanced + memory",),
+    "memory_stays_reserved": ("not released + memory",),
+    "memory_not_reduced": (
+        "memory + zero-3",
+        "memory + zero-2",
+        "memory + zero-1",
+        "memory + offload",
+        "memory + differs",
+        "memory + whole model",
+    ),
+    "out_of_memory": ("oom",),
+    # checkpoints
+    "another_world_size": ("resuming + number of ranks", "loading + checkpoint + number of ranks"),
+    "universal_checkpoint_problem": ("universal + checkpoint", "universal + fails"),
+    "resumed_differently": ("resuming + loss", "resuming + learning rate", "resuming + results"),
+    "resuming_does_not_work": ("resuming + fails", "checkpoint + loading + fails"),
+    "lora_weights_empty": ("adapter + empty",),
+    "placeholders_in_checkpoint": ("loading + empty", "loading + adapter + fails"),
+    "shard_saved_of_tensor_parallel": ("saving + tensor parallel",),
+    "pipeline_saved_by_layers": ("saving + pipeline",),
+    "saved_without_gathering": (
+        "saving + empty",
+        "saving + incomplete",
+        "zero-3 + empty",
+        "zero-3 + saving",
+        "adapter + saving + whole model",
+    ),
+    "state_dict_does_not_fit": ("loading + differs + fails",),
+    "saved_model_is_not_the_trained": (
+        "garbage + saving",
+        "garbage + loading",
+        "garbage + adapter",
+        "garbage + zero to fp32",
+        "differs + zero to fp32",
+        "results + differs + saving",
+        "results + differs + loading",
+    ),
+    "checkpoint_to_weights": ("zero to fp32", "how + saving"),
+    "model_cannot_be_saved": ("saving + fails",),
+    # numbers
+    "gradients_nan": ("nan", "zero loss"),
+    "loss_does_not_fall": ("loss + not falling",),
+    "accumulation_miscounted": ("accumulation + differs", "accumulation + loss", "accumulation + fails"),
+    "steps_divided_by_ranks": ("steps + number of ranks", "steps + differs"),
+    "schedule_not_followed": ("learning rate + fails", "learning rate + differs"),
+    "loss_differs": ("loss + differs", "results + differs"),
+    "gradient_is_none": ("gradients + none", "gradients + empty"),
+    "inference_gives_nonsense": (
+        "garbage + kernels",
+        "garbage + inference",
+        "garbage + tensor parallel",
+        "kernels + padding",
+    ),
+    # set-ups
+    "quantized_model": ("quantized + zero-3", "quantized + adapter", "quantized + offload", "quantized + fails"),
+    "several_models_trained": ("several models",),
+    "average_of_weights": ("ema",),
+    "embeddings_resized": ("embedding + zero-3", "embedding + fails"),
+    "only_one_gpu_used": ("one gpu",),
+    "hybrid_engine": ("hybrid engine",),
+    "pipeline_with_zero2": ("pipeline + zero-2", "pipeline + zero-3"),
+    "visible_devices_ignored": ("visible devices + fails",),
+    # starting
+    "installing_on_windows": ("windows + installing", "windows + building"),
+    "installation_failed": ("installing + fails",),
+    "extension_build_failed": ("building + fails",),
+    "ended_without_error": ("ends",),
+}
+
+WAYS = {id: tuple(frozenset(way.split(" + ")) for way in ways) for id, ways in _KINDS.items()}
+"""id of a signature -> sets of names of the vocabulary."""
