@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,10 +27,17 @@ _REPORTS = {
 }
 # a bug of one of these is met only where it is used
 _SCENES = frozenset(
-    "hpz mics pipeline experts compile kernels fastgen nvme quantized universal profiler inference windows embedding"
-    " muon zenflow autotuning superoffload lion adagrad lamb diffusers dataanalyzer curriculum cpu xpu npu adapter"
-    " frozen accumulation offload checkpoint evaluation generation".split()
-) | {"tensor parallel", "sequence parallel", "hybrid engine", "zero to fp32", "learning rate", "several models"}
+    (
+        *("accumulation", "adagrad", "adapter", "autotuning", "checkpoint", "compile", "cpu", "curriculum"),
+        *("dataanalyzer", "diffusers", "embedding", "evaluation", "experts", "fastgen", "frozen", "generation"),
+        *("hpz", "hybrid engine", "inference", "kernels", "lamb", "learning rate", "lion", "mics", "muon", "npu"),
+        *("nvme", "offload", "pipeline", "profiler", "quantized", "sequence parallel", "several models"),
+        *("superoffload", "tensor parallel", "universal", "windows", "xpu", "zenflow", "zero to fp32"),
+    )
+)
+# what any report may say
+_USUAL = frozenset({"fails", "results", "how", "abnormal", "lower"})
+_ASIDE = re.compile(r"[;(]")  # what follows may be about other jobs
 _ZERO = frozenset({"zero-1", "zero-2", "zero-3"})
 
 
@@ -54,7 +62,8 @@ class _Known:
 def _known() -> tuple[_Known, ...]:
     found = [bug for bug in coverage.bugs(table.load(), registry.catalogue()) if bug.row.severity in _REPORTS]
     return tuple(
-        _Known(bug, words(plain(bug.row.bug)), words(plain(bug.row.bug.partition(":")[0])) & _SCENES) for bug in found
+        _Known(bug, words(plain(bug.row.bug)) - _USUAL, words(plain(_ASIDE.split(bug.row.bug)[0])) & _SCENES)
+        for bug in found
     )
 
 
@@ -79,10 +88,10 @@ def near(text: frozenset[str], releases: Sequence[Version]) -> list[Near]:
         if releases and not any(_has(known.bug, each) for each in releases):
             continue
         shared = sorted(known.words & text, key=lambda word: (-weights[word], word))
-        named = _of_release(known.bug) if any(map(known.bug.row.has, releases)) else 0.0
-        weight = sum(weights[word] for word in shared) + named
-        all_of_it = sum(weights[word] for word in known.words) + named
-        found.append(Near(known.bug, tuple(shared), weight * weight / all_of_it))
+        weight, whole = (sum(weights[word] for word in some) for some in (shared, known.words))
+        if told := [f"DeepSpeed {each}" for each in releases if known.bug.row.has(each)]:
+            weight, whole = weight + _of_release(known.bug), whole + _of_release(known.bug)
+        found.append(Near(known.bug, (*shared, *told[:1]), weight * weight / whole))
     return sorted(found, key=lambda each: -each.closeness)
 
 

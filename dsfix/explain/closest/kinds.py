@@ -30,6 +30,14 @@ _KINDS = {
         "rlhf + generation + hang",
         "evaluation + generation + fails",
     ),
+    "inference_not_faster": (
+        "slow + inference",
+        "slow + kernels",
+        "inference + lower + results",
+        "inference + tensor parallel + memory",
+        "kernels + memory",
+        "inference + tensor parallel + fails",
+    ),
     "slower_than_expected": ("slow",),
     # memory
     "loaded_by_each_rank": ("host + oom", "host + number of ranks", "host + loading", "oom + loading"),
@@ -74,10 +82,15 @@ _KINDS = {
     "checkpoint_to_weights": ("zero to fp32", "how + saving"),
     "model_cannot_be_saved": ("saving + fails",),
     # numbers
-    "gradients_nan": ("nan", "zero loss"),
-    "loss_does_not_fall": ("loss + not falling",),
+    "gradients_nan": ("nan", "zero loss", "loss + abnormal"),
+    "loss_does_not_fall": ("loss + not falling", "loss + abnormal"),
+    "values_changed_by_the_script": (
+        "how + changing + parameters",
+        "how + changing + gradients",
+        "changing + parameters + fails",
+    ),
     "accumulation_miscounted": ("accumulation + differs", "accumulation + loss", "accumulation + fails"),
-    "steps_divided_by_ranks": ("steps + number of ranks", "steps + differs"),
+    "steps_divided_by_ranks": ("steps + number of ranks", "steps + differs", "steps + fails"),
     "schedule_not_followed": ("learning rate + fails", "learning rate + differs"),
     "loss_differs": ("loss + differs", "results + differs"),
     "gradient_is_none": ("gradients + none", "gradients + empty"),
@@ -97,6 +110,7 @@ _KINDS = {
     "pipeline_with_zero2": ("pipeline + zero-2", "pipeline + zero-3"),
     "visible_devices_ignored": ("visible devices + fails",),
     # starting
+    "rank_variables_missing": ("alone + nodes", "alone + start", "alone + launcher"),
     "installing_on_windows": ("windows + installing", "windows + building"),
     "installation_failed": ("installing + fails",),
     "extension_build_failed": ("building + fails",),

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 _MOST = 12  # sentences
-_TAGS = re.compile(r"^(?:[#*>\s]*)(?:\[[^\]\n]{1,20}\][\s:：]*)*")
-_ENDS = re.compile(r"[\n。！？!?；;]|\.(?=\s|$)")
+_TAGS = re.compile(r"^(?:[#*>\s]*)(?:\[[^\]\n]{1,20}\][\s:\uff1a]*)*")
+_ENDS = re.compile(r"[\n\u3002\uff01\uff1f!?\uff1b;]|\.(?=\s|$)")
 _NO_SENTENCE = re.compile(
     r"""\s*(?:File\ "|Traceback|\[\d|\[rank|[{}|│╭╰❱"$%]|>>>|--?\w|import\ |from\ \S+\ import\ |def\ |class\ |@|```|!\[
         |\w[\w.]*\s*=\s|[-*]\ ?`?[\w ]+`?\ ?(?:version)?:|\d+%|\d{4}[-/]\d\d|\d\d:\d\d:\d\d|</?\w)""",

@@ -20,7 +20,7 @@ from .words import is_of_the_field, named, plain, words
 
 _LONGEST = 4000  # characters of a text that is looked at
 _MOST = 3
-_NEAR, _SHARED = 4.0, 3  # how near a bug's words must be, and how many of them must be shared
+_NEAR, _SHARED = 4.3, 3  # how near a bug's words must be, and how many of them must be shared
 _RELEASE = re.compile(r"(?i)deep ?speed[\s\W]{0,3}(?:version[\s\W]{0,3}|ver\.? ?|v)?(0\.\d{1,2}\.\d{1,2})(?![\d.]*\d)")
 
 
@@ -39,17 +39,23 @@ class Possibility:
 
 
 def possibilities(reading: Reading) -> list[Possibility]:
-    """Returns at most three, the closest first; none if a problem was recognised or the text is long."""
-    if len(reading.files) != 1 or not reading.unexplained or len(reading.unexplained[0]) > _LONGEST:
+    """Returns at most three, the closest first; none if the text is long or a problem was recognised, other than a
+    family of messages, beside which only what is more specific is told."""
+    if len(reading.files) != 1 or not reading.short or len(reading.short[0]) > _LONGEST:
         return []
-    if any(found.problem and found.problem.role is not Role.NOTE for found in reading.known.values()):
+    roles = {found.problem.role for found in reading.known.values() if found.problem}
+    if roles - {Role.NOTE, Role.FAMILY}:
         return []
-    (text,) = reading.unexplained
+    (text,) = reading.short
     spoken = [plain(sentence) for sentence in prose.sentences(text)]
     if not is_of_the_field(" ".join(spoken)):
         return []
     named_there = versions(reading)
-    of_kinds = list(_kinds(spoken, named_there))
+    of_kinds = [
+        each
+        for each in _kinds(spoken, named_there)
+        if not roles - {Role.NOTE} or (len(each.words) > 1 and each.id not in reading.known)
+    ]
     of_bugs = list(_bugs(spoken, named_there))[: _MOST - bool(of_kinds)]
     return [*of_bugs, *of_kinds[: _MOST - len(of_bugs)]]
 
@@ -58,7 +64,7 @@ def versions(reading: Reading) -> list[Mapping[str, str]]:
     """Returns what the text names, distribution -> version, once for each release of DeepSpeed; "DeepSpeed 0.16.4" is
     enough here, which a log has in sentences about other releases."""
     before: list[Mapping[str, str]] = [*reading.versions.alternatives()]
-    releases = dict.fromkeys(release for text in reading.unexplained for release in _RELEASE.findall(text))
+    releases = dict.fromkeys(release for text in reading.short for release in _RELEASE.findall(text))
     return [{**before[0], "deepspeed": each} for each in releases] or before
 
 
@@ -80,9 +86,14 @@ def _kinds(spoken: Sequence[str], named_there: Sequence[Mapping[str, str]]) -> I
 
 def _bugs(spoken: Sequence[str], named_there: Sequence[Mapping[str, str]]) -> Iterator[Possibility]:
     releases = [Version(each["deepspeed"]) for each in named_there if "deepspeed" in each]
-    for near in bugs.near(frozenset().union(*map(words, spoken)), releases):
-        if near.closeness >= _NEAR and len(near.shared) >= _SHARED:
-            yield _of_bug(near)
+    title, *others = map(words, spoken)
+    found: dict[str, bugs.Near] = {}
+    for window in [title, *(title | other for other in others)]:
+        for near in bugs.near(window, releases):
+            if near.closeness >= _NEAR and len(near.shared) >= _SHARED:
+                found[near.bug.row.key] = max(near, found.get(near.bug.row.key, near), key=lambda each: each.closeness)
+    for near in sorted(found.values(), key=lambda each: -each.closeness):
+        yield _of_bug(near)
 
 
 def _of_problem(problem: Problem, names: Iterable[str]) -> Possibility:

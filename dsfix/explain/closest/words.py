@@ -1,4 +1,4 @@
-"""The words of a text: each thing of the vocabulary under one name, whatever it is called, and other words as they are."""
+"""The words of a text: a thing of the vocabulary under one name, whatever it is called; other words as they are."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ _PLAIN = re.compile(r"(?<![\w.-])[a-z][a-z0-9.+-]{2,}(?<![.+-])")
 _ENDINGS = re.compile(r"(?<=[a-z]{4})(?:s|ed|ing)$")
 # too common in this field to tell one problem from another
 _COMMON = frozenset(
-    "the and for with that this are was not but from have has when where what why how can does did its all any you your use"
-    " using used uses there their then than them they will would should could been being which while into about only same"
-    " some such other get got gets getting very more most much many also after before during without under bug help please"
-    " question request issue issues deepspeed speed deep model models training train trained gpu gpus script code example"
-    " run running runs case first second new version latest set setting config use user users time try tried trying instead"
-    " make made one two way work works working seem seems like want need error errors".split()
+    (
+        *("the", "and", "for", "with", "that", "this", "are", "was", "not", "but", "from", "have", "has", "when"),
+        *("where", "what", "why", "how", "can", "does", "did", "its", "all", "any", "you", "your", "use", "using"),
+        *("used", "uses", "there", "their", "then", "than", "them", "they", "will", "would", "should", "could"),
+        *("been", "being", "which", "while", "into", "about", "only", "same", "some", "such", "other", "get"),
+        *("got", "gets", "getting", "very", "more", "most", "much", "many", "also", "after", "before", "during"),
+        *("without", "under", "bug", "help", "please", "question", "request", "issue", "issues", "deepspeed"),
+        *("speed", "deep", "model", "models", "training", "train", "trained", "gpu", "gpus", "script", "code"),
+        *("example", "run", "running", "runs", "case", "first", "second", "new", "version", "latest", "set"),
+        *("setting", "config", "user", "users", "time", "try", "tried", "trying", "instead", "make", "made", "one"),
+        *("two", "way", "work", "works", "working", "seem", "seems", "like", "want", "need", "error", "errors"),
+    )
 )
 
 
@@ -43,7 +49,8 @@ def _stages(found: re.Match[str]) -> Iterator[int]:
 def plain(text: str) -> str:
     """Returns the text as the vocabulary's expressions read it."""
     text = _STAGES.sub(lambda found: " ".join(f"zero-{stage}" for stage in _stages(found)), text)
-    return " ".join(_CHINESE.sub(r" \1 ", text.lower().replace("_", " ").replace("`", "")).replace("’", "'").split())
+    text = text.lower().replace("_", " ").replace("`", "").replace("\u2019", "'")
+    return " ".join(_CHINESE.sub(r" \1 ", text).split())
 
 
 def named(text: str) -> frozenset[str]:
