@@ -34,17 +34,17 @@ def run(options: argparse.Namespace) -> int:
         if complaint := findings.complaint(file):
             print(f"dsfix: {complaint}", file=sys.stderr)
     found, possible = ranked(reading), search.possibilities(reading)
+    known = any(each.found.problem and each.standing is not Standing.EXCLUDED for each in found)
     if options.json:
         told = findings.as_json(reading, found)
         output.print_json({**told, "possibilities": possibilities.as_json(possible, search.versions(reading))})
-    elif found:
-        findings.print_findings(reading, found)
+    else:
+        if found:
+            findings.print_findings(reading, found)
+        if not reading.known and not any(file.trouble for file in reading.files):
+            print(findings.nothing(reading.files))
+        if possible:
+            possibilities.show(possible, search.versions(reading))
     if any(file.trouble for file in reading.files):
         return BAD_USAGE
-    if any(each.found.problem and each.standing is not Standing.EXCLUDED for each in found):
-        return OK
-    if not options.json and not reading.known:
-        print(findings.nothing(reading.files))
-    if possible and not options.json:
-        possibilities.show(possible, search.versions(reading))
-    return UNSEEN
+    return OK if known else UNSEEN

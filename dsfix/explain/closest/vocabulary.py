@@ -11,7 +11,7 @@ SYMPTOMS = {
         "|无响应|没反应|没有反应|一直等待)"
     ),
     "slow": (
-        r"slow(?:er|ly|est|down|ness)?\b|tak(?:es|ing) (?:so |too |very |a |really |extremely )*(?:long|forever"
+        r"slow(?:er|ly|ed|s|est|down|ness)?\b|tak(?:es|ing) (?:so |too |very |a |really |extremely )*(?:long|forever"
         r"|ages)\b|speed (?:drop|degrad|is low)|low throughput|low (?:gpu )?utili[sz]ation|(?:no|barely any"
         r"|little) speed ?up|\S*(?:慢|很久|加速比|加速不明显|没有加速|利用率低|耗时)"
     ),
@@ -38,7 +38,7 @@ SYMPTOMS = {
     "loss": r"loss(?:es)?\b|convergen|converge|perplexity|\S*(?:损失|收敛)",
     "not falling": (
         "(?:not|n't|doesnt|isnt|never|no longer|hardly|fails? to|nothing) (?:seem to be |seem to |be )?(?:decreas"
-        r"|converg|learn|improv|drop|fall|go(?:ing)? down|descend|reduc|train)|loss (?:\w+ ){0,3}(?:increas|ris"
+        r"|converg|learn|improv|drop|fall|go(?:es|ing)? down|descend|reduc|train)|loss (?:\w+ ){0,3}(?:increas|ris"
         r"|rais|explod|diverg|goes up|stays|stagnat|constant|plateau)|diverge[sd]?\b|\S*(?:不下降|不收敛|不降"
         "|降不下|下不去|不学习)"
     ),
@@ -224,7 +224,8 @@ OF_THE_FIELD = frozenset(
     )
 )
 DOMAIN = (
-    r"deep ?speed|deepseed|zero[- ]?(?:stage)?[- ]?[123]\b|zero\b.{0,12}(?:offload|stage|\+\+)|gpus?\b"
+    r"pipeline(?:module|engine)"
+    r"|deep ?speed|deepseed|zero[- ]?(?:stage)?[- ]?[123]\b|zero\b.{0,12}(?:offload|stage|\+\+)|gpus?\b"
     r"|raining\b|train\w*|fine-?tun\w*|sft\b|checkpoint\w*|accelerate\b|lora\b|nccl|hugging ?face|trainer"
     r"|llm\b|llama|qwen|pipeline ?(?:parallel|engine)|step ?[123]\b|actor model|fused adam|cpu adam|offload"
     r"|rlhf|zero optimization|transformers?\b|megatron|torch|cuda|\S*(?:训练|微调|显卡|多卡|单卡|模型|显存|卡)"
