@@ -12,9 +12,10 @@ _KINDS = {
     "fp16_zero1_overflow_deadlock": ("hang + fp16",),
     "nodes_do_not_meet": ("hang + nodes", "fails + nodes + start", "nodes + connection", "nodes + launcher"),
     "ranks_wait_in_init": ("hang + start",),
+    "collective_timeout": ("nccl + connection", "connection + zero-3", "connection + fails", "hang + connection"),
     "job_hangs": ("hang",),
     # speed
-    "training_config_for_inference": ("zero inference + kernels",),
+    "training_config_for_inference": ("zero inference + kernels", "zero inference + fails"),
     "offload_leaves_gpu_empty": ("offload + memory + incomplete", "offload + memory + unused"),
     "zero_inference_slow": ("slow + zero inference",),
     "checkpoint_is_large": ("saving + slow", "checkpoint + large", "saving + large"),
@@ -40,7 +41,7 @@ _KINDS = {
     ),
     "slower_than_expected": ("slow",),
     # memory
-    "loaded_by_each_rank": ("host + oom", "host + number of ranks", "host + loading", "oom + loading"),
+    "loaded_by_each_rank": ("host + oom", "host + number of ranks", "host + loading"),
     "memory_grows": ("grows + memory", "grows + host", "grows + oom"),
     "memory_of_first_gpu": ("unbalanced + memory",),
     "memory_stays_reserved": ("not released + memory",),
@@ -81,6 +82,8 @@ _KINDS = {
     ),
     "checkpoint_to_weights": ("zero to fp32", "how + saving"),
     "model_cannot_be_saved": ("saving + fails",),
+    "recomputed_differently": ("recomputation + fails",),
+    "recomputed_empty": ("recomputation + zero-3 + fails", "recomputation + adapter + fails"),
     # numbers
     "gradients_nan": ("nan", "zero loss", "loss + abnormal"),
     "loss_does_not_fall": ("loss + not falling", "loss + abnormal"),

@@ -21,6 +21,8 @@ from .words import is_of_the_field, named, plain, words
 _LONGEST = 4000  # characters of a text that is looked at
 _MOST = 3
 _NEAR, _SHARED = 4.3, 3  # how near a bug's words must be, and how many of them must be shared
+_NEAR_LATER = 6.0  # with words of a sentence after the title
+_VAGUE = frozenset({"fails", "differs", "how", "abnormal"})  # tells something only of what the same sentence names
 _RELEASE = re.compile(r"(?i)deep ?speed[\s\W]{0,3}(?:version[\s\W]{0,3}|ver\.? ?|v)?(0\.\d{1,2}\.\d{1,2})(?![\d.]*\d)")
 
 
@@ -69,11 +71,11 @@ def versions(reading: Reading) -> list[Mapping[str, str]]:
 
 
 def _kinds(spoken: Sequence[str], named_there: Sequence[Mapping[str, str]]) -> Iterator[Possibility]:
-    """Yields the problems whose names are all in the title, in a sentence, or in both; those with more names first, and
-    those whose names are among another one's not at all."""
+    """Yields the problems whose names are all in the title, in a sentence, or, but for the vague ones, in both; those
+    with more names first, and those whose names are among another one's not at all."""
     by_id = {problem.id: problem for problem in known()}
     title, *others = map(named, spoken)
-    windows = [title, *(title | other for other in others)]
+    windows = [title, *others, *((title | other) - _VAGUE for other in others)]
     found: dict[str, frozenset[str]] = {}
     for id, ways in WAYS.items():
         fitting = [names for names in ways if any(names <= window for window in windows)]
@@ -88,9 +90,9 @@ def _bugs(spoken: Sequence[str], named_there: Sequence[Mapping[str, str]]) -> It
     releases = [Version(each["deepspeed"]) for each in named_there if "deepspeed" in each]
     title, *others = map(words, spoken)
     found: dict[str, bugs.Near] = {}
-    for window in [title, *(title | other for other in others)]:
+    for window, least in [(title, _NEAR), *((title | other, _NEAR_LATER) for other in others)]:
         for near in bugs.near(window, releases):
-            if near.closeness >= _NEAR and len(near.shared) >= _SHARED:
+            if near.closeness >= least and len(near.shared) >= _SHARED:
                 found[near.bug.row.key] = max(near, found.get(near.bug.row.key, near), key=lambda each: each.closeness)
     for near in sorted(found.values(), key=lambda each: -each.closeness):
         yield _of_bug(near)

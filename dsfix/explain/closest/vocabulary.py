@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-# name -> alternatives of a regular expression, each from the start of a word on; Chinese words have blanks around them
+# name -> alternatives of a regular expression, each from the start of a word on, and after |\S* the Chinese ones, which
+# may begin anywhere; there is a blank between Chinese and other words
 SYMPTOMS = {
     "hang": (
         r"hang(?:s|ing|ed)?\b|hung\b|stuck|stall|deadlock|freezes\b|froze\b|freezing\b(?! (?:the )?(?:param|layer"
         r"|weight))|(?:training|process|program|job|script|code) freeze\b|never (?:returns|finishes|ends|starts"
-        r"|completes)|no response|not respond|unable to execute$|\S*(?:卡住|卡死|卡在|卡着|卡到|死锁|挂起|不动"
+        r"|completes)|not (?:done|ending|finished|finish)\b|no response|not respond|unable to execute$"
+        r"|\S*(?:卡住|卡死|卡在|卡着|卡到|死锁|挂起|不动"
         "|无响应|没反应|没有反应|一直等待)"
     ),
     "slow": (
@@ -37,13 +39,13 @@ SYMPTOMS = {
     ),
     "loss": r"loss(?:es)?\b|convergen|converge|perplexity|\S*(?:损失|收敛)",
     "not falling": (
-        "(?:not|n't|doesnt|isnt|never|no longer|hardly|fails? to|nothing) (?:seem to be |seem to |be )?(?:decreas"
+        "(?:not|never|no longer|hardly|fails? to|nothing) (?:seem to be |seem to |be )?(?:decreas"
         r"|converg|learn|improv|drop|fall|go(?:es|ing)? down|descend|reduc|train)|loss (?:\w+ ){0,3}(?:increas|ris"
         r"|rais|explod|diverg|goes up|stays|stagnat|constant|plateau)|diverge[sd]?\b|\S*(?:不下降|不收敛|不降"
         "|降不下|下不去|不学习)"
     ),
     "differs": (
-        r"differen(?:t|ce|ces|tly)|differs?\b|inconsisten|mismatch|discrepan|(?:not|n't) (?:be )?(?:the )?(?:same"
+        r"differen(?:t|ce|ces|tly)|differs?\b|inconsisten|mismatch|discrepan|not (?:be )?(?:the )?(?:same"
         r"|match|equal|identical|reproduc\w*|align\w*)|(?:much |far |significantly )?worse|degrad|poor(?:er|ly)?\b"
         r"|replicate|exact same|vs\.? |lower accuracy|accuracy (?:drop|decreas)|\S*(?:不一致|不同|效果差|不如"
         "|对不上|不对齐|差距|变差|精度下降)"
@@ -70,14 +72,14 @@ SYMPTOMS = {
     ),
     "incomplete": (
         "missing|incomplete|partial|only (?:save[sd]? )?(?:a |some |one )?(?:part|portion|half|subset)"
-        "|part of the (?:model|weights)|not (?:all|full|whole|complete)|(?:no|not find|n't find"
+        "|part of the (?:model|weights)|not (?:all|full|whole|complete)|(?:no|not find"
         r"|without) (?:\w+ )?(?:file|bin|safetensors|model|weights)\b|\S*(?:未生成|没有生成|没生成|不完整|缺失"
         "|缺少|没有保存|未保存|没保存|只保存)"
     ),
     "fails": (
-        r"fail\w*|error\w*|crash\w*|exception\w*|broken?\b|breaks\b|(?:not|n't|never) (?:be )?(?:work|able|support"
-        r"|possible|start|run|get)\w*|cannot|can not|can't|couldn't|unable|problem|issue|invalid|wrong|abnormal"
-        r"|unexpected|incorrect|\S*(?:报错|失败|异常|出错|无法|不能|错误|有问题|不了|不起来|不支持|有误|疑似|疑问"
+        r"fail\w*|error\w*|crash\w*|exception\w*|broken?\b|bugs?\b|breaks\b|(?:not|never) (?:be |being )?"
+        r"(?:work|able|support|possible|start|run|get)\w*|cannot|can not|could not|unable|problem|issue|invalid|wrong"
+        r"|abnormal|unexpected|incorrect|\S*(?:报错|失败|异常|出错|无法|不能|错误|有问题|不了|不起来|不支持|有误|疑似|疑问"
         "|问题)"
     ),
     "results": (
@@ -85,11 +87,11 @@ SYMPTOMS = {
         "|指标)"
     ),
     "abnormal": r"abnormal\w*|strange\w*|weird\w*|\S*(?:异常|不正常|诡异)",
-    "lower": r"lower|worse|degrad\w*|not (?:faster|better)|no (?:speed ?up|improvement)|drop\w*",
+    "lower": r"lower\b|not faster|no (?:speed ?up|improvement)",
     "none": r"none\b|is null",
     "unbalanced": r"unbalanc\w*|imbalanc\w*|uneven\w*|\S*(?:不均衡|不均匀|不均)",
     "not released": (
-        r"(?:not|n't|never) (?:be(?:ing)? )?(?:releas|fre|clear|clean)\w*|release (?:the )?(?:gpu "
+        r"(?:not|never) (?:be(?:ing)? )?(?:releas|fre|clear|clean)\w*|release (?:the )?(?:gpu "
         r"|cuda )?(?:memory|vram)|free (?:the )?(?:gpu |cuda )?(?:memory|vram)|\S*(?:释放)"
     ),
     "one gpu": (
@@ -97,12 +99,12 @@ SYMPTOMS = {
         r"|device) (?:is |was )?(?:used|working|running)|\S*(?:只用了一|只用到一|只有一张|只能用一|单卡在跑)"
     ),
     "unused": (
-        r"(?:not|n't) (?:fully )?(?:utili[sz]|us)\w*|under-?utili[sz]\w*|mostly empty|\S*(?:没有用满|没用满|利用不"
+        r"not (?:fully )?(?:utili[sz]|us)\w*|under-?utili[sz]\w*|mostly empty|\S*(?:没有用满|没用满|利用不"
         "|占用很低)"
     ),
     "connection": (
-        r"connect\w*|time[sd]? ?-?out\b|timeouts?\b|refused|unreachable|address already|rendezvous|\S*(?:超时|连接"
-        "|通信)"
+        r"connect\w*|communicat\w* (?:\w+ )?(?:problem|issue|error|timeout|fail|broken)|time[sd]? ?-?out\b"
+        r"|timeouts?\b|refused|unreachable|address already|rendezvous|\S*(?:超时|连接|通信)"
     ),
     "ends": (
         r"(?:exit|stop|quit|terminat|end|crash)\w* (?:\w+ ){0,2}without|no error|(?:is |was |get |gets |got "
@@ -164,10 +166,13 @@ FEATURES = {
     "tensor parallel": r"tensor[- ]?parallel\w*|auto ?tp\b|auto tensor|tp\b|tp size|\S*张量并行",
     "sequence parallel": r"sequence[- ]?parallel\w*|ulysses|sp\b|sequence parallel|alst\b|\S*序列并行",
     "compile": "torch[. ]compile|deepcompile|dynamo|inductor",
-    "installing": r"(?:pip |uv |conda )?install\w*|pip\b|wheels?\b|whl\b|setup\.py|requirements to build|\S*(?:安装)",
+    "installing": (
+        r"(?:pip |uv |conda )?install\w*|pip\b|wheels?\b|whl\b|setup\.py|requirements to build"
+        r"|\S*(?<!正确)(?<!成功)安装"
+    ),
     "building": (
-        r"build(?:ing|s)?\b|built\b|compil(?:e|es|ing|ation|er)\b(?! backend)|ninja|nvcc|jit\b|extension\b|(?:cpu"
-        r"|fused)[- ]adam|op ?builder|cuda ?home|\S*编译"
+        r"build(?:ing|s)?\b(?! wheel)|built\b|compil(?:e|es|ing|ation|er)\b(?! backend)|ninja|nvcc|jit\b|extension\b"
+        r"|(?:cpu|fused)[- ]adam|op ?builder|cuda ?home|\S*编译"
     ),
     "windows": r"windows|win(?:10|11|32|64)\b|msvc|visual studio",
     "importing": r"import(?:ing|s|ed)?\b|\S*导入",
@@ -185,6 +190,7 @@ FEATURES = {
     "accumulation": r"(?:gradient[- ])?accumulat\w*|gas\b|\S*梯度累积",
     "micro-batches": r"micro-? ?batch\w*",
     "gradients": r"grad(?:s|ient|ients)?\b(?! (?:accum|check))|grad norm|\S*梯度(?!累)",
+    "recomputation": r"(?:gradient|activation)[- ]checkpointing|recomput\w*|use reentrant|\S*重计算",
     "frozen": (
         r"frozen|freez(?:e|ing) (?:\w+ ){0,2}(?:param|layer|weight|model|encoder|backbone)\w*|requires grad"
         r"|\S*冻结"

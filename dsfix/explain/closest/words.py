@@ -11,6 +11,7 @@ from .vocabulary import DOMAIN, FEATURES, OF_THE_FIELD, SYMPTOMS
 _CHINESE = re.compile(r"([\u4e00-\u9fff]+)")
 _STAGES = re.compile(r"(?i)zero[-_ ]?(?:stages? ?)?([0-3])(?:(?:/|, ?| and | or )[0-3])*( to [0-3])?(?![\d.])")
 _START = r"(?:(?<![a-z0-9])|(?<=\bnon))"
+_ANYWHERE = r"|\S*"  # what follows it in the vocabulary
 _PLAIN = re.compile(r"(?<![\w.-])[a-z][a-z0-9.+-]{2,}(?<![.+-])")
 _ENDINGS = re.compile(r"(?<=[a-z]{4})(?:s|ed|ing)$")
 # too common in this field to tell one problem from another
@@ -30,14 +31,20 @@ _COMMON = frozenset(
 )
 
 
+def _pattern(forms: str) -> re.Pattern[str]:
+    """Chinese has no blanks between words: what is in it may begin anywhere."""
+    latin, _, chinese = forms.partition(_ANYWHERE)
+    return re.compile(f"{_START}(?:{latin})" + (f"|{chinese}" if chinese else ""))
+
+
 @functools.cache
 def _names() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((name, re.compile(f"{_START}(?:{forms})")) for name, forms in {**SYMPTOMS, **FEATURES}.items())
+    return tuple((name, _pattern(forms)) for name, forms in {**SYMPTOMS, **FEATURES}.items())
 
 
 @functools.cache
 def _domain() -> re.Pattern[str]:
-    return re.compile(f"{_START}(?:{DOMAIN})")
+    return _pattern(DOMAIN)
 
 
 def _stages(found: re.Match[str]) -> Iterator[int]:
@@ -50,6 +57,7 @@ def plain(text: str) -> str:
     """Returns the text as the vocabulary's expressions read it."""
     text = _STAGES.sub(lambda found: " ".join(f"zero-{stage}" for stage in _stages(found)), text)
     text = text.lower().replace("_", " ").replace("`", "").replace("\u2019", "'")
+    text = text.replace("can't", "cannot").replace("won't", "will not").replace("n't", " not")
     return " ".join(_CHINESE.sub(r" \1 ", text).split())
 
 
