@@ -36,7 +36,7 @@ _SCENES = frozenset(
     )
 )
 # what any report may say
-_USUAL = frozenset({"fails", "results", "how", "abnormal", "lower"})
+_USUAL = frozenset({"fails", "wrong", "results", "how", "abnormal", "lower"})
 _ASIDE = re.compile(r"[;(]")  # what follows may be about other jobs
 _ZERO = frozenset({"zero-1", "zero-2", "zero-3"})
 
@@ -44,7 +44,7 @@ _ZERO = frozenset({"zero-1", "zero-2", "zero-3"})
 @dataclass(frozen=True)
 class Near:
     """A bug, the words that it shares with a text, most telling first, and how close that makes it: their weight times
-    their part of the weight of all its words."""
+    their part of the weight of all its words, more for what more users meet."""
 
     bug: Bug
     shared: tuple[str, ...]
@@ -91,7 +91,8 @@ def near(text: frozenset[str], releases: Sequence[Version]) -> list[Near]:
         weight, whole = (sum(weights[word] for word in some) for some in (shared, known.words))
         if told := [f"DeepSpeed {each}" for each in releases if known.bug.row.has(each)]:
             weight, whole = weight + _of_release(known.bug), whole + _of_release(known.bug)
-        found.append(Near(known.bug, (*shared, *told[:1]), weight * weight / whole))
+        likely = 1 + (known.bug.row.weight - 3) / 16  # what more users meet
+        found.append(Near(known.bug, (*shared, *told[:1]), likely * weight * weight / whole))
     return sorted(found, key=lambda each: -each.closeness)
 
 

@@ -26,6 +26,8 @@ _KINDS = {
         "zero-3 + generation + garbage",
         "zero-3 + evaluation + fails",
         "zero-3 + inference + fails",
+        "zero-3 + inference + hang",
+        "zero-3 + inference + slow",
         "zero-3 + garbage",
         "rlhf + generation + slow",
         "rlhf + generation + hang",
@@ -43,7 +45,7 @@ _KINDS = {
     # memory
     "loaded_by_each_rank": ("host + oom", "host + number of ranks", "host + loading"),
     "memory_grows": ("grows + memory", "grows + host", "grows + oom"),
-    "memory_of_first_gpu": ("unbalanced + memory",),
+    "memory_of_first_gpu": ("unbalanced + memory", "first gpu + memory", "first gpu + oom"),
     "memory_stays_reserved": ("not released + memory",),
     "memory_not_reduced": (
         "memory + zero-3",
@@ -66,7 +68,8 @@ _KINDS = {
     "saved_without_gathering": (
         "saving + empty",
         "saving + incomplete",
-        "zero-3 + empty",
+        "zero-3 + empty + parameters",
+        "zero-3 + empty + checkpoint",
         "zero-3 + saving",
         "adapter + saving + whole model",
     ),
@@ -80,7 +83,7 @@ _KINDS = {
         "results + differs + saving",
         "results + differs + loading",
     ),
-    "checkpoint_to_weights": ("zero to fp32", "how + saving"),
+    "checkpoint_to_weights": ("zero to fp32", "how + saving", "checkpoint + loading + inference"),
     "model_cannot_be_saved": ("saving + fails",),
     "recomputed_differently": ("recomputation + fails",),
     "recomputed_empty": ("recomputation + zero-3 + fails", "recomputation + adapter + fails"),
@@ -95,7 +98,15 @@ _KINDS = {
     "accumulation_miscounted": ("accumulation + differs", "accumulation + loss", "accumulation + fails"),
     "steps_divided_by_ranks": ("steps + number of ranks", "steps + differs", "steps + fails"),
     "schedule_not_followed": ("learning rate + fails", "learning rate + differs"),
-    "loss_differs": ("loss + differs", "results + differs"),
+    "loss_differs": (
+        "loss + differs",
+        "results + differs",
+        "gradients + differs",
+        "gradients + wrong",
+        "gradients + abnormal",
+        "loss + wrong",
+        "results + wrong",
+    ),
     "gradient_is_none": ("gradients + none", "gradients + empty"),
     "inference_gives_nonsense": (
         "garbage + kernels",

@@ -15,7 +15,8 @@ SYMPTOMS = {
     "slow": (
         r"slow(?:er|ly|ed|s|est|down|ness)?\b|tak(?:es|ing) (?:so |too |very |a |really |extremely )*(?:long|forever"
         r"|ages)\b|speed (?:drop|degrad|is low)|low throughput|low (?:gpu )?utili[sz]ation|(?:no|barely any"
-        r"|little) speed ?up|\S*(?:慢|很久|加速比|加速不明显|没有加速|利用率低|耗时)"
+        r"|little) speed ?up|no (?:obvious |real |visible )?(?:benefit|gain|acceleration)"
+        r"|\S*(?:慢|很久|加速比|加速不明显|没有加速|利用率低|耗时)"
     ),
     "oom": (
         r"oom\b|out of (?:gpu |cuda |cpu |host |system )?memory|cuda out of memory|(?:not enough|insufficient"
@@ -86,6 +87,7 @@ SYMPTOMS = {
         r"results?\b|accurac\w*|performance\b|metrics?\b|scores?\b|quality\b|numerics?\b|\S*(?:效果|结果|精度"
         "|指标)"
     ),
+    "wrong": r"wrong\w*|incorrect\w*|inaccura\w*|not correct|\S*(?:不对|不正确|错误的)",
     "abnormal": r"abnormal\w*|strange\w*|weird\w*|\S*(?:异常|不正常|诡异)",
     "lower": r"lower\b|not faster|no (?:speed ?up|improvement)",
     "none": r"none\b|is null",
@@ -116,7 +118,8 @@ SYMPTOMS = {
         "|很大|变大|翻倍)"
     ),
     "how": (
-        r"how (?:to|do|can|should|does)\b|is it possible|can (?:i|we)\b|(?:is|are) there (?:any|a)\b"
+        r"how (?:to|do|can|should|does)\b|(?:could|can) you (?:\w+ )?(?:provide|share|tell|explain)"
+        r"|is it possible|can (?:i|we)\b|(?:is|are) there (?:any|a)\b"
         r"|does (?:\w+ )?support|\S*(?:如何|怎么|怎样|是否|支持吗|请问)"
     ),
 }
@@ -211,12 +214,13 @@ FEATURES = {
     "profiler": r"(?:flops[- ])?profil\w*",
     "ema": r"ema\b|exponential moving",
     "alone": (
-        r"rank 0 (?:out )?of 1\b|world size (?:is |= ?|of )?(?:only )?1\b|(?:only|all) (?:on )?rank 0\b"
+        r"rank 0 (?:out )?of 1\b|world size (?:is |= ?|of )?(?:only )?1\b"
         "|each (?:process|gpu) thinks"
     ),
     "images": r"images?\b|videos?\b|multi-?modal\w*|vision\b|vl\w*\b|vlm\b|text-only|\S*(?:图片|图像|多模态|视频)",
     "launcher": r"launcher\b|hostfile|pdsh\b|ssh\b",
     "hybrid engine": "hybrid[- ]?engine",
+    "first gpu": r"gpu ?0\b|cuda:0|(?:first|one) gpu (?:uses|has|takes|needs)|\S*(?:第一张卡|0 ?号卡|主卡)",
     "visible devices": r"cuda visible devices|--include|gpu ids?\b",
     "nccl": r"nccl\w*",
     "embedding": r"(?:resiz\w* )?(?:token )?embeddings?\b|vocab\w*",

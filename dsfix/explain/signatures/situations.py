@@ -17,19 +17,17 @@ SIGNATURES = (
         "generate(synced_gpus=True) under ZeRO-3; accelerator.pad_across_processes before gathering, "
         "gather_for_metrics; a longer ddp_timeout. py-spy dump --pid PID on each rank shows where it waits.",
         pattern=r"(?:(?<![a-z])hang\w*|stuck|freezes|卡住|卡死)[^\n]{0,40}(?:during|in|at|on|while|when|after) "
-        r"(?:the )?(?:evaluation|validation|evaluating|validating|eval\b)|(?:评估|验证|测评)(?:时|阶段"
-        r"|过程)[^\n]{0,20}(?:卡住|卡死)",
+        r"(?:the )?(?:evaluation|validation|evaluating|validating|eval\b)"
+        r"|(?:评估|验证|测评)(?:时|阶段|过程)[^\n]{0,20}(?:卡住|卡死)",
         role=Role.POSSIBLE,
     ),
     Signature(
         id="pipeline_saved_by_layers",
         title="pipeline parallelism: only a part of the model is saved",
         what="Each stage has its layers only. PipelineEngine.save_checkpoint writes a file for each layer "
-        "(layer_…-model_states.pt), all stages together; save_16bit_model and state_dict() do not give the whole "
-        "model.",
-        remedy="save_checkpoint on all ranks, then put the state dicts of the layers' files together "
-        "under the model's "
-        "own names; convert those to another number of stages by loading them with load_checkpoint there.",
+        "(layer_…-model_states.pt), all stages together; save_16bit_model and state_dict() do not give the whole model.",
+        remedy="save_checkpoint on all ranks, then load the layers' files and put their state dicts together under the "
+        "model's own names.",
         pattern=r"(?i:pipeline|pipe)[^\n]{0,60}(?:save_16bit_model|save_fp16_model)"
         r"|PipelineEngine expects module_state_dict\(\) to be called from save_checkpoint",
         role=Role.POSSIBLE,
@@ -38,24 +36,21 @@ SIGNATURES = (
         id="offload_leaves_gpu_empty",
         title="offload of parameters leaves the GPU's memory mostly unused",
         what="That is how it works: ZeRO-3 brings weights to the GPU for the modules that run next, and releases them "
-        "afterwards; it does not fill the memory that is there. How many stay is set by "
-        "stage3_max_live_parameters and "
+        "afterwards; it does not fill the memory that is there. How many stay is set by stage3_max_live_parameters and "
         "stage3_max_reuse_distance (1e9 each), stage3_prefetch_bucket_size (5e7) and "
         "stage3_param_persistence_threshold (1e5).",
-        remedy="Larger values of these four; larger batches, which move the same weights; no offload_param if the "
-        "weights fit without it.",
+        remedy="Larger values of stage3_max_live_parameters and the others; larger batches, which move the same "
+        "weights; no offload_param if the weights fit without it.",
         pattern=r"(?i:offload)[^\n]{0,60}(?:does not|doesn't|not) (?:fully )?(?:utilize|use) (?:the )?GPU memory",
         role=Role.POSSIBLE,
     ),
     Signature(
         id="values_changed_by_the_script",
-        title="changing parameters or gradients from the script has no effect, or is to be done",
-        what="The weights that the model computes with are copies in 16 bits: each step of the optimizer "
-        "writes them anew "
-        "from its fp32 weights, which ZeRO keeps in partitions. A change of param.data is gone after the "
-        "next step, and "
-        "under ZeRO-3 it needs the parameter to be gathered as well. Gradients are in ZeRO's buffers, "
-        "not in param.grad.",
+        title="changing parameters or gradients from the script",
+        what="In fp16 and bf16 the weights that the model computes with are copies: each step of the optimizer writes "
+        "them anew from its fp32 weights, which ZeRO keeps in partitions. A change of param.data is gone after the next "
+        "step, and under ZeRO-3 the parameter must be gathered for it as well. ZeRO's gradients are in its buffers, not "
+        "in param.grad.",
         remedy="deepspeed.utils.safe_set_full_fp32_param(param, value) (0.10.3 and later), and safe_get_full_grad, "
         "safe_set_full_grad (0.15.3) between backward and step, all on every rank. Before training starts: change the "
         "model before deepspeed.initialize, under ZeRO-3 within GatheredParameters(params, modifier_rank=0).",
@@ -71,14 +66,11 @@ SIGNATURES = (
     Signature(
         id="inference_not_faster",
         title="inference with DeepSpeed is slower, or takes as much memory, on several GPUs",
-        what="init_inference splits a model over its ranks only with tensor_parallel (tp_size), and only "
-        "layers that its "
-        "kernels or AutoTP know; each rank loads the whole model first, and memory that the model had on "
-        "the GPU before "
+        what="init_inference splits a model over its ranks only with tensor_parallel (tp_size), and only layers that its "
+        "kernels or AutoTP know; each rank loads the whole model first, and memory that the model had on the GPU before "
         "stays reserved. The ranks then wait for each other in each layer, which costs more than it gains where the "
         "model is small, the batch is 1, or the GPUs have no NVLink. ZeRO gathers all weights for each token.",
-        remedy="One GPU, and a process per GPU for more requests, if the model fits; otherwise tp_size "
-        "as the number of "
+        remedy="One GPU, and a process per GPU for more requests, if the model fits; otherwise tp_size as the number of "
         "ranks, the model on the CPU or on the meta device (checkpoint=) until then, and larger batches; or vLLM.",
         pattern=r"(?i:inference)[^\n]{0,40}(?:not faster|no speedup|slower on|is slower|performance is lower)",
         role=Role.FAMILY,
