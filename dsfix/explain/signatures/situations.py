@@ -16,9 +16,13 @@ SIGNATURES = (
         remedy="All ranks evaluate, with the same number of batches (DistributedSampler, drop_last); "
         "generate(synced_gpus=True) under ZeRO-3; accelerator.pad_across_processes before gathering, "
         "gather_for_metrics; a longer ddp_timeout. py-spy dump --pid PID on each rank shows where it waits.",
-        pattern=r"(?:(?<![a-z])hang\w*|stuck|freezes|卡住|卡死)[^\n]{0,40}(?:during|in|at|on|while|when|after) "
-        r"(?:the )?(?:evaluation|validation|evaluating|validating|eval\b)"
-        r"|(?:评估|验证|测评)(?:时|阶段|过程)[^\n]{0,20}(?:卡住|卡死)",
+        pattern=phrases(
+            "hangs |hang |hanging |stuck |freezes |卡住 |卡死 ",
+            "during |in |on |while |when |after ",
+            "the |",
+            "evaluation|validation|evaluating|validating",
+        )
+        + r"|(?:评估时|验证时|评估阶段|验证阶段|评估过程|验证过程)[^\n]{0,20}(?:卡住|卡死)",
         role=Role.POSSIBLE,
     ),
     Signature(
