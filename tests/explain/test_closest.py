@@ -147,6 +147,11 @@ Only with two nodes. See above!
     assert "Only with two nodes" in prose.sentences(text)
 
 
+def test_a_traceback_alone_says_nothing(closest):
+    frames = '  File "train.py", line 7, in main\n    engine.save_checkpoint(path)  # hangs\n'
+    assert closest(f"Traceback (most recent call last):\n{frames}SomeError: 7\n") == []
+
+
 @pytest.mark.parametrize(
     ("text", "stages"),
     [

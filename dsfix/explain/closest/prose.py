@@ -8,8 +8,9 @@ from collections.abc import Iterator
 _MOST = 12  # sentences
 _TAGS = re.compile(r"^(?:[#*>\s]*)(?:\[[^\]\n]{1,20}\][\s:\uff1a]*)*")
 _ENDS = re.compile(r"[\n\u3002\uff01\uff1f!?\uff1b;]|\.(?=\s|$)")
+_NO_TITLE = re.compile(r"\s*(?:File \"|Traceback)")
 _NO_SENTENCE = re.compile(
-    r"""\s*(?:File\ "|Traceback|\[\d|\[rank|[{}|│╭╰❱"$%]|>>>|--?\w|import\ |from\ \S+\ import\ |def\ |class\ |@|```|!\[
+    r"""\ {4}|\t|\s*(?:File\ "|Traceback|\[\d|\[rank|[{}|│╭╰❱"$%]|>>>|--?\w|import\ |from\ \S+\ import\ |def\ |class\ |@|```|!\[
         |\w[\w.]*\s*=\s|[-*]\ ?`?[\w ]+`?\ ?(?:version)?:|\d+%|\d{4}[-/]\d\d|\d\d:\d\d:\d\d|</?\w)""",
     re.X,
 )
@@ -20,7 +21,7 @@ def sentences(text: str) -> Iterator[str]:
     found = 0
     for line in text.splitlines():
         line = _TAGS.sub("", line, count=1) if not found else line
-        if found and _NO_SENTENCE.match(line):
+        if (_NO_SENTENCE if found else _NO_TITLE).match(line):
             continue
         for part in _ENDS.split(line) if found else [line]:
             if any(sign.isalpha() for sign in part):
