@@ -53,9 +53,9 @@ SYMPTOMS = {
     ),
     "garbage": (
         r"garbage|gibberish|gibbrish|nonsense|repetit|repeat(?:ed|ing|s)\b|(?:random|wrong|incorrect|bad|weird"
-        r"|strange|meaningless|invalid|different|garbled|inconsistent) (?:\w+ )?(?:outputs?|results?|weights?|text"
+        r"|strange|meaningless|invalid|garbled|inconsistent) (?:\w+ )?(?:outputs?|results?|weights?|text"
         r"|tokens?|predictions?|generations?|answers?)\b|(?:output|outputs|result|results|predictions|generation"
-        r"|generations) (?:\w+ ){0,3}(?:wrong|incorrect|bad|worse|different|random|meaningless|garbled|strange)"
+        r"|generations) (?:\w+ ){0,3}(?:wrong|incorrect|bad|worse|random|meaningless|garbled|strange)"
         r"|(?:worse|poor) (?:\w+ )?(?:generation|output|prediction|result)|\S*(?:乱码|胡言|胡说|重复输出|重复生成"
         "|输出异常|结果不对|结果错误)"
     ),
