@@ -21,7 +21,7 @@ BELOW = {
     "upstream": {"patch"},
     "doctor": {"patch", "engine", "survey"},
     "check": {"patch", "engine", "survey", "doctor"},
-    "explain": {"patch", "engine", "survey"},
+    "explain": {"patch", "engine", "survey", "upstream"},
     "lab": {"patch", "engine"},
     "export": {"patch", "engine"},
     "audit": {"patch", "engine", "check", "lab"},

@@ -20,9 +20,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Reads what can be read; a file that cannot is reported and sets the exit status."""
+    from ..explain.closest import search
     from ..explain.ranking import Standing, ranked
     from ..explain.recognise import Reading
-    from .printing import findings
+    from .printing import findings, possibilities
 
     reading = Reading()
     for name in dict.fromkeys(options.files):
@@ -32,15 +33,18 @@ def run(options: argparse.Namespace) -> int:
     for file in reading.files:
         if complaint := findings.complaint(file):
             print(f"dsfix: {complaint}", file=sys.stderr)
-    found = ranked(reading)
+    found, possible = ranked(reading), search.possibilities(reading)
+    known = any(each.found.problem and each.standing is not Standing.EXCLUDED for each in found)
     if options.json:
-        output.print_json(findings.as_json(reading, found))
-    elif found:
-        findings.print_findings(reading, found)
+        told = findings.as_json(reading, found)
+        output.print_json({**told, "possibilities": possibilities.as_json(possible, search.versions(reading))})
+    else:
+        if found:
+            findings.print_findings(reading, found)
+        if not reading.known and not any(file.trouble for file in reading.files):
+            print(findings.nothing(reading.files))
+        if possible:
+            possibilities.show(possible, search.versions(reading))
     if any(file.trouble for file in reading.files):
         return BAD_USAGE
-    if any(each.found.problem and each.standing is not Standing.EXCLUDED for each in found):
-        return OK
-    if not options.json and not reading.known:
-        print(findings.nothing(reading.files))
-    return UNSEEN
+    return OK if known else UNSEEN

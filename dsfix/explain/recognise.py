@@ -72,13 +72,14 @@ class File:
 
 class Reading:
     """What some logs show. known: by id of the problem; unknown: by the error with its numbers replaced; mentioned: the
-    same for errors without a traceback."""
+    same for errors without a traceback. short: the texts of the files that are short."""
 
     def __init__(self) -> None:
         self.files: list[File] = []
         self.known: dict[str, Found] = {}
         self.unknown: dict[str, Found] = {}
         self.mentioned: dict[str, Found] = {}
+        self.short: list[str] = []
         self.versions = Versions()
         self._literals = problems.literals() | {TRACEBACK, *_MENTIONS, *LITERALS}
 
@@ -92,8 +93,10 @@ class Reading:
         for excerpt in excerpts.of(_content(file, start)):
             one.look_at(excerpt)
         file.size, file.lines = excerpts.size, excerpts.lines
-        if file.size <= pasted.LONGEST and not one.explained:
-            one.look_at_pasted(start.decode("utf-8", "replace"))
+        if file.size <= pasted.LONGEST:
+            self.short.append(start.decode("utf-8", "replace"))
+            if not one.explained:
+                one.look_at_pasted(self.short[-1])
 
 
 def _content(file: File, start: bytearray) -> Iterator[bytes]:

@@ -304,3 +304,32 @@ def test_a_patch_that_only_removes_a_message_is_not_offered_as_a_cure(environmen
     assert "(it removes this message, not its cause)" in shown
     assert "an empty parameter list" in shown
     assert "(it removes" not in one_line(environment.dsfix("explain", log(CLIP)))
+
+
+def test_possibilities_of_a_title(environment, log):
+    done = environment.dsfix("explain", log("WarmupLR makes its first step with the full learning rate\n"))
+    shown = one_line(done)
+    assert done.returncode == 4  # not recognised
+    assert shown.index("No known problem in the 1 lines") < shown.index("Possibilities only, by the words of the text.")
+    assert "pull/6597: WarmupLR, WarmupDecayLR, WarmupCosineLR: the first step is made at the" in shown
+    assert "words full, learning rate, step releases deepspeed <=0.15.2 dsfix " in shown
+    assert "warmup_first_step applies to these releases: put `import dsfix` on the first line of the script" in shown
+    assert "else DeepSpeed 0.15.3 or later." in shown
+
+
+def test_possibilities_in_json(environment, log):
+    text = log("deepspeed 0.14.2: deadlock, the state is being saved\n")
+    done = environment.install("0.14.2").dsfix("explain", text, "--json")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["findings"]) == (4, [])
+    (found,) = said["possibilities"]
+    assert (found["id"], found["words"], found["patches"]) == ("saving_hangs", ["hang", "saving"], [])
+    assert found["remedy"].startswith("Call them on all ranks")
+    assert json.loads(environment.dsfix("explain", log(CLIP), "--json").stdout)["possibilities"] == []
+
+
+def test_possibilities_beside_a_family_of_messages(environment, log):
+    done = environment.dsfix("explain", log("deepspeed gets stuck in the middle, when a file is saved\n"))
+    shown = one_line(done)
+    assert done.returncode == 0
+    assert shown.index("job_hangs: the job hangs") < shown.index("Possibilities only") < shown.index("saving_hangs:")

@@ -2792,6 +2792,29 @@ CASES = {
         ["the code stops but I don't get an error\n", "训练中断 没有任何报错\n"],
         ["it stops with an error\n"],
     ),
+    "evaluation_diverges": (
+        ["DeepSpeed hangs during evaluation under multi-GPU\n", "zero3 验证阶段 会卡住\n"],
+        ["the evaluation during training\n", "验证阶段 正常\n"],
+    ),
+    "pipeline_saved_by_layers": (
+        [
+            "pipeline engine's save_fp16_model method can only save a part of the model's weights\n",
+            "AssertionError: PipelineEngine expects module_state_dict() to be called from save_checkpoint()\n",
+        ],
+        ["save_fp16_model saves all weights\n"],
+    ),
+    "offload_leaves_gpu_empty": (
+        ["Zero3 Offload does not fully utilize GPU memory\n"],
+        ["it does not use GPU memory at all\n"],
+    ),
+    "values_changed_by_the_script": (
+        ["How to manipulate parameters of model when training?\n", "change the weights during training\n"],
+        ["change the parameters of the config\n"],
+    ),
+    "inference_not_faster": (
+        ["DeepSpeed-inference 2GPU performance is lower than 1GPU\n"],
+        ["inference is fast\n"],
+    ),
     "numactl_forbidden": (
         ["set_mempolicy: Operation not permitted\n", "does not run in a container, I think because of numactl\n"],
         ["numactl --hardware\n"],

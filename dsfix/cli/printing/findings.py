@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 from ... import survey
 from ...explain.fixes import Fix, fixes
-from ...explain.problems import Problem, examined_from
+from ...explain.problems import Problem
 from ...explain.ranking import Ranked, Standing
 from ...explain.recognise import File, Reading
 from ...explain.signature import Role
 from . import output
+from .rows import print_rows, ranges
 
 _HEADINGS = {
     Standing.CAUSE: "Most likely cause",
@@ -30,7 +27,6 @@ _UNSEEN_CAUSE = "Consequence of an unrecognised error"
 _UNKNOWN = "unknown error"
 _LINKS = 2
 _SOURCES = 8  # ranks to list
-_WIDTH = 120
 
 
 def print_findings(reading: Reading, findings: Sequence[Ranked]) -> None:
@@ -56,14 +52,12 @@ def _print(finding: Ranked, reading: Reading) -> None:
     if problem:
         rows += [
             ("what", problem.what),
-            (_whose(problem, reading), _shown_ranges(problem)),
+            (_whose(problem, reading), ranges(problem.affects)),
             *(("dsfix", _fix(fix, problem)) for fix in fixes(finding.found.patches, reading.versions.alternatives())),
             ("else" if finding.found.patches else "remedy", problem.remedy),
             *(("see", link) for link in problem.evidence[:_LINKS]),
         ]
-    for name, text in rows:
-        for number, line in enumerate(_wrapped(text)):
-            print(f"    {name if not number else '':<9} {line}")
+    print_rows(rows)
 
 
 def _fix(fix: Fix, problem: Problem) -> str:
@@ -91,23 +85,6 @@ def _seen(finding: Ranked, files: Sequence[File]) -> str:
     elif len(found.first) > 1:
         where = f" in {len(found.first)} files"
     return f"{times}{where}, first in {_shown(files[first.file])}, line {first.line}:"
-
-
-def _shown_ranges(problem: Problem) -> str:
-    """The ranges, or nothing if one of them has no bound."""
-    shown = list(dict.fromkeys(_ranges(examined_from(each)) for each in problem.affects))
-    return "; or ".join(shown) if all(shown) else ""
-
-
-def _ranges(affects: Any) -> str:
-    return ", ".join(f"{name} {specifiers}" for name, specifiers in affects.items())
-
-
-def _wrapped(text: str) -> Iterator[str]:
-    if text:
-        terminal = sys.stdout.isatty() or "COLUMNS" in os.environ
-        width = shutil.get_terminal_size().columns if terminal else _WIDTH
-        yield from textwrap.wrap(text, max(40, width - 14), break_long_words=False, break_on_hyphens=False)
 
 
 def _shown(file: File) -> str:

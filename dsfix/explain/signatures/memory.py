@@ -29,7 +29,9 @@ SIGNATURES = (
         "container. Otherwise the scheduler ended the job: its limit of time or memory, or preemption.",
         remedy="`dmesg | tail` on that host and the scheduler's record of the job tell which. Memory: ZeRO-3 with "
         "zero.Init instead of loading everywhere, less offload, fewer ranks or workers, more memory.",
-        pattern=r"return code ?=? ?-9\b|exitcode\s*: -9\b|Signal 9 \(SIGKILL|Signal 9 error|signal 9 error"
+        pattern=r"return code ?=? ?-9\b"
+        r"|exit with code -9\b|exits with code -9\b|exited with code -9\b|exit code -9\b"
+        r"|exitcode\s*: -9\b|Signal 9 \(SIGKILL|Signal 9 error|signal 9 error"
         r"|<Signals\.SIGKILL: 9>|is killed by signal: Killed|terminated with signal SIGKILL",
         role=Role.POSSIBLE,
     ),
@@ -40,7 +42,9 @@ SIGNATURES = (
         "64 MB by default. Otherwise a file that is mapped into memory was truncated, or its disk is full.",
         remedy="docker run --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of medium Memory at /dev/shm); `df -h "
         "/dev/shm` while it runs. NCCL_SHM_DISABLE=1 or num_workers=0 shows who uses it.",
-        pattern=r"return code ?=? ?-7\b|exitcode\s*: -7\b|Signal 7 \(SIGBUS|Signal 7 error|Bus error \(core dumped"
+        pattern=r"return code ?=? ?-7\b"
+        r"|exit with code -7\b|exits with code -7\b|exited with code -7\b|exit code -7\b"
+        r"|exitcode\s*: -7\b|Signal 7 \(SIGBUS|Signal 7 error|Bus error \(core dumped"
         r"|Caught signal 7 \(Bus error|Fatal Python error: Bus error|<Signals\.SIGBUS: 7>"
         r"|is killed by signal: Bus error|\d Bus error",
         role=Role.POSSIBLE,
@@ -53,7 +57,9 @@ SIGNATURES = (
         "quantization), or NCCL and the driver.",
         remedy="`python -X faulthandler` (PYTHONFAULTHANDLER=1) names the place; remove ~/.cache/torch_extensions; "
         "reinstall compiled packages for this torch; try an all_reduce without DeepSpeed.",
-        pattern=r"return code ?=? ?-11\b|exitcode\s*: -11\b|Signal 11 \(SIGSEGV|Signal 11 error|Segmentation fault"
+        pattern=r"return code ?=? ?-11\b"
+        r"|exit with code -11\b|exits with code -11\b|exited with code -11\b|exit code -11\b"
+        r"|exitcode\s*: -11\b|Signal 11 \(SIGSEGV|Signal 11 error|Segmentation fault"
         r"|<Signals\.SIGSEGV: 11>|terminated with signal SIGSEGV",
         role=Role.POSSIBLE,
     ),

@@ -179,9 +179,10 @@ SIGNATURES = (
         r"|not reduced|does not decrease|doesn't decrease"
         r"|not decrease"
         r"|is the same as|not saved|no reduction)[^\n]{0,100}(?i:zero|deepspeed|stage)"
-        r"|(?i:zero|deepspeed|stage)[^\n]{0,100}(?:does not reduce|doesn't reduce|not reduce|not saving"
-        r"|no memory saving"
-        r"|does not save|doesn't save|uses more memory|more memory than|higher memory|consumes more|same memory)"
+        r"|(?i:zero|deepspeed|stage)[^\n]{0,100}(?:does not reduce|doesn't reduce|not reduce"
+        r"|not saving (?:any |the |much |GPU )*(?:memory|VRAM)|no memory saving"
+        r"|does not save (?:any |the |much |GPU )*(?:memory|VRAM)|doesn't save (?:any |the |much |GPU )*(?:memory|VRAM)"
+        r"|uses more memory|more memory than|higher memory|consumes more|same memory)"
         r"|[Hh]igh(?:er)? GPU memory (?:usage|consumption)[^\n]{0,60}(?i:zero|deepspeed)"
         r"|more gpu memory than|more GPU memory than|more VRAM than|"
         + phrases(

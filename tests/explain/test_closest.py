@@ -1,0 +1,184 @@
+"""What a short text without a known message can mean, by its words: what is found, what stays silent."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dsfix.explain import problems
+from dsfix.explain.closest import bugs, kinds, prose, vocabulary
+from dsfix.explain.closest.search import possibilities, versions
+from dsfix.explain.closest.words import named, plain, words
+
+SAVING_HANGS = "the job never continues after the checkpoint was to be saved, all GPUs are stuck"
+
+
+@pytest.fixture
+def closest(read):
+    """Returns the ids of the possibilities of texts, the closest first."""
+
+    def closest(*texts):
+        _, reading = read(*texts)
+        return [each.id for each in possibilities(reading)]
+
+    return closest
+
+
+# what the first possibility must be -> titles and sentences, none of which an expression of a signature is for
+REWORDED = {
+    "saving_hangs": [SAVING_HANGS, "用 deepspeed 存模型的时候死锁了", "accelerate: deadlock, state is being saved"],
+    "job_hangs": ["my deepspeed run is stalled for an hour", "deepspeed 训练 死锁"],
+    "experts_diverge": ["deadlock of my mixture-of-experts finetuning"],
+    "evaluation_diverges": ["deadlock as soon as validation begins, deepspeed on four cards"],
+    "another_world_size": ["we want to resume our run, but with fewer GPUs than before"],
+    "universal_checkpoint_problem": ["ds_to_universal: the universal checkpoint is not found, deepspeed"],
+    "loaded_by_each_rank": ["main memory is exhausted with more processes, loading a deepspeed model"],
+    "out_of_memory": ["微调 7B 模型 时 超出显存 上限"],
+    "memory_not_reduced": ["VRAM differs little with stage3"],
+    "slower_than_expected": ["fine-tuning slowed down a lot since we took deepspeed"],
+    "quantized_model": ["bitsandbytes int8 model and stage 3, is that possible?"],
+    "lora_weights_empty": ["the adapter that stage 3 wrote is empty"],
+    "pipeline_saved_by_layers": ["which file has the model that the PipelineModule saved"],
+    "inference_gives_nonsense": ["under kernel injection the answers are garbled text"],
+    "installation_failed": ["uv cannot install deepspeed"],
+    "gradients_nan": ["NaNs with deepspeed since yesterday"],
+    "loss_does_not_fall": ["the loss of the LLM never goes down"],
+    "values_changed_by_the_script": ["how can I overwrite weights inside the training loop"],
+    # bugs, by their rare words
+    "pull/6597": ["WarmupLR makes its first step with the full learning rate"],
+    "pull/7665": ["gradient accumulation with ZeRO-2: the last micro-batch alone is used for the update"],
+    "pull/7707": ["weights that I loaded are not used under hpZ"],
+}
+
+
+@pytest.mark.parametrize(("id", "text"), [(id, text) for id, texts in REWORDED.items() for text in texts])
+def test_a_reworded_title_finds_it(closest, id, text):
+    assert closest(f"{text}\n")[:1] == [id]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the page hangs when I save it",  # of another field
+        "How to bake bread in a slow oven",
+        "[BUG]",
+        "DeepSpeed with trl",  # no symptom
+        "微调, deepspeed出现报错",
+        "gemma3 with deepspeed zero 3",
+        "ZeRO-3 + offload + MoE",
+        "when I use nvme to offload param and optimizer I meet a bug",
+        "does not save GPU memory",  # nothing is saved to a file
+        "",
+    ],
+)
+def test_what_is_not_close_enough_is_silent(closest, text):
+    assert closest(f"{text}\n") == []
+
+
+def test_at_most_three_the_more_specific_first(closest):
+    text = "stage 3: validation hangs, it hangs as it is saved, a checkpoint cannot be loaded, and it is slow\n"
+    found = closest(text)
+    assert len(found) == 3
+    assert "job_hangs" not in found  # other possibilities have its word and more
+
+
+@pytest.mark.parametrize(
+    ("release", "found"),
+    [("", True), ("deepspeed 0.15.2", True), ("DeepSpeed v0.15.3", False), ("deepspeed==0.18.0", False)],
+)
+def test_a_version_rules_out_the_bugs_of_others(closest, release, found):
+    assert ("pull/6597" in closest(f"{release}: WarmupLR makes its first step with the full learning rate\n")) is found
+
+
+def test_a_version_rules_out_signatures_of_other_releases(closest):
+    assert "fp16_zero1_overflow_deadlock" in closest("deepspeed 0.17.3: deadlock in fp16\n")
+    assert closest("deepspeed 0.16.0: deadlock in fp16\n") == ["job_hangs"]
+
+
+def test_of_two_versions_either_may_have_the_bug(closest):
+    assert closest(
+        "WarmupLR makes its first step with the full learning rate, deepspeed 0.15.0, not deepspeed 0.16.0\n"
+    )
+
+
+def test_a_release_with_few_others_tells_as_much_as_a_rare_word():
+    text = words(plain("zero_to_fp32 gives random weights"))
+    without, with_it = (
+        next(each for each in bugs.near(text, releases) if "uninitialized memory" in each.bug.row.bug)
+        for releases in ([], [bugs.Version("0.16.0")])
+    )
+    assert with_it.closeness > without.closeness + 2
+    assert "DeepSpeed 0.16.0" in with_it.shared
+
+
+def test_the_versions_that_the_text_names(read):
+    _, reading = read("deepspeed 0.15.2 and torch==2.4.0 are stuck; with DeepSpeed v0.14.0 they are not\n")
+    assert versions(reading) == [{"torch": "2.4.0", "deepspeed": each} for each in ("0.15.2", "0.14.0")]
+
+
+def test_what_is_recognised_is_not_guessed_at(closest):
+    assert closest(f"{SAVING_HANGS}\nRuntimeError: still have inflight params [1]\n") == []
+
+
+def test_beside_a_family_only_what_is_more_specific(read):
+    found, reading = read("deepspeed gets stuck in the 4th step, validation is fine; it was saved at that step\n")
+    assert [each.found.problem.id for each in found] == ["job_hangs"]
+    assert "job_hangs" not in [each.id for each in possibilities(reading)]
+    assert all(len(each.words) > 1 for each in possibilities(reading))
+
+
+def test_logs_and_several_files_are_not_guessed_at(closest):
+    assert closest(f"{SAVING_HANGS}\n" + "step 1: loss 0.1\n" * 300) == []
+    assert closest(f"{SAVING_HANGS}\n", f"{SAVING_HANGS}\n") == []
+
+
+def test_only_what_the_writer_says_counts():
+    text = """[BUG] [0.14.0] it is stuck
+```
+[2024-05-01 10:00:00,123] [INFO] saving the checkpoint
+  File "train.py", line 3, in save
+deepspeed --num_gpus 2 train.py
+{"train_batch_size": 8}
+```
+Only with two nodes. See above!
+"""
+    assert next(prose.sentences(text)) == "it is stuck"
+    assert not any("INFO" in each or "File" in each or "{" in each for each in prose.sentences(text))
+    assert "Only with two nodes" in prose.sentences(text)
+
+
+def test_a_traceback_alone_says_nothing(closest):
+    frames = '  File "train.py", line 7, in main\n    engine.save_checkpoint(path)  # hangs\n'
+    assert closest(f"Traceback (most recent call last):\n{frames}SomeError: 7\n") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "stages"),
+    [
+        ("ZeRO-1/2", "12"),
+        ("zero stage 3", "3"),
+        ("ZeRO-1 to 3", "123"),
+        ("zero2", "2"),
+        ("ds_z3_config", "3"),
+        ("z2 2.5", "2"),
+    ],
+)
+def test_stages(text, stages):
+    assert {each[-1] for each in named(plain(text)) if each[:-1] == "zero-"} == set(stages)
+
+
+def test_every_kind_has_a_signature_and_names_of_the_vocabulary():
+    names = vocabulary.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
+    assert kinds.WAYS.keys() <= {problem.id for problem in problems.known()}
+    assert {name for ways in kinds.WAYS.values() for way in ways for name in way} <= names
+    assert not vocabulary.OF_THE_FIELD - names
+
+
+def test_the_names_of_bugs_are_in_the_vocabulary():
+    names = vocabulary.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
+    assert not (bugs._ZERO | bugs._USUAL | bugs._STOPPED) - names
+
+
+def test_nothing_of_it_is_loaded_by_dsfix():
+    code = "import sys, dsfix; sys.exit(any('explain' in name for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
