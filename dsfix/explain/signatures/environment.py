@@ -129,8 +129,8 @@ SIGNATURES = (
         remedy="`python zero_to_fp32.py . OUTPUT` in the directory that has the file latest; then "
         "model.load_state_dict(torch.load(…)) or from_pretrained with the config beside it. While training: "
         "stage3_gather_16bit_weights_on_model_save and trainer.save_model.",
-        pattern=r"[Cc]onvert[^\n]{0,60}(?i:zero|deepspeed)[^\n]{0,40} checkpoint|(?:ow to load|ow to merge|ow to convert|ow to use)"
-        r"[^\n]{0,60}(?:global_step|zero_pp_rank|zero_to_fp32|mp_rank_00_model_states)"
+        pattern=r"[Cc]onvert[^\n]{0,60}(?i:zero|deepspeed)[^\n]{0,40} checkpoint|[Hh]ow to (?:load|merge|convert|use)"
+        r"[^\n]{0,60}(?: global_step|zero_pp_rank|zero_to_fp32|mp_rank_00_model_states)"
         r"|merge[^\n]{0,60}(?:zero_pp_rank|bf16_zero_pp|ZeRO checkpoint)",
         role=Role.FAMILY,
     ),
