@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib
 import inspect
 import textwrap
 from collections.abc import Iterable, Iterator
+from types import ModuleType
 from typing import NamedTuple
 
 from dsfix.catalogue.registry import Entry
@@ -28,13 +30,13 @@ class Fingerprint(NamedTuple):
 
 def of(entry: Entry) -> Fingerprint:
     """What a run proof goes by: both fingerprints of the patch in its current version."""
-    defined = _defined(ast.parse(inspect.getsource(entry.module)))
+    defined = _defined(entry.module)
     return Fingerprint(_digest(_declared(entry, defined)), _digest(_reproduced(entry, defined)))
 
 
 def of_changes(entry: Entry) -> str:
     """What bystanders and step times go by: the fingerprint of the patch's changes and their helpers alone."""
-    defined = _defined(ast.parse(inspect.getsource(entry.module)))
+    defined = _defined(entry.module)
     parts = (" ".join(_parts(each)) for each in entry.patch.changes)
     return _digest((*parts, *_sources(_helpers(entry), defined)))
 
@@ -59,7 +61,7 @@ def _parts(each: Change | Source) -> Iterator[str]:
 
 
 def _helpers(entry: Entry) -> list[str]:
-    """The functions of the patch's file that its changes use: factories, and names in the text of an Edit."""
+    """The functions that its changes use: factories, and names in the text of an Edit."""
     names = [getattr(value, "__name__", "") for each in entry.patch.changes for value in vars(each).values()]
     for each in entry.patch.changes:
         if isinstance(each, Edit):
@@ -72,8 +74,10 @@ def _reproduced(entry: Entry, defined: dict[str, ast.stmt]) -> Iterator[str]:
     yield from _sources(["reproduce"], {name: each for name, each in defined.items() if name != "PATCH"})
 
 
-def _defined(tree: ast.Module) -> dict[str, ast.stmt]:
-    """The file's top-level definitions by name, without docstrings and messages."""
+def _defined(module: ModuleType) -> dict[str, ast.stmt]:
+    """The file's top-level definitions by name, and those that it shares, without docstrings and messages."""
+    tree = ast.parse(inspect.getsource(module))
+    shared = dict(_shared(tree, module.__package__ or ""))
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
             del node.body[0]
@@ -87,7 +91,16 @@ def _defined(tree: ast.Module) -> dict[str, ast.stmt]:
             found[each.name] = each
         elif isinstance(each, (ast.Import, ast.ImportFrom)):
             found.update({alias.asname or alias.name.partition(".")[0]: each for alias in each.names})
-    return found
+    return {**found, **shared}
+
+
+def _shared(tree: ast.Module, package: str) -> Iterator[tuple[str, ast.stmt]]:
+    """What is imported from modules of the package that are no patches: by name, all of its source there."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and (node.module or "").startswith("_"):
+            there = _defined(importlib.import_module(f"{package}.{node.module}"))
+            for alias in node.names:
+                yield alias.name, ast.Expr(ast.Constant("\0".join(_sources([alias.name], there))))
 
 
 def _silence(tree: ast.Module) -> None:

@@ -48,7 +48,9 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    warnings = _Warnings(logging.WARNING)
+    from dsfix.lab.messages import Messages
+
+    warnings = Messages(logging.WARNING)
     lab.deepspeed.utils.logger.addHandler(warnings)
     seen = {}
     for precision in ("bf16", "fp16"):
@@ -64,14 +66,3 @@ def reproduce(lab: Lab) -> str:
         raise BugPresent(report)
     assert set(seen.values()) == {("float32", 1)} or seen == {"bf16": ("bfloat16", 0), "fp16": ("float16", 0)}, report
     return report
-
-
-class _Warnings(logging.Handler):
-    """Collects the messages of at least this handler's level."""
-
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())

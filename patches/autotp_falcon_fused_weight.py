@@ -47,22 +47,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
-    torch = lab.torch
+    _ = lab.torch
     from dsfix.lab import autotp
 
-    model = autotp.causal(autotp.FALCON)
-    right = autotp.outputs(model)
-    weight = autotp.fused_weight(autotp.FALCON, model)
-    thirds = [third.chunk(2) for third in weight.detach().clone().chunk(3)]
-    with torch.no_grad():
-        weight.copy_(torch.cat([third[rank] for rank in range(2) for third in thirds]))
-    wrong = autotp.outputs(model)
-
-    engine = autotp.shard(lab, autotp.causal(autotp.FALCON))
-    return lab.reference.compare(
-        autotp.outputs(engine),
-        right,
-        {"those of a weight split by thirds": wrong},
-        after="with tp_size 2",
-        what="the model's outputs",
-    )
+    return autotp.compare_sharded(lab, autotp.FALCON, parts=3, pieces=2, wrong="a weight split by thirds")

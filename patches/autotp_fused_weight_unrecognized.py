@@ -45,22 +45,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
-    torch = lab.torch
+    _ = lab.torch
     from dsfix.lab import autotp
 
-    model = autotp.causal(autotp.MPT)
-    right = autotp.outputs(model)
-    weight = autotp.fused_weight(autotp.MPT, model)
-    halves = [half.chunk(3) for half in weight.detach().clone().chunk(2)]
-    with torch.no_grad():
-        weight.copy_(torch.cat([half[part] for part in range(3) for half in halves]))
-    wrong = autotp.outputs(model)
-
-    engine = autotp.shard(lab, autotp.causal(autotp.MPT))
-    return lab.reference.compare(
-        autotp.outputs(engine),
-        right,
-        {"those of a weight split by halves": wrong},
-        after="with tp_size 2",
-        what="the model's outputs",
-    )
+    return autotp.compare_sharded(lab, autotp.MPT, parts=2, pieces=3, wrong="a weight split by halves")

@@ -54,38 +54,15 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
-    torch = lab.torch
+    _ = lab.torch
     from dsfix.lab import autotp
 
-    class Attention(torch.nn.Module):  # type: ignore[name-defined,misc,unused-ignore]
-        """Attention that notes its sizes under the names of MPT's own code."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.d_model, self.n_heads, self.kv_n_heads = autotp.WIDTH, autotp.HEADS, autotp.HEADS
-            self.head_dim = autotp.WIDTH // autotp.HEADS
-            self.Wqkv = torch.nn.Linear(autotp.WIDTH, 3 * autotp.WIDTH, bias=False)
-            self.out_proj = torch.nn.Linear(autotp.WIDTH, autotp.WIDTH, bias=False)
-
-        def forward(self, x: Any) -> Any:
-            queries, keys, values = (
-                part.unflatten(2, (-1, self.head_dim)).transpose(1, 2)
-                for part in self.Wqkv(x).split([self.d_model, *[self.kv_n_heads * self.head_dim] * 2], dim=2)
-            )
-            mixed = (queries @ keys.transpose(-1, -2)).softmax(dim=-1) @ values
-            return self.out_proj(mixed.transpose(1, 2).flatten(2))
-
-    def model() -> Any:
-        made = autotp.causal(autotp.MPT)
-        made.transformer.h[0].attn = Attention()
-        return made
-
-    right = autotp.outputs(model())
-    engine = autotp.shard(lab, model())
+    right = autotp.outputs(autotp.noting_mpt())
+    engine = autotp.shard(lab, autotp.noting_mpt())
     try:
         seen = autotp.outputs(engine)
     except RuntimeError as error:
         if "split_with_sizes expects split_sizes to sum exactly" in str(error):
             raise BugPresent(str(error)) from error
         raise
-    return lab.reference.compare(seen, right, after="with tp_size 2", what="the model's outputs")
+    return autotp.compare(seen, right)

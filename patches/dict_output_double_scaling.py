@@ -95,37 +95,9 @@ PATCH = Patch(
     fixed=(Source(_HOOK, "graph_loss_scaled = _ENGINE_BACKWARD_GRAPH_TRACKER.is_current_graph_registered()"),),
 )
 
-_LEARNING_RATE = 0.1
-_MICRO_BATCHES = 4
-_STEPS = 2
-
 
 def reproduce(lab: Lab) -> str:
-    models, reference = lab.models, lab.reference
-    from dsfix.lab.outputs import LossAndOutput
+    _ = lab.torch
+    from dsfix.lab.outputs import accumulate
 
-    batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
-    steps = [batches[first : first + _MICRO_BATCHES] for first in range(0, len(batches), _MICRO_BATCHES)]
-    model = LossAndOutput(models.MLP())
-    expected = reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE)
-    model = LossAndOutput(models.MLP())
-    twice = reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE / _MICRO_BATCHES)
-
-    model = LossAndOutput(models.MLP())
-    config = {
-        "train_micro_batch_size_per_gpu": len(batches[0][0]),
-        "gradient_accumulation_steps": _MICRO_BATCHES,
-        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
-        "zero_optimization": {"stage": 1},
-    }
-    engine = lab.initialize(model, config, model_parameters=model.parameters())
-    for inputs, targets in batches:
-        engine.backward(engine(inputs.to(lab.device), targets.to(lab.device))["loss"])
-        engine.step()
-
-    return reference.compare(
-        lab.parameters(engine),
-        expected.parameters,
-        {f"those of gradients divided by {_MICRO_BATCHES**2}": twice.parameters},
-        after=f"after {_STEPS} steps of {_MICRO_BATCHES} micro-batches",
-    )
+    return accumulate(lab, lambda engine, loss: engine.backward(loss))

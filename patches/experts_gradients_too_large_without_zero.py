@@ -66,28 +66,11 @@ PATCH = Patch(
     ),
 )
 
-_LEARNING_RATE, _STEPS = 0.1, 2
-
 
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
-    models, reference = lab.models, lab.reference
-    from dsfix.lab.experts import Mixture, train
+    _ = lab.torch
+    from dsfix.lab import experts
 
-    steps = [[models.regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
-    right, wrong = (
-        reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE).parameters
-        for model in (Mixture(), Mixture(scale=2.0))
-    )
-    reports = []
-    for form, options in (("postscaled", {}), ("prescaled", {"prescale_gradients": True})):
-        seen = train(lab, 2, steps, _LEARNING_RATE, **options)
-        reports.append(
-            reference.compare(
-                seen,
-                {name: right[name] for name in seen},
-                {"those of doubled gradients of the experts": {name: wrong[name] for name in seen}},
-                after=f"{form}: after {_STEPS} steps with the experts on 2 ranks",
-            )
-        )
-    return "; ".join(reports)
+    forms = {"postscaled": {}, "prescaled": {"prescale_gradients": True}}
+    return experts.compare(lab, 2, forms, "those of doubled gradients of the experts", scale=2.0)

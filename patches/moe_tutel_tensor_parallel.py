@@ -14,7 +14,6 @@ Changes: outputs and gradients of such layers. A checkpoint that was trained wit
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
@@ -40,61 +39,14 @@ PATCH = Patch(
 _TOKENS, _WIDTH, _EXPERTS = 12, 16, 2
 
 
-def _provide_tutel(torch: Any, sharded_moe: Any) -> None:
-    """Put plain PyTorch in place of Tutel, if it is not installed: its kernels are compiled for the device."""
-
-    class Dispatcher:
-        def __init__(self, num_global_experts: int, capacity: int, model_dim: int, dispatch_dtype: Any) -> None:
-            self.experts = num_global_experts
-
-        def update(self, indices: Any, locations: Any, gates: Any, capacity: int) -> None:
-            self.gates, self.capacity = gates, int(capacity)
-            self.places = [expert * self.capacity + place for expert, place in zip(indices, locations)]
-
-        def encode(self, tokens: Any) -> Any:
-            buffer = tokens.new_zeros(self.experts * self.capacity, tokens.shape[1])
-            for places in self.places:
-                buffer = buffer.index_copy(0, places.long(), tokens)
-            return buffer
-
-        def decode(self, buffer: Any) -> Any:
-            return sum(gate[:, None] * buffer[places.long()] for gate, places in zip(self.gates, self.places))
-
-    if not sharded_moe.TUTEL_INSTALLED:
-        sharded_moe.TUTEL_INSTALLED = True
-        sharded_moe.tutel_moe = SimpleNamespace(
-            fast_dispatcher=Dispatcher, fast_cumsum_sub_one=lambda mask: torch.cumsum(mask, dim=0) - 1
-        )
-
-
-def _tensor_parallel(torch: Any, rank: int) -> Any:
-    """The mpu of a job whose two ranks are tensor-parallel."""
-    both = torch.distributed.new_group([0, 1])
-    [_, alone] = sorted((torch.distributed.new_group([each]) for each in range(2)), key=lambda g: _is_in(torch, g))
-    return SimpleNamespace(
-        get_model_parallel_rank=lambda: rank,
-        get_model_parallel_world_size=lambda: 2,
-        get_model_parallel_group=lambda: both,
-        get_tensor_model_parallel_rank=lambda: rank,
-        get_tensor_model_parallel_world_size=lambda: 2,
-        get_tensor_model_parallel_group=lambda: both,
-        get_data_parallel_rank=lambda: 0,
-        get_data_parallel_world_size=lambda: 1,
-        get_data_parallel_group=lambda: alone,
-    )
-
-
-def _is_in(torch: Any, group: Any) -> bool:
-    return bool(group is not torch.distributed.GroupMember.NON_GROUP_MEMBER)
-
-
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, reference = lab.torch, lab.reference
-    _ = lab.deepspeed
-    from deepspeed.moe import layer, sharded_moe, utils  # type: ignore[import-not-found,unused-ignore]
+    from dsfix.lab.experts import provide_tutel, tensor_parallel
 
-    _provide_tutel(torch, sharded_moe)
+    provide_tutel(lab)
+    from deepspeed.moe import layer  # type: ignore[import-not-found,unused-ignore]
+
     if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):
         torch.compiler.set_stance("force_eager")  # else parts of the layer are compiled on first use
 
@@ -127,15 +79,7 @@ def reproduce(lab: Lab) -> str:
         mixed = torch.stack([each(torch.cat([half[i] for half in halves])) for i, each in enumerate(experts)])
         wrong = gates * mixed[chosen, places]
 
-    config = {"train_micro_batch_size_per_gpu": _TOKENS, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
-    split = utils.split_params_into_different_moe_groups_for_optimizer
-    parameters = list(split({"params": list(model.parameters()), "name": "all"}))
-    engine = lab.initialize(model, config, model_parameters=parameters, mpu=_tensor_parallel(torch, lab.rank))
-    comm = lab.deepspeed.comm
-    gather = (
-        comm.all_gather_into_tensor
-    )  # the layer gathers into a flat tensor, and gloo wants what it gives to be flat
-    comm.all_gather_into_tensor = lambda output, mine, **options: gather(output, mine.flatten(), **options)
+    engine = tensor_parallel(lab, model)
     return reference.compare(
         {"output": engine(tokens.to(lab.device)).detach().cpu()},
         {"output": right},

@@ -76,13 +76,10 @@ def reproduce(lab: Lab) -> str:
 
     def plain(shares: tuple[float, ...]) -> dict[str, Any]:
         model = lab.models.MLP()
-        optimizer = torch.optim.SGD(model.parameters(), lr=_LOW)
-        for (inputs, targets), share in zip(batches, shares):
-            optimizer.param_groups[0]["lr"] = _LOW + (_HIGH - _LOW) * share
-            optimizer.zero_grad()
-            model.loss(inputs, targets).backward()
-            optimizer.step()
-        return {name: p.detach() for name, p in model.named_parameters()}
+        rates = [_LOW + (_HIGH - _LOW) * share for share in shares]
+        return lab.reference.train(
+            model, [[batch] for batch in batches], model.loss, "SGD", lr=0.0, rates=rates
+        ).parameters
 
     model = lab.models.MLP()
     params = {

@@ -14,10 +14,11 @@ Changes: jobs with such a tensor and one of these schedules: what holds the tens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity
+
+from ._shared import apart, copied, put_back
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -29,40 +30,6 @@ _WARMUP = f"{_SCHEDULES}:WarmupLR"
 _FIRST = "for lr, group in zip(self.min_lrs, optimizer.param_groups):\n    group['lr'] = lr"
 _EACH = "for param_group, lr in zip(self.optimizer.param_groups, self.get_lr()):\n    param_group['lr'] = lr"
 _LAST = "self._last_lr = [group['lr'] for group in self.optimizer.param_groups]"
-
-
-def put_back(groups: Sequence[Any], held: Sequence[Any]) -> None:
-    """Writes the groups' new rates into the tensors that they held, and gives these back to the groups."""
-    import torch
-
-    rates = [group.get("lr") for group in groups]
-    values: list[Any] = [float(new) if torch.is_tensor(rate) else None for rate, new in zip(held, rates)]
-    for group, rate, new, value in zip(groups, held, rates, values):
-        if torch.is_tensor(rate) and rate.is_floating_point():
-            if len({other for each, other in zip(held, values) if each is rate}) > 1:
-                group["lr"] = torch.full_like(rate, value)
-            else:
-                group["lr"] = rate
-                rate.detach().fill_(value)
-        elif torch.is_tensor(new):
-            group["lr"] = new.clone()  # the next rates are written into it, and the schedule may keep its own
-
-
-def copied(rates: Sequence[Any]) -> list[Any]:
-    """The rates that a schedule goes by: a group's tensor, into which others are written, may be among them."""
-    import torch
-
-    return [rate.detach().clone() if torch.is_tensor(rate) else rate for rate in rates]
-
-
-def apart(rates: Sequence[Any], schedule: Any) -> list[Any]:
-    """The rates as the engine gives them: not the tensors that are written into, and numbers if the schedule's are."""
-    import torch
-
-    if all(each.__module__ != _SCHEDULES for each in type(schedule).__mro__):
-        return list(rates)
-    numbers = not any(torch.is_tensor(rate) for rate in getattr(schedule, "_last_lr", ()))
-    return [(rate.item() if numbers else rate.clone()) if torch.is_tensor(rate) else rate for rate in rates]
 
 
 def _around(function: str, statement: str, groups: str, last: str = "") -> tuple[Edit, Edit]:

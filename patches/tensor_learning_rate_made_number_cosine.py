@@ -15,39 +15,16 @@ Changes: jobs with such a tensor and WarmupCosineLR: what holds the tensor sees 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity
+
+from ._shared import copied, put_back
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupCosineLR"
-
-
-def put_back(groups: Sequence[Any], held: Sequence[Any]) -> None:
-    """Writes the groups' new rates into the tensors that they held, and gives these back to the groups."""
-    import torch
-
-    rates = [group.get("lr") for group in groups]
-    values: list[Any] = [float(new) if torch.is_tensor(rate) else None for rate, new in zip(held, rates)]
-    for group, rate, new, value in zip(groups, held, rates, values):
-        if torch.is_tensor(rate) and rate.is_floating_point():
-            if len({other for each, other in zip(held, values) if each is rate}) > 1:
-                group["lr"] = torch.full_like(rate, value)
-            else:
-                group["lr"] = rate
-                rate.detach().fill_(value)
-        elif torch.is_tensor(new):
-            group["lr"] = new.clone()  # the next rates are written into it, and the schedule may keep its own
-
-
-def copied(rates: Sequence[Any]) -> list[Any]:
-    """The rates that a schedule goes by: a group's tensor, into which others are written, may be among them."""
-    import torch
-
-    return [rate.detach().clone() if torch.is_tensor(rate) else rate for rate in rates]
 
 
 PATCH = Patch(

@@ -16,10 +16,11 @@ Changes: jobs with such a tensor and a schedule of DeepSpeed's: what holds the t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+
+from ._shared import apart, copied, put_back
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -28,41 +29,6 @@ _SCHEDULES = "deepspeed.runtime.lr_schedules"
 _UPDATE = f"{_SCHEDULES}:update_lr"
 _ONE_CYCLE = f"{_SCHEDULES}:OneCycle._initialize_lr"
 _FIRST = "for lr, group in zip(self.min_lrs, optimizer.param_groups):\n    group['lr'] = lr"
-
-
-def put_back(groups: Sequence[Any], held: Sequence[Any], rates: Sequence[Any]) -> list[Any]:
-    """Writes the new rates into the tensors that the groups held, and gives these back; returns what the groups had."""
-    import torch
-
-    given = [group["lr"] for group in groups]
-    values: list[Any] = [float(new) if torch.is_tensor(rate) else None for rate, new in zip(held, rates)]
-    for group, rate, value in zip(groups, held, values):
-        if torch.is_tensor(rate) and rate.is_floating_point():
-            if len({other for each, other in zip(held, values) if each is rate}) > 1:
-                group["lr"] = torch.full_like(rate, value)
-            else:
-                group["lr"] = rate
-                rate.detach().fill_(value)
-        elif torch.is_tensor(group["lr"]):
-            group["lr"] = group["lr"].clone()  # the next rates are written into it, and the schedule may keep its own
-    return given
-
-
-def copied(rates: Sequence[Any]) -> list[Any]:
-    """The rates that a schedule goes by: a group's tensor, into which others are written, may be among them."""
-    import torch
-
-    return [rate.detach().clone() if torch.is_tensor(rate) else rate for rate in rates]
-
-
-def apart(rates: Sequence[Any], schedule: Any) -> list[Any]:
-    """The rates as the engine gives them: not the tensors that are written into, and numbers if the schedule's are."""
-    import torch
-
-    if all(each.__module__ != _SCHEDULES for each in type(schedule).__mro__):
-        return list(rates)
-    numbers = not any(torch.is_tensor(rate) for rate in getattr(schedule, "_last_lr", ()))
-    return [(rate.item() if numbers else rate.clone()) if torch.is_tensor(rate) else rate for rate in rates]
 
 
 PATCH = Patch(

@@ -23,6 +23,8 @@ from packaging.version import Version
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
+from ._shared import copied
+
 if TYPE_CHECKING:
     from dsfix.job import Job
     from dsfix.lab import Lab
@@ -33,13 +35,6 @@ _SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupCosineLR"
 def _meets(job: Job) -> bool:
     # since 0.15.3 only jobs with several parameter groups, which the config does not show
     return job.get("scheduler", "type") == "WarmupCosineLR" and job.release < Version("0.15.3")
-
-
-def copied(rates: Sequence[Any]) -> list[Any]:
-    """The rates; of one that is a tensor, into which set_rates writes, a copy."""
-    import torch
-
-    return [rate.detach().clone() if torch.is_tensor(rate) else rate for rate in rates]
 
 
 def set_rates(groups: Sequence[Any], rates: Sequence[Any]) -> list[Any]:

@@ -94,14 +94,9 @@ def reproduce(lab: Lab) -> str:
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(4)]
 
     def plain(rates: Sequence[float]) -> dict[str, Any]:
-        model: Any = lab.models.MLP()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        for (inputs, targets), rate in zip(batches, rates):
-            optimizer.param_groups[0]["lr"] = rate
-            optimizer.zero_grad()
-            model.loss(inputs, targets).backward()
-            optimizer.step()
-        return {name: p.detach() for name, p in model.named_parameters()}
+        model = lab.models.MLP()
+        steps = [[batch] for batch in batches]
+        return lab.reference.train(model, steps, model.loss, "SGD", lr=0.0, rates=rates).parameters
 
     full, largest = [], 0.0
     for name, (options, rates) in _RATES.items():

@@ -59,28 +59,11 @@ PATCH = Patch(
     config=lambda job: job.experts is True and job.stage in (1, 2),
 )
 
-_LEARNING_RATE, _STEPS = 0.1, 2
-
 
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
-    models, reference = lab.models, lab.reference
-    from dsfix.lab.experts import Mixture, train
+    _ = lab.torch
+    from dsfix.lab import experts
 
-    steps = [[models.regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
-    right, wrong = (
-        reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE).parameters
-        for model in (Mixture(), Mixture(scale=2.0))
-    )
-    reports = []
-    for stage in (1, 2):
-        seen = train(lab, 2, steps, _LEARNING_RATE, zero_optimization={"stage": stage})
-        reports.append(
-            reference.compare(
-                seen,
-                {name: right[name] for name in seen},
-                {"those of doubled gradients of the experts": {name: wrong[name] for name in seen}},
-                after=f"ZeRO-{stage}: after {_STEPS} steps with the experts on 2 ranks",
-            )
-        )
-    return "; ".join(reports)
+    forms = {f"ZeRO-{stage}": {"zero_optimization": {"stage": stage}} for stage in (1, 2)}
+    return experts.compare(lab, 2, forms, "those of doubled gradients of the experts", scale=2.0)

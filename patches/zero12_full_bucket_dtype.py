@@ -9,10 +9,10 @@ How: the fill of all buckets is logged, as everywhere else.
 
 from __future__ import annotations
 
-import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -40,44 +40,12 @@ PATCH = Patch(
     fixed=(Source(_ADD, _BEFORE.format("")),),
 )
 
-_WIDTH = 8
-_LEARNING_RATE = 0.5
-_STEPS = 2
-
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    # the loss is linear in the parameters, and all numbers are exact in fp16
-    inputs = [torch.arange(float(_WIDTH)).view(1, _WIDTH) / 4 * (step + 1) for step in range(_STEPS)]
-    model = _ones(torch)
-    expected = lab.reference.train(
-        model, [[(each,)] for each in inputs], lambda x: model(x).sum(), "SGD", lr=_LEARNING_RATE
-    )
+    from dsfix.lab import small_bucket
 
-    model = _ones(torch)
-    config = {
-        "fp16": {"enabled": True, "loss_scale": 1},
-        "communication_data_type": "fp32",
-        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
-        # room for the weight or for the bias
-        "zero_optimization": {"stage": 2, "reduce_bucket_size": _WIDTH},
-    }
-    engine = lab.initialize(model, config, model_parameters=model.parameters())
-    for each in inputs:
-        loss = engine(each.to(lab.device, torch.float16)).float().sum()
-        try:
-            engine.backward(loss)
-        except KeyError as error:
-            passed = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-            if error.args == (torch.float16,) and "report_ipg_memory_usage" in passed:
-                raise BugPresent(f"in report_ipg_memory_usage: KeyError {error}") from error
-            raise
-        engine.step()
-    return lab.reference.compare(lab.parameters(engine), expected.parameters, after=f"after {_STEPS} steps")
+    def is_bug(error: Exception, passed: Collection[str]) -> bool:
+        return isinstance(error, KeyError) and error.args == (torch.float16,) and "report_ipg_memory_usage" in passed
 
-
-def _ones(torch: Any) -> Any:
-    model = torch.nn.Linear(_WIDTH, 1)
-    torch.nn.init.ones_(model.weight)
-    torch.nn.init.ones_(model.bias)
-    return model
+    return small_bucket.train(lab, small_bucket.WIDTH, is_bug)  # room for the weight or for the bias

@@ -10,10 +10,10 @@ How: the parameter is recorded under the dtype in which its gradient is sent.
 
 from __future__ import annotations
 
-import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -41,43 +41,14 @@ PATCH = Patch(
     fixed=(Source(_ADD, "self.extra_large_param_to_reduce[comm_dtype] = param"),),
 )
 
-_WIDTH = 8
-_LEARNING_RATE = 0.5
-_STEPS = 2
-
 
 def reproduce(lab: Lab) -> str:
-    torch = lab.torch
-    # the loss is linear in the parameters, and all numbers are exact in fp16
-    inputs = [torch.arange(float(_WIDTH)).view(1, _WIDTH) / 4 * (step + 1) for step in range(_STEPS)]
-    model = _ones(torch)
-    expected = lab.reference.train(
-        model, [[(each,)] for each in inputs], lambda x: model(x).sum(), "SGD", lr=_LEARNING_RATE
-    )
+    _ = lab.torch
+    from dsfix.lab import small_bucket
 
-    model = _ones(torch)
-    config = {
-        "fp16": {"enabled": True, "loss_scale": 1},
-        "communication_data_type": "fp32",
-        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
-        "zero_optimization": {"stage": 2, "reduce_bucket_size": _WIDTH // 2},
-    }
-    engine = lab.initialize(model, config, model_parameters=model.parameters())
-    for each in inputs:
-        loss = engine(each.to(lab.device, torch.float16)).float().sum()
-        try:
-            engine.backward(loss)
-        except RuntimeError as error:
-            passed = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-            if "exceeds dimension size" in str(error) and "reduce_ipg_grads" in passed:
-                raise BugPresent(f"in reduce_ipg_grads: {str(error).splitlines()[0]}") from error
-            raise
-        engine.step()
-    return lab.reference.compare(lab.parameters(engine), expected.parameters, after=f"after {_STEPS} steps")
+    def is_bug(error: Exception, passed: Collection[str]) -> bool:
+        return (
+            isinstance(error, RuntimeError) and "exceeds dimension size" in str(error) and "reduce_ipg_grads" in passed
+        )
 
-
-def _ones(torch: Any) -> Any:
-    model = torch.nn.Linear(_WIDTH, 1)
-    torch.nn.init.ones_(model.weight)
-    torch.nn.init.ones_(model.bias)
-    return model
+    return small_bucket.train(lab, small_bucket.WIDTH // 2, is_bug)

@@ -13,9 +13,9 @@ How: the counter is reset before a module runs within a backward pass, which onl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -63,44 +63,8 @@ PATCH = Patch(
     ),
 )
 
-_STEPS = 2
-
 
 def reproduce(lab: Lab) -> str:
-    gathered, parameters = _train(lab, checkpointing=False)
-    assert gathered == [0] * _STEPS, f"without checkpointing {gathered} parameters stay gathered after a backward pass"
-    gathered, recomputed = _train(lab, checkpointing=True)
-    difference = lab.reference.largest_difference(recomputed, parameters)
-    assert difference.absolute == 0.0, f"after {_STEPS} steps {difference}"
-    seen = f"after the backward passes of {_STEPS} steps {gathered} of {len(parameters)} parameters are still gathered"
-    if gathered == [len(parameters)] * _STEPS:
-        raise BugPresent(f"{seen}, none without checkpointing")
-    assert gathered == [0] * _STEPS, seen
-    return f"{seen}, as without checkpointing"
+    from dsfix.lab.gathered import train
 
-
-def _train(lab: Lab, checkpointing: bool) -> tuple[list[int], dict[str, Any]]:
-    """Number of parameters still gathered after each backward pass, and the parameters at the end."""
-    torch = lab.torch
-    from torch.utils.checkpoint import checkpoint
-
-    class Checkpointed(lab.models.MLP):  # type: ignore[misc,name-defined]
-        def forward(self, x: Any) -> Any:
-            forward = super().forward
-            return checkpoint(forward, x, use_reentrant=False) if checkpointing else forward(x)
-
-    model = Checkpointed()
-    config = {
-        "train_micro_batch_size_per_gpu": 4,
-        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
-        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
-    }
-    engine = lab.initialize(model, config, model_parameters=model.parameters())
-    gathered = []
-    for step in range(_STEPS):
-        inputs, targets = (tensor.to(lab.device) for tensor in lab.models.regression_batch(rank=0, step=step))
-        # on no release does a module whose input needs no gradient see the end of its backward pass
-        engine.backward(torch.nn.functional.mse_loss(engine(inputs.requires_grad_()), targets))
-        gathered.append(sum(parameter.ds_status.name == "AVAILABLE" for parameter in model.parameters()))
-        engine.step()
-    return gathered, lab.parameters(engine)
+    return train(lab, checkpointing=True)

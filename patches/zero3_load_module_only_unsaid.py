@@ -60,7 +60,9 @@ _RATE = 0.1
 
 
 def reproduce(lab: Lab) -> str:
-    warnings = _Warnings(logging.WARNING)
+    from dsfix.lab.messages import Messages
+
+    warnings = Messages(logging.WARNING)
     lab.deepspeed.utils.logger.addHandler(warnings)
     directory = str(lab.tmp / "checkpoint")
     saved = _engine(lab, seed=0)
@@ -95,14 +97,3 @@ def _engine(lab: Lab, seed: int) -> Any:
     model = lab.models.MLP(seed=seed)
     config = {"optimizer": {"type": "SGD", "params": {"lr": _RATE}}, "zero_optimization": {"stage": 3}}
     return lab.initialize(model, config, model_parameters=model.parameters())
-
-
-class _Warnings(logging.Handler):
-    """Collects the messages of at least this handler's level."""
-
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 
 from dsfix.patch import Edit, Patch, Severity, Source
 
+from ._shared import Kept
+
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
@@ -28,19 +30,6 @@ _REGISTER = "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload._regi
 _HOOK = f"{_REGISTER}.<locals>._post_backward_module_hook"
 _RESET = "module.ds_grads_remaining = 0"
 _RELEASE = "deepspeed.runtime.zero.partitioned_param_coordinator:PartitionedParameterCoordinator.release_and_reset_all"
-
-
-class Kept(int):
-    """Gradients that a module still waits for; inputs of a forward pass without gradients do not add to them."""
-
-    def __add__(self, other: int) -> Kept:
-        return self
-
-    def __sub__(self, other: int) -> int:
-        import torch
-
-        # with create_graph the parameters are needed again, by a backward pass that does not gather them
-        return -other if torch.is_grad_enabled() else int(self) - other
 
 
 PATCH = Patch(
@@ -69,6 +58,6 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.evaluated_between import train
+    from dsfix.lab.gathered import train
 
-    return train(lab)
+    return train(lab, evaluating=True)

@@ -10,27 +10,16 @@ Changes: jobs that call `safe_set_local_grad` under ZeRO-3 with offload_optimize
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+
+from ._shared import count_in_norm
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _SET = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.set_local_grad_for_param"
-
-
-def count_in_norm(optimizer: Any, parameter: Any, gradient: Any) -> None:
-    """Keep the norm of a gradient that was set, where those of the other gradients are kept."""
-    if not optimizer.offload_optimizer:
-        return
-    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
-
-    norm = optimizer._constant_buffered_norm2(gradient.contiguous())
-    number = optimizer.get_param_id(parameter)
-    before = optimizer.norm_for_param_grads.get(number)
-    device = before.device if hasattr(before, "device") else get_accelerator().current_device_name()
-    optimizer.norm_for_param_grads[number] = norm.to(device)
 
 
 PATCH = Patch(

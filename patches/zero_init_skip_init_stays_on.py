@@ -14,9 +14,11 @@ Changes: modules of such classes that are made after a zero.Init keep their weig
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+
+from ._shared import own, restore
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -29,22 +31,6 @@ _ENABLE, _DISABLE = f"{_HOOK}._enable_class_apply", f"{_HOOK}._disable_class_app
 _KEPT = "_old_apply_of_skip_init_hook"
 
 
-def own_apply(cls: type) -> Any:
-    """The `_apply` that the class itself defines; None where it inherits one."""
-    return cls.__dict__.get("_apply")
-
-
-def restore_apply(cls: type) -> None:
-    """Give the class back what `own_apply` found; one that was never wrapped stays as it is."""
-    if _KEPT not in cls.__dict__:
-        return
-    own = cls.__dict__[_KEPT]
-    if own is not None:
-        cls._apply = own  # type: ignore[attr-defined]
-    elif "_apply" in cls.__dict__:
-        del cls._apply  # type: ignore[attr-defined]
-
-
 PATCH = Patch(
     title="After skip_init inside zero.Init, modules made without it are partitioned by .to(): empty weights",
     severity=Severity.WRONG_RESULT,
@@ -53,10 +39,10 @@ PATCH = Patch(
         Edit(
             _ENABLE,
             replace=f"cls.{_KEPT} = cls._apply",
-            code=f"cls.{_KEPT} = own_apply(cls)",
-            uses=(own_apply,),
+            code=f"cls.{_KEPT} = own(cls, '_apply')",
+            uses=(own,),
         ),
-        Edit(_DISABLE, replace=f"cls._apply = cls.{_KEPT}", code="restore_apply(cls)", uses=(restore_apply,)),
+        Edit(_DISABLE, replace=f"cls._apply = cls.{_KEPT}", code=f"restore(cls, '_apply', '{_KEPT}')", uses=(restore,)),
     ),
     symptom="",
     upstream={
@@ -68,25 +54,13 @@ PATCH = Patch(
     device="cpu",
 )
 
-_CLASSES = 8  # only one of their 40320 orders would not show the bug
-
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
+    from dsfix.lab.inherited import classes
 
-    class Model(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 4))
-
-        def forward(self, x: Any) -> Any:
-            return x * self.weight
-
-    classes: list[Any] = [Model]
-    for number in range(_CLASSES):
-        classes.append(type(f"Model{number}", (classes[-1],), {}))
-    x, right = torch.ones(1, 4), torch.linspace(-1, 1, 4).view(1, 4)
-    before = [each() for each in classes]
+    found = classes()
+    before = [each() for each in found]
     with lab.deepspeed.zero.Init():
         for _ in range(2):
             try:
@@ -94,11 +68,11 @@ def reproduce(lab: Lab) -> str:
             except NotImplementedError as error:
                 raise CannotTell("skip_init is not possible inside zero.Init") from error
             assert hasattr(inside.weight, "ds_id"), "zero.Init has not partitioned the module made by skip_init"
-    for model in (*before, *(each() for each in classes)):
+    for model in (*before, *(each() for each in found)):
         name = type(model).__name__
         assert not hasattr(model.weight, "ds_id"), f"a {name} is partitioned before .to(): another bug"
         model.to(torch.float32)
         if hasattr(model.weight, "ds_id"):
             raise BugPresent(f"after skip_init .to() partitions a {name}: {tuple(model.weight.shape)}")
-        assert torch.equal(model(x), right), f"{name}: expected {right}, got {model(x)}"
-    return f"after skip_init .to() leaves models of {len(classes)} classes whole, and their outputs right"
+        model.check()
+    return f"after skip_init .to() leaves models of {len(found)} classes whole, and their outputs right"

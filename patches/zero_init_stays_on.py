@@ -14,9 +14,11 @@ Changes: modules of such classes that are made after a zero.Init have their weig
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+from ._shared import own, restore
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -27,30 +29,21 @@ _SUBCLASS = f"{_CONTEXT}.patch_init_and_builtins.<locals>._init_subclass"
 _DISABLE = f"{_CONTEXT}.unpatch_init_and_builtins.<locals>._disable_class"
 
 
-def own_init(cls: type) -> Any:
-    """The `__init__` that the class itself defines; None where it inherits one."""
-    return cls.__dict__.get("__init__")
-
-
-def restore_init(cls: type) -> None:
-    """Give the class back what `own_init` found; one that was never wrapped stays as it is."""
-    if "_old_init" not in cls.__dict__:
-        return
-    own = cls.__dict__["_old_init"]
-    if own is not None:
-        cls.__init__ = own  # type: ignore[misc]
-    elif "__init__" in cls.__dict__:
-        del cls.__init__  # type: ignore[misc]
-
-
 PATCH = Patch(
     title="After zero.Init, modules made without it are partitioned, too: empty weights, or a size mismatch when used",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.15.1"},  # the bug is older, but no release before 0.12.0 has been run
     changes=(
-        Edit(_ENABLE, replace="cls._old_init = cls.__init__", code="cls._old_init = own_init(cls)", uses=(own_init,)),
-        Edit(_SUBCLASS, replace="cls._old_init = cls.__init__", code="cls._old_init = own_init(cls)", uses=(own_init,)),
-        Edit(_DISABLE, replace="cls.__init__ = cls._old_init", code="restore_init(cls)", uses=(restore_init,)),
+        Edit(_ENABLE, replace="cls._old_init = cls.__init__", code="cls._old_init = own(cls, '__init__')", uses=(own,)),
+        Edit(
+            _SUBCLASS, replace="cls._old_init = cls.__init__", code="cls._old_init = own(cls, '__init__')", uses=(own,)
+        ),
+        Edit(
+            _DISABLE,
+            replace="cls.__init__ = cls._old_init",
+            code="restore(cls, '__init__', '_old_init')",
+            uses=(restore,),
+        ),
     ),
     symptom="",
     upstream={
@@ -62,30 +55,18 @@ PATCH = Patch(
     device="cpu",
 )
 
-_CLASSES = 8  # only one of their 40320 orders would not show the bug
-
 
 def reproduce(lab: Lab) -> str:
-    torch = lab.torch
+    _ = lab.torch
+    from dsfix.lab.inherited import classes
 
-    class Model(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 4))
-
-        def forward(self, x: Any) -> Any:
-            return x * self.weight
-
-    classes: list[Any] = [Model]
-    for number in range(_CLASSES):
-        classes.append(type(f"Model{number}", (classes[-1],), {}))
-    x, right = torch.ones(1, 4), torch.linspace(-1, 1, 4).view(1, 4)
+    found = classes()
     with lab.deepspeed.zero.Init():
-        inside = classes[-1]()
+        inside = found[-1]()
     assert hasattr(inside.weight, "ds_id"), "zero.Init has not partitioned the model made inside it"
-    for each in classes:
+    for each in found:
         later = each()
         if hasattr(later.weight, "ds_id"):
             raise BugPresent(f"after zero.Init a new {each.__name__} is partitioned: {tuple(later.weight.shape)}")
-        assert torch.equal(later(x), right), f"{each.__name__}: expected {right}, got {later(x)}"
-    return f"after zero.Init new models of {len(classes)} classes are whole, and their outputs right"
+        later.check()
+    return f"after zero.Init new models of {len(found)} classes are whole, and their outputs right"

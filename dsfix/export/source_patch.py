@@ -83,7 +83,8 @@ def _body(function: str, edit: Edit) -> str:
 
 
 def _read(symbol: Symbol, entry: Entry) -> Found:
-    if symbol.module != entry.module.__name__ or symbol.name == "PATCH":
+    shared = symbol.module.startswith(f"{entry.module.__package__}._")
+    if symbol.name == "PATCH" or not (shared or symbol.module == entry.module.__name__):
         raise Inexportable(f"its code uses {symbol.name} of {symbol.module}, which DeepSpeed does not have")
     of = module(symbol.module)
     return Reader(of, top=symbol.module.partition(".")[0]).read(of.definition(symbol.name))

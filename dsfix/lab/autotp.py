@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from dsfix.lab import reference
+
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 WIDTH, HEADS = 64, 8
 _SIZE = WIDTH // HEADS
+Outputs = Mapping[str, torch.Tensor]
+_NOTHING: Mapping[str, Outputs] = {}
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,31 @@ class _Attention(nn.Module):  # type: ignore[misc,unused-ignore]
         weights = (queries @ keys.transpose(-1, -2)).softmax(dim=-1)  # [batch, groups, queries, length, length]
         mixed = (weights @ values).flatten(1, 2).transpose(1, 2).flatten(2)
         result: torch.Tensor = getattr(self, self.kind.output)(mixed)
+        return result
+
+
+class NotingAttention(nn.Module):  # type: ignore[misc,unused-ignore]
+    """Attention that notes its sizes under the names of MPT's own code.
+
+    from_weights: whether the forward pass takes its sizes from what the weights give, not from those names.
+    """
+
+    def __init__(self, from_weights: bool = False) -> None:
+        super().__init__()
+        self.from_weights, self.head_dim = from_weights, _SIZE
+        self.d_model, self.n_heads, self.kv_n_heads = WIDTH, HEADS, HEADS
+        self.Wqkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.out_proj = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        fused = self.Wqkv(x)
+        width = fused.shape[2] // 3 if self.from_weights else self.d_model
+        each = width if self.from_weights else self.kv_n_heads * self.head_dim
+        queries, keys, values = (
+            part.unflatten(2, (-1, self.head_dim)).transpose(1, 2) for part in fused.split([width, each, each], dim=2)
+        )
+        mixed = (queries @ keys.transpose(-1, -2)).softmax(dim=-1) @ values
+        result: torch.Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         return result
 
 
@@ -128,10 +157,12 @@ def causal(kind: Kind) -> Any:
     return named(f"{kind.model}ForCausalLM", _Causal)(kind, body).eval()
 
 
-def fused_weight(kind: Kind, model: Any) -> torch.Tensor:
-    """The fused weight of a whole model."""
-    weight: torch.Tensor = model.get_parameter(f"transformer.h.0.{kind.attention}.{kind.fused}.weight")
-    return weight
+def noting_mpt(from_weights: bool = False) -> Any:
+    """That model of MPT's kind with a `NotingAttention`."""
+    model = causal(MPT)
+    torch.manual_seed(1)
+    model.transformer.h[0].attn = NotingAttention(from_weights)
+    return model.eval()
 
 
 def outputs(model: Any) -> dict[str, torch.Tensor]:
@@ -152,6 +183,29 @@ def shard(lab: Lab, model: Any) -> Any:
             tensor_parallel={"tp_size": lab.world_size},
             replace_with_kernel_inject=False,
         )
+
+
+def compare(seen: Outputs, right: Outputs, wrong: Mapping[str, Outputs] = _NOTHING) -> str:
+    """`reference.compare` for what `outputs` returns."""
+    return reference.compare(seen, right, wrong, after="with tp_size 2", what="the model's outputs")
+
+
+def compare_sharded(lab: Lab, kind: Kind, parts: int, pieces: int, wrong: str) -> str:
+    """That a sharded model of that kind computes what the whole one does.
+
+    parts, pieces: the bug takes the fused weight for so many parts, and puts together the first of so many pieces of
+    each, then the second ones, and so on. wrong: what that is.
+
+    Raises:
+        BugPresent: it computes what a model with such a weight does.
+    """
+    model = causal(kind)
+    right = outputs(model)
+    weight = model.get_parameter(f"transformer.h.0.{kind.attention}.{kind.fused}.weight")
+    divided = [part.chunk(pieces) for part in weight.detach().clone().chunk(parts)]
+    with torch.no_grad():
+        weight.copy_(torch.cat([part[number] for number in range(pieces) for part in divided]))
+    return compare(outputs(shard(lab, causal(kind))), right, {f"those of {wrong}": outputs(model)})
 
 
 @contextmanager

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from dsfix.lab import reference
+from dsfix.lab.models import regression_batch
+
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 WIDTH, EXPERTS = 16, 2
+_STEPS, _RATE = 2, 0.1
 _LAYER = "layer.deepspeed_moe.experts.deepspeed_experts."
 
 
@@ -73,10 +78,7 @@ class Sharded(nn.Module):  # type: ignore[misc,unused-ignore]
 
     def groups(self) -> list[dict[str, Any]]:
         """The parameters as DeepSpeed's optimizers want them: the experts apart."""
-        from deepspeed.moe import utils  # type: ignore[import-not-found,unused-ignore]
-
-        split = utils.split_params_into_different_moe_groups_for_optimizer
-        return list(split({"params": list(self.parameters()), "name": "all"}))
+        return _groups(self)
 
     def named(self, tensors: dict[str, Any]) -> dict[str, Any]:
         """This rank's tensors, with the names that they have in `Mixture`."""
@@ -87,6 +89,13 @@ class Sharded(nn.Module):  # type: ignore[misc,unused-ignore]
                 name = f"experts.{self._first + int(number)}.{rest}"
             result[name.replace("layer.deepspeed_moe.gate.wg.", "router.")] = tensor
         return result
+
+
+def _groups(model: nn.Module) -> list[dict[str, Any]]:
+    from deepspeed.moe import utils  # type: ignore[import-not-found,unused-ignore]
+
+    split = utils.split_params_into_different_moe_groups_for_optimizer
+    return list(split({"params": list(model.parameters()), "name": "all"}))
 
 
 def train(lab: Lab, ep_size: int, steps: Sequence[Sequence[Any]], rate: float, **options: Any) -> dict[str, Any]:
@@ -106,3 +115,88 @@ def train(lab: Lab, ep_size: int, steps: Sequence[Sequence[Any]], rate: float, *
         engine.backward(nn.functional.mse_loss(engine(inputs), targets))
         engine.step()
     return model.named(lab.parameters(engine))
+
+
+def compare(
+    lab: Lab, ep_size: int, forms: Mapping[str, Mapping[str, Any]], wrong: str, scale: float = 1.0, share: float = 1.0
+) -> str:
+    """Train on two ranks with each of these options of the config, and compare with plain PyTorch.
+
+    forms: the options, by what they are. wrong: what the bug's parameters are; the experts' gradients are then `scale`
+    times as large, and the learning rate is that share of the right one.
+
+    Raises:
+        BugPresent: the parameters are those.
+    """
+    steps = [[regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
+    right, others = (
+        reference.train(model, steps, model.loss, "SGD", lr=rate).parameters
+        for model, rate in ((Mixture(), _RATE), (Mixture(scale), _RATE * share))
+    )
+    reports = []
+    for form, options in forms.items():
+        seen = train(lab, ep_size, steps, _RATE, **options)
+        reports.append(
+            reference.compare(
+                seen,
+                {name: right[name] for name in seen},
+                {wrong: {name: others[name] for name in seen}},
+                after=f"{form}: after {_STEPS} steps with the experts on {ep_size} of 2 ranks",
+            )
+        )
+    return "; ".join(reports)
+
+
+class _Dispatcher:
+    """Tutel's, as far as DeepSpeed's layer uses it."""
+
+    def __init__(self, num_global_experts: int, capacity: int, model_dim: int, dispatch_dtype: torch.dtype) -> None:
+        self.experts = num_global_experts
+
+    def update(self, indices: Any, locations: Any, gates: Any, capacity: int) -> None:
+        self.gates, self.capacity = gates, int(capacity)
+        self.places = [expert * self.capacity + place for expert, place in zip(indices, locations)]
+
+    def encode(self, tokens: torch.Tensor) -> torch.Tensor:
+        buffer = tokens.new_zeros(self.experts * self.capacity, tokens.shape[1])
+        for places in self.places:
+            buffer = buffer.index_copy(0, places.long(), tokens)
+        return buffer
+
+    def decode(self, buffer: torch.Tensor) -> Any:
+        return sum(gate[:, None] * buffer[places.long()] for gate, places in zip(self.gates, self.places))
+
+
+def provide_tutel(lab: Lab) -> None:
+    """Puts plain PyTorch in place of Tutel, if it is not installed: its kernels are compiled for the device."""
+    _ = lab.deepspeed
+    from deepspeed.moe import sharded_moe  # type: ignore[import-not-found,unused-ignore]
+
+    if not sharded_moe.TUTEL_INSTALLED:
+        sharded_moe.TUTEL_INSTALLED = True
+        sharded_moe.tutel_moe = SimpleNamespace(
+            fast_dispatcher=_Dispatcher, fast_cumsum_sub_one=lambda mask: torch.cumsum(mask, dim=0) - 1
+        )
+
+
+def tensor_parallel(lab: Lab, model: nn.Module) -> Any:
+    """The engine of a model with DeepSpeed's layer on two ranks that are tensor-parallel."""
+    comm = lab.deepspeed.comm
+    both = torch.distributed.new_group([0, 1])
+    alone = [torch.distributed.new_group([each]) for each in range(2)][lab.rank]
+    mpu = SimpleNamespace(
+        get_model_parallel_rank=lambda: lab.rank,
+        get_model_parallel_world_size=lambda: 2,
+        get_model_parallel_group=lambda: both,
+        get_tensor_model_parallel_rank=lambda: lab.rank,
+        get_tensor_model_parallel_world_size=lambda: 2,
+        get_tensor_model_parallel_group=lambda: both,
+        get_data_parallel_rank=lambda: 0,
+        get_data_parallel_world_size=lambda: 1,
+        get_data_parallel_group=lambda: alone,
+    )
+    config = {"train_micro_batch_size_per_gpu": 4, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
+    engine = lab.initialize(model, config, model_parameters=_groups(model), mpu=mpu)
+    gather = comm.all_gather_into_tensor  # into a flat tensor, and gloo wants what it gives to be flat
+    comm.all_gather_into_tensor = lambda output, mine, **options: gather(output, mine.flatten(), **options)
+    return engine

@@ -35,6 +35,7 @@ def train(
     loss: Callable[..., torch.Tensor],
     optimizer: str = "AdamW",
     clip: float = 0.0,
+    rates: Sequence[float] = (),
     **options: Any,
 ) -> Training:
     """Train `model` in place.
@@ -42,14 +43,16 @@ def train(
     steps: for each step the micro-batches of all ranks and accumulations, whose mean loss is used.
     loss: called as ``loss(*micro_batch)``.
     optimizer: "Adam", "AdamW" or "SGD" with `options`; DeepSpeed's "Adam" is AdamW unless its adam_w_mode is off.
-    clip: the maximum gradient norm, 0 for no clipping.
+    clip: the maximum gradient norm, 0 for no clipping. rates: the learning rate of each step, where it changes.
     """
     if optimizer not in _OPTIMIZERS:
         raise ValueError(f"optimizer must be one of {', '.join(_OPTIMIZERS)}, got {optimizer!r}")
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     stepper = _OPTIMIZERS[optimizer](list(trained.values()), **options)
     result = Training()
-    for micro_batches in steps:
+    for number, micro_batches in enumerate(steps):
+        if rates:
+            stepper.param_groups[0]["lr"] = rates[number]
         stepper.zero_grad()
         mean: Any = torch.stack([loss(*batch) for batch in micro_batches]).mean()
         mean.backward()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..patch import BugPresent
@@ -58,15 +58,12 @@ def train(lab: Lab, names: Iterable[str]) -> str:
                 for parameter in group["params"]:
                     parameter.sub_(parameter.grad * rate)
 
-    def plain(rates: Iterable[float]) -> dict[str, Any]:
-        model: Any = lab.models.MLP()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        for (inputs, targets), rate in zip(batches, rates):
-            optimizer.param_groups[0]["lr"] = rate
-            optimizer.zero_grad()
-            model.loss(inputs, targets).backward()
-            optimizer.step()
-        return {name: p.detach() for name, p in model.named_parameters()}
+    def plain(rates: Sequence[float]) -> dict[str, Any]:
+        model = lab.models.MLP()
+        parameters: dict[str, Any] = lab.reference.train(
+            model, [[batch] for batch in batches], model.loss, "SGD", lr=0.0, rates=rates
+        ).parameters
+        return parameters
 
     kept, largest = [], 0.0
     for name in names:

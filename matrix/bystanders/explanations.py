@@ -306,12 +306,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases="<0.14.5",
     ),
     Explanation(
-        "experts-without-zero-before-0.14.1",
-        "Through 0.14.0 the gradients of experts that several ranks share are too large without ZeRO.",
-        ("experts_of_two_ranks",),
-        releases="<0.14.1",
-    ),
-    Explanation(
         "hooks-lost-before-0.13.2",
         "Through 0.13.1, on the emulated device, a parameter loses hooks registered before deepspeed.initialize.",
         ("parameter_hooks",),

@@ -1,7 +1,7 @@
 """Records which statements of the patches a process runs: a finder instruments each patch as it is loaded.
 
-Instrumented are the code of every Edit and the functions of a patch's file that its changes use; not `reproduce` and
-its helpers. Install it before dsfix is imported.
+Instrumented are the code of every Edit and the functions of a patch's file, or shared with others, that its changes
+use; not `reproduce` and its helpers. Install it before dsfix is imported.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -53,7 +54,7 @@ class _Loader(SourceFileLoader):
     def source_to_code(  # type: ignore[override,unused-ignore]
         self, data: Any, path: Any, *, _optimize: int = -1
     ) -> Any:
-        tree = ast.parse(data)
+        tree = _with_shared(ast.parse(data), Path(path).parent)
         marks = _Marks(self.name.removeprefix(_PACKAGE))
         for function in _used_by_changes(tree):
             marks.put_into(function.body)
@@ -119,6 +120,18 @@ def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
             yield block
     for handler in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
         yield handler.body
+
+
+def _with_shared(tree: ast.Module, directory: Path) -> ast.Module:
+    """A patch with what it imports from modules that are no patches written out: the marks there are its own."""
+    body: list[ast.stmt] = []
+    for each in tree.body:
+        if isinstance(each, ast.ImportFrom) and each.level == 1 and (each.module or "").startswith("_"):
+            there = ast.parse((directory / f"{each.module}.py").read_bytes())
+            body += [other for other in there.body if getattr(other, "module", "") != "__future__"]
+        else:
+            body.append(each)
+    return ast.Module(body, tree.type_ignores)
 
 
 def _used_by_changes(tree: ast.Module) -> list[ast.FunctionDef]:

@@ -42,6 +42,10 @@ weight = nn.Linear(1, 1, bias=False)
 nn.init.constant_(weight.weight, 1.0)
 batches = [[(torch.tensor([[1.0]]),), (torch.tensor([[3.0]]),)]]
 by_hand = reference.train(weight, batches, lambda x: weight(x).sum(), "SGD", clip=0.5, lr=1.0)
+weight = nn.Linear(1, 1, bias=False)
+nn.init.constant_(weight.weight, 1.0)
+steps = [[(torch.tensor([[1.0]]),)], [(torch.tensor([[2.0]]),)]]
+changing = reference.train(weight, steps, lambda x: weight(x).sum(), "SGD", rates=[0.5, 0.125], lr=9.0)
 learned = {}
 for name in ("Adam", "AdamW", "SGD"):
     model = models.MLP()
@@ -59,7 +63,8 @@ differences = dict(
 wrong = [error(lambda: models.Transformer(checkpointing="yes")),
          error(lambda: reference.train(weight, [], None, "Lion"))]
 print(json.dumps(dict(deterministic=deterministic, checkpointed=checkpointed, learned=learned, differences=differences,
-    by_hand=[by_hand.losses, by_hand.gradient_norms, by_hand.parameters["weight"].item()], wrong=wrong)))
+    by_hand=[by_hand.losses, by_hand.gradient_norms, by_hand.parameters["weight"].item()], wrong=wrong,
+    changing=[*changing.losses, changing.parameters["weight"].item()])))
 """
 
 
@@ -85,6 +90,10 @@ def test_checkpointing_changes_no_gradient(seen: Any) -> None:
 
 def test_reference_by_hand(seen: Any) -> None:
     assert seen["by_hand"] == [[2.0], [2.0], pytest.approx(0.5)]
+
+
+def test_a_rate_for_each_step(seen: Any) -> None:
+    assert seen["changing"] == [1.0, 1.0, 0.25]  # 1 - 0.5 * 1 - 0.125 * 2
 
 
 def test_optimizers_learn(seen: Any) -> None:

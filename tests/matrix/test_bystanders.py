@@ -244,11 +244,13 @@ class TestVerdict:
 PATCH = '''
 from dsfix.patch import Edit, Patch, Severity
 
+from ._shared import last
+
 def helper(x):
     """What the edit calls."""
-    if x:
+    if x == 1:
         return 1
-    return 2
+    return last()
 
 def unused():
     return 3
@@ -270,12 +272,24 @@ def reproduce(lab):
 '''
 
 
+SHARED = """
+from __future__ import annotations
+
+def last():
+    return 2
+
+def unused():
+    return 3
+"""
+
+
 @pytest.fixture
 def marked(tmp_path, monkeypatch):
     """A patch `dsfix.patches.some`, loaded with marks."""
     import dsfix.patches
 
     (tmp_path / "some.py").write_text(PATCH)
+    (tmp_path / "_shared.py").write_text(SHARED)
     monkeypatch.setattr(dsfix.patches, "__path__", [str(tmp_path)])
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(hits, "run", {})
@@ -290,14 +304,14 @@ def marked(tmp_path, monkeypatch):
 
 class TestMarks:
     def test_code_that_the_changes_do_not_use_is_not_counted(self, marked):
-        # an expression; an if, an import and a call; an if and two returns of the helper
-        assert hits.statements == {"some": 1 + 3 + 3}
+        # an expression; an if, an import and a call; an if and two returns of the helper; a return of what is shared
+        assert hits.statements == {"some": 1 + 3 + 3 + 1}
 
     def test_an_expression_stays_one(self, marked):
         assert eval(marked.PATCH.changes[0].code, {"a": 5, "b": 3}) == 2
         assert len(hits.run["some"]) == 1
 
-    @pytest.mark.parametrize(("value", "numbers"), [(0, 1), (1, 5)])
+    @pytest.mark.parametrize(("value", "numbers"), [(0, 1), (1, 5), (2, 6)])
     def test_only_what_runs_is_marked(self, marked, value, numbers):
         code = "def f(c):\n" + textwrap.indent(marked.PATCH.changes[1].code, "    ") + "\n    return c"
         names = {}

@@ -19,7 +19,8 @@ _FITS: Any = {
 }
 
 
-def _trained(job: Job, ep_size: int) -> None:
+def _trained(job: Job, ep_size: int, **more: Any) -> None:
+    """more: of the config, merged over the setting's."""
     from dsfix.lab import experts
 
     if job.plain:
@@ -29,7 +30,9 @@ def _trained(job: Job, ep_size: int) -> None:
     else:
         model = experts.Sharded(job._lab, ep_size)
         initial = model.named({name: each.detach().clone() for name, each in model.named_parameters()})
-        engine = job._lab.initialize(model, space.config(job.setting), model_parameters=model.groups())
+        config = space.config(job.setting)
+        space._merge(config, more)
+        engine = job._lab.initialize(model, config, model_parameters=model.groups())
     for step in range(3):
         for batch in job.batches(step):
             engine.backward(job.loss(engine, batch))

@@ -36,51 +36,17 @@ def _passed(job: Job, whole: Any) -> None:
         job.note(f"pass {number}", autotp.outputs(found)["output"])
 
 
-def _attention(job: Job, from_weights: bool) -> Any:
-    """MPT's, which notes its sizes under the names of its own code.
-
-    from_weights: whether the forward pass takes its sizes from what the weights give, not from those names.
-    """
-    from dsfix.lab import autotp
-
-    nn = job.torch.nn
-
-    def forward(self: Any, x: Any) -> Any:
-        fused = self.Wqkv(x)
-        width = fused.shape[2] // 3 if from_weights else self.d_model
-        each = width if from_weights else self.kv_n_heads * self.head_dim
-        queries, keys, values = (
-            part.unflatten(2, (-1, self.head_dim)).transpose(1, 2) for part in fused.split([width, each, each], dim=2)
-        )
-        mixed = (queries @ keys.transpose(-1, -2)).softmax(dim=-1) @ values
-        return self.out_proj(mixed.transpose(1, 2).flatten(2))
-
-    made = job.model(
-        forward,
-        Wqkv=nn.Linear(autotp.WIDTH, 3 * autotp.WIDTH, bias=False),
-        out_proj=nn.Linear(autotp.WIDTH, autotp.WIDTH, bias=False),
-    )
-    made.d_model, made.n_heads, made.kv_n_heads = autotp.WIDTH, autotp.HEADS, autotp.HEADS  # type: ignore[assignment,unused-ignore]
-    made.head_dim = autotp.WIDTH // autotp.HEADS  # type: ignore[assignment,unused-ignore]
-    return made
-
-
-def _mpt(job: Job, from_weights: bool) -> Any:
-    from dsfix.lab import autotp
-
-    made = autotp.causal(autotp.MPT)
-    job.torch.manual_seed(1)
-    made.transformer.h[0].attn = _attention(job, from_weights)
-    return made.eval()
-
-
 @scenario("sharded inference of an MPT whose attention notes kv_n_heads, and needs it", pinned=[{}], **_FITS)
 def sharded_mpt_by_names(job: Job) -> None:
-    _passed(job, _mpt(job, from_weights=False))
+    from dsfix.lab import autotp
+
+    _passed(job, autotp.noting_mpt())
 
 
 @scenario(
     "sharded inference of an MPT whose attention notes kv_n_heads, and needs only its weights", pinned=[{}], **_FITS
 )
 def sharded_mpt_by_weights(job: Job) -> None:
-    _passed(job, _mpt(job, from_weights=True))
+    from dsfix.lab import autotp
+
+    _passed(job, autotp.noting_mpt(from_weights=True))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from matrix.bystanders import space
 from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenarios import experts_apart
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -21,28 +21,6 @@ def reduced_to_owner(job: Job) -> None:
         job.train(engine, step)
 
 
-def _experts(job: Job, ep_size: int) -> None:
-    from dsfix.lab import experts
-
-    if job.plain:
-        model: Any = experts.Mixture()
-        initial = {name: each.detach().clone() for name, each in model.named_parameters()}
-        engine = job.engine(model)
-    else:
-        model = experts.Sharded(job._lab, ep_size)
-        initial = model.named({name: each.detach().clone() for name, each in model.named_parameters()})
-        config = space.config(job.setting)
-        space._merge(config, _OFF)
-        engine = job._lab.initialize(model, config, model_parameters=model.groups())
-    for step in range(3):
-        for batch in job.batches(step):
-            engine.backward(job.loss(engine, batch))
-            engine.step()
-        now = job.parameters(engine)
-        for name, parameter in (now if job.plain else model.named(now)).items():
-            job.note(f"step {step}: movement of {name}", parameter - initial[name].cpu())
-
-
 _EXPERTS: Any = {
     "stage": "12",
     "offload": ("none",),
@@ -54,7 +32,7 @@ _EXPERTS: Any = {
 
 @scenario("experts on each rank, reduced to their owner", ranks=("2", "4"), pinned=[{"stage": "2"}], **_EXPERTS)
 def experts_reduced_to_owner(job: Job) -> None:
-    _experts(job, 1)
+    experts_apart._trained(job, 1, **_OFF)
 
 
 @scenario(
@@ -64,4 +42,4 @@ def experts_reduced_to_owner(job: Job) -> None:
     **_EXPERTS,
 )
 def shared_experts_reduced_to_owner(job: Job) -> None:
-    _experts(job, 2)
+    experts_apart._trained(job, 2, **_OFF)
