@@ -6,17 +6,19 @@ Why: ZeRO-3 releases a module's parameters when as many of its inputs have recei
     the reference, then the backward pass of the policy. The count does not return to zero, and nothing is released
     before the optimizer step: the results are right, but a GPU holds the whole model. Modules that are recomputed by
     gradient checkpointing are counted again, and released. Later releases: zero3_no_grad_call_keeps_gathered_0_16.
-How: a forward pass without gradients leaves the count as it was. With gradient accumulation the next micro-batch then
-    gathers the parameters again, as in jobs without that pass. Two forward passes with gradients before one backward
-    pass still keep the parameters of the first one gathered, as does a backward pass with `create_graph`.
+How: a forward pass without gradients leaves the count as it was. With gradient accumulation this is so in the last
+    micro-batch of a step only: ranks on which different layers have an input with a gradient would release different
+    parameters, and hang in the next micro-batch. Two forward passes with gradients before one backward pass still keep
+    the parameters of the first one gathered, as does a backward pass with `create_graph`.
 Changes: what uses parameters between the backward pass and the step without `GatheredParameters`, as ZeRO-3 requires,
-    no longer finds them by chance. Ranks on which different layers have an input with a gradient may part ways in what
-    they gather in the next micro-batch, as without that pass. No number changes otherwise.
+    no longer finds them by chance. Where different layers have an input with a gradient on each rank, a further forward
+    pass between the last backward pass and the step may hang, as without that pass. No number changes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
 
@@ -30,16 +32,42 @@ _RELEASE = "deepspeed.runtime.zero.partitioned_param_coordinator:PartitionedPara
 
 
 class Kept(int):
-    """Gradients that a module still waits for; inputs of a forward pass without gradients do not add to them."""
+    """Gradients that a module still waits for; inputs of a forward pass without gradients do not add to them.
+
+    counted: what there would be without the patch.
+    """
+
+    module: weakref.ref[Any]
+    counted = 0
 
     def __add__(self, other: int) -> Kept:
+        self.counted += other
         return self
 
     def __sub__(self, other: int) -> int:
         import torch
 
         # with create_graph the parameters are needed again, by a backward pass that does not gather them
-        return -other if torch.is_grad_enabled() else int(self) - other
+        as_before = torch.is_grad_enabled() or not _releases(self.module())
+        return (self.counted if as_before else int(self)) - other
+
+    def __reduce__(self) -> Any:  # a copy of the module has a number
+        return int, (int(self),)
+
+
+def kept(module: Any, awaited: int) -> int:
+    """The count of a module that is about to run without gradients while it awaits some."""
+    if awaited <= 0:
+        return 0
+    count = Kept(awaited)
+    count.module = weakref.ref(module)
+    return count
+
+
+def _releases(module: Any) -> bool:
+    """Whether all ranks release their parameters after this backward pass, in the step."""
+    optimizer = getattr(next(module.parameters(), None), "_z3_optimizer", None)
+    return bool(getattr(optimizer, "is_gradient_accumulation_boundary", False))
 
 
 PATCH = Patch(
@@ -51,8 +79,8 @@ PATCH = Patch(
         Edit(
             _HOOK,
             after=_RESET,
-            code="if not torch.is_grad_enabled():\n    module.ds_grads_remaining = Kept(awaited)",
-            uses=(Kept,),
+            code="if not torch.is_grad_enabled():\n    module.ds_grads_remaining = kept(module, awaited)",
+            uses=(kept,),
         ),
     ),
     symptom="",
