@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,16 +47,44 @@ def apart(rates: Sequence[Any], schedule: Any) -> list[Any]:
 
 
 class Kept(int):
-    """Gradients that a module still waits for; inputs of a forward pass without gradients do not add to them."""
+    """Gradients that a module still waits for; inputs of a forward pass without gradients do not add to them.
+
+    counted: what there would be without the patch.
+    """
+
+    module: weakref.ref[Any]
+    counted = 0
 
     def __add__(self, other: int) -> Kept:
+        self.counted += other
         return self
 
     def __sub__(self, other: int) -> int:
         import torch
 
         # with create_graph the parameters are needed again, by a backward pass that does not gather them
-        return -other if torch.is_grad_enabled() else int(self) - other
+        as_before = torch.is_grad_enabled() or not _releases(self.module())
+        return (self.counted if as_before else int(self)) - other
+
+    def __reduce__(self) -> Any:  # a copy of the module has a number
+        return int, (int(self),)
+
+
+def kept(module: Any, awaited: int) -> int:
+    """The count of a module that is about to run without gradients while it awaits some."""
+    if awaited <= 0:
+        return 0
+    count = Kept(awaited)
+    count.module = weakref.ref(module)
+    return count
+
+
+def _releases(module: Any) -> bool:
+    """Whether all ranks release their parameters after this backward pass, whichever inputs have a gradient."""
+    optimizer = getattr(next(module.parameters(), None), "_z3_optimizer", None)
+    if hasattr(getattr(optimizer, "parameter_offload", None), "release_backward_leftovers"):
+        return True  # since 0.19.3
+    return bool(getattr(optimizer, "is_gradient_accumulation_boundary", False))
 
 
 def count_in_norm(optimizer: Any, parameter: Any, gradient: Any) -> None:

@@ -4,22 +4,42 @@ Why: 0.13.2 compares names the wrong way round: it looks for the layer's whole d
     knows, and never finds it. All fused weights are then divided in BLOOM's order, with one warning. The output of
     CodeGen, GLM, MPT, Baichuan, Qwen and BigCode models, and of others with all queries before all keys, is wrong.
 How: the known names are looked for in the description, as since 0.13.5.
-    A "DecoderLayer", the name of Baichuan's layer, stands for the order of others. Persimmon's layer and that of
-    Falcon's own code have that name, too, and BLOOM's order: where such a layer has `query_key_value`, which Baichuan's
-    lacks, its weight is divided as without the patch. From 0.13.5 on it is divided in the wrong order.
+    Layers that have BLOOM's order under another order's name are divided as without the patch: Persimmon's and that of
+    Falcon's own code (a DecoderLayer with `query_key_value`, which Baichuan's lacks), ChatGLM-6B's (a GLMBlock with
+    rotary embeddings of its own) and BigCode's with `multi_query=False`. From 0.13.5 on their output is wrong, and the
+    last ends with a shape error.
 Changes: the output of such models under tensor parallelism without kernel injection. No checkpoint is concerned.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dsfix.lab import Lab
 
 _PREPARE = "deepspeed.module_inject.fusedqkv_utils:prepare_tp_fused_qkvw"
+
+
+def recognized(names: Iterable[str], description: str) -> list[str]:
+    """The names that stand for the order of a layer of that description."""
+    found = [name for name in names if name in description]
+    without = set()
+    if "query_key_value" in description:
+        without.add("DecoderLayer")
+    if "(rotary_emb)" in description:
+        without.add("GLMBlock")
+    # with one head of keys and values for all queries the weight is narrower
+    sizes = re.search(r"\(c_attn\): \w+\(in_features=(\d+), out_features=(\d+)", description)
+    if sizes is not None and int(sizes[2]) == 3 * int(sizes[1]):
+        without.add("GPTBigCodeBlock")
+    return [name for name in found if name not in without]
+
 
 PATCH = Patch(
     title="AutoTP: all fused qkv weights are split as BLOOM's, the output of MPT, GLM, Qwen and others is wrong",
@@ -28,8 +48,9 @@ PATCH = Patch(
     changes=(
         Edit(
             _PREPARE,
-            replace="module_str in k",
-            code='k in module_str and (k != "DecoderLayer" or "query_key_value" not in module_str)',
+            replace="module_name_matches = [k for k in fused_type_dict.keys() if module_str in k]",
+            code="module_name_matches = recognized(fused_type_dict, module_str)",
+            uses=(recognized,),
         ),
     ),
     symptom="",

@@ -18,6 +18,7 @@ Changes: outputs, losses and gradients of such layers, in training and evaluatio
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
@@ -38,20 +39,27 @@ class RoomForAll(int):
     multiple = 1
 
 
-def keep_group(gate: Any, group: Any) -> None:
-    """Note the ranks that share the experts of a gate that is to drop no tokens."""
-    if gate.k == 2 and not gate.drop_tokens:
-        gate._dsfix_ep_group = group
+#: gate -> the ranks that share its layer's experts; not in the gate, which can be copied and saved
+_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def min_capacity_of(gate: Any) -> int:
+def keep_group(layer: Any, group: Any) -> None:
+    """Note the ranks that share the experts of a layer that is to drop no tokens; a script's own gate is left alone."""
+    from deepspeed.moe.sharded_moe import TopKGate  # type: ignore[import-not-found,unused-ignore]
+
+    gate = getattr(layer, "gate", None)
+    if isinstance(gate, TopKGate) and getattr(gate, "k", 1) == 2 and not getattr(gate, "drop_tokens", True):
+        _groups[gate] = group
+
+
+def min_capacity_of(gate: Any) -> Any:
     """The gate's min_capacity; a RoomForAll if the gate is to drop no tokens."""
     from deepspeed import comm  # type: ignore[import-not-found,unused-ignore]
     from deepspeed.utils import groups  # type: ignore[import-not-found,unused-ignore]
 
-    group = getattr(gate, "_dsfix_ep_group", None)
-    if group is None or gate.drop_tokens:
-        return int(gate.min_capacity)
+    group = None if gate.drop_tokens else _groups.get(gate)
+    if group is None:
+        return gate.min_capacity
     room = RoomForAll(gate.min_capacity)
     experts = comm.get_world_size(group)
     tensors, group_of_tensors = _tensor_parallel(groups.mpu)
@@ -60,17 +68,21 @@ def min_capacity_of(gate: Any) -> int:
     if tensors > 1:
         if groups._get_expert_model_parallel_world_size() == 1:
             if experts % tensors and tensors % experts:
-                return int(gate.min_capacity)  # the ranks of two reductions would not agree
+                return gate.min_capacity  # the ranks of two reductions would not agree
             room.multiple = tensors
         room.groups += (group_of_tensors(),)
     return room
 
 
 def _tensor_parallel(mpu: Any) -> tuple[int, Any]:
-    """How many ranks are tensor-parallel, and a function that returns their group; an older mpu says "model"."""
+    """How many ranks are tensor-parallel, and a function that returns their group.
+
+    An older mpu says "model" for it. That of a pipeline says "slice", and "model" for the stages as well.
+    """
     if mpu is None:
         return 1, None
-    kind = "tensor_model" if hasattr(mpu, "get_tensor_model_parallel_world_size") else "model"
+    kinds = ("tensor_model", "slice")
+    kind = next((each for each in kinds if hasattr(mpu, f"get_{each}_parallel_world_size")), "model")
     size = getattr(mpu, f"get_{kind}_parallel_world_size")()
     return size, getattr(mpu, f"get_{kind}_parallel_group")
 
@@ -95,7 +107,7 @@ PATCH = Patch(
         Edit(
             f"{_MODULE}:MOELayer._set_ep_group",
             after="self.ep_group = ep_group",
-            code="keep_group(self.gate, ep_group)",
+            code="keep_group(self, ep_group)",
             uses=(keep_group,),
         ),
         Edit(

@@ -28,6 +28,8 @@ def restore_step(engine: Any) -> None:
     optimizer = engine.optimizer.optimizer
     count = engine.global_steps - engine.skipped_steps
     for counter in (*optimizer.param_groups, *optimizer.state.values()):
+        if not isinstance(counter, dict):
+            continue  # a client's optimizer may keep what it likes
         if hasattr(counter.get("step"), "fill_"):
             counter["step"].fill_(count)
         elif "step" in counter:

@@ -1,8 +1,8 @@
 """ZeRO-3: load_checkpoint(load_module_only=True) loads no weights, and nothing says so.
 
 Why: under ZeRO-3 the weights of a checkpoint are in the optimizer's files, in parts. Since 0.13.0 `load_module_only`
-    leaves these files alone, and the file with the module's state has no weights: the engine keeps those that the
-    script gave it, and training continues from there. Through 0.12.6 the optimizer's files were loaded.
+    leaves these files alone, and the file with the module's state has no weights but frozen ones: the engine keeps
+    those that the script gave it, and training continues from there. Through 0.12.6 the optimizer's files were loaded.
 How: a warning on rank 0 says it, and how the weights can be loaded: with `load_optimizer_states=False` they are joined
     from the optimizer's files, as zero_to_fp32.py does. This is not done by itself: it takes host memory for the whole
     model on each rank, and ends jobs that lack one of the files or have their weights from elsewhere. Universal
@@ -23,12 +23,13 @@ _LOAD = "deepspeed.runtime.engine:DeepSpeedEngine.load_checkpoint"
 
 
 def warn(engine: Any, load_dir: str) -> None:
-    """Say on rank 0 that no weights have been loaded."""
+    """Say on rank 0 that no trained weights have been loaded."""
     if engine.global_rank == 0 and engine.zero_optimization_partition_weights():
         from deepspeed.utils import logger  # type: ignore[import-not-found,unused-ignore]
 
         logger.warning(
-            f"load_module_only under ZeRO-3 has loaded no weights from {load_dir}: they are in the optimizer's files. "
+            f"load_module_only under ZeRO-3 has loaded no weights (but frozen ones) from {load_dir}: they are in the "
+            "optimizer's files. "
             "Pass load_optimizer_states=False, load_lr_scheduler_states=False to join them from there; "
             "each rank then needs host memory for the whole model"
         )

@@ -6,12 +6,13 @@ Why: ZeRO-3 releases a module's parameters when as many of its inputs have recei
     the reference, then the backward pass of the policy. The count does not return to zero, and nothing is released
     before the optimizer step: the results are right, but a GPU holds the whole model. Modules that are recomputed by
     gradient checkpointing are counted again, and released. Later releases: zero3_no_grad_call_keeps_gathered_0_16.
-How: a forward pass without gradients leaves the count as it was. With gradient accumulation the next micro-batch then
-    gathers the parameters again, as in jobs without that pass. Two forward passes with gradients before one backward
-    pass still keep the parameters of the first one gathered, as does a backward pass with `create_graph`.
+How: a forward pass without gradients leaves the count as it was. With gradient accumulation this is so in the last
+    micro-batch of a step only: ranks on which different layers have an input with a gradient would release different
+    parameters, and hang in the next micro-batch. Two forward passes with gradients before one backward pass still keep
+    the parameters of the first one gathered, as does a backward pass with `create_graph`.
 Changes: what uses parameters between the backward pass and the step without `GatheredParameters`, as ZeRO-3 requires,
-    no longer finds them by chance. Ranks on which different layers have an input with a gradient may part ways in what
-    they gather in the next micro-batch, as without that pass. No number changes otherwise.
+    no longer finds them by chance. Where different layers have an input with a gradient on each rank, a further forward
+    pass between the last backward pass and the step may hang, as without that pass. No number changes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from dsfix.patch import Edit, Patch, Severity, Source
 
-from ._shared import Kept
+from ._shared import kept
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -40,8 +41,8 @@ PATCH = Patch(
         Edit(
             _HOOK,
             after=_RESET,
-            code="if not torch.is_grad_enabled():\n    module.ds_grads_remaining = Kept(awaited)",
-            uses=(Kept,),
+            code="if not torch.is_grad_enabled():\n    module.ds_grads_remaining = kept(module, awaited)",
+            uses=(kept,),
         ),
     ),
     symptom="",
