@@ -32,6 +32,7 @@ class Process:
         self.remembered: dict[str, tuple[Any, Any]] = {}
         self.probes: list[Any] = []
         self.probed: dict[str, Any] = {}
+        self.filled: set[str] = set()
         handler = logging.Handler(logging.WARNING)
         handler.emit = lambda record: self.warnings.append(record.getMessage())  # type: ignore[method-assign]
         logging.getLogger("dsfix").addHandler(handler)
@@ -141,8 +142,19 @@ class Process:
         """Edits the same functions with another patch, each time in the same way; records those it could not edit."""
         self.done.append([])
         for change in self.changes:
-            if change["verb"] == "Edit" and not any(map(self._edited, self._probes(change))):
-                self.done[-1].append(change["qualname"])
+            qualname = change["qualname"]
+            if change["verb"] != "Edit" or qualname in self.filled:
+                continue
+            probes = list(self._probes(change))
+            if not any(map(self._edited, probes)):
+                if len(probes) == 1:
+                    self.filled.add(qualname)
+                else:
+                    self.done[-1].append(qualname)
+
+    def occupied(self) -> None:
+        """Records the functions whose only statement the patch edits: there is no place for another patch."""
+        self.done.append(sorted(self.filled))
 
     def _probes(self, change: Mapping[str, str]) -> Iterator[Any]:
         """Edits of the changed function, one before each of its statements."""
