@@ -87,6 +87,17 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         links=(f"{_SOURCE}/checkpoint/ds_to_universal.py",),
     ),
     Explanation(
+        "several-backward-passes",
+        Kind.DIAGNOSIS,
+        "Of several `loss.backward()` before a step only the last one counts. `zero12_several_backwards_drop` adds them "
+        "up. It is off by default: a script that discards a batch by `module.zero_grad()` cannot be told from one that "
+        "adds up its passes.",
+        releases=">=0.17.6",
+        levels={"stage": ("1", "2"), "backwards": ("two",)},
+        phase="training",
+        what=("norm", "gradients"),
+    ),
+    Explanation(
         "export-of-bf16-optimizer",
         Kind.DIAGNOSIS,
         "`zero_to_fp32` refuses checkpoints of BF16_Optimizer, which bf16 uses with ZeRO-1 and fp32 accumulation. "
