@@ -42,7 +42,7 @@ _KINDS = {
     ),
     "slower_than_expected": ("slow",),
     # memory
-    "loaded_by_each_rank": ("host + oom", "host + number of ranks", "host + loading"),
+    "loaded_by_each_rank": ("host + oom", "host + number of ranks", "host + loading", "tensor parallel + fits"),
     "memory_grows": ("grows + memory", "grows + host", "grows + oom"),
     "memory_of_first_gpu": ("unbalanced + memory", "first gpu + memory", "first gpu + oom"),
     "memory_stays_reserved": ("not released + memory",),
@@ -116,6 +116,8 @@ _KINDS = {
     "several_models_trained": ("several models",),
     "average_of_weights": ("ema",),
     "embeddings_resized": ("embedding + zero-3",),
+    "printed_weights_are_placeholders": ("embedding + zero-3 + empty",),
+    "unsloth_with_deepspeed": ("unsloth + fails", "unsloth + zero-3"),
     "only_one_gpu_used": ("one gpu",),
     "hybrid_engine": ("hybrid engine",),
     "pipeline_with_zero2": ("pipeline + zero-2", "pipeline + zero-3"),
@@ -135,6 +137,7 @@ WAYS = {id: tuple(frozenset(way.split(" + ")) for way in ways) for id, ways in _
 _OTHERWISE = {
     "loss_differs": "inference kernels generation experts resuming saving loading slow memory oom hang",
     "extension_build_failed": "compile",
+    "embeddings_resized": "unsloth",
     "memory_not_reduced": "grows unbalanced host",
     "model_cannot_be_saved": "hang loading",
     "saved_without_gathering": "hang pipeline",

@@ -225,6 +225,8 @@ FEATURES = {
     "first gpu": r"gpu ?0\b|cuda:0|(?:first|one) gpu (?:uses|has|takes|needs)|\S*(?:第一张卡|0 ?号卡|主卡)",
     "visible devices": r"cuda visible devices|--include|gpu ids?\b",
     "nccl": r"nccl\w*",
+    "unsloth": "unsloth",
+    "fits": r"fit(?:s|ting)? (?:in|into|on|to)\b",
     "embedding": r"(?:resiz\w* )?(?:token )?embeddings?\b|vocab\w*",
 }
 # names that no text of another field has
