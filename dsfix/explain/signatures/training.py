@@ -246,7 +246,8 @@ SIGNATURES = (
         title="a tensor that the backward pass needs was modified in place",
         what="Most likely an operation of the model ends in _ or assigns to a slice; with DeepSpeed also parameters "
         "that change between forward and backward: a step, a load or a generation in between, two forward passes of a "
-        "shared module.",
+        "shared module. A leaf Variable in deepspeed.initialize (_broadcast_model): a release before 0.13.3 with "
+        "another backend than NCCL.",
         remedy="torch.autograd.set_detect_anomaly(True) names the operation; one step after all backward passes.",
         pattern=r"modified by an inplace operation|being used in an in-place operation"
         r"|is a view and is being modified inplace|has been modified inplace",
