@@ -25,7 +25,7 @@ SIGNATURES = (
         r"|clip the grad"
         r"|grad clip)[^\n]{0,60}"
         + _NOTHING
-        + r"|(?:梯度裁剪|梯度截断)[^\n]{0,20}"
+        + r"|梯度裁剪[^\n]{0,20}"
         + _NOTHING
         + r"|grad_norm[^\n]{0,40}(?:greater|larger|bigger|higher|more) than (?:the )?(?:max_grad_norm"
         r"|gradient_clipping)",
