@@ -68,6 +68,13 @@ def test_a_reworded_title_finds_it(closest, id, text):
         "ZeRO-3 + offload + MoE",
         "when I use nvme to offload param and optimizer I meet a bug",
         "does not save GPU memory",  # nothing is saved to a file
+        "starting deepspeed on two nodes with pdsh and a hostfile fails",  # any job of several nodes has these
+        "int8 lora of Qwen with deepspeed",
+        "the deepspeed config has a typo and I got no errors",  # nothing ends
+        "deepspeed with torch.compile fails\nerror in /pytorch/build/aten/src",  # nothing is built
+        "about deepspeed\nThe results are wrong",  # of what
+        "a question about deepspeed\nIt is slow",  # one vague word, and not in the title
+        "deepspeed saves it\nThe file is empty",  # the symptoms stand in two sentences
         "",
     ],
 )

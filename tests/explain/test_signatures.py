@@ -54,7 +54,9 @@ CASES = {
             traceback(
                 "RuntimeError: a leaf Variable that requires grad is being used in an in-place operation.",
                 ("deepspeed/runtime/engine.py", "_broadcast_model", "dist.broadcast(p,"),
-            )
+            ),
+            "a leaf Variable that requires grad is being used in an in-place operation\nr0:     "
+            "self._broadcast_model()\n",
         ],
         ["RuntimeError: a leaf Variable that requires grad is being used in an in-place operation.\n"],
     ),
@@ -966,6 +968,10 @@ CASES = {
                 ("deepspeed/runtime/lr_schedules.py", "_get_scale_factor", "scale_factor = x / self.step_ratio"),
             ),
             "OneCycle: ZeroDivisionError: float division by zero\n",
+            traceback(
+                "ZeroDivisionError: float division by zero",
+                ("deepspeed/runtime/lr_schedules.py", "_get_decay_lr", "x / self.decay_step_size"),
+            ),
         ],
         [traceback("ZeroDivisionError: division by zero", ("train.py", "main", "return total / count"))],
     ),
@@ -2815,6 +2821,82 @@ CASES = {
         ["DeepSpeed-inference 2GPU performance is lower than 1GPU\n"],
         ["inference is fast\n"],
     ),
+    "hybrid_engine_without_group": (
+        ["AttributeError: 'DeepSpeedHybridEngine' object has no attribute 'mp_group'\n"],
+        ["AttributeError: 'DeepSpeedHybridEngine' object has no attribute 'group'\n"],
+    ),
+    "several_jobs_on_machine": (
+        ["multiple deepspeed runs in a single machine\n", "两张卡 同一台机器 上跑 两个任务\n"],
+        ["multiple runs on different machines\n"],
+    ),
+    "hostfile_not_found": (
+        ["the launcher was unable to detect the hostfile\n", "cannot use a hostfile with another name\n"],
+        ["it uses a hostfile of two nodes\n"],
+    ),
+    "rate_before_first_step": (
+        ["tried to get lr value before scheduler/optimizer started stepping, returning lr=0\n"],
+        ["tried to get lr value, returning lr=0\n"],
+    ),
+    "clipping_seems_ignored": (
+        [
+            "clip grad not working\n",
+            "max_grad_norm not effect\n",
+            "clip_grad_norm for zero_optimization mode is not working\n",
+            "the grad_norm values are greater than max_grad_norm\n",
+            "设置 max_grad_norm 不生效\n",
+        ],
+        ["max_grad_norm: 1.0\n", "does clip_grad_norm_ take all gradients\n"],
+    ),
+    "config_keys_not_checked": (
+        ["a typo in the config file is silently ignored\n", "I misspelled a key of the config\n"],
+        ["a warning is silently ignored\n"],
+    ),
+    "printed_weights_are_placeholders": (
+        [
+            "I print the model parameters in forward, the printed parameters seem not to be updated\n",
+            "Embedding size 0 under stage 3\n",
+        ],
+        ["print the parameters of the config\n", "Embedding size 512 under stage 3\n"],
+    ),
+    "unsloth_with_deepspeed": (
+        ["RuntimeError: Unsloth: Deepspeed is not yet supported!\n", "how to run unsloth with deepspeed\n"],
+        ["this is not yet supported\n", "unsloth with one GPU\n"],
+    ),
+    "wrapped_by_ddp": (
+        ["I wrap it in DistributedDataParallel with deepspeed\n"],
+        ["DistributedDataParallel is faster than deepspeed\n"],
+    ),
+    "sparse_attention_and_triton": (
+        ["sparse attention throws a triton error\n", "triton fails in sparse_dot_sdd_nt\n"],
+        ["sparse_attn requires a torch version >= 1.5 and < 2.0 but detected 2.1\n", "triton is 2.1\n"],
+    ),
+    "size_depends_on_data": (
+        [
+            "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode: Could not guard on u0\n",
+            "MemoryProfiling error: SymIntArrayRef expected to contain only concrete integers\n",
+        ],
+        ["it has to contain only concrete integers\n"],
+    ),
+    "autotuning_first_run_failed": (
+        ["[ERROR] [autotuner.py:699] The model is not runnable with DeepSpeed with error = (\n"],
+        ["The model is not runnable\n"],
+    ),
+    "mii_server_died": (
+        ["RuntimeError: server crashed for some reason, unable to proceed\n"],
+        ["the server crashed\n"],
+    ),
+    "inference_checkpoint_described": (["KeyError: 'checkpoints'\n"], ["KeyError: 'checkpoint'\n"]),
+    "lightning_of_two_packages": (
+        [
+            "ValueError: You selected an invalid strategy name: "
+            "`strategy=<lightning.pytorch.strategies.deepspeed.DeepSpeedStrategy object at 0x7f>`. It must be either a "
+            "string or an instance of `pytorch_lightning.strategies.Strategy`.\n"
+        ],
+        [
+            "ValueError: You selected an invalid strategy name: `strategy=None`. It must be either a string or an "
+            "instance of `pytorch_lightning.strategies.Strategy`.\n"
+        ],
+    ),
     "numactl_forbidden": (
         ["set_mempolicy: Operation not permitted\n", "does not run in a container, I think because of numactl\n"],
         ["numactl --hardware\n"],
@@ -2885,6 +2967,7 @@ def test_harmless_messages_are_notes():
         "pipeline_partitioning_logged",
         "pydantic_field_arguments",
         "pydantic_model_fields",
+        "rate_before_first_step",
         "state_dict_by_position",
         "trace_cache_invalidated",
         "triton_autotune_directory",

@@ -33,6 +33,7 @@ _SCENES = frozenset(
         *("hpz", "hybrid engine", "inference", "kernels", "lamb", "learning rate", "lion", "mics", "muon", "npu"),
         *("nvme", "offload", "pipeline", "profiler", "quantized", "sequence parallel", "several models"),
         *("superoffload", "tensor parallel", "universal", "windows", "xpu", "zenflow", "zero to fp32"),
+        *("bert", "bloom", "falcon", "gemma", "gptj", "llama", "mistral", "opt", "phi", "qwen"),  # models
     )
 )
 # what any report may say

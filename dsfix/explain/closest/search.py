@@ -15,14 +15,15 @@ from ..problems import Problem, known
 from ..recognise import Reading
 from ..signature import Role
 from . import bugs, prose
-from .kinds import WAYS
+from .kinds import OTHERWISE, WAYS
+from .vocabulary import SYMPTOMS
 from .words import is_of_the_field, named, plain, words
 
 _LONGEST = 4000  # characters of a text that is looked at
 _MOST = 3
 _NEAR, _SHARED = 4.3, 3  # how near a bug's words must be, and how many of them must be shared
 _NEAR_LATER = 6.0  # with words of a sentence after the title
-_VAGUE = frozenset({"fails", "differs", "how", "abnormal"})  # tells something only of what the same sentence names
+_VAGUE = frozenset({"fails", "how", "abnormal"})  # tells nothing alone
 _RELEASE = re.compile(r"(?i)deep ?speed[\s\W]{0,3}(?:version[\s\W]{0,3}|ver\.? ?|v)?(0\.\d{1,2}\.\d{1,2})(?![\d.]*\d)")
 
 
@@ -71,19 +72,31 @@ def versions(reading: Reading) -> list[Mapping[str, str]]:
 
 
 def _kinds(spoken: Sequence[str], named_there: Sequence[Mapping[str, str]]) -> Iterator[Possibility]:
-    """Yields the problems whose names are all in the title, in a sentence, or, but for the vague ones, in both; those
+    """Yields the problems whose symptoms are all in one sentence, and whose other names in it or in the title; those
     with more names first, and those whose names are among another one's not at all."""
     by_id = {problem.id: problem for problem in known()}
     title, *others = map(named, spoken)
-    windows = [title, *others, *((title | other) - _VAGUE for other in others)]
     found: dict[str, frozenset[str]] = {}
     for id, ways in WAYS.items():
-        fitting = [names for names in ways if any(names <= window for window in windows)]
+        told = title if OTHERWISE.get(id, frozenset()).isdisjoint(title) else frozenset()
+        later = [other for other in others if told and OTHERWISE.get(id, frozenset()).isdisjoint(other)]
+        fitting = [
+            names
+            for names in ways
+            if names <= told
+            or (not _is_vague(names) and any(names <= other | (title - SYMPTOMS.keys()) for other in later))
+        ]
         if fitting and not all(map(by_id[id].excluded_by, named_there)):
             found[id] = max(fitting, key=len)
     for id, names in sorted(found.items(), key=lambda each: -len(each[1])):
         if not any(names < more for more in found.values()):
             yield _of_problem(by_id[id], names)
+
+
+def _is_vague(names: frozenset[str]) -> bool:
+    """Whether the names tell something only of what the title complains about: one symptom, or anything that fails."""
+    telling = names - _VAGUE
+    return (len(telling) < 2 and not telling - SYMPTOMS.keys()) or (len(names) == 2 and bool(names & _VAGUE))
 
 
 def _bugs(spoken: Sequence[str], named_there: Sequence[Mapping[str, str]]) -> Iterator[Possibility]:

@@ -109,7 +109,7 @@ SYMPTOMS = {
         r"|timeouts?\b|refused|unreachable|address already|rendezvous|\S*(?:超时|连接|通信)"
     ),
     "ends": (
-        r"(?:exit|stop|quit|terminat|end|crash)\w* (?:\w+ ){0,2}without|no error|(?:is |was |get |gets |got "
+        r"(?:exit|stop|quit|terminat|end|crash)\w* (?:\w+ ){0,2}without|(?:is |was |get |gets |got "
         r"|being )?killed|exit ?code|sig(?:kill|term|segv|abrt)|signal \d|\S*(?:自动退出|中断|被杀|退出|没有报错"
         "|无报错)"
     ),
@@ -165,7 +165,9 @@ FEATURES = {
         r"qlora|[48][- ]?bits?\b|load in [48]bit|bits ?and ?bytes|bnb\w*|quanti[sz]\w*|gptq|awq|int[48]\b|\S*量化"
     ),
     "experts": r"moe\b|\w*moe\b|mixture[- ]of[- ]experts?|experts?\b|mixtral|\S*专家",
-    "pipeline": r"pipelin\w*|pipe\b|pipe parallel|pp\b|\S*流水线",
+    "pipeline": (
+        r"pipeline[- ]?(?:parallel\w*|modules?|engines?|stages?)|pipe(?:module|line[sd])\b|pipe parallel|\S*流水线"
+    ),
     "tensor parallel": r"tensor[- ]?parallel\w*|auto ?tp\b|auto tensor|tp\b|tp size|\S*张量并行",
     "sequence parallel": r"sequence[- ]?parallel\w*|ulysses|sp\b|sequence parallel|alst\b|\S*序列并行",
     "compile": "torch[. ]compile|deepcompile|dynamo|inductor",
@@ -174,7 +176,7 @@ FEATURES = {
         r"|\S*(?<!正确)(?<!成功)安装"
     ),
     "building": (
-        r"build(?:ing|s)?\b(?! wheel)|built\b|compil(?:e|es|ing|ation|er)\b(?! backend)|ninja|nvcc|jit\b|extension\b"
+        r"build(?:ing|s)?\b(?! wheel|/)|built\b|compil(?:e|es|ing|ation|er)\b(?! backend)|ninja|nvcc|jit\b|extension\b"
         r"|(?:cpu|fused)[- ]adam|op ?builder|cuda ?home|\S*编译"
     ),
     "windows": r"windows|win(?:10|11|32|64)\b|msvc|visual studio",
@@ -223,6 +225,8 @@ FEATURES = {
     "first gpu": r"gpu ?0\b|cuda:0|(?:first|one) gpu (?:uses|has|takes|needs)|\S*(?:第一张卡|0 ?号卡|主卡)",
     "visible devices": r"cuda visible devices|--include|gpu ids?\b",
     "nccl": r"nccl\w*",
+    "unsloth": "unsloth",
+    "fits": r"fit(?:s|ting)? (?:in|into|on|to)\b",
     "embedding": r"(?:resiz\w* )?(?:token )?embeddings?\b|vocab\w*",
 }
 # names that no text of another field has

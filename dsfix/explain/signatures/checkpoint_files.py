@@ -43,8 +43,10 @@ SIGNATURES = (
         id="file_damaged",
         title="a file of weights is incomplete or not what it should be",
         what="Most likely the download or the save was interrupted, the disk is full, or the file is a Git LFS "
-        "pointer of a few lines. Several ranks that write one file do this, too.",
-        remedy="Compare the file's size with the source's and fetch it again (git lfs pull); save again.",
+        "pointer of a few lines. Several ranks that write one file do this, too. Or the file has another format: "
+        "torch.load cannot read a safetensors file (invalid load key).",
+        remedy="Compare the file's size with the source's and fetch it again (git lfs pull); save again. A safetensors "
+        "file: safetensors.torch.load_file, or convert it.",
         pattern=r"PytorchStreamReader failed|Error while deserializing header|invalid load key, "
         r"|Unable to load weights from pytorch "
         r"checkpoint file|MetadataIncompleteBuffer|HeaderTooLarge|unpickling stack underflow",

@@ -181,7 +181,8 @@ SIGNATURES = (
         r"|overwritten|not gonna change|never changes|does not change|doesn't change|stays constant|is constant"
         r"|stays the same|keeps constant|not changing|remains constant|not updated|Not Linear|is not linear)"
         r"|not respecting [^\n]{0,20}warmup|strange learning rate|wrong learning rate|incorrect learning rate"
-        r"|warmup_max_lr[^\n]{0,60}learning rate|学习率(?:不变|没有变化|异常|一直不变)",
+        r"|warmup_max_lr[^\n]{0,60}learning rate|学习率(?:不变|没有变化|异常|一直不变)"
+        r"|lr_scheduler_type[^\n]{0,40}(?:失效|无效|不生效|没有生效|不起作用|no effect|not effective|not used)",
         role=Role.FAMILY,
         evidence=("https://github.com/huggingface/transformers/issues/22751",),
     ),

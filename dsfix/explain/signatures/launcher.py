@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..phrases import phrases
 from ..signature import Role, Signature, pull
 
 SIGNATURES = (
@@ -44,9 +45,39 @@ SIGNATURES = (
         "earlier job left behind, has it; or a script initializes distributed twice with one address.",
         remedy="deepspeed --master_port PORT, torchrun --master_port PORT, accelerate launch --main_process_port PORT. "
         "Leftover processes: `ss -ltnp` shows who has the port.",
-        pattern=r"Address already in use|EADDRINUSE|server socket has failed to (?:bind|listen)",
+        pattern=r"Address already in use|[Aa]ddress in [Uu]se\b|EADDRINUSE|server socket has failed to (?:bind|listen)",
         role=Role.GENERAL,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3878",),
+    ),
+    Signature(
+        id="several_jobs_on_machine",
+        title="several jobs on one machine",
+        what="Each job needs a port and GPUs of its own. By default all take port 29500, and the deepspeed launcher "
+        "all GPUs.",
+        remedy="deepspeed --master_port PORT --include localhost:2,3, another port and other GPUs for each job; "
+        "torchrun "
+        "--master_port, accelerate launch --main_process_port with CUDA_VISIBLE_DEVICES.",
+        pattern=r"(?:[Mm]ultiple|[Tt]wo|[Ss]everal) (?:[Dd]eep[Ss]peed |training )?(?:runs|jobs|tasks|trainings"
+        r"|experiments) (?:in|on|at) (?:"
+        + phrases("a single |one |the same |same ", "machine|node|server|host")
+        + ")"
+        + r"|(?:同一台机器|同一台服务器|一台机器上)[^\n]{0,20}(?:两个|多个)(?:任务|训练|实验)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/191",),
+    ),
+    Signature(
+        id="hostfile_not_found",
+        title="the launcher does not use the hostfile",
+        what="--hostfile PATH counts only if PATH is a file as seen from the directory where the launcher is started. "
+        "Otherwise the launcher says that it is unable to find a hostfile, and starts the ranks of this machine only.",
+        remedy="An absolute path, written before the launcher starts; what the shell makes of variables in it (echo).",
+        pattern=phrases(
+            "detect |use |read |recognize |parse |find ", "the |a |my |", "hostfile with|hostfile named|hostfile at"
+        )
+        + r"|unable to detect (?:the |a |my )?hostfile|hostfile (?:is )?(?:being )?(?:ignored|not used|not detected"
+        r"|not read)|ignores (?:the |my )?hostfile",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5221",),
     ),
     Signature(
         id="rank_variables_missing",

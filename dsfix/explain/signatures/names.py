@@ -8,6 +8,16 @@ _BOTH = "The line above the error names the caller."
 
 SIGNATURES = (
     Signature(
+        id="hybrid_engine_without_group",
+        title="the hybrid engine has no group for tensor parallelism",
+        what="It makes world_size // inference_tp_size groups of inference_tp_size ranks. A rank is in none of them if "
+        "inference_tp_size is larger than the number of ranks or does not divide it.",
+        remedy="--inference_tp_size 1 (hybrid_engine.inference_tp_size in the config), or a divisor of the number of "
+        "ranks.",
+        pattern=r"'DeepSpeedHybridEngine' object has no attribute '(?:mp_group|mp_replace)'",
+        evidence=("https://github.com/deepspeedai/DeepSpeedExamples/issues/379",),
+    ),
+    Signature(
         id="engine_is_not_the_model",
         title="the engine has no such attribute, and the model neither",
         what="The engine passes attributes that it does not have on to the model. Most likely: code for another "

@@ -148,9 +148,12 @@ SIGNATURES = (
         id="one_cycle_division",
         title="OneCycle divides by zero",
         what="DeepSpeed's OneCycle divides by cycle_first_step_size. It is 0 if the steps were calculated from an "
-        "empty or a very short data set, or from a number of epochs below 1.",
-        remedy='Set "cycle_first_step_size" to a positive number of steps; newer releases say so in a ValueError.',
-        pattern=r"(?:in _initialize_cycle|in _get_scale_factor|self\.step_ratio =)[\s\S]{0,600}ZeroDivisionError"
+        "empty or a very short data set, or from a number of epochs below 1. Releases before 0.5.5 also divide by "
+        "decay_step_size after the cycle, which is 0 by default.",
+        remedy='Set "cycle_first_step_size" to a positive number of steps; newer releases say so in a ValueError. In '
+        'the function _get_decay_lr or _get_decay_mom: "decay_step_size" above 0, or a later release.',
+        pattern=r"(?:in _initialize_cycle|in _get_scale_factor|self\.step_ratio =|in _get_decay_(?:lr"
+        r"|mom))[\s\S]{0,600}ZeroDivisionError"
         r"|OneCycle[^\n]*ZeroDivisionError|ZeroDivisionError[^\n]*OneCycle",
     ),
     Signature(
@@ -243,7 +246,8 @@ SIGNATURES = (
         title="a tensor that the backward pass needs was modified in place",
         what="Most likely an operation of the model ends in _ or assigns to a slice; with DeepSpeed also parameters "
         "that change between forward and backward: a step, a load or a generation in between, two forward passes of a "
-        "shared module.",
+        "shared module. A leaf Variable in deepspeed.initialize (_broadcast_model): a release before 0.13.3 with "
+        "another backend than NCCL.",
         remedy="torch.autograd.set_detect_anomaly(True) names the operation; one step after all backward passes.",
         pattern=r"modified by an inplace operation|being used in an in-place operation"
         r"|is a view and is being modified inplace|has been modified inplace",
@@ -349,7 +353,8 @@ SIGNATURES = (
         what="Releases before 0.13.3 broadcast the parameters themselves instead of their data, which gloo, on "
         "Windows, does not take.",
         remedy="DeepSpeed 0.13.3 or later; or NCCL, on Linux or in WSL 2.",
-        pattern=r"_broadcast_model[\s\S]*a leaf Variable that requires grad is being used in an in-place operation",
+        pattern=r"_broadcast_model[\s\S]*a leaf Variable that requires grad is being used in an in-place operation"
+        r"|a leaf Variable that requires grad is being used in an in-place operation[\s\S]{0,2000}_broadcast_model",
         affects={"deepspeed": "<0.13.3"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1121",),
     ),
