@@ -26,23 +26,8 @@ _COMMON = frozenset(
         *("speed", "deep", "model", "models", "training", "train", "trained", "gpu", "gpus", "script", "code"),
         *("example", "run", "running", "runs", "case", "first", "second", "new", "version", "latest", "set"),
         *("setting", "config", "user", "users", "time", "try", "tried", "trying", "instead", "make", "made", "one"),
-        *(
-            "key",
-            "value",
-            "transformer",
-            "two",
-            "way",
-            "work",
-            "works",
-            "working",
-            "seem",
-            "seems",
-            "like",
-            "want",
-            "need",
-            "error",
-            "errors",
-        ),
+        *("key", "value", "transformer", "two", "way", "work", "works", "working", "seem", "seems", "like", "want"),
+        *("need", "error", "errors"),
     )
 )
 
