@@ -23,7 +23,6 @@ _LONGEST = 4000  # characters of a text that is looked at
 _MOST = 3
 _NEAR, _SHARED = 4.3, 3  # how near a bug's words must be, and how many of them must be shared
 _NEAR_LATER = 6.0  # with words of a sentence after the title
-_VAGUE = frozenset({"fails", "how", "abnormal"})  # tells nothing alone
 _RELEASE = re.compile(r"(?i)deep ?speed[\s\W]{0,3}(?:version[\s\W]{0,3}|ver\.? ?|v)?(0\.\d{1,2}\.\d{1,2})(?![\d.]*\d)")
 
 
@@ -84,7 +83,7 @@ def _kinds(spoken: Sequence[str], named_there: Sequence[Mapping[str, str]]) -> I
             names
             for names in ways
             if names <= told
-            or (not _is_vague(names) and any(names <= other | (title - SYMPTOMS.keys()) for other in later))
+            or (not _is_lone(names) and any(names <= other | (title - SYMPTOMS.keys()) for other in later))
         ]
         if fitting and not all(map(by_id[id].excluded_by, named_there)):
             found[id] = max(fitting, key=len)
@@ -93,10 +92,9 @@ def _kinds(spoken: Sequence[str], named_there: Sequence[Mapping[str, str]]) -> I
             yield _of_problem(by_id[id], names)
 
 
-def _is_vague(names: frozenset[str]) -> bool:
-    """Whether the names tell something only of what the title complains about: one symptom, or anything that fails."""
-    telling = names - _VAGUE
-    return (len(telling) < 2 and not telling - SYMPTOMS.keys()) or (len(names) == 2 and bool(names & _VAGUE))
+def _is_lone(names: frozenset[str]) -> bool:
+    """Whether the names tell something only of what the title complains about: one symptom."""
+    return len(names) == 1 and names <= SYMPTOMS.keys()
 
 
 def _bugs(spoken: Sequence[str], named_there: Sequence[Mapping[str, str]]) -> Iterator[Possibility]:
