@@ -139,10 +139,9 @@ def test_pipes(environment, log, command):
 
 def test_a_named_pipe(environment, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text(CLIP))
-    writer.start()
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text(CLIP), daemon=True)
+    writer.start()  # it waits until the pipe is read
     done = environment.dsfix("explain", tmp_path / "pipe")
-    writer.join()
     assert "zero3_offload_clip_device" in done.stdout
 
 
