@@ -33,18 +33,18 @@ def run(options: argparse.Namespace) -> int:
     for file in reading.files:
         if complaint := findings.complaint(file):
             print(f"dsfix: {complaint}", file=sys.stderr)
-    found, possible = ranked(reading), search.possibilities(reading)
+    found, possible, versions = ranked(reading), search.possibilities(reading), search.versions(reading)
     known = any(each.found.problem and each.standing is not Standing.EXCLUDED for each in found)
     if options.json:
         told = findings.as_json(reading, found)
-        output.print_json({**told, "possibilities": possibilities.as_json(possible, search.versions(reading))})
+        output.print_json({**told, "possibilities": possibilities.as_json(possible, versions)})
     else:
         if found:
             findings.print_findings(reading, found)
         if not reading.known and not any(file.trouble for file in reading.files):
             print(findings.nothing(reading.files))
         if possible:
-            possibilities.show(possible, search.versions(reading))
+            possibilities.show(possible, versions)
     if any(file.trouble for file in reading.files):
         return BAD_USAGE
     return OK if known else UNSEEN
