@@ -18,11 +18,12 @@ import socket
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# the second is imported by the first optimizer, the third by ZeRO in DeepSpeed 0.18 and later
-_PRELOADED = ("torch", "torch._dynamo", "torch._inductor.compile_fx")
+# the second is imported by the first optimizer, the third by ZeRO in DeepSpeed 0.18 and later, the fourth by offload
+_PRELOADED = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch.utils.cpp_extension")
 _POLL = 0.02  # seconds
 
 
@@ -39,6 +40,25 @@ def _hand_over(native: Any) -> None:
     """Register the loaded device with a newly imported dsfix."""
     importlib.import_module("dsfix.lab.cuda")
     sys.modules["dsfix.lab.cuda.load"]._loaded.append(native)
+
+
+def _describe_processor_once(kept: Path) -> None:
+    """Let one rank ask for cpuinfo's description, which takes a second, and the others read it from `kept`."""
+    try:
+        cpuinfo: Any = importlib.import_module("cpuinfo")
+    except ImportError:  # DeepSpeed's optimizers for offload need it, others do not
+        return
+    ask = cpuinfo.get_cpu_info
+
+    def get_cpu_info() -> dict[str, Any]:
+        if not kept.exists():
+            written = kept.with_suffix(f".{os.getpid()}")
+            written.write_text(json.dumps(ask()), encoding="utf-8")
+            written.replace(kept)
+        described: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+        return described
+
+    cpuinfo.get_cpu_info = get_cpu_info
 
 
 def _serve(listener: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -110,6 +130,7 @@ def main() -> int:
     native = _emulated_device() if device == "cuda" else None
     for name in _PRELOADED:
         importlib.import_module(name)
+    _describe_processor_once(Path(path).with_name("processor.json"))
     for script in scripts:
         if native is not None and script == scripts[-1]:
             _hand_over(native)  # imports dsfix; an earlier script prepares what must precede that

@@ -42,6 +42,22 @@ def test_output_of_a_script_is_not_mistaken_for_the_answer(tmp_path: Path) -> No
     assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
 
 
+def test_the_processor_is_described_once_for_all_ranks(tmp_path: Path) -> None:
+    """py-cpuinfo takes a second, and DeepSpeed's optimizers for offload ask it three times on each rank."""
+    asked = tmp_path / "asked"
+    (tmp_path / "cpuinfo.py").write_text(
+        f"def get_cpu_info():\n    open({str(asked)!r}, 'a').write('once ')\n    return {{'arch': 'X86_64'}}\n"
+    )
+    (tmp_path / "rank.py").write_text("import cpuinfo\ndef main():\n    print(cpuinfo.get_cpu_info())\n    return 0\n")
+    with Preloaded("cpu", environment={"PYTHONPATH": str(tmp_path)}) as preloaded:
+        ranks = [
+            subprocess.run(preloaded.command("rank"), env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+            for _ in range(2)
+        ]
+    assert [done.stdout for done in ranks] == ["{'arch': 'X86_64'}\n"] * 2, ranks[0].stderr
+    assert asked.read_text() == "once "
+
+
 def test_why_the_process_ended_is_reported(tmp_path: Path) -> None:
     (script := tmp_path / "script.py").write_text("raise OSError('libgomp is missing')\n")
     with pytest.raises(LabUnavailable, match="ended: OSError: libgomp is missing"):
