@@ -2070,6 +2070,29 @@ CASES = {
         ["RuntimeError: Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol\n"],
         ["copy.deepcopy(model)\n"],
     ),
+    "name_not_bound": (
+        ["UnboundLocalError: cannot access local variable 'scale' where it is not associated with a value\n"],
+        ["the local variable scale\n"],
+    ),
+    "recursion_too_deep": (
+        ["RecursionError: maximum recursion depth exceeded while calling a Python object\n"],
+        ["maximum recursion depth\n"],
+    ),
+    "yaml_invalid": (
+        ["yaml.scanner.ScannerError: mapping values are not allowed here\n"],
+        ["yaml.representer.RepresenterError: cannot represent an object\n"],
+    ),
+    "samples_not_padded": (
+        [
+            "ValueError: Unable to create tensor, you should probably activate truncation and/or padding\n",
+            "ValueError: expected sequence of length 12 at dim 1 (got 9)\n",
+        ],
+        ["ValueError: Unable to create a tensor\n"],
+    ),
+    "wandb_not_logged_in": (
+        ["wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])\n"],
+        ["wandb: Run data is saved locally\n"],
+    ),
     "not_picklable": (
         [
             "TypeError: cannot pickle '_thread.RLock' object\n",
