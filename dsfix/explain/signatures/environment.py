@@ -82,7 +82,8 @@ SIGNATURES = (
         remedy="The same valid NCCL_SOCKET_IFNAME on each host (ip addr), or unset it; NCCL_IB_DISABLE=1 tells "
         "whether it is "
         "InfiniBand, then NCCL_IB_HCA, NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT=22; all_reduce_perf of nccl-tests.",
-        pattern=r"no socket interface found|Got completion (?:from peer )?\S* ?with (?:error |status=)\d+"
+        pattern=r"no socket interface found|socketStartConnect|socketPollConnect"
+        r"|Got completion (?:from peer )?\S* ?with (?:error |status=)\d+"
         r"|ibv_modify_qp failed"
         r"|ibv_poll_cq failed"
         r"|No route to host|Call to ibv_",
