@@ -529,6 +529,16 @@ CASES = {
         ["ModuleNotFoundError: No module named 'deepspeed.ops.adam.cpu_adam_op'\n"],
         ["ModuleNotFoundError: No module named 'deepspeed.ops.op_builder'\n"],
     ),
+    "cut_while_building": (
+        [
+            'File "/site-packages/deepspeed/ops/op_builder/builder.py", line 445, in load\n'
+            "    return self.jit_load(verbose)\n",
+        ],
+        [
+            'File "/site-packages/deepspeed/ops/op_builder/builder.py", line 445, in load\n'
+            "    return self.jit_load(verbose)\nKeyError: 1\n",
+        ],
+    ),
     "cuda_library_not_found": (
         ["/usr/bin/ld: cannot find -lcurand: No such file or directory\ncollect2: error: ld returned 1 exit status\n"],
         ["/usr/bin/ld: cannot find -lcurandom: No such file or directory\n"],
@@ -544,7 +554,8 @@ CASES = {
     "cuda_home_missing": (
         [
             "deepspeed.ops.op_builder.builder.MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA "
-            "op(s)\n"
+            "op(s)\n",
+            "[FAIL] nvcc missing\n",
         ],
         ["CUDA_HOME does not exist on this node, using the CPU\n"],
     ),
@@ -1359,6 +1370,7 @@ CASES = {
             "subprocess.CalledProcessError: Command '['which', 'c++']' returned non-zero exit status 1.\n",
             "RuntimeError: Ninja is required to load C++ extensions\n",
             "RuntimeError: Unable to JIT load the cpu_adam op due to ninja not being installed.\n",
+            "nvcc fatal   : No supported gcc/g++ host compiler found\n",
         ],
         ["ninja .................. [OKAY]\n"],
     ),
@@ -1420,7 +1432,7 @@ CASES = {
             "multi-node training with DeepSpeed in docker\n",
             "containers on two machines, how do I start deepspeed\n",
             "deepspeed jobs on Kubernetes\n",
-            "多机多卡训练，在容器里启动\n",
+            "多机多卡训练 在容器里启动\n",
         ],
         ["training in docker with one GPU\n", "multi-node training with DeepSpeed\n", "a container of four tensors\n"],
     ),
@@ -1503,6 +1515,18 @@ CASES = {
             "KeyError: 'LOCAL_RANK'\n",
         ],
         ["KeyError: 'RANK_ZERO'\n"],
+    ),
+    "without_launcher": (
+        ["running DeepSpeed without a launcher\n", "DeepSpeed in a notebook\n", "it does not start without mpi4py\n"],
+        ["DeepSpeed in a container\n", "without a scheduler\n"],
+    ),
+    "one_visible_gpu_per_rank": (
+        ["srun --gpus-per-task=1 python train.py\n"],
+        ["srun --gpus-per-node=8 torchrun train.py\n"],
+    ),
+    "local_rank_is_minus_one": (
+        ["RuntimeError: Device index must not be negative\n"],
+        ["IndexError: index must not be negative\n"],
     ),
     "local_rank_argument": (
         ["train.py: error: unrecognized arguments: --local_rank=0\n"],
@@ -2733,6 +2757,18 @@ CASES = {
     "script_arguments_unknown": (
         ["train.py: error: unrecognized arguments: --deepspeed ds_config.json\n"],
         ["train.py: error: unrecognized arguments: --local_rank=0\n"],
+    ),
+    "npu_memory_full": (
+        ["EL0004: 2024-08-28-16:15:00 Failed to allocate memory.\n"],
+        ["EL0005: something else\n"],
+    ),
+    "on_ascend": (
+        ["昇腾910B上多卡训练\n", "关于npu训练模型\n", 'NPU_VISIBLE_DEVICES="0,1" deepspeed train.py\n'],
+        ["a NPU is not a GPU\n", "Setting ds_accelerator to npu (auto detect)\n"],
+    ),
+    "on_mac": (
+        ["DeepSpeed on Apple Silicon\n", "how to install deepspeed with M2 arm64\n"],
+        ["DeepSpeed on machines with A100\n", "install deepspeed on M40 GPUs\n"],
     ),
     "nccl_network": (
         [

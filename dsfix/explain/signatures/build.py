@@ -44,7 +44,8 @@ SIGNATURES = (
         "only the import fails: DeepSpeed 0.19.5 or later.",
         pattern=r"CUDA_HOME does not exist, unable to compile|CUDA_HOME environment variable is not set"
         r"|nvcc: command not found|in installed_cuda_version\n\s+assert cuda_home\b"
-        r"|Unable to run \S+nvcc, unable to compile",
+        r"|Unable to run \S+nvcc, unable to compile"
+        r"|\bnvcc missing|\bnvcc not found|\bnvcc is not (?:found|installed)|nvcc install issue",
         patches=("op_probe_breaks_import",),
     ),
     Signature(
@@ -215,5 +216,18 @@ SIGNATURES = (
         "--no-cache-dir deepspeed without DS_BUILD_…: the operator is then compiled on first use.",
         pattern=r"No module named '?deepspeed\.ops\.[\w.]*_op\b(?!_)",
         evidence=("https://github.com/deepspeedai/DeepSpeed/blob/v0.19.5/op_builder/builder.py",),
+    ),
+    Signature(
+        id="cut_while_building",
+        title="an error while an operator is built or loaded; its message is not in the log",
+        what="Most likely the compiler's error, above this traceback or in another rank's output: a CUDA toolkit of "
+        "another version than torch's, no nvcc, no ninja or g++; or the compiled module does not fit (undefined "
+        "symbol, "
+        "libstdc++), left by another torch.",
+        remedy=f"The last line of the traceback tells; ds_report; `python -m dsfix doctor`. {_CACHE}",
+        pattern=r"op_builder/builder\.py\", line \d+, in (?:load|jit_load)\b(?![\s\S]*\w(?:Error|Exception"
+        r"|Interrupt)\b)",
+        role=Role.FAMILY,
+        evidence=("https://github.com/huggingface/transformers/issues/24438",),
     ),
 )

@@ -316,7 +316,7 @@ SIGNATURES = (
         "(pip install --no-binary mpi4py mpi4py).",
         pattern=r"attempting to detect MPI environment[\s\S]{0,2000}(?:MPI_Init|MPI_ERRORS_ARE_FATAL|PMIX? ERROR"
         r"|pmix_mca)"
-        r"|An error occurred in MPI_Init",
+        r"|An error occurred in MPI_Init|Segmentation fault \(11\)[\s\S]{0,1500}mpi4py/MPI\.",
         role=Role.POSSIBLE,
         evidence=("https://github.com/locuslab/open-unlearning/issues/8",),
     ),
@@ -441,5 +441,46 @@ SIGNATURES = (
         "that passes it.",
         pattern=r"connect_ex\(\(\"localhost\", port\)\)[\s\S]{0,200}'str' object cannot be interpreted as an integer",
         evidence=("https://github.com/ray-project/ray/issues/38158",),
+    ),
+    Signature(
+        id="without_launcher",
+        title="DeepSpeed in a notebook, or in a script that no launcher starts",
+        what="deepspeed.initialize makes a process group also for one GPU, from RANK, LOCAL_RANK, WORLD_SIZE, "
+        "MASTER_ADDR "
+        "and MASTER_PORT. A launcher sets them; without them DeepSpeed asks MPI by mpi4py.",
+        remedy="deepspeed train.py, or torchrun. In a notebook, or with python and one GPU: RANK=0, LOCAL_RANK=0, "
+        "WORLD_SIZE=1, MASTER_ADDR=localhost, MASTER_PORT=29500 in os.environ before; mpi4py is not needed then.",
+        pattern=phrases(
+            "w/o |without ", "a launcher|any launcher|the launcher|deepspeed launcher|the deepspeed launcher|mpi4py"
+        )
+        + "|Forcing RANK|forcing me to have RANK|with no launcher|"
+        + phrases("DeepSpeed|deepspeed", " in ", "a notebook|notebooks|Jupyter|jupyter|a Jupyter|a jupyter|Notebook"),
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/748",),
+    ),
+    Signature(
+        id="one_visible_gpu_per_rank",
+        title="each rank sees one GPU only, and its local rank is taken for the GPU's number",
+        what="DeepSpeed uses the GPU with the number LOCAL_RANK. Where the scheduler shows each process its own GPU "
+        "alone "
+        "(--gpus-per-task, gpu-bind), that GPU is number 0 in every process.",
+        remedy="Let all processes of a node see all of its GPUs (--gpus-per-node, --gpu-bind=none, one task per node "
+        "with "
+        "torchrun); or start each process with LOCAL_RANK=0.",
+        pattern=r"--gpus-per-task|only (?:has )?one visible GPU|one visible GPU per",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/ORNL/HydraGNN/pull/268",),
+    ),
+    Signature(
+        id="local_rank_is_minus_one",
+        title="the local rank is -1 and is used as a GPU's number",
+        what="-1 is the default of --local_rank, and of the engine's local_rank in old releases, where nothing was "
+        "passed: "
+        "the script was not started by the deepspeed launcher, or by torchrun, which only sets LOCAL_RANK.",
+        remedy="int(os.environ['LOCAL_RANK']), or engine.device, instead of the argument; start with deepspeed or "
+        "torchrun.",
+        pattern=r"Device index must not be negative|device=-1, num_gpus=|Invalid device id: -1",
+        role=Role.GENERAL,
+        evidence=("https://github.com/Azure/azureml-examples/issues/346",),
     ),
 )

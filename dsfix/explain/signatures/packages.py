@@ -78,10 +78,11 @@ SIGNATURES = (
     ),
     Signature(
         id="deepspeed_not_installed",
-        title="DeepSpeed is not installed in this environment, or too old for the caller",
+        title="DeepSpeed is not installed in this environment, or of a release that the caller does not accept",
         what="The Python that runs the job is another one than pip's, or the installation failed; transformers and "
-        "accelerate require a minimum.",
-        remedy="python -m pip install --upgrade deepspeed, with the job's python.",
+        "accelerate require a minimum, LLaMA-Factory also a maximum.",
+        remedy="python -m pip install --upgrade deepspeed, with the job's python; or the release that the message "
+        'names (pip install "deepspeed<=0.16.9").',
         pattern=r"No module named '?deepspeed'?(?!\.)\b|deepspeed: command not found|DeepSpeed is not installed =>"
         r"|DeepSpeed is not available =>|name 'deepspeed' is not defined"
         r"|finding module specification for 'deepspeed"

@@ -54,7 +54,8 @@ SIGNATURES = (
         what="DeepSpeed's operators are compiled on first use by the C++ compiler and ninja.",
         remedy="Install g++ (build-essential) and pip install ninja; CXX names another compiler.",
         pattern=r"\['which', '(?:c\+\+|g\+\+|[\w-]+-(?:c|g)\+\+)'\]|Ninja is required to load C\+\+ extensions"
-        r"|Unable to JIT load the \S+ op due to ninja not being installed",
+        r"|Unable to JIT load the \S+ op due to ninja not being installed"
+        r"|No supported gcc/g\+\+ host compiler found",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3410",),
     ),
     Signature(
