@@ -688,6 +688,10 @@ CASES = {
         ],
         ["training on one 4090 is slow\n", "multiple 4090 are fine\n"],
     ),
+    "hangs_between_epochs": (
+        ["training is frozen after the first epoch\n", "it hangs at the end of the epoch\n", "第一个epoch结束后卡住\n"],
+        ["the loss falls after the first epoch\n"],
+    ),
     "collective_timeout": (
         [
             "[rank0]:[E321 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation "
@@ -1206,6 +1210,14 @@ CASES = {
         ["ValueError: You can't customize device placements with DeepSpeed or Megatron-LM.\n"],
         ["ValueError: `device_placement` should be a list with 2 elements\n"],
     ),
+    "versions_that_fit": (
+        [
+            "DeepSpeed is not compatible with PyTorch 2.9\n",
+            "Which version of deepspeed do you use?\n",
+            "deepspeed版本不兼容\n",
+        ],
+        ["this sequence is not compatible with the other\n", "a newer version of deepspeed\n"],
+    ),
     "torch_six": (
         ["ModuleNotFoundError: No module named 'torch._six'\n"],
         ["ModuleNotFoundError: No module named 'torch._dynamo'\n"],
@@ -1545,6 +1557,7 @@ CASES = {
             "RuntimeError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, unhandled "
             "system error\n",
             "torch.distributed.DistBackendError: ncclInternalError: Internal check failed.\n",
+            "training ends with a nccl error\n",
         ],
         ["NCCL version 2.21.5+cuda12.4\n"],
     ),

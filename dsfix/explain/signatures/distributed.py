@@ -132,4 +132,26 @@ SIGNATURES = (
         role=Role.POSSIBLE,
         evidence=("https://github.com/pytorch/pytorch/issues/152780",),
     ),
+    Signature(
+        id="hangs_between_epochs",
+        title="the job hangs at the end of an epoch",
+        what="Most likely the ranks have different numbers of batches: one has finished its loader and the others "
+        "wait for "
+        "it in the next exchange (a loader without a distributed sampler or drop_last, an IterableDataset, batches "
+        "made "
+        "by length). Otherwise something that only one rank does there: evaluating, saving, logging.",
+        remedy="The same number of batches on every rank (DistributedSampler, drop_last=True; print len(loader) of "
+        "each "
+        "rank); save_checkpoint, evaluation and ZeRO-3's gathering on all ranks. py-spy dump shows where each rank is.",
+        pattern=phrases(
+            "frozen |freezes |freeze |hangs |hang |hanging |stuck |stucks |gets stuck |is stuck ",
+            "after finishing first epoch|after the first epoch|after first epoch|after one epoch|after 1 epoch|after "
+            "an epoch"
+            "|after each epoch|after every epoch|at the end of the epoch|at the end of an epoch|at the end of epoch"
+            "|at the end of each epoch|at the end of the first epoch|between epochs|at the last step|at the last batch",
+        )
+        + "|epoch结束后卡|epoch结束时卡|epoch后卡|最后一个batch卡|最后一步卡",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4730",),
+    ),
 )

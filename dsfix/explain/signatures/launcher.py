@@ -129,7 +129,8 @@ SIGNATURES = (
         remedy="NCCL_DEBUG=INFO shows the reason a few lines above the error. Network: NCCL_SOCKET_IFNAME; containers: "
         "--shm-size or --ipc=host; cards without P2P: NCCL_P2P_DISABLE=1.",
         pattern=r"NCCL error in: |unhandled cuda error|unhandled system error|ncclUnhandledCudaError|ncclSystemError"
-        r"|ncclInternalError|ncclRemoteError|ncclInvalidUsage|NCCL Error \d",
+        r"|ncclInternalError|ncclRemoteError|ncclInvalidUsage|NCCL Error \d|\bnccl error|NCCL报错"
+        r"|nccl报错|nccl 报错|NCCL 报错",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -138,7 +139,8 @@ SIGNATURES = (
         what="The ranks of a host exchange data through /dev/shm, of which a container has 64 MB by default.",
         remedy="docker run --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of medium Memory at /dev/shm); `df -h "
         "/dev/shm` while it runs. NCCL_SHM_DISABLE=1 does without it, slower.",
-        pattern=r"Error while creating shared memory segment|Call to (?:posix_fallocate|shm_open) failed",
+        pattern=r"Error while creating shared memory segment|NC[CL]L:? No space left on device"
+        r"|Call to (?:posix_fallocate|shm_open) failed",
         evidence=("https://github.com/huggingface/transformers/issues/11658",),
     ),
     Signature(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..phrases import phrases
 from ..signature import Role, Signature, pull
 
 _BOTH = "The line above the error names the caller."
@@ -218,5 +219,34 @@ SIGNATURES = (
         remedy="Without that option of the script, or without DeepSpeed; to save memory DeepSpeed's own offload.",
         pattern=r"can't customize device placements with DeepSpeed",
         evidence=("the source of accelerate 1.15.0",),
+    ),
+    Signature(
+        id="versions_that_fit",
+        title="which releases go together with DeepSpeed",
+        what="DeepSpeed is not made for one torch or CUDA: a current release runs with torch 2.x, and its operators "
+        "are "
+        "compiled with a CUDA toolkit of torch's major version. Old releases fail at import: through 0.14.3 with "
+        "torch 2.4 "
+        "or later and NumPy 2, before 0.11.2 with pydantic 2. transformers, accelerate, peft and TRL must be of one "
+        "age.",
+        remedy="The releases that the project's requirements name, all of them; or all current ones (pip install -U "
+        "deepspeed transformers accelerate peft trl). `python -m dsfix doctor` compares torch, driver, toolkit and "
+        "DeepSpeed.",
+        pattern=phrases(
+            "not compatible with |ncompatible with ",
+            "latest transformers|the latest transformers|newer "
+            "transformers|torch|pytorch|PyTorch|transformers|numpy|CUDA"
+            "|accelerate|triton|python3|Python 3|python 3|the latest torch|latest torch|new torch",
+        )
+        + "|torch/cuda version|cuda/torch version|"
+        + phrases("hich version of |hat version of ", "deepspeed|DeepSpeed|torch|CUDA|transformers|cuda")
+        + "|"
+        + phrases("hich |hat |egarding ", "deepspeed|DeepSpeed|Deepspeed", " version")
+        + "|"
+        + phrases("deepspeed|DeepSpeed|torch|transformers|cuda|CUDA|环境|依赖", "版本", "不兼容|冲突|不匹配|问题|对应")
+        + "|"
+        + phrases("deepspeed|DeepSpeed|Deepspeed", " compatibility issue| version conflict| version mismatch"),
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeedExamples/issues/546",),
     ),
 )
