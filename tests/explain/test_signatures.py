@@ -155,7 +155,11 @@ CASES = {
         [traceback("KeyError: 'name'", ("train.py", "main", "config['name']"))],
     ),
     "pydantic_2_with_old_release": (
-        ["pydantic.errors.PydanticUserError: A non-annotated attribute was detected: `enabled = True`. All model\n"],
+        [
+            "pydantic.errors.PydanticUserError: A non-annotated attribute was detected: `enabled = True`. All model\n",
+            "AttributeError: 'FieldInfo' object has no attribute 'field_info'\n",
+            "deepspeed does not work with pydantic 2.1\n",
+        ],
         ["pydantic.errors.PydanticUserError: A non-annotated attribute was detected: `size = 1`. All model\n"],
     ),
     "accelerate_config_keys": (
@@ -466,9 +470,74 @@ CASES = {
             "ImportError: cannot import name 'log'\n",
         ],
     ),
+    "module_hidden_by_file": (
+        ["ModuleNotFoundError: No module named 'wandb.sdk'; 'wandb' is not a package\n"],
+        ["ModuleNotFoundError: No module named 'wandb.sdk'\n"],
+    ),
+    "deepspeed_incomplete": (
+        [
+            "ModuleNotFoundError: No module named 'deepspeed.ops.op_builder'\n",
+            "No module named 'deepspeed.accelerator'\n",
+        ],
+        ["ModuleNotFoundError: No module named 'deepspeed.ops.op_builder.builder_x'\n"],
+    ),
+    "deepspeed_not_yet_imported": (
+        [
+            "AttributeError: module 'deepspeed' has no attribute 'utils'\n",
+            "AttributeError: module 'deepspeed' has no attribute '__version__'\n",
+        ],
+        ["AttributeError: module 'deepspeed' has no attribute 'magic'\n"],
+    ),
     "numpy_bufsize": (
         ["ImportError: cannot import name 'BUFSIZE' from 'numpy' (/a/numpy/__init__.py)\n"],
         ["ImportError: cannot import name 'NAN' from 'numpy' (/a/numpy/__init__.py)\n"],
+    ),
+    "built_for_rocm": (
+        [
+            "/opt/rocm-6.0.0/include/hip/hip_runtime.h:81:9: error: no member named x\n",
+            "Build issues on ROCm with random_ltd\n",
+        ],
+        ["/opt/rocm-6.0.0/include/hip/hip_runtime.h:81:9: warning: x\n", "DeepSpeed runs on ROCm\n"],
+    ),
+    "rocm_and_cuda_header": (
+        ["In rocm/pytorch: CUDAContext.h:5:10: fatal error: 'cuda_runtime_api.h' file not found\n"],
+        ["CUDAContext.h:5:10: fatal error: 'cuda_runtime_api.h' file not found\n"],
+    ),
+    "gds_without_toolkit": (
+        [
+            traceback(
+                "TypeError: expected str, bytes or os.PathLike object, not NoneType",
+                ("op_builder/gds.py", "is_compatible", 'CUDA_LIB64 = os.path.join(CUDA_HOME, "lib64")'),
+            ),
+        ],
+        [
+            traceback(
+                "TypeError: expected str, bytes or os.PathLike object, not NoneType",
+                ("op_builder/async_io.py", "extra_ldflags", 'CUDA_LIB64 = os.path.join(CUDA_HOME, "lib64")'),
+            ),
+        ],
+    ),
+    "evoformer_not_built": (
+        [
+            "ImportError: /home/me/.cache/torch_extensions/py310/evoformer_attn/evoformer_attn.so\n",
+            "CUTLASS_PATH environment variable is not set to a valid path\n",
+            "[WARNING]  Please specify the CUTLASS repo directory as environment variable $CUTLASS_PATH\n",
+        ],
+        ["evoformer_attn ......... [NO] ....... [NO]\n"],
+    ),
+    "compiled_operator_missing": (
+        ["ModuleNotFoundError: No module named 'deepspeed.ops.adam.cpu_adam_op'\n"],
+        ["ModuleNotFoundError: No module named 'deepspeed.ops.op_builder'\n"],
+    ),
+    "cut_while_building": (
+        [
+            'File "/site-packages/deepspeed/ops/op_builder/builder.py", line 445, in load\n'
+            "    return self.jit_load(verbose)\n",
+        ],
+        [
+            'File "/site-packages/deepspeed/ops/op_builder/builder.py", line 445, in load\n'
+            "    return self.jit_load(verbose)\nKeyError: 1\n",
+        ],
     ),
     "cuda_library_not_found": (
         ["/usr/bin/ld: cannot find -lcurand: No such file or directory\ncollect2: error: ld returned 1 exit status\n"],
@@ -485,7 +554,8 @@ CASES = {
     "cuda_home_missing": (
         [
             "deepspeed.ops.op_builder.builder.MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA "
-            "op(s)\n"
+            "op(s)\n",
+            "[FAIL] nvcc missing\n",
         ],
         ["CUDA_HOME does not exist on this node, using the CPU\n"],
     ),
@@ -600,6 +670,27 @@ CASES = {
             "configuration block is no longer supported.\n",
         ],
         ["DeprecationWarning: this function has been removed\n"],
+    ),
+    "nccl_not_in_torch": (
+        ["RuntimeError: Distributed package doesn't have NCCL built in\n"],
+        ["RuntimeError: Distributed package doesn't have MPI built in\n"],
+    ),
+    "hccl_error": (
+        ["RuntimeError: HCCL function error: HcclCommInitRootInfo\n", "训练时 hccl 报错\n"],
+        ["NCCL function error\n"],
+    ),
+    "gpus_without_p2p": (
+        [
+            "training with multiple 4090 gets stuck in deepspeed.initialize\n",
+            "deepspeed hangs on 4 x 5090\n",
+            "NotImplementedError: Using RTX 4000 series doesn't support faster communication via P2P or IB.\n",
+            "两张4090训练卡住\n",
+        ],
+        ["training on one 4090 is slow\n", "multiple 4090 are fine\n"],
+    ),
+    "hangs_between_epochs": (
+        ["training is frozen after the first epoch\n", "it hangs at the end of the epoch\n", "第一个epoch结束后卡住\n"],
+        ["the loss falls after the first epoch\n"],
     ),
     "collective_timeout": (
         [
@@ -1104,6 +1195,29 @@ CASES = {
         ["a string path to an existing deepspeed config\n"],
     ),
     # names and versions
+    "pip_conflict": (
+        [
+            "torch 2.3.0 requires triton==2.3.0, but you have triton 3.1.0 which is incompatible.\n",
+            "ERROR: ResolutionImpossible: for help visit\n",
+        ],
+        ["this combination is incompatible\n"],
+    ),
+    "accelerator_state_too_early": (
+        ["Please make sure to properly initialize your accelerator via `accelerator = Accelerator()` before using\n"],
+        ["Please make sure to initialize your model\n"],
+    ),
+    "device_placement_chosen": (
+        ["ValueError: You can't customize device placements with DeepSpeed or Megatron-LM.\n"],
+        ["ValueError: `device_placement` should be a list with 2 elements\n"],
+    ),
+    "versions_that_fit": (
+        [
+            "DeepSpeed is not compatible with PyTorch 2.9\n",
+            "Which version of deepspeed do you use?\n",
+            "deepspeed版本不兼容\n",
+        ],
+        ["this sequence is not compatible with the other\n", "a newer version of deepspeed\n"],
+    ),
     "torch_six": (
         ["ModuleNotFoundError: No module named 'torch._six'\n"],
         ["ModuleNotFoundError: No module named 'torch._dynamo'\n"],
@@ -1148,6 +1262,8 @@ CASES = {
             "ModuleNotFoundError: No module named 'deepspeed'\n",
             "ImportError: DeepSpeed is not installed => run `pip3 install deepspeed` or build it from source.\n",
             "ImportError: deepspeed>=0.9.3 is required for a normal functioning of this module, but found 0.8.0.\n",
+            "node2: /usr/bin/python3: No module named deepspeed.launcher\n",
+            "运行时提示缺少deepspeed\n",
         ],
         ["ModuleNotFoundError: No module named 'deepspeed_config'\n"],
     ),
@@ -1198,7 +1314,10 @@ CASES = {
         ["TypeError: load_checkpoint() got an unexpected keyword argument 'dtype'\n"],
     ),
     "transformers_deepspeed_moved": (
-        ["ModuleNotFoundError: No module named 'transformers.deepspeed'\n"],
+        [
+            "ModuleNotFoundError: No module named 'transformers.deepspeed'\n",
+            "imports from transformers.deepspeed are used; transformers.deepspeed is deprecated\n",
+        ],
         ["ModuleNotFoundError: No module named 'transformers'\n"],
     ),
     "torch_of_another_release": (
@@ -1252,7 +1371,10 @@ CASES = {
         ],
     ),
     "header_missing": (
-        ["custom_cuda_layers.h:12:10: fatal error: curand_kernel.h: No such file or directory\n"],
+        [
+            "custom_cuda_layers.h:12:10: fatal error: curand_kernel.h: No such file or directory\n",
+            "ccl.cpp:8:10: fatal error: oneapi/ccl.hpp: No such file or directory\n",
+        ],
         ["fatal: not a git repository\n"],
     ),
     "compiler_missing": (
@@ -1260,6 +1382,7 @@ CASES = {
             "subprocess.CalledProcessError: Command '['which', 'c++']' returned non-zero exit status 1.\n",
             "RuntimeError: Ninja is required to load C++ extensions\n",
             "RuntimeError: Unable to JIT load the cpu_adam op due to ninja not being installed.\n",
+            "nvcc fatal   : No supported gcc/g++ host compiler found\n",
         ],
         ["ninja .................. [OKAY]\n"],
     ),
@@ -1268,6 +1391,7 @@ CASES = {
             "#error You need C++14 to compile PyTorch\n",
             "#error -- unsupported GNU version! gcc versions later than 10 are not supported!\n",
             "nvcc fatal   : Unsupported gpu architecture 'compute_90'\n",
+            "#error Unsupported NVHPC compiler found!\n",
         ],
         ["a newer GNU version\n"],
     ),
@@ -1307,6 +1431,81 @@ CASES = {
         ["KeyError: 'PDSH_SSH_ARGS_APPEND'\n"],
         ["export PDSH_SSH_ARGS_APPEND='-p 2222'\n"],
     ),
+    "mpi_asked_without_launcher": (
+        [
+            "[INFO] Not using the DeepSpeed or dist launchers, attempting to detect MPI environment...\n"
+            "[node1:12] pmix_mca_base_component_repository_open: unable to open mca_gds\n",
+            "*** An error occurred in MPI_Init_thread\n",
+        ],
+        ["attempting to detect MPI environment...\nDiscovered MPI settings of world_rank=0, local_rank=0\n"],
+    ),
+    "nodes_in_containers": (
+        [
+            "multi-node training with DeepSpeed in docker\n",
+            "containers on two machines, how do I start deepspeed\n",
+            "deepspeed jobs on Kubernetes\n",
+            "多机多卡训练 在容器里启动\n",
+        ],
+        ["training in docker with one GPU\n", "multi-node training with DeepSpeed\n", "a container of four tensors\n"],
+    ),
+    "accelerate_multinode_launcher": (
+        [
+            "deepspeed_config:\n  zero_stage: 2\ndistributed_type: DEEPSPEED\nnum_machines: 2\nnum_processes: 16\n",
+            "  deepspeed_multinode_launcher: pdsh\n",
+        ],
+        [
+            "deepspeed_config:\n  zero_stage: 2\ndistributed_type: DEEPSPEED\nnum_machines: 1\n",
+            "deepspeed_config:\n  deepspeed_multinode_launcher: standard\nnum_machines: 2\n",
+        ],
+    ),
+    "yaml_after_local_rank": (
+        [
+            "train.py: error: the following arguments are required: --output_dir\nlaunch.py: process 7 spawned with "
+            "command: ['python', '-u', 'train.py', '--local_rank=0', 'lora.yaml']\n",
+            "command: ['python', '-u', 'train.py', '--local_rank=0', 'lora.yaml']\ntrain.py: error: the following "
+            "arguments are required: --output_dir\n",
+        ],
+        [
+            "train.py: error: the following arguments are required: --output_dir\n",
+            "command: ['python', '-u', 'train.py', '--local_rank=0', 'lora.yaml']\n",
+        ],
+    ),
+    "connection_reset_at_start": (
+        [
+            "retrieving ncclUniqueId from [0] via c10d key-value store by store->get('0'), but it got error: "
+            "Broken pipe\n",
+        ],
+        ["wandb: Connection reset by peer\n"],
+    ),
+    "under_slurm": (
+        [
+            "multi-node job under Slurm does not start\n",
+            "how to use DeepSpeed with SLURM\n",
+            "slurm集群上怎么训练\n",
+        ],
+        ["slurmstepd: error\n", "DeepSpeed with two GPUs\n"],
+    ),
+    "launcher_unknown": (
+        ["NotImplementedError: Unknown launcher ray\n", "ValueError: MPICH requires same number of devices per node\n"],
+        ["NotImplementedError: Unknown scheduler ray\n"],
+    ),
+    "pdsh_args_replaced": (
+        ["my PDSH_SSH_ARGS_APPEND is overwritten by the launcher\n"],
+        ["export PDSH_SSH_ARGS_APPEND='-p 22'\n"],
+    ),
+    "name_of_host_unknown": (
+        ["socket.gaierror: [Errno -2] Name or service not known\n"],
+        ["socket.timeout: timed out\n"],
+    ),
+    "port_is_a_string": (
+        [
+            traceback(
+                "TypeError: 'str' object cannot be interpreted as an integer",
+                ("accelerate/utils/other.py", "is_port_in_use", 'return s.connect_ex(("localhost", port)) == 0'),
+            ),
+        ],
+        [traceback("TypeError: 'str' object cannot be interpreted as an integer", ("train.py", "f", "range(n)"))],
+    ),
     "launcher_backend_missing": (
         ["RuntimeError: launcher 'pdsh' not installed.\n"],
         ["launcher pdsh is used\n"],
@@ -1329,6 +1528,18 @@ CASES = {
         ],
         ["KeyError: 'RANK_ZERO'\n"],
     ),
+    "without_launcher": (
+        ["running DeepSpeed without a launcher\n", "DeepSpeed in a notebook\n", "it does not start without mpi4py\n"],
+        ["DeepSpeed in a container\n", "without a scheduler\n"],
+    ),
+    "one_visible_gpu_per_rank": (
+        ["srun --gpus-per-task=1 python train.py\n"],
+        ["srun --gpus-per-node=8 torchrun train.py\n"],
+    ),
+    "local_rank_is_minus_one": (
+        ["RuntimeError: Device index must not be negative\n"],
+        ["IndexError: index must not be negative\n"],
+    ),
     "local_rank_argument": (
         ["train.py: error: unrecognized arguments: --local_rank=0\n"],
         ["train.py: error: unrecognized arguments: --epochs 3\n"],
@@ -1346,6 +1557,7 @@ CASES = {
             "RuntimeError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, unhandled "
             "system error\n",
             "torch.distributed.DistBackendError: ncclInternalError: Internal check failed.\n",
+            "training ends with a nccl error\n",
         ],
         ["NCCL version 2.21.5+cuda12.4\n"],
     ),
@@ -1793,6 +2005,14 @@ CASES = {
         ["AttributeError: 'LlamaAttention' object has no attribute 'num_heads'\n"],
         ["AttributeError: 'LlamaAttention' object has no attribute 'weight'\n"],
     ),
+    "wandb_without_key": (
+        ["wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])\n"],
+        ["wandb: Currently logged in as: me\n"],
+    ),
+    "monitor_package_missing": (
+        ["If you want to use tensorboard logging, please `pip install tensorboard`\n"],
+        ["If you want to use tensorboard, start it\n"],
+    ),
     "wandb_sync": (
         ["TypeError: Run.log() got an unexpected keyword argument 'sync'\n"],
         ["TypeError: Run.log() got an unexpected keyword argument 'step'\n"],
@@ -1858,6 +2078,41 @@ CASES = {
         ["a backend for the device type cpu\n"],
     ),
     # from the writing half of the second set of threads (docs/explain.md); library_probed after its count
+    "libaio_not_seen": (
+        [
+            "NVMe offload fails even with libaio-dev\n",
+            "async_io is not compatible although libaio-dev is already installed\n",
+        ],
+        ["If libaio is already installed (perhaps from source), try setting the CFLAGS\n", "apt install libaio-dev\n"],
+    ),
+    "cufile_not_linked": (
+        ["compiler_compat/ld: /env/lib64/libcufile.so: undefined reference to `std::istream::get()@GLIBCXX_3.4'\n"],
+        ["compiler_compat/ld: /env/lib64/libfoo.so: undefined reference to `f'\n"],
+    ),
+    "report_of_cpu_accelerator": (
+        ["deepspeed_ccl_comm ..... [NO] ....... [OKAY]\n"],
+        ["async_io ............... [NO] ....... [OKAY]\n"],
+    ),
+    "accelerator_named_wrongly": (
+        [
+            "ValueError: DS_ACCELERATOR must be one of ['cuda', 'cpu', 'xpu']. Value \"rocm\" is not supported\n",
+            "ValueError: NPU_Accelerator requires torch_npu, which is not installed on this system.\n",
+        ],
+        ["[INFO] Setting ds_accelerator to cuda (auto detect)\n"],
+    ),
+    "cpu_operators_for_cuda": (
+        ["cannot build FusedAdam for the CPU\n"],
+        ["FusedAdam is faster than the CPU's\n"],
+    ),
+    "installing_fails": (
+        [
+            "pip install deepspeed fails on Ubuntu\n",
+            "Unable to install DeepSpeed in my environment\n",
+            "安装deepspeed报错\n",
+            "fused_adam cannot be installed\n",
+        ],
+        ["pip install deepspeed\n", "I use deepspeed installed by conda\n"],
+    ),
     "library_probed": (
         [
             "LINK : fatal error LNK1181: cannot open input file 'aio.lib'\n",
@@ -2539,8 +2794,23 @@ CASES = {
         ["train.py: error: unrecognized arguments: --deepspeed ds_config.json\n"],
         ["train.py: error: unrecognized arguments: --local_rank=0\n"],
     ),
+    "npu_memory_full": (
+        ["EL0004: 2024-08-28-16:15:00 Failed to allocate memory.\n"],
+        ["EL0005: something else\n"],
+    ),
+    "on_ascend": (
+        ["昇腾910B上多卡训练\n", "关于npu训练模型\n", 'NPU_VISIBLE_DEVICES="0,1" deepspeed train.py\n'],
+        ["a NPU is not a GPU\n", "Setting ds_accelerator to npu (auto detect)\n"],
+    ),
+    "on_mac": (
+        ["DeepSpeed on Apple Silicon\n", "how to install deepspeed with M2 arm64\n"],
+        ["DeepSpeed on machines with A100\n", "install deepspeed on M40 GPUs\n"],
+    ),
     "nccl_network": (
-        ["misc/socket.cc:480 NCCL WARN Bootstrap : no socket interface found\n"],
+        [
+            "misc/socket.cc:480 NCCL WARN Bootstrap : no socket interface found\n",
+            "NCCL WARN socketStartConnect: Connect to 10.0.0.2<4321> failed : Software caused connection abort\n",
+        ],
         ["NCCL INFO Bootstrap : Using eth0\n"],
     ),
     "storage_not_resizable": (["RuntimeError: Trying to resize storage that is not resizable\n"], ["resize storage\n"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..phrases import phrases
 from ..signature import Role, Signature, pull
 
 _CACHE = "Then remove the operator's directory in ~/.cache/torch_extensions (or TORCH_EXTENSIONS_DIR)."
@@ -42,7 +43,9 @@ SIGNATURES = (
         "set), then deepspeed with --no-build-isolation and without DS_BUILD_OPS=1; the CUDA toolkit does not help. If "
         "only the import fails: DeepSpeed 0.19.5 or later.",
         pattern=r"CUDA_HOME does not exist, unable to compile|CUDA_HOME environment variable is not set"
-        r"|nvcc: command not found",
+        r"|nvcc: command not found|in installed_cuda_version\n\s+assert cuda_home\b"
+        r"|Unable to run \S+nvcc, unable to compile"
+        r"|\bnvcc missing|\bnvcc not found|\bnvcc is not (?:found|installed)|nvcc install issue",
         patches=("op_probe_breaks_import",),
     ),
     Signature(
@@ -133,5 +136,98 @@ SIGNATURES = (
             "https://github.com/deepspeedai/DeepSpeed/issues/7642",
             "https://github.com/deepspeedai/DeepSpeed/issues/4060",
         ),
+    ),
+    Signature(
+        id="built_for_rocm",
+        title="an operator does not compile for ROCm",
+        what="DeepSpeed's kernels are written for CUDA and converted by hipify. Not all of them compile for each ROCm "
+        "and "
+        "GPU: quantizer, random_ltd, the inference and sparse attention operators least; wavefronts of 32 (gfx10…, "
+        "gfx11…) are not what some expect, and an include that was not converted asks for CUDA's headers.",
+        remedy="Without DS_BUILD_OPS=1: only the operators that the job uses are then compiled, on first use; or "
+        "DS_BUILD_<operator>=0 for the one that fails. A current DeepSpeed, which follows ROCm's changes; "
+        "PYTORCH_ROCM_ARCH=the GPU's gfx name.",
+        pattern=r"\.hip:\d+:\d+: note: expanded|/opt/rocm\S*: error: "
+        r"|/opt/rocm[^\n]*: error: |failed to execute:/opt/rocm"
+        r"|(?:ROCm|ROCM|rocm|AMD Rocm)[^\n]{0,40} but fails to build"
+        r"|"
+        + phrases(
+            "uild |uilding |ompilation |ompile ",
+            "issues|issue|errors|error|fails|failure",
+            " on | with | for ",
+            "ROC[mM]",
+        ),
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4552",),
+    ),
+    Signature(
+        id="rocm_and_cuda_header",
+        title="ROCm: CUDA's header cuda_runtime_api.h is asked for",
+        what="An operator's source was compiled without being converted by hipify, so that torch's header includes "
+        "that "
+        "of CUDA, which is not there.",
+        remedy="Without DS_BUILD_OPS=1, or DS_BUILD_<operator>=0 for that operator; a current DeepSpeed and the torch "
+        "for ROCm; the CUDA toolkit does not help.",
+        pattern=r"(?:rocm|ROCm|ROCM)[\s\S]{0,2000}cuda_runtime(?:_api)?\.h'? file not found"
+        r"|cuda_runtime(?:_api)?\.h'? file not found[\s\S]{0,2000}(?:rocm|ROCm|ROCM)",
+        role=Role.GENERAL,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3304",),
+    ),
+    Signature(
+        id="gds_without_toolkit",
+        title="installing DeepSpeed 0.15.0: gds.py fails without a CUDA toolkit",
+        what="0.15.0 joins a path to CUDA_HOME, which is None without a CUDA toolkit and on ROCm.",
+        remedy="DeepSpeed 0.15.1 or later; 0.14.5.",
+        pattern=r"op_builder[/\\]gds\.py[\s\S]{0,300}os\.path\.join\(CUDA_HOME, \"lib64\"\)",
+        affects={"deepspeed": "==0.15.0"},
+        evidence=pull(6456),
+    ),
+    Signature(
+        id="evoformer_not_built",
+        title="the evoformer attention's operator is not built",
+        what="It is compiled on first use with CUTLASS 3.1 or later, which DeepSpeed does not contain: through 0.19.0 "
+        "CUTLASS_PATH must name a checkout. It needs nvcc of torch's CUDA and a GPU from compute capability 7.0 on, "
+        "and "
+        "does not exist for ROCm. A missing evoformer_attn.so means that the compiler failed before.",
+        remedy="git clone https://github.com/NVIDIA/cutlass; CUTLASS_PATH=its directory; remove "
+        "~/.cache/torch_extensions/*/evoformer_attn and look at the first error. Models (OpenFold, Protenix): the "
+        "option "
+        "that switches DeepSpeed's attention off (use_deepspeed_evo_attention: false).",
+        pattern=r"evoformer_attn[^\n]{0,60}(?:\.so\b|fail|error|not)|(?:building"
+        r"|Building) (?:extension module )?evoformer"
+        r"|[Ee]voformer (?:compilation|build|kernel)|EvoFormer test|EvoformerAttention should|CUTLASS for Evoformer"
+        r"|CUTLASS_PATH environment variable is not set|specify (?:the )?CUTLASS (?:repo"
+        r"|location) directory as environment "
+        r"variable[^\n]*(?!\n)",
+        role=Role.POSSIBLE,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/pull/7760",
+            "https://github.com/deepspeedai/DeepSpeed/pull/8000",
+        ),
+    ),
+    Signature(
+        id="compiled_operator_missing",
+        title="an operator that was compiled at installation is not there",
+        what="This DeepSpeed was told that it contains the operator (an installation with DS_BUILD_…, or a working "
+        "copy of "
+        "its source in the path), and the compiled module is missing: built for another Python, left out of the wheel, "
+        "or the job runs in the directory of the source.",
+        remedy="Run in another directory than DeepSpeed's source; pip install --force-reinstall --no-deps "
+        "--no-cache-dir deepspeed without DS_BUILD_…: the operator is then compiled on first use.",
+        pattern=r"No module named '?deepspeed\.ops\.[\w.]*_op\b(?!_)",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/blob/v0.19.5/op_builder/builder.py",),
+    ),
+    Signature(
+        id="cut_while_building",
+        title="an error while an operator is built or loaded; its message is not in the log",
+        what="Most likely the compiler's error, above this traceback or in another rank's output: a CUDA toolkit of "
+        "another version than torch's, no nvcc, no ninja or g++; or the compiled module does not fit (undefined "
+        "symbol, "
+        "libstdc++), left by another torch.",
+        remedy=f"The last line of the traceback tells; ds_report; `python -m dsfix doctor`. {_CACHE}",
+        pattern=r"op_builder/builder\.py\", line \d+, in (?:load|jit_load)\b(?![\s\S]*\w(?:Error|Exception"
+        r"|Interrupt)\b)",
+        role=Role.FAMILY,
+        evidence=("https://github.com/huggingface/transformers/issues/24438",),
     ),
 )

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from ..phrases import phrases
 from ..signature import Role, Signature, pull
+
+# several cards of one machine without P2P
+_CARDS = (
+    phrases("multiple |Multiple |several |two RTX |2 x RTX |2x RTX |2 x |4 x |8 x |multi ", "3090|4090|5090", "|s")
+    + "|"
+    + phrases("3090|4090|5090", " GPUs|多卡| 多卡|双卡| 双卡| gpus")
+    + "|"
+    + phrases("多卡|双卡|两张|多张|四张|八张|8张|4张|2张", "|RTX", "3090|4090|5090")
+)
+_HANGS = r"[Dd]eadlock|\bhang|[Ss]tuck\b|[Ff]reez|failing|\bfails?\b|illegal|[Tt]imeout|卡住|卡死|报错"
 
 SIGNATURES = (
     Signature(
@@ -72,7 +83,75 @@ SIGNATURES = (
         pattern=r"ChildFailedError(?![\s\S]{0,4000}?exitcode\s*: -(?:4|6|7|9|11)\b)"
         r"|exits with return code = (?!-(?:4|6|7|9|11)\b)-?\d+|Sending process \d+ closing signal SIGTERM"
         r"|CalledProcessError: Command '\['[^\n]*python[^\n]*returned non-zero|Killing subprocess \d+"
-        r"|Signal 15 \(SIGTERM\)|got signal: 15",
+        r"|Signal 15 \(SIGTERM\)|got signal: 15|\[launch\.py:\d+:sigkill_handler\]|launch\.py:\d+:sigkill",
         role=Role.FOLLOW_UP,
+    ),
+    Signature(
+        id="nccl_not_in_torch",
+        title="this torch has no NCCL",
+        what="DeepSpeed's backend for GPUs is NCCL, which torch for Windows and macOS does not contain, nor one for "
+        "the "
+        "CPU. On another accelerator (NPU, XPU): DeepSpeed takes it for CUDA, or a script asks for nccl by name.",
+        remedy="Linux or WSL 2 with torch for CUDA. Windows without it: one GPU and deepspeed.init_distributed('gloo') "
+        "before deepspeed.initialize. NPU: import torch_npu first (backend hccl); XPU: ccl; DS_ACCELERATOR names the "
+        "accelerator.",
+        pattern=r"Distributed package doesn'?t have NCCL|doesn'?t have NCCL built"
+        r"|ProcessGroupNCCL is only supported with GPUs"
+        r"|没有内置 ?NCCL",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="hccl_error",
+        title="an error of HCCL, Ascend's NCCL",
+        what="Most likely another rank failed or did not come within the time (the first error of all ranks), two "
+        "processes share one NPU (as a vLLM beside the training), the NPUs' own network does not connect the hosts, or "
+        "torch_npu and CANN do not fit.",
+        remedy="The first error in the plog (~/ascend/log) of all ranks; one process per NPU "
+        "(ASCEND_RT_VISIBLE_DEVICES); "
+        "hccn_tool for the links between hosts; HCCL_CONNECT_TIMEOUT, HCCL_EXEC_TIMEOUT for slow starts; the CANN that "
+        "torch_npu names.",
+        pattern=r"HCCL runtime error|HCCL function error|HCCL error|HCCL Error|[Hh]ccl error|hccl 报错|hccl报错"
+        r"|HCCL报错|HCCL 报错|HcclCommInitRootInfo|ProcessGroupHCCL"
+        r"|hcclComm(?:Init|Destroy)\w*",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/vllm-project/vllm-ascend/issues/486",),
+    ),
+    Signature(
+        id="gpus_without_p2p",
+        title="several GPUs of one machine do not reach each other directly (P2P)",
+        what="GeForce and workstation cards have no P2P over PCIe, or have it disturbed by the machine (IOMMU, ACS, "
+        "virtualization); a driver or an NCCL that uses it all the same hangs, or fails with an illegal access, in the "
+        "first exchange, as in deepspeed.initialize. One GPU works.",
+        remedy="NCCL_P2P_DISABLE=1 (accelerate on RTX 40: with NCCL_IB_DISABLE=1) tells whether it is that; then a "
+        "newer "
+        "driver and a torch with a newer NCCL, or IOMMU and ACS switched off. all_reduce_perf of nccl-tests shows the "
+        "same without DeepSpeed.",
+        pattern=rf"(?:{_CARDS})[^\n]{{0,100}}(?:{_HANGS})|(?:{_HANGS})[^\n]{{0,100}}(?:{_CARDS})"
+        r"|peer access is not supported between these two devices"
+        r"|Using RTX 4000 series doesn't support faster communication",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/pytorch/pytorch/issues/152780",),
+    ),
+    Signature(
+        id="hangs_between_epochs",
+        title="the job hangs at the end of an epoch",
+        what="Most likely the ranks have different numbers of batches: one has finished its loader and the others "
+        "wait for "
+        "it in the next exchange (a loader without a distributed sampler or drop_last, an IterableDataset, batches "
+        "made "
+        "by length). Otherwise something that only one rank does there: evaluating, saving, logging.",
+        remedy="The same number of batches on every rank (DistributedSampler, drop_last=True; print len(loader) of "
+        "each "
+        "rank); save_checkpoint, evaluation and ZeRO-3's gathering on all ranks. py-spy dump shows where each rank is.",
+        pattern=phrases(
+            "frozen |freezes |freeze |hangs |hang |hanging |stuck |stucks |gets stuck |is stuck ",
+            "after finishing first epoch|after the first epoch|after first epoch|after one epoch|after 1 epoch|after "
+            "an epoch"
+            "|after each epoch|after every epoch|at the end of the epoch|at the end of an epoch|at the end of epoch"
+            "|at the end of each epoch|at the end of the first epoch|between epochs|at the last step|at the last batch",
+        )
+        + "|epoch结束后卡|epoch结束时卡|epoch后卡|最后一个batch卡|最后一步卡",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4730",),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..phrases import phrases
 from ..signature import Role, Signature
 
 SIGNATURES = (
@@ -82,7 +83,8 @@ SIGNATURES = (
         remedy="The same valid NCCL_SOCKET_IFNAME on each host (ip addr), or unset it; NCCL_IB_DISABLE=1 tells "
         "whether it is "
         "InfiniBand, then NCCL_IB_HCA, NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT=22; all_reduce_perf of nccl-tests.",
-        pattern=r"no socket interface found|Got completion (?:from peer )?\S* ?with (?:error |status=)\d+"
+        pattern=r"no socket interface found|socketStartConnect|socketPollConnect"
+        r"|Got completion (?:from peer )?\S* ?with (?:error |status=)\d+"
         r"|ibv_modify_qp failed"
         r"|ibv_poll_cq failed"
         r"|No route to host|Call to ibv_",
@@ -297,5 +299,56 @@ SIGNATURES = (
         r"|learning rate stays (?:at )?0\b(?!\.\d*[1-9])"
         r"|learning rate remains (?:at )?0\b(?!\.\d*[1-9])|Learning rate always 0",
         role=Role.FAMILY,
+    ),
+    Signature(
+        id="npu_memory_full",
+        title="the NPU's memory is full",
+        what="Ascend reports it as EL0004 (Failed to allocate memory), often through an operator that was only the "
+        "next to "
+        "ask; also a process that an earlier job left on the NPU.",
+        remedy="As on a GPU: ZeRO-3, offload, gradient checkpointing, shorter sequences, smaller batches; npu-smi info "
+        "shows who uses the memory.",
+        pattern=r"EL0004: |NPU out of memory|Possible Cause: Available memory is insufficient",
+        role=Role.GENERAL,
+        evidence=("https://github.com/hiyouga/LlamaFactory/issues/5322",),
+    ),
+    Signature(
+        id="on_ascend",
+        title="DeepSpeed on Ascend NPUs",
+        what="torch_npu must fit torch, CANN and the driver (import torch_npu works, and ds_report says npu); the "
+        "ranks "
+        "exchange by HCCL. NPUs are chosen by ASCEND_RT_VISIBLE_DEVICES (CUDA_VISIBLE_DEVICES and NPU_VISIBLE_DEVICES "
+        "do "
+        "nothing). 4 and 8 bit models, flash attention and fused kernels for CUDA do not run there.",
+        remedy="source set_env.sh of CANN in the shell that starts the job; ASCEND_RT_VISIBLE_DEVICES=0,1,…; a current "
+        "DeepSpeed; the first error of the plog (~/ascend/log) of all ranks; npu-smi info for NPUs that are not "
+        "healthy.",
+        pattern=phrases("昇腾|晟腾|Ascend |ascend |Ascend", "NPU|npu| NPU|910")
+        + "|"
+        + phrases("npu|NPU|910b|910B", "上|训练| 训练|微调|多卡", "deepspeed|DeepSpeed|报错|模型|多卡|训练|卡住|出错")
+        + r"|NPU_VISIBLE_DEVICES=\"?\d|910[bB]\d? 是否适配支持deepspeed|[Hh]uawei NPU|华为NPU",
+        role=Role.FAMILY,
+        evidence=("https://github.com/hiyouga/LlamaFactory/issues/6428",),
+    ),
+    Signature(
+        id="on_mac",
+        title="DeepSpeed on macOS",
+        what="It installs there without operators (they are for CUDA, ROCm and others; async_io and NCCL are for "
+        "Linux). "
+        "0.10.0 and later know Apple's GPU as the accelerator mps, for one process; what needs NCCL or fused kernels "
+        "does not run.",
+        remedy="Install torch first, then DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed. If a project only "
+        "lists it among its requirements: leave it out. For training a machine with Linux.",
+        pattern=phrases(
+            "DeepSpeed|deepspeed|Deepspeed",
+            " on | for | in | install in | install on | with ",
+            "Mac|mac|macOS|MacOS|Apple|M1|M2|M3|OSX|a Mac|my Mac|a Mac|M2 arm64",
+        ).replace("|", r"\b|")
+        + r"\b"
+        + "|(?:"
+        + phrases("nstall |nstalling |un |unning ", "DeepSpeed|deepspeed|Deepspeed")
+        + r")[^\n]{0,40}(?:\b[Mm]ac\b|macOS|MacOS|Apple [Ss]ilicon|\bM[1-4]\b|OSX)",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3364",),
     ),
 )

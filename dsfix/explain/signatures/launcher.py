@@ -5,6 +5,14 @@ from __future__ import annotations
 from ..phrases import phrases
 from ..signature import Role, Signature, pull
 
+_NODES = (
+    phrases("multi|Multi", "-node|-Node|node|Node| node|-machine|-host", " |s|-|,|.|:")
+    + "|"
+    + phrases("multiple |several |different |across |two |both |Multiple ", "nodes|machines|servers|hosts")
+    + "|hostfile|多机多卡|多机训练|多节点|multinodes|Multinodes"
+)
+_CONTAINERS = r"\b[Dd]ockers?\b|\b[Cc]ontainers?\b|[Kk]ubernetes|\bk8s\b|\b[Pp]ods?\b|\bEKS\b|容器"
+
 SIGNATURES = (
     Signature(
         id="no_ssh_to_host",
@@ -36,7 +44,8 @@ SIGNATURES = (
         what="With several hosts the launcher calls pdsh by default.",
         remedy="Install pdsh on the host that starts the job; or --launcher openmpi, mpich, slurm; or torchrun on "
         "each host.",
-        pattern=r"launcher '\w+' not installed|pdsh: command not found|No such file or directory: 'pdsh'",
+        pattern=r"launcher '\w+' not installed|pdsh: command not found|No such file or directory: 'pdsh'"
+        r"|Requires PDSH Dep|requires pdsh\b|requires the dependency `?pdsh|pdsh is required|needs pdsh\b",
     ),
     Signature(
         id="port_in_use",
@@ -120,7 +129,8 @@ SIGNATURES = (
         remedy="NCCL_DEBUG=INFO shows the reason a few lines above the error. Network: NCCL_SOCKET_IFNAME; containers: "
         "--shm-size or --ipc=host; cards without P2P: NCCL_P2P_DISABLE=1.",
         pattern=r"NCCL error in: |unhandled cuda error|unhandled system error|ncclUnhandledCudaError|ncclSystemError"
-        r"|ncclInternalError|ncclRemoteError|ncclInvalidUsage|NCCL Error \d",
+        r"|ncclInternalError|ncclRemoteError|ncclInvalidUsage|NCCL Error \d|\bnccl error|NCCL报错"
+        r"|nccl报错|nccl 报错|NCCL 报错",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -129,7 +139,8 @@ SIGNATURES = (
         what="The ranks of a host exchange data through /dev/shm, of which a container has 64 MB by default.",
         remedy="docker run --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of medium Memory at /dev/shm); `df -h "
         "/dev/shm` while it runs. NCCL_SHM_DISABLE=1 does without it, slower.",
-        pattern=r"Error while creating shared memory segment|Call to (?:posix_fallocate|shm_open) failed",
+        pattern=r"Error while creating shared memory segment|NC[CL]L:? No space left on device"
+        r"|Call to (?:posix_fallocate|shm_open) failed",
         evidence=("https://github.com/huggingface/transformers/issues/11658",),
     ),
     Signature(
@@ -295,5 +306,183 @@ SIGNATURES = (
         "installing in an image.",
         pattern=r"return code ?=? ?-4\b|exitcode\s*: -4\b|Signal 4 \(SIGILL|Illegal instruction|<Signals\.SIGILL: 4>",
         role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="mpi_asked_without_launcher",
+        title="MPI was asked for the ranks, and MPI does not start",
+        what="The script was started without a launcher (python, or a scheduler that sets no RANK, LOCAL_RANK and "
+        "WORLD_SIZE), so DeepSpeed asks mpi4py, whose MPI fails: another MPI than mpirun's, or libraries that do not "
+        "fit (pmix).",
+        remedy="Start with deepspeed or torchrun: then MPI is not asked. One process: RANK=0, LOCAL_RANK=0, "
+        "WORLD_SIZE=1, MASTER_ADDR=localhost, MASTER_PORT=29500. With mpirun: mpi4py that is built for the same MPI "
+        "(pip install --no-binary mpi4py mpi4py).",
+        pattern=r"attempting to detect MPI environment[\s\S]{0,2000}(?:MPI_Init|MPI_ERRORS_ARE_FATAL|PMIX? ERROR"
+        r"|pmix_mca)"
+        r"|An error occurred in MPI_Init|Segmentation fault \(11\)[\s\S]{0,1500}mpi4py/MPI\.",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/locuslab/open-unlearning/issues/8",),
+    ),
+    Signature(
+        id="nodes_in_containers",
+        title="several nodes with containers or pods",
+        what="The deepspeed launcher logs in to each host of the hostfile by ssh and starts the same Python in the "
+        "same "
+        "directory. By port 22 that is the host itself, not the container: there DeepSpeed is missing, or nobody "
+        "answers. In the container an sshd must run with a port of its own, the keys, and the ports of MASTER_PORT and "
+        "NCCL must be open (host network).",
+        remedy="docker run --net=host --ipc=host; sshd in each container, deepspeed --ssh_port PORT (or Port in "
+        "~/.ssh/config); NCCL_SOCKET_IFNAME. Without ssh: torchrun --nnodes N --node_rank I --master_addr ADDR in each "
+        "container (Kubernetes: an operator such as PyTorchJob sets these), or deepspeed --no_ssh --node_rank I.",
+        pattern=rf"(?:{_NODES})[^\n]{{0,120}}(?:{_CONTAINERS})|(?:{_CONTAINERS})[^\n]{{0,120}}(?:{_NODES})"
+        r"|(?:DeepSpeed|deepspeed|Deepspeed)[^\n]{0,60}(?:[Kk]ubernetes|\bk8s\b)",
+        role=Role.FAMILY,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/174",
+            "https://github.com/deepspeedai/DeepSpeed/issues/2920",
+        ),
+    ),
+    Signature(
+        id="accelerate_multinode_launcher",
+        title="accelerate with DeepSpeed on several machines: its launcher is pdsh unless the config says standard",
+        what="With num_machines > 1 and no deepspeed_multinode_launcher: standard, accelerate calls the deepspeed "
+        "launcher, on one machine only, which starts the others by pdsh and ssh from deepspeed_hostfile. Without a "
+        "hostfile it starts this machine's ranks alone; started on each machine, each is a job of its own.",
+        remedy="deepspeed_multinode_launcher: standard in the accelerate config, and accelerate launch on every "
+        "machine "
+        "with its --machine_rank and the same main_process_ip and port; or deepspeed_hostfile: PATH, pdsh and ssh "
+        "without a password, and accelerate launch on the first machine only.",
+        pattern=r"deepspeed_multinode_launcher: (?!standard)\w|fixing deepspeed multi-?node launcher"
+        r"|deepspeed_config:(?:(?!launcher: standard)[\s\S]){0,1200}num_machines: (?:[2-9]|1\d)\b",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/huggingface/accelerate/pull/514", "the source of accelerate 1.15.0"),
+    ),
+    Signature(
+        id="yaml_after_local_rank",
+        title="the deepspeed launcher puts --local_rank before the script's own argument",
+        what="A script that takes a file of settings (YAML, JSON) as its only argument, as transformers' "
+        "HfArgumentParser and LLaMA-Factory do, does not find it there: the launcher's --local_rank=N comes first. It "
+        "then asks for arguments that are in the file.",
+        remedy="deepspeed --no_local_rank …; or torchrun, llamafactory-cli; or each setting as an argument.",
+        pattern=r"arguments are required: [\s\S]{0,1500}'?--local[-_]rank=\d+'?,? '?[^\n' ]+\.(?:ya?ml|json)\b"
+        r"|'--local[-_]rank=\d+', '[^\n' ]+\.(?:ya?ml|json)'[\s\S]{0,1500}arguments are required",
+    ),
+    Signature(
+        id="connection_reset_at_start",
+        title="several nodes: the connection is reset while the ranks meet",
+        what="The other side closed it: most likely rank 0 or another rank has ended already (its own log), a firewall "
+        "or a proxy closes the port, MASTER_ADDR is another machine or another service than rank 0, or, with hundreds "
+        "of ranks, too many connect at once.",
+        remedy="The first error in the logs of all hosts; nc -vz MASTER_ADDR MASTER_PORT from each; an address and a "
+        "port that are open between the hosts (also between pods); NCCL_SOCKET_IFNAME.",
+        pattern=rf"(?:{_NODES}|[Mm]ulti [Nn]ode|scaling up)[^\n]{{0,80}}Connection reset by peer"
+        rf"|Connection reset by peer[^\n]{{0,80}}(?:{_NODES}|[Mm]ulti [Nn]ode|scaling up)"
+        r"|ncclUniqueId from \[0\][^\n]*(?:Connection reset by peer|Broken pipe)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1502",),
+    ),
+    Signature(
+        id="under_slurm",
+        title="DeepSpeed under SLURM",
+        what="srun starts processes and sets SLURM_PROCID, SLURM_LOCALID and SLURM_NTASKS; DeepSpeed and torch want "
+        "RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. A launcher (torchrun, deepspeed, accelerate) makes "
+        "them, and starts all ranks of a node: then one task per node. Lightning reads SLURM's and starts nothing: "
+        "then one task per GPU, and devices and num_nodes that agree with the job. The GPUs that a job gets are "
+        "numbered "
+        "from 0 in it, also for --include.",
+        remedy="#SBATCH --ntasks-per-node=1; srun torchrun --nnodes $SLURM_NNODES --nproc_per_node GPUS --rdzv_backend "
+        "c10d --rdzv_endpoint $HEAD:29500 script; or deepspeed --launcher slurm with a hostfile, without ssh --no_ssh "
+        "--node_rank I on each node. Lightning: "
+        "--ntasks-per-node = devices, and srun python.",
+        pattern=rf"(?:{_NODES})[^\n]{{0,80}}\b(?:SLURM|Slurm|slurm)\b|\b(?:SLURM|Slurm"
+        rf"|slurm)\b[^\n]{{0,80}}(?:{_NODES})"
+        r"|(?:DeepSpeed|deepspeed|Deepspeed) (?:under|with|on|via|using|in|and|\+) (?:a )?(?:SLURM|Slurm|slurm)\b"
+        r"|(?:SLURM|Slurm|slurm) cluster"
+        r"|slurm集群|SLURM集群|slurm 集群|SLURM 集群|Slurm集群|Slurm 集群",
+        role=Role.FAMILY,
+        evidence=("https://github.com/huggingface/accelerate/issues/2246",),
+    ),
+    Signature(
+        id="launcher_unknown",
+        title="deepspeed launcher: --launcher names none that it knows, or hosts with different numbers of GPUs",
+        what="--launcher takes pdsh, openmpi, mpich, impi, slurm and mvapich. mpich, impi and mvapich want the same "
+        "number "
+        "of GPUs on each host.",
+        remedy="One of these names, as deepspeed --help lists them for the release; hosts with the same slots, or "
+        "pdsh.",
+        pattern=r"NotImplementedError: Unknown launcher |requires same number of devices per node",
+    ),
+    Signature(
+        id="pdsh_args_replaced",
+        title="deepspeed launcher: PDSH_SSH_ARGS_APPEND of the environment is replaced",
+        what="0.10.2 and 0.10.3 overwrite the variable with --ssh_port; 0.11.0 to 0.14.0 append to it, and fail if it "
+        "is "
+        "not set.",
+        remedy="DeepSpeed 0.14.1 or later; or the options in ~/.ssh/config.",
+        pattern=r"PDSH_SSH_ARGS_APPEND[^\n]{0,60}(?:replaced|overwritten|overridden|ignored)",
+        affects={"deepspeed": ">=0.10.2,<0.14.1"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4370", *pull(5318)),
+    ),
+    Signature(
+        id="name_of_host_unknown",
+        title="the name of a host does not resolve",
+        what="Most likely MASTER_ADDR (or a name in the hostfile) is a name that this host does not know: a pod or "
+        "container without that service, a short name, or an empty variable.",
+        remedy="getent hosts NAME on each host; the IP address instead of the name; /etc/hosts.",
+        pattern=r"socket\.gaierror: \[Errno -?\d+\]|gai error: -?\d+|Name or service not known"
+        r"|Temporary failure in name resolution",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="port_is_a_string",
+        title="the port is a string, not a number",
+        what="accelerate or a framework that calls it got main_process_port (MASTER_PORT) as text, quoted in a config "
+        "or "
+        "straight from the environment.",
+        remedy="main_process_port: 29500 without quotes; int(os.environ['MASTER_PORT']); a newer release of the "
+        "package "
+        "that passes it.",
+        pattern=r"connect_ex\(\(\"localhost\", port\)\)[\s\S]{0,200}'str' object cannot be interpreted as an integer",
+        evidence=("https://github.com/ray-project/ray/issues/38158",),
+    ),
+    Signature(
+        id="without_launcher",
+        title="DeepSpeed in a notebook, or in a script that no launcher starts",
+        what="deepspeed.initialize makes a process group also for one GPU, from RANK, LOCAL_RANK, WORLD_SIZE, "
+        "MASTER_ADDR "
+        "and MASTER_PORT. A launcher sets them; without them DeepSpeed asks MPI by mpi4py.",
+        remedy="deepspeed train.py, or torchrun. In a notebook, or with python and one GPU: RANK=0, LOCAL_RANK=0, "
+        "WORLD_SIZE=1, MASTER_ADDR=localhost, MASTER_PORT=29500 in os.environ before; mpi4py is not needed then.",
+        pattern=phrases(
+            "w/o |without ", "a launcher|any launcher|the launcher|deepspeed launcher|the deepspeed launcher|mpi4py"
+        )
+        + "|Forcing RANK|forcing me to have RANK|with no launcher|"
+        + phrases("DeepSpeed|deepspeed", " in ", "a notebook|notebooks|Jupyter|jupyter|a Jupyter|a jupyter|Notebook"),
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/748",),
+    ),
+    Signature(
+        id="one_visible_gpu_per_rank",
+        title="each rank sees one GPU only, and its local rank is taken for the GPU's number",
+        what="DeepSpeed uses the GPU with the number LOCAL_RANK. Where the scheduler shows each process its own GPU "
+        "alone "
+        "(--gpus-per-task, gpu-bind), that GPU is number 0 in every process.",
+        remedy="Let all processes of a node see all of its GPUs (--gpus-per-node, --gpu-bind=none, one task per node "
+        "with "
+        "torchrun); or start each process with LOCAL_RANK=0.",
+        pattern=r"--gpus-per-task|only (?:has )?one visible GPU|one visible GPU per",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/ORNL/HydraGNN/pull/268",),
+    ),
+    Signature(
+        id="local_rank_is_minus_one",
+        title="the local rank is -1 and is used as a GPU's number",
+        what="-1 is the default of --local_rank, and of the engine's local_rank in old releases, where nothing was "
+        "passed: "
+        "the script was not started by the deepspeed launcher, or by torchrun, which only sets LOCAL_RANK.",
+        remedy="int(os.environ['LOCAL_RANK']), or engine.device, instead of the argument; start with deepspeed or "
+        "torchrun.",
+        pattern=r"Device index must not be negative|device=-1, num_gpus=|Invalid device id: -1",
+        role=Role.GENERAL,
+        evidence=("https://github.com/Azure/azureml-examples/issues/346",),
     ),
 )

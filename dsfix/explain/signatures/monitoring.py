@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature, pull
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -33,5 +33,25 @@ SIGNATURES = (
         r"(?:No backend type associated with device type cpu|Tensors must be CUDA)",
         affects={"deepspeed": "<0.17.2"},
         evidence=pull(7398),
+    ),
+    Signature(
+        id="wandb_without_key",
+        title="wandb has no key, or cannot reach its server",
+        what="The Trainer and DeepSpeed's monitor report to wandb where it is installed or configured; without a login "
+        "in a job without a terminal, or without the internet, it fails or waits.",
+        remedy="wandb login (or WANDB_API_KEY) on the hosts; WANDB_MODE=offline; or not at all: --report_to none, "
+        '"wandb": {"enabled": false}.',
+        pattern=r"api_key not configured|wandb\.errors\.\w*(?:UsageError|CommError|AuthenticationError)"
+        r"|wandb: ERROR (?:Error while calling W&B API|Abnormal program exit|Network error)",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="monitor_package_missing",
+        title="a monitor of the config needs a package",
+        what="tensorboard, wandb or comet is enabled in the DeepSpeed config, and its package is not installed, or "
+        "comet_ml is older than 3.41.0.",
+        remedy='pip install tensorboard, wandb or "comet_ml>=3.41.0"; or "enabled": false in that section.',
+        pattern=r"If you want to use (?:tensorboard|wandb|comet) logging,? please"
+        r"|`comet_ml` must have at least version",
     ),
 )

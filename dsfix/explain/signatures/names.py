@@ -101,7 +101,7 @@ SIGNATURES = (
         pattern=r"'(?:DeepSpeed(?!Engine|HybridEngine|Plugin)\w*|BF16_Optimizer|FP16_\w*Optimizer|PipelineModule"
         r"|PartitionedParameterCoordinator|DSUniversal\w+)' object has no attribute '(?!ds_opt_)"
         r"|cannot import name '\w+' from '(?:partially initialized module ')?deepspeed"
-        r"|No module named '?deepspeed\."
+        r"|(?<!python: )(?<!python\d: )No module named '?deepspeed\."
         r"|(?<!partially initialized )module 'deepspeed(?!' has no attribute '(?:init_inference|initialize)')"
         r"(?!\.runtime\.sequence_parallel\.parallel_state_sp')[.\w]*' has no attribute '",
         role=Role.GENERAL,
@@ -167,7 +167,9 @@ SIGNATURES = (
         what="Its names are in transformers.integrations since 4.33; the old module is deprecated and later removed.",
         remedy="from transformers.integrations import HfDeepSpeedConfig, is_deepspeed_zero3_enabled; or upgrade the "
         "code that imports it.",
-        pattern=r"No module named '?transformers\.deepspeed|cannot import name '\w+' from 'transformers\.deepspeed'",
+        pattern=r"No module named '?transformers\.deepspeed|cannot import name '\w+' from 'transformers\.deepspeed'"
+        r"|deprecated[^\n]{0,40} transformers\.deepspeed|transformers\.deepspeed`? (?:module )?(?:is|was"
+        r"|has been) (?:deprecated|removed|moved)",
     ),
     Signature(
         id="torch_of_another_release",

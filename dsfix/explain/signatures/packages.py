@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..phrases import phrases
 from ..signature import Role, Signature, pull
 
 _BOTH = "The line above the error names the caller."
@@ -78,14 +79,17 @@ SIGNATURES = (
     ),
     Signature(
         id="deepspeed_not_installed",
-        title="DeepSpeed is not installed in this environment, or too old for the caller",
+        title="DeepSpeed is not installed in this environment, or of a release that the caller does not accept",
         what="The Python that runs the job is another one than pip's, or the installation failed; transformers and "
-        "accelerate require a minimum.",
-        remedy="python -m pip install --upgrade deepspeed, with the job's python.",
+        "accelerate require a minimum, LLaMA-Factory also a maximum.",
+        remedy="python -m pip install --upgrade deepspeed, with the job's python; or the release that the message "
+        'names (pip install "deepspeed<=0.16.9").',
         pattern=r"No module named '?deepspeed'?(?!\.)\b|deepspeed: command not found|DeepSpeed is not installed =>"
         r"|DeepSpeed is not available =>|name 'deepspeed' is not defined"
         r"|finding module specification for 'deepspeed"
-        r"|deepspeed>=\S+ is required",
+        r"|deepspeed>=\S+ is required|python\d?: No module named deepspeed\.|缺少deepspeed|缺少 deepspeed"
+        r"|没有安装deepspeed"
+        r"|没有安装 deepspeed|找不到deepspeed|找不到 deepspeed",
         role=Role.GENERAL,
     ),
     Signature(
@@ -139,7 +143,8 @@ SIGNATURES = (
         "another one than pip shows, in another site-packages.",
         remedy="DeepSpeed 0.11.2 or later, or pip install 'pydantic<2' with the same Python.",
         pattern=r"PydanticUserError: A non-annotated attribute was detected: `enabled = True`"
-        r"|'FieldInfo' object has no attribute 'required'",
+        r"|'FieldInfo' object has no attribute '(?:required|field_info)'"
+        r"|(?:doesn't|does not|not) work with pydantic[ >=v]*2|incompatible with pydantic[ >=v]*2",
         affects={"deepspeed": "<0.11.2"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5400",),
     ),
@@ -179,5 +184,69 @@ SIGNATURES = (
         pattern=r"compression/cupy\.py[\s\S]*has no attribute '(?:fromDlpack|toDlpack)'",
         affects={"deepspeed": "<0.16.5"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7101", "the source of 0.16.4 and 0.16.5"),
+    ),
+    Signature(
+        id="pip_conflict",
+        title="pip: releases of packages do not fit each other",
+        what="One package asks for a release of another that is not the one installed or wanted (most often torch's "
+        "own "
+        "triton, or a package that pins torch). As a warning after an installation it stops nothing; the packages that "
+        "it names may fail at import.",
+        remedy="Install torch first, from its own index, then the others in one command, so that pip sees all "
+        "conditions; or --no-deps for a package whose pin is known to be too narrow.",
+        pattern=r"which is incompatible\.|these package versions have conflicting dependencies|ResolutionImpossible"
+        r"|pip's dependency resolver does not currently take into account|UnsatisfiableError",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/NVlabs/VILA/issues/192",),
+    ),
+    Signature(
+        id="accelerator_state_too_early",
+        title="accelerate: the state is asked for before the Accelerator is made",
+        what="Something calls AcceleratorState() (a tracker, a logger, a library) while no Accelerator exists in this "
+        "process; since accelerate 1.0 the Accelerator itself does where it looks for DeepSpeed's plugins a second "
+        "time.",
+        remedy="accelerator = Accelerator(…) first, then loggers and trackers; a newer release of the tracker and of "
+        "accelerate.",
+        pattern=r"Please make sure to properly initialize your accelerator via",
+        role=Role.GENERAL,
+        evidence=("https://github.com/SwanHubX/SwanLab/issues/1014",),
+    ),
+    Signature(
+        id="device_placement_chosen",
+        title="accelerate with DeepSpeed: prepare() does not take device_placement",
+        what="DeepSpeed places the model itself. The script passes device_placement to accelerator.prepare, as it does "
+        "when it keeps blocks of the model on the CPU (block swapping).",
+        remedy="Without that option of the script, or without DeepSpeed; to save memory DeepSpeed's own offload.",
+        pattern=r"can't customize device placements with DeepSpeed",
+        evidence=("the source of accelerate 1.15.0",),
+    ),
+    Signature(
+        id="versions_that_fit",
+        title="which releases go together with DeepSpeed",
+        what="DeepSpeed is not made for one torch or CUDA: a current release runs with torch 2.x, and its operators "
+        "are "
+        "compiled with a CUDA toolkit of torch's major version. Old releases fail at import: through 0.14.3 with "
+        "torch 2.4 "
+        "or later and NumPy 2, before 0.11.2 with pydantic 2. transformers, accelerate, peft and TRL must be of one "
+        "age.",
+        remedy="The releases that the project's requirements name, all of them; or all current ones (pip install -U "
+        "deepspeed transformers accelerate peft trl). `python -m dsfix doctor` compares torch, driver, toolkit and "
+        "DeepSpeed.",
+        pattern=phrases(
+            "not compatible with |ncompatible with ",
+            "latest transformers|the latest transformers|newer "
+            "transformers|torch|pytorch|PyTorch|transformers|numpy|CUDA"
+            "|accelerate|triton|python3|Python 3|python 3|the latest torch|latest torch|new torch",
+        )
+        + "|torch/cuda version|cuda/torch version|"
+        + phrases("hich version of |hat version of ", "deepspeed|DeepSpeed|torch|CUDA|transformers|cuda")
+        + "|"
+        + phrases("hich |hat |egarding ", "deepspeed|DeepSpeed|Deepspeed", " version")
+        + "|"
+        + phrases("deepspeed|DeepSpeed|torch|transformers|cuda|CUDA|环境|依赖", "版本", "不兼容|冲突|不匹配|问题|对应")
+        + "|"
+        + phrases("deepspeed|DeepSpeed|Deepspeed", " compatibility issue| version conflict| version mismatch"),
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeedExamples/issues/546",),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..phrases import phrases
 from ..signature import Role, Signature
 
 _CACHE = "Then remove the operator's directory in ~/.cache/torch_extensions (or TORCH_EXTENSIONS_DIR)."
@@ -27,10 +28,14 @@ SIGNATURES = (
         id="header_missing",
         title="compiling an operator: a header is missing",
         what="curand_kernel.h, cuda_runtime.h, cublas_v2.h, cusparse.h and the like belong to the CUDA toolkit, of "
-        "which only a part is installed; Python.h to Python's headers; libaio.h to libaio.",
+        "which only a part is installed; Python.h to Python's headers; libaio.h to libaio; cutlass/… to CUTLASS; "
+        "oneapi/ccl.hpp to oneCCL, which only the CPU's operator ccl_comm needs: no GPU was visible, so that DeepSpeed "
+        "builds for the CPU.",
         remedy="Install the complete CUDA toolkit of torch's version (conda: cuda-toolkit; or its -dev packages), "
         "python3-dev "
-        "for Python.h, libaio-dev for libaio.h; Windows: the developer prompt of Visual Studio, whose SDK has "
+        "for Python.h, libaio-dev for libaio.h; cutlass: CUTLASS_PATH, or git submodule update --init where it is a "
+        "submodule; oneapi: DS_ACCELERATOR=cuda, or DS_BUILD_CCL_COMM=0; Windows: the developer prompt of Visual "
+        "Studio, whose SDK has "
         f"windows.h. {_CACHE}",
         pattern=r"fatal error: \S+\.(?:h|hpp|cuh): No such file or directory"
         r"|fatal error C1083: Cannot open include file",
@@ -49,7 +54,8 @@ SIGNATURES = (
         what="DeepSpeed's operators are compiled on first use by the C++ compiler and ninja.",
         remedy="Install g++ (build-essential) and pip install ninja; CXX names another compiler.",
         pattern=r"\['which', '(?:c\+\+|g\+\+|[\w-]+-(?:c|g)\+\+)'\]|Ninja is required to load C\+\+ extensions"
-        r"|Unable to JIT load the \S+ op due to ninja not being installed",
+        r"|Unable to JIT load the \S+ op due to ninja not being installed"
+        r"|No supported gcc/g\+\+ host compiler found",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3410",),
     ),
     Signature(
@@ -58,11 +64,13 @@ SIGNATURES = (
         what="torch's headers need a C++ standard (C++17 since torch 2.1) that the compiler or DeepSpeed's flags do "
         "not give; or nvcc rejects a host compiler that is too new, or does not know a GPU that is newer.",
         remedy='C++14, C++17: a newer g++ (9 or later), and a DeepSpeed not older than torch. "unsupported GNU '
-        'version": an older g++ (CC, CXX). "Unsupported gpu architecture": a newer CUDA toolkit, or '
+        'version": an older g++ (CC, CXX); NVHPC: g++ instead of nvc++ (CC=gcc CXX=g++). "Unsupported gpu '
+        'architecture": a newer CUDA toolkit, or '
         "TORCH_CUDA_ARCH_LIST with what it "
         f"knows. {_CACHE}",
         pattern=r"You need C\+\+\d\d to compile PyTorch|C\+\+\d\d or later compatible compiler is required"
-        r"|unsupported GNU version|Unsupported gpu architecture|unsupported Microsoft Visual Studio version"
+        r"|Unsupported NVHPC compiler found|unsupported GNU version|Unsupported gpu architecture"
+        r"|unsupported Microsoft Visual Studio version"
         r"|is not defined for option '(?:std|gpu-architecture)'|C\+\+ versions less than 20\d\d are not supported",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4576",),
     ),
@@ -209,5 +217,105 @@ SIGNATURES = (
         remedy="Only what the job uses must be compatible: fused_adam, cpu_adam with offload, async_io with NVMe.",
         pattern=r"DeepSpeed C\+\+/CUDA extension op report|JIT compiled ops requires ninja",
         role=Role.NOTE,
+    ),
+    Signature(
+        id="libaio_not_seen",
+        title="async_io: libaio is installed, and DeepSpeed does not find it",
+        what="DeepSpeed compiles and links a small program with -laio by the compiler that this Python was built with, "
+        "and says only whether that works. conda's compiler and linker do not search /usr; and the package must be the "
+        "one with the header and libaio.so (libaio-dev, libaio-devel; libaio on Arch), on this host.",
+        remedy="CFLAGS=-I/usr/include LDFLAGS=-L/usr/lib/x86_64-linux-gnu in the environment of the command itself "
+        "(with "
+        'conda: conda install -c conda-forge libaio, and -I, -L of $CONDA_PREFIX). python -c "from '
+        "deepspeed.ops.op_builder import AsyncIOBuilder as B; B().has_function('io_submit', ('aio',), verbose=True)\" "
+        "shows the compiler's message.",
+        pattern=r"even with libaio|libaio(?:-dev|-devel)? (?:is )?(?:already )?installed(?! \(perhaps)|installed libaio"
+        r"|\blibaio issue|\blibaio problem|\blibaio on (?:amd|AMD|conda)|\blibaio not found|(?:async_io"
+        r"|libaio)[^\n]{0,40}(?:is not compatible|not compatible even)"
+        r"|requires libaio-\d",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/6972",),
+    ),
+    Signature(
+        id="cufile_not_linked",
+        title="libcufile.so: undefined reference: the probe of gds does not link",
+        what="setup.py and ds_report try to link a small program with cufile to see whether gds can be compiled. "
+        "conda's "
+        "linker (compiler_compat/ld) does not find the C++ library that cufile needs, and prints this. Without "
+        "GPUDirect "
+        "Storage it is harmless.",
+        remedy="Nothing without gds. With it: conda install -c conda-forge gxx_linux-64, or a compiler of the system "
+        "(CC, CXX) and LDFLAGS=-lstdc++.",
+        pattern=r"libcufile\.so[.\d]*: undefined reference to",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7432",),
+    ),
+    Signature(
+        id="report_of_cpu_accelerator",
+        title="DeepSpeed takes this machine for one without a GPU: it lists the CPU's operators",
+        what="Where torch sees no GPU, and no other accelerator's package is there, DeepSpeed uses the CPU: "
+        "deepspeed_ccl_comm "
+        "and deepspeed_shm_comm are the CPU's operators, and fused_adam is compiled for it.",
+        remedy='With a GPU: python -c "import torch; print(torch.cuda.is_available())" in the same shell (a node '
+        "without "
+        "a GPU, a driver, a torch for the CPU, CUDA_VISIBLE_DEVICES). Only to install on such a node: "
+        "DS_ACCELERATOR=cuda.",
+        pattern=r"deepspeed_(?:ccl|shm)_comm ?\.* ?\[|Setting accelerator to CPU\. If you have GPU",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/6540",),
+    ),
+    Signature(
+        id="accelerator_named_wrongly",
+        title="DS_ACCELERATOR names an accelerator that is not known or whose package is missing",
+        what="The variable overrides what DeepSpeed finds: cuda (for ROCm, too), cpu, xpu, npu, hpu, mps, mlu, sdaa "
+        "and "
+        "others by release. xpu, npu, hpu, mlu need torch with or beside intel_extension_for_pytorch, torch_npu, "
+        "habana_frameworks, torch_mlu.",
+        remedy="Unset DS_ACCELERATOR, or install that package for this torch; AMD GPUs: cuda.",
+        pattern=r"DS_ACCELERATOR must be one of|_Accelerator requires \S+, which is not installed"
+        r"|XPU_Accelerator requires PyTorch with XPU support",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/blob/v0.19.5/accelerator/real_accelerator.py",),
+    ),
+    Signature(
+        id="cpu_operators_for_cuda",
+        title="an operator is wanted for the CPU, and DeepSpeed builds it for CUDA",
+        what="The accelerator is found when DeepSpeed is installed or imported; with a torch for CUDA it may be cuda "
+        "although no GPU is used, and fused_adam then needs nvcc.",
+        remedy="DS_ACCELERATOR=cpu for the installation and for the job.",
+        pattern=r"(?:fused_adam|Fused_adam|Fused_Adam|FusedAdam|fused adam)(?: op)?(?: operator)? (?:on|for) (?:a "
+        r"|the )?(?:CPU|cpu)\b",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="installing_fails",
+        title="DeepSpeed, or one of its operators, cannot be installed",
+        what="pip runs DeepSpeed's setup.py, which needs torch beforehand. Without DS_BUILD_… it compiles nothing on "
+        "Linux. Most likely torch is not installed or not visible to pip's isolated build, CUDA_HOME is wrong or "
+        "missing "
+        "(some releases ask nvcc for its version), DS_BUILD_OPS=1 asks for operators that cannot be compiled here, or "
+        "it is Windows.",
+        remedy="pip install torch setuptools wheel ninja, then pip install --no-build-isolation deepspeed, without "
+        "DS_BUILD_…; the first error in its output (pip install -v) tells. Windows: a wheel, or WSL 2. ds_report shows "
+        "which operators can be compiled on first use; installed [NO] is normal.",
+        pattern=phrases(
+            "pip install deepspeed|pip install DeepSpeed|pip3 install deepspeed|install deepspeed|install DeepSpeed"
+            "|nstalling deepspeed|nstalling DeepSpeed|nstalling Deepspeed|eepspeed installation|eepSpeed installation",
+            ' fail| error| issue| problem| does not work| not work|" fail|` fail',
+        )
+        + "|"
+        + phrases(
+            "annot install |an't install |an not install |nable to install |ailed to install |ails to install |rror "
+            "installing "
+            "|rror when installing |rrors when installing |rror while installing |ail to install |roblem installing "
+            "|using pip install |s pip install |with pip install ",
+            "deepspeed|DeepSpeed|Deepspeed",
+        )
+        + "|"
+        + phrases("安装|装", "deepspeed|DeepSpeed|Deepspeed", "报错|失败|出错|时报错|不上|不了")
+        + "|"
+        + phrases("deepspeed|DeepSpeed|Deepspeed", "安装|无法安装|安装不|装不|编译", "失败|报错|出错|上|了|问题")
+        + r"|(?:fused_adam|cpu_adam|async_io|transformer_inference|sparse_attn) cannot be installed",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1982",),
     ),
 )
