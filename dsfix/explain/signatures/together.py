@@ -14,7 +14,9 @@ SIGNATURES = (
         remedy="One of the two: unsloth without a DeepSpeed config, or DeepSpeed without unsloth (LLaMA-Factory: no "
         "use_unsloth).",
         pattern=r"(?:Unsloth: )?Deepspeed is not yet supported|"
-        + phrases("unsloth with |unsloth and |unsloth + |Unsloth with |Unsloth and |Unsloth + ", "deepspeed|DeepSpeed"),
+        + phrases("unsloth with |unsloth and |unsloth + |Unsloth with |Unsloth and |Unsloth + ", "deepspeed|DeepSpeed")
+        + "|"
+        + phrases("eepspeed and |eepSpeed and |Zero3 and |zero3 and |ZeRO-3 and |ZeRO3 and ", "unsloth|Unsloth"),
         role=Role.POSSIBLE,
         evidence=("https://github.com/hiyouga/LlamaFactory/issues/2741",),
     ),
@@ -26,7 +28,8 @@ SIGNATURES = (
         "from rank "
         "to rank.",
         remedy="Give deepspeed.initialize the bare model, and use the engine it returns.",
-        pattern=r"(?:wrap|Wrap|add|Add|combin|along|together)[^\n]{0,30}DistributedDataParallel[^\n]{0,60}[Dd]eep[Ss]peed"
+        pattern=r"(?:wrap|Wrap|add|Add|combin|along"
+        r"|together)[^\n]{0,30}DistributedDataParallel[^\n]{0,60}[Dd]eep[Ss]peed"
         r"|DistributedDataParallel be added[^\n]{0,40}[Dd]eep[Ss]peed|DeepSpeedEngine[^\n]{0,30}(?:in"
         r"|with) DistributedDataParallel",
         role=Role.POSSIBLE,
