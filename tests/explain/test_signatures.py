@@ -3088,6 +3088,13 @@ CASES = {
         ["I wrap it in DistributedDataParallel with deepspeed\n"],
         ["DistributedDataParallel is faster than deepspeed\n"],
     ),
+    "two_networks_prepared": (
+        [
+            "--train_text_encoder does not work with deepspeed\n",
+            "  unet, text_encoder, optimizer, loader = accelerator.prepare(\n",
+        ],
+        ["--train_text_encoder does not work\n", "model, optimizer = accelerator.prepare(\n"],
+    ),
     "sparse_attention_and_triton": (
         ["sparse attention throws a triton error\n", "triton fails in sparse_dot_sdd_nt\n"],
         ["sparse_attn requires a torch version >= 1.5 and < 2.0 but detected 2.1\n", "triton is 2.1\n"],

@@ -34,10 +34,8 @@ SIGNATURES = (
         r"|exit with code -9\b|exits with code -9\b|exited with code -9\b|exit code -9\b"
         r"|exitcode\s*: -9\b|Signal 9 \(SIGKILL|Signal 9 error|signal 9 error"
         r"|<Signals\.SIGKILL: 9>|is killed by signal: Killed|terminated with signal SIGKILL|shows me a SIGKILL"
-        r"|get a SIGKILL|got a SIGKILL|receives? SIGKILL|received SIGKILL|with SIGKILL|by SIGKILL|SIGKILL error"
-        r"|进程被杀|进程杀了|进程被kill|被系统杀|被系统kill|process (?:is|was|gets|got) killed(?! (?:due|because"
-        r"|by NCCL|after))"
-        r"|killing-process-9"
+        r"|get a SIGKILL|got a SIGKILL|receives SIGKILL|received SIGKILL|with SIGKILL|by SIGKILL|SIGKILL error"
+        r"|进程被杀|进程杀了|进程被kill|被系统杀|被系统kill|killing-process-9"
         r"|killing process 9",
         role=Role.POSSIBLE,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..phrases import phrases
 from ..signature import Role, Signature, pull
 
 SIGNATURES = (
@@ -116,7 +117,11 @@ SIGNATURES = (
         "scale are above 0, powers are whole numbers.",
         remedy='"loss_scale": 0 with "loss_scale_window": 1000, "min_loss_scale": 1, "initial_scale_power": 16; or '
         "leave them out.",
-        pattern=r"fp16\.(?:loss_scale|loss_scale_window|min_loss_scale|initial_scale_power|hysteresis) must be ",
+        pattern=phrases(
+            r"fp16\.loss_scale |fp16\.loss_scale_window |fp16\.min_loss_scale |fp16\.initial_scale_power "
+            r"|fp16\.hysteresis ",
+            "must be ",
+        ),
         role=Role.GENERAL,
     ),
     Signature(

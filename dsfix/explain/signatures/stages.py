@@ -32,16 +32,16 @@ SIGNATURES = (
         "it is.",
         pattern=_in_line(
             phrases(
-                "DPO |dpo |PPO |ppo |KTO |GKD |RLHF |rlhf ",
-                "deepspeed|DeepSpeed|Deepspeed|zero3|Zero3|ZeRO3|ZeRO-3|zero stage|with zero|with deepspeed"
-                "|with Deep|error|train error|training",
+                "DPO |dpo |PPO |ppo ",
+                "deepspeed|DeepSpeed|Deepspeed|zero3|Zero3|ZeRO-3|zero stage|with zero|with deepspeed|with Deep"
+                "|error|train error|training",
             )
             + "|"
-            + phrases("zero3 |Zero3 |ZeRO3 |zero-3 |ZeRO-3 |stage 3 |stage3 ", "DPO|dpo|PPO|ppo|KTO|GKD|rlhf|RLHF")
+            + phrases("zero3 |Zero3 |ZeRO-3 |stage 3 |stage3 ", "DPO|dpo|PPO|ppo")
             + "|"
-            + phrases("DPO|dpo|PPO|ppo|KTO|GKD", "训练|阶段")
+            + phrases("DPO|dpo|PPO|ppo", "训练|阶段")
             + "|"
-            + phrases("训练", "dpo|DPO|ppo|PPO|KTO|GKD")
+            + phrases("训练", "dpo|DPO|ppo|PPO")
             + r"|\(Zero3\) \+ DPO|DPO\+ZeRO|DPO \+ ZeRO|reference model|[Tt]eacher model|student\+teacher"
             + "|reward model|参考模型|教师模型",
             _ZERO3,
@@ -202,7 +202,7 @@ SIGNATURES = (
         "Otherwise the tokenizer's padding id is not smaller than the number of rows.",
         remedy="Load a model that is only used before the ZeRO-3 config is active, or in another process; prepare it; "
         "or ZeRO-2. Compare the id with the embedding.",
-        pattern=r"[Pp]adding_idx must be within num_embeddings|[Pp]adding_idx [Ee]rror",
+        pattern=r"adding_idx must be within num_embeddings|Padding_idx Error|padding_idx error",
         role=Role.POSSIBLE,
         evidence=("https://github.com/huggingface/transformers/issues/15244",),
     ),
@@ -290,7 +290,8 @@ SIGNATURES = (
         "script or a framework has set. A Muon that is not made for it fails, or works as another optimizer would.",
         remedy='"optimizer": {"type": "Muon"} in the DeepSpeed config (0.17.6 and later: ZeRO-1 and 2; newer releases '
         "ZeRO-3, too), which marks the weights itself; or no ZeRO.",
-        pattern=r"attribute 'use_muon'|`use_muon`|(?:Muon [Oo]ptimizer|muon optimizer)[^\n]{0,40}(?i:deepspeed|zero)"
+        pattern=r"attribute 'use_muon'|`use_muon`|(?:Muon Optimizer|Muon optimizer"
+        r"|muon optimizer)[^\n]{0,40}(?i:deepspeed|zero)"
         r"|if use muon, then tensor dim > 1"
         r"|Muon and reduce scatter cannot|Muon and all2all process group|Muon with reduce scatter does not"
         r"|All Muon parameter groups must have",
@@ -345,11 +346,12 @@ SIGNATURES = (
         id="pinned_memory_refused",
         title="pin_memory() fails while ZeRO prepares the offload",
         what="Most likely more memory is to be pinned than CUDA, WSL 2, a container or ulimit allows, or the host's "
-        'memory is full. Through 0.10.1 ZeRO-1 and 2 pin whatever "pin_memory" says.',
+        'memory is full. Through 0.10.0 ZeRO-1 and 2 pin whatever "pin_memory" says.',
         remedy='"pin_memory": false in offload_optimizer (a current DeepSpeed); ulimit -l unlimited; more memory for '
         "WSL 2 or the container; fewer ranks.",
-        pattern=r"pin_memory\(\) (?:raises|fails|error)|pin_memory[^\n]{0,20}(?:raises an error|报错)"
-        r"|temp_grad_buffer_for_cpu_offload = get_accelerator\(\)\.pin_memory\(",
+        pattern=phrases(r"pin_memory\(\) ", "raises|fails|error")
+        + "|pin_memory报错|pin_memory 报错"
+        + r"|temp_grad_buffer_for_cpu_offload = get_accelerator\(\)\.pin_memory\(",
         role=Role.POSSIBLE,
         evidence=pull(4131),
     ),
@@ -381,7 +383,8 @@ SIGNATURES = (
         "accelerate's config file). With LoRA, and where activations are the larger part, the stages differ little.",
         remedy='Look in the log of the start for "Creating … ZeRO stage N optimizer", zero_optimization and '
         "world_size; see_memory_usage shows what the weights and the optimizer take.",
-        pattern=r"(?i:zero-?_? ?[123](?!\d)|zero stage ?[123]|deepspeed)[^\n]{0,40}(?:Not Taking Effect|not taking effect"
+        pattern=r"(?i:zero-?_? ?[123](?!\d)|zero stage ?[123]|deepspeed)[^\n]{0,40}(?:Not Taking Effect"
+        r"|not taking effect"
         r"|not take effect"
         r"|without effect"
         r"|has no effect|没有生效|不起作用|没有起作用|好像没用|没有效果)",

@@ -115,9 +115,9 @@ SIGNATURES = (
         r"|weights become nan|loss为 nan|损失为0|损失等于0|损失直接等于0|损失变为0|损失一直为0|损失是0|loss等于0"
         r"|loss 等于0|loss变为0"
         r"|loss变成0|loss直接变为0|grad_norm=Nan|grad_norm=NaN|grad_norm: NaN|\"grad_norm\": NaN"
-        r"|[Nn]an and [Ii]nf values"
+        r"|Nan and Inf values|NaN and Inf values|nan and inf values"
         r"|to Nan and Inf|NaN or Inf in|NaN or inf in|NaN and Inf in|nan and inf in|Loss = 0\b"
-        r"|[Gg]ot loss 0\.0|loss values are 0\b|loss values are nan|Loss becomes 0\b|Loss becomes nan|Loss becomes NaN",
+        r"|loss values are 0\b|loss values are nan|Loss becomes 0\b|Loss becomes nan|Loss becomes NaN",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/5242",
