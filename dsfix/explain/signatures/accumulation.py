@@ -45,4 +45,22 @@ SIGNATURES = (
         pattern=r"Do not set `gradient_accumulation_steps` in the DeepSpeed config",
         evidence=("https://github.com/Lightning-AI/pytorch-lightning/issues/19891",),
     ),
+    Signature(
+        id="no_sync_twice",
+        title="no_sync within no_sync",
+        what="The engine's no_sync does not nest: two layers (a framework and the script, or accelerate's accumulate "
+        "and another one) enter it.",
+        remedy="Enter it once; or none, and gradient_accumulation_steps of the config with engine.step() after each "
+        "micro-batch.",
+        pattern=r"no_sync context manager reentry is unsupported|cannot be nested inside another no_sync",
+        affects={"deepspeed": ">=0.16.0"},
+    ),
+    Signature(
+        id="managed_accumulation_limits",
+        title="managed_gradient_accumulation false does not go with this setting",
+        what="The script then decides when to step, which pipelines, DeepCompile, apex, and overlap_comm outside of "
+        "ZeRO-2 do not support; set_gradient_accumulation_boundary and coalesce_grad_reduction are not for it.",
+        remedy="Leave it out, and let gradient_accumulation_steps count; or switch the other setting off.",
+        pattern=r"managed_gradient_accumulation=False|coalesce_grad_reduction (?:requires|is not|does not|cannot)",
+    ),
 )

@@ -33,7 +33,8 @@ SIGNATURES = (
         what="engine.compile() looks for a gradient partition of every parameter; frozen ones have none. The error "
         "names the parameter's ds_id.",
         remedy=f"DeepSpeed 0.19.6 or later. {_OFF}",
-        pattern=r"deepspeed/compile/init_z3\.py[\s\S]*param_id_to_grad_partition\[p\.ds_id\][\s\S]*KeyError",
+        pattern=r"deepspeed/compile/init_z3\.py[\s\S]*param_id_to_grad_partition\[p\.ds_id\][\s\S]*KeyError"
+        r"|DeepCompile\]? [^\n]{0,40}KeyError[^\n]{0,40}frozen param",
         affects={"deepspeed": ">=0.16.6,<0.19.6"},
         evidence=pull(8214),
     ),

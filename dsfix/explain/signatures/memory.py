@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..phrases import phrases
 from ..signature import Role, Signature, pull
 
 SIGNATURES = (
@@ -32,7 +33,10 @@ SIGNATURES = (
         pattern=r"return code ?=? ?-9\b"
         r"|exit with code -9\b|exits with code -9\b|exited with code -9\b|exit code -9\b"
         r"|exitcode\s*: -9\b|Signal 9 \(SIGKILL|Signal 9 error|signal 9 error"
-        r"|<Signals\.SIGKILL: 9>|is killed by signal: Killed|terminated with signal SIGKILL",
+        r"|<Signals\.SIGKILL: 9>|is killed by signal: Killed|terminated with signal SIGKILL|shows me a SIGKILL"
+        r"|get a SIGKILL|got a SIGKILL|receives SIGKILL|received SIGKILL|with SIGKILL|by SIGKILL|SIGKILL error"
+        r"|进程被杀|进程杀了|进程被kill|被系统杀|被系统kill|killing-process-9"
+        r"|killing process 9",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -59,8 +63,10 @@ SIGNATURES = (
         "reinstall compiled packages for this torch; try an all_reduce without DeepSpeed.",
         pattern=r"return code ?=? ?-11\b"
         r"|exit with code -11\b|exits with code -11\b|exited with code -11\b|exit code -11\b"
-        r"|exitcode\s*: -11\b|Signal 11 \(SIGSEGV|Signal 11 error|Segmentation fault"
-        r"|<Signals\.SIGSEGV: 11>|terminated with signal SIGSEGV",
+        r"|exitcode\s*: -11\b|Signal 11 \(SIGSEGV|Signal 11 error|Segmentation fault|segmentation fault"
+        r"|Segmentation Fault|got segfault|get segfault|gets segfault|a segfault|出现段错误|报段错误|"
+        + phrases("segfault |segfaults |Segfault |SegFault |segfaulted ", "when|in |while|during|at |on |after|with")
+        + r"|<Signals\.SIGSEGV: 11>|terminated with signal SIGSEGV",
         role=Role.POSSIBLE,
     ),
     Signature(

@@ -48,4 +48,49 @@ SIGNATURES = (
         affects={"deepspeed": ">=0.18.1,<0.19.1"},
         evidence=(*pull(8012), "run: 0.18.3"),
     ),
+    Signature(
+        id="mics_group_size",
+        title="MiCS: mics_shard_size does not fit the ranks or the set-up",
+        what="It must divide the number of ranks; hierarchical gathering needs shards over several nodes, and MiCS "
+        "does "
+        "not offload to the CPU.",
+        remedy="mics_shard_size as the GPUs of a node or a divisor of it, without mics_hierarchical_params_gather on "
+        "one "
+        "node, without offload; or ZeRO-3 with zero_hpz_partition_size (0.19.7 removed MiCS).",
+        pattern=r"dp group size is not dividable by dp_shard_size|(?:replicate|shard) groups must have the same size"
+        r"|sharding spans on single node, no need|Local sharding has no support for CPU offloading"
+        r"|number of shard groups must equal",
+        affects={"deepspeed": "<0.19.7"},
+    ),
+    Signature(
+        id="zenflow_settings",
+        title="ZenFlow: a setting that it does not go with",
+        what="It needs offload_optimizer to the CPU, overlap_comm for its selective optimizer, torch 2.1 or later, and "
+        "intervals that fit each other.",
+        remedy='"offload_optimizer": {"device": "cpu"}, "overlap_comm": true; "select_interval" at least '
+        '"update_interval", or both "auto"; or no "zenflow".',
+        pattern=r"Zenflow must be used with cpu offload|offload selective optimizer should be used with overlap_comm"
+        r"|Select interval must be greater or equal to update|auto select strategy, select_interval"
+        r"|ZenFlow (?:features are|adamw function is) not available|later to enable ZenFlow",
+    ),
+    Signature(
+        id="zenflow_process_died",
+        title="ZenFlow: the process of the optimizer has ended",
+        what="The optimizer steps in a process of its own. Its error is in its own traceback above; without one most "
+        "likely the host's memory or /dev/shm was full.",
+        remedy="The traceback above; docker run --shm-size=16g; more host memory; no "
+        '"zenflow" tells whether it is that.',
+        pattern=r"ZenFlow optimizer process (?:exited|failed)|Optimizer process did not (?:finish|initialize)",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="superoffload_refuses",
+        title="SuperOffload: its optimizer on the CPU does not answer, or the GPU is not NVIDIA's",
+        what="Its Adam runs in a process of its own on cores of the host: too few cores or a host that is busy, a "
+        "process that died (its error is above), or another accelerator than CUDA.",
+        remedy='A larger "cpuadam_cores_perc" (below 1), cores bound to the ranks (numactl); or offload_optimizer '
+        "without super_offload.",
+        pattern=r"SuperOffload CPU optimizer timeout after|SuperOffload only supports NVIDIA",
+        role=Role.POSSIBLE,
+    ),
 )

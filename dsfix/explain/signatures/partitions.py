@@ -72,4 +72,33 @@ SIGNATURES = (
         affects={"deepspeed": "==0.13.2"},
         evidence=pull(5148),
     ),
+    Signature(
+        id="quantized_weight_shape",
+        title="ZeRO++ zero_quantized_weights: a weight's number of elements does not fit the quantization",
+        what="Each rank's part is quantized in groups: its size must be a multiple of 8 times the number of groups, "
+        "and "
+        "no group may have 16 000 elements or more. Odd sizes (a head, a bias, a vocabulary that is not padded) do "
+        "not fit.",
+        remedy='"zero_quantized_weights": false; or pad the weight (a vocabulary to a multiple of 64 * ranks), or '
+        "another number of ranks.",
+        pattern=r"Qantized weight requires the number of weights|\d / \d+ is larger than 16k"
+        r"|Adaptive grouping algorithm cannot find a group size",
+        evidence=pull(3784),
+    ),
+    Signature(
+        id="quantized_gradients_need_whole_nodes",
+        title="ZeRO++ zero_quantized_gradients: the ranks are not whole nodes",
+        what="Its all-to-all takes every GPU that a host shows as a rank, on one host or several.",
+        remedy="As many ranks per host as GPUs are visible (CUDA_VISIBLE_DEVICES), on all hosts the same; or "
+        '"zero_quantized_gradients": false.',
+        pattern=r"(?:num_gpus not equal to device per node|num_nodes<2|num_gpus must >=1), cannot initialize All-To-All"
+        r"|num_nodes<2 cannot initialize All-To-All",
+    ),
+    Signature(
+        id="gathered_parameter_moved",
+        title="GatheredParameters with modifier_rank: a parameter was moved off the accelerator within it",
+        what="At its end the values of that rank are broadcast, from the rank's own device.",
+        remedy="Change the values in place (copy_), without .cpu() or .to(); modifier_rank=None to read only.",
+        pattern=r"but broadcast requires it to be on ",
+    ),
 )

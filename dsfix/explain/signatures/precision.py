@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..phrases import phrases
 from ..signature import Role, Signature, pull
 
 SIGNATURES = (
@@ -85,5 +86,57 @@ SIGNATURES = (
         "0.12.6 float64 is accepted, and reduced in float32.",
         pattern=r"attempting to reduce an unsupported grad type: torch\.float64",
         affects={"deepspeed": ">=0.13.0"},
+    ),
+    Signature(
+        id="norm_of_gradients_not_positive",
+        title="bf16 without ZeRO, or ZeRO-1 with fp32 accumulation: the norm of the gradients is inf, nan or 0",
+        what="BF16_Optimizer asserts a norm above 0 (through 0.19.7). Most likely the loss is nan, or nothing in the "
+        "batch is trained on: all labels masked (-100, a sequence that was cut before the answer).",
+        remedy="Look at the loss and the labels of that batch; a longer cutoff; leave such samples out. dsfix's patch "
+        "bf16_nonfinite_step_ends_job, or DeepSpeed 0.19.8 or later, lets the job go on.",
+        pattern=r"assert all_groups_norm ?> ?0|assert all_grad_norm ?> ?0",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/hiyouga/LlamaFactory/issues/9298",),
+    ),
+    Signature(
+        id="accumulation_dtype_refused",
+        title="data_types.grad_accum_dtype does not go with the precision and the stage",
+        what="ZeRO accumulates gradients in the model's dtype (bf16 with ZeRO-1 in fp32, too); without ZeRO bf16 "
+        "accumulates in fp32 only, and fp16 in fp16.",
+        remedy='Remove "grad_accum_dtype" from the section data_types; or set "fp32" for bf16 without ZeRO, or with '
+        "ZeRO-1.",
+        pattern=r"odel data type and gradient accumulation data type must be equal"
+        r"|Bfloat16 wrapper must use a gradient accumulation type"
+        r"|unsupported mix of model[_ ]dtype|Unsupported gradient accumulation data type",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="loss_scale_settings_refused",
+        title="the section fp16: a number that loss scaling does not take",
+        what="Newer releases check the numbers: loss_scale is a finite number (0: dynamic), windows and the least "
+        "scale are above 0, powers are whole numbers.",
+        remedy='"loss_scale": 0 with "loss_scale_window": 1000, "min_loss_scale": 1, "initial_scale_power": 16; or '
+        "leave them out.",
+        pattern=phrases(
+            r"fp16\.loss_scale |fp16\.loss_scale_window |fp16\.min_loss_scale |fp16\.initial_scale_power "
+            r"|fp16\.hysteresis ",
+            "must be ",
+        ),
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="parameter_dtype_conflicts",
+        title="data_types.param_dtype contradicts fp16 or bf16",
+        what="The section data_types and the enabled precision name two dtypes for the weights.",
+        remedy='Leave "param_dtype" out, or set the "enabled" of the section that fits it.',
+        pattern=r"data_types\.param_dtype='[^\n]{1,20}' conflicts with",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="autocast_with_quantized_weights",
+        title="torch_autocast does not go with ZeRO++'s quantized weights",
+        what="Both decide the dtype in which weights are gathered.",
+        remedy='"torch_autocast" off, or "zero_quantized_weights": false.',
+        pattern=r"Cannot enable both torch autocast and zero quantized weights",
     ),
 )

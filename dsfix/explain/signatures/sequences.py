@@ -62,4 +62,52 @@ SIGNATURES = (
         affects={"deepspeed": "<0.18.2"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7833",),
     ),
+    Signature(
+        id="ulysses_batch_incomplete",
+        title="Ulysses: a batch lacks position_ids, or its tensors have different shapes",
+        what="UlyssesSPDataLoaderAdapter splits input_ids, position_ids and labels along the sequence: each batch "
+        "needs "
+        "all three, of one shape, and positions of the whole sequence, not of a rank's part.",
+        remedy="A collator that adds position_ids (torch.arange(length) per sample; anew for each document of a packed "
+        "sequence) and pads all three alike.",
+        pattern=r"Borked batch batch\[|Ulysses SP requires `?position_ids"
+        r"|'s shape [^\n]{1,60} must match input_ids's shape",
+    ),
+    Signature(
+        id="ulysses_attention_refused",
+        title="Ulysses: this attn_implementation is not supported, or is not the model's",
+        what="UlyssesSPAttentionHF replaces one attention of transformers: flash attention 2 or 3, sdpa, in newer "
+        "releases flex_attention and kernels of the hub; eager is not possible. The name must be the one that the "
+        "model "
+        "is loaded with.",
+        remedy='The same attn_implementation ("flash_attention_2" or "sdpa") in from_pretrained and as '
+        "core_attn_implementation.",
+        pattern=r"attn_implementation isn't currently supported by Ulysses"
+        r"|is not a valid attn_implementation\. The choices are|does not match model config attn_implementation"
+        r"|Hub kernel attention requires a transformers version",
+    ),
+    Signature(
+        id="sequence_parallel_size_refused",
+        title="sequence_parallel_size does not fit the number of ranks",
+        what="It must be above 1, and divide the number of ranks.",
+        remedy="Start as many ranks as a multiple of it (torchrun, deepspeed), or a smaller size.",
+        pattern=r"is less than sequence_parallel_size|sequence_parallel_size must be greater than 1"
+        r"|World mesh-size should be divisible by SP_SIZE",
+    ),
+    Signature(
+        id="sequence_groups_missing",
+        title="the groups of sequence parallelism are not there, or are made twice",
+        what="They are made once per process: by UlyssesSPAttentionHF.register_with_transformers or "
+        "initialize_sequence_parallel, before deepspeed.initialize(mpu=…).",
+        remedy="Call it once, after init_distributed and before the engine is made, and pass its mpu.",
+        pattern=r"sequence (?:data )?parallel group is (?:not|already) initialized|No sequence parallel group found",
+    ),
+    Signature(
+        id="autosp_refuses",
+        title="AutoSP does not support this model or set-up",
+        what="It needs torch 2.9 or later, torch's scaled_dot_product_attention in the compiled graph, and input_ids "
+        "and labels among the inputs.",
+        remedy='attn_implementation="sdpa"; otherwise UlyssesSPAttentionHF without AutoSP.',
+        pattern=r"AutoSP requires PyTorch|AutoSP currently supports |auto_wrap_model_for_sp: no recognisable",
+    ),
 )

@@ -99,7 +99,14 @@ SIGNATURES = (
         r"|\.numel\(\)` 0|numel\(\) is 0|numel\(\) of [^\n]{0,30}\b0\b"
         r"|parameter size (?:was|is) 0|parameters? (?:is|are) 0)"
         r"|(?:become empty|empty parameter|empty weight)[^\n]{0,120}(?i:zero-?_? ?3|stage-?_? ?3)"
-        r"|(?:weight|bias), param=torch\.Size\(\[0\]\)|parameters in empty sizes",
+        r"|(?:weight|bias), param=torch\.Size\(\[0\]\)|parameters in empty sizes"
+        "|"
+        + phrases("权重", "就|都|突然|全部|自动|就自动|全都", "为空|变空|变成空|空了")
+        + r"|(?:"
+        + phrases("did not |does not |doesn't |not automatically ", "gather param|gather the param")
+        + r")\w*[^\n]{0,120}(?i:zero-?_? ?3|stage-? ?3)|(?i:zero-?_? ?3|stage-? ?3)[^\n]{0,120}(?:"
+        + phrases("did not |does not |doesn't |not automatically ", "gather param|gather the param")
+        + ")",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -200,7 +207,12 @@ SIGNATURES = (
         + r"|regardless of number of GPUs|regardless of the number of GPUs|regardless of the number of gpus"
         r"|estimate_zero\w*_mem_needs[^\n]{0,160}(?:should be|but |actual|however)|emory usage of zero-?\d is larger"
         r"|igher the zero[^\n]{0,60}memory|not partitioning the model|not partition the model|not sharding the model"
-        r"|显存占用一样|显存没有下降|显存没有减少|显存反而",
+        r"|显存占用一样|显存没有下降|显存没有减少|显存反而|显存基本一样|显存一样|显存占用的一样|显存的占用一样"
+        r"|显存占用不变"
+        r"|显存占用固定|显存是一样|显存也一样|显存差不多|no obvious benefit from increasing|"
+        + phrases("more CUDA |more cuda ", "Memory than|memory than|memory usage than")
+        + "|"
+        + phrases("gpu |GPU |memory ", "usage ", "will not |does not |doesn't ", "decrease"),
         role=Role.FAMILY,
     ),
     Signature(
@@ -220,7 +232,12 @@ SIGNATURES = (
         r"|raining is too slow|raining is so slow|training slow\b|Slow training|slow training"
         r"|inference (?:is )?(?:more |very |too )?slow|speed is (?:very |too )?slow"
         r"|low training speed|training speed is low|training speed low|more slow\.|slower than before"
-        r"|slows down|no speed-?up|slower with|训练速度慢|训练很慢|速度很慢|速度变慢"
+        r"|Significantly Slower|significantly slower|Much Slower|much slower with|Slower Than|10x slower"
+        r"|10 times slower"
+        r"|times slower than|performance drops significantly|performance issue[s]? (?:of|with) (?i:zero|deepspeed"
+        r"|offload)"
+        r"|offload performance|Offload Performance|slows down|no speed-?up|slower with|训练速度慢|训练很慢|速度很慢"
+        r"|速度变慢"
         r"|速度反而更慢|特别慢|非常慢|太慢了|慢很多|GPU利用率低",
         role=Role.FAMILY,
     ),
@@ -245,7 +262,7 @@ SIGNATURES = (
         r"|doesn't converge"
         r"|loss does not decrease|loss doesn't decrease|loss not decreas|does not learn|doesn't learn)"
         r"|(?i:zero|deepspeed)[^\n]{0,100}(?:produces? different|inconsistent loss|loss discrepanc"
-        r"|different from|results are "
+        r"|(?:loss(?:es)?|results?|outputs?) [^\n]{0,40}different from|results are "
         r"completely different|results were much worse|loss are different|loss is different|losses are different"
         r"|loss不一致|loss不同|loss差异|效果不一样|结果不一致|效果变差|效果好|效果不如|效果更好)"
         r"|(?:[Dd]ifferences? between"
@@ -253,6 +270,8 @@ SIGNATURES = (
         r"|[Ll]oss discrepanc|[Ll]oss difference|[Dd]ifferent loss|[Dd]ifferent results|[Cc]annot replicate"
         r"|Can't reproduce"
         r"|worse results|worse performance|worse accuracy)[^\n]{0,120}(?i:zero|deepspeed)"
+        r"|different training (?:losses|results) (?:with|when|under)[^\n]{0,40}(?i:zero|deepspeed)"
+        r"|Deepspeed vs DDP|DeepSpeed vs DDP|deepspeed vs ddp|DeepSpeed vs\. DDP|DDP vs DeepSpeed|DeepSpeed vs FSDP"
         r"|Model doesn't learn with fp16|loss does not (?:decreas|converg|drop)|loss doesn't (?:decreas|converg|drop)"
         r"|loss is not (?:decreas|converg|drop)",
         role=Role.FAMILY,
@@ -275,6 +294,9 @@ SIGNATURES = (
         r"|starts "
         r"from scratch|from the beginning|not loaded correctly|cannot load model|wrong loss)"
         r"|incorrectly load(?:s|ing)? the checkpoint|behaves like it is training from scratch"
+        r"|load\w*[^\n]{0,200}(?:"
+        + phrases("loss becomes |loss is ", "very large |large |very high |huge ", "after the|from the")
+        + r") (?:weight|first|second)"
         r"|(?:step 0|first step)[^\n]{0,200}(?:next step (?:it|the loss)|second step (?:it|the loss)) (?:jumps"
         r"|spikes)",
         role=Role.FAMILY,

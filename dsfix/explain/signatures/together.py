@@ -14,7 +14,9 @@ SIGNATURES = (
         remedy="One of the two: unsloth without a DeepSpeed config, or DeepSpeed without unsloth (LLaMA-Factory: no "
         "use_unsloth).",
         pattern=r"(?:Unsloth: )?Deepspeed is not yet supported|"
-        + phrases("unsloth with |unsloth and |unsloth + |Unsloth with |Unsloth and |Unsloth + ", "deepspeed|DeepSpeed"),
+        + phrases("unsloth with |unsloth and |unsloth + |Unsloth with |Unsloth and |Unsloth + ", "deepspeed|DeepSpeed")
+        + "|"
+        + phrases("eepspeed and |eepSpeed and |Zero3 and |zero3 and |ZeRO-3 and |ZeRO3 and ", "unsloth|Unsloth"),
         role=Role.POSSIBLE,
         evidence=("https://github.com/hiyouga/LlamaFactory/issues/2741",),
     ),
@@ -26,7 +28,8 @@ SIGNATURES = (
         "from rank "
         "to rank.",
         remedy="Give deepspeed.initialize the bare model, and use the engine it returns.",
-        pattern=r"(?:wrap|Wrap|add|Add|combin|along|together)[^\n]{0,30}DistributedDataParallel[^\n]{0,60}[Dd]eep[Ss]peed"
+        pattern=r"(?:wrap|Wrap|add|Add|combin|along"
+        r"|together)[^\n]{0,30}DistributedDataParallel[^\n]{0,60}[Dd]eep[Ss]peed"
         r"|DistributedDataParallel be added[^\n]{0,40}[Dd]eep[Ss]peed|DeepSpeedEngine[^\n]{0,30}(?:in"
         r"|with) DistributedDataParallel",
         role=Role.POSSIBLE,
@@ -105,5 +108,20 @@ SIGNATURES = (
         "lightning.pytorch.Trainer.",
         pattern=r"invalid strategy name: `strategy=<lightning\.[\s\S]{0,300}`pytorch_lightning"
         r"|invalid strategy name: `strategy=<pytorch_lightning\.[\s\S]{0,300}`lightning\.",
+    ),
+    Signature(
+        id="two_networks_prepared",
+        title="accelerate with DeepSpeed prepares one model: two are given, or trained together",
+        what="An engine has one model and one optimizer. accelerator.prepare with two of them at once (a U-Net and a "
+        "text encoder, a policy and its reference) is refused, or trains one only.",
+        remedy="One torch module that contains both, prepared with one optimizer; a model that is not trained: no "
+        "prepare, only .to(accelerator.device) (ZeRO-3: an engine without an optimizer); accelerate 1.0 or later: "
+        "deepspeed_plugins={…}, one Accelerator for each.",
+        pattern=r"(?:text_encoder and unet|unet and text_encoder|text encoder and unet|unet and text encoder"
+        r"|train-text-encoder|train_text_encoder)[^\n]{0,60}(?i:deepspeed|zero-?\d)"
+        r"|unet, text_encoder, optimizer[^\n]{0,80}accelerator\.prepare\(|self\.model, self\.ref_model, self\.optimizer"
+        r"|multiple model with (?i:deepspeed)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/huggingface/diffusers/issues/3342",),
     ),
 )

@@ -112,7 +112,12 @@ SIGNATURES = (
         r"|loss being 0\b"
         r"|loss is 0\b(?!\.\d*[1-9])|loss was 0\b(?!\.\d*[1-9])|reward nan\b|reward is nan|reward is NaN"
         r"|rewards/\w+': nan|'loss': 0\.0,|'loss': 0\.0}|loss is `nan|logits are nan|output is nan|outputs are nan"
-        r"|weights become nan|loss为 nan",
+        r"|weights become nan|loss为 nan|损失为0|损失等于0|损失直接等于0|损失变为0|损失一直为0|损失是0|loss等于0"
+        r"|loss 等于0|loss变为0"
+        r"|loss变成0|loss直接变为0|grad_norm=Nan|grad_norm=NaN|grad_norm: NaN|\"grad_norm\": NaN"
+        r"|Nan and Inf values|NaN and Inf values|nan and inf values"
+        r"|to Nan and Inf|NaN or Inf in|NaN or inf in|NaN and Inf in|nan and inf in|Loss = 0\b"
+        r"|loss values are 0\b|loss values are nan|Loss becomes 0\b|Loss becomes nan|Loss becomes NaN",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/5242",
@@ -141,7 +146,10 @@ SIGNATURES = (
         r"|expected scalar type (?:Half|BFloat16|Float|Double|float|half) but found|expected m1 and m2 to have the same"
         r"|requires the source and destination dtypes match|expected self and source to have same dtypes"
         r"|Expected self\.dtype to be equal to src\.dtype|query, key, and value to have the same dtype"
-        r"|self and mat2 must have the same dtype|nput and parameter tensors are not the same dtype",
+        r"|self and mat2 must have the same dtype|xpected object of scalar type (?:Half|Float|BFloat16"
+        r"|Double) but got scalar type"
+        r"|xpected tensor for argument #\d [^\n]{0,60} to have the same type as"
+        r"|nput and parameter tensors are not the same dtype",
         role=Role.POSSIBLE,
     ),
     Signature(

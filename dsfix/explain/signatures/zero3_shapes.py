@@ -36,7 +36,8 @@ SIGNATURES = (
         "engine.backward of the sum of the losses.",
         pattern=r"exceeds dimension size \(0\)|must match the size of tensor b \(0\)|got weight of shape \[0\]"
         r"|but expected shape compatible with \[0\]|broadcast to indexing result of shape \[0\]"
-        r"|got \[0\] but expected shape compatible with",
+        r"|got \[0\] but expected shape compatible with|output with shape \[0\] doesn't match the broadcast shape"
+        r"|(?i:zero[- ]?(?:stage[- ]?)?3)[^\n]{0,60}output with shape \[1\] doesn't match the broadcast shape",
         patches=("zero3_second_backward_fetch",),
         role=Role.POSSIBLE,
     ),
