@@ -1200,7 +1200,10 @@ CASES = {
         ["bfloat16 and fp16 are both off\n"],
     ),
     "config_not_found": (
-        ["ValueError: Expected a string path to an existing deepspeed config, or a dictionary or a valid base64.\n"],
+        [
+            "ValueError: Expected a string path to an existing deepspeed config, or a dictionary or a valid base64.\n",
+            traceback("", ("accelerate/utils/deepspeed.py", "__init__", "config = json.loads(config_file_or_dict)")),
+        ],
         ["a string path to an existing deepspeed config\n"],
     ),
     "config_lacks_key": (
@@ -1842,6 +1845,14 @@ CASES = {
         ["AttributeError: x\n"],
     ),
     "too_many_files": (["OSError: [Errno 24] Too many open files\n"], ["too many files\n"]),
+    "ray_actor_died": (
+        ["ray.exceptions.ActorDiedError: The actor stopped\n", "The actor died unexpectedly before it was done\n"],
+        ["the actor model died\n"],
+    ),
+    "sizes_are_zero": (
+        ["with deepspeed the weight is a tensor of size zero\n", "loaded with deepspeed it has torch.Size([0])\n"],
+        ["the weight is torch.Size([0])\n"],
+    ),
     "hybrid_engine": (
         [
             "does not support GLM-based model in hybrid engine\n",
@@ -2246,6 +2257,18 @@ CASES = {
     "weight_conversion_failed": (
         ["RuntimeError: Failed to apply weight conversion for 'model.layers.0.mlp.experts.w'.\n"],
         ["Failed to apply the patch\n"],
+    ),
+    "release_required": (
+        [
+            "ImportError: transformers<4.40,>=4.36 is required for a normal functioning of this module, but found "
+            "transformers==4.41.0.\n",
+            traceback("", ("transformers/utils/versions.py", "require_version", "_compare_versions(op, got, want)")),
+        ],
+        ["transformers is required for a normal functioning of this module\n"],
+    ),
+    "spread_model_in_ddp": (
+        ["ValueError: DistributedDataParallel device_ids and output_device arguments only work with single-device\n"],
+        ["the arguments only work with one GPU\n"],
     ),
     "cut_in_from_pretrained": (
         [traceback("", ("transformers/modeling_utils.py", "from_pretrained", "return model_class(config)"))],

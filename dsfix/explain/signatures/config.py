@@ -199,7 +199,8 @@ SIGNATURES = (
         remedy="An absolute path; `python -m dsfix check CONFIG` names the line of a syntax error.",
         pattern=r"Expected a string path to an existing deepspeed config"
         r"|DeepSpeed requires --deepspeed_config to specify|path to a DeepSpeed config but the path does not exist"
-        r"|must pass in a DeepSpeed config dict, or a path to a JSON",
+        r"|must pass in a DeepSpeed config dict, or a path to a JSON|json\.loads\(config_file_or_dict\)"
+        r"|b64decode\(config_file_or_dict\)",
     ),
     Signature(
         id="config_lacks_key",

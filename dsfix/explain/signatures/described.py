@@ -464,6 +464,14 @@ SIGNATURES = (
             "the deepspeed|deepspeed|DeepSpeed|Deepspeed|the DeepSpeed|to deepspeed|to DeepSpeed"
             "|to the latest deepspeed",
         )
+        + "|"
+        + phrases(
+            "works properly |works fine |works well |worked fine |works correctly |work fine |working fine ",
+            "with |in |on |using |under ",
+            "v0.|deepspeed 0|DeepSpeed 0|deepspeed==0|DeepSpeed==0|deepspeed v0|DeepSpeed v0|Deepspeed 0".replace(
+                ".", r"\."
+            ),
+        )
         + r"|replacing the deepspeed|replacing the DeepSpeed|egression in deepspeed|egression in DeepSpeed|"
         + phrases("降级|回退|降低", "deepspeed|DeepSpeed|Deepspeed|了deepspeed|了DeepSpeed| deepspeed| DeepSpeed")
         + "|"

@@ -439,6 +439,25 @@ SIGNATURES = (
         role=Role.FAMILY,
     ),
     Signature(
+        id="release_required",
+        title="an installed package is not of a release that another one requires",
+        what="The message names what is required and what was found; the found one may be too new as well as too old.",
+        remedy="pip install the release that the message asks for, with the job's python (quote it: "
+        "'deepspeed>=0.10,<=0.16'); or a newer release of the project that requires it.",
+        pattern=r"is required for a normal functioning of this module, but found \w"
+        r"|, in require_version\n(?![\s\S]*Error\b)|, in _compare_versions\n(?![\s\S]*Error\b)",
+    ),
+    Signature(
+        id="spread_model_in_ddp",
+        title="the model is spread over several devices, and each rank needs it on its own",
+        what="device_map (or offloading by accelerate) placed one model on several GPUs or on the CPU; in a "
+        "distributed job, with DDP as with DeepSpeed, each rank has a device of its own.",
+        remedy="No device_map and no low_cpu_mem_usage; to train a model that does not fit one GPU ZeRO-3, started by "
+        "accelerate launch, deepspeed or torchrun with the DeepSpeed config.",
+        pattern=r"device_ids and output_device arguments only work with",
+        evidence=("https://github.com/huggingface/accelerate/issues/1368",),
+    ),
+    Signature(
         id="pydantic_warns_of_old_keys",
         title="code for pydantic 1 runs with pydantic 2",
         what="Only a warning by itself. If an error follows in deepspeed: releases before 0.11.2 are written for "

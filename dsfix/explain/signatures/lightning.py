@@ -36,8 +36,8 @@ SIGNATURES = (
         id="cut_in_lightning_trainer",
         title="an error while Lightning makes its Trainer; its message is not in the log",
         what="With DeepSpeed most likely the strategy's object is of the other package (lightning and "
-        "pytorch_lightning are two, and must not be mixed), DeepSpeed is not installed or cannot be imported, the path of its config does not exist, "
-        "or no GPU is visible.",
+        "pytorch_lightning are two, and must not be mixed), DeepSpeed is not installed or cannot be imported, the path "
+        "of its config does not exist, or no GPU is visible.",
         remedy="The Trainer and DeepSpeedStrategy from one package: import lightning.pytorch as pl, and "
         'pl.strategies.DeepSpeedStrategy; python -c "import deepspeed" shows whether that works.',
         pattern=r"lightning/(?:pytorch/)?utilities/argparse\.py\", line \d+, in insert_env_defaults" + _NO_ERROR,
