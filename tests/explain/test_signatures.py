@@ -176,6 +176,10 @@ CASES = {
         [traceback("", ("accelerate/accelerator.py", "prepare", "result = self._prepare_deepspeed(*args)"))],
         [traceback("ValueError: 1", ("accelerate/accelerator.py", "prepare", "result = self._prepare_deepspeed()"))],
     ),
+    "cut_in_accelerator": (
+        [traceback("", ("accelerate/accelerator.py", "__init__", "plugins = AcceleratorState().deepspeed_plugins"))],
+        [traceback("ValueError: 1", ("accelerate/accelerator.py", "__init__", "self.state = AcceleratorState()"))],
+    ),
     "hostname_without_addresses": (
         [
             "subprocess.CalledProcessError: Command '['hostname -I']' returned non-zero exit status 1\n",
@@ -2258,6 +2262,10 @@ CASES = {
         ["RuntimeError: Failed to apply weight conversion for 'model.layers.0.mlp.experts.w'.\n"],
         ["Failed to apply the patch\n"],
     ),
+    "resizing_under_zero3": (
+        ["embedding_size=0 after it is partitioned\n", "resize_embedding fails with zero3\n"],
+        ["resizing embedding works\n", "embedding_size=0.5\n"],
+    ),
     "release_required": (
         [
             "ImportError: transformers<4.40,>=4.36 is required for a normal functioning of this module, but found "
@@ -2837,6 +2845,14 @@ CASES = {
     "optimizer_of_config_counts": (
         ["the option --adafactor is ignored with my config\n", "--optim adamw_8bit 不生效\n"],
         ["--optim adamw_torch\n"],
+    ),
+    "checkpointing_and_frozen_inputs": (
+        ["gradient checkpointing with LoRA trains nothing\n", "enable_input_require_grads is not called\n"],
+        ["gradient checkpointing with images\n"],
+    ),
+    "adapter_checkpoint_merged": (
+        ["how can I merge the checkpoint with lora weights\n", "训练完如何合并lora\n"],
+        ["merge the branches\n"],
     ),
     "batch_size_not_used": (
         ["accelerate `DeepSpeedPlugin` ignores `deepspeed_config.train_micro_batch_size_per_gpu`\n"],

@@ -123,4 +123,17 @@ SIGNATURES = (
         role=Role.FAMILY,
         evidence=("https://github.com/huggingface/diffusers/issues/1815",),
     ),
+    Signature(
+        id="cut_in_accelerator",
+        title="an error while the Accelerator is made; its message is not in the log",
+        what="With DeepSpeed most likely accelerate's state exists already, without the plugin or with another "
+        "precision (a tracker, PartialState, TrainingArguments or another Accelerator was made before, also by a "
+        "Trainer that is no longer kept up); otherwise DeepSpeed is not installed or too old, or its config is not "
+        "found or contradicts accelerate's.",
+        remedy="The Accelerator first, once, with all its arguments; accelerate and TRL of releases that fit each "
+        'other (TRL names its range); python -c "import deepspeed".',
+        pattern=r"accelerate/accelerator\.py[^\n]{0,40}\bin __init__\b" + _NO_ERROR,
+        role=Role.FAMILY,
+        evidence=("https://github.com/huggingface/trl/issues/2792",),
+    ),
 )

@@ -466,7 +466,7 @@ SIGNATURES = (
         )
         + "|"
         + phrases(
-            "works properly |works fine |works well |worked fine |works correctly |work fine |working fine ",
+            "orks properly |orks fine |orks well |orked fine |orks correctly |ork fine |orking fine ",
             "with |in |on |using |under ",
             "v0.|deepspeed 0|DeepSpeed 0|deepspeed==0|DeepSpeed==0|deepspeed v0|DeepSpeed v0|Deepspeed 0".replace(
                 ".", r"\."
@@ -505,6 +505,40 @@ SIGNATURES = (
         r"|doesn't get|does not get|is overridden|is overwritten|not respected|不生效)",
         role=Role.POSSIBLE,
         evidence=("https://github.com/huggingface/transformers/issues/11749",),
+    ),
+    Signature(
+        id="checkpointing_and_frozen_inputs",
+        title="gradient checkpointing with LoRA: the adapters get no gradient",
+        what="Reentrant checkpointing passes gradients only if an input of the layer requires one. With a frozen "
+        "embedding none does: the adapters stay as they are, or the loss has no graph. It costs time in any case, for "
+        "memory.",
+        remedy="model.enable_input_require_grads() before get_peft_model; or gradient_checkpointing_kwargs="
+        '{"use_reentrant": False}, with ZeRO-3 only in a current DeepSpeed and torch.',
+        pattern=r"enable_input_require_grads|"
+        + phrases(
+            "gradient checkpointing |gradient_checkpointing |gradient checkpoint |Gradient Checkpoint "
+            "|gradient checkpointing, |activation checkpointing ",
+            "with LoRA|with lora|and LoRA|and lora|+ LoRA|+ lora|with PEFT|with peft",
+        )
+        + "|"
+        + phrases("LoRA |lora ", "and |with |+ ", "gradient checkpointing|gradient_checkpointing|gradient checkpoint"),
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/huggingface/peft/issues/1142",),
+    ),
+    Signature(
+        id="adapter_checkpoint_merged",
+        title="merging an adapter of a checkpoint into its model",
+        what="A checkpoint-N of a Trainer has the adapter (adapter_model.…, adapter_config.json) and, in global_step…, "
+        "what is needed to resume; nothing is merged there. Scripts of some projects also need files that are written "
+        "only at the end (LLaVA: config.json, non_lora_trainables.bin).",
+        remedy="PeftModel.from_pretrained(base, 'checkpoint-N').merge_and_unload().save_pretrained(OUTPUT), without "
+        "DeepSpeed, the base in the dtype that it was trained in. If the adapter's file is far too small, it was saved "
+        "without gathering: zero_to_fp32.py of the checkpoint.",
+        pattern=r"(?:merge|merging)[^\n]{0,40}checkpoint[^\n]{0,40}(?:with lora|with LoRA|lora weights|LoRA weights)"
+        r"|merge the lora |merge lora |merge LoRA |merge the LoRA |merging lora |merging LoRA |没有合并lora"
+        r"|合并lora|合并LoRA|合并 lora|合并 LoRA",
+        role=Role.FAMILY,
+        evidence=("https://github.com/haotian-liu/LLaVA/issues/922",),
     ),
     # tracebacks without their last line
     Signature(

@@ -439,13 +439,26 @@ SIGNATURES = (
         role=Role.FAMILY,
     ),
     Signature(
+        id="resizing_under_zero3",
+        title="resizing an embedding, and what ZeRO-3 makes of its size",
+        what="Under ZeRO-3 weight.shape is [0] outside of the module's own call; the size is in weight.ds_shape, or "
+        "num_embeddings. resize_token_embeddings gathers the weight and makes a new one; transformers 4.33 and before, "
+        "and 4.43.0 and 4.43.1, then read sizes from the partition: 0.",
+        remedy="Another release of transformers (4.44 or later); or resize once without DeepSpeed, and save the model "
+        "and the tokenizer; read the size within deepspeed.zero.GatheredParameters.",
+        pattern=r"\bembedding_size ?= ?0(?![\d.])|\bresize_embedding\b"
+        r"|resizing embeddings? (?:with|under|in|on) (?:[Zz]e[Rr][Oo]|ZERO|[Dd]eep[Ss]peed|[Ss]tage ?3)",
+        role=Role.FAMILY,
+        evidence=("https://github.com/huggingface/transformers/pull/32192",),
+    ),
+    Signature(
         id="release_required",
         title="an installed package is not of a release that another one requires",
         what="The message names what is required and what was found; the found one may be too new as well as too old.",
         remedy="pip install the release that the message asks for, with the job's python (quote it: "
         "'deepspeed>=0.10,<=0.16'); or a newer release of the project that requires it.",
         pattern=r"is required for a normal functioning of this module, but found \w"
-        r"|, in require_version\n(?![\s\S]*Error\b)|, in _compare_versions\n(?![\s\S]*Error\b)",
+        r"|transformers/utils/versions\.py[^\n]{0,40}\bin\b(?![\s\S]*Error\b)",
     ),
     Signature(
         id="spread_model_in_ddp",
