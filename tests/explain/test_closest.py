@@ -94,6 +94,15 @@ def test_a_version_rules_out_the_bugs_of_others(closest, release, found):
     assert ("pull/6597" in closest(f"{release}: WarmupLR makes its first step with the full learning rate\n")) is found
 
 
+@pytest.mark.parametrize("release", ["0.14.", "0.14.x"])
+def test_a_version_that_is_none_rules_out_nothing(closest, release):
+    assert closest(f"deadlock in fp16\nDeepSpeed version: {release}\n")
+
+
+def test_a_server_is_no_image(closest):
+    assert "inputs_of_other_kinds_hang" not in closest("the training hangs with vllm and deepspeed\n")
+
+
 def test_a_version_rules_out_signatures_of_other_releases(closest):
     assert "fp16_zero1_overflow_deadlock" in closest("deepspeed 0.17.3: deadlock in fp16\n")
     assert closest("deepspeed 0.16.0: deadlock in fp16\n") == ["job_hangs"]

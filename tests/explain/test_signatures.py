@@ -76,6 +76,110 @@ CASES = {
         ["MisconfigurationException: Do not set `gradient_accumulation_steps` in the DeepSpeed config\n"],
         ["gradient_accumulation_steps: 4\n"],
     ),
+    "lightning_device_indices": (
+        ["RuntimeError: The selected device indices [2, 3] don't match the local rank values of processes. If you\n"],
+        ["The selected device is busy\n", "the device indices don't match the local rank\n"],
+    ),
+    "lightning_checkpoint_not_engines": (
+        [
+            "MisconfigurationException: DeepSpeed was unable to load the checkpoint. Ensure you passed in a DeepSpeed "
+            "compatible checkpoint or a single checkpoint file\n"
+        ],
+        ["DeepSpeed was unable to load the extension\n"],
+    ),
+    "lightning_saves_by_engine": (
+        [
+            "TypeError: `Trainer.save_checkpoint(..., storage_options=...)` with `storage_options` arg is not "
+            "supported for `DeepSpeedStrategy` as `CheckpointIO` is not used.\n",
+            "NotImplementedError: `empty_init=True` is not a valid choice with `DeepSpeedStrategy` when ZeRO stage 3 "
+            "is enabled.\n",
+        ],
+        ["`storage_options` arg is not supported for `FSDPStrategy`\n"],
+    ),
+    "cut_in_lightning_trainer": (
+        [
+            traceback("", ("pytorch_lightning/utilities/argparse.py", "insert_env_defaults", "return fn(self)")),
+        ],
+        [
+            traceback(
+                "ValueError: x", ("pytorch_lightning/utilities/argparse.py", "insert_env_defaults", "return fn(self)")
+            ),
+        ],
+    ),
+    "device_placement_with_engine": (
+        ["ValueError: You can't customize device placements with DeepSpeed or Megatron-LM.\n"],
+        ["ValueError: You can't customize the device\n"],
+    ),
+    "zero_section_missing": (
+        ["ValueError: Please specify the ZeRO optimization config in the DeepSpeed config.\n"],
+        ["Please specify the ZeRO stage\n"],
+    ),
+    "plugin_given_again": (
+        [
+            "NotImplementedError: You cannot pass in a `deepspeed_plugin` when creating a second `Accelerator`.\n",
+            "ValueError: You cannot pass in both `deepspeed_plugins` and `deepspeed_plugin`.\n",
+            "TypeError: `deepspeed_plugin` must be a DeepSpeedPlugin object.\n",
+        ],
+        ["`fsdp_plugin` must be a FullyShardedDataParallelPlugin object.\n"],
+    ),
+    "deepspeed_too_old": (
+        [
+            "ImportError: DeepSpeed version must be >= 0.9.3. Please update DeepSpeed.\n",
+            "ImportError: Deepspeed ALST/Ulysses requires deepspeed>=0.18.2. Please update DeepSpeed\n",
+            "ImportError: PyTorch >= 2.6 requires DeepSpeed >= 0.16.0. Detected another one\n",
+            "ValueError: nossh launcher requires DeepSpeed >= 0.14.5\n",
+        ],
+        ["ImportError: torch version must be >= 2.0.\n"],
+    ),
+    "launch_modes_exclude": (
+        ["ValueError: You can only use one of `--cpu`, `--multi_gpu`, `--tpu`, `--use_deepspeed`\n"],
+        ["You can only use one of --stage and --config\n"],
+    ),
+    "accelerator_used_before": (
+        [
+            "Please make sure to properly initialize your accelerator via `accelerator = Accelerator()` before using\n",
+            "ValueError: AcceleratorState has already been initialized and cannot be changed, restart your runtime\n",
+        ],
+        ["initialize your accelerator\n"],
+    ),
+    "clipping_by_engine": (
+        [
+            "Exception: DeepSpeed and FSDP  do not support `clip_grad_value_`. Use `clip_grad_norm_` instead.\n",
+            "MisconfigurationException: DeepSpeed does not support clipping gradients by value.\n",
+        ],
+        ["FSDP does not support clipping by value\n"],
+    ),
+    "precision_needs_gpu": (
+        [
+            "ValueError: fp16 mixed precision requires a GPU (not 'cpu').\n",
+            "ValueError: bf16 mixed precision requires PyTorch >= 1.10 and a supported device.\n",
+        ],
+        ["mixed precision requires care\n"],
+    ),
+    "batch_size_not_found_under_zero3": (
+        ["NotImplementedError: `auto_find_batch_size` isn't supported yet with DeepSpeed Zero-3. Please consider\n"],
+        ["auto_find_batch_size=True\n"],
+    ),
+    "accelerate_starts_by_pdsh": (
+        [
+            "compute_environment: LOCAL_MACHINE\ndeepspeed_config:\n  zero_stage: 2\ndistributed_type: DEEPSPEED\n"
+            "machine_rank: 0\nnum_machines: 3\n",
+        ],
+        [
+            "compute_environment: LOCAL_MACHINE\ndeepspeed_config:\n  zero_stage: 2\ndistributed_type: DEEPSPEED\n"
+            "num_machines: 1\n",
+            "compute_environment: LOCAL_MACHINE\ndeepspeed_config:\n  deepspeed_multinode_launcher: standard\n"
+            "distributed_type: DEEPSPEED\nnum_machines: 3\n",
+        ],
+    ),
+    "cut_in_prepare": (
+        [traceback("", ("accelerate/accelerator.py", "prepare", "result = self._prepare_deepspeed(*args)"))],
+        [traceback("ValueError: 1", ("accelerate/accelerator.py", "prepare", "result = self._prepare_deepspeed()"))],
+    ),
+    "cut_in_accelerator": (
+        [traceback("", ("accelerate/accelerator.py", "__init__", "plugins = AcceleratorState().deepspeed_plugins"))],
+        [traceback("ValueError: 1", ("accelerate/accelerator.py", "__init__", "self.state = AcceleratorState()"))],
+    ),
     "hostname_without_addresses": (
         [
             "subprocess.CalledProcessError: Command '['hostname -I']' returned non-zero exit status 1\n",
@@ -1287,8 +1391,30 @@ CASES = {
         ["bfloat16 and fp16 are both off\n"],
     ),
     "config_not_found": (
-        ["ValueError: Expected a string path to an existing deepspeed config, or a dictionary or a valid base64.\n"],
+        [
+            "ValueError: Expected a string path to an existing deepspeed config, or a dictionary or a valid base64.\n",
+            traceback("", ("accelerate/utils/deepspeed.py", "__init__", "config = json.loads(config_file_or_dict)")),
+        ],
         ["a string path to an existing deepspeed config\n"],
+    ),
+    "config_lacks_key": (
+        ["KeyError: 'train_micro_batch_size_per_gpu'\n", "KeyError: 'zero_optimization'\n"],
+        ["KeyError: 'optimizer'\n"],
+    ),
+    "deepspeed_option_of_parser": (
+        [
+            "train.py: error: argument --deepspeed: expected one argument\n",
+            "argparse.ArgumentError: argument --deepspeed: conflicting option string: --deepspeed\n",
+        ],
+        ["train.py: error: argument --lr: expected one argument\n"],
+    ),
+    "script_arguments_missing": (
+        ["train.py: error: the following arguments are required: --output_dir\n"],
+        ["the following packages are required: torch\n"],
+    ),
+    "where_auto_works": (
+        ['Which keys of the config can be "auto"?\n'],
+        ['"lr": "auto"\n', "it can be automatic\n"],
     ),
     # names and versions
     "pip_conflict": (
@@ -2034,6 +2160,14 @@ CASES = {
         ["AttributeError: x\n"],
     ),
     "too_many_files": (["OSError: [Errno 24] Too many open files\n"], ["too many files\n"]),
+    "ray_actor_died": (
+        ["ray.exceptions.ActorDiedError: The actor stopped\n", "The actor died unexpectedly before it was done\n"],
+        ["the actor model died\n"],
+    ),
+    "sizes_are_zero": (
+        ["with deepspeed the weight is a tensor of size zero\n", "loaded with deepspeed it has torch.Size([0])\n"],
+        ["the weight is torch.Size([0])\n"],
+    ),
     "hybrid_engine": (
         [
             "does not support GLM-based model in hybrid engine\n",
@@ -2419,6 +2553,92 @@ CASES = {
             "RuntimeError: The weights trying to be saved contained shared tensors [{'a', 'b'}]\n",
         ],
         ["Removed shared tensor {'lm_head.weight'} while saving.\n"],
+    ),
+    "llamafactory_refuses": (
+        [
+            "ValueError: Please use scripts/pissa_init.py to initialize PiSSA in DeepSpeed ZeRO-3.\n",
+            "ValueError: Distributed training does not support layer-wise APOLLO.\n",
+            "ValueError: Layer-wise BAdam only supports DeepSpeed ZeRO-3 training.\n",
+        ],
+        ["distributed training does not support this\n"],
+    ),
+    "quantized_on_other_device": (
+        [
+            "ValueError: You can't train a model that has been loaded in 8-bit precision on multiple devices\n",
+            "ValueError: You can't train a model that has been loaded in 8-bit or 4-bit precision on another one\n",
+        ],
+        ["You can't train a model that has been frozen\n"],
+    ),
+    "arguments_without_deepspeed": (
+        [
+            "AttributeError: 'Namespace' object has no attribute 'deepspeed_config'\n",
+            "AttributeError: 'TrainingArguments' object has no attribute 'hf_deepspeed_config'\n",
+            "AttributeError: 'Seq2SeqTrainingArguments' object has no attribute 'deepspeed_plugin'\n",
+        ],
+        ["AttributeError: 'Namespace' object has no attribute 'learning_rate'\n"],
+    ),
+    "adapter_resumed_strictly": (
+        ["RuntimeError: Error(s) in loading state_dict for PeftModelForCausalLM:\n\tMissing key(s) in state_dict:\n"],
+        ['RuntimeError: Error(s) in loading state_dict for Llama:\n\tMissing key(s) in state_dict: "a"\n'],
+    ),
+    "adapter_not_resumed": (
+        [
+            "DeepSpeed cannot resume training of a peft model\n",
+            "LoRA: resuming from a checkpoint with deepspeed fails\n",
+        ],
+        ["LoRA resume parsing\n", "resume training with DeepSpeed\n"],
+    ),
+    "bitsandbytes_of_partitions": (
+        ["Error invalid configuration argument at line 218 in file /build/bitsandbytes/csrc/ops.cu\n"],
+        ["Error invalid device ordinal at line 359 in file /build/bitsandbytes/csrc/pythonInterface.c\n"],
+    ),
+    "muon_flags_missing": (
+        [
+            "ValueError: Muon optimizer is used, but the use_muon attribute is NOT configured for some of the model\n",
+            "KeyError: 'use_muon'\n",
+        ],
+        ["Muon is faster\n"],
+    ),
+    "reference_model_partitioned": (
+        [
+            "the DPO reference model and ZeRO-3\n",
+        ],
+        ["the reference model is loaded\n"],
+    ),
+    "weights_missing_under_zero3": (
+        [
+            "zero3: many weights\nvision.layers.0.weight | MISSING |\n",
+            "ZeRO-3 loads with MISSING keys of the tower\n",
+        ],
+        ["vision.layers.0.weight | MISSING |\n"],
+    ),
+    "weight_conversion_failed": (
+        ["RuntimeError: Failed to apply weight conversion for 'model.layers.0.mlp.experts.w'.\n"],
+        ["Failed to apply the patch\n"],
+    ),
+    "resizing_under_zero3": (
+        ["embedding_size=0 after it is partitioned\n", "resize_embedding fails with zero3\n"],
+        ["resizing embedding works\n", "embedding_size=0.5\n"],
+    ),
+    "release_required": (
+        [
+            "ImportError: transformers<4.40,>=4.36 is required for a normal functioning of this module, but found "
+            "transformers==4.41.0.\n",
+            traceback("", ("transformers/utils/versions.py", "require_version", "_compare_versions(op, got, want)")),
+        ],
+        ["transformers is required for a normal functioning of this module\n"],
+    ),
+    "spread_model_in_ddp": (
+        ["ValueError: DistributedDataParallel device_ids and output_device arguments only work with single-device\n"],
+        ["the arguments only work with one GPU\n"],
+    ),
+    "cut_in_from_pretrained": (
+        [traceback("", ("transformers/modeling_utils.py", "from_pretrained", "return model_class(config)"))],
+        [traceback("OSError: 1", ("transformers/modeling_utils.py", "from_pretrained", "return model_class(config)"))],
+    ),
+    "cut_in_trainer_config": (
+        [traceback("", ("transformers/deepspeed.py", "trainer_config_finalize", "raise ValueError("))],
+        [traceback("KeyError: 1", ("transformers/deepspeed.py", "trainer_config_finalize", "raise ValueError("))],
     ),
     "not_copyable": (
         ["RuntimeError: Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol\n"],
@@ -3007,6 +3227,39 @@ CASES = {
     "schedule_not_followed": (
         ["DeepSpeed learning rate scheduler not working\n", "the warmup is not linear\n"],
         ["the scheduler is WarmupLR\n"],
+    ),
+    "fails_with_zero3_only": (
+        [
+            "zero2 works, but not the third stage\n",
+            "使用zero2没有问题\n",
+            "with ZeRO-2 the training runs fine\n",
+            "I switched to zero-2 for now\n",
+        ],
+        ["zero2 fails\n", "with zero2 it stops\n"],
+    ),
+    "overflow_reported": (
+        ["the script gives overflow with fp16\n", "训练时出现overflow\n", "the training has an overflow error\n"],
+        ["integer overflows\n", "the text overflows the box\n"],
+    ),
+    "release_makes_the_difference": (
+        ["I had to downgrade deepspeed\n", "it broke after upgrading DeepSpeed\n", "降级deepspeed\n"],
+        ["please upgrade deepspeed\n", "downgrade torch\n"],
+    ),
+    "weights_sent_to_vllm": (
+        ["vLLM: after the weight sync each answer is gibberish\n", "vLLM 权重同步后输出乱码\n"],
+        ["vLLM is fast\n", "vLLM weight sync takes a minute\n"],
+    ),
+    "optimizer_of_config_counts": (
+        ["the option --adafactor is ignored with my config\n", "--optim adamw_8bit 不生效\n"],
+        ["--optim adamw_torch\n"],
+    ),
+    "checkpointing_and_frozen_inputs": (
+        ["gradient checkpointing with LoRA trains nothing\n", "enable_input_require_grads is not called\n"],
+        ["gradient checkpointing with images\n"],
+    ),
+    "adapter_checkpoint_merged": (
+        ["how can I merge the checkpoint with lora weights\n", "训练完如何合并lora\n"],
+        ["merge the branches\n"],
     ),
     "batch_size_not_used": (
         ["accelerate `DeepSpeedPlugin` ignores `deepspeed_config.train_micro_batch_size_per_gpu`\n"],

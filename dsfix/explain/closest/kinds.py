@@ -92,6 +92,7 @@ _KINDS = {
     # set-ups
     "quantized_model": ("quantized + zero-3", "quantized + offload"),
     "several_models_trained": ("several models",),
+    "reference_model_partitioned": ("reference model + zero-3 + fails",),
     "average_of_weights": ("ema",),
     "printed_weights_are_placeholders": ("embedding + zero-3 + empty",),
     "unsloth_with_deepspeed": ("unsloth + zero-3",),
@@ -113,6 +114,7 @@ _OTHERWISE = {
     "memory_not_reduced": "grows unbalanced host",
     "saved_without_gathering": "hang pipeline",
     "several_models_trained": "inference generation",
+    "reference_model_partitioned": "unsloth quantized memory oom hang slow saving",
     "nodes_do_not_meet": "saving checkpoint evaluation",
 }
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from ...catalogue import registry
 from ...upstream import table
@@ -98,7 +98,7 @@ def _is_lone(names: frozenset[str]) -> bool:
 
 
 def _bugs(spoken: Sequence[str], named_there: Sequence[Mapping[str, str]]) -> Iterator[Possibility]:
-    releases = [Version(each["deepspeed"]) for each in named_there if "deepspeed" in each]
+    releases = [Version(each["deepspeed"]) for each in named_there if _is_release(each.get("deepspeed", ""))]
     title, *others = map(words, spoken)
     found: dict[str, bugs.Near] = {}
     for window, least in [(title, _NEAR), *((title | other, _NEAR_LATER) for other in others)]:
@@ -107,6 +107,15 @@ def _bugs(spoken: Sequence[str], named_there: Sequence[Mapping[str, str]]) -> It
                 found[near.bug.row.key] = max(near, found.get(near.bug.row.key, near), key=lambda each: each.closeness)
     for near in sorted(found.values(), key=lambda each: -each.closeness):
         yield _of_bug(near)
+
+
+def _is_release(text: str) -> bool:
+    """What a text has for a version may be "0.14.x" or the end of a sentence."""
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
 
 
 def _of_problem(problem: Problem, names: Iterable[str]) -> Possibility:

@@ -219,7 +219,9 @@ FEATURES = {
         r"rank 0 (?:out )?of 1\b|world size (?:is |= ?|of )?(?:only )?1\b"
         "|each (?:process|gpu) thinks"
     ),
-    "images": r"images?\b|videos?\b|multi-?modal\w*|vision\b|vl\w*\b|vlm\b|text-only|\S*(?:图片|图像|多模态|视频)",
+    "images": (
+        r"images?\b|videos?\b|multi-?modal\w*|vision\b|vl(?!lm)\w*\b|vlm\b|text-only|\S*(?:图片|图像|多模态|视频)"
+    ),
     "launcher": r"launcher\b|hostfile|pdsh\b|ssh\b",
     "hybrid engine": "hybrid[- ]?engine",
     "first gpu": r"gpu ?0\b|cuda:0|(?:first|one) gpu (?:uses|has|takes|needs)|\S*(?:第一张卡|0 ?号卡|主卡)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..phrases import phrases
 from ..signature import Role, Signature
 
 _CHECK = "`python -m dsfix check CONFIG` finds these and other mistakes"
@@ -197,6 +198,59 @@ SIGNATURES = (
         "too many, a comment, a YAML file).",
         remedy="An absolute path; `python -m dsfix check CONFIG` names the line of a syntax error.",
         pattern=r"Expected a string path to an existing deepspeed config"
-        r"|DeepSpeed requires --deepspeed_config to specify",
+        r"|DeepSpeed requires --deepspeed_config to specify|path to a DeepSpeed config but the path does not exist"
+        r"|must pass in a DeepSpeed config dict, or a path to a JSON|json\.loads\(config_file_or_dict\)"
+        r"|b64decode\(config_file_or_dict\)",
+    ),
+    Signature(
+        id="config_lacks_key",
+        title="the DeepSpeed config lacks a key that the script or a framework reads",
+        what="DeepSpeed itself has a default for the key; what reads the config here, by name, has none.",
+        remedy='Add the key that the message names, with a value ("zero_optimization": {"stage": 0}, '
+        '"train_micro_batch_size_per_gpu": a number).',
+        pattern=r"KeyError: ['\"](?:train_micro_batch_size_per_gpu|train_batch_size|gradient_accumulation_steps"
+        r"|zero_optimization|offload_optimizer|offload_param|stage3_\w+)['\"]",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="deepspeed_option_of_parser",
+        title="--deepspeed means something else to this script's parser",
+        what="deepspeed.add_config_arguments makes --deepspeed a switch without a value, and the file is "
+        "--deepspeed_config FILE; the Trainer's --deepspeed takes the file. Both in one parser conflict.",
+        remedy="Switch: --deepspeed --deepspeed_config FILE. Trainer: --deepspeed FILE, and no add_config_arguments.",
+        pattern=r"argument --deepspeed: (?:expected one argument|ignored explicit argument|conflicting option string)"
+        r"|conflicting option strings?: --deepspeed|conflicting option strings?: --local_rank",
+    ),
+    Signature(
+        id="script_arguments_missing",
+        title="the script is not given an argument that it requires",
+        what="Most likely a line of the shell script ends without the backslash that continues it, or with a blank "
+        "after it, so that the rest is not passed; or the script takes a YAML file as its first argument, and the "
+        "deepspeed launcher has put --local_rank in front of it (LLaMA-Factory).",
+        remedy="Look at the command that the launcher prints (spawned with command); deepspeed --no_local_rank, or "
+        "torchrun or llamafactory-cli for a script with a YAML file.",
+        pattern=r"error: the following arguments are required: ",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/hiyouga/LlamaFactory/issues/6075",),
+    ),
+    Signature(
+        id="where_auto_works",
+        title='"auto" in the DeepSpeed config is filled in by transformers and accelerate only',
+        what='DeepSpeed itself knows "auto" for none of these keys. The Trainer fills in batch sizes, accumulation, '
+        "clipping, fp16 and bf16, lr, betas, eps and weight_decay of the optimizer, the scheduler's parameters, and "
+        "from the model's hidden_size reduce_bucket_size, stage3_prefetch_bucket_size and "
+        "stage3_param_persistence_threshold. accelerate alone fills in fewer: the optimizer's and the scheduler's "
+        "only with DummyOptim and DummyScheduler. sub_group_size, stage3_max_live_parameters and the others need "
+        "numbers.",
+        remedy='Numbers for all other keys; `python -m dsfix check CONFIG` names each "auto" that nothing fills in.',
+        pattern="(?:"
+        + phrases(
+            "can |could |may |should |to |keys |parts ",
+            'use auto|be auto|be set to auto|set to auto|use "auto|be "auto|be set to "auto|use `auto|be `auto'
+            "|support auto|supports auto",
+        )
+        + r")\b",
+        role=Role.FAMILY,
+        evidence=("https://github.com/huggingface/accelerate/issues/1644",),
     ),
 )

@@ -181,7 +181,8 @@ SIGNATURES = (
         r"|overwritten|not gonna change|never changes|does not change|doesn't change|stays constant|is constant"
         r"|stays the same|keeps constant|not changing|remains constant|not updated|Not Linear|is not linear)"
         r"|not respecting [^\n]{0,20}warmup|strange learning rate|wrong learning rate|incorrect learning rate"
-        r"|warmup_max_lr[^\n]{0,60}learning rate|学习率(?:不变|没有变化|异常|一直不变)"
+        r"|warmup_max_lr[^\n]{0,60}learning rate|学习率(?:不变|没有变化|异常|一直不变|无法衰减"
+        r"|不衰减|没有衰减|不下降|一直是|无法下降)"
         r"|lr_scheduler_type[^\n]{0,40}(?:失效|无效|不生效|没有生效|不起作用|no effect|not effective|not used)",
         role=Role.FAMILY,
         evidence=("https://github.com/huggingface/transformers/issues/22751",),
@@ -396,6 +397,148 @@ SIGNATURES = (
         pattern=r"is not supported by <class 'deepspeed\.inference\.v2\.",
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeedExamples/issues/960",),
+    ),
+    Signature(
+        id="fails_with_zero3_only",
+        title="ZeRO-3 fails where ZeRO-2 works",
+        what="ZeRO-3 partitions the weights too: outside of its module's own call a parameter is an empty placeholder "
+        "(shape [0]). Most likely something reads, initialises, resizes, copies or loads weights itself, calls a part "
+        "of a module without the module, uses a model that no engine was made for (a reference model, a teacher, a "
+        "frozen tower), or loads a quantized model or one with device_map. The ranks must also run the same modules "
+        "(MoE, images).",
+        remedy="from_pretrained with the ZeRO-3 config active and no load_state_dict of your own; "
+        "deepspeed.zero.GatheredParameters around what touches weights; deepspeed.utils.set_z3_leaf_modules; a "
+        "current DeepSpeed, transformers and project. If the model fits, ZeRO-2.",
+        pattern=phrases(
+            "ero2|ero-2|ero 2|ero_2|eRO2|eRO-2|eRO 2|ERO2|tage 2|tage2|tage-2",
+            " works| is fine| is ok| can work| can run| runs| can train| is normal| has no problem| without problem"
+            "| without any problem| without issue|没问题|没有问题|正常|可以|不报错|没报错|能跑|能正常|能训练|时正常"
+            "|下正常|训练正常| 正常| 可以| 没问题",
+        )
+        + "|"
+        + phrases(
+            "works with |works on |work with |fine with |fine on |fine under |switch to |switching to |switched to "
+            "|changed to |change to |改用|换成|改成",
+            "zero2|zero-2|zero 2|ZeRO2|ZeRO-2|ZeRO 2|Zero2|Zero-2|stage 2|stage2|zero stage 2|ZeRO stage 2|zero_stage2",
+        )
+        + "|(?:"
+        + phrases(
+            "use |using |with |With |Using |使用|采用|用",
+            "zero2|zero-2|zero 2|ZeRO2|ZeRO-2|ZeRO 2|Zero2|Zero-2|stage 2|stage2|zero stage 2|ZeRO stage 2",
+        )
+        + r")[^\n]{0,40}(?:work(?:s|ed)?\b|successful|sucessful|run(?:s|ning)? (?:fine|well|ok|normally)|没问题"
+        r"|没有问题|正常|可以)",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="overflow_reported",
+        title="fp16: gradients overflow",
+        what="The gradients do not fit into fp16 at this loss scale: the step is skipped, and the scale is halved. In "
+        "the first steps, and now and then later, that is how the scale is found. If nearly every step is skipped, the "
+        "model or the data is not for fp16 (most models since 2022 were trained in bf16), the learning rate is too "
+        "high, or a loss is nan.",
+        remedy="Nothing, if it stops. Otherwise bf16 instead of fp16 in config and arguments; "
+        '"initial_scale_power" smaller; look at the batch and the loss of a skipped step.',
+        pattern=phrases(
+            "gives |give |get |got |gets |getting |gradient |grad |always |keeps |fp16 |training |report |reports ",
+            "overflow",
+        )
+        + r"|overflow error|overflow warning|overflow when|overflow during|overflow in train|OVERFLOW when"
+        r"|OVERFLOW during|"
+        + phrases("出现|一直|总是|全是|都是|提示|报", "overflow|OVERFLOW| overflow| OVERFLOW")
+        + "|"
+        + phrases("overflow|OVERFLOW", "问题|报错|错误")
+        + "|梯度溢出|损失溢出",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="release_makes_the_difference",
+        title="a difference between releases of DeepSpeed",
+        what="If one release works and another does not, with everything else the same, one of them has a bug, or does "
+        "not fit the installed torch, transformers or accelerate.",
+        remedy="`python -m dsfix list` shows the known bugs of the installed release, and which of them dsfix fixes in "
+        "place; otherwise keep to the release that works, or try the newest.",
+        pattern=phrases(
+            "downgrade |downgraded |downgrading |rollback |roll back |rolled back |revert |after upgrading "
+            "|after updating |since upgrading |after upgrade ",
+            "the deepspeed|deepspeed|DeepSpeed|Deepspeed|the DeepSpeed|to deepspeed|to DeepSpeed"
+            "|to the latest deepspeed",
+        )
+        + "|"
+        + phrases(
+            "orks properly |orks fine |orks well |orked fine |orks correctly |ork fine |orking fine ",
+            "with |in |on |using |under ",
+            "v0.|deepspeed 0|DeepSpeed 0|deepspeed==0|DeepSpeed==0|deepspeed v0|DeepSpeed v0|Deepspeed 0".replace(
+                ".", r"\."
+            ),
+        )
+        + r"|replacing the deepspeed|replacing the DeepSpeed|egression in deepspeed|egression in DeepSpeed|"
+        + phrases("降级|回退|降低", "deepspeed|DeepSpeed|Deepspeed|了deepspeed|了DeepSpeed| deepspeed| DeepSpeed")
+        + "|"
+        + phrases("deepspeed|DeepSpeed|Deepspeed|deepspeed版本|DeepSpeed版本", "降级|降到|回退|降版本"),
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="weights_sent_to_vllm",
+        title="generation by vLLM goes wrong after the weights are sent to it",
+        what="The trainer gathers each weight (ZeRO-3 has it in partitions), merges adapters, maps its name to vLLM's "
+        "and sends it. Most likely some are sent empty, unmerged or under a name that vLLM does not take (multimodal "
+        "and MoE models, a release of transformers or vLLM that renamed them), or ranks of several machines gather "
+        "differently.",
+        remedy="Current releases of the trainer, DeepSpeed and vLLM that were tested together; compare a few weights "
+        "and one answer of vLLM before and after the first update, with learning rate 0; ZeRO-2 tells whether it is "
+        "the gathering.",
+        pattern=r"(?:vLLM|vllm)[^\n]{0,120}(?:权重同步|同步权重|更新权重|权重更新|weight sync|sync weights|sync_weights"
+        r"|weight update|update_weights|update weights|syncing weights|weight transfer|load_weights)[^\n]{0,200}"
+        r"(?:异常|乱码|重复|garbage|gibberish|nonsense|repeat|diverge|collapse|mismatch|wrong|incorrect|!!!)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/modelscope/ms-swift/issues/9787",),
+    ),
+    Signature(
+        id="optimizer_of_config_counts",
+        title="an optimizer of the arguments beside one of the DeepSpeed config",
+        what="If the DeepSpeed config has a section optimizer, the engine makes that one, and the Trainer's --optim, "
+        "--adafactor or the script's choice is not used, or refused.",
+        remedy="Remove the section optimizer from the config; ZeRO with an optimizer that DeepSpeed has not tested: "
+        '"zero_allow_untested_optimizer": true, offloaded also "zero_force_ds_cpu_optimizer": false.',
+        pattern=r"(?:--adafactor|--optim\b|optim=|--optimizer)[^\n]{0,80}(?:is ignored|is not used|has no effect"
+        r"|doesn't get|does not get|is overridden|is overwritten|not respected|不生效)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/huggingface/transformers/issues/11749",),
+    ),
+    Signature(
+        id="checkpointing_and_frozen_inputs",
+        title="gradient checkpointing with LoRA: the adapters get no gradient",
+        what="Reentrant checkpointing passes gradients only if an input of the layer requires one. With a frozen "
+        "embedding none does: the adapters stay as they are, or the loss has no graph. It costs time in any case, for "
+        "memory.",
+        remedy="model.enable_input_require_grads() before get_peft_model; or gradient_checkpointing_kwargs="
+        '{"use_reentrant": False}, with ZeRO-3 only in a current DeepSpeed and torch.',
+        pattern=r"enable_input_require_grads|"
+        + phrases(
+            "gradient checkpointing |gradient_checkpointing |gradient checkpoint |Gradient Checkpoint "
+            "|gradient checkpointing, |activation checkpointing ",
+            "with LoRA|with lora|and LoRA|and lora|+ LoRA|+ lora|with PEFT|with peft",
+        )
+        + "|"
+        + phrases("LoRA |lora ", "and |with |+ ", "gradient checkpointing|gradient_checkpointing|gradient checkpoint"),
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/huggingface/peft/issues/1142",),
+    ),
+    Signature(
+        id="adapter_checkpoint_merged",
+        title="merging an adapter of a checkpoint into its model",
+        what="A checkpoint-N of a Trainer has the adapter (adapter_model.…, adapter_config.json) and, in global_step…, "
+        "what is needed to resume; nothing is merged there. Scripts of some projects also need files that are written "
+        "only at the end (LLaVA: config.json, non_lora_trainables.bin).",
+        remedy="PeftModel.from_pretrained(base, 'checkpoint-N').merge_and_unload().save_pretrained(OUTPUT), without "
+        "DeepSpeed, the base in the dtype that it was trained in. If the adapter's file is far too small, it was saved "
+        "without gathering: zero_to_fp32.py of the checkpoint.",
+        pattern=r"(?:merge|merging)[^\n]{0,40}checkpoint[^\n]{0,40}(?:with lora|with LoRA|lora weights|LoRA weights)"
+        r"|merge the lora |merge lora |merge LoRA |merge the LoRA |merging lora |merging LoRA |没有合并lora"
+        r"|合并lora|合并LoRA|合并 lora|合并 LoRA",
+        role=Role.FAMILY,
+        evidence=("https://github.com/haotian-liu/LLaVA/issues/922",),
     ),
     # tracebacks without their last line
     Signature(

@@ -176,6 +176,32 @@ SIGNATURES = (
         role=Role.FAMILY,
     ),
     Signature(
+        id="ray_actor_died",
+        title="an actor of Ray died; the reason is in its own log",
+        what="Ray reports what it sees from outside. Most likely the host's memory is full (Ray or the kernel kills "
+        "the process), an error while the actor imports, compiles or loads its model, or a crash in compiled code "
+        "(vLLM, flash attention, NCCL).",
+        remedy="/tmp/ray/session_latest/logs: worker-…-PID.err and .out of the actor that died first; `dmesg | tail`; "
+        "`ray memory`; fewer models per host.",
+        pattern=r"ActorDiedError|RayActorError|actor died unexpectedly|ActorUnavailableError|WorkerCrashedError",
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="sizes_are_zero",
+        title="a weight has the shape [0]: ZeRO-3 has partitioned it",
+        what="from_pretrained and zero.Init partition the weights while a ZeRO-3 config is active, also those of "
+        "models that are only used. Outside of its module's own call a parameter is an empty placeholder; its size is "
+        "in ds_shape. The weights are there.",
+        remedy="deepspeed.zero.GatheredParameters(params) around what reads or changes them, on all ranks "
+        "(modifier_rank=0 to change); call the module itself instead of using its weight. To load a model whole, make "
+        "it before TrainingArguments or HfDeepSpeedConfig, or outside of zero.Init.",
+        pattern=r"(?:[Dd]eep[Ss]peed|[Zz][Ee][Rr][Oo]|[Ss]tage ?3)[\s\S]{0,1200}(?:torch\.Size\(\[0\]\)"
+        r"|torch\.Size\(\[\]\)|tensor of size zero|tensors of size zero|tensor of size 0|shape is \[0\]"
+        r"|shape \[0\]|size of \[0\])",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5227",),
+    ),
+    Signature(
         id="too_many_files",
         title="too many open files",
         what="The limit of open files is reached: DataLoader workers that share tensors through files, many ranks, "

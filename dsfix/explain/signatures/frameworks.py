@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from ..signature import Role, Signature
 
+_NO_ERROR = r"(?![\s\S]*\w(?:Error|Exception|Interrupt)\b(?!\())"  # the traceback's last line is not in the log
+_RESUME = (
+    r"(?:resume training|resuming training|Resume training|model resume|resume from|resuming from|resume lora"
+    r"|resume LoRA|resuming LoRA|resume adapter|resume peft|resume PEFT|resuming the)"
+)
+
 SIGNATURES = (
     Signature(
         id="offload_needs_deepspeed_optimizer",
@@ -287,6 +293,182 @@ SIGNATURES = (
         r"|\"vocab_size\": 0\b",
         role=Role.GENERAL,
         evidence=("https://github.com/huggingface/transformers/issues/26398",),
+    ),
+    Signature(
+        id="llamafactory_refuses",
+        title="LLaMA-Factory or ms-swift: this method does not work with this kind of training",
+        what="The message names the method (GaLore, APOLLO, BAdam, PiSSA, LLaMA Pro) and what it excludes or needs: "
+        "layer-wise GaLore and APOLLO run on one GPU, layer-wise BAdam on several needs ZeRO-3, PiSSA under ZeRO-3 "
+        "an initialisation of its own.",
+        remedy="Another ZeRO stage or one GPU, as the message says; PiSSA: scripts/pissa_init.py first; otherwise "
+        "LoRA or full training.",
+        pattern=r"Distributed training does not support layer-wise|use scripts/pissa_init\.py"
+        r"|BAdam (?:does not yet support|only supports)|ZeRO3 not supported for LLaMAPro",
+    ),
+    Signature(
+        id="quantized_on_other_device",
+        title="accelerate: a model in 8 or 4 bits is on another device than its rank's, or on several",
+        what="A quantized model cannot be moved. In a distributed job each rank needs the whole of it on its own GPU; "
+        "device_map='auto' spreads it, and a fixed number puts all ranks' models on one GPU.",
+        remedy="device_map={'': int(os.environ['LOCAL_RANK'])} in from_pretrained, with ZeRO-0 to 2; no device_map "
+        "under ZeRO-3.",
+        pattern=r"can't train a model that has been loaded in \S+ (?:or \S+ )?precision (?:on|with)",
+    ),
+    Signature(
+        id="arguments_without_deepspeed",
+        title="the arguments have nothing of DeepSpeed",
+        what="Namespace: the parser has no --deepspeed, --deepspeed_config or --local_rank, which "
+        "deepspeed.initialize(args=…) or the script reads. TrainingArguments: they were made without deepspeed=…, are "
+        "copied, or are of a release of transformers where the name is another one.",
+        remedy="parser = deepspeed.add_config_arguments(parser) and parser.add_argument('--local_rank', type=int, "
+        "default=-1); or deepspeed.initialize(config=…) without args. transformers: "
+        "TrainingArguments(deepspeed=CONFIG), and the release that the project requires.",
+        pattern=r"'Namespace' object has no attribute '(?:deepspeed\w*|local_rank)'"
+        r"|'\w*TrainingArguments' object has no attribute '(?:hf_)?deepspeed\w*'",
+    ),
+    Signature(
+        id="adapter_resumed_strictly",
+        title="an adapter's checkpoint is loaded as if it had the whole model",
+        what="The checkpoint has the adapter (or the weights that are trained) only, and load_state_dict asks for all. "
+        "Most likely transformers before 4.38 resumes a PEFT model under DeepSpeed: it lets the engine load strictly.",
+        remedy="transformers 4.38 or later; engine.load_checkpoint(…, load_module_strict=False); for the adapter alone "
+        "PeftModel.from_pretrained(base, DIRECTORY, is_trainable=True), or set_peft_model_state_dict.",
+        pattern=r"loading state_dict for Peft\w+:\s*Missing key\(s\) in state_dict",
+        role=Role.GENERAL,
+        evidence=("https://github.com/huggingface/peft/issues/746",),
+    ),
+    Signature(
+        id="adapter_not_resumed",
+        title="resuming LoRA under DeepSpeed",
+        what="The Trainer lets the engine load the checkpoint. Before 4.38 transformers did so strictly, though "
+        "frozen weights may not be in it, and failed with missing keys. A checkpoint with save_only_model, or an "
+        "adapter's directory, has nothing for the engine to resume from.",
+        remedy="transformers 4.38 or later, and the whole checkpoint-N with its global_step…; from an adapter alone: "
+        "PeftModel.from_pretrained(base, DIRECTORY, is_trainable=True) and a new run.",
+        pattern=r"(?:[Ll]o[Rr][Aa]|PEFT|[Pp]eft|adapter)[^\n]{0,60}"
+        + _RESUME
+        + r"[^\n]{0,60}[Dd]eep[Ss]peed|[Dd]eep[Ss]peed[^\n]{0,60}"
+        + _RESUME
+        + r"[^\n]{0,60}(?:[Ll]o[Rr][Aa]|PEFT|[Pp]eft|adapter)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/huggingface/peft/issues/746",),
+    ),
+    Signature(
+        id="bitsandbytes_of_partitions",
+        title="bitsandbytes: a kernel is started with an impossible size",
+        what="ZeRO joins the parameters of a group to one flat tensor for each rank, and an 8-bit optimizer gets it "
+        "whole. Most likely that has more than 2**31 - 1 elements (a large model on few GPUs), which bitsandbytes "
+        "counts in 32 bits, or none (more ranks than parameters of the group).",
+        remedy="An optimizer without bitsandbytes: adamw_torch, or DeepSpeed's own by the section optimizer of the "
+        "config; its states can be offloaded instead.",
+        pattern=r"invalid configuration argument at line \d+ in file \S{0,200}csrc/ops",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/axolotl-ai-cloud/axolotl/issues/1244",),
+    ),
+    Signature(
+        id="muon_flags_missing",
+        title="Muon: the parameters are not marked for it",
+        what="DeepSpeed's Muon (0.17.6 and later) reads param.use_muon of each parameter, which deepspeed.initialize "
+        'sets if the config\'s optimizer is "Muon". Other implementations keep use_muon in their parameter groups, and '
+        "need whole matrices: ZeRO makes groups of its own and flattens their weights, so that they fail or do not "
+        "work as Muon.",
+        remedy='"optimizer": {"type": "Muon", …} in the DeepSpeed config instead of the script\'s or the framework\'s '
+        "Muon; a parameter that is added later: param.use_muon = True for matrices of hidden layers, else False.",
+        pattern=r"\buse_muon\b",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/hiyouga/LlamaFactory/issues/8041",),
+    ),
+    Signature(
+        id="reference_model_partitioned",
+        title="ZeRO-3 and a reference or reward model that no engine was made for",
+        what="from_pretrained partitions every model while a ZeRO-3 config is active, also the reference model of DPO "
+        "and PPO. If the trainer does not make an engine for it, its weights are empty when it is called ('weight' "
+        "must be 2-D); the same if the script was started without a launcher. A model prepared for training that has "
+        "nothing to train fails, too.",
+        remedy="A current TRL or project, which prepares it (prepare_deepspeed); accelerate launch, deepspeed or "
+        "torchrun; with LoRA no reference model; precompute_ref_log_probs; or ZeRO-2.",
+        pattern=r"(?:DPO|KTO|PPO|RLHF)[^\n]{0,60}reference model[^\n]{0,60}[Zz]e[Rr][Oo][-_ ]?3",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/huggingface/trl/issues/669",),
+    ),
+    Signature(
+        id="weights_missing_under_zero3",
+        title="from_pretrained reports weights as MISSING under ZeRO-3",
+        what="With ZeRO-3 transformers loads partitioned weights in a way of its own. Releases 5.0 to 5.5 do not find "
+        "there what they rename while loading (the language model or the towers of a multimodal model, fused "
+        "experts), and leave it random. Weights that the file does not have (a new head) are reported as well.",
+        remedy="A newer transformers, or 4.57; ZeRO-2 meanwhile. If ZeRO-2 reports the same names, the file lacks "
+        "them.",
+        pattern=r"(?:[Zz][Ee][Rr][Oo][-_ ]?3|[Ss]tage ?3)[\s\S]{0,900}(?:\| MISSING|MISSING keys|reported as MISSING)",
+        role=Role.POSSIBLE,
+        evidence=(
+            "https://github.com/huggingface/transformers/issues/45313",
+            "https://github.com/huggingface/transformers/issues/45397",
+        ),
+    ),
+    Signature(
+        id="weight_conversion_failed",
+        title="transformers 5: a weight of the checkpoint cannot be converted while it is loaded",
+        what="It fuses and renames weights (experts, query and key) when it loads. Most likely the file is of another "
+        "release's layout or incomplete; with AutoTP (tensor_parallel in the DeepSpeed config) fused weights are not "
+        "supported.",
+        remedy="A newer transformers; complete files; no tensor_parallel in the DeepSpeed config, or a checkpoint that "
+        "this release has saved (save_pretrained without DeepSpeed).",
+        pattern=r"Failed to apply weight conversion for|Weight conversions \(e\.g\., MoE expert fusion\)",
+    ),
+    Signature(
+        id="cut_in_from_pretrained",
+        title="an error while transformers loads a model; its message is not in the log",
+        what="With an active ZeRO-3 config most likely device_map, low_cpu_mem_usage or quantization, which it "
+        "excludes in many releases, or code that reads or loads weights while they are partitioned and empty (shape "
+        "[0]). Otherwise the files (incomplete, another model), the host's memory (each rank loads the model), or a "
+        "release of transformers that does not know the model.",
+        remedy="The last line of the traceback tells. No device_map and no quantization with ZeRO-3; ZeRO-2 tells "
+        "whether it is ZeRO-3.",
+        pattern=r", in (?:from_pretrained|_load_pretrained_model|_load_state_dict_into_meta_model"
+        r"|_load_state_dict_into_zero3_model|set_module_tensor_to_device)\n" + _NO_ERROR,
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="cut_in_trainer_config",
+        title="an error while transformers makes the DeepSpeed config final; its message is not in the log",
+        what='Most likely values of the config contradict the arguments, "auto" stands where the model\'s config has '
+        "no hidden_size, or the config has an optimizer without a scheduler (old transformers).",
+        remedy='"auto" for what the arguments say, or the same values in both; `python -m dsfix check CONFIG`.',
+        pattern=r", in (?:deepspeed_init|trainer_config_finalize|trainer_config_process)\n" + _NO_ERROR,
+        role=Role.FAMILY,
+    ),
+    Signature(
+        id="resizing_under_zero3",
+        title="resizing an embedding, and what ZeRO-3 makes of its size",
+        what="Under ZeRO-3 weight.shape is [0] outside of the module's own call; the size is in weight.ds_shape, or "
+        "num_embeddings. resize_token_embeddings gathers the weight and makes a new one; transformers 4.33 and before, "
+        "and 4.43.0 and 4.43.1, then read sizes from the partition: 0.",
+        remedy="Another release of transformers (4.44 or later); or resize once without DeepSpeed, and save the model "
+        "and the tokenizer; read the size within deepspeed.zero.GatheredParameters.",
+        pattern=r"\bembedding_size ?= ?0(?![\d.])|\bresize_embedding\b"
+        r"|resizing embeddings? (?:with|under|in|on) (?:[Zz]e[Rr][Oo]|ZERO|[Dd]eep[Ss]peed|[Ss]tage ?3)",
+        role=Role.FAMILY,
+        evidence=("https://github.com/huggingface/transformers/pull/32192",),
+    ),
+    Signature(
+        id="release_required",
+        title="an installed package is not of a release that another one requires",
+        what="The message names what is required and what was found; the found one may be too new as well as too old.",
+        remedy="pip install the release that the message asks for, with the job's python (quote it: "
+        "'deepspeed>=0.10,<=0.16'); or a newer release of the project that requires it.",
+        pattern=r"is required for a normal functioning of this module, but found \w"
+        r"|transformers/utils/versions\.py[^\n]{0,40}\bin\b(?![\s\S]*Error\b)",
+    ),
+    Signature(
+        id="spread_model_in_ddp",
+        title="the model is spread over several devices, and each rank needs it on its own",
+        what="device_map (or offloading by accelerate) placed one model on several GPUs or on the CPU; in a "
+        "distributed job, with DDP as with DeepSpeed, each rank has a device of its own.",
+        remedy="No device_map and no low_cpu_mem_usage; to train a model that does not fit one GPU ZeRO-3, started by "
+        "accelerate launch, deepspeed or torchrun with the DeepSpeed config.",
+        pattern=r"device_ids and output_device arguments only work with",
+        evidence=("https://github.com/huggingface/accelerate/issues/1368",),
     ),
     Signature(
         id="pydantic_warns_of_old_keys",

@@ -94,7 +94,9 @@ SIGNATURES = (
         title="saving the model under DeepSpeed fails, or what is saved is not usable",
         what="Most likely the model is still wrapped (an engine, an adapter, a compiled module): isinstance "
         "checks and "
-        "keys do not fit (module.), or with ZeRO-3 the weights were not gathered before rank 0 saved them.",
+        "keys do not fit (module.), or with ZeRO-3 the weights were not gathered before rank 0 saved them. Saving that "
+        "only the main process calls fails or hangs as well: DeepSpeed's save_checkpoint (accelerator.save_state) is "
+        "for all ranks.",
         remedy="accelerator.unwrap_model(model) or engine.module for the class and the names, "
         "accelerator.get_state_dict(model) on all ranks for the weights, then save_pretrained(…, state_dict=…) "
         "on rank "
@@ -104,7 +106,14 @@ SIGNATURES = (
             "an not |annot |an't |ailed to |nable to |rror when |rror while |rror in |ug in |roblem with |ssue with "
             "|ssues with ",
             "save model|save the model|save lora|save the lora|save checkpoint|saving model|saving the model"
-            "|saving checkpoint|saving lora|save full model|save pretrained",
+            "|saving checkpoint|saving lora|save full model|save pretrained|Save Checkpoint|Save Model|Save model"
+            "|Save checkpoint|save the checkpoint|saving the checkpoint|save state|save weights|save adapter",
+        )
+        + "|"
+        + phrases(
+            "model |checkpoint |weights |adapter ",
+            "could not be saved|cannot be saved|can not be saved|can't be saved|couldn't be saved|is not saved properly"
+            "|not saved correctly",
         )
         + r"|Model-Saving issue|odel saving issue|odel-saving issue|odel Saving issue|roken model save"
         r"|can not save model|save bug |save_model[^\n]{0,60}cause some bugs"

@@ -100,8 +100,10 @@ SIGNATURES = (
         r"|model is not been saved|model is not saved|model was not saved"
         r"|not save the (?:whole|full|complete|entire) model|n't save the (?:whole|full|complete|entire) model"
         r"|save mode is very small|smaller than the original|smaller than expected|save empty model|saved empty"
+        r"|weights aren't fully saved|weights are not fully saved|model is not fully saved|model isn't fully saved"
         r"|saves empty |(?i:zero-?_?3) (?:Does Not Save The Whole|does not save the whole)"
-        r"|(?i:deepspeed)[^\n]{0,120}saved the model[^\n]{0,120}it was only \d[\d.]* ?[KkMm]",
+        r"|(?i:deepspeed)[^\n]{0,120}saved the model[^\n]{0,120}it was only \d[\d.]* ?[KkMm]"
+        r"|unwrap_model\(\w+\)\.state_dict\(\)[\s\S]{0,300}(?i:zero-?_?3)",
         role=Role.POSSIBLE,
         evidence=("https://github.com/RupertLuo/Valley/issues/7",),
     ),
