@@ -145,7 +145,7 @@ SIGNATURES = (
         remedy="Smaller batches; torch.cuda.set_device(local_rank) before the model is built; remove "
         "~/.cache/torch_extensions. Without the kernels the error goes: replace_with_kernel_inject=False, or no "
         "DeepSpeed transformer kernel.",
-        pattern=r"!!!! kernel execution error\. \(",
+        pattern=r"!!!! kernel execution error\. \(|(?:throws|raises|gives|got|get) (?:a )?kernel execution error",
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/454",),
     ),
@@ -157,5 +157,51 @@ SIGNATURES = (
         pattern=r"get_sd_loader_json\(\) missing 1 required positional argument",
         affects={"deepspeed": "<0.7.5"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2222",),
+    ),
+    Signature(
+        id="hybrid_engine_tensor_parallel",
+        title="DeepSpeed-Chat: the hybrid engine with tensor parallelism (inference_tp_size above 1)",
+        what="For generation the hybrid engine gathers the weights and splits them over inference_tp_size ranks. That "
+        "was "
+        "made and tested for few models (OPT) with ZeRO-3; others, and query, key and value weights of their own "
+        "(Llama), "
+        "fail in shapes, and the ranks of a group need the same prompts.",
+        remedy="--inference_tp_size 1; or train without --enable_hybrid_engine.",
+        pattern=r"inference_tp_size ?(?:> ?1\b|>= ?2|[=: ] ?(?:[2-9]|\d\d))|tensor parallel and HE\b"
+        r"|tensor parallel[^\n]{0,20} with [Hh]ybrid [Ee]ngine",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5656",),
+    ),
+    Signature(
+        id="hybrid_engine_container",
+        title="the hybrid engine's container of this model lacks a method",
+        what="Only some containers (models) have the methods of the hybrid engine; BLOOM's, for example, through 0.9.2 "
+        "is for inference only.",
+        remedy="A current DeepSpeed and DeepSpeedExamples; otherwise train without --enable_hybrid_engine.",
+        pattern=r"'DS_?\w*Container' object has no attribute '(?:set_params_wo_copy|set_lora_params|fuse_lora"
+        r"|unfuse_lora|transform_for_training|transform_for_inference|get_lora_params|get_lora_matched_pair)",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3518",),
+    ),
+    Signature(
+        id="injection_policy_gives_nothing",
+        title="kernel injection: a weight of the layer was not found",
+        what="The policy of this architecture reads the layer's weights by their names in transformers, and one is "
+        "None "
+        "here: another release of transformers, code of the model's own, or a model that only looks like this one.",
+        remedy="replace_with_kernel_inject=False; or a transformers of the time of this DeepSpeed release.",
+        pattern=r"AssertionError: (?:qkvw|qw|kw|vw) can't be None|AssertionError: Policy cannot be None",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="meta_tensors_of_this_model",
+        title="kernel injection: this model cannot be loaded from the meta device",
+        what="Only some containers load a checkpoint= into meta tensors. INT8 checkpoints (save_mp_checkpoint_path "
+        "with "
+        "int8) can be split further, with their scales, but not merged.",
+        remedy="from_pretrained without the meta device and without checkpoint=; INT8: tp_size as many as when it was "
+        "saved.",
+        pattern=r"Meta tensors are not supported for this model currently|Merging of the checkpoints are not supported"
+        r"|We require the quantization scales for larger TP-size"
+        r"|merging checkpoints is not supported \(when world_size",
     ),
 )
