@@ -165,7 +165,9 @@ SIGNATURES = (
         "output is summed, and the result compared with one GPU; otherwise another inference engine (vLLM).",
         pattern=r"upport AutoTP (?:for|of|on) |upport autoTP for |upport for AutoTP |AutoTP does not support"
         r"|AutoTP doesn't support"
-        r"|AutoTP support for|AutoTP is not supported",
+        r"|AutoTP support for|AutoTP is not supported|ensor [Pp]arallel [Nn]ot [Ee]ffect"
+        r"|Inference Engine supported model"
+        r"|oes DeepSpeed +support \w+[^\n]{0,40}(?:nference|ensor parallel)",
         role=Role.FAMILY,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7277",),
     ),

@@ -251,4 +251,67 @@ SIGNATURES = (
         role=Role.FAMILY,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/872",),
     ),
+    Signature(
+        id="zero_to_fp32_fails",
+        title="zero_to_fp32 fails",
+        what="Most likely the directory: it needs the file latest (or -t TAG) and the …_optim_states.pt files of all "
+        "ranks. Otherwise the script is of another release than torch (weights_only since torch 2.6), a class in the "
+        "checkpoint cannot be imported where it runs, files are incomplete, or the host's memory is full.",
+        remedy="The last line of the traceback tells. python -m deepspeed.utils.zero_to_fp32 DIR OUTPUT with a current "
+        "DeepSpeed, with the project's code in PYTHONPATH.",
+        pattern=r"zero_to_fp32(?:\.py)?[^\n]{0,160}(?:reporting the following error|\berrors?\b|fails?\b|failed"
+        r"|n't work"
+        r"|not work|cannot convert|can't|unable|报错|失败)|(?:nable to|annot|an't|ailed to)[^\n]{0,60}zero_to_fp32",
+        role=Role.FAMILY,
+        evidence=("https://github.com/bytedance/HLLM/issues/10",),
+    ),
+    Signature(
+        id="loss_after_loading",
+        title="the loss after loading a checkpoint is not the one before",
+        what="Most likely not all is restored: the optimizer's moments and fp32 weights (save_only_model, "
+        "load_optimizer_states=False, a file of weights only), the scheduler, or the position in the data and the "
+        "random "
+        "states. Small differences remain if the order of reductions or the number of ranks changes.",
+        remedy="Resume with engine.load_checkpoint (accelerator.load_state, resume_from_checkpoint) from a directory "
+        "that has global_step…, and skip the data that were used; compare the first losses on the same batches.",
+        pattern=phrases(
+            "oss curve |oss |oss is |oss was ",
+            "changes |differs |different |increases |increased |increase |jumps |higher |not continuous ",
+            "when loading|after loading|after restart|after restoring",
+        )
+        + r"|restored the checkpoint[^\n]{0,80} loss increased",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/Megatron-DeepSpeed/issues/248",),
+    ),
+    Signature(
+        id="save_hooks_get_no_weights",
+        title="accelerate: a save hook gets no weights under DeepSpeed",
+        what="With DeepSpeed save_state lets the engine save the model, and the hooks of "
+        "register_save_state_pre_hook get an empty list: weights.pop() fails. They run only if save_state is called on "
+        "all ranks.",
+        remedy="In the hook `if weights: weights.pop()`, and accelerator.unwrap_model for each model; current scripts "
+        "of "
+        "diffusers do so. Or no hook: the engine's checkpoint has the weights.",
+        pattern=r"in save_model_hook\n[^\n]*weights\.pop|weight pop from empty list|in hooks is empty"
+        r"|save_model_hook[\s\S]{0,300}IndexError: pop from empty list",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/kamalkraj/e5-mistral-7b-instruct/issues/12",),
+    ),
+    Signature(
+        id="saving_under_zero3",
+        title="how to save a model that is trained with ZeRO-3",
+        what="Under ZeRO-3 each rank has a part of each weight: save_pretrained of it alone writes empty weights, and "
+        "on "
+        "rank 0 only it hangs or is incomplete.",
+        remedy='"stage3_gather_16bit_weights_on_model_save": true (accelerate: zero3_save_16bit_model), and on all '
+        "ranks: accelerator.unwrap_model(model).save_pretrained(DIR, is_main_process=accelerator.is_main_process, "
+        "save_function=accelerator.save, state_dict=accelerator.get_state_dict(model)). Or engine.save_checkpoint on "
+        "all "
+        "ranks, and zero_to_fp32.py.",
+        pattern=r"(?m:^)(?=[^\n]{0,300}(?i:zero.?3|zero_stage: ?3|stage.?3))[^\n]{0,300}?(?:"
+        + phrases("how should I |how to |how do I |how can I |How should I |How to |How do I |How can I ", "save ")
+        + r"|如何保存模型|怎么保存模型|保存模型的方式)",
+        role=Role.FAMILY,
+        evidence=("https://github.com/huggingface/accelerate/issues/1238",),
+    ),
 )

@@ -120,4 +120,20 @@ SIGNATURES = (
         r"|fill-mask|token-classification|conversational) only supports \[",
         evidence=("https://github.com/deepspeedai/DeepSpeed-MII/issues/123",),
     ),
+    Signature(
+        id="mii_servers",
+        title="MII: how its server processes are started",
+        what="mii.serve (mii.deploy) starts processes of its own, with the deepspeed launcher: the script itself runs "
+        "once, with python; started by deepspeed, every rank starts servers, on the same ports. mii.pipeline runs in "
+        "the "
+        'script\'s own processes, and needs deepspeed --num_gpus N for N ranks. "waiting for server to start" is '
+        "shown "
+        "while the model loads, and for ever if a rank of the server waits for another one.",
+        remedy="mii.serve(MODEL, tensor_parallel=N) and python script.py; or mii.pipeline and deepspeed --num_gpus N "
+        "script.py. nvidia-smi and free -g show whether it still loads; the server's own output is above.",
+        pattern=r"waiting for server to start|_launch_server_process\] \w+ server launch|_launch_server_process\] "
+        r"msg_server launch|non-persistent pipeline|[Ss]erve [Ff]ails while [Pp]ipeline",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed-MII/issues/266",),
+    ),
 )

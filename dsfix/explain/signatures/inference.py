@@ -115,6 +115,7 @@ SIGNATURES = (
         pattern=r"(?:deepspeed/__init__\.py\", line \d+, in init_inference\n"
         r"|deepspeed/inference/engine\.py\", line \d+, in (?:_apply_injection_policy|_load_checkpoint"
         r"|load_model_with_checkpoint)\n"
+        r"|in \S+\n[^\n]*deepspeed\.init_inference\([^\n]*\n"
         r"|module_inject/replace_module\.py\", line \d+, in _?replace_(?:module|transformer_layer|with_policy|fn)\n)"
         + _NO_ERROR,
         role=Role.FAMILY,

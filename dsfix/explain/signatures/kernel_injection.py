@@ -204,4 +204,47 @@ SIGNATURES = (
         r"|We require the quantization scales for larger TP-size"
         r"|merging checkpoints is not supported \(when world_size",
     ),
+    Signature(
+        id="kernels_and_long_texts",
+        title="kernel injection: long prompts or answers fail",
+        what="The kernels' memory for keys and values is made for max_out_tokens (max_tokens; 1024 by default) tokens "
+        "of "
+        "prompt and answer together. Longer ones read and write beyond it: an illegal memory access, NaN, or "
+        "meaningless "
+        "text. Since 0.7.0 generate() refuses them (exceeds maximum length), a forward pass does not.",
+        remedy="init_inference(…, max_out_tokens=2048) or as many as are needed, and a current DeepSpeed. "
+        "replace_with_kernel_inject=False has no such limit.",
+        pattern=r"(?:nference\b|DeepSpeedTransformerInference|hybrid_engine)[\s\S]{0,600}(?:long(?:er)? (?:sequences?"
+        r"|inputs?|prompts?|texts?)|sequence lengths?|many tokens)[^\n]{0,80}(?:illegal memory|IllegalMemory|error"
+        r"|break"
+        r"|fails?\b|nan\b|NaN|garbage)"
+        r"|(?:illegal memory|Illegal memory)[\s\S]{0,400}\bnference?[^\n]{0,100} long"
+        r"|(?:illegal memory access|Illegal memory access)[^\n]{0,60} (?:long sequences|long inputs|long prompts)"
+        r"|nference[^\n]{0,80}illegal memory access[\s\S]{0,200}long sequence"
+        r"|fail for long (?:inputs|prompts|sequences)[^\n]{0,40}nference",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2062",),
+    ),
+    Signature(
+        id="kernels_fail_autotp_works",
+        title="the model runs without kernel injection, and fails with it",
+        what="The kernels do not fit this model: they know some architectures, mostly with as many key heads as query "
+        "heads (no grouped queries), in the form that transformers had when this DeepSpeed was released.",
+        remedy="replace_with_kernel_inject=False (AutoTP); for kernels another inference engine.",
+        pattern=r"replace_with_kernel_inject ?= ?False[^\n]{0,80}(?:works|work well|is fine|no problem)[\s\S]{0,300}"
+        r"replace_with_kernel_inject ?= ?True[^\n]{0,80}(?:error|fail|crash)"
+        r"|replace_with_kernel_inject ?= ?True[^\n]{0,80}(?:error|fails|crash)[\s\S]{0,300}"
+        r"replace_with_kernel_inject ?= ?False[^\n]{0,80}(?:works|work well|is fine|no problem)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4261",),
+    ),
+    Signature(
+        id="linear_layer_of_0_7_0",
+        title="init_inference with an injection_policy in 0.7.0: empty() received an invalid combination of arguments",
+        what="0.7.0 gives a weight to the replaced linear layer in the place of its shape.",
+        remedy="DeepSpeed 0.7.1 or later.",
+        pattern=r"empty\(\) received an invalid combination of arguments - got \(Parameter, ",
+        affects={"deepspeed": "==0.7.0"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2246",),
+    ),
 )
