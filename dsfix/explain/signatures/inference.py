@@ -188,7 +188,7 @@ SIGNATURES = (
         "tp_size (mp_size) is a number from 1, checkpoint a path or a dictionary.",
         remedy="dtype=torch.half or torch.bfloat16 (CPU: torch.float or torch.bfloat16).",
         pattern=r"Data type \S+\s+is\s+not supported by \S+ accelerator|torch\.\w+ not supported, valid dtype: "
-        r"|ValueError: Type fp16 is not supported|mp_size must be an int >= 1, got|checkpoint must be None, str or dict"
+        r"|mp_size must be an int >= 1, got|checkpoint must be None, str or dict"
         r"|injection_dict must be None or a dict|Injection policy layer'",
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8578",),
     ),
@@ -200,7 +200,7 @@ SIGNATURES = (
         "them. "
         "It is not faster: the weights are unpacked for 16-bit kernels. Since 0.15.2 init_inference refuses it.",
         remedy="dtype=torch.half; for quantized weights bitsandbytes, or an inference engine with int8 kernels.",
-        pattern=r"(?m:^)(?=[^\n]{0,300}(?:[Ii]nt[ -]?8\b|INT[ -]?8\b|8-?bit))[^\n]{0,300}?(?:nference\b|init_inference"
+        pattern=r"(?m:^)(?=[^\n]{0,300}(?:(?<!_)[Ii]nt[ -]?8\b|INT[ -]?8\b|8-?bit))[^\n]{0,300}?(?:nference\b|init_inference"
         r"|loading/inference|torch\.int8| int8 forward)|'q_int8': True",
         role=Role.FAMILY,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2956",),
