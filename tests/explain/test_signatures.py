@@ -239,6 +239,123 @@ CASES = {
         ["!!!! kernel execution error. (m: 768, n: 4608, k: 3072, error: 13)\n"],
         ["kernel execution took 5 ms\n"],
     ),
+    "cut_in_init_inference": (
+        [
+            "Traceback (most recent call last):\n"
+            '  File "/site-packages/deepspeed/__init__.py", line 7, in init_inference\n'
+            "    engine = InferenceEngine(model, config=ds_inference_config)\n",
+            "Traceback (most recent call last):\n"
+            '  File "generate.py", line 7, in <module>\n'
+            "    model = deepspeed.init_inference(model, dtype=torch.half)\n",
+            '  File "/site-packages/deepspeed/module_inject/replace_module.py", line 7, in _replace_module\n'
+            "    _, layer_id = _replace_module(child, policies)\n",
+        ],
+        [
+            traceback(
+                "TypeError: one",
+                ("deepspeed/__init__.py", "init_inference", "engine = InferenceEngine(model, config=config)"),
+            )
+        ],
+    ),
+    "init_inference_fails": (
+        [
+            "`init_inference()` fails with the newest releases\n",
+            "init_inference 报错\n",
+            "Errors in the inference tutorial\n".replace("the ", ""),
+            "Failed to use init_inference\n",
+        ],
+        ["ZeRO-Inference: error with .init_inference()\n", "init_inference is called once\n"],
+    ),
+    "inference_loader_of_dictionary": (
+        [
+            traceback(
+                "AttributeError: 'dict' object has no attribute 'load'",
+                ("deepspeed/inference/engine.py", "_load_checkpoint", "load_path, checkpoint, _ = sd_loader.load("),
+            )
+        ],
+        ["AttributeError: 'dict' object has no attribute 'load'\n"],
+    ),
+    "meta_tensors_without_kernels": (
+        [
+            "Loading a checkpoint fails without kernel injection\n",
+            "load_checkpoint raises when not using replace_with_kernel_inject\n",
+        ],
+        ["Loading a checkpoint with kernel injection\n"],
+    ),
+    "inference_checkpoint_type": (
+        ["AssertionError: DeepSpeed checkpoint type is not supported\n"],
+        ["this checkpoint type is supported\n"],
+    ),
+    "init_inference_arguments": (
+        [
+            "ValueError: Data type torch.int8 is not supported by cuda accelerator\n",
+            "ValueError: torch.bfloat16 not supported, valid dtype: [None, torch.float16]\n",
+            "ValueError: mp_size must be an int >= 1, got 0\n",
+        ],
+        ["ValueError: Data type torch.int8 is unknown\n"],
+    ),
+    "int8_inference": (
+        [
+            "Int8 inference does nothing for my model\n",
+            "DeepSpeed Inference config is {'heads': 20, 'q_int8': True}\n",
+            "I call init_inference with dtype torch.int8\n",
+        ],
+        ["inference in fp16\n", "DeepSpeed Inference config is {'heads': 20, 'q_int8': False}\n"],
+    ),
+    "inference_gives_no_speedup": (
+        [
+            "DeepSpeed does not improve the inference\n",
+        ],
+        ["inference is fast with DeepSpeed\n", "inference under DeepSpeed ZeRO-3 is slower\n"],
+    ),
+    "inference_differs": (
+        [
+            "The inference result is different from the original model\n",
+            "inference gives worse text than Hugging Face\n",
+        ],
+        ["The inference result is the original one\n"],
+    ),
+    "zero_inference_quantization": (
+        ["AssertionError: Model weight is expected in half.\n"],
+        ["Model weight is in half\n"],
+    ),
+    "hybrid_engine_tensor_parallel": (
+        [
+            "an error when inference_tp_size > 1\n",
+            "   --inference_tp_size 4 \\\n",
+            "step 3 with tensor parallel and HE fails\n",
+        ],
+        ["   --inference_tp_size 1 \\\n"],
+    ),
+    "hybrid_engine_container": (
+        ["AttributeError: 'DS_BloomContainer' object has no attribute 'set_params_wo_copy'\n"],
+        ["AttributeError: 'DS_BloomContainer' object has no attribute 'policy_name'\n"],
+    ),
+    "injection_policy_gives_nothing": (
+        ["AssertionError: qkvw can't be None\n", "AssertionError: Policy cannot be None\n"],
+        ["AssertionError: model can't be None\n"],
+    ),
+    "meta_tensors_of_this_model": (
+        ["AssertionError: Meta tensors are not supported for this model currently.\n"],
+        ["Meta tensors are supported\n"],
+    ),
+    "kernels_and_long_texts": (
+        [
+            "DeepSpeed-Inference: with long prompts it fails\n",
+            "Models fail for long inputs during inference\n",
+        ],
+        ["training with long sequences\n", "inference with long prompts is supported\n"],
+    ),
+    "kernels_fail_autotp_works": (
+        [
+            "With replace_with_kernel_inject=False it works.\nWith replace_with_kernel_inject=True I get an error.\n",
+        ],
+        ["With replace_with_kernel_inject=False it works.\n"],
+    ),
+    "linear_layer_of_0_7_0": (
+        ["TypeError: empty() received an invalid combination of arguments - got (Parameter, device=int)\n"],
+        ["TypeError: empty() received an invalid combination of arguments - got (str, device=int)\n"],
+    ),
     "inference_loader_argument": (
         [traceback("TypeError: get_sd_loader_json() missing 1 required positional argument: 'checkpoint_engine'")],
         [
@@ -752,6 +869,112 @@ CASES = {
     "mixed_checkpoint_directory": (
         ["ValueError: Expected 8 of '*_optim_states.pt' under 'out/global_step100' but found 12 files. Possibly\n"],
         ["FileNotFoundError: can't find *_optim_states.pt files in directory 'out'\n"],
+    ),
+    "zero_to_fp32_shared_parameters": (
+        [
+            "zero_to_fp32 misses some parameters\n",
+            "zero_to_fp32.py ignores some layers of the model\n",
+            "Missing weight params after training with deepspeed-stage2\n",
+        ],
+        ["zero_to_fp32 writes all parameters\n"],
+    ),
+    "not_a_zero_checkpoint": (
+        [
+            "FileNotFoundError: Directory 'out/global_step7' doesn't exist\n",
+        ],
+        ["FileNotFoundError: [Errno 2] No such file or directory: 'out'\n"],
+    ),
+    "converters_need_layer_files": (
+        [
+            traceback(
+                "KeyError: (0, 0)",
+                ("deepspeed_checkpoint.py", "get_state", "for names in self.transformer_file_map[(tp, pp)]:"),
+            ),
+            "Checkpoints are no longer saved layer-by-layer\n",
+        ],
+        ["KeyError: (0, 0)\n"],
+    ),
+    "resuming_an_adapter": (
+        [
+            "lora resume gives an error\n",
+            "resume training lora with zero-2\n".replace("training ", ""),
+            "LoRA 断点续训\n",
+            "继续训练 checkpoint-100 时\nRuntimeError: Error(s) in loading state_dict for PeftModelForCausalLM:\n",
+        ],
+        ["the lora is resumed\n".replace("resumed", "merged"), "resume the training\n"],
+    ),
+    "mmengine_checkpoint": (
+        [
+            "Traceback (most recent call last):\n"
+            '  File "/site-packages/mmengine/runner/_flexible_runner.py", line 7, in load_or_resume\n'
+            "    self.resume(resume_from)\n",
+        ],
+        ['  File "/site-packages/mmengine/runner/_flexible_runner.py", line 7, in train\n'],
+    ),
+    "checkpoint_on_several_nodes": (
+        [
+            "I copy all optimizer states to all nodes by hand\n",
+            "save_state fails on multi-node\n",
+            "多机训练时保存模型\n",
+        ],
+        ["training on all nodes\n"],
+    ),
+    "saving_checkpoint_fails": (
+        [
+            "Checkpoint saving fails with DeepSpeed\n",
+            "Failed to Save Checkpoint at the last step\n",
+            "the model could not be saved properly\n",
+            "保存checkpoint时报错\n",
+        ],
+        ["Checkpoint saving takes a minute\n"],
+    ),
+    "weights_out_of_zero3": (
+        [
+            "how to get the model reconstructed for saving\n",
+            "state_dict returns some placeholder\n",
+            "gather the full weights under ZeRO-3\n",
+        ],
+        ["gather the full weights under ZeRO-2\n"],
+    ),
+    "zero_to_fp32_fails": (
+        ["I run zero_to_fp32.py and it reports an error\n", "unable to use zero_to_fp32\n"],
+        ["I run zero_to_fp32.py\n"],
+    ),
+    "loss_after_loading": (
+        ["The loss curve changes when loading a checkpoint\n"],
+        ["the loss curve\n"],
+    ),
+    "save_hooks_get_no_weights": (
+        [
+            traceback(
+                "IndexError: pop from empty list",
+                ("train.py", "save_model_hook", "weights.pop()"),
+            ),
+            "`weights` in hooks is empty with DeepSpeed\n",
+        ],
+        ["IndexError: pop from empty list\n"],
+    ),
+    "saving_under_zero3": (
+        ["With zero_stage: 3, how should I save my model?\n", "ZeRO-3: 如何保存模型\n"],
+        ["With zero_stage: 2, how should I save my model?\n"],
+    ),
+    "adapter_of_zero3_not_loaded": (
+        [
+            "lora + zero3 训练后合并失败\n",
+            "Zero3 LoRA merge error\n",
+            "Traceback (most recent call last):\n"
+            '  File "/site-packages/peft/peft_model.py", line 7, in load_adapter\n'
+            "    weights = torch.load(\n",
+        ],
+        ["lora 训练后合并失败\n"],
+    ),
+    "as_if_not_trained": (
+        ["推理结果和训练时完全不一样\n", "微调后生成乱码\n"],
+        ["训练结果不一样\n"],
+    ),
+    "logits_without_vocabulary": (
+        ["IndexError: argmax(): Expected reduction dim 1 to have non-zero size.\n"],
+        ["IndexError: argmax(): Expected a tensor\n"],
     ),
     "universal_checkpoint_not_of_adam": (
         [
@@ -2434,6 +2657,54 @@ CASES = {
         ],
         ["AssertionError: data parallel group is not initialized\n"],
     ),
+    "experts_under_zero3": (
+        [
+            "ZeRO-3 does not work with MoE models\n",
+            "Zero 3: InFlight params with the new Mixtral model\n",
+            "Compatibility of sparse MoE training with ZeRO3\n",
+        ],
+        ["ZeRO-3 does not work\n", "MoE training works under ZeRO-2\n"],
+    ),
+    "megatron_moe_arguments": (
+        ["Fix DeepSpeed MoE after the rebase\n"],
+        ["DeepSpeed MoE\n"],
+    ),
+    "autotp_fused_layout": (
+        ["ValueError: unknown fused_qkv_type\n"],
+        ["ValueError: unknown type\n"],
+    ),
+    "tensor_parallel_training_fails": (
+        [
+            "   --ds_tensor_parallel_size 4 \\\n每次都会报错\n",
+            "AutoTP training of my model fails\n",
+            "failure when using auto tensor parallel\n",
+        ],
+        ["   --ds_tensor_parallel_size 1 \\\n每次都会报错\n"],
+    ),
+    "autotp_for_a_model": (
+        [
+            "Please support AutoTP for my model\n",
+            "AutoTP does not support this architecture\n",
+            "Does DeepSpeed support ResNet in inference\n",
+        ],
+        ["AutoTP finds the layers\n"],
+    ),
+    "pipeline_inputs": (
+        [
+            "Dict input for pipeline parallelism\n",
+            "Pipeline parallelism with a layer of multiple inputs\n",
+            "TiedLayerSpec which is provided by deepspeed\n",
+        ],
+        ["Pipeline parallelism with four stages\n"],
+    ),
+    "pipeline_sends_tensors_only": (
+        ["NotImplementedError: Could not send meta type <class 'dict'>\n"],
+        ["NotImplementedError: Could not do this\n"],
+    ),
+    "pipeline_arguments": (
+        ["NotImplementedError: Partitioning method even not implemented.\n"],
+        ["Partitioning method uniform\n"],
+    ),
     "fragment_without_elements": (
         ["    assert fragment_start < fragment_end\nAssertionError: fragment start 7 should be < fragment_end 5\n"],
         [
@@ -3656,9 +3927,96 @@ CASES = {
         ["[ERROR] [autotuner.py:699] The model is not runnable with DeepSpeed with error = (\n"],
         ["The model is not runnable\n"],
     ),
+    "compression_only_simulates": (
+        [
+            "ZeroQuant: the model has the same size as before\n",
+            "DeepSpeed Compression gives no speedup\n",
+        ],
+        ["ZeroQuant: the accuracy is good\n"],
+    ),
+    "compression_config_incomplete": (
+        ["AssertionError: Row Pruning is enabled, shared_parameters must be specified\n"],
+        ["Row Pruning is disabled\n"],
+    ),
+    "flops_profiler_counts": (
+        [
+            "The flops profiler shows numbers lower than the formula's\n",
+            "get_model_profile does not work for my model\n",
+        ],
+        ["The flops profiler is enabled\n"],
+    ),
+    "autotuning_found_nothing": (
+        ["[INFO] [autotuner.py:1110:run_after_tuning] No optimal DeepSpeed configuration found by autotuning.\n"],
+        ["[INFO] optimal DeepSpeed configuration found\n"],
+    ),
+    "autotuning_fails": (
+        ["the autotuning fails at an experiment\n", "autotuning: 报错\n"],
+        ["the autotuning is done\n"],
+    ),
+    "autotuning_requirements": (
+        ["AssertionError: Missing required package `tabulate`, please install\n"],
+        ["please install tabulate\n"],
+    ),
+    "curriculum_settings": (
+        [
+            "AssertionError: Curriculum learning requires the config 'max_difficulty'\n",
+            "RuntimeError: Unsupported curriculum schedule type\n",
+        ],
+        ["Curriculum learning is enabled\n"],
+    ),
+    "data_analysis_incomplete": (
+        ["AssertionError: The number of samples in map result files are not correct.\n"],
+        ["The number of samples is 7\n"],
+    ),
+    "elastic_batch_sizes": (
+        ["ValueError: All micro batches must be less than             or equal to max_acceptable_batch_size: 7\n"],
+        ["All micro batches are equal\n"],
+    ),
+    "elastic_config_without_ranks": (
+        [traceback("ZeroDivisionError: integer division", ("elasticity.py", "compute_elastic_config", "if a // b:"))],
+        ["ZeroDivisionError: integer division\n"],
+    ),
+    "elastic_training_disabled": (
+        ["[INFO] Disabling elastic training support as PyTorch version should be greater than 1.11.x\n"],
+        ["[INFO] elastic training is enabled\n"],
+    ),
     "mii_server_died": (
         ["RuntimeError: server crashed for some reason, unable to proceed\n"],
         ["the server crashed\n"],
+    ),
+    "mii_servers": (
+        ["[INFO] [server.py:82:_wait_until_server_is_live] waiting for server to start...\n"],
+        ["the server has started\n"],
+    ),
+    "mii_model_list": (
+        ["AssertionError: text-generation only supports ['gpt2']\n"],
+        ["text-generation is supported\n"],
+    ),
+    "fastgen_model_not_known": (
+        [
+            "ValueError: Unsupported model type gemma\n",
+            "AssertionError: Mistral requires transformers >= 4.34.0, you have version 4.30\n",
+        ],
+        ["Unsupported model\n"],
+    ),
+    "fastgen_checkpoint_names": (
+        ["RuntimeError: Transformer container at index 0 not fully initialized after checkpoint load.\n"],
+        ["the container was initialized\n"],
+    ),
+    "fastgen_sharding": (
+        ["ValueError: The KV heads must be evenly distributed across the shards.\n"],
+        ["The heads are distributed\n"],
+    ),
+    "fastgen_cache_full": (
+        [
+            "Deadlock detected. Resetting KV cache and recomputing requests.\n",
+            "ValueError: Insufficient memory to allocate KV-caches. Required: 7, Available: 1\n",
+        ],
+        ["Deadlock\n"],
+    ),
+    "fastgen_old_gpu": (
+        ["RuntimeError: Blocked attention requires CUDA compute capability >= 8.0\n"],
+        ["CUDA compute capability 8.0\n"],
     ),
     "inference_checkpoint_described": (["KeyError: 'checkpoints'\n"], ["KeyError: 'checkpoint'\n"]),
     "lightning_of_two_packages": (

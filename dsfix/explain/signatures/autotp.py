@@ -128,4 +128,47 @@ SIGNATURES = (
         affects={"deepspeed": "<0.13.2"},
         evidence=pull(4044),
     ),
+    Signature(
+        id="autotp_fused_layout",
+        title="AutoTP: the layout of a fused query, key and value weight is not known or not divisible",
+        what="A fused weight is split in one of a few layouts, chosen by the name of the layer's class; CodeGen's "
+        "needs "
+        "key heads that 4 times the ranks divide.",
+        remedy="Another tp_size, or another inference engine for the model.",
+        pattern=r"unknown fused_qkv_type|codgen autoTP requires num_kv_heads",
+    ),
+    Signature(
+        id="tensor_parallel_training_fails",
+        title="training with AutoTP (tensor_parallel in the config) fails",
+        what="AutoTP for training exists since 0.16.4 and goes with ZeRO-0, 1 and 2. The model must be the whole one "
+        "on "
+        "each rank (ZeRO-3's partitioned loading does not go with it), the ranks of a group must get the same batches, "
+        "and layers that AutoTP does not know by their names are not split. Releases up to 0.18 had bugs in saving, "
+        "biases and ranks' groups.",
+        remedy="The last line of the traceback tells; a current DeepSpeed, transformers and accelerate; "
+        "tensor_parallel.autotp_size as a divisor of the heads and of the ranks.",
+        pattern=r"ds_tensor_parallel_size (?:=|>)? ?[2-9][\s\S]{0,600}(?:Traceback|报错|error)"
+        r"|AutoTP training [^\n]{0,40}(?:fails?\b|error|not work|bug|报错)"
+        r"|autotp_size[^\n]{0,60}(?:fails?\b|error|not work|报错)"
+        r"|(?:failure|fails|error) when using auto tensor parallel",
+        role=Role.FAMILY,
+        evidence=("https://github.com/OpenRLHF/OpenRLHF/issues/1134",),
+    ),
+    Signature(
+        id="autotp_for_a_model",
+        title="AutoTP for an architecture that is not in its list",
+        what="AutoTP needs no code for a model: it splits linear layers and sums the outputs of those whose names it "
+        "finds (o_proj, down_proj, dense …). Experts, fused weights and layers of other names are not split, or "
+        "wrongly.",
+        remedy="A current DeepSpeed; injection_policy={Layer: ('attention.output', 'mlp.output')} with the layers "
+        "whose "
+        "output is summed, and the result compared with one GPU; otherwise another inference engine (vLLM).",
+        pattern=r"upport AutoTP (?:for|of|on) |upport autoTP for |upport for AutoTP |AutoTP does not support"
+        r"|AutoTP doesn't support"
+        r"|AutoTP support for|AutoTP is not supported|ensor [Pp]arallel [Nn]ot [Ee]ffect"
+        r"|Inference Engine supported model"
+        r"|oes DeepSpeed +support \w+[^\n]{0,40}(?:nference|ensor parallel)",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7277",),
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..phrases import phrases
 from ..signature import Role, Signature, pull
 
 SIGNATURES = (
@@ -102,5 +103,214 @@ SIGNATURES = (
         "deepspeed.utils.safe_get_full_fp32_param for each parameter.",
         pattern=r"bf16_zero_pp_rank_\d+_mp_rank_\d+_optim_states\.pt is not a zero checkpoint",
         affects={"deepspeed": ">=0.12.0"},
+    ),
+    Signature(
+        id="zero_to_fp32_shared_parameters",
+        title="zero_to_fp32 leaves out parameters",
+        what="Most likely tied weights (lm_head and the embedding): the optimizer has one of them, and until 0.9.0 the "
+        "other name is left out; 0.9.0 and 0.9.1 restore it incompletely. Frozen parameters and buffers that are not "
+        "persistent are left out as well, by older releases. The checkpoint has the copy of zero_to_fp32.py of the "
+        "release that saved it.",
+        remedy="python -m deepspeed.utils.zero_to_fp32 . OUTPUT with a current DeepSpeed; for a checkpoint of before "
+        "0.9.0 set the missing name to the tied one (model.tie_weights() after loading with strict=False).",
+        pattern=r"(?:zero_to_fp32|convert_zero_checkpoint|deepspeed_zero_stage_[123]|deepspeed_stage_[123])[^\n]{0,80}"
+        r"(?:misses|missing|ignores|skips|lacks|loses)[^\n]{0,30}(?:param|layer|weight|key)"
+        r"|issing (?:weight )?param[^\n]{0,40} (?:deepspeed|DeepSpeed)[- _]"
+        r"|(?:DeepSpeed|deepspeed) (?:Zero|ZeRO|zero)[ -]?[12] [Ff]ails to [Ss]ave [Aa]ll",
+        role=Role.POSSIBLE,
+        affects={"deepspeed": "<0.9.2"},
+        evidence=(*pull(3033), *pull(3407)),
+    ),
+    Signature(
+        id="not_a_zero_checkpoint",
+        title="zero_to_fp32: there is no such directory",
+        what="It needs the directory that has the file latest, or -t TAG, and in global_step… a file …_optim_states.pt "
+        "of each rank with ZeRO's partitions. Most likely the path is the one of global_step… itself, relative to another "
+        "directory, or latest names a step that was removed.",
+        remedy="The path of the directory above global_step…. Without ZeRO: the weights are "
+        'torch.load("global_step…/mp_rank_00_model_states.pt", weights_only=False)["module"].',
+        pattern=r"FileNotFoundError: Directory '[^'\n]*' doesn't exist",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="converters_need_layer_files",
+        title="a converter looks for layer_… files, which this checkpoint does not have",
+        what="Only a PipelineModule saves a file per layer (layer_…-model_…-model_states.pt), which "
+        "deepspeed_to_megatron, "
+        "deepspeed_to_transformers and gpt-neox's converters read. Without pipeline parallelism "
+        "(--no-pipeline-parallel, pipe-parallel-size 0) all weights are in mp_rank_…_model_states.pt.",
+        remedy="A converter for such files, or save once more from the same weights with a PipelineModule. With one "
+        "rank "
+        'of tensor parallelism torch.load("mp_rank_00_model_states.pt")["module"] has all weights.',
+        pattern=r"transformer_file_map\[[\s\S]{0,120}KeyError: \(\d+, \d+\)|[Cc]heckpoints? [^\n]{0,40}"
+        r"no longer saved layer-by-layer",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/EleutherAI/gpt-neox/issues/750",),
+    ),
+    Signature(
+        id="resuming_an_adapter",
+        title="resuming the training of an adapter with DeepSpeed",
+        what="engine.load_checkpoint is strict by default: a checkpoint that has only the adapter's or the trained "
+        "weights lacks keys. transformers passes load_module_strict=False for a PeftModel only in later releases "
+        "(since "
+        "2023). A checkpoint-N with the adapter's file alone, without global_step…, has no optimizer to resume.",
+        remedy="A current transformers and PEFT with the checkpoint-N that has global_step…; in a script "
+        "engine.load_checkpoint(…, load_module_strict=False). Otherwise start anew from the adapter: "
+        "PeftModel.from_pretrained(base, DIR, is_trainable=True).",
+        pattern=phrases("lora |Lora |LoRA |LORA |peft |PEFT |adapter |Adapter ", "resume|resuming|断点续训|恢复训练")
+        + "|"
+        + phrases(
+            "resume |resuming |Resume |Resuming |断点续训|resume training |resuming training |resume training of a ",
+            "lora|LoRA|LORA|peft|PEFT|adapter",
+        )
+        + r"|(?:lora|LoRA|Lora)[^\n]{0,12}断点续训"
+        r"|resume_from_checkpoint[\s\S]{0,1500}Error\(s\) in loading state_dict for Peft"
+        r"|继续训练[\s\S]{0,300}Error\(s\) in loading state_dict for PeftModel",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/ymcui/Chinese-LLaMA-Alpaca/issues/464",),
+    ),
+    Signature(
+        id="mmengine_checkpoint",
+        title="MMEngine, XTuner: a checkpoint cannot be resumed or loaded by the DeepSpeed strategy",
+        what="With this strategy iter_N.pth is a directory, made by engine.save_checkpoint, which load_checkpoint "
+        "takes "
+        "as the tag, with the files of all ranks. Most likely it is a file (saved without the optimizer, converted, or "
+        "of another strategy), or the model, the number of ranks or the trained parameters have changed; frozen "
+        "parameters that were left out need DeepSpeed 0.13.2 or later.",
+        remedy="Resume from the directory, with the same config and number of ranks. From a file start anew with its "
+        "weights: load them into the model before the strategy wraps it (XTuner: pretrained_pth of the model).",
+        pattern=r"(?:mmengine|xtuner/engine)/_strategy/deepspeed\.py\", line \d+, in (?:resume|load_checkpoint)\n"
+        r"|mmengine/runner/_flexible_runner\.py\", line \d+, in load_or_resume\n",
+        role=Role.FAMILY,
+        evidence=("https://github.com/bytedance/Sa2VA/issues/138",),
+    ),
+    Signature(
+        id="checkpoint_on_several_nodes",
+        title="several nodes: each rank saves its files on its own node",
+        what="save_checkpoint is called on all ranks, and each writes its part; zero_to_fp32 and loading need the "
+        "files "
+        "of all nodes in one directory. Without a shared file system they are spread over the nodes; the file latest "
+        "and the model's states are written by some ranks only.",
+        remedy="A directory on a file system that all nodes share, or copy the files of all nodes into one directory "
+        "on "
+        'every node. "checkpoint": {"use_node_local_storage": true} (0.7.5 and later) writes on each node what it '
+        "needs "
+        "to resume there.",
+        pattern=r"(?:opy|ync|ather|erge)[^\n]{0,40} (?:optimizer states|checkpoint)[^\n]{0,200}(?:each|all|every"
+        r"|other|both)"
+        r"[* ]{1,4}nodes?\b"
+        r"|(?:checkpoints?|save state|saving state|save_state)[^\n]{0,40}(?:on|in|with|across) (?:a )?"
+        r"(?:multi.?nodes?|several nodes|two nodes)\b"
+        r"|多机[^\n]{0,30}(?:保存模型|保存权重|checkpoint)",
+        role=Role.FAMILY,
+        evidence=("https://github.com/stanford-crfm/mistral/issues/48",),
+    ),
+    Signature(
+        id="saving_checkpoint_fails",
+        title="saving a checkpoint under DeepSpeed fails",
+        what="Most likely the script saves on rank 0 only: engine.save_checkpoint, accelerator.save_state and "
+        "gathering "
+        "ZeRO-3's weights are for all ranks. Otherwise the disk is full or not shared by the hosts, an object in the "
+        "state cannot be pickled, or a state of the optimizer is missing.",
+        remedy="Call them outside of `if is_main_process`; only what follows is for rank 0. df -h; the last line of "
+        "the "
+        "traceback tells.",
+        pattern=phrases(
+            "heckpoint |model |state ",
+            "saving fails|saving failed|save fails|save failed|saving error|save error|save problem|saving problem"
+            "|saving failure",
+        )
+        + "|"
+        + phrases("aving |ave |avings ", "Checkpoint |checkpoint ", "Fail|fail")
+        + r"|ailed to Save Checkpoint|ailed to save optimizer|ailed to save the optimizer"
+        r"|(?:odels?|heckpoints?) (?:could not|cannot|can not) be saved"
+        + r"|"
+        + phrases("rror |ails |ailed |ug ", "when |while |at ", "saving |save ", "optimizer|the optimizer|state")
+        + "|"
+        + phrases("保存checkpoint|保存ckpt|保存检查点", "报错|出错|失败|时报错|时失败|的时候报错|就报错"),
+        role=Role.FAMILY,
+        evidence=("https://github.com/minosvasilias/simple_grpo/issues/2",),
+    ),
+    Signature(
+        id="weights_out_of_zero3",
+        title="getting a model's weights out of ZeRO-3",
+        what="Under ZeRO-3 state_dict() has placeholders: each rank holds a part of each weight.",
+        remedy='With "stage3_gather_16bit_weights_on_model_save": true, on all ranks: engine.save_16bit_model(DIR), '
+        "trainer.save_model, accelerator.get_state_dict(model). From a checkpoint, in fp32: zero_to_fp32.py. A single "
+        "parameter: deepspeed.zero.GatheredParameters, or safe_get_full_fp32_param.",
+        pattern=r"reconstructed for saving|returns some placeholder"
+        r"|odel saving (?:in|with|under) (?:the )?(?:Zero|ZeRO|zero|stage)[ -]?(?:[Ss]tage[ -]?)?3"
+        r"|(?:"
+        + phrases(
+            "get |extract |gather |obtain ",
+            "the full |the complete |the whole |the trained |full |complete ",
+            "model|weights|state_dict",
+        )
+        + r")[^\n]{0,60}(?i:zero.?3|stage.?3)",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/872",),
+    ),
+    Signature(
+        id="zero_to_fp32_fails",
+        title="zero_to_fp32 fails",
+        what="Most likely the directory: it needs the file latest (or -t TAG) and the …_optim_states.pt files of all "
+        "ranks. Otherwise the script is of another release than torch (weights_only since torch 2.6), a class in the "
+        "checkpoint cannot be imported where it runs, files are incomplete, or the host's memory is full.",
+        remedy="The last line of the traceback tells. python -m deepspeed.utils.zero_to_fp32 DIR OUTPUT with a current "
+        "DeepSpeed, with the project's code in PYTHONPATH.",
+        pattern=r"zero_to_fp32(?:\.py)?[^\n]{0,160}(?:reporting the following error|\berrors?\b|fails?\b|failed"
+        r"|n't work"
+        r"|not work|cannot convert|can't|unable|报错|失败)|(?:nable to|annot|an't|ailed to)[^\n]{0,60}zero_to_fp32",
+        role=Role.FAMILY,
+        evidence=("https://github.com/bytedance/HLLM/issues/10",),
+    ),
+    Signature(
+        id="loss_after_loading",
+        title="the loss after loading a checkpoint is not the one before",
+        what="Most likely not all is restored: the optimizer's moments and fp32 weights (save_only_model, "
+        "load_optimizer_states=False, a file of weights only), the scheduler, or the position in the data and the "
+        "random "
+        "states. Small differences remain if the order of reductions or the number of ranks changes.",
+        remedy="Resume with engine.load_checkpoint (accelerator.load_state, resume_from_checkpoint) from a directory "
+        "that has global_step…, and skip the data that were used; compare the first losses on the same batches.",
+        pattern=phrases(
+            "oss curve |oss |oss is |oss was ",
+            "changes |differs |different |increases |increased |increase |jumps |higher |not continuous ",
+            "when loading|after loading|after restart|after restoring",
+        )
+        + r"|restored the checkpoint[^\n]{0,80} loss increased",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/Megatron-DeepSpeed/issues/248",),
+    ),
+    Signature(
+        id="save_hooks_get_no_weights",
+        title="accelerate: a save hook gets no weights under DeepSpeed",
+        what="With DeepSpeed save_state lets the engine save the model, and the hooks of "
+        "register_save_state_pre_hook get an empty list: weights.pop() fails. They run only if save_state is called on "
+        "all ranks.",
+        remedy="In the hook `if weights: weights.pop()`, and accelerator.unwrap_model for each model; current scripts "
+        "of "
+        "diffusers do so. Or no hook: the engine's checkpoint has the weights.",
+        pattern=r"in save_model_hook\n[^\n]*weights\.pop|weight pop from empty list|in hooks is empty"
+        r"|save_model_hook[\s\S]{0,300}IndexError: pop from empty list",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/kamalkraj/e5-mistral-7b-instruct/issues/12",),
+    ),
+    Signature(
+        id="saving_under_zero3",
+        title="how to save a model that is trained with ZeRO-3",
+        what="Under ZeRO-3 each rank has a part of each weight: save_pretrained of it alone writes empty weights, and "
+        "on "
+        "rank 0 only it hangs or is incomplete.",
+        remedy='"stage3_gather_16bit_weights_on_model_save": true (accelerate: zero3_save_16bit_model), and on all '
+        "ranks: accelerator.unwrap_model(model).save_pretrained(DIR, is_main_process=accelerator.is_main_process, "
+        "save_function=accelerator.save, state_dict=accelerator.get_state_dict(model)). Or engine.save_checkpoint on "
+        "all "
+        "ranks, and zero_to_fp32.py.",
+        pattern=r"(?m:^)(?=[^\n]{0,300}(?i:zero.?3|zero_stage: ?3|stage.?3))[^\n]{0,300}?(?:"
+        + phrases("how should I |how to |how do I |how can I |How should I |How to |How do I |How can I ", "save ")
+        + r"|如何保存模型|怎么保存模型|保存模型的方式)",
+        role=Role.FAMILY,
+        evidence=("https://github.com/huggingface/accelerate/issues/1238",),
     ),
 )

@@ -92,4 +92,33 @@ SIGNATURES = (
         pattern=r"moe/utils\.py[\s\S]*KeyError: 'name'",
         evidence=("https://github.com/deepspeedai/Megatron-DeepSpeed/issues/174",),
     ),
+    Signature(
+        id="experts_under_zero3",
+        title="a mixture of experts under ZeRO-3",
+        what="transformers' MoE blocks run the experts that have tokens, so each rank and step runs other modules: "
+        "ZeRO-3's order of gathering does not hold (parameters in flight, invalidated trace), and ranks wait for each "
+        "other. DeepSpeed's own MoE layers (deepspeed.moe) do not work with ZeRO-3 at all.",
+        remedy="DeepSpeed 0.13.0 or later, and deepspeed.utils.set_z3_leaf_modules(model, [the class of the MoE "
+        "block]) "
+        "before deepspeed.initialize (accelerate: deepspeed_moe_layer_cls_names). deepspeed.moe: ZeRO-2 or lower.",
+        pattern=r"(?m:^)(?=[^\n]{0,400}(?:ZeRO.?3|ZERO.?3|[Zz]ero.?3|[Ss]tage.?3))"
+        r"(?=[^\n]{0,400}(?:not work|n't work|InFlight|[Ii]n.?flight|ompatib|not support|an ?not use|\bfails?\b"
+        r"|报错|错误))"
+        r"[^\n]{0,400}?(?: MoE model| MOE model|MoE training|MOE training|MoE layer|parse MoE|parse MOE"
+        r"|ixture of experts|ixture-of-experts| Mixtral|Mixtral-8x|Qwen3-MoE|MoE模型)",
+        role=Role.POSSIBLE,
+        evidence=pull(4966),
+    ),
+    Signature(
+        id="megatron_moe_arguments",
+        title="Megatron-DeepSpeed: training with experts fails after its update",
+        what="Megatron-DeepSpeed and DeepSpeed must be of about the same age: num_experts, local_rank and the shapes "
+        "of "
+        "the layers' inputs are passed in other ways since the update of mid-2023.",
+        remedy="The current main of Megatron-DeepSpeed with a current DeepSpeed.",
+        pattern=r"(?:[Ff]ix\w*|[Bb]ug|[Ee]rror|[Ii]ssues?)[^\n]{0,30}(?:DeepSpeed MoE|the MoE training"
+        r"|MoE training when)",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/Megatron-DeepSpeed/pull/192",),
+    ),
 )

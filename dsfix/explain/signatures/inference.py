@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from ..signature import Role, Signature, pull
 
+_NO_ERROR = r"(?![\s\S]*\w(?:Error|Exception|Interrupt)\b)"  # the traceback's last line is not in the log
+
+
 SIGNATURES = (
     Signature(
         id="autotp_does_not_know_the_model",
@@ -95,5 +98,156 @@ SIGNATURES = (
         pattern=r"validation errors? for DeepSpeedInferenceConfig"
         r"(?=[\s\S]{0,400}?(?:zero_optimization|train_\w*batch_size))",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2890",),
+    ),
+    Signature(
+        id="cut_in_init_inference",
+        title="an error in deepspeed.init_inference; its message is not in the log",
+        what="Most likely the model does not fit: the kernels (replace_with_kernel_inject=True) know some "
+        "architectures, "
+        "in the form that transformers or diffusers had when this DeepSpeed was released, and neither other numbers of "
+        "key heads nor quantized weights everywhere; AutoTP (False) goes by the names of layers. Otherwise a "
+        "checkpoint= "
+        "whose names or files do not fit, or the memory.",
+        remedy="The last line of the traceback tells. replace_with_kernel_inject=False, tp_size 1, and the model "
+        "loaded "
+        "by from_pretrained without checkpoint= show one by one which part it is; then another release of transformers "
+        "or of DeepSpeed.",
+        pattern=r"(?:deepspeed/__init__\.py\", line \d+, in init_inference\n"
+        r"|deepspeed/inference/engine\.py\", line \d+, in (?:_apply_injection_policy|_load_checkpoint"
+        r"|load_model_with_checkpoint)\n"
+        r"|in \S+\n[^\n]*deepspeed\.init_inference\([^\n]*\n"
+        r"|module_inject/replace_module\.py\", line \d+, in _?replace_(?:module|transformer_layer|with_policy|fn)\n)"
+        + _NO_ERROR,
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3038",),
+    ),
+    Signature(
+        id="init_inference_fails",
+        title="deepspeed.init_inference does not work for a model",
+        what="Most likely the model: the kernels (replace_with_kernel_inject=True) exist for some architectures, and "
+        "for "
+        "the form that transformers or diffusers had at the time of the DeepSpeed release; AutoTP (False) splits "
+        "layers "
+        "by their names. Otherwise the start: one process per GPU (deepspeed --num_gpus N), and tp_size (mp_size) as "
+        "many.",
+        remedy="The last line of the traceback tells. replace_with_kernel_inject=False, then one GPU, then another "
+        "release of transformers show which it is.",
+        pattern=r"(?m:^)(?![^\n]{0,300}(?i:zero.?inference))[^\n]{0,300}?"
+        r"(?:init_inference(?:\(\))?`?[^\n]{0,30}(?:fails?\b|failed|failing|\berrors?\b|not work|n't work|broken"
+        r"|crash|报错|失败)"
+        r"|(?:[Ee]rrors? (?:on|in|with|when)|[Ff]ailed|[Ff]ails|[Ii]ssues? with|[Pp]roblems? with)[^\n]{0,30}"
+        r"(?:init_inference|inference tutorial|DeepSpeed.?[Ii]nference\b|deepspeed.?inference\b))",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4742",),
+    ),
+    Signature(
+        id="inference_loader_of_dictionary",
+        title="init_inference with checkpoint= but without kernel injection: 'dict' object has no attribute 'load'",
+        what="For descriptions of the types ds_model and bloom the loader is a dictionary, which through 0.9.2 only "
+        "kernel injection can read.",
+        remedy="replace_with_kernel_inject=True where there are kernels for the model; otherwise DeepSpeed 0.9.3 or "
+        "later, or from_pretrained without the meta device and without checkpoint=.",
+        pattern=r"inference/engine\.py[\s\S]{0,400}'dict' object has no att\w+ 'load'"
+        r"|'dict' object has no att\w+ 'load'[\s\S]{0,200}inference/engine\.py",
+        affects={"deepspeed": "<0.9.3"},
+        evidence=("https://github.com/deepspeedai/DeepSpeedExamples/issues/224",),
+    ),
+    Signature(
+        id="meta_tensors_without_kernels",
+        title="init_inference: a checkpoint (meta tensors) without kernel injection",
+        what="Through 0.9.2 a checkpoint= is loaded into a model on the meta device only with "
+        "replace_with_kernel_inject=True; later AutoTP does it as well, for layers that it knows.",
+        remedy="replace_with_kernel_inject=True (inference-test.py: --use_kernel) where there are kernels for the "
+        "model; "
+        "otherwise DeepSpeed 0.9.3 or later, or from_pretrained without the meta device (no --use_meta_tensor) and "
+        "without checkpoint=.",
+        pattern=r"(?:oading (?:a )?checkpoint|load_checkpoint|nitialization fails|meta tensor|\bfails\b)[^\n]{0,80}"
+        r"(?:without kernel inject|not using kernel inject|not to use replace_with_kernel_inject"
+        r"|not use replace_with_kernel_inject|without replace_with_kernel_inject|not using replace_with_kernel_inject)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3292",),
+    ),
+    Signature(
+        id="inference_checkpoint_type",
+        title="init_inference: the description of the checkpoint has a type that is not known",
+        what='The JSON (or dictionary) of checkpoint= takes the types Megatron, bloom and ds_model; "DeepSpeed" is '
+        "none. A checkpoint of training is not loaded by it.",
+        remedy='Files of the model as transformers has them: {"type": "ds_model", "checkpoints": [files], "version": '
+        "1.0}, with replace_with_kernel_inject=True. From a training checkpoint: zero_to_fp32, load the weights into "
+        "the "
+        "model, and init_inference without checkpoint=.",
+        pattern=r"checkpoint type is not supported|checkpoint version: \S+ is not supported",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1172",),
+    ),
+    Signature(
+        id="init_inference_arguments",
+        title="init_inference refuses an argument",
+        what="The message names it. dtype: float32, float16 or bfloat16 (0.7 and older refuse bfloat16); since 0.15.2 "
+        "int8 is refused, as no accelerator lists it, and so is a type that the device does not have (fp16 on some "
+        "CPUs). "
+        "tp_size (mp_size) is a number from 1, checkpoint a path or a dictionary.",
+        remedy="dtype=torch.half or torch.bfloat16 (CPU: torch.float or torch.bfloat16).",
+        pattern=r"Data type \S+\s+is\s+not supported by \S+ accelerator|torch\.\w+ not supported, valid dtype: "
+        r"|mp_size must be an int >= 1, got|checkpoint must be None, str or dict"
+        r"|injection_dict must be None or a dict|Injection policy layer'",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8578",),
+    ),
+    Signature(
+        id="int8_inference",
+        title="init_inference with int8",
+        what="dtype=torch.int8 quantizes the weights of injected kernels only, for few architectures, and much of it "
+        "never worked: illegal memory accesses, wrong shapes or meaningless output with kernels, no effect without "
+        "them. "
+        "It is not faster: the weights are unpacked for 16-bit kernels. Since 0.15.2 init_inference refuses it.",
+        remedy="dtype=torch.half; for quantized weights bitsandbytes, or an inference engine with int8 kernels.",
+        pattern=r"(?m:^)(?=[^\n]{0,300}(?:(?<!_)[Ii]nt[ -]?8\b|INT[ -]?8\b|8-?bit))[^\n]{0,300}?(?:nference\b|init_inference"
+        r"|loading/inference|torch\.int8| int8 forward)|'q_int8': True",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2956",),
+    ),
+    Signature(
+        id="inference_gives_no_speedup",
+        title="DeepSpeed-Inference is not faster than without it",
+        what="Kernels are only in use where the model is one that DeepSpeed knows and replace_with_kernel_inject=True; "
+        "they save the most where the GPU waits for Python (small models, batch 1, short texts). The first calls "
+        "compile "
+        "and warm up. More GPUs than the model needs make each token slower, as all ranks wait for each other in each "
+        "layer; ZeRO gathers all weights for each token.",
+        remedy="Measure after warming up, with torch.cuda.synchronize(), the same dtype and the same number of tokens; "
+        "one GPU if the model fits; for many requests vLLM.",
+        pattern=r"(?m:^)(?=[^\n]{0,300}(?:not improve|n't improve|slow(?:ing|s)? down|slower|no speedup|any speedup"
+        r"|not faster"
+        r"|more slow\b))(?=[^\n]{0,300}(?:[Dd]eep[Ss]peed|ernel))(?![^\n]{0,300}(?i:zero|stage|offload))"
+        r"[^\n]{0,300}?nference",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2606",),
+    ),
+    Signature(
+        id="inference_differs",
+        title="the results of DeepSpeed's inference differ from the original model's",
+        what="Sampling (do_sample) differs anyway. Otherwise most likely kernels or a tensor-parallel split that do "
+        "not "
+        "fit the model (rotary embeddings, grouped key heads, masks of padding), or fp16 for a model of bf16.",
+        remedy="do_sample=False; then replace_with_kernel_inject=False, tp_size 1 and dtype=torch.float one by one "
+        "show "
+        "which part it is. `python -m dsfix list` names the known wrong results of the installed release.",
+        pattern=r"nference[^\n]{0,60}(?:is|are) (?:different|inconsistent|not the same)[^\n]{0,40}(?:original"
+        r"|Hugging ?[Ff]ace"
+        r"|transformers|without)|nference [^\n]{0,30}\bworse [^\n]{0,30}(?:than|when)[^\n]{0,60}(?:Hugging ?[Ff]ace"
+        r"|transformers|without [Dd]eep)",
+        role=Role.FAMILY,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2506",),
+    ),
+    Signature(
+        id="zero_inference_quantization",
+        title="ZeRO-Inference: the quantization of the weights refuses a setting",
+        what="_init_group_wise_weight_quantization needs weight_quantization (quantized_initialization or "
+        "post_init_quant) in the config, weights in fp16, num_bits 4 or 8, symmetric false, and group sizes that "
+        "divide "
+        "the weights.",
+        remedy="The message names the setting; load the model with torch_dtype=torch.float16.",
+        pattern=r"Please provide quantization config in ds_config|Model weight is expected in half"
+        r"|Only INT4 and INT8 quantization is supported|Only asymmetric quantization is supported at this moment"
+        r"|matched multiple quantization key word",
     ),
 )

@@ -145,7 +145,7 @@ SIGNATURES = (
         remedy="Smaller batches; torch.cuda.set_device(local_rank) before the model is built; remove "
         "~/.cache/torch_extensions. Without the kernels the error goes: replace_with_kernel_inject=False, or no "
         "DeepSpeed transformer kernel.",
-        pattern=r"!!!! kernel execution error\. \(",
+        pattern=r"!!!! kernel execution error\. \(|(?:throws|raises|gives|got|get) (?:a )?kernel execution error",
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/454",),
     ),
@@ -157,5 +157,94 @@ SIGNATURES = (
         pattern=r"get_sd_loader_json\(\) missing 1 required positional argument",
         affects={"deepspeed": "<0.7.5"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2222",),
+    ),
+    Signature(
+        id="hybrid_engine_tensor_parallel",
+        title="DeepSpeed-Chat: the hybrid engine with tensor parallelism (inference_tp_size above 1)",
+        what="For generation the hybrid engine gathers the weights and splits them over inference_tp_size ranks. That "
+        "was "
+        "made and tested for few models (OPT) with ZeRO-3; others, and query, key and value weights of their own "
+        "(Llama), "
+        "fail in shapes, and the ranks of a group need the same prompts.",
+        remedy="--inference_tp_size 1; or train without --enable_hybrid_engine.",
+        pattern=r"inference_tp_size ?(?:> ?1\b|>= ?2|[=: ] ?(?:[2-9]|\d\d))|tensor parallel and HE\b"
+        r"|tensor parallel[^\n]{0,20} with [Hh]ybrid [Ee]ngine",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5656",),
+    ),
+    Signature(
+        id="hybrid_engine_container",
+        title="the hybrid engine's container of this model lacks a method",
+        what="Only some containers (models) have the methods of the hybrid engine; BLOOM's, for example, through 0.9.2 "
+        "is for inference only.",
+        remedy="A current DeepSpeed and DeepSpeedExamples; otherwise train without --enable_hybrid_engine.",
+        pattern=r"'DS_?\w*Container' object has no attribute '(?:set_params_wo_copy|set_lora_params|fuse_lora"
+        r"|unfuse_lora|transform_for_training|transform_for_inference|get_lora_params|get_lora_matched_pair)",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3518",),
+    ),
+    Signature(
+        id="injection_policy_gives_nothing",
+        title="kernel injection: a weight of the layer was not found",
+        what="The policy of this architecture reads the layer's weights by their names in transformers, and one is "
+        "None "
+        "here: another release of transformers, code of the model's own, or a model that only looks like this one.",
+        remedy="replace_with_kernel_inject=False; or a transformers of the time of this DeepSpeed release.",
+        pattern=r"AssertionError: (?:qkvw|qw|kw|vw) can't be None|AssertionError: Policy cannot be None",
+        role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="meta_tensors_of_this_model",
+        title="kernel injection: this model cannot be loaded from the meta device",
+        what="Only some containers load a checkpoint= into meta tensors. INT8 checkpoints (save_mp_checkpoint_path "
+        "with "
+        "int8) can be split further, with their scales, but not merged.",
+        remedy="from_pretrained without the meta device and without checkpoint=; INT8: tp_size as many as when it was "
+        "saved.",
+        pattern=r"Meta tensors are not supported for this model currently|Merging of the checkpoints are not supported"
+        r"|We require the quantization scales for larger TP-size"
+        r"|merging checkpoints is not supported \(when world_size",
+    ),
+    Signature(
+        id="kernels_and_long_texts",
+        title="kernel injection: long prompts or answers fail",
+        what="The kernels' memory for keys and values is made for max_out_tokens (max_tokens; 1024 by default) tokens "
+        "of "
+        "prompt and answer together. Longer ones read and write beyond it: an illegal memory access, NaN, or "
+        "meaningless "
+        "text. Since 0.7.0 generate() refuses them (exceeds maximum length), a forward pass does not.",
+        remedy="init_inference(…, max_out_tokens=2048) or as many as are needed, and a current DeepSpeed. "
+        "replace_with_kernel_inject=False has no such limit.",
+        pattern=r"(?:nference\b|DeepSpeedTransformerInference|hybrid_engine)[\s\S]{0,600}(?:long(?:er)? (?:sequences?"
+        r"|inputs?|prompts?|texts?)|sequence lengths?|many tokens)[^\n]{0,80}(?:illegal memory|IllegalMemory|error"
+        r"|break"
+        r"|fails?\b|nan\b|NaN|garbage)"
+        r"|(?:illegal memory|Illegal memory)[\s\S]{0,400}\bnference?[^\n]{0,100} long"
+        r"|(?:illegal memory access|Illegal memory access)[^\n]{0,60} (?:long sequences|long inputs|long prompts)"
+        r"|nference[^\n]{0,80}illegal memory access[\s\S]{0,200}long sequence"
+        r"|fail for long (?:inputs|prompts|sequences)[^\n]{0,40}nference",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2062",),
+    ),
+    Signature(
+        id="kernels_fail_autotp_works",
+        title="the model runs without kernel injection, and fails with it",
+        what="The kernels do not fit this model: they know some architectures, mostly with as many key heads as query "
+        "heads (no grouped queries), in the form that transformers had when this DeepSpeed was released.",
+        remedy="replace_with_kernel_inject=False (AutoTP); for kernels another inference engine.",
+        pattern=r"replace_with_kernel_inject ?= ?False[^\n]{0,80}(?:works|work well|is fine|no problem)[\s\S]{0,300}"
+        r"replace_with_kernel_inject ?= ?True[^\n]{0,80}(?:error|fail|crash)"
+        r"|replace_with_kernel_inject ?= ?True[^\n]{0,80}(?:error|fails|crash)[\s\S]{0,300}"
+        r"replace_with_kernel_inject ?= ?False[^\n]{0,80}(?:works|work well|is fine|no problem)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4261",),
+    ),
+    Signature(
+        id="linear_layer_of_0_7_0",
+        title="init_inference with an injection_policy in 0.7.0: empty() received an invalid combination of arguments",
+        what="0.7.0 gives a weight to the replaced linear layer in the place of its shape.",
+        remedy="DeepSpeed 0.7.1 or later.",
+        pattern=r"empty\(\) received an invalid combination of arguments - got \(Parameter, ",
+        affects={"deepspeed": "==0.7.0"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2246",),
     ),
 )
