@@ -83,6 +83,8 @@ PARTS: Mapping[str, frozenset[str]] = {
             *("sharded_bloom", "sharded_mpt", "sharded_mpt_by_names", "sharded_mpt_by_weights"),
             *("universal_pipeline_of_one_stage", "universal_pipeline_without_a_count"),
             *("universal_with_as_many_rows", "universal_with_more_rows"),
+            *("universal_with_mpu", "universal_with_mpu_counting", "universal_with_mpu_weights"),
+            *("universal_with_mpu_on_fewer_ranks", "universal_with_mpu_on_more_ranks"),
         )
     ),
     "0.13.0": frozenset(
