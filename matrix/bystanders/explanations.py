@@ -314,8 +314,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "twin-flow-moments-not-saved",
-        "A bug of DeepSpeed without a patch: with offload_optimizer.ratio below 1 a second Adam steps the weights on the "
-        "device, and its moments are not in the checkpoint: after a load they start from zero.",
+        "A bug of DeepSpeed without a patch: with offload_optimizer.ratio below 1 a second Adam steps the weights on "
+        "the device, and its moments are not in the checkpoint: after a load they start from zero.",
         ("twin_flow_resumed",),
     ),
     Explanation(
