@@ -72,7 +72,7 @@ def faults(found: Sequence[Record]) -> Iterator[str]:
         for patch_id in registry.catalogue():
             if records.home(patch_id, found) is record and not record.is_proved(patch_id):
                 how = f"`{COMMAND} -- run {record.release} --patch {patch_id}`"
-                yield f"{record.release}: {patch_id} has changed: {how}"
+                yield f"{record.release}: {patch_id} has changed, or its verdicts are lost: {how}"
         for job, patch_id, one in _findings(record):
             explained = explanations.of(job, record.release, one, patch_id)
             used.update(each.id for each in explained)

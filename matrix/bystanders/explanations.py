@@ -306,6 +306,19 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases="<0.14.5",
     ),
     Explanation(
+        "universal-without-optimizer-before-0.13.2",
+        "Through 0.13.1 load_checkpoint with load_optimizer_states=False loads nothing of a universal checkpoint but, "
+        "from 0.12.3 on, the count of steps; since 0.14.1 it loads the optimizer's states nevertheless.",
+        ("universal_with_mpu_weights",),
+        releases="<0.13.2",
+    ),
+    Explanation(
+        "twin-flow-moments-not-saved",
+        "A bug of DeepSpeed without a patch: with offload_optimizer.ratio below 1 a second Adam steps the weights on "
+        "the device, and its moments are not in the checkpoint: after a load they start from zero.",
+        ("twin_flow_resumed",),
+    ),
+    Explanation(
         "hooks-lost-before-0.13.2",
         "Through 0.13.1, on the emulated device, a parameter loses hooks registered before deepspeed.initialize.",
         ("parameter_hooks",),

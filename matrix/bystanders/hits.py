@@ -160,10 +160,15 @@ def _used_by_changes(tree: ast.Module) -> list[ast.FunctionDef]:
     ]
 
 
-def _names(node: ast.AST) -> Iterator[str]:
-    """The names that a statement uses, including those imported in the text of an Edit."""
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name):
-            yield each.id
-        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
-            yield from each.value.replace(",", " ").replace("(", " ").split()
+def _names(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[str]:
+    """The names that a statement uses, including those imported in the text of an Edit; not its parameters' or those
+    of its docstrings."""
+    if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+        bound |= {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+    if isinstance(node, ast.Name) and node.id not in bound:
+        yield node.id
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield from node.value.replace(",", " ").replace("(", " ").split()
+    for each in ast.iter_child_nodes(node):
+        if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)):
+            yield from _names(each, bound)

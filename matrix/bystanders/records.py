@@ -68,8 +68,13 @@ class Record:
         return run if run is not None and run.script == job.scenario.fingerprint() else None
 
     def is_proved(self, patch_id: str) -> bool:
-        """Whether the patch in its current version was judged alone."""
-        return self.proved.get(patch_id) == fingerprints.of_changes(catalogue()[patch_id])
+        """Whether the patch in its current version was judged alone, and a job that runs its lines has the verdict.
+
+        A job that is run again after a change of its script loses those on single patches.
+        """
+        through = [run for run in self.jobs.values() if patch_id in run.run]
+        judged = any(patch_id in run.one for run in through)
+        return (judged or not through) and self.proved.get(patch_id) == fingerprints.of_changes(catalogue()[patch_id])
 
 
 def found(verdict: Verdict) -> Found:

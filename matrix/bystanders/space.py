@@ -78,7 +78,8 @@ WHOLE = "0.18.9"
 PARTS: Mapping[str, frozenset[str]] = {
     "0.12.2": frozenset(
         (
-            *("all_reduced", "all_reduced_in_fp32", "back_to_weights", "resumed_without_optimizer", "warm_start"),
+            *("all_reduced", "all_reduced_in_fp32", "all_reduced_resumed"),
+            *("back_to_weights", "resumed_without_optimizer", "warm_start"),
             *("pipeline", "pipeline_evaluated", "pipeline_resumed"),
             *("sharded_bloom", "sharded_mpt", "sharded_mpt_by_names", "sharded_mpt_by_weights"),
             *("universal_pipeline_of_one_stage", "universal_pipeline_without_a_count"),
@@ -95,7 +96,7 @@ PARTS: Mapping[str, frozenset[str]] = {
     "0.13.2": frozenset(("module_hooks", "own_teacher", "pairs", "two_of_experts_on_two_ranks", "usual")),
     "0.13.4": frozenset(
         (
-            *("hpz", "hpz_frozen", "hpz_in_init", "hpz_of_another_size"),
+            *("hpz", "hpz_frozen", "hpz_in_init", "hpz_of_another_size", "hpz_resumed"),
             *("sharded_bloom", "sharded_glm", "sharded_mpt", "sharded_mpt_by_names", "sharded_mpt_by_weights"),
             *("sharded_decoder_by_groups", "sharded_decoder_by_heads", "sharded_persimmon", "sharded_unknown"),
         )

@@ -246,11 +246,11 @@ from dsfix.patch import Edit, Patch, Severity
 
 from ._shared import last
 
-def helper(x):
-    """What the edit calls."""
+def helper(x, meets=None):
+    """What the edit calls, not unused here."""
     if x == 1:
         return 1
-    return last()
+    return meets or last()
 
 def unused():
     return 3
@@ -541,6 +541,14 @@ class TestPage:
         record.proved = {"zero12_empty_parameter": "another"}
         [fault] = docs.faults([record])
         assert "zero12_empty_parameter has changed" in fault
+
+    def test_a_patch_whose_verdicts_are_lost_is_named(self, job):
+        ran = {"zero12_empty_parameter": "1"}
+        record = a_record(job, Found("same"), **ran)
+        [fault] = docs.faults([record])
+        assert "zero12_empty_parameter has changed, or its verdicts are lost" in fault
+        record.jobs[job.id].one = dict.fromkeys(ran, Found("same"))
+        assert list(docs.faults([record])) == []
 
     @pytest.mark.parametrize("state", ["worse", "other"])
     def test_an_unexplained_job_is_named(self, job, state, monkeypatch):
