@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Excerpts:
     """Searches a log for strings. size (bytes), lines: of what has been read so far."""
 
     def __init__(self, literals: Iterable[str]) -> None:
-        self._literals = _shortest({each.encode() for each in literals})
+        self._literals = _shortest(frozenset(each.encode() for each in literals))
         forms = [each.translate(_LINE_BREAKS, _DIGITS) for each in self._literals]
         self._forms = [(literal, form, _whole_words(form)) for literal, form in zip(self._literals, forms)]
         self._longest = max(map(len, self._literals), default=0)
@@ -91,7 +92,8 @@ class Excerpts:
         return [literal for literal, form, needed in self._forms if needed <= words and form in lines]
 
 
-def _shortest(literals: set[bytes]) -> list[bytes]:
+@functools.cache  # one set of strings in a process, and a third of a second
+def _shortest(literals: frozenset[bytes]) -> tuple[bytes, ...]:
     """Returns the strings that contain no other one: a string that does is found with it."""
     ordered = sorted(literals, key=lambda each: (len(each), each))
     text = b"\n".join(ordered)
@@ -102,7 +104,7 @@ def _shortest(literals: set[bytes]) -> list[bytes]:
         while at >= 0:
             longer.add(bisect_right(starts, at) - 1)
             at = text.find(each, at + 1)
-    return [each for place, each in enumerate(ordered) if place not in longer]
+    return tuple(each for place, each in enumerate(ordered) if place not in longer)
 
 
 def _whole_words(form: bytes) -> set[bytes]:
