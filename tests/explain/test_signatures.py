@@ -458,8 +458,10 @@ CASES = {
         ["'config' argument is deprecated\n"],
     ),
     "parameters_unused_stage2": (
-        ["AssertionError: your module has parameters that were not used in producing loss.\n"],
-        ["your module has parameters that are frozen\n"],
+        [
+            "AssertionError: This assert indicates that your module has parameters that\n were not used in producing loss.\n"
+        ],
+        ["This error indicates that your module has parameters that were not used in producing loss.\n"],
     ),
     "precision_without_accelerator": (
         [

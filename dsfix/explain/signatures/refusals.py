@@ -107,7 +107,8 @@ SIGNATURES = (
         "or a module whose output is not used.",
         remedy='"ignore_unused_parameters": true in zero_optimization, which is the default; or requires_grad_(False) '
         "for what is not trained.",
-        pattern=r"your module has parameters that\s+were not used in\s+producing loss",
+        # DistributedDataParallel says "This error"
+        pattern=r"assert indicates that your module has parameters that|enable ignore_unused_parameters option in",
     ),
     Signature(
         id="precision_without_accelerator",
