@@ -83,7 +83,7 @@ SIGNATURES = (
         pattern=r"ChildFailedError(?![\s\S]{0,4000}?exitcode\s*: -(?:4|6|7|9|11)\b)"
         r"|exits with return code = (?!-(?:4|6|7|9|11)\b)-?\d+|Sending process \d+ closing signal SIGTERM"
         r"|CalledProcessError: Command '\['[^\n]*python[^\n]*returned non-zero|Killing subprocess \d+"
-        r"|Signal 15 \(SIGTERM\)|got signal: 15|\[launch\.py:\d+:sigkill_handler\]|launch\.py:\d+:sigkill",
+        r"|Signal 15 \(SIGTERM\)|got signal: 15|\[launch\.py:\d+:sigkill_handler\](?![^\n]*return code = -)",
         role=Role.FOLLOW_UP,
     ),
     Signature(

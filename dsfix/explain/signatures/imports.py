@@ -82,7 +82,8 @@ SIGNATURES = (
         remedy="Python 3.8 or later; rename or remove that file or directory; python -c 'import deepspeed' in another "
         "directory "
         "shows the first error.",
-        pattern=r"module 'deepspeed' has no attribute '(?:ops|utils|comm|runtime|accelerator|module_inject"
+        pattern=r"(?<!partially initialized )module 'deepspeed' has no attribute '(?:ops|utils|comm|runtime"
+        r"|accelerator|module_inject"
         r"|__version__)'",
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/2584",

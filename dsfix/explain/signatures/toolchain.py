@@ -297,7 +297,8 @@ SIGNATURES = (
         remedy="pip install torch setuptools wheel ninja, then pip install --no-build-isolation deepspeed, without "
         "DS_BUILD_…; the first error in its output (pip install -v) tells. Windows: a wheel, or WSL 2. ds_report shows "
         "which operators can be compiled on first use; installed [NO] is normal.",
-        pattern=phrases(
+        pattern=r"(?m)^(?![^\n]{0,300}[Ww]indows)[^\n]{0,200}?(?:"
+        + phrases(
             "pip install deepspeed|pip install DeepSpeed|pip3 install deepspeed|install deepspeed|install DeepSpeed"
             "|nstalling deepspeed|nstalling DeepSpeed|nstalling Deepspeed|eepspeed installation|eepSpeed installation",
             ' fail| error| issue| problem| does not work| not work|" fail|` fail',
@@ -314,7 +315,7 @@ SIGNATURES = (
         + phrases("安装|装", "deepspeed|DeepSpeed|Deepspeed", "报错|失败|出错|时报错|不上|不了")
         + "|"
         + phrases("deepspeed|DeepSpeed|Deepspeed", "安装|无法安装|安装不|装不|编译", "失败|报错|出错|上|了|问题")
-        + r"|(?:fused_adam|cpu_adam|async_io|transformer_inference|sparse_attn) cannot be installed",
+        + r"|(?:fused_adam|cpu_adam|async_io|transformer_inference|sparse_attn) cannot be installed)",
         role=Role.FAMILY,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1982",),
     ),
