@@ -443,7 +443,7 @@ SIGNATURES = (
             "gives |give |get |got |gets |getting |gradient |grad |always |keeps |fp16 |training |report |reports ",
             "overflow",
         )
-        + r"|overflow error|overflow warning|overflow when|overflow during|overflow in train|OVERFLOW when"
+        + r"|overflow detected|overflow error|overflow warning|overflow when|overflow during|overflow in train|OVERFLOW when"
         r"|OVERFLOW during|"
         + phrases("出现|一直|总是|全是|都是|提示|报", "overflow|OVERFLOW| overflow| OVERFLOW")
         + "|"
@@ -502,7 +502,7 @@ SIGNATURES = (
         remedy="Remove the section optimizer from the config; ZeRO with an optimizer that DeepSpeed has not tested: "
         '"zero_allow_untested_optimizer": true, offloaded also "zero_force_ds_cpu_optimizer": false.',
         pattern=r"(?:--adafactor|--optim\b|optim=|--optimizer)[^\n]{0,80}(?:is ignored|is not used|has no effect"
-        r"|doesn't get|does not get|is overridden|is overwritten|not respected|不生效)",
+        r"|doesn't get|does not get|n't get it|not passed|is overridden|is overwritten|not respected|不生效)",
         role=Role.POSSIBLE,
         evidence=("https://github.com/huggingface/transformers/issues/11749",),
     ),

@@ -41,11 +41,4 @@ SIGNATURES = (
         pattern=r"Unable to create tensor, you should probably activate (?:truncation|padding)"
         r"|expected sequence of length \d+ at dim \d+ \(got \d+\)",
     ),
-    Signature(
-        id="wandb_not_logged_in",
-        title="Weights & Biases has no key",
-        what="The process has no terminal to ask for one, as under a launcher.",
-        remedy='`wandb login` before, WANDB_API_KEY, or WANDB_MODE=offline; report_to="none" with the Trainer.',
-        pattern=r"api_key not configured|wandb: ERROR (?:api_key|API key)",
-    ),
 )

@@ -126,23 +126,6 @@ SIGNATURES = (
         role=Role.FAMILY,
     ),
     Signature(
-        id="overflow_reported",
-        title="fp16: DeepSpeed reports an overflow",
-        what="A step whose gradients are inf or nan is skipped, and the loss scale halved. A few at the start, and now "
-        "and then later, are how dynamic loss scaling works. If nearly every step is skipped, the gradients are "
-        "invalid "
-        "at any scale: most likely a model that was trained in bf16, a learning rate that is too high, or data that "
-        "make NaN.",
-        remedy="Nothing, if it stops after some steps. Otherwise bf16 where the GPU has it, fp32 elsewhere, a lower "
-        "learning rate; find the first module whose output is inf.",
-        pattern=r"overflow error from deepspeed|\bgives overflow|\bget overflow|\bgot overflow|gradient overflow"
-        r"|Gradient overflow|gradients overflow|grad overflow\b|loss overflow|Loss Overflow|overflow detected"
-        r"|出现overflow|一直overflow|报overflow|显示overflow|出现OVERFLOW|一直OVERFLOW|deepspeed OVERFLOW"
-        r"|deepspeed overflow|DeepSpeed overflow|overflow in fp16|fp16 overflow|FP16 overflow|梯度溢出",
-        role=Role.POSSIBLE,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/931",),
-    ),
-    Signature(
         id="schedule_and_accumulation",
         title="the learning rate's schedule ends too early or too late with accumulation or several GPUs",
         what="A schedule counts steps of the optimizer: samples / (micro-batch * accumulation * ranks). Most likely "
@@ -267,21 +250,6 @@ SIGNATURES = (
         r"|unused parameters[^\n]{0,60}(?i:deepspeed|zero-?\d)",
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1355",),
-    ),
-    Signature(
-        id="optimizer_of_config_counts",
-        title="the optimizer of the arguments is not used: the DeepSpeed config has one",
-        what='The section "optimizer" of the DeepSpeed config takes the place of the Trainer\'s (optim, --adafactor). '
-        "Without that section the Trainer's own is used; with ZeRO-Offload it must be one for the CPU, or "
-        '"zero_force_ds_cpu_optimizer" false.',
-        remedy='Remove "optimizer" (and "scheduler") from the config, or name the optimizer there.',
-        pattern=_in_line(
-            "--adafactor|adafactor|Adafactor|optim argument|--optim ",
-            r"(?i:deepspeed)",
-            r"(?:not used|ignored|n't get it|not passed|no effect|overrid|support|not work)",
-        ),
-        role=Role.POSSIBLE,
-        evidence=("https://github.com/huggingface/transformers/issues/11749",),
     ),
     Signature(
         id="muon_and_zero",
