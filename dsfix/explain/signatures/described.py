@@ -409,7 +409,8 @@ SIGNATURES = (
         remedy="from_pretrained with the ZeRO-3 config active and no load_state_dict of your own; "
         "deepspeed.zero.GatheredParameters around what touches weights; deepspeed.utils.set_z3_leaf_modules; a "
         "current DeepSpeed, transformers and project. If the model fits, ZeRO-2.",
-        pattern=phrases(
+        pattern="(?:"
+        + phrases(
             "ero2|ero-2|ero 2|ero_2|eRO2|eRO-2|eRO 2|ERO2|tage 2|tage2|tage-2",
             " works| is fine| is ok| can work| can run| runs| can train| is normal| has no problem| without problem"
             "| without any problem| without issue|没问题|没有问题|正常|可以|不报错|没报错|能跑|能正常|能训练|时正常"
@@ -427,7 +428,7 @@ SIGNATURES = (
             "zero2|zero-2|zero 2|ZeRO2|ZeRO-2|ZeRO 2|Zero2|Zero-2|stage 2|stage2|zero stage 2|ZeRO stage 2",
         )
         + r")[^\n]{0,40}(?:work(?:s|ed)?\b|successful|sucessful|run(?:s|ning)? (?:fine|well|ok|normally)|没问题"
-        r"|没有问题|正常|可以)",
+        r"|没有问题|正常|可以))(?![\s\S]{0,300}(?:慢|slow))",
         role=Role.FAMILY,
     ),
     Signature(
