@@ -459,7 +459,7 @@ CASES = {
     ),
     "parameters_unused_stage2": (
         [
-            "AssertionError: This assert indicates that your module has parameters that\n were not used in producing loss.\n"
+            "AssertionError: This assert indicates that your module has parameters that\n were not used\n",
         ],
         ["This error indicates that your module has parameters that were not used in producing loss.\n"],
     ),

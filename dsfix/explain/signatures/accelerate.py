@@ -112,7 +112,8 @@ SIGNATURES = (
     Signature(
         id="cut_in_prepare",
         title="an error in accelerator.prepare with DeepSpeed; its message is not in the log",
-        what="Most likely more than one model is given to it (one Accelerator has one engine: a text encoder, a "
+        what="It cannot be told without the message. Seen here: more than one model is given to it (one Accelerator "
+        "has one engine: a text encoder, a "
         "reference model or a discriminator beside the model), or no data loader while the config has no batch size; "
         'otherwise "auto" where accelerate knows no value, an optimizer or a scheduler in the config and in the '
         "script, or deepspeed.initialize fails (an operator, memory).",
@@ -126,9 +127,10 @@ SIGNATURES = (
     Signature(
         id="cut_in_accelerator",
         title="an error while the Accelerator is made; its message is not in the log",
-        what="With DeepSpeed most likely accelerate's state exists already, without the plugin or with another "
+        what="It cannot be told without the message. Seen here with DeepSpeed: accelerate's state exists already, "
+        "without the plugin or with another "
         "precision (a tracker, PartialState, TrainingArguments or another Accelerator was made before, also by a "
-        "Trainer that is no longer kept up); otherwise DeepSpeed is not installed or too old, or its config is not "
+        "Trainer that is no longer kept up); DeepSpeed is not installed or too old, or its config is not "
         "found or contradicts accelerate's.",
         remedy="The Accelerator first, once, with all its arguments; accelerate and TRL of releases that fit each "
         'other (TRL names its range); python -c "import deepspeed".',

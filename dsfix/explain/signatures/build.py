@@ -220,7 +220,8 @@ SIGNATURES = (
     Signature(
         id="cut_while_building",
         title="an error while an operator is built or loaded; its message is not in the log",
-        what="Most likely the compiler's error, above this traceback or in another rank's output: a CUDA toolkit of "
+        what="It cannot be told without the message. Seen here: the compiler's error, above this traceback or in "
+        "another rank's output: a CUDA toolkit of "
         "another version than torch's, no nvcc, no ninja or g++; or the compiled module does not fit (undefined "
         "symbol, "
         "libstdc++), left by another torch.",

@@ -114,7 +114,7 @@ SIGNATURES = (
         "that the hostfile does not have.",
         remedy="Unset CUDA_VISIBLE_DEVICES, and --num_gpus N or --include localhost:0,1; or torchrun. With a hostfile: "
         "more slots in it.",
-        pattern=r"[Nn]o slot '\d+' specified on (?:local )?host",
+        pattern=r"[Nn]o slot '?\d+'? specifi(?:ci)?ed on (?:local )?host",
         role=Role.GENERAL,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7155",),
     ),

@@ -280,7 +280,8 @@ SIGNATURES = (
         "release.",
         pattern=phrases(
             "loss |Loss ",
-            "does not go down|explod|diverg|keeps increasing|keeps rising|keeps going up|is increasing|increases"
+            "does not go down|didn't go down|doesn't drop|explod|diverg|keeps increasing|keeps rising"
+            "|keeps going up|is increasing|increases"
             "|suddenly|spikes|spike |doesn't go down|not going down|is not going down|plateau|is "
             "stuck|stuck at"
             "|is abnormal|abnormal|too large|too high|is very large|is very high|is extremely|is unusually|is huge",
@@ -444,8 +445,8 @@ SIGNATURES = (
             "gives |give |get |got |gets |getting |gradient |grad |always |keeps |fp16 |training |report |reports ",
             "overflow",
         )
-        + r"|overflow detected|overflow error|overflow warning|overflow when|overflow during|overflow in train|OVERFLOW when"
-        r"|OVERFLOW during|"
+        + r"|overflow detected|overflow error|overflow warning|overflow when|overflow during|overflow in train"
+        r"|OVERFLOW when|OVERFLOW during|"
         + phrases("出现|一直|总是|全是|都是|提示|报", "overflow|OVERFLOW| overflow| OVERFLOW")
         + "|"
         + phrases("overflow|OVERFLOW", "问题|报错|错误")
@@ -545,8 +546,10 @@ SIGNATURES = (
     Signature(
         id="cut_in_overflow_check",
         title="an error while the ranks agree on overflow; its message is not in the log",
-        what="The step begins with a collective over all ranks, and with what kernels before it reported late. Most "
-        "likely another rank failed or left (its error is in its own log), an illegal memory access of an earlier "
+        what="The step begins with a collective over all ranks, and with what kernels before it reported late. It "
+        "cannot "
+        "be told without the message. Seen here: another rank failed or left (its error is in its own log), an "
+        "illegal memory access of an earlier "
         "kernel, or memory that is full.",
         remedy="The last line of this traceback, and the first error of all ranks; CUDA_LAUNCH_BLOCKING=1 names the "
         "kernel.",
@@ -557,7 +560,8 @@ SIGNATURES = (
     Signature(
         id="cut_while_saving",
         title="an error while a checkpoint is written; its message is not in the log",
-        what="Most likely the disk or the quota is full, the directory cannot be written or is not shared by the "
+        what="It cannot be told without the message. Seen here: the disk or the quota is full, the directory cannot "
+        "be written or is not shared by the "
         "hosts, the host's memory is full, or a state of the optimizer is missing.",
         remedy="The last line of the traceback tells; df -h and free -g on each host while it saves.",
         pattern=r"deepspeed/runtime/engine\.py\", line \d+, in (?:save_checkpoint|_save_checkpoint"
@@ -568,7 +572,8 @@ SIGNATURES = (
     Signature(
         id="cut_while_loading",
         title="an error while a checkpoint is read; its message is not in the log",
-        what="Most likely the model or the optimizer is not the one that was saved (other layers, an adapter, other "
+        what="It cannot be told without the message. Seen here: the model or the optimizer is not the one that was "
+        "saved (other layers, an adapter, other "
         "groups), the number of ranks or the stage is another one, a file is missing or damaged, or torch 2.6 "
         "refuses "
         "to unpickle an object (weights_only).",
@@ -582,7 +587,8 @@ SIGNATURES = (
     Signature(
         id="cut_while_importing",
         title="an error while deepspeed is imported; its message is not in the log",
-        what="Most likely packages that do not fit each other (torch, NumPy, pydantic, triton too new or too old for "
+        what="It cannot be told without the message. Seen here: packages that do not fit each other (torch, NumPy, "
+        "pydantic, triton too new or too old for "
         "this release), a CUDA toolkit that is not found (CUDA_HOME), or a compiled module for another torch.",
         remedy='The last line of the traceback tells; python -c "import deepspeed" by itself shows it.',
         pattern=r"deepspeed/__init__\.py\", line \d+, in <module>\n" + _NO_ERROR,
@@ -591,7 +597,8 @@ SIGNATURES = (
     Signature(
         id="cut_in_backward",
         title="an error in the backward pass; its message is not in the log",
-        what="Most likely the GPU's memory is full; otherwise a graph that is used twice, a tensor that was "
+        what="It cannot be told without the message. Seen here: the GPU's memory is full; a graph that is used "
+        "twice, a tensor that was "
         "modified in "
         "place, dtypes that differ, or under ZeRO-3 a parameter that was not gathered again.",
         remedy="The last line of the traceback tells; a smaller micro-batch shows whether it is the memory.",
@@ -602,7 +609,8 @@ SIGNATURES = (
     Signature(
         id="cut_in_initialize",
         title="an error in deepspeed.initialize; its message is not in the log",
-        what="Most likely an operator that could not be built or loaded (FusedAdam, CPUAdam), the GPU's memory (the "
+        what="It cannot be told without the message. Seen here: an operator that could not be built or loaded "
+        "(FusedAdam, CPUAdam), the GPU's memory (the "
         "fp32 copies are made here), a config or an optimizer that is refused, or the ranks that do not reach each "
         "other (NCCL's first collective).",
         remedy="The last line of the traceback tells.",

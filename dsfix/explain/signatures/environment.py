@@ -251,10 +251,10 @@ SIGNATURES = (
         remedy="deepspeed.initialize once per model, and backward and step of each engine by itself; accelerate 1.0 "
         "or later: "
         "deepspeed_plugins={…}; or one torch module that contains all, with one optimizer of several groups.",
-        pattern=r"(?:two models|multiple models|several models|multiple optimizers|two optimizers|multiple engines"
+        pattern=r"(?:two models|multiple models?|several models|multiple optimizers|two optimizers|multiple engines"
         r"|two engines)"
         r"[^\n]{0,100}(?i:deepspeed|zero-?\d|accelerat)|(?i:deepspeed|zero-?\d|accelerat)[^\n]{0,100}(?:two models"
-        r"|multiple models|several models|multiple optimizers|two optimizers|multiple engines|two engines"
+        r"|multiple models?|several models|multiple optimizers|two optimizers|multiple engines|two engines"
         r"|GAN training)",
         role=Role.FAMILY,
     ),

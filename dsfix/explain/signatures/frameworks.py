@@ -419,9 +419,10 @@ SIGNATURES = (
     Signature(
         id="cut_in_from_pretrained",
         title="an error while transformers loads a model; its message is not in the log",
-        what="With an active ZeRO-3 config most likely device_map, low_cpu_mem_usage or quantization, which it "
+        what="It cannot be told without the message. Seen here: with an active ZeRO-3 config device_map, "
+        "low_cpu_mem_usage or quantization, which it "
         "excludes in many releases, or code that reads or loads weights while they are partitioned and empty (shape "
-        "[0]). Otherwise the files (incomplete, another model), the host's memory (each rank loads the model), or a "
+        "[0]); the files (incomplete, another model), the host's memory (each rank loads the model), or a "
         "release of transformers that does not know the model.",
         remedy="The last line of the traceback tells. No device_map and no quantization with ZeRO-3; ZeRO-2 tells "
         "whether it is ZeRO-3.",

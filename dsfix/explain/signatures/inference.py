@@ -102,10 +102,11 @@ SIGNATURES = (
     Signature(
         id="cut_in_init_inference",
         title="an error in deepspeed.init_inference; its message is not in the log",
-        what="Most likely the model does not fit: the kernels (replace_with_kernel_inject=True) know some "
+        what="It cannot be told without the message. Seen here: the model does not fit: the kernels "
+        "(replace_with_kernel_inject=True) know some "
         "architectures, "
         "in the form that transformers or diffusers had when this DeepSpeed was released, and neither other numbers of "
-        "key heads nor quantized weights everywhere; AutoTP (False) goes by the names of layers. Otherwise a "
+        "key heads nor quantized weights everywhere; AutoTP (False) goes by the names of layers; a "
         "checkpoint= "
         "whose names or files do not fit, or the memory.",
         remedy="The last line of the traceback tells. replace_with_kernel_inject=False, tp_size 1, and the model "

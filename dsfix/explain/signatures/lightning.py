@@ -35,7 +35,8 @@ SIGNATURES = (
     Signature(
         id="cut_in_lightning_trainer",
         title="an error while Lightning makes its Trainer; its message is not in the log",
-        what="With DeepSpeed most likely the strategy's object is of the other package (lightning and "
+        what="It cannot be told without the message. Seen here with DeepSpeed: the strategy's object is of the "
+        "other package (lightning and "
         "pytorch_lightning are two, and must not be mixed), DeepSpeed is not installed or cannot be imported, the path "
         "of its config does not exist, or no GPU is visible.",
         remedy="The Trainer and DeepSpeedStrategy from one package: import lightning.pytorch as pl, and "

@@ -134,8 +134,9 @@ SIGNATURES = (
     Signature(
         id="cut_while_converting",
         title="an error in zero_to_fp32; its message is not in the log",
-        what="Most likely the directory: it needs the file latest and global_step… below, with …_optim_states.pt of "
-        "all ranks (ZeRO-0 has none). Otherwise torch 2.6 or later refuses to unpickle what an older script loads "
+        what="It cannot be told without the message. Seen here: the directory: it needs the file latest and "
+        "global_step… below, with …_optim_states.pt of "
+        "all ranks (ZeRO-0 has none); torch 2.6 or later refuses to unpickle what an older script loads "
         "(weights_only), files are damaged, or the host's memory is full.",
         remedy="The last line of the traceback tells. Use zero_to_fp32 of a current DeepSpeed: python -m "
         "deepspeed.utils.zero_to_fp32 DIRECTORY OUTPUT.",
@@ -279,11 +280,12 @@ SIGNATURES = (
     Signature(
         id="cut_while_making_optimizer",
         title="an error while DeepSpeed makes its optimizer; its message is not in the log",
-        what="Most likely the optimizer's operator (CPUAdam with offload, FusedAdam without) could not be "
+        what="It cannot be told without the message. Seen here: the optimizer's operator (CPUAdam with offload, "
+        "FusedAdam without) could not be "
         "compiled or "
         "loaded: a CUDA toolkit of another version than torch's, no nvcc, no ninja or compiler, an earlier "
         "build in the "
-        "cache. Otherwise a parameter of the config that the optimizer does not know.",
+        "cache; a parameter of the config that the optimizer does not know.",
         remedy='The last line of the traceback tells; ds_report. "torch_adam": true, or DS_SKIP_CUDA_CHECK=1 if '
         "only the "
         "minor version differs.",

@@ -60,7 +60,8 @@ SIGNATURES = (
         remedy="deepspeed --include localhost:2,3 instead of the variable; or torchrun, which leaves it alone.",
         pattern=r"CUDA_VISIBLE_DEVICES (?:is|was|are) (?:not (?:parsed|respected|working|used|recognized)|ignored"
         r"|overwritten)|ignor\w+ (?:the )?`?CUDA_VISIBLE_DEVICES|but ignoring it because one or several of --include"
-        r"|CUDA_VISIBLE_DEVICES[^\n]{0,40}(?:does not work|doesn't work|has no effect|not work with)",
+        r"|CUDA_VISIBLE_DEVICES[^\n]{0,40}(?:isn't being respected|isn't (?:correctly )?inherited|does not work"
+        r"|doesn't work|has no effect|not work with)",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -314,7 +315,7 @@ SIGNATURES = (
         r"|generation "
         r"hangs|during generation|generate\(\) hangs|in generation)|(?:\.generate\(|model\.generate)[^\n]{0,100}"
         r"(?i:zero-?_? ?3|stage ?3)|(?i:zero-?_? ?3|stage-?_?\"?:? ?3)[^\n]{0,100}(?:model generate |generate will be"
-        r"|generate is |generating is|generation speed|when generating|while generating)",
+        r"|predict_with_generate|generate is |generating is|generation speed|when generating|while generating)",
         role=Role.FAMILY,
     ),
 )
