@@ -125,11 +125,12 @@ SIGNATURES = (
         id="not_a_zero_checkpoint",
         title="zero_to_fp32: there is no such directory",
         what="It needs the directory that has the file latest, or -t TAG, and in global_step… a file …_optim_states.pt "
-        "of each rank with ZeRO's partitions. Most likely the path is the one of global_step… itself, relative to another "
+        "of each rank with ZeRO's partitions. Most likely the path is the one of global_step… itself, relative to "
+        "another "
         "directory, or latest names a step that was removed.",
         remedy="The path of the directory above global_step…. Without ZeRO: the weights are "
         'torch.load("global_step…/mp_rank_00_model_states.pt", weights_only=False)["module"].',
-        pattern=r"FileNotFoundError: Directory '[^'\n]*' doesn't exist",
+        pattern=r"FileNotFoundError: Directory '[^'\n]*global_step[^'\n]*' doesn't exist",
         role=Role.GENERAL,
     ),
     Signature(

@@ -200,7 +200,8 @@ SIGNATURES = (
         "them. "
         "It is not faster: the weights are unpacked for 16-bit kernels. Since 0.15.2 init_inference refuses it.",
         remedy="dtype=torch.half; for quantized weights bitsandbytes, or an inference engine with int8 kernels.",
-        pattern=r"(?m:^)(?=[^\n]{0,300}(?:(?<!_)[Ii]nt[ -]?8\b|INT[ -]?8\b|8-?bit))[^\n]{0,300}?(?:nference\b|init_inference"
+        pattern=r"(?m:^)(?=[^\n]{0,300}(?:(?<!_)[Ii]nt[ -]?8\b|INT[ -]?8\b|8-?bit))[^\n]{0,300}?(?:nference\b"
+        r"|init_inference"
         r"|loading/inference|torch\.int8| int8 forward)|'q_int8': True",
         role=Role.FAMILY,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2956",),
