@@ -115,8 +115,8 @@ SIGNATURES = (
         "0.9.0 set the missing name to the tied one (model.tie_weights() after loading with strict=False).",
         pattern=r"(?:zero_to_fp32|convert_zero_checkpoint|deepspeed_zero_stage_[123]|deepspeed_stage_[123])[^\n]{0,80}"
         r"(?:misses|missing|ignores|skips|lacks|loses)[^\n]{0,30}(?:param|layer|weight|key)"
-        r"|issing (?:weight )?param[^\n]{0,40} (?:deepspeed|DeepSpeed)[- _]"
-        r"|(?:DeepSpeed|deepspeed) (?:Zero|ZeRO|zero)[ -]?[12] [Ff]ails to [Ss]ave [Aa]ll",
+        r"|issing weight param[^\n]{0,40} (?:deepspeed|DeepSpeed)[- _]|issing params after [^\n]{0,30}zero_to_fp32"
+        r"|(?:Zero|ZeRO|zero)[ -]?[12] (?:Fails to Save All|fails to save all)",
         role=Role.POSSIBLE,
         affects={"deepspeed": "<0.9.2"},
         evidence=(*pull(3033), *pull(3407)),
@@ -129,7 +129,7 @@ SIGNATURES = (
         "another directory, or latest names a step that was removed.",
         remedy="The path of the directory above global_step…. Without ZeRO: the weights are "
         'torch.load("global_step…/mp_rank_00_model_states.pt", weights_only=False)["module"].',
-        pattern=r"FileNotFoundError: Directory '[^'\n]*' doesn't exist",
+        pattern=r"FileNotFoundError: Directory '[^'\n]*global_step[^'\n]*' doesn't exist",
         role=Role.GENERAL,
     ),
     Signature(
@@ -196,12 +196,12 @@ SIGNATURES = (
         'every node. "checkpoint": {"use_node_local_storage": true} (0.7.5 and later) writes on each node what it '
         "needs "
         "to resume there.",
-        pattern=r"(?:opy|ync|ather|erge)[^\n]{0,40} (?:optimizer states|checkpoint)[^\n]{0,200}(?:each|all|every"
-        r"|other|both)"
-        r"[* ]{1,4}nodes?\b"
-        r"|(?:checkpoints?|save state|saving state|save_state)[^\n]{0,40}(?:on|in|with|across) (?:a )?"
-        r"(?:multi.?nodes?|several nodes|two nodes)\b"
-        r"|多机[^\n]{0,30}(?:保存模型|保存权重|checkpoint)",
+        pattern=r"(?:opy|ync|ather|erge)[^\n]{0,40} (?:optimizer states|checkpoint)[^\n]{0,200}(?:from each node"
+        r"|to each node"
+        r"|to all nodes|from all nodes|to \*\*all nodes|of all nodes|to every node|on every node|on all nodes)"
+        r"|(?:checkpoints?|save state|saving state|save_state)[^\n]{0,40}(?: on multi-?nodes?\b| on multi nodes?\b"
+        r"| in multi-node| with multi-node| with multiple nodes| on several nodes| on two nodes| across nodes)"
+        r"|多机[^\n]{0,30}保存模型",
         role=Role.FAMILY,
         evidence=("https://github.com/stanford-crfm/mistral/issues/48",),
     ),

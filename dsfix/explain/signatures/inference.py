@@ -137,7 +137,9 @@ SIGNATURES = (
         r"(?:init_inference(?:\(\))?`?[^\n]{0,30}(?:fails?\b|failed|failing|\berrors?\b|not work|n't work|broken"
         r"|crash|报错|失败)"
         r"|(?:[Ee]rrors? (?:on|in|with|when)|[Ff]ailed|[Ff]ails|[Ii]ssues? with|[Pp]roblems? with)[^\n]{0,30}"
-        r"(?:init_inference|inference tutorial|DeepSpeed.?[Ii]nference\b|deepspeed.?inference\b))",
+        r"(?:init_inference|inference tutorial|DeepSpeed Inference\b|DeepSpeed inference\b|DeepSpeed-Inference\b"
+        r"|deepspeed inference\b"
+        r"|deepspeed-inference\b))",
         role=Role.FAMILY,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4742",),
     ),
