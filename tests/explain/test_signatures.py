@@ -160,18 +160,6 @@ CASES = {
         ["NotImplementedError: `auto_find_batch_size` isn't supported yet with DeepSpeed Zero-3. Please consider\n"],
         ["auto_find_batch_size=True\n"],
     ),
-    "accelerate_starts_by_pdsh": (
-        [
-            "compute_environment: LOCAL_MACHINE\ndeepspeed_config:\n  zero_stage: 2\ndistributed_type: DEEPSPEED\n"
-            "machine_rank: 0\nnum_machines: 3\n",
-        ],
-        [
-            "compute_environment: LOCAL_MACHINE\ndeepspeed_config:\n  zero_stage: 2\ndistributed_type: DEEPSPEED\n"
-            "num_machines: 1\n",
-            "compute_environment: LOCAL_MACHINE\ndeepspeed_config:\n  deepspeed_multinode_launcher: standard\n"
-            "distributed_type: DEEPSPEED\nnum_machines: 3\n",
-        ],
-    ),
     "cut_in_prepare": (
         [traceback("", ("accelerate/accelerator.py", "prepare", "result = self._prepare_deepspeed(*args)"))],
         [traceback("ValueError: 1", ("accelerate/accelerator.py", "prepare", "result = self._prepare_deepspeed()"))],
@@ -924,8 +912,6 @@ CASES = {
     "saving_checkpoint_fails": (
         [
             "Checkpoint saving fails with DeepSpeed\n",
-            "Failed to Save Checkpoint at the last step\n",
-            "the model could not be saved properly\n",
             "保存checkpoint时报错\n",
         ],
         ["Checkpoint saving takes a minute\n"],
@@ -1649,14 +1635,6 @@ CASES = {
         ],
         ["this combination is incompatible\n"],
     ),
-    "accelerator_state_too_early": (
-        ["Please make sure to properly initialize your accelerator via `accelerator = Accelerator()` before using\n"],
-        ["Please make sure to initialize your model\n"],
-    ),
-    "device_placement_chosen": (
-        ["ValueError: You can't customize device placements with DeepSpeed or Megatron-LM.\n"],
-        ["ValueError: `device_placement` should be a list with 2 elements\n"],
-    ),
     "versions_that_fit": (
         [
             "DeepSpeed is not compatible with PyTorch 2.9\n",
@@ -1708,7 +1686,6 @@ CASES = {
         [
             "ModuleNotFoundError: No module named 'deepspeed'\n",
             "ImportError: DeepSpeed is not installed => run `pip3 install deepspeed` or build it from source.\n",
-            "ImportError: deepspeed>=0.9.3 is required for a normal functioning of this module, but found 0.8.0.\n",
             "node2: /usr/bin/python3: No module named deepspeed.launcher\n",
             "运行时提示缺少deepspeed\n",
         ],
@@ -2854,23 +2831,9 @@ CASES = {
         ["RuntimeError: Error(s) in loading state_dict for PeftModelForCausalLM:\n\tMissing key(s) in state_dict:\n"],
         ['RuntimeError: Error(s) in loading state_dict for Llama:\n\tMissing key(s) in state_dict: "a"\n'],
     ),
-    "adapter_not_resumed": (
-        [
-            "DeepSpeed cannot resume training of a peft model\n",
-            "LoRA: resuming from a checkpoint with deepspeed fails\n",
-        ],
-        ["LoRA resume parsing\n", "resume training with DeepSpeed\n"],
-    ),
     "bitsandbytes_of_partitions": (
         ["Error invalid configuration argument at line 218 in file /build/bitsandbytes/csrc/ops.cu\n"],
         ["Error invalid device ordinal at line 359 in file /build/bitsandbytes/csrc/pythonInterface.c\n"],
-    ),
-    "muon_flags_missing": (
-        [
-            "ValueError: Muon optimizer is used, but the use_muon attribute is NOT configured for some of the model\n",
-            "KeyError: 'use_muon'\n",
-        ],
-        ["Muon is faster\n"],
     ),
     "reference_model_partitioned": (
         [
@@ -2897,6 +2860,7 @@ CASES = {
         [
             "ImportError: transformers<4.40,>=4.36 is required for a normal functioning of this module, but found "
             "transformers==4.41.0.\n",
+            "ImportError: deepspeed>=0.9.3 is required for a normal functioning of this module, but found 0.8.0.\n",
             traceback("", ("transformers/utils/versions.py", "require_version", "_compare_versions(op, got, want)")),
         ],
         ["transformers is required for a normal functioning of this module\n"],
@@ -3838,10 +3802,6 @@ CASES = {
         ["AssertionError: Padding_idx must be within num_embeddings\n"],
         ["padding_idx=0\n"],
     ),
-    "keys_missing_under_zero3": (
-        ["ZeRO-3: weights are reported as MISSING\n", "the MISSING keys are of the vision tower\nzero3 config\n"],
-        ["weights are reported as MISSING\n"],
-    ),
     "missing_weights_not_initialized": (
         ["Fix how missing weights are initialized with ZeRO-3\n"],
         ["Fix how missing weights are initialized\n", "missing weights with ZeRO-3\n"],
@@ -3857,6 +3817,7 @@ CASES = {
     "muon_and_zero": (
         [
             "AttributeError: 'Tensor' object has no `use_muon`\n",
+            "KeyError: 'use_muon'\n",
             "does the Muon optimizer work with deepspeed\n",
             "ValueError: Muon with reduce scatter does not support optimizer offload because\n",
         ],

@@ -6,8 +6,6 @@ from ..signature import Role, Signature
 
 # the traceback's last line is not in the log, and it did not end in deepspeed.initialize
 _NO_ERROR = r"(?![\s\S]*\w(?:Error|Exception|Interrupt)\b(?!\()|[\s\S]*deepspeed/__init__\.py)"
-_NOT_STANDARD = r"(?:(?!launcher: (?:standard|nossh))[\s\S])"
-
 SIGNATURES = (
     Signature(
         id="device_placement_with_engine",
@@ -62,7 +60,7 @@ SIGNATURES = (
         "Accelerator(deepspeed…), or a second Accelerator or TrainingArguments asks for another precision or another "
         "kind of training (in a notebook: from an earlier cell).",
         remedy="Make the Accelerator (or TrainingArguments) first, before trackers, loggers and models, once, with all "
-        "its arguments; restart the notebook's kernel. A current accelerate checks this later.",
+        "its arguments; restart the notebook's kernel; a newer release of the tracker and of accelerate.",
         pattern=r"to properly initialize your accelerator via"
         r"|AcceleratorState has already been initialized and cannot be changed",
         role=Role.GENERAL,
@@ -94,20 +92,6 @@ SIGNATURES = (
         "not allow.",
         remedy="auto_find_batch_size=False, and a per_device_train_batch_size that fits; or ZeRO-2.",
         pattern=r"auto_find_batch_size`? isn't supported yet with DeepSpeed Zero-3",
-    ),
-    Signature(
-        id="accelerate_starts_by_pdsh",
-        title="accelerate starts a DeepSpeed job of several machines by pdsh, unless its config says otherwise",
-        what="With num_machines above 1 and without deepspeed_multinode_launcher: standard, accelerate launch calls "
-        "DeepSpeed's launcher, which is run on one machine and starts the others by ssh, from a hostfile. Without "
-        "deepspeed_hostfile only the processes of this machine are started: the number of ranks is that of one "
-        "machine, and the data is divided for these only.",
-        remedy="deepspeed_multinode_launcher: standard inside deepspeed_config, and accelerate launch on each machine "
-        "with its --machine_rank (or torchrun); or pdsh, ssh without a password, and deepspeed_hostfile: FILE.",
-        pattern=rf"compute_environment: LOCAL_MACHINE{_NOT_STANDARD}{{0,900}}?distributed_type: DEEPSPEED"
-        rf"{_NOT_STANDARD}{{0,900}}?num_machines: (?!1\b)\d",
-        role=Role.FAMILY,
-        evidence=("https://github.com/huggingface/accelerate/issues/2601",),
     ),
     Signature(
         id="cut_in_prepare",

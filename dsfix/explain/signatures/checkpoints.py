@@ -151,9 +151,7 @@ SIGNATURES = (
         id="resuming_an_adapter",
         title="resuming the training of an adapter with DeepSpeed",
         what="engine.load_checkpoint is strict by default: a checkpoint that has only the adapter's or the trained "
-        "weights lacks keys. transformers passes load_module_strict=False for a PeftModel only in later releases "
-        "(since "
-        "2023). A checkpoint-N with the adapter's file alone, without global_step…, has no optimizer to resume.",
+        "weights lacks keys. transformers passes load_module_strict=False for a PeftModel since 4.38. A checkpoint-N with the adapter's file alone, without global_step…, has no optimizer to resume.",
         remedy="A current transformers and PEFT with the checkpoint-N that has global_step…; in a script "
         "engine.load_checkpoint(…, load_module_strict=False). Otherwise start anew from the adapter: "
         "PeftModel.from_pretrained(base, DIR, is_trainable=True).",
@@ -222,8 +220,7 @@ SIGNATURES = (
         )
         + "|"
         + phrases("aving |ave |avings ", "Checkpoint |checkpoint ", "Fail|fail")
-        + r"|ailed to Save Checkpoint|ailed to save optimizer|ailed to save the optimizer"
-        r"|(?:odels?|heckpoints?) (?:could not|cannot|can not) be saved"
+        + r"|ailed to save optimizer|ailed to save the optimizer"
         + r"|"
         + phrases("rror |ails |ailed |ug ", "when |while |at ", "saving |save ", "optimizer|the optimizer|state")
         + "|"

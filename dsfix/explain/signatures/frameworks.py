@@ -5,11 +5,6 @@ from __future__ import annotations
 from ..signature import Role, Signature
 
 _NO_ERROR = r"(?![\s\S]*\w(?:Error|Exception|Interrupt)\b(?!\())"  # the traceback's last line is not in the log
-_RESUME = (
-    r"(?:resume training|resuming training|Resume training|model resume|resume from|resuming from|resume lora"
-    r"|resume LoRA|resuming LoRA|resume adapter|resume peft|resume PEFT|resuming the)"
-)
-
 SIGNATURES = (
     Signature(
         id="offload_needs_deepspeed_optimizer",
@@ -338,22 +333,6 @@ SIGNATURES = (
         evidence=("https://github.com/huggingface/peft/issues/746",),
     ),
     Signature(
-        id="adapter_not_resumed",
-        title="resuming LoRA under DeepSpeed",
-        what="The Trainer lets the engine load the checkpoint. Before 4.38 transformers did so strictly, though "
-        "frozen weights may not be in it, and failed with missing keys. A checkpoint with save_only_model, or an "
-        "adapter's directory, has nothing for the engine to resume from.",
-        remedy="transformers 4.38 or later, and the whole checkpoint-N with its global_step…; from an adapter alone: "
-        "PeftModel.from_pretrained(base, DIRECTORY, is_trainable=True) and a new run.",
-        pattern=r"(?:[Ll]o[Rr][Aa]|PEFT|[Pp]eft|adapter)[^\n]{0,60}"
-        + _RESUME
-        + r"[^\n]{0,60}[Dd]eep[Ss]peed|[Dd]eep[Ss]peed[^\n]{0,60}"
-        + _RESUME
-        + r"[^\n]{0,60}(?:[Ll]o[Rr][Aa]|PEFT|[Pp]eft|adapter)",
-        role=Role.POSSIBLE,
-        evidence=("https://github.com/huggingface/peft/issues/746",),
-    ),
-    Signature(
         id="bitsandbytes_of_partitions",
         title="bitsandbytes: a kernel is started with an impossible size",
         what="ZeRO joins the parameters of a group to one flat tensor for each rank, and an 8-bit optimizer gets it "
@@ -364,19 +343,6 @@ SIGNATURES = (
         pattern=r"invalid configuration argument at line \d+ in file \S{0,200}csrc/ops",
         role=Role.POSSIBLE,
         evidence=("https://github.com/axolotl-ai-cloud/axolotl/issues/1244",),
-    ),
-    Signature(
-        id="muon_flags_missing",
-        title="Muon: the parameters are not marked for it",
-        what="DeepSpeed's Muon (0.17.6 and later) reads param.use_muon of each parameter, which deepspeed.initialize "
-        'sets if the config\'s optimizer is "Muon". Other implementations keep use_muon in their parameter groups, and '
-        "need whole matrices: ZeRO makes groups of its own and flattens their weights, so that they fail or do not "
-        "work as Muon.",
-        remedy='"optimizer": {"type": "Muon", …} in the DeepSpeed config instead of the script\'s or the framework\'s '
-        "Muon; a parameter that is added later: param.use_muon = True for matrices of hidden layers, else False.",
-        pattern=r"\buse_muon\b",
-        role=Role.POSSIBLE,
-        evidence=("https://github.com/hiyouga/LlamaFactory/issues/8041",),
     ),
     Signature(
         id="reference_model_partitioned",
@@ -397,9 +363,10 @@ SIGNATURES = (
         what="With ZeRO-3 transformers loads partitioned weights in a way of its own. Releases 5.0 to 5.5 do not find "
         "there what they rename while loading (the language model or the towers of a multimodal model, fused "
         "experts), and leave it random. Weights that the file does not have (a new head) are reported as well.",
-        remedy="A newer transformers, or 4.57; ZeRO-2 meanwhile. If ZeRO-2 reports the same names, the file lacks "
-        "them.",
-        pattern=r"(?:[Zz][Ee][Rr][Oo][-_ ]?3|[Ss]tage ?3)[\s\S]{0,900}(?:\| MISSING|MISSING keys|reported as MISSING)",
+        remedy="A newer transformers, or 4.57; ZeRO-2 meanwhile. Do not train with such a report. If ZeRO-2 reports "
+        "the same names, the file lacks them.",
+        pattern=r"(?:[Zz][Ee][Rr][Oo][-_ ]?3|[Ss]tage ?3)[\s\S]{0,900}(?:\| MISSING|MISSING keys|reported as MISSING)"
+        r"|(?:reported as MISSING|the MISSING keys)[\s\S]{0,400}(?:[Zz][Ee][Rr][Oo][-_ ]?3)",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/huggingface/transformers/issues/45313",

@@ -79,7 +79,7 @@ SIGNATURES = (
     ),
     Signature(
         id="deepspeed_not_installed",
-        title="DeepSpeed is not installed in this environment, or of a release that the caller does not accept",
+        title="DeepSpeed is not installed in this environment",
         what="The Python that runs the job is another one than pip's, or the installation failed; transformers and "
         "accelerate require a minimum, LLaMA-Factory also a maximum.",
         remedy="python -m pip install --upgrade deepspeed, with the job's python; or the release that the message "
@@ -87,7 +87,7 @@ SIGNATURES = (
         pattern=r"No module named '?deepspeed'?(?!\.)\b|deepspeed: command not found|DeepSpeed is not installed =>"
         r"|DeepSpeed is not available =>|name 'deepspeed' is not defined"
         r"|finding module specification for 'deepspeed"
-        r"|deepspeed>=\S+ is required|python\d?: No module named deepspeed\.|缺少deepspeed|缺少 deepspeed"
+        r"|python\d?: No module named deepspeed\.|缺少deepspeed|缺少 deepspeed"
         r"|没有安装deepspeed"
         r"|没有安装 deepspeed|找不到deepspeed|找不到 deepspeed",
         role=Role.GENERAL,
@@ -198,27 +198,6 @@ SIGNATURES = (
         r"|pip's dependency resolver does not currently take into account|UnsatisfiableError",
         role=Role.POSSIBLE,
         evidence=("https://github.com/NVlabs/VILA/issues/192",),
-    ),
-    Signature(
-        id="accelerator_state_too_early",
-        title="accelerate: the state is asked for before the Accelerator is made",
-        what="Something calls AcceleratorState() (a tracker, a logger, a library) while no Accelerator exists in this "
-        "process; since accelerate 1.0 the Accelerator itself does where it looks for DeepSpeed's plugins a second "
-        "time.",
-        remedy="accelerator = Accelerator(…) first, then loggers and trackers; a newer release of the tracker and of "
-        "accelerate.",
-        pattern=r"Please make sure to properly initialize your accelerator via",
-        role=Role.GENERAL,
-        evidence=("https://github.com/SwanHubX/SwanLab/issues/1014",),
-    ),
-    Signature(
-        id="device_placement_chosen",
-        title="accelerate with DeepSpeed: prepare() does not take device_placement",
-        what="DeepSpeed places the model itself. The script passes device_placement to accelerator.prepare, as it does "
-        "when it keeps blocks of the model on the CPU (block swapping).",
-        remedy="Without that option of the script, or without DeepSpeed; to save memory DeepSpeed's own offload.",
-        pattern=r"can't customize device placements with DeepSpeed",
-        evidence=("the source of accelerate 1.15.0",),
     ),
     Signature(
         id="versions_that_fit",

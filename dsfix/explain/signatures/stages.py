@@ -190,20 +190,6 @@ SIGNATURES = (
         evidence=("https://github.com/huggingface/transformers/issues/15244",),
     ),
     Signature(
-        id="keys_missing_under_zero3",
-        title="from_pretrained under ZeRO-3 reports weights as missing that the checkpoint has",
-        what="Under ZeRO-3 transformers loads in a way of its own. Most likely a release of it (some of 5) does not "
-        "map "
-        "the names of nested parts there, such as language_model, vision_tower and audio_tower: these weights stay as "
-        "they were initialized, and training starts from random ones.",
-        remedy="Another release of transformers; ZeRO-2; or load before the ZeRO-3 config is active (before "
-        "TrainingArguments), if the host's memory suffices. Do not train with such a report.",
-        pattern=r"(?i:zero-?_? ?3)[\s\S]{0,800}(?:reported as MISSING|the MISSING keys|\| MISSING +\|)"
-        r"|(?:reported as MISSING|the MISSING keys)[\s\S]{0,400}(?i:zero-?_? ?3)",
-        role=Role.POSSIBLE,
-        evidence=("https://github.com/huggingface/transformers/issues/45313",),
-    ),
-    Signature(
         id="missing_weights_not_initialized",
         title="ZeRO-3: weights that the checkpoint lacks are not initialized as the model asks for",
         what="They are partitioned, thus empty, when _init_weights runs: torch's init functions do nothing to them. "
@@ -257,8 +243,9 @@ SIGNATURES = (
         what="ZeRO gives an optimizer one-dimensional parts of the weights, without attributes such as use_muon that a "
         "script or a framework has set. A Muon that is not made for it fails, or works as another optimizer would.",
         remedy='"optimizer": {"type": "Muon"} in the DeepSpeed config (0.17.6 and later: ZeRO-1 and 2; newer releases '
-        "ZeRO-3, too), which marks the weights itself; or no ZeRO.",
-        pattern=r"attribute 'use_muon'|`use_muon`|(?:Muon Optimizer|Muon optimizer"
+        "ZeRO-3, too), which marks the weights itself (a parameter that is added later: use_muon = True for "
+        "matrices of hidden layers, else False); or no ZeRO.",
+        pattern=r"\buse_muon\b|(?:Muon Optimizer|Muon optimizer"
         r"|muon optimizer)[^\n]{0,40}(?i:deepspeed|zero)"
         r"|if use muon, then tensor dim > 1"
         r"|Muon and reduce scatter cannot|Muon and all2all process group|Muon with reduce scatter does not"
