@@ -35,7 +35,7 @@ PATCH = Patch(
         ),
     ),
     symptom="",
-    upstream={},
+    upstream={"https://github.com/deepspeedai/DeepSpeed/pull/1798": "introduced"},
     fixed_in=None,
     present=(Source(_SPLIT, "data_parallel_group_names.add(param.group_name)"),),
     ranks=2,
