@@ -107,7 +107,9 @@ def expect_crashed(run: Run, error: str) -> None:
 
 
 def expect_trained(run: Run, version: str) -> list[float]:
-    if run.status != 0:
+    if run.status < 0:  # a signal
+        print("\n".join(run.errors.splitlines()[-60:]))
+    elif run.status != 0:
         print(run.traceback_end(frames=3))
     expect(run.status == 0, f"the script ended with status {run.status}: {run.last_error}")
     expect_started(run, version)

@@ -70,6 +70,7 @@ def train(script: Path, steps: int, **extra: str) -> Run:
     rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     paths = [*filter(None, [extra.get("PYTHONPATH")]), str(HERE / "machine")]
     fixed = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    fixed["PYTHONFAULTHANDLER"] = "1"  # if a signal ends it, standard error says where its threads were
     command = [script.name if script.parent == HERE else str(script), "--text", "../LICENSE", "--model", "model.json"]
     command += ["--deepspeed_config", "ds_config.json", "--steps", str(steps)]
     return python(command, {**rank, **extra, **fixed}, shown=extra)
