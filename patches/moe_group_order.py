@@ -6,20 +6,26 @@ Why: `split_params_into_different_moe_groups_for_optimizer` makes parameter grou
     step. Where none has to wait, because all ranks share one layer's experts, the job trains. But its checkpoints tell
     groups by number: in another start the weights and the optimizer's state of one layer's experts become another's if
     the sizes are equal; if not, loading fails. Without ZeRO, ranks load the optimizer's state that one of them saved.
-How: the names are sorted.
-Changes: jobs with experts of several ep_sizes. A checkpoint that was written without the patch is resumed as without
-    it: right only if the ranks that wrote it had the order that they have now. With PYTHONHASHSEED set that order was
-    the same in each start, and need not be the sorted one: finish such a run without the patch.
+How: the names are sorted, unless PYTHONHASHSEED is set: then all processes and starts have one order already, which the
+    checkpoints of that run have, too.
+Changes: jobs with experts of several ep_sizes and without PYTHONHASHSEED. A checkpoint that was written without the
+    patch is resumed as without it: right only if the ranks that wrote it had the order that they have now.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
+
+
+def _in_one_order(names: set[str]) -> list[str]:
+    return list(names) if os.environ.get("PYTHONHASHSEED", "random") not in ("", "random") else sorted(names)
+
 
 _SPLIT = "deepspeed.moe.utils:split_params_into_different_moe_groups_for_optimizer"
 PATCH = Patch(
@@ -31,7 +37,8 @@ PATCH = Patch(
         Edit(
             _SPLIT,
             before="for key in data_parallel_group_names:\n    ...",
-            code="data_parallel_group_names = sorted(data_parallel_group_names)",
+            code="data_parallel_group_names = _in_one_order(data_parallel_group_names)",
+            uses=(_in_one_order,),
         ),
     ),
     symptom="",
@@ -59,8 +66,9 @@ def reproduce(lab: Lab) -> str:
     from dsfix.lab import checkpoints, experts
 
     checkpoints.load_whole_files()
+    os.environ.pop("PYTHONHASHSEED", None)  # tox sets it
 
-    class Twofold(experts.Sharded):  # type: ignore[misc]
+    class Twofold(experts.Sharded):
         """Experts that both ranks have, before those that they share."""
 
         def __init__(self) -> None:
