@@ -2900,6 +2900,66 @@ CASES = {
         ],
         ["ValueError: Unable to create a tensor\n"],
     ),
+    "nccl_needs_gpus": (
+        ["RuntimeError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!\n"],
+        ["RuntimeError: ProcessGroupNCCL\n"],
+    ),
+    "packaging_of_pkg_resources": (
+        ["ImportError: cannot import name 'packaging' from 'pkg_resources' (/usr/lib/pkg_resources/__init__.py)\n"],
+        ["ImportError: cannot import name 'parse' from 'pkg_resources'\n"],
+    ),
+    "zero_to_fp32_output_directory": (
+        [
+            "python zero_to_fp32.py . out/model.bin\nRuntimeError: Parent directory out/model.bin does not exist.\n",
+            "several bin files from zero_to_fp32\n",
+        ],
+        ["RuntimeError: Parent directory out/model.bin does not exist.\n"],
+    ),
+    "partitioned_activations_save_nothing": (
+        ["Partitioned activation checkpointing does not reduce memory\n", "partition_activations has no effect\n"],
+        ["partition_activations is on\n"],
+    ),
+    "pipeline_shape_of_first_batch": (
+        ["eval_batch needs the eval dataloader's batch_size to be that of training\n"],
+        ["eval_batch returns the loss\n"],
+    ),
+    "second_loader_not_prepared": (
+        ["a = accelerator.prepare(train_loader)\nb = accelerator.prepare(eval_loader)\n"],
+        ["a = accelerator.prepare(train_loader)\n"],
+    ),
+    "map_style_name_missing": (
+        ["NameError: name 'is_map_style_dataset' is not defined\n"],
+        ["NameError: name 'is_map' is not defined\n"],
+    ),
+    "converter_of_gpt2": (
+        [
+            traceback(
+                "KeyError: 'position_embeddings'",
+                ("transformers/models/megatron_gpt2/convert_megatron_gpt2_checkpoint.py", "convert", "x = y[z]"),
+            )
+        ],
+        ["KeyError: 'position_embeddings'\n"],
+    ),
+    "extension_of_early_release": (
+        ["ModuleNotFoundError: No module named 'deepspeed_lamb_cuda'\n"],
+        ["ModuleNotFoundError: No module named 'deepspeed_cuda'\n"],
+    ),
+    "partitions_on_several_devices": (
+        ["    assert len(set(t.device for t in tensors)) == 1\n"],
+        ["    assert len(tensors) == 1\n"],
+    ),
+    "accelerator_extension_too_old": (
+        ["TypeError: Can't instantiate abstract class XPU_Accelerator with abstract methods is_pinned\n"],
+        ["TypeError: Can't instantiate abstract class Accelerator\n"],
+    ),
+    "retain_graph_not_passed": (
+        ["retain_graph=True does not work for engine.backward\n", "I had to pass the argument retain_graph\n"],
+        ["retain_graph=True\n"],
+    ),
+    "zero_init_not_in_effect": (
+        ["is_zero_init_model is always False\n", "zero3_init_flag: true has no effect\n"],
+        ["zero3_init_flag: true\n"],
+    ),
     "not_picklable": (
         [
             "TypeError: cannot pickle '_thread.RLock' object\n",

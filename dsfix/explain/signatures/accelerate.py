@@ -122,4 +122,14 @@ SIGNATURES = (
         role=Role.FAMILY,
         evidence=("https://github.com/huggingface/trl/issues/2792",),
     ),
+    Signature(
+        id="second_loader_not_prepared",
+        title="accelerate with DeepSpeed: a data loader of a second prepare() is not prepared",
+        what="Many releases of accelerate prepare data loaders only while the DeepSpeed config's "
+        'train_micro_batch_size_per_gpu is "auto"; the first prepare sets it to a number.',
+        remedy="All data loaders in one accelerator.prepare(…) with the model and the optimizer; a newer accelerate.",
+        pattern=r"[Dd]ata ?[Ll]oaders in two accelerator\.prepare"
+        r"|accelerator\.prepare\(\w*(?:loader|dl)\w*\)[^\n]*\n[^\n]*accelerator\.prepare\(\w*(?:loader|dl)\w*\)",
+        role=Role.POSSIBLE,
+    ),
 )

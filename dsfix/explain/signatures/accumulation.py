@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature
+from ..signature import Role, Signature
 
 SIGNATURES = (
     Signature(
@@ -62,5 +62,18 @@ SIGNATURES = (
         "ZeRO-2 do not support; set_gradient_accumulation_boundary and coalesce_grad_reduction are not for it.",
         remedy="Leave it out, and let gradient_accumulation_steps count; or switch the other setting off.",
         pattern=r"managed_gradient_accumulation=False|coalesce_grad_reduction (?:requires|is not|does not|cannot)",
+    ),
+    Signature(
+        id="retain_graph_not_passed",
+        title="retain_graph and engine.backward",
+        what="engine.backward(loss, retain_graph=True) passes it on since 2022; releases before, and wrappers of older "
+        "accelerate, do not take it. loss.backward() instead of engine.backward skips scaling and reduction before "
+        "0.18.3.",
+        remedy="A current DeepSpeed and accelerate, and retain_graph in engine.backward (accelerator.backward); or one "
+        "loss that is the sum.",
+        pattern=r"retain_graph[^\n]{0,30}(?:does not work|doesn't work|not work|not passed|is ignored|has no effect)"
+        r"|(?:pass|need|argument)[^\n]{0,40}retain_graph",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/1149",),
     ),
 )

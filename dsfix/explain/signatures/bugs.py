@@ -175,7 +175,7 @@ SIGNATURES = (
         what="Most likely a tensor that was not moved to the GPU, or offloaded: MoE with ZeRO-1/2 and optimizer "
         "offload in 0.13.2 to 0.13.4, deepspeed.comm.log_summary through 0.17.1.",
         remedy='Move it to the GPU; a newer DeepSpeed; torch.distributed.init_process_group("cpu:gloo,cuda:nccl").',
-        pattern=r"No backend type associated with device type cpu",
+        pattern=r"No backend type associated with device type cpu|RuntimeError: Tensors must be CUDA and dense",
         role=Role.GENERAL,
         evidence=(f"{_UPSTREAM}pull/5220",),
     ),

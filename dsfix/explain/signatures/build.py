@@ -231,4 +231,13 @@ SIGNATURES = (
         role=Role.FAMILY,
         evidence=("https://github.com/huggingface/transformers/issues/24438",),
     ),
+    Signature(
+        id="extension_of_early_release",
+        title="a compiled module of an early DeepSpeed is not there",
+        what="Before 0.3 the operators were modules of their own (deepspeed_lamb_cuda, deepspeed_transformer_cuda), "
+        "made while installing. Most likely Python imports the source folder (the current directory), where they are "
+        "not, or they were not built.",
+        remedy="Start in another directory; a newer DeepSpeed, which compiles operators on first use.",
+        pattern=r"No module named '?deepspeed_\w+_cuda",
+    ),
 )

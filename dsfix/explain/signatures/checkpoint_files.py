@@ -180,4 +180,13 @@ SIGNATURES = (
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4226",),
     ),
+    Signature(
+        id="converter_of_gpt2",
+        title="Megatron-DeepSpeed: the converter is for GPT-2, and the model is another one",
+        what="deepspeed_to_transformers.py uses transformers' converter of Megatron's GPT-2: learned positions, one "
+        "fused attention weight, no gated feed-forward layer. A LLaMA has rotary positions and other shapes.",
+        remedy="A converter for that architecture.",
+        pattern=r"convert_megatron_gpt2_checkpoint[\s\S]{0,600}KeyError: ",
+        role=Role.GENERAL,
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature, pull
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -44,5 +44,18 @@ SIGNATURES = (
         r"'NoneType' object has no attribute 'view')",
         affects={"deepspeed": ">=0.18.3,<0.18.5"},
         evidence=pull(7780),
+    ),
+    Signature(
+        id="partitioned_activations_save_nothing",
+        title="partition_activations does not save memory",
+        what="Activations are partitioned over the ranks of one model-parallel group. Without one (mpu None, or a "
+        "model-parallel size of 1) each rank keeps all of them; and it concerns deepspeed.checkpointing only, not "
+        "torch's or transformers' gradient checkpointing.",
+        remedy="An mpu with a model-parallel size above 1; otherwise cpu_checkpointing, a smaller micro-batch, or "
+        "sequence parallelism.",
+        pattern=r"(?:artition(?:ed|ing)? activation|artition_activations)[^\n]{0,80}(?:not reduc|n't reduc|not sav"
+        r"|no effect|same memory|not decreas)",
+        role=Role.POSSIBLE,
+        evidence=("deepspeed.runtime.activation_checkpointing.checkpointing.partition_activations",),
     ),
 )

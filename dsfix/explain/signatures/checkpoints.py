@@ -151,7 +151,8 @@ SIGNATURES = (
         id="resuming_an_adapter",
         title="resuming the training of an adapter with DeepSpeed",
         what="engine.load_checkpoint is strict by default: a checkpoint that has only the adapter's or the trained "
-        "weights lacks keys. transformers passes load_module_strict=False for a PeftModel since 4.38. A checkpoint-N with the adapter's file alone, without global_step…, has no optimizer to resume.",
+        "weights lacks keys. transformers passes load_module_strict=False for a PeftModel since 4.38. A "
+        "checkpoint-N with the adapter's file alone, without global_step…, has no optimizer to resume.",
         remedy="A current transformers and PEFT with the checkpoint-N that has global_step…; in a script "
         "engine.load_checkpoint(…, load_module_strict=False). Otherwise start anew from the adapter: "
         "PeftModel.from_pretrained(base, DIR, is_trainable=True).",
@@ -309,5 +310,17 @@ SIGNATURES = (
         + r"|如何保存模型|怎么保存模型|保存模型的方式)",
         role=Role.FAMILY,
         evidence=("https://github.com/huggingface/accelerate/issues/1238",),
+    ),
+    Signature(
+        id="zero_to_fp32_output_directory",
+        title="zero_to_fp32.py writes a directory of several files",
+        what="Since 0.15.3 its second argument is a directory, which gets pytorch_model.bin or, in shards, "
+        "pytorch_model-0000….bin with an index; before it was a file.",
+        remedy="zero_to_fp32.py CHECKPOINT DIRECTORY, and from_pretrained(DIRECTORY); --max_shard_size 1000GB for one "
+        "file.",
+        pattern=r"zero_to_fp32[\s\S]{0,600}Parent directory \S+ does not exist"
+        r"|several bin files[^\n]{0,80}zero_to_fp32|zero_to_fp32[^\n]{0,120}(?:several|multiple) (?:bin )?files",
+        affects={"deepspeed": ">=0.15.3"},
+        evidence=("the source of 0.15.3",),
     ),
 )

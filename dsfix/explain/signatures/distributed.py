@@ -96,7 +96,6 @@ SIGNATURES = (
         "before deepspeed.initialize. NPU: import torch_npu first (backend hccl); XPU: ccl; DS_ACCELERATOR names the "
         "accelerator.",
         pattern=r"Distributed package doesn'?t have NCCL|doesn'?t have NCCL built"
-        r"|ProcessGroupNCCL is only supported with GPUs"
         r"|没有内置 ?NCCL",
         role=Role.GENERAL,
     ),
@@ -153,5 +152,15 @@ SIGNATURES = (
         + "|epoch结束后卡|epoch结束时卡|epoch后卡|最后一个batch卡|最后一步卡",
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4730",),
+    ),
+    Signature(
+        id="nccl_needs_gpus",
+        title="NCCL is the backend, and this process sees no GPU",
+        what="deepspeed.initialize starts torch.distributed with the accelerator's backend, nccl if DeepSpeed takes "
+        "the machine for one with CUDA. NCCL needs a GPU for each rank.",
+        remedy="On a machine without a GPU DS_ACCELERATOR=cpu (0.12 and later), or "
+        'deepspeed.init_distributed(dist_backend="gloo") before; otherwise the driver, the container or '
+        "CUDA_VISIBLE_DEVICES: nvidia-smi in the same place.",
+        pattern=r"ProcessGroupNCCL is only supported with GPUs, no GPUs found",
     ),
 )

@@ -88,4 +88,12 @@ SIGNATURES = (
         affects={"deepspeed": "<0.15.4"},
         evidence=pull(5477),
     ),
+    Signature(
+        id="map_style_name_missing",
+        title="training_data of deepspeed.initialize: is_map_style_dataset is not defined",
+        what="A bug of DeepSpeed 0.3.16: the engine calls as a function what is a method.",
+        remedy="A newer DeepSpeed; or a DataLoader of the script's own, and no training_data.",
+        pattern=r"name 'is_map_style_dataset' is not defined",
+        affects={"deepspeed": "==0.3.16"},
+    ),
 )

@@ -351,4 +351,13 @@ SIGNATURES = (
         role=Role.FAMILY,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3364",),
     ),
+    Signature(
+        id="accelerator_extension_too_old",
+        title="an accelerator's package is older than DeepSpeed: abstract methods are missing",
+        what="An accelerator that another package brings (intel-extension-for-deepspeed, for example) was written for "
+        "an earlier DeepSpeed, whose abstract accelerator had fewer methods.",
+        remedy="A release of that package for this DeepSpeed, or without it: current releases of DeepSpeed have "
+        "accelerators for XPU, NPU, HPU and others themselves.",
+        pattern=r"Can't instantiate abstract class \w+_Accelerator",
+    ),
 )

@@ -140,7 +140,7 @@ SIGNATURES = (
         remedy="docker run --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of medium Memory at /dev/shm); `df -h "
         "/dev/shm` while it runs. NCCL_SHM_DISABLE=1 does without it, slower.",
         pattern=r"Error while creating shared memory segment|NC[CL]L:? No space left on device"
-        r"|Call to (?:posix_fallocate|shm_open) failed",
+        r"|Call to (?:posix_fallocate|shm_open) failed|\bncclShmOpen\(\)",
         evidence=("https://github.com/huggingface/transformers/issues/11658",),
     ),
     Signature(

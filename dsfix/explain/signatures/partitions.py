@@ -101,4 +101,14 @@ SIGNATURES = (
         remedy="Change the values in place (copy_), without .cpu() or .to(); modifier_rank=None to read only.",
         pattern=r"but broadcast requires it to be on ",
     ),
+    Signature(
+        id="partitions_on_several_devices",
+        title="ZeRO-3: partitions on the GPU and on the CPU are to become one buffer",
+        what="The engine copies all partitions of a group into one buffer, and they are on different devices. Most "
+        "likely a part of the model was made or moved otherwise than the rest: outside of zero.Init, on the CPU, by "
+        "device_map, or with another remote_device.",
+        remedy="All of the model inside one zero.Init (or all outside of it), and nothing moved by hand before "
+        "deepspeed.initialize.",
+        pattern=r"assert len\(set\(t\.device for t in tensors\)\) == 1",
+    ),
 )

@@ -44,4 +44,14 @@ SIGNATURES = (
         pattern=r"Partitioning method \S+ not implemented|param `checkpointable_layers` must be type of list"
         r"|rank \d+ not found in topology",
     ),
+    Signature(
+        id="pipeline_shape_of_first_batch",
+        title="pipeline: evaluation with another batch size or sequence length than training",
+        what="The stages exchange the shapes of the first batch only, and receive all later ones into these buffers.",
+        remedy="engine.reset_activation_shape() before eval_batch and after it, or micro-batches of one size.",
+        pattern=r"(?:eval_batch|PipelineModule)[^\n]{0,200}(?:dataloader'?s? batch_size|eval batch size)"
+        r"|eval batch size in pipeline",
+        role=Role.POSSIBLE,
+        evidence=("deepspeed.runtime.pipe.engine.PipelineEngine.reset_activation_shape",),
+    ),
 )

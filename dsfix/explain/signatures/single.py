@@ -82,7 +82,7 @@ SIGNATURES = (
         "0.19.2 configure() without it is not refused.",
         remedy="checkpointing.configure(…, num_checkpoints=the number of layers).",
         pattern=r"activation_checkpointing/checkpointing\.py[\s\S]*contiguous_data_buffers\[[\s\S]*"
-        r"IndexError: list index out of range",
+        r"IndexErro",
         affects={"deepspeed": "<0.19.3"},
         evidence=pull(8041),
     ),

@@ -80,7 +80,8 @@ SIGNATURES = (
         remedy="One GPU, and a process per GPU for more requests, if the model fits; otherwise tp_size as the number "
         "of ranks, the model on the CPU or on the meta device (checkpoint=) until then, and larger batches; "
         "or vLLM.",
-        pattern=r"(?i:inference)[^\n]{0,40}(?:not faster|no speedup|slower on|is slower|performance is lower)",
+        pattern=r"(?i:inference)[^\n]{0,40}(?:not faster|no speedup|slower on|is slower|performance is lower)"
+        r"|[Ll]atency is more with \d+ GPUs",
         role=Role.FAMILY,
     ),
 )

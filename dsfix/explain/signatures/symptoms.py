@@ -97,7 +97,7 @@ SIGNATURES = (
         r"|(?:weight|bias)'?[,:] (?:Parameter containing: ?)?tensor\(\[\], device='(?:cuda|npu|xpu)"
         r"|(?i:zero-?_? ?3|stage-?_? ?3)[^\n]{0,120}(?:become empty|becomes empty|is empty like|empty parameter"
         r"|empty weight|numel\(\)` parameters 0"
-        r"|\.numel\(\)` 0|numel\(\) is 0|numel\(\) of [^\n]{0,30}\b0\b"
+        r"|\.numel\(\)` 0|numel\(\)`? becomes 0|numel\(\) is 0|numel\(\) of [^\n]{0,30}\b0\b"
         r"|parameter size (?:was|is) 0|parameters? (?:is|are) 0)"
         r"|(?:become empty|empty parameter|empty weight)[^\n]{0,120}(?i:zero-?_? ?3|stage-?_? ?3)"
         r"|(?:weight|bias), param=torch\.Size\(\[0\]\)|parameters in empty sizes"

@@ -16,7 +16,9 @@ SIGNATURES = (
         pattern=r"(?:Unsloth: )?Deepspeed is not yet supported|"
         + phrases("unsloth with |unsloth and |unsloth + |Unsloth with |Unsloth and |Unsloth + ", "deepspeed|DeepSpeed")
         + "|"
-        + phrases("eepspeed and |eepSpeed and |Zero3 and |zero3 and |ZeRO-3 and |ZeRO3 and ", "unsloth|Unsloth"),
+        + phrases(
+            "eepspeed and |eepSpeed and |DS2 + |DS3 + |Zero3 and |zero3 and |ZeRO-3 and |ZeRO3 and ", "unsloth|Unsloth"
+        ),
         role=Role.POSSIBLE,
         evidence=("https://github.com/hiyouga/LlamaFactory/issues/2741",),
     ),

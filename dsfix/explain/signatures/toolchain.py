@@ -319,4 +319,11 @@ SIGNATURES = (
         role=Role.FAMILY,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1982",),
     ),
+    Signature(
+        id="packaging_of_pkg_resources",
+        title="torch's cpp_extension imports packaging from pkg_resources, which setuptools 70 no longer has",
+        what="torch before 2.3 does so. pip builds DeepSpeed with the newest setuptools.",
+        remedy='pip install "setuptools<70" wheel, then pip install --no-build-isolation deepspeed; or a newer torch.',
+        pattern=r"cannot import name 'packaging' from 'pkg_resources'",
+    ),
 )

@@ -154,4 +154,16 @@ SIGNATURES = (
         role=Role.FAMILY,
         evidence=pull(5461),
     ),
+    Signature(
+        id="zero_init_not_in_effect",
+        title="ZeRO-3: the model is not made under zero.Init, and is partitioned only afterwards",
+        what="from_pretrained partitions while it loads only if transformers' HfDeepSpeedConfig is alive, which "
+        "TrainingArguments or the Accelerator make from a ZeRO-3 config, in the same process and before it. Older "
+        "transformers also loads quantized models, and some classes of their own, without it.",
+        remedy="TrainingArguments(deepspeed=…) or Accelerator() first and kept in a variable, then from_pretrained; "
+        "transformers.integrations.is_deepspeed_zero3_enabled() tells; no quantization_config for partitioned loading.",
+        pattern=r"is_zero_init_model[^\n]{0,80}(?:False|false)|zero3_init_flag[^\n]{0,200}"
+        r"(?:not work|no effect|is judged to False|then all parameters load|still load)",
+        role=Role.POSSIBLE,
+    ),
 )
