@@ -35,7 +35,7 @@ def grep_expressions() -> list[str]:
     found = []
     for problem in problems.known():
         for expression in problem.expressions:
-            text = re.sub(r"\(\?[=!].*?\)", "", expression.pattern.pattern).replace(r"\d", "[0-9]")
+            text = re.sub(r"\(\?[=!].*?\)", "", expression.pattern).replace(r"\d", "[0-9]")
             text = re.sub(r"\\1", "[0-9]+", text).replace(r"[^\n]", ".").replace(r"\s*\x04", "").replace("(?:", "(")
             parts = re.split(r"\[\\s\\S\](?:\*|\{\d+,\d+\}\??)|\\n\(\.\*\\n\)\{1,3\}|\\n", text)
             found += [part for part in parts if part and _complete(part)]

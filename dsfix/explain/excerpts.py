@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 
 _ZONE = 4 << 20  # bytes that are searched at a time
 # bytes around a hit: tracebacks of many ranks may be interleaved, and the message comes last
@@ -92,19 +90,20 @@ class Excerpts:
         return [literal for literal, form, needed in self._forms if needed <= words and form in lines]
 
 
-@functools.cache  # one set of strings in a process, and a third of a second
+@functools.cache  # one set of strings in a process
 def _shortest(literals: frozenset[bytes]) -> tuple[bytes, ...]:
     """Returns the strings that contain no other one: a string that does is found with it."""
-    ordered = sorted(literals, key=lambda each: (len(each), each))
-    text = b"\n".join(ordered)
-    starts = [0, *accumulate(len(each) + 1 for each in ordered)]
-    longer: set[int] = set()
-    for place, each in enumerate(ordered):
-        at = text.find(each, starts[place] + 1)
-        while at >= 0:
-            longer.add(bisect_right(starts, at) - 1)
-            at = text.find(each, at + 1)
-    return tuple(each for place, each in enumerate(ordered) if place not in longer)
+    size = min(map(len, literals), default=0)
+    by_start: dict[bytes, list[bytes]] = {}
+    for each in literals:
+        by_start.setdefault(each[:size], []).append(each)
+
+    def is_shortest(text: bytes) -> bool:
+        places = range(len(text) - size + 1)
+        candidates = ((at, other) for at in places for other in by_start.get(text[at : at + size], ()))
+        return all(other == text or not text.startswith(other, at) for at, other in candidates)
+
+    return tuple(sorted(filter(is_shortest, literals), key=lambda each: (len(each), each)))
 
 
 def _whole_words(form: bytes) -> set[bytes]:

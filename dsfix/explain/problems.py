@@ -17,6 +17,7 @@ from .signature import Role, Signature
 
 # No range of a patch begins earlier: older releases are not supported, and may have the bug or not.
 _EARLIEST = "0.12.0"
+_compiled = functools.cache(re.compile)  # few of them are used, and re keeps 512
 _WHY = re.compile(r"^Why: (.*(?:\n(?!\w+: ).*)*)", re.M)
 
 
@@ -24,7 +25,7 @@ _WHY = re.compile(r"^Why: (.*(?:\n(?!\w+: ).*)*)", re.M)
 class Expression:
     """A regular expression, and the strings that a match requires. patch: the one whose symptom it is, or ""."""
 
-    pattern: re.Pattern[str]
+    pattern: str
     clauses: tuple[Clause[str], ...]
     patch: str = ""
 
@@ -36,7 +37,7 @@ class Expression:
                     break
             else:
                 return []
-        return [match.span() for match in self.pattern.finditer(text)]
+        return [match.span() for match in _compiled(self.pattern).finditer(text)]
 
 
 @dataclass(frozen=True)
@@ -157,4 +158,4 @@ def _spread(patch: Patch) -> bool:
 
 
 def _expression(pattern: str, patch: str = "") -> Expression:
-    return Expression(re.compile(pattern), tuple(required(pattern)), patch)
+    return Expression(pattern, tuple(required(pattern)), patch)

@@ -138,7 +138,7 @@ class _OneFile:
         candidates = [
             problem
             for problem in problems.known()
-            if problem.role in _CAUSES and all(pasted.is_readable(each.pattern.pattern) for each in problem.expressions)
+            if problem.role in _CAUSES and all(pasted.is_readable(each.pattern) for each in problem.expressions)
         ]
         for segment in pasted.readings(text):
             for problem in candidates:
