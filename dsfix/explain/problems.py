@@ -18,6 +18,7 @@ from .signature import Role, Signature
 # No range of a patch begins earlier: older releases are not supported, and may have the bug or not.
 _EARLIEST = "0.12.0"
 _compiled = functools.cache(re.compile)  # few of them are used, and re keeps 512
+_START = 8  # bytes, which the strings of all signatures have
 _WHY = re.compile(r"^Why: (.*(?:\n(?!\w+: ).*)*)", re.M)
 
 
@@ -93,6 +94,30 @@ def literals() -> set[str]:
     """Returns the strings to search a log for so that no problem is missed."""
     expressions = (expression for problem in known() for expression in problem.expressions)
     return {literal for expression in expressions for literal in trigger(list(expression.clauses))}
+
+
+def possible(text: str) -> list[Problem]:
+    """Returns the problems, in the order of `known`, of which the text has a string that a match requires."""
+    searched, index = text.encode(), _by_start()
+    places = {place for literal, place in index.get(b"", ()) if literal in searched}
+    for at in range(len(searched) - _START + 1):
+        for literal, place in index.get(searched[at : at + _START], ()):
+            if place not in places and searched.startswith(literal, at):
+                places.add(place)
+    return [known()[place] for place in sorted(places)]
+
+
+@functools.cache
+def _by_start() -> Mapping[bytes, list[tuple[bytes, int]]]:
+    """Returns the strings and the places of their problems in `known`, by their first bytes; under b"" what is shorter,
+    as in a plug-in's symptom."""
+    found: dict[bytes, list[tuple[bytes, int]]] = {}
+    for place, problem in enumerate(known()):
+        for expression in problem.expressions:
+            for literal in map(str.encode, trigger(list(expression.clauses)) or ("",)):
+                start = literal[:_START] if len(literal) >= _START else b""
+                found.setdefault(start, []).append((literal, place))
+    return found
 
 
 def _of_signature(signature: Signature, catalogue: Mapping[str, registry.Entry]) -> Problem:

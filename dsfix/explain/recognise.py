@@ -150,7 +150,8 @@ class _OneFile:
                 self._count(problem, places, segment)
 
     def _look_at_segment(self, segment: Segment, hits: frozenset[int]) -> None:
-        matched = [(problem, matches) for problem in problems.known() if (matches := problem.matches(segment))]
+        possible = problems.possible(segment.text)
+        matched = [(problem, matches) for problem in possible if (matches := problem.matches(segment))]
         best = min((_CAUSES.index(problem.role) for problem, _ in matched if problem.role in _CAUSES), default=None)
         explained = False
         for problem, matches in matched:

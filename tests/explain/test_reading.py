@@ -1,6 +1,7 @@
 """Logs as they occur: interleaved, prefixed, coloured, compressed, truncated, long; the order of the findings."""
 
 import codecs
+import dataclasses
 import gzip
 import random
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.explain import excerpts, stream
+from dsfix.explain import excerpts, problems, stream
 from dsfix.explain.fixes import fixes
 
 HERE = Path(__file__).parent
@@ -129,6 +130,15 @@ def test_an_escape_sequence_split_between_blocks_is_removed(size):
 def test_a_truncated_start(recognised):
     lines = CLIP.splitlines()
     assert recognised("\n".join(lines[len(lines) // 2 :])) == ["zero3_offload_clip_device"]
+
+
+@pytest.mark.parametrize("symptom", ["Xyzzy", r"\w+ quit"])
+def test_a_symptom_without_a_long_string_is_tried(monkeypatch, symptom):
+    """A plug-in's symptom may have only short strings, or none that a match requires."""
+    problem = dataclasses.replace(problems.known()[0], expressions=(problems._expression(symptom),))
+    monkeypatch.setattr(problems, "known", lambda: (problem,))
+    monkeypatch.setattr(problems, "_by_start", problems._by_start.__wrapped__)
+    assert problems.possible("rank 3: Xyzzy quit") == [problem]
 
 
 @pytest.mark.parametrize("shift", [0, 1, 5, 40])
