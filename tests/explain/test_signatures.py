@@ -293,15 +293,9 @@ CASES = {
     "inference_gives_no_speedup": (
         [
             "DeepSpeed does not improve the inference\n",
+            "DeepSpeed-inference 2GPU performance is lower than 1GPU\n",
         ],
-        ["inference is fast with DeepSpeed\n", "inference under DeepSpeed ZeRO-3 is slower\n"],
-    ),
-    "inference_differs": (
-        [
-            "The inference result is different from the original model\n",
-            "inference gives worse text than Hugging Face\n",
-        ],
-        ["The inference result is the original one\n"],
+        ["inference is fast with DeepSpeed\n"],
     ),
     "zero_inference_quantization": (
         ["AssertionError: Model weight is expected in half.\n"],
@@ -927,10 +921,6 @@ CASES = {
     "zero_to_fp32_fails": (
         ["I run zero_to_fp32.py and it reports an error\n", "unable to use zero_to_fp32\n"],
         ["I run zero_to_fp32.py\n"],
-    ),
-    "loss_after_loading": (
-        ["The loss curve changes when loading a checkpoint\n"],
-        ["the loss curve\n"],
     ),
     "save_hooks_get_no_weights": (
         [
@@ -3145,6 +3135,7 @@ CASES = {
         [
             "I load the weights, and the loss becomes very large after the first step\n",
             "the loss after resuming is higher\n",
+            "The loss curve changes when loading a checkpoint\n",
             "resume_from_checkpoint: training starts from scratch\n",
             "with finetune the first step is fine, at the second step the loss jumps\n",
         ],
@@ -3572,7 +3563,11 @@ CASES = {
     ),
     "only_one_gpu_used": (["it only uses one GPU\n", "I cannot use multiple GPUs\n"], ["uses 8 GPUs\n"]),
     "inference_gives_nonsense": (
-        ["with init_inference the model gives random output\n"],
+        [
+            "with init_inference the model gives random output\n",
+            "The inference result is different from the original model\n",
+            "inference gives worse text than Hugging Face\n",
+        ],
         ["init_inference took 3 s\n"],
     ),
     "loss_does_not_fall": (["the loss suddenly increases\n", "loss不下降\n"], ["loss 3.1\n"]),
@@ -3769,10 +3764,6 @@ CASES = {
     "values_changed_by_the_script": (
         ["How to manipulate parameters of model when training?\n", "change the weights during training\n"],
         ["change the parameters of the config\n"],
-    ),
-    "inference_not_faster": (
-        ["DeepSpeed-inference 2GPU performance is lower than 1GPU\n"],
-        ["inference is fast\n"],
     ),
     "hybrid_engine_without_group": (
         ["AttributeError: 'DeepSpeedHybridEngine' object has no attribute 'mp_group'\n"],

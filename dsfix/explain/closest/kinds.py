@@ -28,7 +28,7 @@ _KINDS = {
         "zero-3 + garbage",
         "rlhf + generation + slow",
     ),
-    "inference_not_faster": (
+    "inference_gives_no_speedup": (
         "slow + inference",
         "slow + kernels",
         "inference + lower + results",

@@ -263,24 +263,6 @@ SIGNATURES = (
         evidence=("https://github.com/bytedance/HLLM/issues/10",),
     ),
     Signature(
-        id="loss_after_loading",
-        title="the loss after loading a checkpoint is not the one before",
-        what="Most likely not all is restored: the optimizer's moments and fp32 weights (save_only_model, "
-        "load_optimizer_states=False, a file of weights only), the scheduler, or the position in the data and the "
-        "random "
-        "states. Small differences remain if the order of reductions or the number of ranks changes.",
-        remedy="Resume with engine.load_checkpoint (accelerator.load_state, resume_from_checkpoint) from a directory "
-        "that has global_step…, and skip the data that were used; compare the first losses on the same batches.",
-        pattern=phrases(
-            "oss curve |oss |oss is |oss was ",
-            "changes |differs |different |increases |increased |increase |jumps |higher |not continuous ",
-            "when loading|after loading|after restart|after restoring",
-        )
-        + r"|restored the checkpoint[^\n]{0,80} loss increased",
-        role=Role.FAMILY,
-        evidence=("https://github.com/deepspeedai/Megatron-DeepSpeed/issues/248",),
-    ),
-    Signature(
         id="save_hooks_get_no_weights",
         title="accelerate: a save hook gets no weights under DeepSpeed",
         what="With DeepSpeed save_state lets the engine save the model, and the hooks of "

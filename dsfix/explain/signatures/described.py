@@ -257,7 +257,8 @@ SIGNATURES = (
         "or transformers, replace_with_kernel_inject), fp16 for a model of bf16, padding on the wrong side, or "
         "a state "
         "that the kernels keep between batches of other lengths.",
-        remedy="replace_with_kernel_inject=False, then tp_size 1 tell which; the dtype of the model; padding_side="
+        remedy="do_sample=False; replace_with_kernel_inject=False, then tp_size 1 tell which; "
+        "the dtype of the model; padding_side="
         '"left". `python -m dsfix list` shows the known wrong results of the installed release.',
         pattern=r"(?:[Dd]eep[Ss]peed|init_inference|kernel inject|replace_with_kernel_inject|AutoTP"
         r"|hybrid engine|ds_model)"
@@ -265,7 +266,10 @@ SIGNATURES = (
         r"|garbled out|meaningless|wrong results|incorrect results|repeated tokens|inconsistent output|bad output)"
         r"|(?:gibberish|garbage output|nonsense|random output|wrong output|incorrect output"
         r"|garbled output)[^\n]{0,100}"
-        r"(?:[Dd]eep[Ss]peed|init_inference|kernel)",
+        r"(?:[Dd]eep[Ss]peed|init_inference|kernel)"
+        r"|nference[^\n]{0,60}(?:is|are) (?:different|inconsistent|not the same)[^\n]{0,40}(?:original|Hugging ?[Ff]ace"
+        r"|transformers|without)|nference [^\n]{0,30}\bworse [^\n]{0,30}(?:than|when)[^\n]{0,60}(?:Hugging ?[Ff]ace"
+        r"|transformers|without [Dd]eep)",
         role=Role.FAMILY,
     ),
     Signature(

@@ -210,36 +210,24 @@ SIGNATURES = (
     ),
     Signature(
         id="inference_gives_no_speedup",
-        title="DeepSpeed-Inference is not faster than without it",
+        title="DeepSpeed-Inference is not faster than without it, or slower or as large on several GPUs",
         what="Kernels are only in use where the model is one that DeepSpeed knows and replace_with_kernel_inject=True; "
-        "they save the most where the GPU waits for Python (small models, batch 1, short texts). The first calls "
-        "compile "
-        "and warm up. More GPUs than the model needs make each token slower, as all ranks wait for each other in each "
-        "layer; ZeRO gathers all weights for each token.",
-        remedy="Measure after warming up, with torch.cuda.synchronize(), the same dtype and the same number of tokens; "
-        "one GPU if the model fits; for many requests vLLM.",
+        "they save the most where the GPU waits for Python (small models, batch 1, short texts), and the first calls "
+        "compile. init_inference splits a model over its ranks only with tensor_parallel (tp_size), and only layers "
+        "that its kernels or AutoTP know; each rank loads the whole model first. The ranks then wait for each other in "
+        "each layer, which costs more than it gains where the model fits one GPU. ZeRO gathers all weights for each "
+        "token.",
+        remedy="Measure after warming up, with torch.cuda.synchronize(), the same dtype and number of tokens. One GPU, "
+        "and a process per GPU for more requests, if the model fits; otherwise tp_size as the number of ranks, and the "
+        "model on the CPU or the meta device (checkpoint=) until then; for many requests vLLM.",
         pattern=r"(?m:^)(?=[^\n]{0,300}(?:not improve|n't improve|slow(?:ing|s)? down|slower|no speedup|any speedup"
         r"|not faster"
         r"|more slow\b))(?=[^\n]{0,300}(?:[Dd]eep[Ss]peed|ernel))(?![^\n]{0,300}(?i:zero|stage|offload))"
-        r"[^\n]{0,300}?nference",
+        r"[^\n]{0,300}?nference"
+        r"|(?i:inference)[^\n]{0,40}(?:not faster|no speedup|slower on|is slower|performance is lower)"
+        r"|[Ll]atency is more with \d+ GPUs",
         role=Role.FAMILY,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2606",),
-    ),
-    Signature(
-        id="inference_differs",
-        title="the results of DeepSpeed's inference differ from the original model's",
-        what="Sampling (do_sample) differs anyway. Otherwise most likely kernels or a tensor-parallel split that do "
-        "not "
-        "fit the model (rotary embeddings, grouped key heads, masks of padding), or fp16 for a model of bf16.",
-        remedy="do_sample=False; then replace_with_kernel_inject=False, tp_size 1 and dtype=torch.float one by one "
-        "show "
-        "which part it is. `python -m dsfix list` names the known wrong results of the installed release.",
-        pattern=r"nference[^\n]{0,60}(?:is|are) (?:different|inconsistent|not the same)[^\n]{0,40}(?:original"
-        r"|Hugging ?[Ff]ace"
-        r"|transformers|without)|nference [^\n]{0,30}\bworse [^\n]{0,30}(?:than|when)[^\n]{0,60}(?:Hugging ?[Ff]ace"
-        r"|transformers|without [Dd]eep)",
-        role=Role.FAMILY,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2506",),
     ),
     Signature(
         id="zero_inference_quantization",

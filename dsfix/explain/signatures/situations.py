@@ -69,19 +69,4 @@ SIGNATURES = (
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2424",),
     ),
-    Signature(
-        id="inference_not_faster",
-        title="inference with DeepSpeed is slower, or takes as much memory, on several GPUs",
-        what="init_inference splits a model over its ranks only with tensor_parallel (tp_size), and only layers "
-        "that its kernels or AutoTP know; each rank loads the whole model first, and memory that the model "
-        "had on the GPU before stays reserved. The ranks then wait for each other in each layer, which costs "
-        "more than it gains where the model is small, the batch is 1, or the GPUs have no NVLink. ZeRO "
-        "gathers all weights for each token.",
-        remedy="One GPU, and a process per GPU for more requests, if the model fits; otherwise tp_size as the number "
-        "of ranks, the model on the CPU or on the meta device (checkpoint=) until then, and larger batches; "
-        "or vLLM.",
-        pattern=r"(?i:inference)[^\n]{0,40}(?:not faster|no speedup|slower on|is slower|performance is lower)"
-        r"|[Ll]atency is more with \d+ GPUs",
-        role=Role.FAMILY,
-    ),
 )

@@ -294,7 +294,13 @@ SIGNATURES = (
         r"|(?:[Rr]esum\w+|resume_from_checkpoint)[^\n]{0,80}(?:loss jumps|loss spikes|loss increases|from step 0"
         r"|starts "
         r"from scratch|from the beginning|not loaded correctly|cannot load model|wrong loss)"
-        r"|incorrectly load(?:s|ing)? the checkpoint|behaves like it is training from scratch"
+        r"|restored the checkpoint[^\n]{0,80} loss increased|"
+        + phrases(
+            "oss curve |oss |oss is |oss was ",
+            "changes |differs |different |increases |increased |increase |jumps |higher |not continuous ",
+            "when loading|after loading|after restart|after restoring",
+        )
+        + r"|incorrectly load(?:s|ing)? the checkpoint|behaves like it is training from scratch"
         r"|load\w*[^\n]{0,200}(?:"
         + phrases("loss becomes |loss is ", "very large |large |very high |huge ", "after the|from the")
         + r") (?:weight|first|second)"
