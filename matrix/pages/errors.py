@@ -53,6 +53,7 @@ The job runs and reports nothing, or shows a message in some cases only.
 _NO_TYPE = "Other messages"
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _LONGEST = 110  # characters of a message
+_TELLING = 12  # characters
 _GENERIC = 10  # a message as short as this is shown with the function that raises it
 _RANK = re.compile(r"^\[\w+\]:\s?", re.M)
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -215,8 +216,10 @@ def _reproduced(pattern: str, details: Iterable[str]) -> str:
 
 
 def _rendered(pattern: str) -> str:
-    """A text that the expression matches, "…" for what may be anything."""
-    return re.sub(r"(?:\s*…\s*)+", " … ", _text_of(_parser.parse(pattern))).strip(": …")
+    """A text that the expression matches, "…" for what may be anything; of its alternatives the first that tells."""
+    whole = [pattern, *_alternatives(pattern)]
+    told = [re.sub(r"(?:\s*…\s*)+", " … ", _text_of(_parser.parse(each))).strip(": …") for each in whole]
+    return next((each for each in told if len(each) >= _TELLING), max(told, key=len))
 
 
 def _text_of(parsed: Any) -> str:

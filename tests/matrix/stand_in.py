@@ -43,7 +43,7 @@ class StandIn:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for package in ("matrix", "torch/_inductor", "numpy", "elsewhere"):
+        for package in ("matrix", "torch/_inductor", "torch/utils", "numpy", "elsewhere"):
             (root / package).mkdir(parents=True)
         for path in MATRIX.iterdir():
             if path.name not in ("proofs", "releases.json", "__main__.py", "__pycache__"):
@@ -52,9 +52,11 @@ class StandIn:
             "torch/__init__.py",
             "torch/_dynamo.py",
             "torch/_inductor/__init__.py",
+            "torch/utils/__init__.py",
         ):
             (root / file).touch()
         (root / "torch" / "_inductor" / "compile_fx.py").touch()
+        (root / "torch" / "utils" / "cpp_extension.py").touch()
         (root / "torch" / "version.py").write_text("__version__ = '9.9.9'\n")
         (root / "numpy" / "__init__.py").write_text("from . import random\n")
         (root / "numpy" / "random.py").write_text("def seed(): pass\n")

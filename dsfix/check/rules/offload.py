@@ -78,7 +78,10 @@ def _second_adam(facts: Facts) -> Iterator[Found]:
     ratio = facts.get("zero_optimization", "offload_optimizer", "ratio", default=1)
     offloaded = facts.stage == 3 and facts.device("offload_optimizer") in ("cpu", "nvme")
     if offloaded and isinstance(ratio, (int, float)) and ratio < 1:
-        what = "below 1: a checkpoint lacks the moments of the part on the GPU, which start anew when a job is resumed"
+        what = (
+            "below 1: a checkpoint lacks the moments of the part on the GPU, which start anew when a job is resumed; "
+            "with several parameter groups its steps are wrong as well"
+        )
         yield Found("zero_optimization.offload_optimizer.ratio", what)
 
 
@@ -131,6 +134,9 @@ RULES = (
         affects={"deepspeed": ">=0.12.3"},
         find=_second_adam,
         remedy='a job that is resumed: "ratio": 1, which is the default',
-        evidence=("run: 0.14.2, 0.18.9: with the moments put back, the losses are those of the job that went on",),
+        evidence=(
+            "run: 0.14.2, 0.18.9: with the moments put back, the losses are those of the job that went on",
+            "run: 0.12.3, 0.16.9, 0.19.8: three groups, moments put back: the second Adam steps weights of other parts",
+        ),
     ),
 )

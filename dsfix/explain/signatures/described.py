@@ -417,7 +417,7 @@ SIGNATURES = (
         pattern="(?:"
         + phrases(
             "ero2|ero-2|ero 2|ero_2|eRO2|eRO-2|eRO 2|ERO2|tage 2|tage2|tage-2",
-            " works| is fine| is ok| can work| can run| runs| can train| is normal| has no problem| without problem"
+            " has no problem| works| is fine| is ok| can work| can run| runs| can train| is normal| without problem"
             "| without any problem| without issue|没问题|没有问题|正常|可以|不报错|没报错|能跑|能正常|能训练|时正常"
             "|下正常|训练正常| 正常| 可以| 没问题",
         )

@@ -321,7 +321,7 @@ SIGNATURES = (
         pattern=_in_line(
             phrases(
                 "zero3 |Zero3 |ZeRO3 |zero-3 |Zero-3 |ZeRO-3 ",
-                "works|is OK|is ok|is fine|is normal|seems fine|has different|没问题|正常",
+                "seems fine|works|is OK|is ok|is fine|is normal|has different|没问题|正常",
             )
             + "|zero2 and zero3 ha|Zero2 and Zero3 ha|ZeRO-2 and ZeRO-3 ha|zero3正常|zero3是正常|zero3没问题",
             r"(?i:zero-?2)",
