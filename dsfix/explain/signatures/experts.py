@@ -104,8 +104,8 @@ SIGNATURES = (
         pattern=r"(?m:^)(?=[^\n]{0,400}(?:ZeRO.?3|ZERO.?3|[Zz]ero.?3|[Ss]tage.?3))"
         r"(?=[^\n]{0,400}(?:not work|n't work|InFlight|[Ii]n.?flight|ompatib|not support|an ?not use|\bfails?\b"
         r"|报错|错误))"
-        r"[^\n]{0,400}?(?:ixture of experts| MoE model| MOE model|MoE training|MOE training|MoE layer|parse MoE|parse MOE"
-        r"|ixture-of-experts| Mixtral|Mixtral-8x|Qwen3-MoE|MoE模型)",
+        r"[^\n]{0,400}?(?:ixture of experts| MoE model| MOE model|MoE training|MOE training|MoE layer"
+        r"|parse MoE|parse MOE|ixture-of-experts| Mixtral|Mixtral-8x|Qwen3-MoE|MoE模型)",
         role=Role.POSSIBLE,
         evidence=pull(4966),
     ),
