@@ -6,10 +6,12 @@ Why: `split_params_into_different_moe_groups_for_optimizer` makes parameter grou
     step. Where none has to wait, because all ranks share one layer's experts, the job trains. But its checkpoints tell
     groups by number: in another start the weights and the optimizer's state of one layer's experts become another's if
     the sizes are equal; if not, loading fails. Without ZeRO, ranks load the optimizer's state that one of them saved.
-How: the names are sorted, unless PYTHONHASHSEED is set: then all processes and starts have one order already, which the
-    checkpoints of that run have, too.
+How: the names are sorted, unless PYTHONHASHSEED is set: then all processes and starts with that seed have one order
+    already, which the checkpoints of that run have, too. A script that sets the variable itself, where it no longer
+    changes anything, gets no order from this patch.
 Changes: jobs with experts of several ep_sizes and without PYTHONHASHSEED. A checkpoint that was written without the
-    patch is resumed as without it: right only if the ranks that wrote it had the order that they have now.
+    patch is resumed as without it: right only if the ranks that wrote it had the order that they have now. Keep
+    PYTHONHASHSEED as it was when the checkpoint was written.
 """
 
 from __future__ import annotations
