@@ -1,6 +1,11 @@
-"""Expressions for sentences: each phrase is whole in them, as a string to search for must be."""
+"""Parts of expressions; of sentences, in which each phrase is whole, as a string to search for must be, and of logs."""
 
 from __future__ import annotations
+
+# the traceback's last line is not in the log
+NO_ERROR = r"(?![\s\S]*\w(?:Error|Exception|Interrupt)\b)"
+# the same where a line of source may raise an error
+NO_ERROR_BUT_IN_SOURCE = r"(?![\s\S]*\w(?:Error|Exception|Interrupt)\b(?!\())"
 
 
 def phrases(*parts: str) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from ..phrases import phrases
+from ..phrases import NO_ERROR, phrases
 from ..signature import Role, Signature, pull
-
-_NO_ERROR = r"(?![\s\S]*\w(?:Error|Exception|Interrupt)\b)"  # the traceback's last line is not in the log
-
 
 SIGNATURES = (
     # hangs
@@ -558,7 +555,7 @@ SIGNATURES = (
         remedy="The last line of this traceback, and the first error of all ranks; CUDA_LAUNCH_BLOCKING=1 names the "
         "kernel.",
         pattern=r"(?:self\._overflow_check_and_loss_scale_update\(\)|in has_overflow|in _check_overflow)"
-        r"[^\n]*" + _NO_ERROR,
+        r"[^\n]*" + NO_ERROR,
         role=Role.FAMILY,
     ),
     Signature(
@@ -570,7 +567,7 @@ SIGNATURES = (
         remedy="The last line of the traceback tells; df -h and free -g on each host while it saves.",
         pattern=r"deepspeed/runtime/engine\.py\", line \d+, in (?:save_checkpoint|_save_checkpoint"
         r"|_save_zero_checkpoint"
-        r"|save_16bit_model)\n" + _NO_ERROR,
+        r"|save_16bit_model)\n" + NO_ERROR,
         role=Role.FAMILY,
     ),
     Signature(
@@ -585,7 +582,7 @@ SIGNATURES = (
         "load_module_strict=False show which part it is.",
         pattern=r"deepspeed/runtime/engine\.py\", line \d+, in (?:load_checkpoint|_load_checkpoint"
         r"|_load_zero_checkpoint"
-        r"|load_module_state_dict|_get_all_zero_checkpoints)\n" + _NO_ERROR,
+        r"|load_module_state_dict|_get_all_zero_checkpoints)\n" + NO_ERROR,
         role=Role.FAMILY,
     ),
     Signature(
@@ -595,7 +592,7 @@ SIGNATURES = (
         "pydantic, triton too new or too old for "
         "this release), a CUDA toolkit that is not found (CUDA_HOME), or a compiled module for another torch.",
         remedy='The last line of the traceback tells; python -c "import deepspeed" by itself shows it.',
-        pattern=r"deepspeed/__init__\.py\", line \d+, in <module>\n" + _NO_ERROR,
+        pattern=r"deepspeed/__init__\.py\", line \d+, in <module>\n" + NO_ERROR,
         role=Role.FAMILY,
     ),
     Signature(
@@ -607,7 +604,7 @@ SIGNATURES = (
         "place, dtypes that differ, or under ZeRO-3 a parameter that was not gathered again.",
         remedy="The last line of the traceback tells; a smaller micro-batch shows whether it is the memory.",
         pattern=r"in backward\n[^\n]*(?:scaled_loss\.backward|loss_scaler\.backward|self\.optimizer\.backward"
-        r"|self\.engine\.backward)" + _NO_ERROR,
+        r"|self\.engine\.backward)" + NO_ERROR,
         role=Role.FAMILY,
     ),
     Signature(
@@ -618,7 +615,7 @@ SIGNATURES = (
         "fp32 copies are made here), a config or an optimizer that is refused, or the ranks that do not reach each "
         "other (NCCL's first collective).",
         remedy="The last line of the traceback tells.",
-        pattern=r"deepspeed/__init__\.py\", line \d+, in initialize\n" + _NO_ERROR,
+        pattern=r"deepspeed/__init__\.py\", line \d+, in initialize\n" + NO_ERROR,
         role=Role.FAMILY,
     ),
 )

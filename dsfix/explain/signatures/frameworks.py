@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..phrases import NO_ERROR_BUT_IN_SOURCE
 from ..signature import Role, Signature
 
-_NO_ERROR = r"(?![\s\S]*\w(?:Error|Exception|Interrupt)\b(?!\())"  # the traceback's last line is not in the log
 SIGNATURES = (
     Signature(
         id="offload_needs_deepspeed_optimizer",
@@ -394,7 +394,7 @@ SIGNATURES = (
         remedy="The last line of the traceback tells. No device_map and no quantization with ZeRO-3; ZeRO-2 tells "
         "whether it is ZeRO-3.",
         pattern=r", in (?:from_pretrained|_load_pretrained_model|_load_state_dict_into_meta_model"
-        r"|_load_state_dict_into_zero3_model|set_module_tensor_to_device)\n" + _NO_ERROR,
+        r"|_load_state_dict_into_zero3_model|set_module_tensor_to_device)\n" + NO_ERROR_BUT_IN_SOURCE,
         role=Role.FAMILY,
     ),
     Signature(
@@ -403,7 +403,7 @@ SIGNATURES = (
         what='Most likely values of the config contradict the arguments, "auto" stands where the model\'s config has '
         "no hidden_size, or the config has an optimizer without a scheduler (old transformers).",
         remedy='"auto" for what the arguments say, or the same values in both; `python -m dsfix check CONFIG`.',
-        pattern=r", in (?:deepspeed_init|trainer_config_finalize|trainer_config_process)\n" + _NO_ERROR,
+        pattern=r", in (?:deepspeed_init|trainer_config_finalize|trainer_config_process)\n" + NO_ERROR_BUT_IN_SOURCE,
         role=Role.FAMILY,
     ),
     Signature(

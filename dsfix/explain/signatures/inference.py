@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from ..phrases import NO_ERROR
 from ..signature import Role, Signature, pull
-
-_NO_ERROR = r"(?![\s\S]*\w(?:Error|Exception|Interrupt)\b)"  # the traceback's last line is not in the log
-
 
 SIGNATURES = (
     Signature(
@@ -118,7 +116,7 @@ SIGNATURES = (
         r"|load_model_with_checkpoint)\n"
         r"|in \S+\n[^\n]*deepspeed\.init_inference\([^\n]*\n"
         r"|module_inject/replace_module\.py\", line \d+, in _?replace_(?:module|transformer_layer|with_policy|fn)\n)"
-        + _NO_ERROR,
+        + NO_ERROR,
         role=Role.FAMILY,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3038",),
     ),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from ..phrases import NO_ERROR_BUT_IN_SOURCE
 from ..signature import Role, Signature
-
-_NO_ERROR = r"(?![\s\S]*\w(?:Error|Exception|Interrupt)\b(?!\())"  # the traceback's last line is not in the log
 
 SIGNATURES = (
     Signature(
@@ -41,7 +40,8 @@ SIGNATURES = (
         "of its config does not exist, or no GPU is visible.",
         remedy="The Trainer and DeepSpeedStrategy from one package: import lightning.pytorch as pl, and "
         'pl.strategies.DeepSpeedStrategy; python -c "import deepspeed" shows whether that works.',
-        pattern=r"lightning/(?:pytorch/)?utilities/argparse\.py\", line \d+, in insert_env_defaults" + _NO_ERROR,
+        pattern=r"lightning/(?:pytorch/)?utilities/argparse\.py\", line \d+, in insert_env_defaults"
+        + NO_ERROR_BUT_IN_SOURCE,
         role=Role.FAMILY,
         evidence=("https://github.com/Lightning-AI/pytorch-lightning/issues/19569",),
     ),

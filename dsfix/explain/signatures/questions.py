@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from ..phrases import phrases
+from ..phrases import NO_ERROR, phrases
 from ..signature import Role, Signature
-
-_NO_ERROR = r"(?![\s\S]*\w(?:Error|Exception|Interrupt)\b)"  # the traceback's last line is not in the log
-
 
 SIGNATURES = (
     # hangs
@@ -117,7 +114,7 @@ SIGNATURES = (
         )
         + r"|Model-Saving issue|odel saving issue|odel-saving issue|odel Saving issue|roken model save"
         r"|can not save model|save bug |save_model[^\n]{0,60}cause some bugs"
-        r"|模型保存报错|保存模型报错|保存模型失败|模型保存失败|无法保存模型)" + _NO_ERROR,
+        r"|模型保存报错|保存模型报错|保存模型失败|模型保存失败|无法保存模型)" + NO_ERROR,
         role=Role.FAMILY,
         evidence=("https://github.com/OpenGVLab/LAMM/issues/32",),
     ),
@@ -141,7 +138,7 @@ SIGNATURES = (
         remedy="The last line of the traceback tells. Use zero_to_fp32 of a current DeepSpeed: python -m "
         "deepspeed.utils.zero_to_fp32 DIRECTORY OUTPUT.",
         pattern=r"zero_to_fp32\.py\", line \d+, in (?:get_fp32_state_dict|_get_fp32_state_dict|convert_zero"
-        r"|parse_optim|parse_model|get_optim|get_model|<module>)[^\n]*\n" + _NO_ERROR,
+        r"|parse_optim|parse_model|get_optim|get_model|<module>)[^\n]*\n" + NO_ERROR,
         role=Role.FAMILY,
     ),
     # memory
@@ -289,7 +286,7 @@ SIGNATURES = (
         remedy='The last line of the traceback tells; ds_report. "torch_adam": true, or DS_SKIP_CUDA_CHECK=1 if '
         "only the "
         "minor version differs.",
-        pattern=r"engine\.py\", line \d+, in (?:_configure_optimizer|_configure_basic_optimizer)\n" + _NO_ERROR,
+        pattern=r"engine\.py\", line \d+, in (?:_configure_optimizer|_configure_basic_optimizer)\n" + NO_ERROR,
         role=Role.FAMILY,
     ),
     # inference
