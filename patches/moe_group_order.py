@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix import settings
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 
 def _in_one_order(names: set[str]) -> list[str]:
+    from dsfix import settings
+
     return list(names) if settings.HASHES_REPEAT else sorted(names, key=str)
 
 
@@ -64,6 +65,7 @@ class _Name(str):
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, models, reference = lab.torch, lab.models, lab.reference
+    from dsfix import settings
     from dsfix.lab import checkpoints, experts
 
     checkpoints.load_whole_files()
