@@ -148,7 +148,8 @@ SIGNATURES = (
         title="the ranks do not find each other",
         what="A rank cannot reach MASTER_ADDR:MASTER_PORT, or not all ranks arrive. Most likely: the address is wrong "
         "or not reachable from that host (a firewall, a container, a host name that resolves to 127.0.1.1), the "
-        "number of ranks or nodes is larger than what was started, or rank 0 has failed (its log).",
+        "number of ranks or nodes is larger than what was started, or rank 0 has failed (its log). Later in a job: "
+        "one rank is busy or gone.",
         remedy="Start with the address of rank 0's network interface and an open port; the same number of nodes "
         "everywhere; `nc -vz ADDR PORT` from the other hosts while rank 0 waits.",
         pattern=r"client socket has failed to connect|client socket has timed out|Socket Timeout"
@@ -426,7 +427,8 @@ SIGNATURES = (
         id="name_of_host_unknown",
         title="the name of a host does not resolve",
         what="Most likely MASTER_ADDR (or a name in the hostfile) is a name that this host does not know: a pod or "
-        "container without that service, a short name, or an empty variable.",
+        "container without that service, a short name, or an empty variable. A name of "
+        "the internet (huggingface.co): this host is not connected to it.",
         remedy="getent hosts NAME on each host; the IP address instead of the name; /etc/hosts.",
         pattern=r"socket\.gaierror: \[Errno -?\d+\]|gai error: -?\d+|Name or service not known"
         r"|Temporary failure in name resolution",

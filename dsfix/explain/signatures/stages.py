@@ -156,7 +156,7 @@ SIGNATURES = (
             "first optimization step|first step learning rate|first training step|first optimizer step|first iteration"
             "|the first step|step after optimizer",
             r"(?:[Ss]chedul|[Ww]arm-?up|lr_sched)",
-            r"(?:ignored|not generated|not applied|is not used|full learning rate|before the|is always|instead of)",
+            r"(?:ignored|not generated|not applied|is not used|full learning rate|is always|instead of)",
         )
         + r"|lr_scheduler takes effect after optimizer",
         affects={"deepspeed": "<0.15.3"},

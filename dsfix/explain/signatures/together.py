@@ -13,7 +13,7 @@ SIGNATURES = (
         "refuse DeepSpeed, and under ZeRO-3 its code uses weights that are partitioned.",
         remedy="One of the two: unsloth without a DeepSpeed config, or DeepSpeed without unsloth (LLaMA-Factory: no "
         "use_unsloth).",
-        pattern=r"(?:Unsloth: )?Deepspeed is not yet supported|"
+        pattern=r"(?:Unsloth: )?Deepspeed is not yet supported(?! (?:on|for|with|in|by)\b)|"
         + phrases("unsloth with |unsloth and |unsloth + |Unsloth with |Unsloth and |Unsloth + ", "deepspeed|DeepSpeed")
         + "|"
         + phrases(

@@ -55,7 +55,7 @@ SIGNATURES = (
     ),
     Signature(
         id="ranks_diverge",
-        title="ZeRO-3: the ranks run different modules",
+        title="the ranks run different modules, or reduce different gradients",
         what="Every rank must run the same modules in the same order: ZeRO-3 gathers parameters and reduces gradients "
         "in collectives. Most likely: MoE, where an expert gets tokens on some ranks only; images or other inputs in "
         "the batches of some ranks only, or another branch that depends on the data; different numbers of batches, or "
