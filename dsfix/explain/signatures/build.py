@@ -211,7 +211,8 @@ SIGNATURES = (
         pattern=r"evoformer_attn[^\n]{0,60}(?:\.so\b|fail|error|not)|(?:building"
         r"|Building) (?:extension module )?evoformer"
         r"|[Ee]voformer (?:compilation|build|kernel)|EvoFormer test|EvoformerAttention should|CUTLASS for Evoformer"
-        r"|CUTLASS_PATH environment variable is not set|specify (?:the )?CUTLASS (?:repo"
+        r"|CUTLASS_PATH environment variable is not set"
+        r"|(?<!\[WARNING\]  Please )(?<!\[WARNING\] Please )specify (?:the )?CUTLASS (?:repo"
         r"|location) directory as environment "
         r"variable[^\n]*(?!\n)",
         role=Role.POSSIBLE,

@@ -210,8 +210,8 @@ SIGNATURES = (
         remedy="The loader's batch_size (per_device_train_batch_size) and train_micro_batch_size_per_gpu the "
         "same, or "
         '"auto" where transformers or accelerate fill it in.',
-        pattern=r"(?:ignores?|ignoring|overrides?|overwrites?|does not use|doesn't use|not respect\w*)[^\n]{0,80}"
-        r"(?:train_micro_batch_size_per_gpu|train_batch_size)|(?:train_micro_batch_size_per_gpu|train_batch_size)`?"
+        pattern=r"(?:ignores?|ignoring|overrides?|overwrites?|does not use|doesn't use|not respect\w*)\b[^\n]{0,80}"
+        r"(?:train_micro_batch_size_per_gpu|(?<!per_device_)train_batch_size)|(?:train_micro_batch_size_per_gpu|train_batch_size)`?"
         r"[^\n]{0,40}(?:is ignored|has no effect|ignored|not used|no effect|not respected)|[Bb]atch size computation"
         r"|[Ww]hich batch size|batch size (?:is wrong|wrong when)",
         role=Role.FAMILY,

@@ -33,7 +33,8 @@ SIGNATURES = (
         "one of the system that is not installed or not in the linker's path.",
         remedy="Reinstall the compiled package for torch's CUDA version; or add the directory of the library to "
         "LD_LIBRARY_PATH. GLIBC or GLIBCXX: a newer libstdc++ (conda install libstdcxx-ng) or a wheel for this system.",
-        pattern=r"cannot open shared object file|Could not load library lib|version `GLIBC(?:XX)?_[\d.]+' not found",
+        pattern=r"(?<!libnccl-net\.so: )(?<!libnccl-tuner\.so: )cannot open shared object file"
+        r"|Could not load library lib|version `GLIBC(?:XX)?_[\d.]+' not found",
         role=Role.FAMILY,
     ),
     Signature(
@@ -178,7 +179,7 @@ SIGNATURES = (
         r"|程序卡住|进程卡住|不动了| hang住|时hang住|会hang住|就hang住|都hang住"
         r"|stucked when|stucked at|stucked in|stucked during|will hung"
         r"|stuck on (?!this|how|an? (?:error|issue|problem)|the (?:error|issue|problem|following))|stuck before"
-        r"|hang before|hangs on$|hanging when|hanging during|hanging after|hang in the"
+        r"|hang before|hangs on$|(?<!slowdowns or )hanging when|hanging during|hanging after|hang in the"
         r"|一直等待|没有反应",
         role=Role.FAMILY,
     ),

@@ -271,7 +271,8 @@ SIGNATURES = (
         pattern=r"torch\._dynamo\.exc\.|InternalTorchDynamoError|File \"[^\"\n]*_dynamo/convert_frame\.py"
         r"|BackendCompilerFailed"
         r"|torch\._inductor\.exc\.|TorchRuntimeError: Failed running|LoweringException"
-        r"|torch\.compile(?:\(\))?`? [^\n]{0,30}(?:breaks|fails|failed|crash|error|not work|n't work)"
+        r"|torch\.compile(?:\(\))?`? [^\n]{0,30}(?:breaks|fails|failed|crash|error|not work"
+        r"|n't work)(?! for \S+ falling back)"
         r"|(?:rror|fails|crash|bug)[^\n]{0,60} torch\.compile",
         role=Role.POSSIBLE,
         evidence=("https://github.com/pytorch/pytorch/issues/115484",),
@@ -314,7 +315,8 @@ SIGNATURES = (
         id="quantized_on_other_device",
         title="accelerate: a model in 8 or 4 bits is on another device than its rank's, or on several",
         what="A quantized model cannot be moved. In a distributed job each rank needs the whole of it on its own GPU; "
-        "device_map='auto' spreads it, and a fixed number puts all ranks' models on one GPU.",
+        "device_map='auto' spreads it (what does not fit the GPU goes to the CPU or the disk), and a fixed number "
+        "puts all ranks' models on one GPU.",
         remedy="device_map={'': int(os.environ['LOCAL_RANK'])} in from_pretrained, with ZeRO-0 to 2; no device_map "
         "under ZeRO-3.",
         pattern=r"can't train a model that has been loaded in \S+ (?:or \S+ )?precision (?:on|with)",

@@ -48,7 +48,7 @@ SIGNATURES = (
         remedy="An environment with torch 1.x and triton==1.0.0 on a V100 or A100; otherwise another attention, "
         "such as "
         "the sliding window of flash attention or torch's flex_attention.",
-        pattern=r"(?:parse [Aa]ttention|parseAttention|parseSelfAttention)[^\n]{0,200}[Tt]riton"
+        pattern=r"(?<!want to use s)(?:parse [Aa]ttention|parseAttention|parseSelfAttention)[^\n]{0,200}[Tt]riton"
         r"|sparse_dot_(?:sdd|dsd|dds)_",
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1595",),

@@ -300,11 +300,13 @@ SIGNATURES = (
     Signature(
         id="precision_not_supported",
         title="this GPU, or this build of torch, does not support the precision",
-        what="bf16 needs an NVIDIA GPU of the Ampere generation (A100, RTX 30) or newer; fp16 needs an accelerator.",
+        what="bf16 needs an NVIDIA GPU of the Ampere generation (A100, RTX 30) or newer; fp16 needs an accelerator. "
+        "Otherwise "
+        "torch sees no GPU: a build for the CPU, the driver, CUDA_VISIBLE_DEVICES.",
         remedy="fp16 instead of bf16 on V100, T4 and RTX 20, in the config and in the arguments.",
         pattern=r"Type (?:fp16|bf16) is not supported on your device|Your setup doesn't support bf16"
         r"|Bfloat16 is only supported on"
-        r"|bf16 is not supported",
+        r"|bf16 is not supported(?! by apex)",
     ),
     Signature(
         id="flash_attention_refuses",

@@ -107,7 +107,7 @@ SIGNATURES = (
         "kernel's model; AutoTP of Falcon, T5 and Mistral from the meta device needs DeepSpeed 0.13.0 or later.",
         pattern=r"[Cc]annot copy out of meta tensor|from the 'Meta' backend|cannot be called on meta tensors"
         r"|is not on the expected device meta|erroneously attempts to copy out of meta tensor"
-        r"|is on the meta device|are on the meta device|on device meta is not on",
+        r"|is on the meta device|are on the meta device(?! because)|on device meta is not on",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/huggingface/transformers/issues/37300",
