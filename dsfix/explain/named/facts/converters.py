@@ -1,0 +1,86 @@
+"""The converters of DeepSpeed's checkpoints: zero_to_fp32 and ds_to_universal."""
+
+from __future__ import annotations
+
+from ..fact import Fact
+
+_FP32 = "deepspeed/utils/zero_to_fp32.py"
+_UNIVERSAL = "deepspeed/checkpoint/ds_to_universal.py"
+
+FACTS = (
+    Fact(
+        id="zero_to_fp32_usage",
+        names=("zero_to_fp32", "zero_to_fp32.py", "convert_zero_checkpoint_to_fp32_state_dict"),
+        title="zero_to_fp32: what it reads and writes",
+        what="It reads the directory that has `latest` and global_step…, with the files of all ranks, without a GPU. "
+        "Since 0.15.3 the second argument is a directory, into which shards of 5 GB and an index are written; before, "
+        "a file. The weights are fp32, twice the size of the model, under the names of the model that was trained.",
+        remedy="python zero_to_fp32.py . OUTPUT [--safe_serialization] [-t global_step100]; add the config and the "
+        "tokenizer, and cast to 16 bits after loading.",
+        beside=("how", "saving", "large", "loading", "checkpoint", "fails"),
+        evidence=(f"{_FP32}: convert_zero_checkpoint_to_fp32_state_dict",),
+    ),
+    Fact(
+        id="zero_to_fp32_memory",
+        names=(
+            *("zero_to_fp32", "zero_to_fp32.py", "convert_zero_checkpoint_to_fp32_state_dict"),
+            *("get_fp32_state_dict_from_zero_checkpoint", "load_state_dict_from_zero_checkpoint"),
+        ),
+        title="zero_to_fp32: the host memory that it takes",
+        what="The whole fp32 model is in the host's memory, 4 bytes per parameter and up to twice that; before 0.10.1 "
+        "with the optimizer's states, three times as much. The functions that a training script calls do so in every "
+        "process that calls them. Since 0.16.0 the script works by shards, with lazy_mode.",
+        remedy="The script of a DeepSpeed since 0.16.0, once, after the training. In a script: rank 0 only, or "
+        "lazy_mode=True.",
+        beside=("oom", "memory", "host", "ends", "slow"),
+        evidence=(f"{_FP32}: get_fp32_state_dict_from_zero_checkpoint",),
+    ),
+    Fact(
+        id="fp32_weights_in_script",
+        names=("get_fp32_state_dict_from_zero_checkpoint", "load_state_dict_from_zero_checkpoint"),
+        title="loading the fp32 weights of a checkpoint in a script",
+        what="The argument is the directory that has `latest`, or tag= is given. load_state_dict_from_zero_checkpoint "
+        "moves the model to the CPU and loads with strict=False: names that differ, as a wrapper's or PEFT's, load "
+        "nothing without an error. The model must be a plain one; after it the engine is unusable.",
+        remedy="state_dict = get_fp32_state_dict_from_zero_checkpoint(directory), compare its keys with "
+        "model.state_dict(), and load with strict=True into a model that was made outside of ZeRO-3.",
+        evidence=(f"{_FP32}: load_state_dict_from_zero_checkpoint",),
+    ),
+    Fact(
+        id="ds_to_universal_usage",
+        names=("ds_to_universal", "ds_to_universal.py", "load_universal", "load_universal_checkpoint"),
+        title="universal checkpoints: how they are made and loaded",
+        what="ds_to_universal.py takes the directory global_step… and an output directory without a final slash, "
+        "writes latest_universal beside it, and is for Adam's states. ZeRO-1/2 checkpoints need "
+        "universal_checkpoint_info, which only Megatron-DeepSpeed writes, or --inject_missing_state. It unpacks every "
+        "parameter into files: much disk, many inodes.",
+        remedy='"checkpoint": {"load_universal": true} in the config, and load_checkpoint of the parent directory.',
+        patches=(
+            *("universal_checkpoint_weights_only", "universal_checkpoint_subgroups", "universal_checkpoint_rank_order"),
+            "universal_checkpoint_leaves_frozen",
+        ),
+        evidence=(f"{_UNIVERSAL}: main",),
+    ),
+    Fact(
+        id="universal_workers",
+        names=("num_extract_workers", "num_merge_workers", "keep_temp_folder", "inject_missing_state"),
+        title="ds_to_universal.py: its options",
+        what="--num_extract_workers (4) and --num_merge_workers (2) are processes that hold the file of a rank or the "
+        "slices of a parameter each, so that more of them take more host memory. --inject_missing_state is for "
+        "checkpoints that Megatron-DeepSpeed did not write. The directory tmp is as large as the checkpoint.",
+        remedy="Workers 1 and 1 if the memory runs out; the output on a fast local disk if it is slow.",
+        evidence=(f"{_UNIVERSAL}: parse_arguments",),
+    ),
+    Fact(
+        id="zero_to_fp32_reading",
+        names=(f"{_FP32}:parse_optim_states", f"{_FP32}:parse_model_states", f"{_FP32}:get_checkpoint_files"),
+        title="zero_to_fp32 reads the files of the ranks",
+        what="It loads each file whole. What fails here: files of some ranks that are missing or cut (a job that "
+        "ended while saving, nodes that each have their own), files of an older save with more ranks in the same "
+        "directory, torch 2.6's weights_only with the script's copy of an older DeepSpeed, or no memory.",
+        remedy="Compare the number of *_optim_states.pt with the number of ranks; use the script of the installed "
+        "DeepSpeed: python -m deepspeed.utils.zero_to_fp32.",
+        patches=("zero_to_fp32_weights_only",),
+        evidence=(f"{_FP32}: parse_optim_states",),
+    ),
+)
