@@ -14,7 +14,7 @@ FACTS = (
         "stage3_param_persistence_threshold are whole, the others are not.",
         remedy="engine.save_16bit_model or accelerator.get_state_dict(model) on all ranks, or engine.save_checkpoint "
         "and zero_to_fp32.py.",
-        beside=("zero-3 + saving", "zero-3 + loading", "zero-3 + how", "empty", "zero-3 + incomplete"),
+        beside=("zero-3 + how", "zero-3 + loading", "empty", "zero-3 + incomplete"),
         evidence=("deepspeed/runtime/engine.py: _zero3_consolidated_16bit_state_dict",),
     ),
     Fact(
@@ -94,9 +94,10 @@ FACTS = (
         id="memory_efficient_linear_function",
         names=("memory_efficient_linear", "mem_efficient_linear", "zero3_linear_wrap", "LinearFunctionForZeroStage3"),
         title="zero.Init replaces torch.nn.functional.linear",
-        what="While zero.Init is entered with it (the default), functional.linear is a function of DeepSpeed's that "
-        "does not keep the weight for the backward pass. It is patched in the whole process, so other code meets it, "
-        "too: subclasses of tensors, quantized weights, torch.compile and second derivatives may fail in it.",
+        what="Once zero.Init has been entered (with its default), functional.linear is a function of DeepSpeed's that "
+        "keeps the parameter instead of a gathered copy for the backward pass, for the rest of the process. Other "
+        "code meets it, too: subclasses of tensors, quantized weights, torch.compile, torch.func and second "
+        "derivatives may fail in it, or autocast differ.",
         remedy='"memory_efficient_linear": false in zero_optimization, which is given to zero.Init.',
         patches=("zero3_bias_only_linear",),
         evidence=("deepspeed/runtime/zero/linear.py",),
