@@ -26,7 +26,10 @@ FACTS = (
     ),
     Fact(
         id="timeout_of_collectives",
-        names=("DEEPSPEED_TIMEOUT", "default_pg_timeout", "ddp_timeout", "NCCL_ASYNC_ERROR_HANDLING"),
+        names=(
+            *("DEEPSPEED_TIMEOUT", "default_pg_timeout", "ddp_timeout", "ddp_time", "_get_default_timeout"),
+            *("NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT"),
+        ),
         title="the timeout of collective operations with DeepSpeed",
         what="DEEPSPEED_TIMEOUT, in minutes, is 30 by default and is read at import; a process group that "
         "transformers (ddp_timeout, seconds) or accelerate (InitProcessGroupKwargs) makes first has theirs. It only "

@@ -72,6 +72,47 @@ FACTS = (
         evidence=(f"{_UNIVERSAL}: parse_arguments",),
     ),
     Fact(
+        id="frame_universal_conversion",
+        names=(
+            *(f"{_UNIVERSAL}:extract_zero_shards", f"{_UNIVERSAL}:extract_zero_shards_stage3"),
+            *(f"{_UNIVERSAL}:merge_tp_slices", f"{_UNIVERSAL}:merge_zero3_slices", f"{_UNIVERSAL}:_merge_zero_shards"),
+            *(f"{_UNIVERSAL}:dump_param_fragment", f"{_UNIVERSAL}:_do_parallel_work", f"{_UNIVERSAL}:_save_checkpoint"),
+        ),
+        title="ds_to_universal.py takes apart or joins a parameter's states",
+        what="Its worker processes read the ranks' files and write one file per state and rank. It fails on other "
+        "states than Adam's, files of some ranks that are missing, several parameter groups or sub-groups with ZeRO-3 "
+        "in older releases, torch 2.6's weights_only before 0.16.0, a full disk or too many inodes, or no memory for "
+        "all workers.",
+        remedy="A current DeepSpeed; --num_extract_workers 1 --num_merge_workers 1; room for twice the checkpoint.",
+        patches=(
+            "universal_checkpoint_subgroups",
+            "universal_checkpoint_weights_only",
+            "universal_checkpoint_rank_order",
+        ),
+        evidence=(f"{_UNIVERSAL}: main",),
+    ),
+    Fact(
+        id="frame_universal_loading",
+        names=(
+            "deepspeed/checkpoint/universal_checkpoint.py:load_hp_checkpoint_state",
+            "deepspeed/runtime/base_optimizer.py:load_hp_checkpoint_state_from_checkpoint_dir",
+            *("deepspeed/runtime/zero/stage3.py:load_hp_checkpoint_state_from_checkpoint_dir_stage3",),
+            "deepspeed/runtime/zero/stage3.py:load_hp_checkpoint_state",
+        ),
+        title="a parameter is loaded from a universal checkpoint",
+        what="For each parameter the directory zero/NAME with fp32.pt, exp_avg.pt and exp_avg_sq.pt is read. It fails "
+        "where the directory is missing (another model, names with another prefix, a conversion that ended early), "
+        "where sizes differ (vocabulary, tensor parallelism), or where the optimizer has other groups than at saving.",
+        remedy="Convert again and look for errors of the workers; the same model, names and optimizer; a current "
+        "DeepSpeed.",
+        patches=(
+            "universal_checkpoint_load_subgroups",
+            "universal_checkpoint_param_groups",
+            "universal_checkpoint_step",
+        ),
+        evidence=("deepspeed/checkpoint/universal_checkpoint.py: load_hp_checkpoint_state",),
+    ),
+    Fact(
         id="zero_to_fp32_reading",
         names=(f"{_FP32}:parse_optim_states", f"{_FP32}:parse_model_states", f"{_FP32}:get_checkpoint_files"),
         title="zero_to_fp32 reads the files of the ranks",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..fact import Fact
 
-_BACKWARD = ("engine.backward", "model_engine.backward", "ds_engine.backward", "deepspeed_engine.backward")
-_STEP = ("engine.step", "model_engine.step", "ds_engine.step", "deepspeed_engine.step")
+_BACKWARD = ("engine.backward", "model_engine.backward", "ds_engine.backward", "model.backward")
+_STEP = ("engine.step", "model_engine.step", "ds_engine.step", "model.step")
 _INITIALIZE = ("deepspeed.initialize", "ds.initialize")
 _ENGINE = "deepspeed/runtime/engine.py"
 
@@ -36,7 +36,7 @@ FACTS = (
     ),
     Fact(
         id="initialize_empties_parameters",
-        names=_INITIALIZE,
+        names=(*_INITIALIZE, "DeepSpeedEngine", "named_parameters", "model.named_parameters", "model.parameters"),
         title="deepspeed.initialize with ZeRO-3: parameters are empty afterwards",
         what="With ZeRO-3 each parameter is partitioned: it has the shape [0] until the hooks of its module gather "
         "it, in a forward pass through the engine. This is not a loss of weights. Changed values have to be written "
@@ -93,7 +93,7 @@ FACTS = (
     ),
     Fact(
         id="backward_divides_by_accumulation",
-        names=(*_BACKWARD, "scale_wrt_gas"),
+        names=(*_BACKWARD, *_STEP, "scale_wrt_gas"),
         title="engine.backward divides by gradient_accumulation_steps",
         what="The gradients are divided by the config's gradient_accumulation_steps, and so is what engine.backward "
         "returns; the loss that the script holds is not. A script that divides as well trains with gradients that are "

@@ -29,8 +29,8 @@ FACTS = (
         title="deepspeed.initialize moves the model to the GPU and broadcasts it",
         what="It casts the model, moves it to this rank's GPU, makes the groups of ranks, and broadcasts each "
         "parameter from rank 0: the first NCCL operation of the job. Errors here are mostly of the set-up: two ranks "
-        "on one GPU, a GPU without memory, NCCL's network interface, a parameter on the meta device or not "
-        "contiguous, models that differ by rank.",
+        "on one GPU, a GPU without memory, NCCL's network interface or shared memory, a parameter on the CPU or meta "
+        "device, or of a type that the backend does not send, models that differ by rank.",
         remedy="NCCL_DEBUG=INFO; torch.cuda.set_device(local_rank) before; an all_reduce alone tells whether NCCL "
         "works. Load weights before deepspeed.initialize.",
         evidence=(f"{_FILE}: DeepSpeedEngine._configure_distributed_model",),

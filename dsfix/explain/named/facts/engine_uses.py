@@ -90,9 +90,9 @@ FACTS = (
         id="scheduler_stepped_by_engine",
         names=("lr_scheduler.step", "scheduler.step"),
         title="engine.step() also steps the scheduler",
-        what="A scheduler of the config, or passed to deepspeed.initialize, is stepped by engine.step(), once per "
-        "update and not after an fp16 overflow. A script that steps it, too, runs through it twice as fast; one that "
-        "does not pass it must step it at the boundary of accumulation only.",
+        what="A scheduler of the config, or passed to deepspeed.initialize, is stepped by engine.step(), after the "
+        "update, once per update and not after an fp16 overflow. A script that steps it, too, runs through it twice "
+        "as fast (accelerate steps an own one once per process). For steps by epoch do not pass it.",
         remedy="Leave the call out, or do not pass lr_scheduler. torch's warning that it is stepped before the "
         "optimizer comes from skipped steps and is harmless.",
         evidence=(f"{_ENGINE}: DeepSpeedEngine._take_model_step",),
@@ -112,7 +112,13 @@ FACTS = (
     ),
     Fact(
         id="dataloader_of_engine",
-        names=("training_data", "training_dataloader", "deepspeed_io", f"{_ENGINE}:deepspeed_io"),
+        names=(
+            "training_data",
+            "training_dataloader",
+            "deepspeed_io",
+            f"{_ENGINE}:deepspeed_io",
+            "DeepSpeedDataLoader",
+        ),
         title="the data loader that the engine makes from training_data",
         what="It has train_micro_batch_size_per_gpu samples per batch, a DistributedSampler over the ranks, two "
         "workers and pinned memory, and needs a dataset with __len__ and __getitem__: an IterableDataset fails. "

@@ -9,7 +9,7 @@ _CONFIGURED = "deepspeed/runtime/engine.py: DeepSpeedEngine._configure_basic_opt
 FACTS = (
     Fact(
         id="fused_adam",
-        names=("FusedAdam", "fused_adam", "adam.FusedAdam"),
+        names=("FusedAdam", "FusedAdamBuilder", "deepspeed/ops/adam/fused_adam.py:__init__"),
         title="FusedAdam: DeepSpeed's Adam for the GPU",
         what='"type": "Adam" or "AdamW" in the config is FusedAdam, unless offload makes it DeepSpeedCPUAdam: '
         "FusedAdam is no name for the config. It is AdamW by default, takes no amsgrad and no fused or foreach, and is "
@@ -19,12 +19,12 @@ FACTS = (
     ),
     Fact(
         id="cpu_adam",
-        names=("DeepSpeedCPUAdam", "CPUAdam", "cpu_adam", "CPUAdamBuilder"),
+        names=("DeepSpeedCPUAdam", "CPUAdam", "CPUAdamBuilder", "cpuadam.step"),
         title="DeepSpeedCPUAdam: Adam on the host",
         what="It updates parameters on the CPU only and is for offload_optimizer: with parameters on the GPU its step "
-        'raises, and the config has no name for it ("Adam" with offload is it). It is compiled for the host\'s '
-        "instructions at first use; copied to another CPU, it may end with an illegal instruction. Few threads "
-        "(OMP_NUM_THREADS=1 of torchrun) make it slow.",
+        'raises, and the config has no name for it ("Adam" with offload is it). It is compiled at first use, with the '
+        "CUDA toolkit of torch's version in older releases, and for this CPU's instructions: on another it may crash. "
+        "Few threads (OMP_NUM_THREADS=1 of torchrun) make it slow.",
         remedy='"optimizer": {"type": "AdamW"} and offload_optimizer; or DeepSpeedCPUAdam(params) of the script with '
         "offload. OMP_NUM_THREADS = cores / ranks.",
         evidence=("deepspeed/ops/adam/cpu_adam.py",),
@@ -55,7 +55,7 @@ FACTS = (
     ),
     Fact(
         id="lamb_optimizer",
-        names=("FusedLamb", "fused_lamb", "FP16_UnfusedOptimizer"),
+        names=("FusedLamb", "FP16_UnfusedOptimizer"),
         title="LAMB, and FP16_UnfusedOptimizer",
         what="Without ZeRO, fp16 with another optimizer than FusedAdam is wrapped in FP16_UnfusedOptimizer, which is "
         "slower. LAMB asserts dynamic loss scaling (loss_scale 0), and is not among those that ZeRO accepts without "
@@ -66,7 +66,7 @@ FACTS = (
     ),
     Fact(
         id="lion_and_adagrad",
-        names=("FusedLion", "DeepSpeedCPULion", "DeepSpeedCPUAdagrad", "cpu_adagrad", "cpu_lion", "fused_lion"),
+        names=("FusedLion", "DeepSpeedCPULion", "DeepSpeedCPUAdagrad"),
         title="DeepSpeed's Lion and Adagrad",
         what='"Lion" in the config is FusedLion, with optimizer offload DeepSpeedCPULion; "Adagrad" is torch\'s, with '
         "offload DeepSpeedCPUAdagrad. All are compiled at first use. Lion wants a learning rate some 3 to 10 times "

@@ -132,10 +132,7 @@ FACTS = (
     ),
     Fact(
         id="frame_random_states",
-        names=(
-            *(f"{_CHECKPOINTING}:fork", f"{_CHECKPOINTING}:add"),
-            *("model_parallel_cuda_manual_seed", "get_cuda_rng_tracker"),
-        ),
+        names=(f"{_CHECKPOINTING}:fork", f"{_CHECKPOINTING}:add", "get_cuda_rng_tracker"),
         title="random states for model-parallel checkpointing",
         what="deepspeed.checkpointing.get_cuda_rng_tracker().fork() needs the state model-parallel-rng, which "
         "model_parallel_cuda_manual_seed (or Megatron's initialization) adds once; a second time, or a seed twice, "

@@ -11,10 +11,10 @@ FACTS = (
         id="warmup_schedulers",
         names=("WarmupLR", "WarmupDecayLR", "warmup_max_lr", "warmup_min_lr", "warmup_num_steps"),
         title="WarmupLR and WarmupDecayLR",
-        what="They set the learning rate from warmup_min_lr to warmup_max_lr, which replaces the optimizer's lr (left "
-        "out, it is 0.001 for WarmupDecayLR); groups share it unless lists are given. The warm-up is logarithmic "
-        "unless warmup_type is linear, WarmupLR does not decay, and WarmupDecayLR needs total_num_steps in updates, "
-        "after which the rate is 0.",
+        what="They set the learning rate from warmup_min_lr to warmup_max_lr, which replaces the optimizer's lr: left "
+        "out, it is 0.001, for WarmupLR since 0.17.2 the first group's lr. The warm-up is logarithmic unless "
+        "warmup_type is linear; before 0.15.3 the first update is made with the optimizer's full lr. WarmupLR does "
+        "not decay; WarmupDecayLR needs total_num_steps in updates and ends at 0.",
         remedy="The same number for lr and warmup_max_lr, warmup_type: linear, and steps counted in updates of the "
         'optimizer; "auto" is for transformers only.',
         patches=("warmup_first_step", "warmup_group_rates"),

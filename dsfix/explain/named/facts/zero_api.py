@@ -56,6 +56,29 @@ FACTS = (
         evidence=(f"{_PARAMETERS}: GatheredParameters",),
     ),
     Fact(
+        id="gradients_are_not_gathered",
+        names=("GatheredParameters", "zero.GatheredParameters"),
+        title="GatheredParameters gathers weights, not gradients",
+        what="Under it param.data is whole, and param.grad still None: ZeRO keeps the reduced gradients in partitions "
+        "of their own until the step.",
+        remedy="deepspeed.utils.safe_get_full_grad(param) on all ranks, after engine.backward and before engine.step; "
+        "safe_set_full_grad to change it (0.15.3 and later).",
+        beside=("gradients",),
+        evidence=("deepspeed/utils/tensor_fragment.py: safe_get_full_grad",),
+    ),
+    Fact(
+        id="quantized_under_zero_init",
+        names=("zero.Init", "zero_init", "is_zero_init_model", "zero3_init_flag", "HfDeepSpeedConfig"),
+        title="a quantized model is not made under zero.Init",
+        what="from_pretrained with a quantization config (4 or 8 bits) leaves zero.Init out: each process loads the "
+        "whole model, and ZeRO-3 can partition it afterwards only if the 4-bit weights are stored in the floating "
+        "type of the other weights.",
+        remedy="bnb_4bit_quant_storage = the model's dtype with current transformers, peft and bitsandbytes; or "
+        "ZeRO-2 for QLoRA, or LoRA on 16 bits with ZeRO-3.",
+        beside=("quantized",),
+        evidence=("transformers/modeling_utils.py: get_init_context",),
+    ),
+    Fact(
         id="external_parameters",
         names=("register_external_parameter", "unregister_external_parameter", "external_parameters"),
         title="ZeRO-3: a weight that another module uses",

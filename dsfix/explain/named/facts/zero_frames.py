@@ -169,6 +169,82 @@ FACTS = (
         evidence=("deepspeed/runtime/zero/partitioned_param_coordinator.py: fetch_sub_module",),
     ),
     Fact(
+        id="frame_zero_init",
+        names=_frames(
+            *("partition_parameters", "_post_init_method", "_zero_init_param", "_convert_to_zero_parameters"),
+            *("_convert_to_deepspeed_param", "partition_after", "wrapped_fn_to_apply", "wrapped_apply"),
+        ),
+        title="zero.Init moves, broadcasts and partitions a module's parameters",
+        what="It runs at the end of each module's __init__, or in deepspeed.initialize for a model that was made "
+        "without zero.Init: each parameter is moved to this rank's GPU and broadcast from rank 0, the first NCCL "
+        "operation of the job. It fails where NCCL or the GPU is not set up, where ranks construct different models, "
+        "or where parameters are quantized, integers or on the meta device.",
+        remedy="NCCL_DEBUG=INFO; the same model on all ranks; no quantization config with zero.Init, and "
+        "low_cpu_mem_usage false.",
+        patches=("zero_init_stays_on", "zero_init_skip_init_stays_on"),
+        evidence=("deepspeed/runtime/zero/partition_parameters.py: Init._post_init_method",),
+    ),
+    Fact(
+        id="frame_zero3_gathering",
+        names=_frames(
+            *(
+                "partition_parameters",
+                "_all_gather_dtype",
+                "_all_gather_coalesced",
+                "all_gather_coalesced",
+                "_all_gather",
+            ),
+            *("_allgather_params_coalesced", "_allgather_param", "_all_gather_sequential", "_dist_allgather_fn"),
+            *("_ensure_availability_of_partitioned_params", "all_gather"),
+        ),
+        title="ZeRO-3 allocates a buffer and gathers parameters",
+        what="A buffer for all parameters of one call is allocated, this rank's parts are copied into it, and the "
+        "ranks exchange theirs. The parameters of a call need one dtype (a quantized or fp32 one among 16-bit ones "
+        "fails), all ranks the same call, the GPU memory for the buffer, and NVMe's files their place.",
+        remedy="One dtype for all weights; stage3_prefetch_bucket_size and stage3_max_live_parameters smaller if "
+        "memory ends; the other ranks' logs for NCCL errors.",
+        patches=("mics_gather_not_waited",),
+        evidence=("deepspeed/runtime/zero/partition_parameters.py: Init._convert_to_deepspeed_param",),
+    ),
+    Fact(
+        id="frame_gathered_context",
+        names=_frames("partition_parameters", "__enter__", "__exit__"),
+        title="GatheredParameters or zero.Init is entered or left",
+        what="Entering GatheredParameters gathers, leaving it broadcasts from modifier_rank and partitions again: "
+        "parameters that were moved to the CPU, replaced, resized, or changed without modifier_rank fail there, as "
+        "does a rank that does not take part. An error inside the context is only passed on by it.",
+        remedy="Change values in place, on the GPU, with modifier_rank=0, on all ranks; look above for an error of "
+        "the block itself.",
+        evidence=("deepspeed/runtime/zero/partition_parameters.py: GatheredParameters.__exit__",),
+    ),
+    Fact(
+        id="frame_zero3_module_hooks",
+        names=_frames(
+            *("parameter_offload", "_post_forward_module_hook", "_pre_backward_module_hook"),
+            *("_post_backward_module_hook", "_apply_to_tensors_only", "_register_deepspeed_module", "__getitem__"),
+            *("setup_zero_stage3_hooks", "mark_persistent_parameters", "_inject_parameters"),
+        ),
+        title="ZeRO-3's hooks of a module",
+        what="They look for tensors in a module's inputs and outputs, which have to be tensors, tuples, lists, dicts "
+        "or objects with attributes, and find parameters that another module uses. They fail on unusual outputs, on "
+        "modules or parameters that were added or replaced after deepspeed.initialize, and on copies of modules.",
+        remedy="Return tensors, tuples or dicts from sub-modules; change the model before deepspeed.initialize.",
+        patches=("zero3_scalar_output_hook", "zero3_output_object_warning", "zero3_late_attached_module"),
+        evidence=("deepspeed/runtime/zero/parameter_offload.py: _register_deepspeed_module",),
+    ),
+    Fact(
+        id="frame_zero3_linear",
+        names=_frames("linear", "forward", "backward", "zero3_linear_wrap"),
+        title="a linear layer in DeepSpeed's replacement of functional.linear",
+        what="zero.Init has replaced torch.nn.functional.linear by it. What fails is the matrix product: input and "
+        "weight of different dtypes (fp32 inputs into 16-bit weights), a weight that is not gathered (size 0) or is "
+        "quantized, or the model's own shapes.",
+        remedy="Cast the input to the weight's dtype; call the engine, not the model; "
+        '"memory_efficient_linear": false gives torch\'s function.',
+        patches=("zero3_bias_only_linear",),
+        evidence=("deepspeed/runtime/zero/linear.py: LinearFunctionForZeroStage3",),
+    ),
+    Fact(
         id="frame_zero3_release",
         names=(
             *_frames("partitioned_param_coordinator", "release_sub_module", "release_and_reset_all", "reset_step"),
