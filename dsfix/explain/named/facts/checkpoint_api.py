@@ -113,8 +113,8 @@ FACTS = (
         title="engine.save_16bit_model",
         what="All ranks have to call it; rank 0 writes one pytorch_model.bin in the engine's dtype, without a config. "
         "With ZeRO-3 it writes nothing and returns False unless stage3_gather_16bit_weights_on_model_save is true; "
-        "then each layer is gathered in turn, and the model has to fit into rank 0's host memory. An adapter's names "
-        "keep PEFT's prefixes.",
+        "then each layer is gathered in turn, and the model has to fit into rank 0's host memory. With tensor "
+        "parallelism of the model's own only rank 0's share is written.",
         remedy="Set the option and call it outside of `if rank == 0`; or save_checkpoint and zero_to_fp32.py.",
         evidence=(f"{_ENGINE}: DeepSpeedEngine.save_16bit_model",),
     ),

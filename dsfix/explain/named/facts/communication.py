@@ -10,7 +10,7 @@ FACTS = (
     Fact(
         id="init_distributed_needs",
         names=(
-            *("init_distributed", "deepspeed.init_distributed", "dist_init_required", "mpi_discovery"),
+            *("deepspeed.init_distributed", "dist_init_required", "mpi_discovery"),
             "deepspeed/comm/comm.py:init_distributed",
             "deepspeed/comm/comm.py:mpi_discovery",
             "deepspeed/comm/torch.py:init_process_group",
@@ -40,13 +40,12 @@ FACTS = (
     ),
     Fact(
         id="deepspeed_comm_functions",
-        names=("deepspeed.comm", "deepspeed/comm/comm.py:log_wrapper", "comms_logger", "log_summary"),
+        names=("deepspeed.comm", "comms_logger", "log_summary"),
         title="deepspeed.comm: torch.distributed with a log",
         what="Its functions pass on to torch.distributed after init_distributed or deepspeed.initialize; before, they "
         "raise or say that the backend is not initialized. comms_logger times them and makes each wait, so it slows "
         "the job, and log_summary has to be called by all ranks.",
-        remedy="deepspeed.init_distributed() first. An error below log_wrapper is that of the operation: the set-up "
-        "of NCCL, another rank, or an earlier CUDA error.",
+        remedy="deepspeed.init_distributed() first; comms_logger only to measure.",
         beside=("fails", "slow", "nccl", "connection", "hang"),
         evidence=("deepspeed/comm/comm.py: timed_op",),
     ),

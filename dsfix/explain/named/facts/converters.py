@@ -52,7 +52,7 @@ FACTS = (
         title="universal checkpoints: how they are made and loaded",
         what="ds_to_universal.py takes the directory global_step… and an output directory without a final slash, "
         "writes latest_universal beside it, and is for Adam's states. ZeRO-1/2 checkpoints need "
-        "universal_checkpoint_info, which only Megatron-DeepSpeed writes, or --inject_missing_state. It unpacks every "
+        "universal_checkpoint_info, which Megatron-DeepSpeed writes, or --inject_missing_state. It unpacks every "
         "parameter into files: much disk, many inodes.",
         remedy='"checkpoint": {"load_universal": true} in the config, and load_checkpoint of the parent directory.',
         patches=(

@@ -38,7 +38,7 @@ FACTS = (
         "scale; it is None before the first one, and for fp32 or a plain optimizer without ZeRO. A norm that is "
         "computed from param.grad is of a part of the gradients, or 0. An overflowing step keeps the old one.",
         remedy="Read it after engine.step(), on all ranks.",
-        beside=("gradients + none", "gradients + how", "gradients + differs", "gradients + wrong", "nan", "profiler"),
+        beside=("gradients + none", "gradients + how", "gradients + differs", "gradients + wrong"),
         evidence=(f"{_ENGINE}: DeepSpeedEngine._take_model_step",),
     ),
     Fact(

@@ -132,7 +132,10 @@ FACTS = (
     ),
     Fact(
         id="numel_under_zero3",
-        names=("p.numel", "param.numel", "parameter.numel", "params.numel", "num_parameters", "param.shape"),
+        names=(
+            *("p.numel", "param.numel", "parameter.numel", "params.numel", "parameters.numel", "weight.numel"),
+            *("num_parameters", "param.shape", "print_trainable_parameters"),
+        ),
         title="counting parameters under ZeRO-3 gives 0",
         what="A parameter that ZeRO-3 has partitioned is a placeholder with no elements, whose numel() is 0 and whose "
         "shape is [0]; those below stage3_param_persistence_threshold stay whole after the first step, so that some "
