@@ -22,9 +22,9 @@ FACTS = (
         id="save_checkpoint_size",
         names=("save_checkpoint", "engine.save_checkpoint", "mp_rank_00_model_states", "global_step"),
         title="the size of a DeepSpeed checkpoint",
-        what="With Adam and 16 bits it has about 14 bytes per trained parameter: the weights (2), their fp32 copy (4) "
-        "and two states (8), the last three in the files optim_states of all ranks, and all states even for weights "
-        "that are written elsewhere, too. Each global_step… directory is whole; DeepSpeed deletes none.",
+        what="With Adam and 16 bits it has about 14 bytes per trained parameter: the weights (2), and in the files "
+        "optim_states of all ranks their fp32 copy (4) and two states (8). Frameworks save the weights once more. "
+        "Each global_step… directory is complete by itself; DeepSpeed deletes none.",
         remedy="Save less often, delete old ones (transformers: save_total_limit, save_only_model), "
         "exclude_frozen_parameters=True for adapters.",
         beside=("saving + large", "saving + slow", "checkpoint + large"),
@@ -65,8 +65,9 @@ FACTS = (
         what="The optimizer's partitions fit the same stage of ZeRO, number of data-parallel ranks, parameter groups "
         "and order of parameters only. Weights alone can be loaded by other set-ups; for the states a universal "
         "checkpoint is needed.",
-        remedy="ds_to_universal.py and load_universal, or load_checkpoint(…, load_optimizer_states=False, "
-        "load_lr_scheduler_states=False), or load_module_only=True.",
+        remedy="ds_to_universal.py and load_universal; or the weights alone: load_checkpoint(…, "
+        "load_optimizer_states=False, load_lr_scheduler_states=False), with ZeRO-3 and other ranks zero_to_fp32.py "
+        "before deepspeed.initialize.",
         beside=("number of ranks", "zero-2 + zero-3", "loading + differs", "resuming + fails"),
         evidence=(f"{_ENGINE}: DeepSpeedEngine._load_zero_checkpoint",),
     ),
@@ -74,11 +75,11 @@ FACTS = (
         id="load_without_optimizer",
         names=("load_optimizer_states", "load_module_only", "load_lr_scheduler_states"),
         title="load_checkpoint: load_optimizer_states and load_module_only",
-        what="load_module_only leaves out optimizer, scheduler and counters; load_optimizer_states=False leaves out "
-        "the optimizer's, but counters and scheduler are loaded. ZeRO makes its fp32 weights from the 16-bit ones. "
-        "With ZeRO-3, load_optimizer_states=False builds the whole fp32 model in the host memory of each rank, from "
-        "the tag in `latest`.",
-        remedy="load_module_only=True to start anew from weights; the same ranks and files are still read.",
+        what="load_module_only leaves out optimizer, scheduler and counters; with ZeRO-3 since 0.13.0 it loads no "
+        "trained weights at all, as they are in the optimizer's files. load_optimizer_states=False still loads "
+        "counters and scheduler; with ZeRO-3 it builds the whole fp32 model in each rank's host memory, from the tag "
+        "in `latest`. fp32 weights are made from 16-bit ones.",
+        remedy="load_optimizer_states=False, load_lr_scheduler_states=False for the weights, also with ZeRO-3.",
         patches=(
             *("zero3_load_of_another_tag", "zero_load_without_optimizer", "stage0_load_without_optimizer"),
             "zero3_load_module_only_unsaid",

@@ -121,7 +121,7 @@ FACTS = (
         names=("loss.backward", "tensor.backward"),
         title="loss.backward() with a DeepSpeed engine",
         what="Before 0.18.3 loss.backward() leaves out what engine.backward does: fp16's loss scale, the division by "
-        "gradient_accumulation_steps and, without ZeRO, the reduction among the ranks. Since 0.18.3 it may be called "
+        "gradient_accumulation_steps, and the (end of the) reduction among the ranks. Since 0.18.3 it may be called "
         "with ZeRO-1 to 3, in fp16 as engine.scale(loss).backward(); stage 0 still refuses it.",
         remedy="engine.backward(loss) (accelerator.backward, Lightning's manual_backward).",
         evidence=(f"{_ENGINE}: DeepSpeedEngine.scale, _backward_prologue",),

@@ -111,6 +111,40 @@ FACTS = (
         evidence=("deepspeed/runtime/zero/stage_1_and_2.py: DeepSpeedZeroOptimizer.__init__",),
     ),
     Fact(
+        id="optimizer_step_of_script",
+        names=("optimizer.step", "optim.step"),
+        title="optimizer.step() beside engine.step()",
+        what="engine.step() calls the optimizer's step, at the boundary of accumulation, clears gradients, steps the "
+        "scheduler and counts. optimizer.step() of the script updates at once and leaves the rest out, or updates "
+        "twice; with accelerate it does nothing, as accelerator.backward has already called engine.step().",
+        remedy="engine.backward and engine.step only; with accelerate leave its calls as they are.",
+        beside=("accumulation", "steps", "not falling", "how"),
+        evidence=(f"{_ENGINE}: DeepSpeedEngine.step", "accelerate/utils/deepspeed.py: DeepSpeedOptimizerWrapper"),
+    ),
+    Fact(
+        id="evaluation_with_engine",
+        names=("engine.eval", "model_engine.eval", "model.eval", "engine.train"),
+        title="evaluating with a DeepSpeed engine",
+        what="engine.eval() only sets the mode of the module. With ZeRO-3 every forward pass communicates: all ranks "
+        "have to run the same number of them, with a last batch for each, and through the engine. Memory for "
+        "gradients and states stays taken, and a larger evaluation batch or kept outputs come on top.",
+        remedy="torch.no_grad(), the same number of batches on all ranks (a DistributedSampler, drop_last), outputs "
+        "moved to the host; evaluation on rank 0 alone only up to ZeRO-2, on the bare module.",
+        beside=("evaluation + hang", "zero-3 + hang", "evaluation + oom", "evaluation + how", "evaluation + memory"),
+        patches=("zero3_no_grad_call_keeps_gathered", "zero3_eval_mode_backward"),
+        evidence=(f"{_ENGINE}: DeepSpeedEngine.eval",),
+    ),
+    Fact(
+        id="batch_size_set_on_engine",
+        names=("set_train_batch_size", "set_train_micro_batch_size"),
+        title="changing the batch size of a running engine",
+        what="set_train_batch_size changes gradient_accumulation_steps, and needs a multiple of micro-batch size * "
+        "data-parallel ranks; set_train_micro_batch_size only what the engine believes. Neither changes a data "
+        "loader, a scheduler or the learning rate.",
+        remedy="Call it on all ranks between two updates, and make the data loader anew.",
+        evidence=(f"{_ENGINE}: DeepSpeedEngine.set_train_batch_size",),
+    ),
+    Fact(
         id="dataloader_of_engine",
         names=(
             "training_data",

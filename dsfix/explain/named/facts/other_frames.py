@@ -64,10 +64,8 @@ FACTS = (
         ),
         title="norms, overflow checks and the gathering of updated weights",
         what="These follow the update or stand before it, and all ranks meet in them: a rank that has ended or is "
-        "late makes the others time out here, CUDA errors of the passes before show up, and gathering needs a buffer "
-        "of allgather_bucket_size elements.",
-        remedy="The first error in the logs of all ranks; CUDA_LAUNCH_BLOCKING=1; a smaller allgather_bucket_size if "
-        "memory ends.",
+        "late makes the others time out here, and CUDA errors of the passes before show up.",
+        remedy="The first error in the logs of all ranks; CUDA_LAUNCH_BLOCKING=1.",
         evidence=("deepspeed/runtime/utils.py",),
     ),
     Fact(
@@ -129,6 +127,17 @@ FACTS = (
         remedy="model.gradient_checkpointing_enable() for transformers; torch.utils.checkpoint(use_reentrant=False) "
         "in one's own model.",
         evidence=(f"{_CHECKPOINTING}: checkpoint, configure",),
+    ),
+    Fact(
+        id="contiguous_checkpointing_needs",
+        names=("contiguous_memory_optimization", "contiguous_checkpointing", "number_checkpoints", "num_checkpoints"),
+        title="contiguous_memory_optimization of activation checkpointing",
+        what="It keeps the partitioned inputs of number_checkpoints layers in one buffer each: it needs "
+        "partition_activations, that number, and inputs of the same size in every layer and step. The buffers are "
+        "emptied by the backward pass only, so that evaluation needs deepspeed.checkpointing.reset().",
+        remedy="Leave it false, unless memory is fragmented; else configure(num_checkpoints=the layers that call "
+        "checkpoint).",
+        evidence=(f"{_CHECKPOINTING}: configure, reset",),
     ),
     Fact(
         id="frame_random_states",

@@ -20,6 +20,19 @@ FACTS = (
         evidence=(f"{_PARAMETERS}: Init", "https://deepspeed.readthedocs.io/en/latest/zero3.html"),
     ),
     Fact(
+        id="zero_init_takes_long",
+        names=("zero.Init", "zero_init"),
+        title="making a model under zero.Init takes long",
+        what="Each parameter is allocated whole on every GPU, broadcast from rank 0 and partitioned, one after the "
+        "other; from_pretrained then gathers, fills and partitions each module once more. This takes minutes for a "
+        "large model, more over a slow network, and longer than the timeout if ranks start or read at different "
+        "speeds.",
+        remedy="Weights on a fast local disk, NCCL over the fast network (NCCL_DEBUG=INFO tells), a larger "
+        "DEEPSPEED_TIMEOUT. Where the model fits into each process, zero.Init is not needed.",
+        beside=("slow", "hang + start", "start + connection"),
+        evidence=(f"{_PARAMETERS}: Init._zero_init_param",),
+    ),
+    Fact(
         id="zero_init_of_weights",
         names=("_init_weights", "init_weights", "reset_parameters", "post_init"),
         title="initializing weights under zero.Init does nothing",
@@ -70,9 +83,9 @@ FACTS = (
         id="quantized_under_zero_init",
         names=("zero.Init", "zero_init", "is_zero_init_model", "zero3_init_flag", "HfDeepSpeedConfig"),
         title="a quantized model is not made under zero.Init",
-        what="from_pretrained with a quantization config (4 or 8 bits) leaves zero.Init out: each process loads the "
-        "whole model, and ZeRO-3 can partition it afterwards only if the 4-bit weights are stored in the floating "
-        "type of the other weights.",
+        what="from_pretrained with a quantization config (4 or 8 bits) leaves zero.Init out in current transformers: "
+        "each process loads the whole model, and ZeRO-3 can partition it afterwards only if the 4-bit weights are "
+        "stored in the floating type of the other weights.",
         remedy="bnb_4bit_quant_storage = the model's dtype with current transformers, peft and bitsandbytes; or "
         "ZeRO-2 for QLoRA, or LoRA on 16 bits with ZeRO-3.",
         beside=("quantized",),

@@ -21,9 +21,9 @@ FACTS = (
         id="torch_save_of_engine",
         names=("torch.save", "torch.load", "engine.module", "model_engine.module", "module.state_dict"),
         title="torch.save of a model that DeepSpeed trains",
-        what="Up to ZeRO-2 engine.module.state_dict() is whole on every rank, in 16 bits: rank 0 may save it with "
-        "torch.save, and a model without DeepSpeed loads it. With ZeRO-3 its tensors are empty. The fp32 weights, the "
-        "optimizer's states and the scheduler are only in engine.save_checkpoint.",
+        what="Up to ZeRO-2 engine.module.state_dict() is whole on every rank, in the engine's dtype: rank 0 may save "
+        "it with torch.save, and a model without DeepSpeed loads it. With ZeRO-3 its tensors are empty. The fp32 "
+        "weights, the optimizer's states and the scheduler are only in engine.save_checkpoint.",
         remedy="torch.save(engine.module.state_dict(), …) on rank 0 up to ZeRO-2; engine.save_16bit_model on all "
         "ranks with ZeRO-3; engine.save_checkpoint on all ranks to resume.",
         beside=("saving + how", "loading + how", "saving + fails", "saving + differs"),
