@@ -14,7 +14,7 @@ def _frames(*functions: str) -> tuple[str, ...]:
 FACTS = (
     Fact(
         id="frame_configure_optimizer",
-        names=_frames("_configure_optimizer", "_configure_basic_optimizer", "_do_optimizer_sanity_check"),
+        names=_frames("_configure_basic_optimizer", "_do_optimizer_sanity_check", "_check_for_duplicates"),
         title="deepspeed.initialize makes or checks the optimizer",
         what="The config's optimizer is made with its params as arguments (what its class does not take is an error, "
         "as are numbers given as strings), its operator is compiled at once, or the script's is checked: a type that "

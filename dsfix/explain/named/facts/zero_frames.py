@@ -13,7 +13,13 @@ FACTS = (
     Fact(
         id="frame_zero12_made",
         names=_frames(
-            *("stage_1_and_2", "flatten_dense_tensors_aligned", "_round_robin_reorder", "initialize_optimizer_states"),
+            *(
+                "stage_1_and_2",
+                "__init__",
+                "flatten_dense_tensors_aligned",
+                "_round_robin_reorder",
+                "initialize_optimizer_states",
+            ),
             *("_create_param_mapping", "_link_all_hp_params", "_configure_moe_settings"),
         ),
         title="ZeRO-1/2 flattens the parameters and allocates its copies",
@@ -108,7 +114,13 @@ FACTS = (
     Fact(
         id="frame_zero3_made",
         names=_frames(
-            *("stage3", "defragment", "_create_fp16_partitions_with_defragmentation", "_create_fp32_partitions"),
+            *(
+                "stage3",
+                "__init__",
+                "defragment",
+                "_create_fp16_partitions_with_defragmentation",
+                "_create_fp32_partitions",
+            ),
             *("_setup_for_real_optimizer", "initialize_optimizer_states", "initialize_ds_offload"),
             *("_create_fp16_sub_groups", "_move_to_flat_buffer", "_create_param_groups_fp16_flat_cpu_memory"),
         ),
