@@ -52,12 +52,12 @@ FACTS = (
         title="universal checkpoints: how they are made and loaded",
         what="ds_to_universal.py takes the directory global_step… and an output directory without a final slash, "
         "writes latest_universal beside it, and is for Adam's states. ZeRO-1/2 checkpoints need "
-        "universal_checkpoint_info, which Megatron-DeepSpeed writes, or --inject_missing_state. It unpacks every "
-        "parameter into files: much disk, many inodes.",
+        "universal_checkpoint_info, which Megatron-DeepSpeed writes, or --inject_missing_state. Before 0.18.0 only "
+        "the first sub-group of a ZeRO-3 model is loaded: training starts from mostly untrained weights.",
         remedy='"checkpoint": {"load_universal": true} in the config, and load_checkpoint of the parent directory.',
         patches=(
             *("universal_checkpoint_weights_only", "universal_checkpoint_subgroups", "universal_checkpoint_rank_order"),
-            "universal_checkpoint_leaves_frozen",
+            *("universal_checkpoint_leaves_frozen", "universal_checkpoint_load_subgroups"),
         ),
         evidence=(f"{_UNIVERSAL}: main",),
     ),

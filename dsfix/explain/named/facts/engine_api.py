@@ -19,7 +19,7 @@ FACTS = (
         "ZeRO-3, partitions them one by one: a rank that is elsewhere, has another model or another order stops all.",
         remedy="Compare where each rank stands (py-spy dump). Delete lock files in ~/.cache/torch_extensions that a "
         "killed job has left.",
-        beside=("hang", "slow"),
+        beside=("hang + start", "slow + start"),
         evidence=(f"{_ENGINE}: DeepSpeedEngine._broadcast_model", "torch.utils.cpp_extension: FileBaton"),
     ),
     Fact(
