@@ -1,0 +1,159 @@
+"""Communication between the ranks: torch.distributed and NCCL as jobs with DeepSpeed meet them."""
+
+from __future__ import annotations
+
+from ..fact import Fact
+
+_COMM = "deepspeed.comm.comm"
+_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+
+FACTS = (
+    Fact(
+        id="init_distributed_variables",
+        names=("init_distributed", "deepspeed/comm/comm.py:init_distributed", "auto_mpi_discovery"),
+        title="deepspeed.init_distributed: where it gets the ranks from",
+        what="From RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which deepspeed, torchrun and "
+        "accelerate launch set. If one of the five is missing it asks MPI through mpi4py, also in a script that was "
+        "started by python. A process group that exists already is kept, and with it its backend and timeout.",
+        remedy="Start by a launcher, also for one GPU; or set all five variables. Call it once, after "
+        "torch.cuda.set_device(local_rank).",
+        beside=("fails", "hang", "connection", "alone", "one gpu", "how", "start", "importing", "nodes"),
+        evidence=(f"{_COMM}:init_distributed",),
+    ),
+    Fact(
+        id="mpi_discovery_without_launcher",
+        names=("mpi4py", "mpi_discovery", "deepspeed/comm/comm.py:mpi_discovery", "libmpi.so", "MPI.COMM_WORLD"),
+        title="DeepSpeed asks MPI only if no launcher has set the ranks",
+        what="mpi4py is imported where RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not set: a script "
+        "started by python, in a notebook or by srun. mpi4py needs an MPI library (libmpi.so) that it finds.",
+        remedy="Start by deepspeed, torchrun or accelerate launch: then neither is needed. Otherwise install MPI and "
+        "mpi4py together, from one source (conda-forge, or the system's MPI and a mpi4py that is built for it).",
+        evidence=(f"{_COMM}:mpi_discovery",),
+    ),
+    Fact(
+        id="collective_timeouts",
+        names=(
+            *("DEEPSPEED_TIMEOUT", "ddp_timeout", "NCCL_TIMEOUT", "InitProcessGroupKwargs", "default_pg_timeout"),
+            *("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT", "timeout_seconds"),
+        ),
+        title="the timeout of collectives: which setting counts",
+        what="The call that makes the process group decides: init_process_group(timeout=), "
+        "deepspeed.init_distributed(timeout=), ddp_timeout of TrainingArguments (seconds), InitProcessGroupKwargs of "
+        "accelerate. DEEPSPEED_TIMEOUT (minutes, 0.11.2 or later) counts where DeepSpeed makes it. NCCL_TIMEOUT is "
+        "read by neither NCCL nor torch.",
+        remedy="Longer where a rank is only late (data that rank 0 prepares, loading, saving); where a rank left or "
+        "takes another path no timeout helps.",
+        evidence=("deepspeed.constants.default_pg_timeout", f"{_COMM}:init_distributed"),
+    ),
+    Fact(
+        id="direct_gpu_connections",
+        names=("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_CUMEM_ENABLE"),
+        title="NCCL_P2P_DISABLE: GPUs of one machine that do not reach each other",
+        what="NCCL_P2P_DISABLE=1 sends data between the GPUs of a machine through host memory, which is slower. It "
+        "helps where the first collective hangs: consumer GPUs, virtual machines, PCI access control or an IOMMU. If "
+        "it changes nothing, the cause is elsewhere: a rank that did not reach the collective, or /dev/shm.",
+        remedy="Also NCCL_DEBUG=INFO, which names the connections; in a container --ipc=host or a larger --shm-size. "
+        "Set them before the launch.",
+        beside=("hang", "slow", "connection", "how", "fails", "start"),
+        evidence=(_NCCL,),
+    ),
+    Fact(
+        id="network_interfaces",
+        names=(
+            *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_NET"),
+            *("NCCL_IB_GID_INDEX", "TP_SOCKET_IFNAME"),
+        ),
+        title="NCCL and gloo between hosts: interface and InfiniBand",
+        what="Each chooses a network of its own: with several interfaces (docker, virbr, a second network) it may be "
+        "one that the other hosts do not reach. NCCL_SOCKET_IFNAME must exist under that name on every host; "
+        "NCCL_IB_DISABLE=1 uses TCP instead of InfiniBand or RoCE, much slower. The deepspeed launcher passes NCCL's "
+        "variables on to other hosts, GLOO's not.",
+        remedy="Set both IFNAMEs on all hosts (.deepspeed_env); NCCL_DEBUG=INFO tells what is used. Fabric of a cloud "
+        "needs its plugin.",
+        beside=("hang", "slow", "connection", "nodes", "nccl + fails", "how"),
+        evidence=(_NCCL, "deepspeed.launcher.runner:EXPORT_ENVS"),
+    ),
+    Fact(
+        id="nccl_debug_output",
+        names=("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "TORCH_DISTRIBUTED_DEBUG", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
+        title="finding what a collective waits for",
+        what="NCCL_DEBUG=INFO shows the connections and the first failing call. A hang after these are made is mostly "
+        "not NCCL's: the ranks call different collectives, as one has another number of batches, skips a layer under "
+        "ZeRO-3, generates or saves alone.",
+        remedy="py-spy dump --pid PID for each rank: the one whose stack differs is the reason. "
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL checks that the collectives agree.",
+        beside=("hang", "connection"),
+        evidence=(_NCCL, "https://docs.pytorch.org/docs/stable/distributed.html"),
+    ),
+    Fact(
+        id="barrier_of_all_ranks",
+        names=(
+            *("dist.barrier", "distributed.barrier", "monitored_barrier", "monitoredBarrier", "wait_for_everyone"),
+            *(
+                "torch/distributed/distributed_c10d.py:barrier",
+                "torch/distributed/distributed_c10d.py:monitored_barrier",
+            ),
+        ),
+        title="a barrier ends when every rank of the group has called it",
+        what="It waits, or fails by its timeout, where one rank does not come: in code for rank 0 only, after an "
+        "error or an early end of one rank, with unequal numbers of batches, or as the ranks wait in different "
+        "collectives. A first barrier that fails in NCCL often shows that the ranks share a GPU or that no device was "
+        "set.",
+        remedy="torch.cuda.set_device(local_rank) before it. Everything collective (forward under ZeRO-3, "
+        "save_checkpoint, generate) on all ranks, and only the writing of files on one.",
+        beside=("hang", "connection", "fails", "saving", "nccl"),
+        evidence=("https://docs.pytorch.org/docs/stable/distributed.html",),
+    ),
+    Fact(
+        id="making_the_process_group",
+        names=(
+            *("init_process_group", "torch/distributed/distributed_c10d.py:init_process_group", "dist_init_required"),
+            *("torch/distributed/rendezvous.py:_env_rendezvous_handler",),
+            *("torch/distributed/rendezvous.py:_create_c10d_store", "TCPStore"),
+        ),
+        title="making the process group: every rank has to come, to one address",
+        what="It waits until WORLD_SIZE processes have reached MASTER_ADDR:MASTER_PORT. If it hangs or times out: "
+        "another address, port or world size on one host, a firewall, a name that resolves to 127.0.0.1, a rank that "
+        "ended earlier, or two processes with the same RANK.",
+        remedy="Compare RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of all processes; `nc -vz ADDRESS PORT` from "
+        "the other hosts. With DeepSpeed: call either it or deepspeed.init_distributed, once.",
+        beside=("hang", "connection", "nodes", "start + fails", "nccl", "alone"),
+        evidence=(f"{_COMM}:init_distributed", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+    ),
+    Fact(
+        id="world_size_of_one",
+        names=("WORLD_SIZE",),
+        title="a world size of 1 although there are several GPUs",
+        what="The world size is the number of processes that a launcher has started, not that of the GPUs: python "
+        "script.py is one process. Each host that is started as a job of its own (no hostfile, --num_machines 1, a "
+        "different address) has its own world.",
+        remedy="deepspeed, torchrun --nproc_per_node N or accelerate launch --num_processes N (of all hosts "
+        "together), and the same rendezvous for all hosts.",
+        beside=("alone", "one gpu", "nodes + wrong", "launcher"),
+        evidence=(f"{_COMM}:init_distributed",),
+    ),
+    Fact(
+        id="all_reduce_names",
+        names=("all_reduce", "all_gather", "broadcast_object_list", "all_gather_object"),
+        title="a collective of one's own beside DeepSpeed",
+        what="Every rank of the group has to call it, in the same order and with tensors of one shape and type, on "
+        "the rank's own device. all_reduce adds, and does not average unless ReduceOp.AVG is given. DeepSpeed itself "
+        "averages the gradients, and engine.backward returns the local loss.",
+        remedy="torch.cuda.set_device(local_rank) before collectives of objects. Average metrics with all_reduce "
+        "divided by the world size, on all ranks.",
+        beside=("hang", "differs + loss", "wrong + loss", "evaluation + hang", "how + loss"),
+        evidence=("https://docs.pytorch.org/docs/stable/distributed.html",),
+    ),
+    Fact(
+        id="threads_of_each_rank",
+        names=("OMP_NUM_THREADS", "MKL_NUM_THREADS"),
+        title="OMP_NUM_THREADS and the optimizer on the CPU",
+        what="torchrun, and so accelerate launch, set OMP_NUM_THREADS=1 for several processes unless it is set. "
+        "DeepSpeedCPUAdam's step uses that many threads: with offload_optimizer one thread makes it many times "
+        "slower.",
+        remedy="export OMP_NUM_THREADS to the physical cores divided by the ranks of the host; deepspeed "
+        "--bind_cores_to_rank does so, too.",
+        beside=("slow", "offload", "unused", "how"),
+        evidence=("torch.distributed.run.config_from_args", "deepspeed.launcher.launch:main"),
+    ),
+)
