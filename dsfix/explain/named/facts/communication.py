@@ -17,7 +17,16 @@ FACTS = (
         "started by python. A process group that exists already is kept, and with it its backend and timeout.",
         remedy="Start by a launcher, also for one GPU; or set all five variables. Call it once, after "
         "torch.cuda.set_device(local_rank).",
-        beside=("fails", "hang", "connection", "alone", "one gpu", "how", "start", "importing", "nodes"),
+        beside=(
+            "connection",
+            "alone",
+            "one gpu",
+            "hang + start",
+            "start + fails",
+            "importing",
+            "nodes + hang",
+            "how + start",
+        ),
         evidence=(f"{_COMM}:init_distributed",),
     ),
     Fact(
@@ -117,7 +126,7 @@ FACTS = (
         "ended earlier, or two processes with the same RANK.",
         remedy="Compare RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of all processes; `nc -vz ADDRESS PORT` from "
         "the other hosts. With DeepSpeed: call either it or deepspeed.init_distributed, once.",
-        beside=("hang", "connection", "nodes", "start + fails", "nccl", "alone"),
+        beside=("connection", "nodes + hang", "start + hang", "nodes + fails", "nccl + hang", "nccl + fails", "alone"),
         evidence=(f"{_COMM}:init_distributed", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
     ),
     Fact(
@@ -139,8 +148,8 @@ FACTS = (
         what="Every rank of the group has to call it, in the same order and with tensors of one shape and type, on "
         "the rank's own device. all_reduce adds, and does not average unless ReduceOp.AVG is given. DeepSpeed itself "
         "averages the gradients, and engine.backward returns the local loss.",
-        remedy="torch.cuda.set_device(local_rank) before collectives of objects. Average metrics with all_reduce "
-        "divided by the world size, on all ranks.",
+        remedy="A script with nothing but init_process_group and one all_reduce tells whether NCCL itself hangs (then "
+        "NCCL_P2P_DISABLE=1 and NCCL_SOCKET_IFNAME) or the ranks call different collectives.",
         beside=("hang", "differs + loss", "wrong + loss", "evaluation + hang", "how + loss"),
         evidence=("https://docs.pytorch.org/docs/stable/distributed.html",),
     ),
@@ -155,5 +164,20 @@ FACTS = (
         "--bind_cores_to_rank does so, too.",
         beside=("slow", "offload", "unused", "how"),
         evidence=("torch.distributed.run.config_from_args", "deepspeed.launcher.launch:main"),
+    ),
+    Fact(
+        id="launcher_traceback_alone",
+        names=(
+            *("torch/distributed/launcher/api.py:launch_agent", "torch/distributed/launcher/api.py:__call__"),
+            *("accelerate/commands/launch.py:deepspeed_launcher", "accelerate/commands/launch.py:multi_gpu_launcher"),
+            "torch/distributed/elastic/agent/server/api.py:run",
+        ),
+        title="the launcher's own traceback: a rank has failed, and the reason is in another one",
+        what="The launcher only reports that a process ended with a code other than 0. A negative code is a signal: "
+        "-9 the system's memory or the scheduler, -11 a crash in compiled code, -6 an abort, often after a NCCL "
+        "timeout.",
+        remedy="Look above for the first traceback of a rank; torchrun --redirects 3 --log-dir DIR or deepspeed "
+        "--enable_each_rank_log DIR keep each rank's output apart.",
+        evidence=("torch.distributed.launcher.api:launch_agent",),
     ),
 )

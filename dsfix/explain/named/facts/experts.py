@@ -19,7 +19,6 @@ FACTS = (
         "to the loss by the script.",
         remedy="ep_size as large as the ranks allow to save memory; ZeRO-0, 1 or 2. Models of transformers do not "
         "have this layer; AutoEP (0.19.2 or later) divides the experts of some of them.",
-        beside=("fails", "how", "hang", "oom", "memory", "slow", "experts + wrong", "differs", "start", "loss"),
         evidence=(_LAYER,),
     ),
     Fact(
@@ -31,7 +30,8 @@ FACTS = (
         title="MoE and ZeRO: experts need parameter groups of their own",
         what="The optimizer's groups have to be split by split_params_into_different_moe_groups_for_optimizer: each "
         "given group needs a 'name', and the experts' groups get moe=True. Without it ZeRO refuses the optimizer, or "
-        "averages the experts over all ranks. An expert is known by param.allreduce False, which the MoE layer sets.",
+        "averages the experts over all ranks. ZeRO divides the experts' states only over the ranks that hold the same "
+        "experts: with ep_size as large as the world not at all.",
         remedy="split_params_into_different_moe_groups_for_optimizer({'params': [...], 'name': 'parameters'}), given "
         "to initialize as model_parameters or to the optimizer. Since 0.14.1 the groups of the config's optimizer are "
         "split by DeepSpeed itself.",
@@ -132,10 +132,11 @@ FACTS = (
         title="set_z3_leaf_modules: ZeRO-3 with experts that some ranks skip",
         what="Under ZeRO-3 a layer's weights are gathered by all ranks when it runs; an expert that gets tokens on "
         "some ranks only lets the job hang. A leaf module (0.13 or later) is gathered whole, with everything below "
-        "it, at once: no hang, and memory for all its experts. It is set before deepspeed.initialize, by class or "
-        "path.",
-        remedy="set_z3_leaf_modules(model, [MixtralSparseMoeBlock]) with the block that holds the experts; "
-        "accelerate: deepspeed_moe_layer_cls_names. DeepSpeed's own MoE layer is for ZeRO-2 instead.",
+        "it, at once: no hang, and memory for all its experts. Since 0.18.0 the blocks of Mixtral, Qwen2 and Qwen3 "
+        "are leaf modules unless zero_optimization.leaf_module says otherwise.",
+        remedy="set_z3_leaf_modules(model, [the block's class]) before deepspeed.initialize; or leaf_module.classes "
+        "in the config (0.18 or later), accelerate's deepspeed_moe_layer_cls_names. DeepSpeed's own MoE layer is for "
+        "ZeRO-2 instead.",
         evidence=("deepspeed.utils.z3_leaf_module:set_z3_leaf_modules",),
     ),
     Fact(
@@ -148,8 +149,8 @@ FACTS = (
         title="training a transformers model with experts",
         what="DeepSpeed treats its experts as ordinary layers, without expert parallelism (but for AutoEP, 0.19.2 or "
         "later). Under ZeRO-3 ranks whose tokens go to different experts wait for each other for ever, unless the "
-        "block is a leaf module; gathering many small experts one by one is slow. With ZeRO-2 experts without tokens "
-        "have no gradients, which it handles.",
+        "block is a leaf module (since 0.18.0 Mixtral's, Qwen2's and Qwen3's are); many small experts gathered one by "
+        "one are slow. With ZeRO-2 an expert without tokens has no gradient, which is no error.",
         remedy="set_z3_leaf_modules(model, [the block's class]) before initialize, or accelerate's "
         "deepspeed_moe_layer_cls_names. Newer transformers keep all experts of a layer in one weight: no hang there.",
         beside=("hang", "slow", "zero-3", "fails", "how", "oom", "connection", "loading", "saving"),
@@ -171,6 +172,16 @@ FACTS = (
         evidence=("deepspeed.runtime.engine:DeepSpeedEngine.load_moe_state_dict",),
     ),
     Fact(
+        id="inference_of_experts",
+        names=("_create_ep_parallel_group", "moe_experts", "deepspeed/inference/engine.py:_create_ep_parallel_group"),
+        title="init_inference of a model with DeepSpeed's MoE layers",
+        what="Through 0.17.5 the number of experts (moe_experts, 1 by default) was taken for the size of the "
+        "expert-parallel groups, so that the number of ranks had to be a multiple of it. Since 0.17.6 it is "
+        "moe.ep_size, which must not exceed the number of ranks and has to be that of the MoE layers.",
+        remedy='moe={"ep_size": N} with 0.17.6 or later; before it, moe_experts=[N] with the ep_size of the layers.',
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7551",),
+    ),
+    Fact(
         id="moe_group_functions",
         names=(
             *("_create_expert_and_data_parallel", "_get_expert_data_parallel_group", "_get_expert_parallel_group"),
@@ -186,5 +197,20 @@ FACTS = (
         remedy="All MoE layers in the model before initialize; without initialize call "
         "module.set_deepspeed_parallelism() on every rank.",
         evidence=("deepspeed.utils.groups:_create_expert_and_data_parallel",),
+    ),
+    Fact(
+        id="automatic_expert_parallelism",
+        names=("AutoEP", "autoep_size", "_configure_expert_parallel", "expert_parallel"),
+        title="AutoEP: experts of a transformers model over the ranks",
+        what="The section expert_parallel (0.19.2 or later) replaces the expert blocks of Mixtral, Qwen3, Qwen3.5 and "
+        "DeepSeek-V2 and V3, or of named patterns, in deepspeed.initialize. An optimizer that was made from the model "
+        "before it (as Trainer and accelerate do) keeps the replaced experts' parameters: the new ones are not "
+        "trained, without an error.",
+        remedy="The optimizer in DeepSpeed's config, or given as a callable; autoep_size that divides ranks and "
+        "experts; no load_balance_coeff.",
+        evidence=(
+            "deepspeed.runtime.engine:DeepSpeedEngine._configure_expert_parallel",
+            "https://github.com/deepspeedai/DeepSpeed/pull/8354",
+        ),
     ),
 )

@@ -65,6 +65,17 @@ FACTS = (
         evidence=(f"{_ENGINE}.__init__", "https://www.deepspeed.ai/tutorials/inference-tutorial/"),
     ),
     Fact(
+        id="inference_in_int8",
+        names=("torch.int8", "quantization_setting", "q_int8"),
+        title="init_inference(dtype=torch.int8): only with kernels",
+        what="The model is not cast; only layers that kernel injection replaces are quantized, of architectures whose "
+        "containers do so, and activations stay half. Without kernel injection int8 changes nothing in the weights.",
+        remedy="A model that is loaded in half precision, replace_with_kernel_inject=True; or bitsandbytes, or "
+        "ZeRO-Inference's quantized weights, without init_inference.",
+        beside=("kernels", "inference", "garbage", "slow", "oom", "memory"),
+        evidence=(f"{_ENGINE}._convert_to_dtype", f"{_REPLACE}:GroupQuantizer"),
+    ),
+    Fact(
         id="inference_parallel_size",
         names=("mp_size", "tp_size", "tensor_parallel"),
         title="tensor parallelism of init_inference: what it takes",
@@ -72,8 +83,8 @@ FACTS = (
         "host memory first; loaded to a GPU before, it is not divided there. Every rank must get the same inputs and "
         "call the model equally often, or all wait. Heads and sizes have to be divisible; with several replicas only "
         "ranks 0 to tp_size-1 are a group.",
-        remedy="deepspeed --num_gpus N with tp_size N; load on the CPU, without device_map; broadcast inputs. "
-        "Throughput per request falls with slow links.",
+        remedy="deepspeed --num_gpus N with tp_size N; load on the CPU, without device_map; broadcast inputs. Each "
+        "layer adds two all-reduces: with a small model or slow links it is slower than one GPU.",
         beside=(
             *("hang", "oom", "memory", "slow", "lower", "kernels", "inference", "generation", "garbage"),
             *("how + inference",),
@@ -163,17 +174,6 @@ FACTS = (
         remedy="A sampler by the data-parallel rank; sizes divisible by autotp_size; save through "
         "engine.save_16bit_model or save_checkpoint, as a plain state_dict has parts of layers.",
         evidence=("deepspeed.runtime.engine:DeepSpeedEngine._configure_tensor_parallel_states",),
-    ),
-    Fact(
-        id="inference_in_int8",
-        names=("torch.int8", "quantization_setting", "q_int8"),
-        title="init_inference(dtype=torch.int8): only with kernels",
-        what="The model is not cast; only layers that kernel injection replaces are quantized, of architectures whose "
-        "containers do so, and activations stay half. Without kernel injection int8 changes nothing in the weights.",
-        remedy="A model that is loaded in half precision, replace_with_kernel_inject=True; or bitsandbytes, or "
-        "ZeRO-Inference's quantized weights, without init_inference.",
-        beside=("kernels", "inference", "garbage", "slow", "oom", "memory"),
-        evidence=(f"{_ENGINE}._convert_to_dtype", f"{_REPLACE}:GroupQuantizer"),
     ),
     Fact(
         id="inference_with_zero",

@@ -16,8 +16,9 @@ FACTS = (
         what="One line per host, `NAME slots=GPUS`. A path that is no file is only warned of, and this machine alone "
         "is used. Every host, the first one included, is logged in to by ssh without a password, by the name that the "
         "line has, and starts the same Python, by the same path, in the same directory.",
-        remedy="`ssh NAME hostname` for each line from the first host; the same paths, releases and data on all. "
-        "torchrun or --no_ssh on each host needs no ssh.",
+        remedy="`ssh NAME hostname` for each line from the first host, without 'localhost' among several hosts; the "
+        "same paths, releases and data on all (a container needs an sshd and a port of its own). torchrun or --no_ssh "
+        "on each host needs no ssh.",
         evidence=(f"{_RUNNER}:_parse_hostfile", f"{_BACKENDS}:PDSHRunner.get_cmd"),
     ),
     Fact(
@@ -27,9 +28,9 @@ FACTS = (
         what="pdsh is needed on the starting host only. The hosts get the current directory, and of the environment "
         "what begins with NCCL, PYTHON, MV2, UCX or MLFLOW; not PATH, LD_LIBRARY_PATH, CUDA_HOME or a virtual "
         "environment, and no interactive shell's settings. An argument with blanks is quoted once more.",
-        remedy="The rest in .deepspeed_env (KEY=VALUE per line). --venv_script FILE, which is sourced on each host, "
-        "from 0.17.1 on. --launcher_args for options of pdsh.",
-        beside=("connection", "hang", "launcher + fails", "how + nodes", "importing", "ends", "building"),
+        remedy="The rest in .deepspeed_env (KEY=VALUE per line). For a container: an sshd in it, on a port that ssh "
+        "is told (--ssh_port, ~/.ssh/config), or else the host itself is logged in to.",
+        beside=("connection", "hang", "how + nodes", "importing", "ends", "building"),
         evidence=(f"{_RUNNER}:EXPORT_ENVS", f"{_BACKENDS}:PDSHRunner.get_cmd"),
     ),
     Fact(
@@ -73,14 +74,15 @@ FACTS = (
     ),
     Fact(
         id="master_port_flag",
-        names=("master_port", "main_process_port"),
+        names=("master_port", "main_process_port", "TORCH_DISTRIBUTED_DEFAULT_PORT", "distributed_port"),
         title="the port where the ranks meet",
         what="Rank 0 listens at it, 29500 if nothing is said: each job of a machine needs its own, above 1023, and "
-        "the other hosts must reach it through firewalls and containers. NCCL and gloo open further ports of their "
-        "own between the hosts.",
+        "the other hosts must reach it through firewalls. The flag stands before the script's name (what follows goes "
+        "to the script), and MASTER_PORT of a launcher counts more than distributed_port of init_distributed. NCCL "
+        "and gloo open further ports.",
         remedy="deepspeed --master_port, torchrun --master_port, accelerate launch --main_process_port, the same on "
         "all hosts; all ports open between the hosts, containers with the host's network.",
-        beside=("connection", "hang", "nodes", "several models", "start + fails"),
+        beside=("connection", "hang", "nodes", "several models", "start + fails", "how"),
         evidence=(f"{_RUNNER}:parse_args", "https://docs.pytorch.org/docs/stable/distributed.html"),
     ),
     Fact(
@@ -117,7 +119,7 @@ FACTS = (
         "--no_local_rank.",
         remedy='int(os.environ["LOCAL_RANK"]), which all launchers set; deepspeed --no_local_rank script.py where the '
         "argument is not known.",
-        beside=("launcher", "one gpu", "first gpu", "alone", "none", "how", "start + hang", "inference + fails"),
+        beside=("launcher + fails", "launcher + how", "one gpu", "first gpu", "alone", "none", "launcher + wrong"),
         evidence=(f"{_LAUNCH}:main",),
     ),
     Fact(
@@ -144,7 +146,8 @@ FACTS = (
         names=("enable_each_rank_log", "save_pid"),
         title="deepspeed --enable_each_rank_log: one file per rank",
         what="The value is a directory, made on each host if it is missing; the output of each rank goes to "
-        "TIME_rankN.log in it, and no longer to the terminal.",
+        "TIME_rankN.log in it, and no longer to the terminal. On several hosts with pdsh it has no effect before "
+        "0.16.2.",
         remedy="The first error of all ranks is the cause: the file in which a traceback stands earliest.",
         evidence=(f"{_LAUNCH}:main",),
     ),

@@ -91,8 +91,8 @@ FACTS = (
         names=("see_memory_usage", "memory_breakdown", "memory_status", "MA_MB", "Max_MA", "Max_CA"),
         title="see_memory_usage: MA, CA and the host's memory",
         what="It prints with force=True only, and on rank 0. MA is the memory of this process's tensors, CA what "
-        "torch's allocator has reserved: nvidia-smi shows CA, the CUDA context and NCCL's buffers. The virtual memory "
-        "is the host's, of all processes together. The maxima are since the last call, which resets them.",
+        "torch's allocator has reserved (nvidia-smi shows CA, the CUDA context and NCCL's buffers), both with their "
+        "maxima since the last call. The virtual memory is the host's, of all processes together.",
         remedy="A large gap between CA and MA is fragmentation: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         beside=("memory", "oom", "grows", "how", "host"),
         evidence=("deepspeed.runtime.utils:see_memory_usage",),

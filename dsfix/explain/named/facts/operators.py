@@ -16,10 +16,10 @@ FACTS = (
             "DS_ENABLE_NINJA",
         ),
         title="DS_BUILD_OPS and DS_BUILD_…: operators compiled at installation",
-        what="On Linux nothing is compiled at installation by default: an operator is compiled at its first use. "
-        "DS_BUILD_OPS=1 compiles all that look compatible, and one that does not compile ends the installation. The "
-        "build needs torch and nvcc of torch's CUDA release, and pip's isolated build does not see torch. It counts "
-        "only when pip really builds: a cached or installed wheel is taken as it is.",
+        what="On Linux nothing is compiled at installation by default, but each operator at its first use. "
+        "DS_BUILD_OPS=1 compiles all that look compatible; one that does not compile ends the installation. It needs "
+        "torch and nvcc of torch's CUDA release, which pip's isolated build does not see, and counts only where pip "
+        "builds: a cached wheel is taken as it is.",
         remedy="DS_BUILD_CPU_ADAM=1 (only what is used) pip install deepspeed --no-build-isolation --no-cache-dir "
         "--force-reinstall --no-deps; mostly it is better not to set any of them.",
         beside=("installing", "building", "fails", "how", "windows", "slow", "importing"),
@@ -28,9 +28,15 @@ FACTS = (
     Fact(
         id="cutlass_operators",
         names=(
-            *("DS_BUILD_CUTLASS_OPS", "DS_BUILD_RAGGED_DEVICE_OPS", "DS_BUILD_RAGGED_OPS", "InferenceCutlassBuilder"),
-            *("RaggedOpsBuilder", "ragged_device_ops", "cutlass_ops", "ragged_ops", "inference_core_ops"),
-            *("InferenceCoreBuilder", "DS_BUILD_INFERENCE_CORE_OPS", "DSKernels", "deepspeed_kernels"),
+            "DS_BUILD_CUTLASS_OPS",
+            "DS_BUILD_RAGGED_DEVICE_OPS",
+            "DS_BUILD_RAGGED_OPS",
+            "InferenceCutlassBuilder",
+            "RaggedOpsBuilder",
+            "InferenceCoreBuilder",
+            "DS_BUILD_INFERENCE_CORE_OPS",
+            "DSKernels",
+            "deepspeed_kernels",
         ),
         title="ragged_device_ops, cutlass_ops, inference_core_ops: FastGen's operators only",
         what="They are used by FastGen (inference v2) and by nothing else, and need compute capability 8.0, CUDA 11 "
@@ -42,7 +48,13 @@ FACTS = (
     ),
     Fact(
         id="cuda_home_variable",
-        names=("CUDA_HOME", "CUDA_PATH", f"{_FRAMES}/builder.py:installed_cuda_version", "installed_cuda_version"),
+        names=(
+            "CUDA_HOME",
+            "CUDA_PATH",
+            "deepspeed/ops/op_builder/builder.py:installed_cuda_version",
+            "builder.py:installed_cuda_version",
+            "installed_cuda_version",
+        ),
         title="CUDA_HOME: the toolkit that operators are compiled with",
         what="It has to name a complete toolkit, with bin/nvcc, include and lib64, of the CUDA release that torch was "
         "built for (torch.version.cuda; the same major release suffices from 11 on). The driver's release that "
@@ -54,7 +66,12 @@ FACTS = (
     ),
     Fact(
         id="skipping_cuda_check",
-        names=("DS_SKIP_CUDA_CHECK", "assert_no_cuda_mismatch", f"{_FRAMES}/builder.py:assert_no_cuda_mismatch"),
+        names=(
+            "DS_SKIP_CUDA_CHECK",
+            "assert_no_cuda_mismatch",
+            "deepspeed/ops/op_builder/builder.py:assert_no_cuda_mismatch",
+            "builder.py:assert_no_cuda_mismatch",
+        ),
         title="DS_SKIP_CUDA_CHECK: another CUDA release than torch's",
         what="nvcc's release and torch.version.cuda may differ in the minor number within CUDA 11 or 12 (those that "
         "the DeepSpeed release lists). DS_SKIP_CUDA_CHECK=1 (value 1) passes over any difference: an operator may "
@@ -117,7 +134,15 @@ FACTS = (
         "and the CPU's vector instructions, and is as fast as OMP_NUM_THREADS and the host's memory allow.",
         remedy="torch.optim.AdamW or FusedAdam without offload. If it does not compile: its compiler's lines; or "
         '"torch_adam": true in the optimizer\'s params (slower).',
-        beside=("fails", "building", "installing", "slow", "how", "importing", "differs", "oom", "ends"),
+        beside=(
+            "building + fails",
+            "installing + fails",
+            "slow",
+            "importing + fails",
+            "differs",
+            "ends",
+            "offload + fails",
+        ),
         patches=("cpu_adam_del_masks_error",),
         evidence=("deepspeed.ops.adam.cpu_adam:DeepSpeedCPUAdam",),
     ),
@@ -130,12 +155,12 @@ FACTS = (
         "false.",
         remedy='If it does not compile: "torch_adam": true in the optimizer\'s params, or torch.optim.AdamW given to '
         "initialize.",
-        beside=("fails", "building", "installing", "how", "importing", "offload", "differs"),
+        beside=("building + fails", "installing + fails", "importing + fails", "offload + fails", "differs"),
         evidence=("deepspeed.runtime.engine:DeepSpeedEngine._configure_basic_optimizer",),
     ),
     Fact(
         id="async_io_operator",
-        names=("async_io", "AsyncIOBuilder", "aio_handle", "GDSBuilder", "aio_config"),
+        names=("AsyncIOBuilder", "aio_handle", "GDSBuilder", "aio_config", "libaio.so", "libaio_dev", "libaio_devel"),
         title="async_io: only for offload to NVMe (and some checkpoint writers)",
         what="It needs libaio with its headers on Linux; a warning about it, or NO in ds_report, does not matter to a "
         "job that does not offload to NVMe. It is probed by compiling and linking a file with libaio.",
@@ -147,19 +172,25 @@ FACTS = (
     Fact(
         id="evoformer_operator",
         names=(
-            *("evoformer_attn", "EvoformerAttnBuilder", "DS4Sci_EvoformerAttention", "CUTLASS_PATH"),
-            *("DS_BUILD_EVOFORMER_ATTN", "EvoformerAttention", "use_deepspeed_evo_attention", "evoformer_attn_op"),
+            "EvoformerAttnBuilder",
+            "DS4Sci_EvoformerAttention",
+            "DS_BUILD_EVOFORMER_ATTN",
+            "EvoformerAttention",
+            "use_deepspeed_evo_attention",
+            "evoformer_attn_op",
+            "EvoformerFusedAttention",
         ),
         title="evoformer_attn: needs CUTLASS's headers",
-        what="CUTLASS_PATH must name a checkout of NVIDIA's CUTLASS, 3.1 or later, when it is compiled, and the GPU "
-        "needs compute capability 7.0 at least. It takes half or bfloat16, and more than 16 positions. Nothing but "
-        "protein models (OpenFold and others) uses it; elsewhere its warning does not matter.",
+        what="CUTLASS_PATH must name a checkout of NVIDIA's CUTLASS, 3.1 or later, when it is compiled (later "
+        "releases look for it), and the GPU needs compute capability 7.0 at least. It takes half or bfloat16, and "
+        "more than 16 positions. Nothing but protein models (OpenFold and others) uses it; elsewhere its warning does "
+        "not matter.",
         remedy="git clone https://github.com/NVIDIA/cutlass; export CUTLASS_PATH=/path/cutlass before the first use.",
         evidence=("op_builder.evoformer_attn:EvoformerAttnBuilder",),
     ),
     Fact(
         id="what_ds_report_says",
-        names=("ds_report", "deepspeed/env_report.py:op_report", "op_report", "is_compatible"),
+        names=("op_report", "deepspeed/env_report.py:op_report", "is_compatible"),
         title="ds_report: what its table says",
         what="'installed NO' is the normal state: the operator is compiled when it is used. 'compatible NO' means "
         "that a requirement is missing, which matters only if a job uses that operator. At its end are torch's and "
@@ -172,8 +203,13 @@ FACTS = (
     Fact(
         id="sparse_attention_operator",
         names=(
-            *("sparse_attn", "SparseSelfAttention", "sparse_attention", "SparsityConfig", "FixedSparsityConfig"),
-            *("BertSparseSelfAttention", "DS_BUILD_SPARSE_ATTN", "BigBirdSparsityConfig"),
+            "SparseSelfAttention",
+            "sparse_attention",
+            "SparsityConfig",
+            "FixedSparsityConfig",
+            "BertSparseSelfAttention",
+            "DS_BUILD_SPARSE_ATTN",
+            "BigBirdSparsityConfig",
         ),
         title="DeepSpeed's sparse attention: for old Triton only",
         what="It was written for Triton 1.0 and torch 1.x on V100 and A100: with a newer Triton or torch ds_report "
@@ -186,13 +222,11 @@ FACTS = (
     Fact(
         id="transformer_kernel_layer",
         names=(
-            *(
-                "DeepSpeedTransformerLayer",
-                "DeepSpeedTransformerConfig",
-                "stochastic_transformer",
-                "TransformerBuilder",
-            ),
-            *("deepspeed_transformer_kernel", "stochastic_mode"),
+            "DeepSpeedTransformerLayer",
+            "DeepSpeedTransformerConfig",
+            "TransformerBuilder",
+            "deepspeed_transformer_kernel",
+            "stochastic_mode",
         ),
         title="DeepSpeedTransformerLayer: the kernel for training BERT",
         what="An encoder layer of BERT's form in CUDA of 2020, with arguments and a mask of its own. It is used only "

@@ -10,6 +10,19 @@ _FRAMES = "deepspeed/runtime/pipe/engine.py"
 
 FACTS = (
     Fact(
+        id="pipeline_gradients_and_module",
+        names=("PipelineModule", "PipelineEngine", "deepspeed.pipe", "LayerSpec"),
+        title="pipeline: a tensor that a stage gets has no gradient",
+        what="Of what a stage gets, every floating-point tensor needs a gradient in its backward pass: one that is "
+        "not used there, or passed on detached (a float mask, a frozen part), fails or hangs when the gradients are "
+        "sent back. Integers are left out.",
+        remedy="Masks as integers; use or return each float so that it is part of the graph; frozen layers in one "
+        "stage with trainable ones.",
+        beside=("gradients + fails", "gradients + none", "gradients + hang", "frozen"),
+        patches=("pipeline_float_without_gradient",),
+        evidence=(f"{_ENGINE}._exec_send_grads",),
+    ),
+    Fact(
         id="pipeline_module_needs",
         names=("PipelineModule", "LayerSpec", "PipeModelDataParallelTopology", "PipeDataParallelTopology"),
         title="PipelineModule: what the model has to be",

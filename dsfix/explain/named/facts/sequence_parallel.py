@@ -72,10 +72,10 @@ FACTS = (
         title="DistributedAttention: layouts, and what it does not do",
         what="It exchanges sequence for heads around an attention: scatter_idx is the dimension of the heads, "
         "gather_idx that of the sequence, batch_dim_idx that of the batch (an argument of forward in 0.14.5 and "
-        "later). Position embeddings have to be those of the whole sequence or be applied before, and a mask has to "
-        "be whole.",
-        remedy="(sequence, batch, heads, size): 2 and 0; (batch, sequence, heads, size): 2 and 1. Causal attention "
-        "inside the local attention, which sees the whole sequence.",
+        "later; before, batches above 1 are mixed up). The whole sequence must be divisible by the ranks, and have "
+        "one length on all of them: otherwise the values are wrong without an error.",
+        remedy="(sequence, batch, heads, size): 2 and 0; (batch, sequence, heads, size): 2 and 1. Pad to a multiple; "
+        "masks and position embeddings are those of the whole sequence.",
         patches=("ulysses_attention_permuted",),
         evidence=("deepspeed.sequence.layer:DistributedAttention",),
     ),
