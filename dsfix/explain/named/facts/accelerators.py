@@ -42,9 +42,9 @@ FACTS = (
             "XPU_Accelerator",
         ),
         title="DeepSpeed on Intel GPUs and CPUs",
-        what="Intel's extension of torch must be of torch's release; on CPUs torch alone suffices in newer releases, "
-        "with gloo or oneCCL for the ranks. Where the extension is installed beside CUDA its XPU is preferred. Kernel "
-        "injection's CUDA operators do not exist there; AutoTP does.",
+        what="Intel's extension of torch, where it is needed, must be of torch's release; on CPUs torch alone "
+        "suffices in newer releases, with gloo or oneCCL for the ranks. An XPU that is available is preferred to "
+        "CUDA. Kernel injection's CUDA operators do not exist there; AutoTP does.",
         remedy="DS_ACCELERATOR=cpu or xpu to be sure; deepspeed --bind_cores_to_rank for several ranks on CPUs.",
         evidence=(_REAL, "https://www.deepspeed.ai/tutorials/accelerator-setup-guide/"),
     ),

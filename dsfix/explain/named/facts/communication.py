@@ -42,16 +42,26 @@ FACTS = (
     Fact(
         id="collective_timeouts",
         names=(
-            *("DEEPSPEED_TIMEOUT", "ddp_timeout", "NCCL_TIMEOUT", "InitProcessGroupKwargs", "default_pg_timeout"),
-            *("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT", "timeout_seconds"),
+            "DEEPSPEED_TIMEOUT",
+            "ddp_timeout",
+            "NCCL_TIMEOUT",
+            "InitProcessGroupKwargs",
+            "default_pg_timeout",
+            "default_pg_nccl_timeout",
+            "_get_default_timeout",
+            "TORCH_NCCL_BLOCKING_WAIT",
+            "NCCL_BLOCKING_WAIT",
         ),
         title="the timeout of collectives: which setting counts",
         what="The call that makes the process group decides: init_process_group(timeout=), "
-        "deepspeed.init_distributed(timeout=), ddp_timeout of TrainingArguments (seconds), InitProcessGroupKwargs of "
-        "accelerate. DEEPSPEED_TIMEOUT (minutes, 0.11.2 or later) counts where DeepSpeed makes it. NCCL_TIMEOUT is "
-        "read by neither NCCL nor torch.",
-        remedy="Longer where a rank is only late (data that rank 0 prepares, loading, saving); where a rank left or "
-        "takes another path no timeout helps.",
+        "deepspeed.init_distributed(timeout=), ddp_timeout (seconds), InitProcessGroupKwargs; DEEPSPEED_TIMEOUT "
+        "(minutes, 0.11.2 or later) where DeepSpeed makes it. But DeepSpeed's further groups, ZeRO's among them, are "
+        "made without it and have torch's default, 10 minutes for NCCL in newer torch. NCCL and torch do not read "
+        "NCCL_TIMEOUT.",
+        remedy="For these groups: torch.distributed.distributed_c10d.default_pg_nccl_timeout = timedelta(hours=2) "
+        "before deepspeed.initialize. It helps where a rank is only late (data, loading, saving), and not where one "
+        "left or takes another path.",
+        beside=("connection", "hang"),
         evidence=("deepspeed.constants.default_pg_timeout", f"{_COMM}:init_distributed"),
     ),
     Fact(
@@ -126,7 +136,16 @@ FACTS = (
         "ended earlier, or two processes with the same RANK.",
         remedy="Compare RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of all processes; `nc -vz ADDRESS PORT` from "
         "the other hosts. With DeepSpeed: call either it or deepspeed.init_distributed, once.",
-        beside=("connection", "nodes + hang", "start + hang", "nodes + fails", "nccl + hang", "nccl + fails", "alone"),
+        beside=(
+            "nodes + connection",
+            "start + connection",
+            "nodes + hang",
+            "start + hang",
+            "nodes + fails",
+            "nccl + hang",
+            "nccl + fails",
+            "alone",
+        ),
         evidence=(f"{_COMM}:init_distributed", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
     ),
     Fact(

@@ -29,9 +29,9 @@ FACTS = (
         ),
         title="MoE and ZeRO: experts need parameter groups of their own",
         what="The optimizer's groups have to be split by split_params_into_different_moe_groups_for_optimizer: each "
-        "given group needs a 'name', and the experts' groups get moe=True. Without it ZeRO refuses the optimizer, or "
-        "averages the experts over all ranks. ZeRO divides the experts' states only over the ranks that hold the same "
-        "experts: with ep_size as large as the world not at all.",
+        "given group needs a 'name', and the experts' groups get moe=True, without which ZeRO refuses the optimizer. "
+        "ZeRO divides the experts' states only over the ranks that hold the same experts: with ep_size as large as "
+        "the world not at all.",
         remedy="split_params_into_different_moe_groups_for_optimizer({'params': [...], 'name': 'parameters'}), given "
         "to initialize as model_parameters or to the optimizer. Since 0.14.1 the groups of the config's optimizer are "
         "split by DeepSpeed itself.",
@@ -82,7 +82,7 @@ FACTS = (
         ),
         title="the loss that balances experts is the script's matter",
         what="DeepSpeed's MoE returns l_aux for each layer and adds it to nothing; transformers' models add theirs "
-        "only with output_router_logits=True, weighted by router_aux_loss_coef. Without it a few experts get all "
+        "only with output_router_logits=True, weighted by router_aux_loss_coef. Without it a few experts may get all "
         "tokens; experts without tokens have no gradient, on some ranks only. There is no z-loss in DeepSpeed's gate.",
         remedy="loss + coefficient (about 0.01) times the sum of all layers' l_aux; output_router_logits=True in the "
         "model's config for training.",
@@ -203,9 +203,9 @@ FACTS = (
         names=("AutoEP", "autoep_size", "_configure_expert_parallel", "expert_parallel"),
         title="AutoEP: experts of a transformers model over the ranks",
         what="The section expert_parallel (0.19.2 or later) replaces the expert blocks of Mixtral, Qwen3, Qwen3.5 and "
-        "DeepSeek-V2 and V3, or of named patterns, in deepspeed.initialize. An optimizer that was made from the model "
-        "before it (as Trainer and accelerate do) keeps the replaced experts' parameters: the new ones are not "
-        "trained, without an error.",
+        "DeepSeek-V2 and V3, or of named patterns, in deepspeed.initialize. Through 0.19.5 at least, an optimizer "
+        "made from the model before it (as Trainer and accelerate do without one in the config) keeps the replaced "
+        "parameters: the new experts are not trained, often without an error.",
         remedy="The optimizer in DeepSpeed's config, or given as a callable; autoep_size that divides ranks and "
         "experts; no load_balance_coeff.",
         evidence=(

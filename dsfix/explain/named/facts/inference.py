@@ -67,11 +67,11 @@ FACTS = (
     Fact(
         id="inference_in_int8",
         names=("torch.int8", "quantization_setting", "q_int8"),
-        title="init_inference(dtype=torch.int8): only with kernels",
-        what="The model is not cast; only layers that kernel injection replaces are quantized, of architectures whose "
-        "containers do so, and activations stay half. Without kernel injection int8 changes nothing in the weights.",
-        remedy="A model that is loaded in half precision, replace_with_kernel_inject=True; or bitsandbytes, or "
-        "ZeRO-Inference's quantized weights, without init_inference.",
+        title="init_inference(dtype=torch.int8): only with kernels, and only before 0.15.2",
+        what="Since 0.15.2 it is refused. Before, the model is not cast: only layers that kernel injection replaces "
+        "are quantized, of architectures whose containers do so, and activations stay half, so that it is not faster. "
+        "Without kernel injection int8 changes nothing in the weights.",
+        remedy="dtype=torch.half; bitsandbytes, or ZeRO-Inference's quantized weights, without init_inference.",
         beside=("kernels", "inference", "garbage", "slow", "oom", "memory"),
         evidence=(f"{_ENGINE}._convert_to_dtype", f"{_REPLACE}:GroupQuantizer"),
     ),
@@ -169,8 +169,8 @@ FACTS = (
         names=("autotp_size", "tp_model_init", "set_autotp_mode", "_apply_autotp_partitioning"),
         title="training with AutoTP: autotp_size, tp_model_init",
         what="tensor_parallel.autotp_size (0.16.4 or later) divides the model in deepspeed.initialize, with ZeRO-0, 1 "
-        "or 2; not with stage 3. The ranks of a tensor-parallel group must read the same batches (only the first one "
-        "is compared, and an error raised), and train_batch_size counts data-parallel ranks only.",
+        "or 2; not with stage 3. The ranks of a tensor-parallel group must read the same batches: only the first one "
+        "is compared, and an error raised. Frameworks may show a batch size that counts all ranks.",
         remedy="A sampler by the data-parallel rank; sizes divisible by autotp_size; save through "
         "engine.save_16bit_model or save_checkpoint, as a plain state_dict has parts of layers.",
         evidence=("deepspeed.runtime.engine:DeepSpeedEngine._configure_tensor_parallel_states",),

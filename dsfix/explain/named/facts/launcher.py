@@ -38,10 +38,11 @@ FACTS = (
         names=("deepspeed_env", "DS_ENV_FILE"),
         title=".deepspeed_env: when it is read",
         what="The launcher reads it on the starting host, from the home directory and the current one, and only when "
-        "it starts hosts (several, or --force_multi): on one machine, with --no_ssh, and under torchrun or "
-        "accelerate's standard launcher it has no effect. Each line is KEY=VALUE, without `export`, comments or empty "
-        "lines.",
-        remedy="On one machine export the variables before the launch.",
+        "it starts hosts (several, or --force_multi): on one machine, with --no_ssh and under torchrun it has no "
+        "effect. Each line is KEY=VALUE, without `export`, comments or empty lines. accelerate launch with pdsh "
+        "appends its whole environment to it, which stays there.",
+        remedy="On one machine export the variables before the launch. Remove old lines, of which the last one of a "
+        "key counts.",
         patches=("launcher_env_file_of_home", "launcher_exports_quoted"),
         evidence=(f"{_RUNNER}:main",),
     ),
@@ -156,8 +157,9 @@ FACTS = (
         names=("launcher_args", "OpenMPIRunner", "MPICHRunner", "MVAPICHRunner", "IMPIRunner", "btl_tcp_if_include"),
         title="deepspeed --launcher openmpi, mpich, impi: what differs from pdsh",
         what="They start all slots of the hostfile and refuse --include, --exclude, --num_gpus and --num_nodes. "
-        "OpenMPI is told to use eth0 unless --launcher_args has another btl_tcp_if_include, and UCX_TLS is set to "
-        "tcp, which overrides none given in .deepspeed_env. The ranks are asked from MPI, so that mpi4py is needed.",
+        "OpenMPI is told to use eth0 unless --launcher_args has another btl_tcp_if_include, and UCX_TLS is tcp unless "
+        "the environment or .deepspeed_env says otherwise. With OpenMPI and MVAPICH the ranks are asked from MPI, so "
+        "that mpi4py is needed.",
         remedy='--launcher_args "--mca btl_tcp_if_include INTERFACE"; a hostfile with just the hosts and slots to use.',
         patches=("launcher_openmpi_environment", "launcher_exports_quoted"),
         evidence=(f"{_BACKENDS}:OpenMPIRunner",),
@@ -168,8 +170,8 @@ FACTS = (
         title="SLURM's variables are not those of torch.distributed",
         what="deepspeed.init_distributed reads RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. srun sets "
         "SLURM_PROCID and others instead, and with the former missing MPI is asked (mpi4py).",
-        remedy="One task per node that runs torchrun or accelerate launch with --node_rank $SLURM_NODEID and the "
-        "first host's name as address; or set the five variables from SLURM's in each task.",
+        remedy="One task per node that runs torchrun --node_rank $SLURM_NODEID (accelerate launch --machine_rank) "
+        "with the first host's name as address; or set the five variables from SLURM's in each task.",
         evidence=("deepspeed.comm.comm.init_distributed",),
     ),
     Fact(

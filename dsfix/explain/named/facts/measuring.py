@@ -18,8 +18,8 @@ FACTS = (
         title="the flops profiler: what it counts",
         what="It counts the forward pass of one step on one rank, by replacing torch's functions: what is called "
         "under other names (flash-attn, Triton, compiled modules, custom C++) counts as 0, recomputation only by "
-        "recompute_fwd_factor. MACs are half of the flops; the parameters of ZeRO-3 count as this rank's part unless "
-        "the engine is given. The numbers add up until it is reset.",
+        "recompute_fwd_factor. MACs are half of the flops; parameters that ZeRO-3 has partitioned count as 0. The "
+        "engine prints at its step(), not with a pipeline; numbers add up until a reset.",
         remedy="profile_step above the warm-up; start_profile, one forward, print, end_profile for each measurement; "
         "backward is about twice the forward.",
         beside=("fails", "wrong", "differs", "how", "zero-3", "none", "grows", "empty", "profiler", "generation"),

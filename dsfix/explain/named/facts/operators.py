@@ -127,28 +127,46 @@ FACTS = (
     ),
     Fact(
         id="cpu_adam_operator",
-        names=("cpu_adam", "DeepSpeedCPUAdam", "CPUAdamBuilder", "cpu_adam_op", "ds_opt_adam", "adamw_mode"),
+        names=(
+            "DeepSpeedCPUAdam",
+            "CPUAdamBuilder",
+            "cpu_adam_op",
+            "ds_opt_adam",
+            "adamw_mode",
+            "deepspeed/ops/adam/cpu_adam.py:__init__",
+        ),
         title="DeepSpeedCPUAdam: the optimizer for offload",
         what="It updates parameters that are on the CPU: with offload_optimizer, where DeepSpeed makes it from 'Adam' "
         "or 'AdamW' of the config; without offload it fails on GPU tensors. It is compiled at first use, with OpenMP "
         "and the CPU's vector instructions, and is as fast as OMP_NUM_THREADS and the host's memory allow.",
         remedy="torch.optim.AdamW or FusedAdam without offload. If it does not compile: its compiler's lines; or "
         '"torch_adam": true in the optimizer\'s params (slower).',
-        beside=(
-            "building + fails",
-            "installing + fails",
-            "slow",
-            "importing + fails",
-            "differs",
-            "ends",
-            "offload + fails",
-        ),
+        beside=("fails", "building", "installing", "slow", "importing", "differs", "ends", "how"),
         patches=("cpu_adam_del_masks_error",),
         evidence=("deepspeed.ops.adam.cpu_adam:DeepSpeedCPUAdam",),
     ),
     Fact(
+        id="cpu_adam_and_speed",
+        names=("cpu_adam", "CPUAdam", "DeepSpeedCPUAdam"),
+        title="the optimizer on the CPU is slow",
+        what="Its step is bound by the host: threads (OMP_NUM_THREADS is 1 under torchrun and accelerate unless it is "
+        "set), memory bandwidth that all ranks of the host share, swapping, and vector instructions for which it was "
+        "compiled. Where nvcc of torch's CUDA release is missing, older releases build it without its CUDA part, and "
+        "the copies to the GPU are slower.",
+        remedy="OMP_NUM_THREADS as physical cores by ranks, deepspeed --bind_cores_to_rank; CUDA_HOME with a toolkit "
+        "of torch's release; more gradient accumulation, so that there are fewer steps.",
+        beside=("slow + offload", "slow + host", "slow + building", "unused + offload"),
+        evidence=("deepspeed.ops.adam.cpu_adam:DeepSpeedCPUAdam", "op_builder.cpu_adam"),
+    ),
+    Fact(
         id="fused_adam_operator",
-        names=("fused_adam", "FusedAdam", "FusedAdamBuilder", "multi_tensor_adam", "FusedLamb"),
+        names=(
+            "FusedAdam",
+            "FusedAdamBuilder",
+            "multi_tensor_adam",
+            "FusedLamb",
+            "deepspeed/ops/adam/fused_adam.py:__init__",
+        ),
         title="FusedAdam: the optimizer on the GPU",
         what="Type 'Adam' or 'AdamW' in the config becomes FusedAdam unless the optimizer is offloaded; it is "
         "compiled with nvcc at first use. It needs parameters on the GPU. 'Adam' is AdamW unless adam_w_mode is "

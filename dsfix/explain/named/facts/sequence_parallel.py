@@ -41,9 +41,9 @@ FACTS = (
         names=("UlyssesSPDataLoaderAdapter", f"{_FRAMES}:refill", f"{_FRAMES}:__next__"),
         title="UlyssesSPDataLoaderAdapter: how it divides the batches",
         what="It wraps a loader that gives each rank a batch of its own; the ranks of a group then work on each of "
-        "these batches together, each on its part of the sequence. Every batch needs position_ids and labels (which "
-        "become shift_labels), a length divisible by the degree, and tensors alone. The loss over the ranks has to be "
-        "weighted by their number of labels.",
+        "these batches together, each on its part of the sequence. Every batch needs input_ids, position_ids and "
+        "labels (which become shift_labels), all tensors of one shape (batch, length), and a length divisible by the "
+        "degree. The loss over the ranks has to be weighted by their number of labels.",
         remedy="A sampler over all ranks; loss from shift_labels, averaged by the counts of valid labels with "
         "torch.distributed.nn.functional.all_gather.",
         patches=("ulysses_second_epoch_empty",),
@@ -54,9 +54,9 @@ FACTS = (
         names=("sequence_parallel_size", "ds_sequence_parallel_size", "sp_size", "sequence_parallel_world_size"),
         title="the degree of sequence parallelism",
         what="It divides the sequence, not the batch: ranks of a group share samples, and the number of data-parallel "
-        "groups is the world size by the degree. train_batch_size counts these groups. The attention's heads have to "
-        "be divisible by the degree. In the config it counts only beside data_parallel_size; the model's attention "
-        "has to be changed in any case.",
+        "groups is the world size by the degree. The attention's heads have to be divisible by it. In the config "
+        "alone it only changes how train_batch_size is counted; with data_parallel_size beside it groups are made. "
+        "The model's attention has to be changed in any case.",
         remedy="Heads that it divides; sp_size in a framework's own settings also needs an attention that knows it "
         "(flash_attention_2 or sdpa with position_ids).",
         beside=("fails", "how", "hang", "loss", "differs", "oom", "memory", "slow", "wrong", "nan", "gradients"),
@@ -118,8 +118,8 @@ FACTS = (
         ),
         title="the groups of sequence parallelism",
         what="They are made once per process, of neighbouring ranks: the world size has to be divisible by the "
-        "degree, and a second degree in one process is refused. Gradients are averaged over all ranks of the world, "
-        "of which those of one group have parts of the same sample.",
+        "degree, and a second degree in one process is refused. Gradients are added over the ranks of a group, which "
+        "have parts of one sample, and averaged over the groups.",
         remedy="Give the mpu of register_with_transformers to deepspeed.initialize; a launcher with as many processes "
         "as GPUs.",
         patches=("ulysses_gradients_too_small",),

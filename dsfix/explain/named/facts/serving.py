@@ -13,7 +13,7 @@ FACTS = (
         names=("FastGen", "DeepSpeed-FastGen", "mii.pipeline", "InferenceEngineV2", "build_hf_engine", "inference_v2"),
         title="FastGen (mii.pipeline, mii.serve): what it needs",
         what="It has models of its own: OPT, Llama, Mistral, Mixtral, Falcon, Phi, Phi-3, Qwen, Qwen2 and its MoE, "
-        "and none else; others, and quantized checkpoints, fail while loading. Its kernels need a GPU of compute "
+        "and few others; all else, and quantized checkpoints, fails while loading. Its kernels need a GPU of compute "
         "capability 8.0 or later, the package deepspeed-kernels (Linux, x86_64), and a compiler at first use.",
         remedy="pip install -U deepspeed-mii, with the CUDA toolkit of torch's version. Models that it does not know: "
         "init_inference, or another server.",
@@ -46,9 +46,9 @@ FACTS = (
             "_wait_until_server_is_live",
         ),
         title="DeepSpeed-MII: the server runs in processes of its own",
-        what="mii.serve writes a hostfile and starts the ranks with the deepspeed launcher, which for that uses ssh "
-        "without a password to localhost; the client waits until their ports answer. 'Server crashed' or endless "
-        "waiting only says that a rank ended: its error stands above, or in the terminal of the server.",
+        what="mii.serve starts the ranks with the deepspeed launcher, on ports of their own, and the client waits "
+        "until these answer. 'Server crashed' or endless waiting only says that a rank ended or still loads: its "
+        "error stands above, or in the terminal of the server.",
         remedy="Try mii.pipeline under `deepspeed --num_gpus N script.py` first: it shows the error. Free ports, a "
         "free GPU and enough memory; mii.deploy is the older API, for mii before 0.1 (or mii.legacy).",
         evidence=("https://github.com/deepspeedai/DeepSpeed-MII",),

@@ -29,9 +29,9 @@ FACTS = (
         ),
         title="1-bit Adam, 1-bit LAMB, 0/1 Adam",
         what="Before freeze_step (100000 by default) it is plain Adam with all its communication; compression, and so "
-        "any gain, begins after it, and only with slow networks between hosts. ZeRO and clipping (max_grad_norm) are "
-        "refused; the nccl backend needs cupy for CUDA's release, the mpi one mpi4py. A freeze_step that is too small "
-        "lets the loss or the loss scale collapse.",
+        "any gain, begins after it, and only with slow networks between hosts. ZeRO is refused, and max_grad_norm "
+        "among the params; the nccl backend needs cupy for CUDA's release, the mpi one mpi4py. A freeze_step that is "
+        "too small lets the loss or the loss scale collapse.",
         remedy="freeze_step at about 15 to 25 % of the steps, fp16, stage 0; pip install deepspeed[1bit]. On one host "
         "FusedAdam with ZeRO is faster.",
         patches=("onebit_lamb_empty_parameter",),
