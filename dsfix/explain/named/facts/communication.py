@@ -199,4 +199,26 @@ FACTS = (
         "--enable_each_rank_log DIR keep each rank's output apart.",
         evidence=("torch.distributed.launcher.api:launch_agent",),
     ),
+    Fact(
+        id="collectives_of_deepspeed",
+        names=(
+            *(
+                f"deepspeed/comm/torch.py:{each}"
+                for each in ("broadcast", "all_reduce", "barrier", "all_gather", "send")
+            ),
+            *(
+                f"deepspeed/comm/torch.py:{each}"
+                for each in ("all_gather_into_tensor", "reduce_scatter_tensor", "recv")
+            ),
+            *("deepspeed/comm/torch.py:all_to_all_single", "deepspeed/comm/torch.py:all_gather_coalesced"),
+        ),
+        title="a collective of DeepSpeed fails or waits",
+        what="It is where the ranks meet, and rarely where the fault is: another rank has ended by its own error, has "
+        "not come, or has other sizes (another model, other frozen layers, another number of batches); two ranks use "
+        "one GPU; or NCCL has no memory or no way to the other GPU. The first broadcast, in initialize, is where NCCL "
+        "connects at all.",
+        remedy="The first error of all ranks; torch.cuda.set_device(local_rank) at the start; NCCL_DEBUG=INFO; py-spy "
+        "dump on each rank where nothing ends.",
+        evidence=("deepspeed.comm.torch:TorchBackend",),
+    ),
 )

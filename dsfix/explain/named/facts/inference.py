@@ -12,7 +12,7 @@ _TRANSFORMER = "deepspeed.model_implementations.transformers.ds_transformer"
 FACTS = (
     Fact(
         id="what_init_inference_does",
-        names=("init_inference", "InferenceEngine", "deepspeed/__init__.py:init_inference"),
+        names=("init_inference", "InferenceEngine", "deepspeed/__init__.py:init_inference", "DeepSpeed-Inference"),
         title="deepspeed.init_inference: its three modes",
         what="It casts the model (to fp16 unless dtype is given) and then does one of three: an injection_policy "
         "shards the named layers, replace_with_kernel_inject replaces layers of some architectures by kernels, "
@@ -158,7 +158,19 @@ FACTS = (
         "attributes with the number of heads lead to wrong shapes or text.",
         remedy="A DeepSpeed release after the architecture came, or injection_policy with the layers to add up. "
         "tp_size must divide heads, and key and value heads unless num_key_value_heads is known.",
-        beside=("fails", "garbage", "differs", "how", "loading", "oom", "slow", "memory", "quantized", "unbalanced"),
+        beside=(
+            "fails",
+            "garbage",
+            "differs",
+            "how",
+            "loading",
+            "oom",
+            "slow",
+            "memory",
+            "quantized",
+            "unbalanced",
+            "inference",
+        ),
         evidence=(
             "deepspeed.module_inject.auto_tp:AutoTP.tp_parser",
             "https://www.deepspeed.ai/tutorials/automatic-tensor-parallelism/",
@@ -197,5 +209,50 @@ FACTS = (
         "optimizations.",
         beside=("kernels", "fails + inference"),
         evidence=(f"{_REPLACE}:generic_injection",),
+    ),
+    Fact(
+        id="layers_being_replaced",
+        names=(
+            *("deepspeed/inference/engine.py:_apply_injection_policy", "_apply_injection_policy"),
+            *("deepspeed/module_inject/replace_module.py:replace_transformer_layer", "replace_transformer_layer"),
+            *(
+                "deepspeed/module_inject/replace_module.py:replace_fn",
+                "deepspeed/module_inject/utils.py:policy_to_ds_container",
+            ),
+            *("deepspeed/module_inject/replace_module.py:replace_module", "policy_to_ds_container"),
+            "deepspeed/module_inject/replace_module.py:_replace_module",
+        ),
+        title="init_inference replaces layers, and a layer is not as it expects",
+        what="The code for an architecture reads the attributes and weights of its layers as transformers had them "
+        "when it was written: a renamed or moved attribute, another class of the same name, quantized or meta "
+        "weights, or sizes that the number of ranks does not divide fail here. With a checkpoint, so do names that "
+        "the files do not have.",
+        remedy="replace_with_kernel_inject=False (AutoTP for several GPUs), a transformers of the DeepSpeed release's "
+        "time, or a newer DeepSpeed. The model loaded on the CPU in half precision, without device_map, checkpoint or "
+        "quantization.",
+        evidence=("deepspeed.module_inject.replace_module:replace_transformer_layer",),
+    ),
+    Fact(
+        id="kernels_forward_pass",
+        names=(
+            *("deepspeed/model_implementations/transformers/ds_transformer.py:forward", "DeepSpeedSelfAttention"),
+            *("deepspeed/ops/transformer/inference/ds_attention.py:forward", "selfAttention_fp", "compute_attention"),
+            *("deepspeed/ops/transformer/inference/ds_attention.py:compute_attention", "SoftmaxContextOp"),
+            *("deepspeed/ops/transformer/inference/op_binding/softmax_context.py:forward", "DeepSpeedMLP"),
+            *(
+                "deepspeed/ops/transformer/inference/op_binding/qkv_gemm.py:forward",
+                "ds_qkv_gemm",
+                "ds_softmax_context",
+            ),
+            *("deepspeed/ops/transformer/inference/ds_mlp.py:forward", "deepspeed/inference/engine.py:_generate"),
+        ),
+        title="a kernel of init_inference fails in the forward pass",
+        what="By likelihood: a transformers that passes other arguments, masks or a cache object than the kernels "
+        "know; a sequence longer than max_out_tokens or a batch larger than the first one; inputs or weights of "
+        "another type than dtype; head sizes or attention that they do not support. CUDA reports an illegal access at "
+        "a later call.",
+        remedy="replace_with_kernel_inject=False shows whether it is the kernels; use_cache and batch as at the first "
+        "call, max_out_tokens for prompt and answer, CUDA_LAUNCH_BLOCKING=1 for the place.",
+        evidence=("deepspeed.model_implementations.transformers.ds_transformer:DeepSpeedTransformerInference.forward",),
     ),
 )

@@ -195,4 +195,24 @@ FACTS = (
         patches=("launcher_venv_script_export",),
         evidence=(f"{_BACKENDS}:PDSHRunner.get_cmd",),
     ),
+    Fact(
+        id="launcher_reads_its_flags",
+        names=(
+            "deepspeed/launcher/runner.py:parse_resource_filter",
+            "deepspeed/launcher/runner.py:parse_inclusion_exclusion",
+            "parse_inclusion_exclusion",
+            "deepspeed/launcher/runner.py:_parse_hostfile",
+            "deepspeed/launcher/multinode_runner.py:validate_args",
+            "deepspeed/launcher/runner.py:parse_node_config",
+        ),
+        title="the launcher refuses its flags or its hostfile",
+        what="No rank has been started yet. --include and --exclude name hosts of the hostfile (localhost without "
+        "one) and device numbers below the number of devices, HOST:0,1@OTHER:2; they exclude each other and "
+        "--num_gpus, --num_nodes. Without a hostfile it also fails where torch sees no GPU, and where more than one "
+        "node is asked for.",
+        remedy="deepspeed --include localhost:0,1 script.py; python -c 'import torch; "
+        "print(torch.cuda.device_count())'.",
+        patches=("launcher_include_whole_host", "launcher_visible_devices"),
+        evidence=(f"{_RUNNER}:parse_resource_filter",),
+    ),
 )

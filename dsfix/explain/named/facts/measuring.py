@@ -11,9 +11,18 @@ FACTS = (
     Fact(
         id="flops_of_profiler",
         names=(
-            *("flops_profiler", "FlopsProfiler", "get_model_profile", "profile_step", "get_total_flops"),
-            *("print_model_profile", "get_total_macs", f"{_FRAMES}:newFunc", f"{_FRAMES}:start_time_hook"),
-            *(f"{_FRAMES}:print_model_profile", f"{_FRAMES}:_einsum_flops_compute", f"{_FRAMES}:wrapper"),
+            "flops_profiler",
+            "FlopsProfiler",
+            "get_model_profile",
+            "profile_step",
+            "get_total_flops",
+            "print_model_profile",
+            "get_total_macs",
+            "ds_pipeline_enabled",
+            "deepspeed/profiling/flops_profiler/profiler.py:newFunc",
+            "deepspeed/profiling/flops_profiler/profiler.py:start_time_hook",
+            "deepspeed/profiling/flops_profiler/profiler.py:print_model_profile",
+            "deepspeed/profiling/flops_profiler/profiler.py:wrapper",
         ),
         title="the flops profiler: what it counts",
         what="It counts the forward pass of one step on one rank, by replacing torch's functions: what is called "

@@ -54,9 +54,9 @@ FACTS = (
         names=("sequence_parallel_size", "ds_sequence_parallel_size", "sp_size", "sequence_parallel_world_size"),
         title="the degree of sequence parallelism",
         what="It divides the sequence, not the batch: ranks of a group share samples, and the number of data-parallel "
-        "groups is the world size by the degree. The attention's heads have to be divisible by it. In the config "
-        "alone it only changes how train_batch_size is counted; with data_parallel_size beside it groups are made. "
-        "The model's attention has to be changed in any case.",
+        "groups is the world size by the degree, which must divide the attention's heads. In the config alone it only "
+        "changes how train_batch_size is counted; with data_parallel_size beside it groups are made. The model's "
+        "attention has to be changed in any case.",
         remedy="Heads that it divides; sp_size in a framework's own settings also needs an attention that knows it "
         "(flash_attention_2 or sdpa with position_ids).",
         beside=("fails", "how", "hang", "loss", "differs", "oom", "memory", "slow", "wrong", "nan", "gradients"),

@@ -101,4 +101,57 @@ FACTS = (
         beside=("slow", "hang", "oom", "zero-3", "generation + fails"),
         evidence=("https://huggingface.co/docs/transformers/deepspeed", "trl.models.utils:unwrap_model_for_generation"),
     ),
+    Fact(
+        id="fastgen_loads_model",
+        names=(
+            *(
+                "deepspeed/inference/v2/engine_factory.py:build_hf_engine",
+                "deepspeed/inference/v2/engine_v2.py:__init__",
+            ),
+            *("deepspeed/inference/v2/checkpoint/huggingface_engine.py:__init__", "HuggingFaceCheckpointEngine"),
+            *(
+                "deepspeed/inference/v2/checkpoint/huggingface_engine.py:parameters",
+                "mii/modeling/models.py:load_model",
+            ),
+            *("deepspeed/inference/v2/model_implementations/layer_container_base.py:set_dependency", "async_pipeline"),
+            "deepspeed/inference/v2/model_implementations/inference_policy_base.py:map_param",
+        ),
+        title="FastGen loads a model",
+        what="It downloads or reads the files, wants a model_type that it knows, and each weight under the name that "
+        "its code maps: unknown types, fine-tuned models with other names (adapters, quantization, tied embeddings), "
+        "a transformers without the model, or no access to a gated model fail here.",
+        remedy="The same with AutoModelForCausalLM.from_pretrained tells whether the files are it; merge adapters "
+        "first; newer deepspeed and deepspeed-mii for newer models.",
+        evidence=(f"{_V2}.engine_factory:build_hf_engine",),
+    ),
+    Fact(
+        id="hybrid_engine_containers",
+        names=(
+            *(
+                "deepspeed/runtime/hybrid_engine.py:step",
+                "deepspeed/runtime/hybrid_engine.py:create_inference_containers",
+            ),
+            *("deepspeed/runtime/hybrid_engine.py:eval", "deepspeed/runtime/hybrid_engine.py:create_inference_module"),
+            *("deepspeed/runtime/hybrid_engine.py:_zero3_forward", "deepspeed/runtime/hybrid_engine.py:__init__"),
+            *("_inference_containers", "create_inference_containers"),
+        ),
+        title="the hybrid engine has no kernels for this model, or they do not fit it",
+        what="It looks for layers of the classes that kernel injection knows. Where the model has none (another "
+        "architecture, a class of its own, a wrapped or post-norm model such as OPT-350M) its lists stay empty and "
+        "later calls fail; where transformers is newer the layer's attributes are missing.",
+        remedy="hybrid_engine.enabled false (no --enable_hybrid_engine); or an OPT, BLOOM or Llama of the DeepSpeed "
+        "release's time.",
+        evidence=(f"{_HYBRID}.create_inference_containers",),
+    ),
+    Fact(
+        id="deepspeed_chat_generation",
+        names=("DeepSpeed-Chat", "DeepSpeedChat", "step3_rlhf_finetuning", "ppo_trainer.py:generate_experience"),
+        title="DeepSpeed-Chat, step 3: generation with the hybrid engine",
+        what="With --enable_hybrid_engine the actor generates by kernels of 2023, for OPT, BLOOM, GPT-J, GPT-NeoX and "
+        "Llama; with other models, newer transformers, ZeRO-3 with Llama, or longer sequences than max_out_tokens it "
+        "fails, repeats one token or stays silent.",
+        remedy="Without --enable_hybrid_engine the same job generates slowly but rightly.",
+        beside=("hybrid engine",),
+        evidence=(f"{_HYBRID}",),
+    ),
 )
