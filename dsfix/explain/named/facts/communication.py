@@ -17,16 +17,7 @@ FACTS = (
         "started by python. A process group that exists already is kept, and with it its backend and timeout.",
         remedy="Start by a launcher, also for one GPU; or set all five variables. Call it once, after "
         "torch.cuda.set_device(local_rank).",
-        beside=(
-            "connection",
-            "alone",
-            "one gpu",
-            "hang + start",
-            "start + fails",
-            "importing",
-            "nodes + hang",
-            "how + start",
-        ),
+        beside=("connection", "alone", "one gpu", "importing", "nodes + hang", "nodes + fails"),
         evidence=(f"{_COMM}:init_distributed",),
     ),
     Fact(
@@ -136,16 +127,7 @@ FACTS = (
         "ended earlier, or two processes with the same RANK.",
         remedy="Compare RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of all processes; `nc -vz ADDRESS PORT` from "
         "the other hosts. With DeepSpeed: call either it or deepspeed.init_distributed, once.",
-        beside=(
-            "nodes + connection",
-            "start + connection",
-            "nodes + hang",
-            "start + hang",
-            "nodes + fails",
-            "nccl + hang",
-            "nccl + fails",
-            "alone",
-        ),
+        beside=("nodes + connection", "nodes + hang", "nodes + fails", "nccl + hang", "alone", "launcher + hang"),
         evidence=(f"{_COMM}:init_distributed", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
     ),
     Fact(

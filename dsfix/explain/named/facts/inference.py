@@ -86,8 +86,16 @@ FACTS = (
         remedy="deepspeed --num_gpus N with tp_size N; load on the CPU, without device_map; broadcast inputs. Each "
         "layer adds two all-reduces: with a small model or slow links it is slower than one GPU.",
         beside=(
-            *("hang", "oom", "memory", "slow", "lower", "kernels", "inference", "generation", "garbage"),
-            *("how + inference",),
+            "hang",
+            "oom",
+            "memory",
+            "slow",
+            "lower",
+            "kernels",
+            "inference",
+            "generation",
+            "garbage",
+            "how + inference",
         ),
         evidence=(f"{_ENGINE}._create_model_parallel_group",),
     ),
@@ -177,12 +185,25 @@ FACTS = (
         ),
     ),
     Fact(
+        id="autotp_while_training",
+        names=("AutoTP", "auto_tp", "ds_tensor_parallel_size", "deepspeed_autotp_size"),
+        title="training with AutoTP",
+        what="tensor_parallel.autotp_size (0.16.4 or later) divides the model; with ZeRO-0, 1 or 2, not 3. The ranks "
+        "of a tensor-parallel group must read the same batches: only the first one is compared, and an error raised. "
+        "Fused weights, embeddings and layers that it does not know stay whole or fail.",
+        remedy="transformers 4.50.1 and accelerate 1.6 or later with the Trainer; a sampler by the data-parallel "
+        "rank; gather_16bit_weights_on_model_save for the whole weights.",
+        beside=("zero-1", "zero-2", "saving", "resuming", "rlhf", "adapter", "steps", "accumulation", "micro-batches"),
+        evidence=("https://github.com/deepspeedai/DeepSpeed/tree/master/blogs/huggingface-tp",),
+    ),
+    Fact(
         id="training_with_autotp",
         names=("autotp_size", "tp_model_init", "set_autotp_mode", "_apply_autotp_partitioning"),
         title="training with AutoTP: autotp_size, tp_model_init",
-        what="tensor_parallel.autotp_size (0.16.4 or later) divides the model in deepspeed.initialize, with ZeRO-0, 1 "
-        "or 2; not with stage 3. The ranks of a tensor-parallel group must read the same batches: only the first one "
-        "is compared, and an error raised. Frameworks may show a batch size that counts all ranks.",
+        what="tensor_parallel.autotp_size (0.16.4 or later) divides the model, in tp_model_init or, in newer "
+        "releases, in deepspeed.initialize; with ZeRO-0, 1 or 2, not 3. The ranks of a tensor-parallel group must "
+        "read the same batches: only the first one is compared, and an error raised. Frameworks may show a batch size "
+        "that counts all ranks.",
         remedy="A sampler by the data-parallel rank; sizes divisible by autotp_size; save through "
         "engine.save_16bit_model or save_checkpoint, as a plain state_dict has parts of layers.",
         evidence=("deepspeed.runtime.engine:DeepSpeedEngine._configure_tensor_parallel_states",),
