@@ -23,6 +23,32 @@ FACTS = (
         evidence=(f"{_ENGINE}._exec_send_grads",),
     ),
     Fact(
+        id="pipeline_and_recomputation",
+        names=("PipelineModule", "PipelineEngine", "activation_checkpoint_interval", "LayerSpec"),
+        title="activation checkpointing in a pipeline: the first group gets no gradient",
+        what="With the reentrant default a recomputed group whose inputs require no gradient (the embedding, which "
+        "gets token ids, or frozen layers before it) is cut out of the graph: backward fails, or its parameters are "
+        "not trained. Only GPTModelPipe and GPT2ModelPipe leave out other layers than ParallelTransformerLayerPipe by "
+        "themselves.",
+        remedy="checkpointable_layers with the names of the blocks' classes; or pipeline.use_reentrant false, with "
+        "activation_checkpoint_interval in that section of the config.",
+        beside=("recomputation", "gradients + checkpoint"),
+        evidence=(f"{_MODULE}._is_checkpointable",),
+    ),
+    Fact(
+        id="pipeline_memory_of_stages",
+        names=("PipelineModule", "PipelineEngine", "LayerSpec", "partition_method", "pipeline_parallelism"),
+        title="pipeline parallelism: the stages need different memory, and not half of it",
+        what="A stage holds its layers' weights, gradients and optimizer states, and the activations of as many "
+        "micro-batches as there are stages from it on: most on the first one. Embeddings and logits lie on the ends, "
+        "buffers and the CUDA context on each; all layers given as modules, not LayerSpec, are built on every rank's "
+        "host first.",
+        remedy="Smaller and more micro-batches, activation_checkpoint_interval, partition_method by 'type:' of the "
+        "blocks, LayerSpec for the layers, ZeRO-1 for the optimizer's states.",
+        beside=("memory", "unbalanced", "oom"),
+        evidence=(f"{_ENGINE}", "deepspeed.runtime.pipe.schedule:TrainSchedule"),
+    ),
+    Fact(
         id="pipeline_module_needs",
         names=("PipelineModule", "LayerSpec", "PipeModelDataParallelTopology", "PipeDataParallelTopology"),
         title="PipelineModule: what the model has to be",
