@@ -179,7 +179,7 @@ FACTS = (
         "expert-parallel groups, so that the number of ranks had to be a multiple of it. Since 0.17.6 it is "
         "moe.ep_size, which must not exceed the number of ranks and has to be that of the MoE layers.",
         remedy='moe={"ep_size": N} with 0.17.6 or later; before it, moe_experts=[N] with the ep_size of the layers.',
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/7551",),
+        evidence=("deepspeed.inference.engine:InferenceEngine._create_ep_parallel_group",),
     ),
     Fact(
         id="moe_group_functions",

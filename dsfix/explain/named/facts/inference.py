@@ -51,7 +51,7 @@ FACTS = (
         "from injection_policy, replace_with_kernel_inject and tp_size.",
         remedy="Leave it out; replace_with_kernel_inject=True for kernels, or tensor_parallel={'tp_size': N}.",
         beside=("fails", "how", "slow", "differs", "garbage"),
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/2831",),
+        evidence=("deepspeed.inference.config:DeepSpeedInferenceConfig.replace_method",),
     ),
     Fact(
         id="injection_policy_argument",
