@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..boxes import unboxed
 from ..closest import prose
@@ -26,6 +26,12 @@ def of(text: str) -> dict[str, float]:
     for name, weight in _all(text):
         found[name] = max(weight, found.get(name, 0.0))
     return found
+
+
+def without(names: Iterable[str], sentence: str) -> str:
+    """Returns the sentence with other words than these names, whatever stands before their dots."""
+    forms = "|".join(re.escape(key(name)).replace("_", "[-_]") for name in names)
+    return re.sub(rf"(?i)(?:[\w-]+\.)*\b(?:{forms})\b", " ", sentence)
 
 
 def key(name: str) -> str:
