@@ -58,16 +58,14 @@ FACTS = (
         beside=(
             "loss",
             "differs",
-            "results",
-            "gradients",
             "nan",
             "not falling",
         ),
         title="gradient_accumulation_steps: the loss, and gradients that are lost",
-        what="engine.backward divides by it: a script that divides as well, or transformers' num_items_in_batch of "
-        "some releases, makes loss and gradients too small or too large by that factor. Averages of micro-batches "
-        "differ from one large batch where their numbers of tokens differ. ZeRO-2 of 0.17.6 to 0.18.2 uses the last "
-        "micro-batch only, and with offload 0.15.2 to 0.18.9 the first and the last.",
+        what="engine.backward divides the loss by it, and returns and logs the divided one: a script that divides as "
+        "well, or transformers' num_items_in_batch of some releases, makes loss and gradients wrong by that factor. "
+        "Averages of micro-batches differ from one large batch where their numbers of tokens differ. ZeRO-2 of 0.17.6 "
+        "to 0.18.2 uses the last micro-batch only, with offload 0.15.2 to 0.18.9 the first and the last.",
         remedy="Do not divide in the script (or backward(loss, scale_wrt_gas=False)); DeepSpeed 0.19.0 or later, or "
         "dsfix's patches; compare sums of tokens rather than means.",
         patches=(
@@ -144,22 +142,11 @@ FACTS = (
             "clip_grad_norm_",
             "clip_grad_norm",
         ),
-        beside=(
-            "gradients",
-            "how",
-            "fails",
-            "unused",
-            "differs",
-            "loss",
-            "nan",
-            "large",
-            "none",
-        ),
         title="gradient_clipping: only DeepSpeed's own key clips",
-        what='A top-level key, 0 (none) by default; the Trainer fills "auto" with max_grad_norm, which is refused '
-        "among the optimizer's params. torch's clip_grad_norm_ and accelerator.clip_grad_norm_ do not clip ZeRO's "
-        "gradients, and the norm that is logged is the one before clipping. fp32 without ZeRO clips wrongly in 0.13.2, "
-        "and ZeRO-3 with offload fails in 0.14.1 and 0.14.2.",
+        what='A top-level key, 0 (none) by default; the Trainer fills "auto" with max_grad_norm, which alone does '
+        "not reach DeepSpeed and is refused among the optimizer's params. torch's clip_grad_norm_ and "
+        "accelerator.clip_grad_norm_ do not clip ZeRO's gradients, and the norm that is logged is the one before "
+        "clipping. fp32 without ZeRO clips wrongly in 0.13.2; ZeRO-3 with offload fails in 0.14.1 and 0.14.2.",
         remedy='"gradient_clipping": 1.0 in the DeepSpeed config (Lightning: gradient_clip_val); '
         "engine.get_global_grad_norm() after step.",
         patches=(

@@ -42,9 +42,8 @@ FACTS = (
             "DS_SKIP_CUDA_CHECK",
             "CUDAMismatchException",
             "assert_no_cuda_mismatch",
-            "installed_cuda_version",
             "deepspeed/ops/op_builder/builder.py:assert_no_cuda_mismatch",
-            "op_builder/builder.py:assert_no_cuda_mismatch",
+            "builder.py:assert_no_cuda_mismatch",
         ),
         title="DS_SKIP_CUDA_CHECK: nvcc of another version than torch's CUDA",
         what="DeepSpeed compares nvcc --version of CUDA_HOME (or the nvcc in the path) with torch.version.cuda; "
@@ -62,7 +61,8 @@ FACTS = (
             "CUDA_PATH",
             "MissingCUDAException",
             "deepspeed/ops/op_builder/builder.py:installed_cuda_version",
-            "op_builder/builder.py:installed_cuda_version",
+            "installed_cuda_version",
+            "builder.py:installed_cuda_version",
         ),
         title="CUDA_HOME: where nvcc is, which torch's packages do not contain",
         what="torch and nvidia's pip packages have the CUDA runtime, not the compiler, which is looked for in "

@@ -36,7 +36,8 @@ FACTS = (
         title="get_model_profile: inputs, and what is not counted",
         what="It runs the model with a tensor of ones of input_shape, or with args and kwargs of your own (token ids "
         "need those, on the model's device). Only torch's functions are counted, per process: custom kernels count 0, "
-        "and a parameter that ZeRO-3 has partitioned has none. It reports MACs and flops, which are twice as many.",
+        "and so do parameters that ZeRO-3 has partitioned. With FlopsProfiler itself counts add up from pass to pass "
+        "unless end_profile is called, and through 0.19.5 even then for attention and @.",
         remedy="get_model_profile(model, kwargs=dict(input_ids=…)) with the unwrapped model, before "
         "deepspeed.initialize.",
         evidence=("deepspeed.profiling.flops_profiler.profiler.get_model_profile",),
@@ -122,6 +123,9 @@ FACTS = (
             "see_memory_usage",
             "log_dist",
             "dump_state",
+            "memory_reserved",
+            "max_memory_allocated",
+            "max_memory_reserved",
         ),
         title="see_memory_usage: what MA, Max_MA, CA and Max_CA mean",
         what="MA is memory_allocated, CA memory_reserved, what torch keeps; both are of this process's GPU, and "

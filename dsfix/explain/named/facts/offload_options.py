@@ -74,7 +74,6 @@ FACTS = (
         id="of_offload_param",
         names=(
             "offload_param",
-            "offload_param_device",
             "cpu_offload_params",
             "cpu_offload_param",
         ),
@@ -99,7 +98,6 @@ FACTS = (
         ),
         beside=(
             "oom",
-            "host",
             "fails",
             "offload",
             "ends",

@@ -123,6 +123,11 @@ FACTS = (
             "release_inference_cache",
             "tp_gather_partition_size",
             "pin_parameters",
+            "DeepSpeedHybridEngine",
+            "enable_hybrid_engine",
+            "deepspeed/runtime/hybrid_engine.py:create_inference_containers",
+            "deepspeed/runtime/hybrid_engine.py:generate",
+            "deepspeed/runtime/hybrid_engine.py:step",
         ),
         title="hybrid_engine: generation with inference kernels while training",
         what="For DeepSpeed-Chat: it knows the architectures of its containers only (OPT, BLOOM, GPT-NeoX, GPT-J, "

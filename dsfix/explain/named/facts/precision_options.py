@@ -224,6 +224,7 @@ FACTS = (
             "deepspeed/runtime/bf16_optimizer.py:step",
             "deepspeed/runtime/bf16_optimizer.py:__init__",
             "deepspeed/runtime/bf16_optimizer.py:_setup_for_real_optimizer",
+            "BF16Optimizer",
         ),
         title="BF16_Optimizer: where it is used, and what fails in it",
         what="It is the optimizer of bf16 with ZeRO-1 and grad_accum_dtype fp32, of bf16 in pipelines, and through "

@@ -99,20 +99,11 @@ FACTS = (
         id="of_local_rank",
         names=(
             "LOCAL_RANK",
-            "WORLD_SIZE",
             "args.local_rank",
             "OMPI_COMM_WORLD_LOCAL_RANK",
             "OMPI_COMM_WORLD_SIZE",
-            "_do_args_sanity_check",
-        ),
-        beside=(
-            "fails",
-            "alone",
-            "start",
-            "first gpu",
-            "one gpu",
-            "several models",
-            "how",
+            "deepspeed/runtime/engine.py:_do_args_sanity_check",
+            "deepspeed/comm/comm.py:mpi_discovery",
         ),
         title="RANK, WORLD_SIZE, LOCAL_RANK: set by a launcher",
         what="deepspeed, torchrun and accelerate launch set them for each process. Without RANK, WORLD_SIZE, "

@@ -62,6 +62,20 @@ FACTS = (
             "gather_16bit_weights_on_model_save",
             "zero3_save_16bit_model",
         ),
+        beside=(
+            "saving",
+            "loading",
+            "checkpoint",
+            "empty",
+            "incomplete",
+            "hang",
+            "oom",
+            "memory",
+            "slow",
+            "how",
+            "fails",
+            "adapter",
+        ),
         title="stage3_gather_16bit_weights_on_model_save: the whole model on saving, with ZeRO-3",
         what="Off by default: save_16bit_model then writes nothing, the Trainer leaves only global_step…, and "
         "accelerate's get_state_dict refuses. With true all ranks gather the weights, layer by layer, into the host "
