@@ -161,4 +161,27 @@ FACTS = (
         "--no-build-isolation deepspeed.",
         evidence=("op_builder/inference_core_ops.py",),
     ),
+    Fact(
+        id="of_compiler_flags",
+        names=(
+            "CFLAGS",
+            "LDFLAGS",
+            "CPLUS_INCLUDE_PATH",
+            "LIBRARY_PATH",
+            "LD_LIBRARY_PATH",
+        ),
+        beside=(
+            "nvme",
+            "building",
+            "installing",
+        ),
+        title="CFLAGS, LDFLAGS, LD_LIBRARY_PATH: headers and libraries of operators",
+        what="DeepSpeed passes CFLAGS and LDFLAGS on when it looks for libaio and compiles operators: conda's "
+        "compiler does not search /usr, and libraries in an own prefix need -I and -L. LD_LIBRARY_PATH is for loading: "
+        "an older libstdc++ or CUDA library found first there makes a freshly compiled operator fail (GLIBCXX not "
+        "found, undefined symbol).",
+        remedy="CFLAGS=-I$PREFIX/include LDFLAGS=-L$PREFIX/lib for the command that compiles, also at run time; "
+        "clear ~/.cache/torch_extensions afterwards; ldd on the .so shows what is loaded.",
+        evidence=("deepspeed.ops.op_builder.builder.OpBuilder",),
+    ),
 )

@@ -177,4 +177,22 @@ FACTS = (
         "DummyScheduler(optimizer, total_num_steps=…, warmup_num_steps=…).",
         evidence=("deepspeed.runtime.engine.DeepSpeedEngine._configure_lr_scheduler",),
     ),
+    Fact(
+        id="at_scheduler",
+        names=(
+            "deepspeed/runtime/lr_schedules.py:get_last_lr",
+            "deepspeed/runtime/lr_schedules.py:__init__",
+            "deepspeed/runtime/lr_schedules.py:_format_param",
+            "deepspeed/runtime/lr_schedules.py:get_torch_optimizer",
+            "deepspeed/runtime/engine.py:_scheduler_from_config",
+            "deepspeed/runtime/engine.py:_configure_lr_scheduler",
+        ),
+        title="the scheduler of the config: its params, or its rate before the first step",
+        what="Most likely a param that is missing (WarmupDecayLR and WarmupCosineLR need total_num_steps), that the "
+        'type does not take, or that is still "auto"; a list of rates that is not as long as the parameter groups. '
+        "get_last_lr asserts until the scheduler has stepped, which fp16 delays by its first skipped steps.",
+        remedy="The params of that type and numbers for them; one number instead of a list; read the rate from "
+        "optimizer.param_groups.",
+        evidence=("deepspeed.runtime.lr_schedules",),
+    ),
 )

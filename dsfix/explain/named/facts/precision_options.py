@@ -260,4 +260,25 @@ FACTS = (
         ),
         evidence=("deepspeed.runtime.engine.DeepSpeedEngine._configure_fp16_optimizer",),
     ),
+    Fact(
+        id="of_half_enabled",
+        names=(
+            "fp16.enabled",
+            "bf16.enabled",
+            "bfloat16.enabled",
+            "fp16_enabled",
+            "bfloat16_enabled",
+            "bf16_enabled",
+            "auto_precision",
+        ),
+        title="fp16 and bf16 in the config: the whole model is cast",
+        what="deepspeed.initialize casts all parameters, norms too, to the half type and keeps fp32 copies in the "
+        "optimizer; nothing is autocast, so inputs must be cast and sensitive operations run in 16 bits. Only one "
+        'section may be enabled, and it should be what the model, --bf16 or --mixed_precision say. "auto" that nothing '
+        "has filled in counts as false since 0.17.1: the job trains in fp32.",
+        remedy='true or false instead of "auto" without the Trainer or accelerate; torch_autocast (0.17.2 and later) '
+        "to keep weights in fp32.",
+        patches=("auto_precision_dropped",),
+        evidence=("deepspeed.runtime.engine.DeepSpeedEngine._configure_distributed_model",),
+    ),
 )
