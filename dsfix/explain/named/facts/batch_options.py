@@ -28,7 +28,8 @@ FACTS = (
         "its batch_size is train_micro_batch_size_per_gpu. If the world size is read as 1, the process group was not "
         "initialized, or each process runs alone.",
         remedy='Leave out train_batch_size; "auto" for all three with the Trainer (per_device_train_batch_size '
-        "counts), a number for train_micro_batch_size_per_gpu where accelerate gets no DataLoader.",
+        "counts); a number for train_micro_batch_size_per_gpu where accelerate gets no DataLoader, or one with a "
+        "batch_sampler.",
         evidence=("deepspeed.runtime.config.DeepSpeedConfig._set_batch_related_parameters",),
     ),
     Fact(

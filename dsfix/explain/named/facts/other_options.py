@@ -169,9 +169,9 @@ FACTS = (
         ),
         title="deepcompile: it needs engine.compile(), and a model that compiles whole",
         what='"compile": {"deepcompile": true} alone does nothing: the script calls engine.compile() after '
-        "deepspeed.initialize. It works with ZeRO-1 and 3 and recent torch (2.6 or later), replaces the hooks of ZeRO, "
-        "and fails or falls back on graph breaks, frozen parameters (through 0.19.5), offload_states and other "
-        "features that need the hooks.",
+        "deepspeed.initialize. It needs ZeRO, CUDA and torch 2.6 or later (a torch newer than the release is refused), "
+        "otherwise it falls back to torch's compiler. Graph breaks, frozen parameters (through 0.19.5), offload_states "
+        "and other features that need ZeRO's hooks fail with it.",
         remedy="false to compare; torch.compile of the model's blocks works without it.",
         affects={"deepspeed": ">=0.16.6"},
         evidence=(

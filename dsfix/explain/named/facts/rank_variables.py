@@ -43,12 +43,6 @@ FACTS = (
             "OMPI_COMM_WORLD_LOCAL_RANK",
             "OMPI_COMM_WORLD_SIZE",
         ),
-        beside=(
-            "alone",
-            "one gpu",
-            "first gpu",
-            "launcher",
-        ),
         title="RANK, WORLD_SIZE, LOCAL_RANK: set by a launcher",
         what="deepspeed, torchrun and accelerate launch set them for each process. Without RANK, WORLD_SIZE, "
         "MASTER_ADDR, MASTER_PORT and LOCAL_RANK, deepspeed.init_distributed looks for MPI (No module named 'mpi4py'), "

@@ -89,11 +89,12 @@ FACTS = (
         id="of_sub_group_size",
         names=("sub_group_size",),
         title="sub_group_size: ZeRO-3's optimizer works in portions",
-        what="Elements of a rank's partition that are updated at a time (1e9 by default), for offload: with NVMe its "
-        "buffers are as large as the largest portion; it does not change what a GPU holds without offload. Checkpoints "
-        'depend on it (universal checkpoints of several portions need 0.18.0). "auto" is not filled in.',
-        remedy="1e8 or less if pinned host memory is short with NVMe, or for offload_optimizer.ratio; the same value "
-        "when you resume.",
+        what="Elements of a rank's partition that are updated at a time (1e9 by default): a smaller one lowers the "
+        "peak of the step, whose fp32 gradients are made for one portion, and with NVMe the size of its buffers; a "
+        "larger one is faster. Checkpoints depend on it (universal checkpoints of several portions need 0.18.0). "
+        '"auto" is not filled in.',
+        remedy="1e8 or less if memory is short in the step, or for offload_optimizer.ratio; the same value when you "
+        "resume.",
         patches=(
             "universal_checkpoint_subgroups",
             "universal_checkpoint_load_subgroups",
@@ -218,8 +219,9 @@ FACTS = (
         id="of_zero_quantized_weights",
         names=("zero_quantized_weights",),
         title="zero_quantized_weights (ZeRO++): weights are sent in 8 bits",
-        what="Weights are quantized for gathering, so the model computes with rounded weights. With bf16 it makes "
-        "garbage of them through 0.19.5; torch_autocast refuses it; it needs the compiled operator quantizer.",
+        what="Weights are quantized for gathering, so the model computes with rounded weights, and their numbers "
+        "must fit the ranks (a multiple of 8 on each: 24 GPUs can fail). With bf16 it makes garbage of them through "
+        "0.19.5; torch_autocast refuses it; it needs the compiled operator quantizer.",
         remedy="fp16, or DeepSpeed 0.19.6 or later; off tells whether the loss is due to it.",
         evidence=("deepspeed.runtime.zero.partition_parameters",),
     ),
@@ -241,9 +243,9 @@ FACTS = (
             "zeropp_loco_param",
         ),
         title="zero_quantized_gradients (ZeRO++): gradients are sent in 4 bits",
-        what="It works with ZeRO-3 and reduce_scatter, with as many ranks per node as torch sees GPUs there (else an "
-        "assertion: num_gpus not equal to device per node), and loses precision. zeropp_loco_param, which corrects its "
-        "error, is refused since 0.19.8.",
+        what="It works with ZeRO-3 and reduce_scatter over several nodes (on one node nothing is quantized), with as "
+        "many ranks per node as torch sees GPUs there (else an assertion: num_gpus not equal to device per node), and "
+        "loses precision. zeropp_loco_param, which corrects its error, is refused since 0.19.8.",
         remedy="Use all GPUs of each node, or limit them by CUDA_VISIBLE_DEVICES; off if the loss gets worse.",
         evidence=("deepspeed.utils.groups._get_local_all_to_all_group",),
     ),
