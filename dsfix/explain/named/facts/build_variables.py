@@ -130,7 +130,7 @@ FACTS = (
         what="torch starts as many compilers as there are cores, and DeepSpeed gives nvcc 8 threads each: on a host "
         "with little memory they are killed (Killed, signal 9, code 137) and ninja says that a build step failed. "
         "Several ranks that compile at once wait for one of them.",
-        remedy="MAX_JOBS=2 (and DS_NVCC_THREADS=1, since 0.14.3); DS_ENABLE_NINJA=1 for DS_BUILD_OPS=1.",
+        remedy="MAX_JOBS=2 (and DS_NVCC_THREADS=1, since 0.13.3); DS_ENABLE_NINJA=1 for DS_BUILD_OPS=1.",
         evidence=("deepspeed.ops.op_builder.builder",),
     ),
     Fact(

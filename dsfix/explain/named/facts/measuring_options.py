@@ -69,7 +69,7 @@ FACTS = (
         what="It times the operations that go through deepspeed.comm (not torch.distributed directly), and "
         "synchronizes after each, which slows the job; prof_ops matches only calls that pass a log_name, so use "
         "prof_all. The table is printed by deepspeed.comm.log_summary(), on all ranks, in the script; verbose true "
-        "prints each operation. Collectives that run asynchronously show the time to start them.",
+        "prints each operation.",
         remedy="deepspeed.comm.log_summary() at the end of the script; NCCL's or torch's profiler for what overlaps.",
         evidence=("deepspeed.comm.comm.timed_op",),
     ),

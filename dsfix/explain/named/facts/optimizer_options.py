@@ -195,4 +195,25 @@ FACTS = (
         "optimizer.param_groups.",
         evidence=("deepspeed.runtime.lr_schedules",),
     ),
+    Fact(
+        id="of_fused_adam",
+        names=(
+            "FusedAdam",
+            "fused_adam",
+            "FusedLamb",
+            "FusedLion",
+            "FusedAdamBuilder",
+            "multi_tensor_adam",
+            "deepspeed/ops/adam/fused_adam.py:__init__",
+            "deepspeed/ops/adam/fused_adam.py:step",
+        ),
+        title="FusedAdam: a compiled optimizer for parameters on the GPU",
+        what="The config's Adam or AdamW without offload is DeepSpeed's FusedAdam, whose operator fused_adam is "
+        "compiled on first use: it needs a CUDA toolkit of torch's version, ninja and a compiler, on every machine. "
+        "Its step takes parameters on the current GPU in fp32, fp16 or bf16 only: on the CPU, or on another GPU than "
+        "torch.cuda.set_device's, it fails or accesses illegal memory.",
+        remedy='"torch_adam": true in the optimizer\'s params, or torch.optim.AdamW(fused=True), need no compiler; '
+        "with offload_optimizer DeepSpeedCPUAdam.",
+        evidence=("deepspeed.ops.adam.fused_adam.FusedAdam",),
+    ),
 )
