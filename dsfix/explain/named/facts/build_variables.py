@@ -140,7 +140,6 @@ FACTS = (
             "DS4Sci_EvoformerAttention",
             "DS_EVOFORMER_GPU_ARCH",
             "EvoformerAttnBuilder",
-            "evoformer_attn",
         ),
         title="CUTLASS_PATH: the evoformer attention needs CUTLASS",
         what="Its operator is compiled on first use from a checkout of CUTLASS (3.1 or later), which pip's deepspeed "

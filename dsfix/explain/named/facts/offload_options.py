@@ -184,7 +184,6 @@ FACTS = (
         id="of_cpu_adam",
         names=(
             "DeepSpeedCPUAdam",
-            "cpu_adam",
             "CPUAdamBuilder",
             "DeepSpeedCPUAdagrad",
             "DeepSpeedCPULion",

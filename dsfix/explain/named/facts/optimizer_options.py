@@ -199,7 +199,6 @@ FACTS = (
         id="of_fused_adam",
         names=(
             "FusedAdam",
-            "fused_adam",
             "FusedLamb",
             "FusedLion",
             "FusedAdamBuilder",

@@ -101,7 +101,6 @@ FACTS = (
     Fact(
         id="of_random_ltd",
         names=(
-            "random_ltd",
             "convert_to_random_ltd",
             "random_ltd_layer_num",
             "data_routing",

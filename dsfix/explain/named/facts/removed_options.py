@@ -59,7 +59,6 @@ FACTS = (
             "SparsityConfig",
             "FixedSparsityConfig",
             "BigBirdSparsityConfig",
-            "sparse_attn",
         ),
         title="sparse attention: for torch 1, triton 1.0.0, removed in 0.19.7",
         what="Its operator is for torch before 2.0 with triton 1.0.0 and CUDA, GPUs from V100 on, fp16, not ROCm; "
