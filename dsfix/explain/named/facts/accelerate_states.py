@@ -36,6 +36,15 @@ FACTS = (
             "_zero3_consolidated_16bit_state_dict",
             "accelerate/accelerator.py:get_state_dict",
         ),
+        beside=(
+            "saving",
+            "hang",
+            "empty",
+            "zero-3",
+            "oom",
+            "host",
+            "incomplete",
+        ),
         title="accelerator.get_state_dict is a collective under ZeRO-3",
         what="All ranks have to call it: under `if accelerator.is_main_process` the job hangs. It needs "
         "stage3_gather_16bit_weights_on_model_save (zero3_save_16bit_model), returns the whole model in "

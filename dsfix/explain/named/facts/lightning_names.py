@@ -14,15 +14,11 @@ FACTS = (
             "logging_batch_size_per_gpu",
         ),
         beside=(
-            "differs",
-            "how",
             "offload",
+            "unused",
+            "differs",
             "memory",
             "oom",
-            "unused",
-            "slow",
-            "learning rate",
-            "fp16",
         ),
         title="Lightning: what DeepSpeedStrategy's arguments do beside a config",
         what="If a config is given (or PL_DEEPSPEED_CONFIG_PATH is set), all other arguments for it are "
@@ -122,18 +118,19 @@ FACTS = (
     Fact(
         id="lightning_resumes",
         names=(
+            "deepspeed_stage_1",
+            "deepspeed_stage_2",
+            "deepspeed_stage_3",
             "ckpt_path",
             "load_full_weights",
             "strict_loading",
-            "resume_from_checkpoint",
+            "trainer.fit",
             "lightning/pytorch/strategies/deepspeed.py:load_checkpoint",
             "pytorch_lightning/strategies/deepspeed.py:load_checkpoint",
         ),
         beside=(
             "resuming",
-            "loading",
-            "checkpoint",
-            "fails",
+            "checkpoint + loading",
             "number of ranks",
         ),
         title="Lightning: ckpt_path with DeepSpeed",
@@ -147,6 +144,8 @@ FACTS = (
     Fact(
         id="lightning_saves",
         names=(
+            "deepspeed_stage_2",
+            "deepspeed_stage_3",
             "ModelCheckpoint",
             "trainer.save_checkpoint",
             "save_weights_only",
@@ -155,19 +154,20 @@ FACTS = (
             "pytorch_lightning/strategies/deepspeed.py:save_checkpoint",
         ),
         beside=(
-            "saving",
-            "hang",
-            "large",
-            "empty",
-            "checkpoint",
+            "saving + hang",
+            "saving + large",
+            "saving + empty",
+            "saving + checkpoint",
+            "saving + fails",
+            "checkpoint + hang",
         ),
         title="Lightning: checkpoints are written by the engine, from all ranks",
         what="trainer.save_checkpoint under `if rank == 0`, or ModelCheckpoint with a metric that differs "
         "between ranks, hangs. save_weights_only leaves nothing out: the optimizer's partitions are "
         "written all the same. What on_save_checkpoint removes from state_dict is still saved; "
         'checkpoint["state_dict"] is not used.',
-        remedy="Metrics with sync_dist=True; save_checkpoint on all ranks; exclude_frozen_parameters=True (2.6) "
-        "for adapters; the optimizer's files may be deleted if nothing is resumed or converted.",
+        remedy="Metrics with sync_dist=True; save_checkpoint on all ranks; exclude_frozen_parameters=True (2.5.5 "
+        "or later) for adapters; the optimizer's files may be deleted if nothing is resumed or converted.",
         evidence=("lightning.pytorch.strategies.DeepSpeedStrategy.save_checkpoint",),
     ),
     Fact(
@@ -198,12 +198,11 @@ FACTS = (
             "lightning/fabric/plugins/precision/deepspeed.py:backward",
         ),
         beside=(
-            "fp16",
-            "bf16",
             "nan",
             "differs",
-            "fails",
-            "loss",
+            "fp16 + loss",
+            "bf16 + loss",
+            "loss + fails",
         ),
         title="Lightning: mixed precision with DeepSpeed is not autocast",
         what="16-mixed and bf16-mixed switch on fp16 or bf16 of DeepSpeed: the engine casts the whole module, "

@@ -8,6 +8,8 @@ FACTS = (
     Fact(
         id="adapter_files_empty",
         names=(
+            "SFTTrainer",
+            "adapter.safetensors",
             "get_peft_model_state_dict",
             "adapter_model.bin",
             "adapter_model.safetensors",
@@ -20,9 +22,9 @@ FACTS = (
         ),
         beside=(
             "adapter + empty",
-            "adapter + saving",
-            "adapter + zero-3",
             "adapter + incomplete",
+            "adapter + saving + fails",
+            "adapter + saving + zero-3",
         ),
         title="PEFT: an adapter of a ZeRO-3 model is saved",
         what="save_pretrained and get_peft_model_state_dict take model.state_dict() unless they are given one: "
@@ -40,14 +42,6 @@ FACTS = (
             "lora_B",
             "lora_A",
             "lora_embedding_A",
-            "get_peft_model",
-            "LoraConfig",
-        ),
-        beside=(
-            "adapter + differs",
-            "adapter + not falling",
-            "adapter + none",
-            "adapter + gradients",
         ),
         title="PEFT: whether an adapter is trained under DeepSpeed",
         what="lora_B starts at 0 and is not 0 after some steps. Printed from the model it may look empty, or "
@@ -145,7 +139,6 @@ FACTS = (
             "BitsAndBytesConfig",
             "bnb_4bit_quant_storage",
             "bnb_4bit_compute_dtype",
-            "quantization_bit",
             "use_qlora",
             "Linear4bit",
             "Params4bit",
@@ -157,8 +150,8 @@ FACTS = (
         title="4 bits (QLoRA) under DeepSpeed",
         what="With ZeRO-0 to 2 each rank holds the whole quantized model on its own GPU. With ZeRO-3 it is "
         "partitioned only if bnb_4bit_quant_storage is the dtype of the other weights (bf16), with "
-        "transformers 4.40, PEFT 0.10, bitsandbytes 0.43 or later; from_pretrained loads it whole first. "
-        "Offloading parameters does not go with it.",
+        "transformers 4.45, PEFT 0.13.1, bitsandbytes 0.43.3 or later; from_pretrained loads it whole "
+        "first. Offloading parameters does not go with it.",
         remedy='ZeRO-2 with device_map={"": local_rank} and offload_optimizer none; or ZeRO-3 with '
         "BitsAndBytesConfig(bnb_4bit_quant_storage=torch.bfloat16) and torch_dtype=torch.bfloat16; or "
         "LoRA on bf16 with ZeRO-3.",
@@ -220,8 +213,8 @@ FACTS = (
         ),
         title="PEFT: adapters that start from the base weights (PiSSA, OLoRA, DoRA, LoftQ)",
         what="They read (and some change) the base weights when they are made. Under ZeRO-3 these are empty "
-        "unless PEFT gathers them, which it does since 0.9 to 0.12 for one kind after another; on many "
-        "ranks each computes the same decomposition. DoRA reads them in every forward pass.",
+        "unless PEFT gathers them, which it does since 0.9 (DoRA since 0.12) for one kind after another; "
+        "on many ranks each computes the same decomposition. DoRA reads them in every forward pass.",
         remedy="A current PEFT; or initialise once without DeepSpeed, save base and adapter, and train from these.",
         evidence=("peft.utils.integrations.gather_params_ctx",),
     ),

@@ -11,7 +11,6 @@ FACTS = (
             "FORCE_TORCHRUN",
             "llamafactory_cli",
             "train_bash",
-            "src/train_bash.py",
         ),
         beside=(
             "fails",
@@ -33,19 +32,14 @@ FACTS = (
         id="llamafactory_options",
         names=(
             "pure_bf16",
-            "ds_z3_config",
-            "ds_z3_offload_config",
-            "ds_z2_config",
             "quantization_bit",
             "use_badam",
             "use_galore",
+            "use_unsloth",
         ),
         beside=(
             "zero-3",
             "fails",
-            "oom",
-            "slow",
-            "memory",
         ),
         title="LLaMA-Factory: options that do not go with ZeRO-3",
         what="pure_bf16, predict_with_generate, unsloth, quantized models (GPTQ, AWQ, 8 bits) and several "
@@ -121,7 +115,6 @@ FACTS = (
             "deepspeed_enable_sleep",
             "vllm_enable_sleep",
             "colocate_actor_ref",
-            "zpg",
             "ds.zpg",
             "micro_rollout_batch_size",
             "ring_attn_size",
@@ -145,7 +138,6 @@ FACTS = (
             "non_lora_trainables.bin",
             "mm_projector.bin",
             "non_lora_trainables",
-            "zero_to_fp32_adapter",
         ),
         title="LLaVA, FastChat, Qwen: what their own saving gathers",
         what="maybe_zero_3 gathers one parameter, on all ranks; what it saves are the adapter (lora_…) and "
@@ -240,21 +232,9 @@ FACTS = (
         id="megatron_deepspeed_options",
         names=(
             "no_pipeline_parallel",
-            "ds_pipeline_enabled",
-            "deepspeed_activation_checkpointing",
             "ds_sequence_parallel_size",
-            "pretrain_gpt",
-            "pretrain_gpt.py",
-            "zero_stage",
-        ),
-        beside=(
-            "pipeline",
-            "fails",
-            "zero-3",
-            "zero-2",
-            "sequence parallel",
-            "loading",
-            "tensor parallel",
+            "deepspeed_activation_checkpointing",
+            "GPTModelPipe",
         ),
         title="Megatron-DeepSpeed: its options and ZeRO",
         what="Unless --no-pipeline-parallel is given, the model is a PipelineModule even with one stage, which "
@@ -272,7 +252,6 @@ FACTS = (
             "deepspeed_zero_init_disabled_context_manager",
             "train_dreambooth",
             "train_text_to_image",
-            "gradient_checkpointing_enable_unet",
             "UNet2DConditionModel",
         ),
         beside=(
@@ -287,7 +266,7 @@ FACTS = (
         title="diffusers' training scripts with DeepSpeed",
         what="Only one model is prepared: the UNet or transformer. Text encoders and VAE stay outside, and "
         "must not be partitioned: while a ZeRO-3 config is active their from_pretrained has to run with "
-        "zero.Init disabled. train_text_encoder needs one module for both. Save hooks get no weights.",
+        "zero.Init disabled; train_text_encoder needs one module for both. Save hooks get no weights.",
         remedy="ZeRO-2 (with offload_optimizer); current scripts, which disable zero.Init for frozen models; "
         "LoRA saved from the unwrapped model after gathering.",
         evidence=("https://github.com/huggingface/diffusers/blob/main/examples/text_to_image/train_text_to_image.py",),

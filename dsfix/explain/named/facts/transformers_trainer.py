@@ -125,6 +125,7 @@ FACTS = (
     Fact(
         id="checkpointing_of_transformers",
         names=(
+            "utils.checkpoint",
             "gradient_checkpointing_enable",
             "gradient_checkpointing_kwargs",
             "use_reentrant",

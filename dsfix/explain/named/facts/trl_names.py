@@ -183,8 +183,7 @@ FACTS = (
         title="TRL's trainers with ZeRO-3",
         what="Models that are passed as objects have to be made after the arguments (DPOConfig, SFTConfig with "
         "deepspeed, or an Accelerator), else they are not partitioned; the reference model is prepared by "
-        "TRL only since 0.5 or so. LoRA with ZeRO-3 needs reentrant checkpointing, which current TRL "
-        "sets.",
+        "recent TRL only. LoRA with ZeRO-3 needs reentrant checkpointing, which current TRL sets.",
         remedy="A current TRL that fits transformers and accelerate; model as a name instead of an object; "
         "peft_config to the trainer; ZeRO-2 tells whether it is ZeRO-3.",
         evidence=("trl.trainer.dpo_trainer.DPOTrainer",),
