@@ -124,7 +124,6 @@ FACTS = (
             "ckpt_path",
             "load_full_weights",
             "strict_loading",
-            "trainer.fit",
             "lightning/pytorch/strategies/deepspeed.py:load_checkpoint",
             "pytorch_lightning/strategies/deepspeed.py:load_checkpoint",
         ),

@@ -186,7 +186,6 @@ FACTS = (
             "inference_tp_size",
             "release_inference_cache",
             "unpin_actor_parameters",
-            "generate_experience",
             "actor_zero_stage",
             "critic_zero_stage",
             "step3_rlhf_finetuning",

@@ -185,6 +185,7 @@ FACTS = (
     Fact(
         id="generate_of_partitioned",
         names=(
+            "generate_experience",
             "model.generate",
             "predict_with_generate",
             "module.generate",

@@ -168,9 +168,7 @@ FACTS = (
         beside=(
             "zero-2",
             "zero-1",
-            "evaluation + fails",
             "inference + fails",
-            "evaluation + slow",
         ),
         title="transformers: evaluate or predict without train under DeepSpeed",
         what="Without a training before it, only a ZeRO-3 config is accepted, as the other stages have nothing "
@@ -254,5 +252,26 @@ FACTS = (
         remedy="ddp_timeout=7200, or Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=…)]); "
         "preprocess the data before, or under main_process_first; look for the rank that stopped first.",
         evidence=("transformers.TrainingArguments._setup_devices",),
+    ),
+    Fact(
+        id="attributes_of_arguments",
+        names=(
+            "deepspeed_plugin",
+            "hf_deepspeed_config",
+            "distributed_state",
+            "transformers/trainer.py:create_accelerator_and_postprocess",
+        ),
+        beside=(
+            "fails",
+            "none",
+        ),
+        title="transformers: attributes that TrainingArguments make for DeepSpeed",
+        what="deepspeed_plugin and hf_deepspeed_config are set in TrainingArguments.__post_init__. Arguments "
+        "whose own __post_init__ does not call it, that do not derive from TrainingArguments, or of a "
+        "package that was written for another transformers (optimum, a project's Trainer) do not have "
+        "them. Without deepspeed=… the plugin is None, or is taken from accelerate launch.",
+        remedy="super().__post_init__() in the own class; the releases that the project names; "
+        "TrainingArguments(deepspeed=FILE).",
+        evidence=("transformers.TrainingArguments.__post_init__",),
     ),
 )

@@ -65,6 +65,7 @@ FACTS = (
     Fact(
         id="vllm_beside_training",
         names=(
+            "_move_full_model_to_vllm",
             "use_vllm",
             "vllm_mode",
             "vllm_gpu_memory_utilization",
