@@ -7,12 +7,7 @@ from ..fact import Fact
 FACTS = (
     Fact(
         id="zero3_init_flag",
-        names=(
-            "zero3_init_flag",
-            "is_zero3_init_enabled",
-            "zero3_init_context_manager",
-            "ACCELERATE_DEEPSPEED_ZERO3_INIT",
-        ),
+        names=("zero3_init_flag",),
         beside=(
             "loading + oom",
             "loading + host",
@@ -20,12 +15,30 @@ FACTS = (
             "quantized + zero-3",
         ),
         title="zero3_init_flag: whether models are partitioned while they are made",
-        what="It lets transformers' from_pretrained make partitioned models (zero.Init), once an Accelerator "
-        "or TrainingArguments exists; models that were made before, that other libraries make, or with a "
-        "quantization config are not. If it is false, each rank loads the whole model, and it is "
-        "partitioned only in prepare.",
-        remedy="true for ZeRO-3, with the Accelerator (TrainingArguments) made before the model; `with "
-        "deepspeed_plugin.zero3_init_context_manager(enable=False)` for models that are to stay whole.",
+        what="Through accelerate 0.34 true lets transformers' from_pretrained partition models while they are "
+        "made (zero.Init), once an Accelerator or TrainingArguments exists; since 1.0 each ZeRO-3 config "
+        "does, whatever the flag. Models that were made before, by other libraries, or with a "
+        "quantization config are whole on each rank until prepare.",
+        remedy="true for ZeRO-3, and the Accelerator (TrainingArguments) before the model.",
+        evidence=("accelerate.utils.dataclasses.DeepSpeedPlugin.set_deepspeed_weakref",),
+    ),
+    Fact(
+        id="zero_init_not_disabled",
+        names=(
+            "zero3_init_context_manager",
+            "is_zero3_init_enabled",
+            "deepspeed_zero_init_disabled_context_manager",
+            "ACCELERATE_DEEPSPEED_ZERO3_INIT",
+        ),
+        title="accelerate 1.0 and later: zero.Init is not disabled by zero3_init_context_manager(enable=False)",
+        what="Within it, and with zero3_init_flag false, from_pretrained still partitions under ZeRO-3: the "
+        "plugin gives transformers its config either way. Models that are to stay whole (reward models, "
+        "text encoders) are empty then. accelerate.utils.GatheredParameters, on the other hand, does "
+        "nothing while the flag is false.",
+        remedy="transformers.integrations.deepspeed.unset_hf_deepspeed_config() before the model is loaded, and "
+        "HfDeepSpeedConfig(config), kept in a variable, after it; deepspeed.zero.GatheredParameters; or "
+        "ZeRO-2.",
+        affects={"accelerate": ">=1.0"},
         evidence=("accelerate.utils.dataclasses.DeepSpeedPlugin.set_deepspeed_weakref",),
     ),
     Fact(
@@ -200,6 +213,7 @@ FACTS = (
     Fact(
         id="ema_of_partitions",
         names=(
+            "EMA",
             "EMAModel",
             "use_ema",
             "enable_ema",

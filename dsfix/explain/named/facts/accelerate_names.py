@@ -74,7 +74,7 @@ FACTS = (
         "later), a frozen one none of it with ZeRO-0 to 2.",
         remedy="Accelerator(deepspeed_plugins={…}), select_deepspeed_plugin(name) before each model is made; or "
         "both models in one nn.Module with one optimizer; frozen ones by model.to(accelerator.device), "
-        "under ZeRO-3 by deepspeed.initialize.",
+        "under ZeRO-3 by deepspeed.initialize (their from_pretrained has partitioned them).",
         evidence=("accelerate.Accelerator._prepare_deepspeed",),
     ),
     Fact(

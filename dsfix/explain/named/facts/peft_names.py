@@ -259,4 +259,25 @@ FACTS = (
         "saved part with strict=False.",
         evidence=("peft.PeftModel._setup_prompt_encoder",),
     ),
+    Fact(
+        id="adapter_saved_under_zero3",
+        names=(
+            "LoRA",
+            "PEFT",
+            "QLoRA",
+        ),
+        beside=(
+            "saving + empty + zero-3",
+            "saving + zero-3 + fails",
+            "saving + zero-3 + incomplete",
+        ),
+        title="an adapter that is trained with ZeRO-3 has to be gathered for saving",
+        what="Every rank holds a part of the adapter only, and the model's own tensors are empty (shape [0]): "
+        "code of a project that calls model.save_pretrained, or torch.save of state_dict(), writes a file "
+        "of some KB. It has to be gathered on all ranks, not under `if rank == 0`.",
+        remedy="trainer.save_model() of a current transformers; or accelerator.get_state_dict(model) on all "
+        "ranks and save_pretrained(…, state_dict=…); zero_to_fp32.py for what the engine has saved; "
+        "ZeRO-2, where the adapter is whole.",
+        evidence=("peft.utils.save_and_load.get_peft_model_state_dict",),
+    ),
 )

@@ -248,7 +248,6 @@ FACTS = (
         id="diffusers_training",
         names=(
             "train_text_encoder",
-            "deepspeed_zero_init_disabled_context_manager",
             "train_dreambooth",
             "train_text_to_image",
             "UNet2DConditionModel",
@@ -266,8 +265,9 @@ FACTS = (
         what="Only one model is prepared: the UNet or transformer. Text encoders and VAE stay outside, and "
         "must not be partitioned: while a ZeRO-3 config is active their from_pretrained has to run with "
         "zero.Init disabled; train_text_encoder needs one module for both. Save hooks get no weights.",
-        remedy="ZeRO-2 (with offload_optimizer); current scripts, which disable zero.Init for frozen models; "
-        "LoRA saved from the unwrapped model after gathering.",
+        remedy="ZeRO-2 (with offload_optimizer); unset_hf_deepspeed_config() of transformers while frozen models "
+        "are loaded (accelerate 1.0 and later do not disable zero.Init otherwise); LoRA saved from the "
+        "unwrapped model after gathering.",
         evidence=("https://github.com/huggingface/diffusers/blob/main/examples/text_to_image/train_text_to_image.py",),
     ),
 )

@@ -76,7 +76,7 @@ FACTS = (
         what="Since 4.46 the loss of a model that takes num_items_in_batch is already divided by the tokens of "
         "the whole step. Through 4.48 the engine divided it by gradient_accumulation_steps once more, so "
         "that gradients are too small by that factor; 4.49 passes scale_wrt_gas=False. The tokens are "
-        "those of one rank unless average_tokens_across_devices is set (default from 4.57 or so).",
+        "those of one rank unless average_tokens_across_devices is set (the default in 4.57).",
         remedy="transformers 4.49 or later; average_tokens_across_devices=True; an own compute_loss that takes "
         "num_items_in_batch has to divide by it.",
         evidence=("https://github.com/huggingface/transformers/pull/35808",),
@@ -116,10 +116,12 @@ FACTS = (
             "transformers/trainer.py:_prepare_inputs",
         ),
         title="transformers: floating-point inputs are cast to the config's dtype",
-        what="Under DeepSpeed the Trainer casts every floating-point tensor of a batch to fp16 or bf16, if the "
-        "config has one of them: images and labels of a regression lose precision, and large values "
-        "become inf in fp16. Tensors that the model makes inside keep their own dtype.",
-        remedy="bf16; cast inside the model what has to be fp32, or what it makes itself to the weights' dtype.",
+        what="Under DeepSpeed the Trainer casts every floating-point tensor of a batch to bf16 or fp16, as the "
+        "config says, and to fp16 if it has neither section: images and labels of a regression lose "
+        "precision, and large values become inf in fp16. Tensors that the model makes inside keep their "
+        "own dtype.",
+        remedy="bf16, or for fp32 fp16.enabled: false in the config; cast inside the model what has to be fp32, "
+        "or what it makes itself to the weights' dtype.",
         evidence=("transformers.Trainer._prepare_input",),
     ),
     Fact(
