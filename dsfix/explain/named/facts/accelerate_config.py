@@ -133,10 +133,9 @@ FACTS = (
             "deepspeed_inclusion_filter",
         ),
         beside=(
-            "nodes",
-            "connection",
-            "hang + start",
-            "launcher",
+            "nodes + hang",
+            "nodes + connection",
+            "nodes + how",
         ),
         title="accelerate launch on several machines with DeepSpeed",
         what="num_processes is the number of all machines together. deepspeed_multinode_launcher: pdsh (the "
@@ -150,6 +149,12 @@ FACTS = (
     Fact(
         id="port_of_accelerate",
         names=("main_process_port",),
+        beside=(
+            "connection",
+            "launcher",
+            "hang + start",
+            "several models",
+        ),
         title="accelerate launch: main_process_port",
         what="Without it 29500 is used: two jobs on one machine collide, and the second one fails, hangs, or "
         "is moved to a free port in recent releases. With several machines the port has to be free on the "

@@ -46,6 +46,7 @@ FACTS = (
     Fact(
         id="lightning_offload_optimizer",
         names=(
+            "deepspeed_stage_1_offload",
             "deepspeed_stage_2_offload",
             "deepspeed_stage_3_offload",
             "deepspeed_stage_3_offload_nvme",
@@ -54,8 +55,8 @@ FACTS = (
         title="Lightning: the strategies with offload",
         what="The optimizer of configure_optimizers runs on the CPU. DeepSpeed wants DeepSpeedCPUAdam there, "
         "which compiles an operator; torch's AdamW is refused, or slow, and FusedAdam fails on the CPU. "
-        "Each step moves gradients and weights; stage_3_offload offloads the parameters as well and is "
-        "the slowest.",
+        "Each step moves gradients and weights; stage_3_offload offloads the parameters as well; there is "
+        "no string for stage 1 with offload.",
         remedy="from deepspeed.ops.adam import DeepSpeedCPUAdam in configure_optimizers; offload only what does "
         "not fit; deepspeed_stage_2 if it fits.",
         evidence=("lightning.pytorch.strategies.DeepSpeedStrategy",),

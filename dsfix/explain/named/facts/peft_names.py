@@ -109,6 +109,13 @@ FACTS = (
             "export_model",
             "merge_lora",
         ),
+        beside=(
+            "zero-3",
+            "empty",
+            "adapter + fails",
+            "adapter + differs",
+            "whole model",
+        ),
         title="PEFT: an adapter is merged",
         what="Merging adds to the weights, and under ZeRO-3 these are empty on every rank: it fails or changes "
         "nothing, unless all parameters are gathered around merging, use and unmerging. Merging needs "
@@ -146,6 +153,14 @@ FACTS = (
             "bitsandbytes/autograd/_functions.py:forward",
             "bitsandbytes/autograd/_functions.py:matmul_4bit",
             "peft/tuners/lora/bnb.py:forward",
+        ),
+        beside=(
+            "quantized + zero-3",
+            "quantized + oom",
+            "quantized + memory",
+            "quantized + differs",
+            "quantized + fails",
+            "quantized + loading",
         ),
         title="4 bits (QLoRA) under DeepSpeed",
         what="With ZeRO-0 to 2 each rank holds the whole quantized model on its own GPU. With ZeRO-3 it is "

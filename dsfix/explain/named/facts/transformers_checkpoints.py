@@ -79,6 +79,14 @@ FACTS = (
             "load_best_model_at_end",
             "transformers/trainer.py:_load_best_model",
         ),
+        beside=(
+            "loading + oom",
+            "loading + checkpoint",
+            "loading + hang",
+            "loading + differs",
+            "loading + fails",
+            "loading + host",
+        ),
         title="load_best_model_at_end with DeepSpeed",
         what="At the end the engine loads the best checkpoint with its optimizer states, which needs the "
         "complete global_step… directory, the memory of resuming, and a shared file system on several "
@@ -93,6 +101,12 @@ FACTS = (
         names=(
             "save_only_model",
             "save_total_limit",
+        ),
+        beside=(
+            "large",
+            "resuming",
+            "incomplete",
+            "zero-3 + saving + how",
         ),
         title="transformers: how large checkpoints are under DeepSpeed",
         what="Each checkpoint-N has the weights and, in global_step…, the optimizer's partitions: some 12 "
@@ -126,10 +140,10 @@ FACTS = (
             "loading + fails",
         ),
         title="transformers: save_model under DeepSpeed",
-        what="All ranks have to call it. Under ZeRO-3 it writes whole weights only if "
-        "stage3_gather_16bit_weights_on_model_save is true: they are gathered into the memory of rank 0. "
-        "Otherwise only config, tokenizer and the engine's partitions are written. model.save_pretrained, "
-        "or a state_dict() of the model, has empty weights there.",
+        what="All ranks have to call it. Under ZeRO-3 it writes whole weights (gathered into the memory of "
+        "rank 0) only if stage3_gather_16bit_weights_on_model_save is true, otherwise config, tokenizer "
+        "and the engine's partitions. model.save_pretrained, or a state_dict() of the model, has empty "
+        "weights there.",
         remedy='"stage3_gather_16bit_weights_on_model_save": true, or zero_to_fp32.py; trainer.save_model() on '
         "all ranks, not under `if rank == 0`; own Trainers: accelerator.get_state_dict(self.deepspeed).",
         evidence=("transformers.Trainer.save_model",),

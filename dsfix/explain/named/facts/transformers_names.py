@@ -220,12 +220,13 @@ FACTS = (
             "lm_head.weight",
         ),
         beside=(
-            "saving",
-            "loading",
-            "zero to fp32",
-            "incomplete",
-            "differs",
+            "saving + incomplete",
+            "loading + differs",
             "garbage",
+            "zero to fp32",
+            "saving + fails",
+            "embedding + differs",
+            "embedding + fails",
         ),
         title="tied embedding and output weights under DeepSpeed",
         what="ZeRO-3 knows the two by one parameter. zero_to_fp32 and gathered state dicts may hold only one "

@@ -134,6 +134,14 @@ FACTS = (
             "enable_input_require_grads",
             "gradient_checkpointing_disable",
         ),
+        beside=(
+            "recomputation + zero-3",
+            "recomputation + adapter",
+            "recomputation + empty",
+            "recomputation + gradients",
+            "recomputation + fails",
+            "zero-3 + checkpoint + parameters + fails",
+        ),
         title="transformers: gradient checkpointing under DeepSpeed",
         what="The reentrant kind (the default through 4.57) gives no gradients if no input requires them, as "
         "with LoRA on a frozen model. The other kind, with ZeRO-3, checks shapes that it meets as [0] "
@@ -246,6 +254,11 @@ FACTS = (
         names=(
             "ddp_timeout",
             "InitProcessGroupKwargs",
+        ),
+        beside=(
+            "hang",
+            "connection",
+            "slow",
         ),
         title="transformers, accelerate: the timeout of the process group",
         what="ddp_timeout (seconds, 1800 by default) is that of the first process group, and goes to "

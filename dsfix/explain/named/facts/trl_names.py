@@ -101,6 +101,7 @@ FACTS = (
     Fact(
         id="fused_loss_of_head",
         names=(
+            "liger_kernel",
             "use_liger_kernel",
             "use_liger_loss",
             "use_liger",
@@ -109,6 +110,11 @@ FACTS = (
             "liger_kernel/ops/fused_linear_cross_entropy.py:fused_linear_cross_entropy_forward",
             "liger_kernel/ops/fused_linear_cross_entropy.py:forward",
             "liger_kernel/transformers/functional.py:liger_fused_linear_cross_entropy",
+        ),
+        beside=(
+            "zero-3",
+            "empty",
+            "differs",
         ),
         title="Liger's fused loss under ZeRO-3",
         what="It reads lm_head.weight itself instead of calling lm_head, so that no hook gathers it: under "
