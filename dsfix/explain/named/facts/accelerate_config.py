@@ -30,6 +30,14 @@ FACTS = (
             "deepspeed_zero_init_disabled_context_manager",
             "ACCELERATE_DEEPSPEED_ZERO3_INIT",
         ),
+        beside=(
+            "several models",
+            "zero-3",
+            "loading",
+            "empty",
+            "oom",
+            "how",
+        ),
         title="accelerate 1.0 and later: zero.Init is not disabled by zero3_init_context_manager(enable=False)",
         what="Within it, and with zero3_init_flag false, from_pretrained still partitions under ZeRO-3: the "
         "plugin gives transformers its config either way. Models that are to stay whole (reward models, "

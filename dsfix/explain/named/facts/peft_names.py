@@ -23,8 +23,7 @@ FACTS = (
         beside=(
             "adapter + empty",
             "adapter + incomplete",
-            "adapter + saving + fails",
-            "adapter + saving + zero-3",
+            "adapter + none",
         ),
         title="PEFT: an adapter of a ZeRO-3 model is saved",
         what="save_pretrained and get_peft_model_state_dict take model.state_dict() unless they are given one: "
@@ -283,7 +282,6 @@ FACTS = (
         ),
         beside=(
             "saving + empty + zero-3",
-            "saving + zero-3 + fails",
             "saving + zero-3 + incomplete",
         ),
         title="an adapter that is trained with ZeRO-3 has to be gathered for saving",

@@ -6,66 +6,6 @@ from ..fact import Fact
 
 FACTS = (
     Fact(
-        id="hf_config_object",
-        names=(
-            "HfDeepSpeedConfig",
-            "is_deepspeed_zero3_enabled",
-            "set_hf_deepspeed_config",
-            "unset_hf_deepspeed_config",
-        ),
-        title="transformers: how from_pretrained knows of ZeRO-3",
-        what="transformers keeps a weak reference to the last HfDeepSpeedConfig; while that object lives and "
-        "its stage is 3, every from_pretrained makes a partitioned model, also one that is not trained. "
-        "If it is made after the model, or is not kept in a variable, the model is loaded whole on each "
-        "rank.",
-        remedy="TrainingArguments(deepspeed=…), or dschf = HfDeepSpeedConfig(config) without Trainer, before "
-        "from_pretrained, and kept; unset_hf_deepspeed_config() before models that are not to be "
-        "partitioned.",
-        evidence=("transformers.integrations.deepspeed.is_deepspeed_zero3_enabled",),
-    ),
-    Fact(
-        id="training_arguments_first",
-        names=(
-            "TrainingArguments",
-            "Seq2SeqTrainingArguments",
-            "HfArgumentParser",
-        ),
-        beside=(
-            "zero-3 + oom",
-            "zero-3 + host",
-            "zero-3 + loading",
-            "loading + oom",
-            "loading + host",
-            "zero-3 + start",
-        ),
-        title="transformers: TrainingArguments have to be made before the model",
-        what="With a ZeRO-3 config in their argument deepspeed, from_pretrained partitions the weights while "
-        "it loads them. If the model is loaded first, each rank loads all of it, and it is partitioned "
-        "only when training starts.",
-        remedy="TrainingArguments first, then from_pretrained without device_map, started by deepspeed, torchrun "
-        "or accelerate launch. For a model from AutoModel.from_config the same.",
-        evidence=("transformers.TrainingArguments.__post_init__",),
-    ),
-    Fact(
-        id="trainer_config_values",
-        names=(
-            "HfTrainerDeepSpeedConfig",
-            "trainer_config_process",
-            "trainer_config_finalize",
-            "transformers/integrations/deepspeed.py:trainer_config_process",
-            "transformers/integrations/deepspeed.py:trainer_config_finalize",
-            "transformers/integrations/deepspeed.py:fill_match",
-            "transformers/deepspeed.py:trainer_config_finalize",
-        ),
-        title="transformers: the DeepSpeed config is completed from the arguments",
-        what='Values that are "auto" are filled in, others must equal the arguments (batch sizes, '
-        "accumulation, learning rate, betas, weight decay, clipping, warm-up, precision). Bucket sizes "
-        'that are "auto" need hidden_size in the model\'s config or its text_config.',
-        remedy='"auto" for everything that TrainingArguments say, too; numbers for the bucket sizes of a model '
-        "without hidden_size.",
-        evidence=("transformers.integrations.deepspeed.HfTrainerDeepSpeedConfig",),
-    ),
-    Fact(
         id="device_map_with_deepspeed",
         names=("device_map",),
         title="device_map does not go with DeepSpeed",
@@ -144,8 +84,7 @@ FACTS = (
         "file's shapes are not the model's (another vocabulary size), if the model was made twice under "
         "zero.Init, or if the other ranks do not load the same model at the same time; it is slow on a "
         "slow disk.",
-        remedy="All ranks call from_pretrained in the same order; config and file of one model; a longer timeout "
-        "of the process group (ddp_timeout) for large files.",
+        remedy="All ranks call from_pretrained in the same order; config and file of one model.",
         evidence=("transformers.integrations.deepspeed._load_state_dict_into_zero3_model",),
     ),
     Fact(

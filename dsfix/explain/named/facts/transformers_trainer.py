@@ -249,44 +249,4 @@ FACTS = (
         remedy="Remove the option; under ZeRO-3 run every module on all ranks (a dummy input times 0), or ZeRO-2.",
         evidence=("deepspeed.runtime.zero.config.DeepSpeedZeroConfig.ignore_unused_parameters",),
     ),
-    Fact(
-        id="timeout_of_trainer",
-        names=(
-            "ddp_timeout",
-            "InitProcessGroupKwargs",
-        ),
-        beside=(
-            "hang",
-            "connection",
-            "slow",
-        ),
-        title="transformers, accelerate: the timeout of the process group",
-        what="ddp_timeout (seconds, 1800 by default) is that of the first process group, and goes to "
-        "DeepSpeed's, too. It does not mend a hang: a rank is still missing (tokenising, saving, an error "
-        "of its own). It counts only if the group does not exist already.",
-        remedy="ddp_timeout=7200, or Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=…)]); "
-        "preprocess the data before, or under main_process_first; look for the rank that stopped first.",
-        evidence=("transformers.TrainingArguments._setup_devices",),
-    ),
-    Fact(
-        id="attributes_of_arguments",
-        names=(
-            "deepspeed_plugin",
-            "hf_deepspeed_config",
-            "distributed_state",
-            "transformers/trainer.py:create_accelerator_and_postprocess",
-        ),
-        beside=(
-            "fails",
-            "none",
-        ),
-        title="transformers: attributes that TrainingArguments make for DeepSpeed",
-        what="deepspeed_plugin and hf_deepspeed_config are set in TrainingArguments.__post_init__. Arguments "
-        "whose own __post_init__ does not call it, that do not derive from TrainingArguments, or of a "
-        "package that was written for another transformers (optimum, a project's Trainer) do not have "
-        "them. Without deepspeed=… the plugin is None, or is taken from accelerate launch.",
-        remedy="super().__post_init__() in the own class; the releases that the project names; "
-        "TrainingArguments(deepspeed=FILE).",
-        evidence=("transformers.TrainingArguments.__post_init__",),
-    ),
 )

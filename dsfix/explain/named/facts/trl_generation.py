@@ -105,8 +105,8 @@ FACTS = (
         what="All ranks generate until the longest text of any of them ends; a rank without vLLM that waits "
         "for long runs into NCCL's timeout. Under ZeRO-3 without gathering each token gathers the model; "
         "a reward function that takes long or fails on one rank makes the others wait, too.",
-        remedy="use_vllm; a shorter max_completion_length; ddp_timeout; ZeRO-2 where the model fits; py-spy dump "
-        "on the ranks shows which one is elsewhere.",
+        remedy="use_vllm; a shorter max_completion_length; ZeRO-2 where the model fits; py-spy dump on the ranks "
+        "shows which one is elsewhere.",
         evidence=("trl.trainer.grpo_trainer.GRPOTrainer",),
     ),
     Fact(
