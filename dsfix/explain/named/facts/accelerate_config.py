@@ -123,9 +123,9 @@ FACTS = (
         ),
         title="accelerate: mixed_precision under DeepSpeed casts the whole model",
         what="It enables fp16 or bf16 of the DeepSpeed config and must not contradict it. The engine then "
-        "casts all weights; there is no autocast and no GradScaler, so that inputs and tensors made "
-        "inside the model have to be of the same dtype, and models trained by autocast elsewhere "
-        "(normalisation in fp32) may give nan in fp16.",
+        "casts all weights; there is no autocast and no GradScaler, so that inputs (unless fp16.auto_cast "
+        "is on) and tensors made inside the model need the same dtype, and models trained by autocast "
+        "elsewhere (normalisation in fp32) may give nan in fp16.",
         remedy="bf16 where the GPU has it; inputs.to(dtype of the weights); torch_autocast of newer DeepSpeed if "
         "autocast is wanted; mixed_precision and the config alike.",
         evidence=("accelerate.utils.dataclasses.DeepSpeedPlugin.set_mixed_precision",),

@@ -122,8 +122,8 @@ FACTS = (
         title="OpenRLHF: memory of engines that share GPUs",
         what="With colocate_all_models vLLM and the DeepSpeed engines are on the same GPUs; the sleep options "
         "move vLLM's cache and the engines' states to the host while the other works, and count only with "
-        "it. adam_offload needs host memory and a compiled DeepSpeedCPUAdam, and excludes "
-        "deepspeed_enable_sleep's use.",
+        "it. adam_offload needs host memory and a compiled DeepSpeedCPUAdam; with it "
+        "deepspeed_enable_sleep moves nothing, and without it needs ZeRO-3 or a DeepSpeed after 0.17.5.",
         remedy="colocate_all_models with vllm_enable_sleep, deepspeed_enable_sleep and a "
         "vllm_gpu_memory_utilization near 0.5; zero_stage 3; micro batches of 1; packing_samples.",
         evidence=("openrlhf.cli.train_ppo_ray",),

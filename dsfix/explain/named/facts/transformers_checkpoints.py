@@ -66,10 +66,9 @@ FACTS = (
             "adapter + fails",
         ),
         title="transformers: resuming an adapter with DeepSpeed",
-        what="Since 4.38 the Trainer leaves the frozen weights out of the engine's checkpoint and loads it "
-        "without strictness; the base model has to be loaded by the script, and the adapter wrapped as "
-        "before. Older releases load strictly, and find the base weights missing in what a newer one has "
-        "saved.",
+        what="Since 4.37 the Trainer leaves the frozen weights out of the engine's checkpoint, and since 4.38 "
+        "it loads it without strictness: 4.37 and before find the base weights missing in such a "
+        "checkpoint. The base model has to be loaded by the script, and the adapter wrapped as before.",
         remedy="transformers 4.38 or later for saving and resuming; the same LoRA settings; the same number of ranks.",
         evidence=("transformers.Trainer._save_optimizer_and_scheduler",),
     ),
