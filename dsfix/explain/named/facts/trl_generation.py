@@ -85,7 +85,6 @@ FACTS = (
     Fact(
         id="online_trainers_hang",
         names=(
-            "GRPO",
             "GRPOTrainer",
             "PPOTrainer",
             "RLOOTrainer",
