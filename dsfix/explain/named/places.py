@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..boxes import unboxed
 from ..closest import prose
@@ -14,9 +14,12 @@ TITLE, FRAME, SENTENCE, CODE = 4.0, 3.0, 2.0, 1.0
 """How much a place tells of what the text is about."""
 
 _LAST = 6  # frames
+_TELLING = 10  # characters of a function's name
 _WORD = re.compile(r"[A-Za-z_][\w.-]*(?<![.-])", re.ASCII)
 # what is set is not what the text is about: lines of a config, of a command, of a log
-_SET = re.compile(r"""\s*(?:[{}\[\]"']|--?\w|[\w.-]+\s*[:=]\s|\[?\d|.*\\$|.*\[(?:INFO|DEBUG|WARNING)\])|.*\s--\w""")
+_SET = re.compile(
+    r"""\s*(?:[{}\[\]"']|--?\w|[\w.-]+\s*(?::\s|=\s(?![\w.]+\())|\[?\d|.*\\$|.*\[(?:INFO|DEBUG|WARNING)\])|.*\s--\w"""
+)
 _COMMAND = re.compile(r".*\.(?:py|sh)\s+(?:\S+\s+)*--\w|.*\\$")
 
 
@@ -26,6 +29,15 @@ def of(text: str) -> dict[str, float]:
     for name, weight in _all(text):
         found[name] = max(weight, found.get(name, 0.0))
     return found
+
+
+def weight(name: str, there: Mapping[str, float]) -> float:
+    """Returns the weight of a fact's name in what `of` found, 0 if it is not there. A path may be shortened to the file,
+    which is enough where the function's name tells the package."""
+    whole = key(name)
+    last = whole.rpartition("/")[2]
+    function = last.rpartition(":")[2]
+    return there.get(whole) or (there.get(last, 0.0) if len(function) >= _TELLING and last != whole else 0.0)
 
 
 def without(names: Iterable[str], sentence: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ... import rules
 from ..closest import prose, search
@@ -29,12 +29,12 @@ def facts(reading: Reading) -> list[Possibility]:
     found = [
         (weight, fact, names)
         for fact in _all()
-        if (names := [name for name in fact.names if places.key(name) in there])
-        and (weight := _weight(fact, max(there[places.key(name)] for name in names), sentences, names))
+        if (names := {name: place for name in fact.names if (place := places.weight(name, there))})
+        and (weight := _weight(fact, max(names.values()), sentences, names))
         and _fits(fact, search.versions(reading))
     ]
     found.sort(key=lambda each: -each[0])
-    return [_possibility(fact, names) for _, fact, names in found[:_MOST]]
+    return [_possibility(fact, [*names]) for _, fact, names in found[:_MOST]]
 
 
 @functools.cache
@@ -42,7 +42,7 @@ def _all() -> tuple[Fact, ...]:
     return tuple(rules.declared(f"{__package__}.facts", "FACTS"))
 
 
-def _weight(fact: Fact, place: float, sentences: Sequence[str], names: Sequence[str]) -> float:
+def _weight(fact: Fact, place: float, sentences: Sequence[str], names: Iterable[str]) -> float:
     """Returns 0 where the fact does not belong; more where more words stand beside its names."""
     if not fact.beside:
         return place if place > places.CODE else 0.0
