@@ -32,8 +32,8 @@ def of(text: str) -> dict[str, float]:
 
 
 def weight(name: str, there: Mapping[str, float]) -> float:
-    """Returns the weight of a fact's name in what `of` found, 0 if it is not there. A path may be shortened to the file,
-    which is enough where the function's name tells the package."""
+    """Returns the weight of a fact's name in what `of` found, 0 if it is not there. Of a path the file is enough
+    where the function's name tells the package."""
     whole = key(name)
     last = whole.rpartition("/")[2]
     function = last.rpartition(":")[2]
