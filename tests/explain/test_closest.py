@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from dsfix.explain import problems
-from dsfix.explain.closest import bugs, kinds, prose, vocabulary
+from dsfix.explain.closest import bugs, kinds, prose, symptoms, vocabulary
 from dsfix.explain.closest.search import possibilities, versions
 from dsfix.explain.closest.words import named, plain, words
 
@@ -181,14 +181,14 @@ def test_stages(text, stages):
 
 
 def test_every_kind_has_a_signature_and_names_of_the_vocabulary():
-    names = vocabulary.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
+    names = symptoms.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
     assert kinds.WAYS.keys() <= {problem.id for problem in problems.known()}
     assert {name for ways in kinds.WAYS.values() for way in ways for name in way} <= names
     assert not vocabulary.OF_THE_FIELD - names
 
 
 def test_the_names_of_bugs_are_in_the_vocabulary():
-    names = vocabulary.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
+    names = symptoms.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
     assert not (bugs._ZERO | bugs._USUAL | bugs._STOPPED) - names
 
 

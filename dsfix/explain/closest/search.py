@@ -16,7 +16,7 @@ from ..recognise import Reading
 from ..signature import Role
 from . import bugs, prose
 from .kinds import OTHERWISE, WAYS
-from .vocabulary import SYMPTOMS
+from .symptoms import SYMPTOMS
 from .words import is_of_the_field, named, plain, words
 
 _LONGEST = 4000  # characters of a text that is looked at
