@@ -16,8 +16,9 @@ SYMPTOMS = {
         r"|ages)\b|speed (?:drop|degrad|is low)|low throughput|low (?:gpu )?utili[sz]ation|(?:no|barely any"
         "|little) speed ?up|no (?:obvious |real |visible )?(?:benefit|gain|acceleration)|(?:speed|throughput"
         r"|tokens per second|samples per second) (?:is |was |becomes? )?(?:low|lower|drops?|decreas\w*|worse)\b"
-        r"|takes (?:\w+ )?(?:longer|more time|twice)|low mfu|low tflops|high latency|latency (?:is |increas)|\S*(?:慢"
-        "|很久|加速比|加速不明显|没有加速|利用率低|耗时)"
+        r"|takes (?:\w+ )?(?:longer|more time|twice)|low mfu|low tflops|high latency|latency (?:is |increas)"
+        r"|utili[sz]ation (?:\w+ )?(?:is |was )?(?:\w+ )?low\b|low (?:gpu )?util\w*|crawl\w*|\S*(?:慢|很久|加速比"
+        "|加速不明显|没有加速|利用率低|耗时)"
     ),
     "oom": (
         r"oom\b|out of (?:gpu |cuda |cpu |host |system )?memory|cuda out of memory|(?:not enough|insufficient"
@@ -32,7 +33,8 @@ SYMPTOMS = {
     "grows": (
         r"leak|grows?\b|growing|(?:keeps?|suddenly?|sudden|continuous\w*|slowly|constantly"
         r"|gradually) (?:on )?(?:increas|rising)|increas(?:e|es|ing) (?:in|of|over|with|every|each|as)\b|skyrocket"
-        r"|\S*(?:泄漏|泄露|不断增|越来越|持续增|持续上升|不断上升|一直涨|上涨)"
+        r"|more and more\b|climb\w*|creep\w*|\S*(?:泄漏|泄露|不断增|越来越|持续增|持续上升|不断上升|一直涨|上涨"
+        "|不断增长|逐渐增)"
     ),
     "nan": r"nan\b|nans\b|(?:grad(?:ient)? ?norm|loss) (?:\w+ ){0,2}inf\b|nan(?=\W|$)|\S*(?:为nan|变nan)",
     "zero loss": (
@@ -83,9 +85,8 @@ SYMPTOMS = {
     "empty": (
         r"empty\b|torch\.size\(\[0\]\)|size (?:of |is |= ?)?0\b|no (?:weights|parameters)"
         r"|only (?:\w+ ){0,2}\d+(?:\.\d+)? ?(?:k|kb|m|mb|bytes)\b|(?:very|too|so|extremely|much) small|smaller"
-        r"|few (?:kb|mb)|tiny|numel(?:\(\))? (?:\w+ ){0,4}0\b|(?:shape|size)s? (?:\w+ ){0,6}(?:\[0\]|all 0|zero"
-        r"|0)(?![\d.])|tensor\(\[\]|0-?sized?\b|zero[- ]sized?\b|zero elements|\d+ ?(?:kb|bytes)\b|\S*(?:为空|是空"
-        r"|空的|太小|很小)|只有 ?\d+ ?(?:k|m)|几百 ?k|几 ?k|(?:几百k|几十k|大小为0|仅有几|仅有 ?\d+ ?k|形状为0)"
+        r"|few (?:kb|mb)|tiny|\d+(?:\.\d+)? ?(?:kb|bytes)\b|\S*(?:为空|是空|空的|太小|很小)|只有 ?\d+ ?(?:k|m)"
+        r"|几百 ?k|几 ?k|(?:几百 ?k|几十 ?k|仅有 ?\d+ ?k|仅有几)"
     ),
     "incomplete": (
         "missing|incomplete|partial|only (?:save[sd]? )?(?:a |some |one )?(?:part|portion|half|subset)"
@@ -97,9 +98,8 @@ SYMPTOMS = {
     "fails": (
         r"fail\w*|error\w*|crash\w*|exception\w*|broken?\b|bugs?\b|breaks\b|(?:not|never) (?:be |being )?(?:work|able"
         r"|support|possible|start|run|get)\w*|cannot|can not|could not|unable|problem|issue|invalid|wrong|abnormal"
-        "|unexpected|incorrect|not being able|has no effect|does nothing|(?:not|never) (?:be )?(?:load|sav|resum"
-        r"|continu|updat|chang|appl|respect|follow|tak)(?:e|ed|ing|s|es)?\b|\S*(?:报错|失败|异常|出错|无法|不能|错误"
-        "|有问题|不了|不起来|不支持|有误|疑似|疑问|问题)"
+        "|unexpected|incorrect|not being able|not (?:be |being )?(?:correctly |properly )?(?:saved|loaded|resumed"
+        r"|restored)\b|\S*(?:报错|失败|异常|出错|无法|不能|错误|有问题|不了|不起来|不支持|有误|疑似|疑问|问题)"
     ),
     "results": (
         r"results?\b|accurac\w*|performance\b|metrics?\b|scores?\b|quality\b|numerics?\b|\S*(?:效果|结果|精度|指标)"
@@ -108,7 +108,7 @@ SYMPTOMS = {
     "abnormal": r"abnormal\w*|strange\w*|weird\w*|\S*(?:异常|不正常|诡异)",
     "lower": (
         r"lower\b|not faster|no (?:speed ?up|improvement)|(?:is|are|was) (?:very |quite )?(?:poor|bad)\b|drops?\b"
-        r"|dropped\b|worse\b"
+        r"|dropped\b"
     ),
     "none": r"none\b|is null",
     "unbalanced": r"unbalanc\w*|imbalanc\w*|uneven\w*|\S*(?:不均衡|不均匀|不均)",
@@ -137,14 +137,25 @@ SYMPTOMS = {
     ),
     "how": (
         r"how (?:to|do|can|should|does)\b|(?:could|can) you (?:\w+ )?(?:provide|share|tell|explain)|is it possible"
-        r"|can (?:i|we)\b|(?:is|are) there (?:any|a)\b|does (?:\w+ )?support|\S*(?:如何|怎么|怎样|是否|支持吗|请问)"
+        r"|can (?:i|we)\b|(?:is|are) there (?:any|a)\b|does (?:\w+ )?support|how (?:are|is|did)\b|\S*(?:如何|怎么"
+        "|怎样|是否|支持吗|请问)"
+    ),
+    "ineffective": (
+        r"not (?:be |being |get )?(?:\w+ )?(?:work(?:ing)?|updat\w*|decay\w*|chang\w*|follow\w*|appl\w*|respect\w*"
+        r"|take effect)\b|no effect|does nothing|ignored\b|constant\b|stays\b|overrid\w*|(?:in"
+        r"|at) (?:the )?wrong (?:place|time)|strange\b|\S*(?:失效|不生效|无效|不起作用|无法衰减|不衰减|没有变化|不变)"
+    ),
+    "size 0": (
+        r"torch\.size\(\[0\]\)|numel(?:\(\))? (?:\w+ ){0,4}0\b|(?:shape|size)s? (?:\w+ ){0,6}(?:\[0\]|zero"
+        r"|0)(?![\d.])|tensor\(\[\]|0-?sized?\b|zero[- ]sized?\b|zero elements|0 (?:parameters|elements)\b"
+        r"|\S*(?:形状为 ?0|大小为 ?0|维度为 ?0)"
     ),
     "excess": (
         r"more\b|high(?:er)?\b|too much|huge|larger?\b|exceed\w*|abnormal|unexpected\w*|same\b|doubl\w*|twice|(?:not"
         r"|never) (?:see |seeing |be |being )?(?:\w+ )?(?:desirable|desired|decreas|reduc|drop|sav|chang|help|lower"
         r"|shard|partition|split|divid|scal)\w*|no (?:memory )?(?:reduction|saving|difference|benefit)s?\b|(?:each"
         r"|every|per) gpu (?:\w+ ){0,2}(?:whole|full|entire|load)|copied|replicat\w*|each gpu|\S*(?:翻倍|一样"
-        "|没有减少|没减少|没有降|没降|不能减少|没变|不变|更多|更大|更消耗|很大|很高|过高|偏高|异常|超出|反而|成倍"
+        "|没有减少|没减少|没有降|没降|不能减少|没变|不变|更多|更大|更消耗|很大|很高|过高|偏高|异常|超出预期|反而|成倍"
         "|固定|相同|没有节省|相等|没区别|降不下)"
     ),
     "killed": (

@@ -139,8 +139,11 @@ FEATURES = {
     "page cache": r"page cache|buff(?:er)?s?/cache|cache (?:\w+ ){0,3}(?:larger|grow|increas)\w*",
     "teacher": r"teacher\w*|distill\w*|reward models?\b|\S*(?:蒸馏|奖励模型)",
     "resizing": r"resiz\w*|\S*(?:扩充词表|扩词表)",
+    "validation": r"eval\b|evaluat\w*|validat\w*|\S*(?:验证|评估|评测)",
+    "model": r"models?\b|weights\b|checkpoints?\b|ckpts?\b|state\b|\S*(?:模型|权重)",
     "p2p": r"p2p\b|nvlink\w*|pcie\b|4090\w*|3090\w*|a6000\w*",
     "full determinism": "full determinism|launch blocking",
+    "weights file": r"(?:pytorch|adapter)[- ]model\S*|model\.safetensors|\S*\.bin\b|safetensors",
 }
 # names that no text of another field has
 OF_THE_FIELD = frozenset(

@@ -50,11 +50,11 @@ SIGNATURES = (
         "batch size (8 by default) or longer texts, generate()'s cache, or a loop without torch.no_grad().",
         remedy="eval_accumulation_steps, preprocess_logits_for_metrics (the argmax only), or prediction_loss_only=True; "
         "per_device_eval_batch_size=1; model.eval() and torch.no_grad() in a loop of the script.",
-        pattern=phrases(
-            "OOM |out of memory |Out of memory |Out of Memory ", "during eval|in eval|when eval|at eval|while eval"
-        )
+        pattern=phrases("OOM |OOMs ", "in eval|at eval|in the eval|at the eval|in validation|in the validation")
         + r"|"
-        + phrases("验证|评估|eval|evaluation", "时OOM|阶段OOM|时显存不足|时爆显存|阶段显存|时显存溢出"),
+        + phrases("memory |memory usage ", "explodes |overflows |doubles |increases |grows ", "during eval|in eval|at eval")
+        + r"|"
+        + phrases("验证|评估", "时OOM|阶段OOM|阶段显存|时显存暴涨|时显存翻倍"),
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -66,8 +66,8 @@ SIGNATURES = (
         remedy="The longest batch first, or a limit of its length; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; "
         "deepspeed.runtime.utils.see_memory_usage each step shows whether the memory grows or jumps; with ZeRO-3 "
         "get_accelerator().empty_cache() after each step.",
-        pattern=phrases("OOM |out of memory |Out of memory |OOMs ", "after several|after a few|after some|after about")
-        + r"|(?:训练|跑)(?:了)?(?:一段时间|几步|若干步|几百步|一会)[^\n]{0,12}(?:爆显存|显存不足|显存溢出|显存不够)",
+        pattern=phrases("OOMs ", "after several|after a few|after some|after about|after a while|at step|in step")
+        + r"|(?:训练|跑)了?(?:一段时间|一会儿|几百步|若干步)[^\n]{0,8}OOM",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -135,11 +135,9 @@ SIGNATURES = (
         '"elastic_checkpoint": true, load the files of all ranks on every rank of ZeRO-1 and 2.',
         remedy='More memory on the host or swap, fewer ranks per host; a current DeepSpeed without "elastic_checkpoint"; '
         "without the optimizer load_checkpoint(…, load_module_only=True), from 0.13 on.",
-        pattern=phrases(
-            "OOM |out of memory |Out of memory |killed ", "when resum|on resum|while resum|during resum|after resum"
-        )
+        pattern=phrases("OOM |OOMs |killed ", "on resum|at resum|in resum|after resum|when it resum|when resum")
         + r"|"
-        + phrases("断点续训|恢复训练|续训", "时OOM|OOM了|时爆显存|时显存不足|时内存不足|爆内存"),
+        + phrases("断点续训|恢复训练", "时OOM|OOM了|时内存不足|时内存爆|爆内存"),
         role=Role.POSSIBLE,
         evidence=("https://github.com/huggingface/transformers/issues/17258",),
     ),
@@ -192,7 +190,7 @@ SIGNATURES = (
         'stage3 before; "pin_memory": false, offload of the optimizer only, with ZeRO-3 a "ratio" below 1 for part of it, more '
         "hosts, NVMe.",
         pattern=phrases("offload|Offload|offloading", " uses too much | takes too much | uses all the ", "CPU|RAM|host")
-        + r"|(?:offload|卸载)[^\n]{0,12}(?:内存不足|内存不够|内存爆|占用大量内存|内存占用过)",
+        + r"|(?:offload|卸载)[^\n]{0,12}(?:占用大量内存|内存占用过高|占用内存太多)",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -209,6 +207,6 @@ SIGNATURES = (
         )
         + r"|"
         + phrases("进程|程序|训练", "直接被杀|被杀掉|被kill|被killed|莫名被杀"),
-        role=Role.POSSIBLE,
+        role=Role.FAMILY,
     ),
 )
