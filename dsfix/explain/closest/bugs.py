@@ -39,7 +39,19 @@ _SCENES = frozenset(
 # what any report may say
 _USUAL = frozenset(
     (
-        *("fails", "wrong", "results", "how", "abnormal", "lower", "excess", "later", "ineffective", "baseline", "model"),
+        *(
+            "fails",
+            "wrong",
+            "results",
+            "how",
+            "abnormal",
+            "lower",
+            "excess",
+            "later",
+            "ineffective",
+            "baseline",
+            "model",
+        ),
         *("training", "several gpus", "single gpu", "metric", "prepared", "epoch", "validation", "data loader"),
     )
 )

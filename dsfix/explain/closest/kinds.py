@@ -22,7 +22,11 @@ _KINDS = {
     "job_hangs": ("hang", "hang + nodes", "hang + backward", "hang + several gpus + single gpu"),
     # speed
     "slow_between_nodes": ("slow + nodes",),
-    "slow_with_more_gpus": ("slow + several gpus", "slow + several gpus + single gpu", "lower + several gpus + single gpu"),
+    "slow_with_more_gpus": (
+        "slow + several gpus",
+        "slow + several gpus + single gpu",
+        "lower + several gpus + single gpu",
+    ),
     "slower_than_expected": (
         "slow + zero-3",
         "slow + zero-2",
@@ -253,7 +257,14 @@ _KINDS = {
         "evaluation + differs + several gpus",
     ),
     "pipeline_loss_reported": ("pipeline + zero loss", "pipeline + loss + wrong", "pipeline + loss + differs"),
-    "zeropp_does_not_work": ("hpz + zero loss", "hpz + nan", "hpz + hang", "hpz + fails", "hpz + differs", "hpz + slow"),
+    "zeropp_does_not_work": (
+        "hpz + zero loss",
+        "hpz + nan",
+        "hpz + hang",
+        "hpz + fails",
+        "hpz + differs",
+        "hpz + slow",
+    ),
     "gradient_is_none": ("gradients + none", "gradients + empty", "gradients + size 0"),
     "inference_gives_nonsense": (
         "garbage + kernels",
@@ -314,10 +325,11 @@ _OTHERWISE = {
     "inference_gives_nonsense": "training memory slow zero-3",
     "killed_without_message": "loading resuming hang",
     "ended_without_error": "killed hang loading saving",
-    "host_memory_of_offload": "loading saving nvme several_gpus",
     "memory_grows": "unbalanced not_released",
     "memory_of_pipeline": "saving hang",
     "out_of_memory_later": "resuming saving evaluation",
+    "resuming_needs_memory": "saving hang",
+    "host_memory_of_offload": "loading saving nvme several_gpus",
     "parameters_differ_by_step": "experts images saving evaluation generation nodes",
     "hangs_between_epochs": "saving evaluation",
     "gpus_without_p2p": "saving evaluation generation experts images nodes",
@@ -347,7 +359,5 @@ _OTHERWISE = {
     "lora_weights_empty": "hang oom slow",
 }
 
-OTHERWISE = {
-    id: frozenset(name.replace("_", " ") for name in names.split()) for id, names in _OTHERWISE.items()
-}
+OTHERWISE = {id: frozenset(name.replace("_", " ") for name in names.split()) for id, names in _OTHERWISE.items()}
 """id of a signature -> names of the vocabulary that rule it out where they stand in the same sentence or the title."""

@@ -26,7 +26,19 @@ _NEAR_LATER = 6.0  # with words of a sentence after the title
 # what reports of most problems name
 _VAGUE = frozenset(
     (
-        *("abnormal", "differs", "excess", "fails", "how", "later", "loading", "lower", "results", "resuming", "saving"),
+        *(
+            "abnormal",
+            "differs",
+            "excess",
+            "fails",
+            "how",
+            "later",
+            "loading",
+            "lower",
+            "results",
+            "resuming",
+            "saving",
+        ),
         *("wrong", "adapter", "baseline", "checkpoint", "model", "nodes", "several gpus", "training"),
         *("zero-1", "zero-2", "zero-3"),
     )

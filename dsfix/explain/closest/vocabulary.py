@@ -50,7 +50,10 @@ FEATURES = {
     "quantized": (
         r"qlora|[48][- ]?bits?\b|load in [48]bit|bits ?and ?bytes|bnb\w*|quanti[sz]\w*|gptq|awq|int[48]\b|\S*量化"
     ),
-    "experts": r"moe\b|\w*moe\b|mixture[- ]of[- ]experts?|experts?\b|mixtral|\S*专家",
+    "experts": (
+        r"moe\b|\w*moe\b|mixture[- ]of[- ]experts?|experts?\b|mixtral|mixtr\w*|\d+b-a\d+b\S*|a3b\b|a22b\b"
+        r"|deepseek[- ]?v[23]\b|jamba\w*|olmoe\w*|dbrx|\S*(专家)"
+    ),
     "pipeline": (
         r"pipeline[- ]?(?:parallel\w*|modules?|engines?|stages?)|pipe(?:module|line[sd])\b|pipe parallel|pipelining\b"
         r"|pp\b(?= ?[=>]|\s+(?:size|stage|parallel))|\S*(流水线)"

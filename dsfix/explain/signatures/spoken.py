@@ -12,14 +12,18 @@ SIGNATURES = (
         what="Most likely the network between the nodes: ZeRO-3 gathers all weights over it in each forward and "
         "backward pass, and again for the gradients, ZeRO-1 and 2 send the gradients and the new weights once per "
         "step. Without InfiniBand or RoCE, or where NCCL does not find it (in a container), NCCL takes TCP sockets.",
-        remedy='NCCL_DEBUG=INFO shows NET/IB or NET/Socket, and the interface. ZeRO-1 or 2 if it fits, or ZeRO++\'s '
+        remedy="NCCL_DEBUG=INFO shows NET/IB or NET/Socket, and the interface. ZeRO-1 or 2 if it fits, or ZeRO++'s "
         "zero_hpz_partition_size as the GPUs of a node; more gradient accumulation; NCCL_SOCKET_IFNAME for the fastest "
         "interface. A slow network stays slow: compare with a job on one node.",
         pattern=phrases("slower than ", "one node|single node|a single node|single-node|1 node|one machine")
         + r"|"
-        + phrases("nodes is |nodes are |multi-node training is |Multi-node training is ", "slower|very slow|much slower")
+        + phrases(
+            "nodes is |nodes are |multi-node training is |Multi-node training is ", "slower|very slow|much slower"
+        )
         + r"|"
-        + phrases("多机|双机|两机|多节点|两台机器", "训练速度慢|训练很慢|训练更慢|训练特别慢|反而更慢|比单机慢|训练比单机"),
+        + phrases(
+            "多机|双机|两机|多节点|两台机器", "训练速度慢|训练很慢|训练更慢|训练特别慢|反而更慢|比单机慢|训练比单机"
+        ),
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/6889",),
     ),
@@ -52,7 +56,9 @@ SIGNATURES = (
         "per_device_eval_batch_size=1; model.eval() and torch.no_grad() in a loop of the script.",
         pattern=phrases("OOM |OOMs ", "in eval|at eval|in the eval|at the eval|in validation|in the validation")
         + r"|"
-        + phrases("memory |memory usage ", "explodes |overflows |doubles |increases |grows ", "during eval|in eval|at eval")
+        + phrases(
+            "memory |memory usage ", "explodes |overflows |doubles |increases |grows ", "during eval|in eval|at eval"
+        )
         + r"|"
         + phrases("验证|评估", "时OOM|阶段OOM|阶段显存|时显存暴涨|时显存翻倍"),
         role=Role.POSSIBLE,
@@ -118,7 +124,7 @@ SIGNATURES = (
         what="Most likely the kernel's page cache of the files that were written: it counts as used, or as cache, and "
         "is given back when a process needs it. A process that grows itself (RSS) is something else: ZeRO-3 gathers "
         "16-bit weights on rank 0 for saving, a Ray object store or workers that copy the data set.",
-        remedy="free -m: \"available\" counts, not \"free\"; ps -o rss for the processes. In a container whose limit "
+        remedy='free -m: "available" counts, not "free"; ps -o rss for the processes. In a container whose limit '
         "includes the cache: save less often, or only the weights (save_only_model).",
         pattern=phrases(
             "memory |RAM |memory usage |CPU memory ",
@@ -186,7 +192,7 @@ SIGNATURES = (
         "ranks of all hosts, with offload_param 2 more for the weights; buffers for the transfers and pinned memory, "
         "which is never swapped, come on top. At the start each rank may have loaded the whole model as well. What "
         "the first step allocates is seen there only.",
-        remedy='deepspeed.runtime.zero.stage_1_and_2.estimate_zero2_model_states_mem_needs_all_live or its relative of '
+        remedy="deepspeed.runtime.zero.stage_1_and_2.estimate_zero2_model_states_mem_needs_all_live or its relative of "
         'stage3 before; "pin_memory": false, offload of the optimizer only, with ZeRO-3 a "ratio" below 1 for part of it, more '
         "hosts, NVMe.",
         pattern=phrases("offload|Offload|offloading", " uses too much | takes too much | uses all the ", "CPU|RAM|host")
