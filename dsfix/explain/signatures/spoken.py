@@ -13,7 +13,8 @@ SIGNATURES = (
         "backward pass, and again for the gradients, ZeRO-1 and 2 send the gradients and the new weights once per "
         "step. Without InfiniBand or RoCE, or where NCCL does not find it (in a container), NCCL takes TCP sockets.",
         remedy="NCCL_DEBUG=INFO shows NET/IB or NET/Socket, and the interface. ZeRO-1 or 2 if it fits, or ZeRO++'s "
-        "zero_hpz_partition_size as the GPUs of a node; more gradient accumulation; NCCL_SOCKET_IFNAME for the fastest "
+        "zero_hpz_partition_size as the GPUs of a node; more gradient accumulation; NCCL_SOCKET_IFNAME "
+        "for the fastest "
         "interface. A slow network stays slow: compare with a job on one node.",
         pattern=phrases("slower than ", "one node|single node|a single node|single-node|1 node|one machine")
         + r"|"
@@ -50,9 +51,11 @@ SIGNATURES = (
         id="memory_of_evaluation",
         title="the memory is exceeded in the evaluation, not in training",
         what="Most likely the results: transformers' Trainer keeps the logits of all batches on the GPU until the end "
-        "(batch * length * vocabulary * 2 or 4 bytes each), if metrics are computed of them. Otherwise the evaluation's own "
+        "(batch * length * vocabulary * 2 or 4 bytes each), if metrics are computed of them. Otherwise "
+        "the evaluation's own "
         "batch size (8 by default) or longer texts, generate()'s cache, or a loop without torch.no_grad().",
-        remedy="eval_accumulation_steps, preprocess_logits_for_metrics (the argmax only), or prediction_loss_only=True; "
+        remedy="eval_accumulation_steps, preprocess_logits_for_metrics (the argmax only), or "
+        "prediction_loss_only=True; "
         "per_device_eval_batch_size=1; model.eval() and torch.no_grad() in a loop of the script.",
         pattern=phrases("OOM |OOMs ", "in eval|at eval|in the eval|at the eval|in validation|in the validation")
         + r"|"
@@ -67,8 +70,10 @@ SIGNATURES = (
         id="out_of_memory_later",
         title="the GPU's memory is exceeded after some steps, not at once",
         what="Most likely a batch that is longer than those before (padding to the longest text, images of a larger "
-        "size); otherwise fragments of torch's cache, tensors with a graph that are kept between steps (a loss that is "
-        "added up without item()), or what comes in between: an evaluation, saving that gathers the model on one rank.",
+        "size); otherwise fragments of torch's cache, tensors with a graph that are kept between steps "
+        "(a loss that is "
+        "added up without item()), or what comes in between: an evaluation, saving that gathers the "
+        "model on one rank.",
         remedy="The longest batch first, or a limit of its length; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; "
         "deepspeed.runtime.utils.see_memory_usage each step shows whether the memory grows or jumps; with ZeRO-3 "
         "get_accelerator().empty_cache() after each step.",
@@ -82,11 +87,13 @@ SIGNATURES = (
         what="Each rank evaluates its part of the data. Most likely a metric is computed of one rank's part, or means "
         "of ranks with different numbers of samples are averaged, or the samples count that the sampler repeats so "
         "that all ranks have as many. In 16 bits other batch sizes also round differently.",
-        remedy="Gather predictions and labels first (accelerator.gather_for_metrics, which drops the repeated samples; "
+        remedy="Gather predictions and labels first (accelerator.gather_for_metrics, which drops the repeated "
+        "samples; "
         "torch.distributed.all_gather), sum numerators and denominators over the ranks, then divide once.",
         pattern=phrases(
             "metric|metrics|accuracy|eval loss|evaluation results",
-            " differs with the number of| differ with the number of| depends on the number of| changes with the number of",
+            " differs with the number of| differ with the number of| depends on the number of| changes with "
+            "the number of",
         )
         + r"|"
         + phrases("单卡和多卡|多卡和单卡|单卡与多卡", "验证结果不|评估结果不|测试结果不|验证指标不|评测结果不"),
@@ -128,7 +135,8 @@ SIGNATURES = (
         "includes the cache: save less often, or only the weights (save_only_model).",
         pattern=phrases(
             "memory |RAM |memory usage |CPU memory ",
-            "increases after each checkpoint|increases after each save|increases after saving|grows after each checkpoint",
+            "increases after each checkpoint|increases after each save|increases after saving|grows after "
+            "each checkpoint",
         )
         + r"|(?:每次|每)保存(?:模型|检查点|checkpoint)?(?:后|时)?[^\n]{0,8}内存(?:都会|会|就|)(?:增加|上涨|增长)",
         role=Role.POSSIBLE,
@@ -139,7 +147,8 @@ SIGNATURES = (
         what="The file of optimizer states is loaded beside those that the engine has already made: on the host 12 "
         "bytes per parameter more, divided by the ranks. Early releases of DeepSpeed, and later ones with "
         '"elastic_checkpoint": true, load the files of all ranks on every rank of ZeRO-1 and 2.',
-        remedy='More memory on the host or swap, fewer ranks per host; a current DeepSpeed without "elastic_checkpoint"; '
+        remedy="More memory on the host or swap, fewer ranks per host; a current DeepSpeed without "
+        '"elastic_checkpoint"; '
         "without the optimizer load_checkpoint(…, load_module_only=True), from 0.13 on.",
         pattern=phrases("OOM |OOMs |killed ", "on resum|at resum|in resum|after resum|when it resum|when resum")
         + r"|"
@@ -151,7 +160,8 @@ SIGNATURES = (
         id="memory_of_pipeline",
         title="pipeline parallelism: the memory is not divided evenly by the stages",
         what="A stage keeps the activations of the micro-batches that are on their way: the first one of as many as "
-        "there are stages, the last of one or two. The first and the last also have the embedding and the head. Buffers, the "
+        "there are stages, the last of one or two. The first and the last also have the embedding and "
+        "the head. Buffers, the "
         "CUDA context and, with one replica, the whole optimizer of a stage do not become smaller.",
         remedy="activation_checkpoint_interval of PipelineModule, smaller micro-batches with more accumulation; "
         'partition_method "parameters" or "type:…", or layers placed by hand; LayerSpec, so that each rank makes its '
@@ -163,11 +173,13 @@ SIGNATURES = (
     Signature(
         id="pipeline_is_slow",
         title="pipeline parallelism is slow, or leaves GPUs idle",
-        what="With S stages and M micro-batches per step (gradient_accumulation_steps) each GPU is idle for (S - 1) of "
+        what="With S stages and M micro-batches per step (gradient_accumulation_steps) each GPU is idle for "
+        "(S - 1) of "
         "M + S - 1 turns. And the slowest stage sets the pace: the default partition_method balances parameters, not "
         "time.",
         remedy="gradient_accumulation_steps at least four times the number of stages; partition_method "
-        '"type:transformerlayer" or layers placed by hand; fewer stages, and data parallelism with ZeRO-1 for the rest.',
+        '"type:transformerlayer" or layers placed by hand; fewer stages, and data parallelism with '
+        "ZeRO-1 for the rest.",
         pattern=phrases("pipeline|Pipeline", " parallelism is | parallel is ", "slower|very slow|too slow|slow")
         + r"|(?:流水线并行|pipeline并行)[^\n]{0,12}(?:速度慢|很慢|更慢|反而慢)",
         role=Role.POSSIBLE,
@@ -179,7 +191,8 @@ SIGNATURES = (
         "batch size of the evaluation is smaller than that of training, results of all ranks are gathered and joined "
         "on the host, or rank 0 computes the metrics alone while the others wait.",
         remedy="A larger per_device_eval_batch_size, prediction_loss_only, a smaller set; generation after training, "
-        "from the saved model (vLLM), or with ZeRO-2 or the weights gathered once (TRL's unwrap_model_for_generation).",
+        "from the saved model (vLLM), or with ZeRO-2 or the weights gathered once (TRL's "
+        "unwrap_model_for_generation).",
         pattern=phrases("evaluation |Evaluation |validation |prediction ", "is very slow|is too slow|takes too long")
         + r"|"
         + phrases("验证|评估|预测", "速度很慢|特别慢|非常慢|阶段很慢|过程很慢"),
@@ -188,12 +201,15 @@ SIGNATURES = (
     Signature(
         id="host_memory_of_offload",
         title="offload takes more of the host's memory than expected",
-        what="With Adam the host holds some 16 bytes per parameter (fp32 weights, two moments, fp32 gradients) over all "
+        what="With Adam the host holds some 16 bytes per parameter (fp32 weights, two moments, fp32 "
+        "gradients) over all "
         "ranks of all hosts, with offload_param 2 more for the weights; buffers for the transfers and pinned memory, "
         "which is never swapped, come on top. At the start each rank may have loaded the whole model as well. What "
         "the first step allocates is seen there only.",
-        remedy="deepspeed.runtime.zero.stage_1_and_2.estimate_zero2_model_states_mem_needs_all_live or its relative of "
-        'stage3 before; "pin_memory": false, offload of the optimizer only, with ZeRO-3 a "ratio" below 1 for part of it, more '
+        remedy="deepspeed.runtime.zero.stage_1_and_2.estimate_zero2_model_states_mem_needs_all_live or its "
+        "relative of "
+        'stage3 before; "pin_memory": false, offload of the optimizer only, with ZeRO-3 a "ratio" below '
+        "1 for part of it, more "
         "hosts, NVMe.",
         pattern=phrases("offload|Offload|offloading", " uses too much | takes too much | uses all the ", "CPU|RAM|host")
         + r"|(?:offload|卸载)[^\n]{0,12}(?:占用大量内存|内存占用过高|占用内存太多)",
@@ -202,7 +218,8 @@ SIGNATURES = (
     Signature(
         id="killed_without_message",
         title="the processes are killed without a message",
-        what="A process that the kernel kills (SIGKILL) cannot report anything. Most likely the host's memory was full: "
+        what="A process that the kernel kills (SIGKILL) cannot report anything. Most likely the host's "
+        "memory was full: "
         "each rank loads the whole model, the optimizer is offloaded, ZeRO gathers the model to save it, a container "
         "has a low limit. Otherwise the scheduler ended the job.",
         remedy="`dmesg | tail` (Out of memory: Killed process) on the host, the scheduler's record. Loading: "
