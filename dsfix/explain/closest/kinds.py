@@ -6,7 +6,7 @@ from __future__ import annotations
 _KINDS = {
     # hangs
     "saving_hangs": ("hang + saving", "hang + checkpoint"),
-    "experts_diverge": ("hang + experts", "experts + zero-3 + differs", "experts + lower"),
+    "experts_diverge": ("hang + experts", "experts + zero-3 + differs", "experts + lower + results"),
     "inputs_of_other_kinds_hang": ("hang + images",),
     "evaluation_diverges": ("hang + evaluation",),
     "fp16_zero1_overflow_deadlock": ("hang + fp16",),
@@ -221,7 +221,11 @@ _KINDS = {
         "accumulation + slow",
     ),
     "steps_divided_by_ranks": ("steps + number of ranks", "steps + differs", "steps + several gpus"),
-    "loader_without_distributed_sampler": ("duplicated + several gpus", "duplicated + data loader", "duplicated"),
+    "loader_without_distributed_sampler": (
+        "duplicated + several gpus",
+        "duplicated + data loader",
+        "duplicated + training",
+    ),
     "second_loader_not_prepared": ("data loader + prepared + fails", "data loader + prepared + duplicated"),
     "schedule_not_followed": (
         "learning rate + differs",

@@ -17,8 +17,10 @@ SYMPTOMS = {
         "|little) speed ?up|no (?:obvious |real |visible )?(?:benefit|gain|acceleration)|(?:speed|throughput"
         r"|tokens per second|samples per second) (?:is |was |becomes? )?(?:low|lower|drops?|decreas\w*|worse)\b"
         r"|takes (?:\w+ )?(?:longer|more time|twice)|low mfu|low tflops|high latency|latency (?:is |increas)"
-        r"|utili[sz]ation (?:\w+ )?(?:is |was )?(?:\w+ )?low\b|low (?:gpu )?util\w*|crawl\w*|\S*(?:慢|很久|加速比"
-        "|加速不明显|没有加速|利用率低|耗时)"
+        r"|utili[sz]ation (?:\w+ )?(?:is |was )?(?:\w+ )?low\b|low (?:gpu )?util\w*|crawl\w*|time (?:\w+ )?(?:not"
+        r"|hardly) (?:decreas|go down|reduc|shrink)\w*|tak(?:es|ing|e) (?:\w+ ){0,2}\d+\+? ?(?:s|secs?|seconds?|mins?"
+        r"|minutes?|hours?|days?)\b|\S*(?:慢|很久|加速比|加速不明显|没有加速|利用率低|耗时|利用率很低|利用率较低"
+        "|利用率太低)"
     ),
     "oom": (
         r"oom\b|out of (?:gpu |cuda |cpu |host |system )?memory|cuda out of memory|(?:not enough|insufficient"
@@ -33,8 +35,8 @@ SYMPTOMS = {
     "grows": (
         r"leak|grows?\b|growing|(?:keeps?|suddenly?|sudden|continuous\w*|slowly|constantly"
         r"|gradually) (?:on )?(?:increas|rising)|increas(?:e|es|ing) (?:in|of|over|with|every|each|as)\b|skyrocket"
-        r"|more and more\b|climb\w*|creep\w*|\S*(?:泄漏|泄露|不断增|越来越|持续增|持续上升|不断上升|一直涨|上涨"
-        "|不断增长|逐渐增)"
+        r"|more and more\b|climb\w*|creep\w*|explod\w*|blow\w* up|balloon\w*|\S*(?:泄漏|泄露|不断增|越来越|持续增"
+        "|持续上升|不断上升|一直涨|上涨|不断增长|逐渐增|暴涨|飙升)"
     ),
     "nan": r"nan\b|nans\b|(?:grad(?:ient)? ?norm|loss) (?:\w+ ){0,2}inf\b|nan(?=\W|$)|\S*(?:为nan|变nan)",
     "zero loss": (
@@ -118,10 +120,12 @@ SYMPTOMS = {
     ),
     "one gpu": (
         r"only (?:\w+ ){0,2}(?:one|1|a single|single|first) (?:gpu|device|card)|(?:only )?(?:one|1) (?:gpu"
-        r"|device) (?:is |was )?(?:used|working|running)|\S*(?:只用了一|只用到一|只有一张|只能用一|单卡在跑)"
+        "|device) (?:is |was )?(?:used|working|running)|only (?:the )?(?:gpu ?0|first gpu|cuda:0)|only (?:us(?:es|ing"
+        r"|ed|e)) (?:one|1|a single|gpu ?0)|\S*(?:只用了一|只用到一|只有一张|只能用一|单卡在跑)"
     ),
     "unused": (
-        r"not (?:fully )?(?:utili[sz]|us)\w*|under-?utili[sz]\w*|mostly empty|\S*(?:没有用满|没用满|利用不|占用很低)"
+        r"not (?:fully )?(?:utili[sz]|us)\w*|under-?utili[sz]\w*|mostly empty|unused\b(?! param)|idle\b"
+        r"|\S*(?:没有用满|没用满|利用不|占用很低)"
     ),
     "connection": (
         r"connect\w*|communicat\w* (?:\w+ )?(?:problem|issue|error|timeout|fail|broken)|time[sd]? ?-?out\b"
@@ -132,8 +136,8 @@ SYMPTOMS = {
         r"|exit ?code|sig(?:kill|term|segv|abrt)|signal \d|\S*(?:自动退出|中断|被杀|退出|没有报错|无报错)"
     ),
     "large": (
-        r"(?:too|very|so|extremely|huge|much) (?:large|big|huge)|larger than|bigger than|twice|doubl\w*|\S*(?:太大"
-        "|很大|变大|翻倍)"
+        r"(?:too|very|so|extremely|huge|much) (?:large|big|huge)|larger than|bigger than|twice|doubl\w*|huge\b"
+        r"|\S*(?:太大|很大|变大|翻倍)"
     ),
     "how": (
         r"how (?:to|do|can|should|does)\b|(?:could|can) you (?:\w+ )?(?:provide|share|tell|explain)|is it possible"
@@ -154,9 +158,9 @@ SYMPTOMS = {
         r"more\b|high(?:er)?\b|too much|huge|larger?\b|exceed\w*|abnormal|unexpected\w*|same\b|doubl\w*|twice|(?:not"
         r"|never) (?:see |seeing |be |being )?(?:\w+ )?(?:desirable|desired|decreas|reduc|drop|sav|chang|help|lower"
         r"|shard|partition|split|divid|scal)\w*|no (?:memory )?(?:reduction|saving|difference|benefit)s?\b|(?:each"
-        r"|every|per) gpu (?:\w+ ){0,2}(?:whole|full|entire|load)|copied|replicat\w*|each gpu|\S*(?:翻倍|一样"
-        "|没有减少|没减少|没有降|没降|不能减少|没变|不变|更多|更大|更消耗|很大|很高|过高|偏高|异常|超出预期|反而|成倍"
-        "|固定|相同|没有节省|相等|没区别|降不下)"
+        r"|every|per) gpu (?:\w+ ){0,2}(?:whole|full|entire|load)|copied|replicat\w*|each gpu"
+        r"|not (?:\w+ )?go(?:ing)? down|far more|way more|\S*(?:翻倍|一样|没有减少|没减少|没有降|没降|不能减少|没变"
+        "|不变|更多|更大|更消耗|很大|很高|过高|偏高|异常|超出预期|反而|成倍|固定|相同|没有节省|相等|没区别|降不下)"
     ),
     "killed": (
         r"killed\b|kills\b|sig ?kill|(?:silent|silently) (?:crash|exit|die|kill|fail)\w*|crash\w* silently"

@@ -124,7 +124,8 @@ FEATURES = {
     ),
     "several gpus": (
         r"multi-? ?gpus?\b|multiple gpus|(?:two|four|eight|several|all|\d{1,3}) ?(?:x |\* ?)?(?:\w+ )?gpus\b"
-        r"|[2-9] gpu\b|more gpus?\b|number of gpus|\S*(?:多卡|多gpu|双卡|两卡|四卡|八卡|张卡|卡数|多\()"
+        r"|[2-9] gpu\b|more gpus?\b|number of gpus|(?:[2-9]|\d\d) ?张? ?卡|adding gpus|number of devices|\S*(?:多卡"
+        r"|多gpu|双卡|两卡|四卡|八卡|张卡|卡数|多\()"
     ),
     "single gpu": r"(?:single|one|1|a)[- ]gpus?\b|\S*(?:单卡|一张卡|单gpu|一卡)",
     "training": r"train(?:s|ed|ing|er)?\b|fine-?tun\w*|sft\b|pretrain\w*|\S*(?:训练|微调|全参)",
@@ -147,6 +148,10 @@ FEATURES = {
     "p2p": r"p2p\b|nvlink\w*|pcie\b|4090\w*|3090\w*|a6000\w*",
     "full determinism": "full determinism|launch blocking",
     "weights file": r"(?:pytorch|adapter)[- ]model\S*|model\.safetensors|\S*\.bin\b|safetensors",
+    "more gpus": (
+        r"more gpus?\b|adding gpus|multi-? ?gpus?\b|multiple gpus|(?:increas\w*|scal\w*) (?:\w+ ){0,4}gpus"
+        r"|number of (?:gpus|devices)|gpus? (?:\w+ )?slower than|\S*(?:多卡|多gpu|多\(|更多卡|增加卡|增加显卡|卡数)"
+    ),
 }
 # names that no text of another field has
 OF_THE_FIELD = frozenset(
