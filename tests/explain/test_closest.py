@@ -46,7 +46,7 @@ REWORDED = {
         "deepspeed 双机训练速度比单机慢好多",
     ],
     "slow_with_more_gpus": [
-        "deepspeed: throughput drops with 4 GPUs",
+        "deepspeed: throughput drops with multiple GPUs",
         "four GPUs are not faster than a single GPU, deepspeed",
     ],
     "slower_than_expected": [

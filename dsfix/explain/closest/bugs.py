@@ -52,7 +52,18 @@ _USUAL = frozenset(
             "baseline",
             "model",
         ),
-        *("training", "several gpus", "single gpu", "metric", "prepared", "epoch", "validation", "data loader"),
+        *(
+            "training",
+            "several gpus",
+            "more gpus",
+            "weights file",
+            "single gpu",
+            "metric",
+            "prepared",
+            "epoch",
+            "validation",
+            "data loader",
+        ),
     )
 )
 _ASIDE = re.compile(r"[;(]")  # what follows may be about other jobs

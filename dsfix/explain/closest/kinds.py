@@ -23,7 +23,7 @@ _KINDS = {
     # speed
     "slow_between_nodes": ("slow + nodes",),
     "slow_with_more_gpus": (
-        "slow + several gpus",
+        "slow + more gpus",
         "slow + several gpus + single gpu",
         "lower + several gpus + single gpu",
     ),
@@ -36,6 +36,7 @@ _KINDS = {
         "slow + training",
         "slow + experts",
         "slow + adapter",
+        "slow + more gpus",
         "slow + several gpus",
         "baseline + lower + results",
     ),
@@ -225,6 +226,7 @@ _KINDS = {
         "duplicated + several gpus",
         "duplicated + data loader",
         "duplicated + training",
+        "same data",
     ),
     "second_loader_not_prepared": ("data loader + prepared + fails", "data loader + prepared + duplicated"),
     "schedule_not_followed": (

@@ -39,7 +39,7 @@ _VAGUE = frozenset(
             "resuming",
             "saving",
         ),
-        *("wrong", "adapter", "baseline", "checkpoint", "model", "nodes", "several gpus", "training"),
+        *("wrong", "adapter", "baseline", "checkpoint", "model", "more gpus", "nodes", "several gpus", "training"),
         *("zero-1", "zero-2", "zero-3"),
     )
 )

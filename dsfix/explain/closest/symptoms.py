@@ -183,4 +183,10 @@ SYMPTOMS = {
         r"|never) (?:be |being )?(?:correctly |properly )?(?:split|shard|sharded|distributed|divided|prepared)\b"
         r"|\S*(?:相同的数据|数据重复|重复的数据)"
     ),
+    "same data": (
+        r"(?:each|every|all) (?:gpus?|ranks?|process(?:es)?|workers?|devices?) (?:\w+ ){0,3}(?:same|whole|entire|full"
+        r"|all) (?:\w+ )?(?:data|batch|batches|samples?|dataset)\b|same (?:data|batch|batches"
+        r"|samples) (?:\w+ ){0,3}(?:each|every|all|different) (?:gpus?|ranks?|process(?:es)?)|\S*(?:相同的数据"
+        "|一样的数据|数据重复)"
+    ),
 }
