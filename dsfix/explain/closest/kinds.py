@@ -344,7 +344,7 @@ _OTHERWISE = {
     "tensor_parallel experts pipeline",
     "resumed_differently": "universal adapter inference number_of_ranks oom hang slow saving",
     "resuming_an_adapter": "hang oom loss empty garbage",
-    "checkpoint_on_several_nodes": "hang slow oom empty number_of_ranks loss universal",
+    "checkpoint_on_several_nodes": "hang slow oom empty loss universal resuming",
     "model_cannot_be_saved": "hang slow zero_to_fp32 memory oom host killed tensor_parallel pipeline loading ends "
     "resuming empty",
     "parameters_empty_under_zero3": "saving checkpoint memory gradients adapter",

@@ -20,12 +20,12 @@ SYMPTOMS = {
         r"|utili[sz]ation (?:\w+ )?(?:is |was )?(?:\w+ )?low\b|low (?:gpu )?util\w*|crawl\w*|time (?:\w+ )?(?:not"
         r"|hardly) (?:decreas|go down|reduc|shrink)\w*|tak(?:es|ing|e) (?:\w+ ){0,2}\d+\+? ?(?:s|secs?|seconds?|mins?"
         r"|minutes?|hours?|days?)\b|\S*(?:慢|很久|加速比|加速不明显|没有加速|利用率低|耗时|利用率很低|利用率较低"
-        "|利用率太低)"
+        "|利用率太低|时间太长|时间过长|时间很长|用时)"
     ),
     "oom": (
         r"oom\b|out of (?:gpu |cuda |cpu |host |system )?memory|cuda out of memory|(?:not enough|insufficient"
         r"|runs? out of) (?:\w+ )?(?:memory|vram)|\S*(?:显存不足|显存不够|显存还不够|爆显存|显存溢出|超出显存|显存爆"
-        "|炸显存|显存炸|爆内存|内存不足|内存溢出|内存爆|爆掉)"
+        "|炸显存|显存炸|爆内存|内存不足|内存溢出|内存爆|爆掉|内存不够|内存还不够)"
     ),
     "memory": r"(?:gpu |cuda )?memory\b|vram\b|\S*显存",
     "host": (
@@ -87,15 +87,15 @@ SYMPTOMS = {
     "empty": (
         r"empty\b|torch\.size\(\[0\]\)|size (?:of |is |= ?)?0\b|no (?:weights|parameters)"
         r"|only (?:\w+ ){0,2}\d+(?:\.\d+)? ?(?:k|kb|m|mb|bytes)\b|(?:very|too|so|extremely|much) small|smaller"
-        r"|few (?:kb|mb)|tiny|\d+(?:\.\d+)? ?(?:kb|bytes)\b|\S*(?:为空|是空|空的|太小|很小)|只有 ?\d+ ?(?:k|m)"
-        r"|几百 ?k|几 ?k|(?:几百 ?k|几十 ?k|仅有 ?\d+ ?k|仅有几)"
+        r"|few (?:kb|mb)|tiny|\d+(?:\.\d+)? ?(?:kb|bytes)\b|\d+(?:\.\d+)? ?(?:k|m|kb|mb|bytes) only\b|\S*(?:为空|是空"
+        r"|空的|太小|很小)|只有 ?\d+ ?(?:k|m)|几百 ?k|几 ?k|(?:几百 ?k|几十 ?k|仅有 ?\d+ ?k|仅有几)"
     ),
     "incomplete": (
         "missing|incomplete|partial|only (?:save[sd]? )?(?:a |some |one )?(?:part|portion|half|subset)"
         r"|part of the (?:model|weights)|not (?:all|full|whole|complete)|(?:no|not find|without) (?:\w+ )?(?:file|bin"
         r"|safetensors|model|weights)\b|not (?:be )?(?:generated|saved|created|written)\b"
         r"|can ?not find (?:\w+ )?(?:model|weights|bin)|\S*(?:未生成|没有生成|没生成|不完整|缺失|缺少|没有保存|未保存"
-        "|没保存|只保存|没有模型文件|找不到模型|没有权重|无法保存)"
+        "|没保存|只保存|没有模型文件|找不到模型|没有权重|无法保存|下没有|没有找到|找不到)"
     ),
     "fails": (
         r"fail\w*|error\w*|crash\w*|exception\w*|broken?\b|bugs?\b|breaks\b|(?:not|never) (?:be |being )?(?:work|able"
@@ -152,7 +152,8 @@ SYMPTOMS = {
     "size 0": (
         r"torch\.size\(\[0\]\)|numel(?:\(\))? (?:\w+ ){0,4}0\b|(?:shape|size)s? (?:\w+ ){0,6}(?:\[0\]|zero"
         r"|0)(?![\d.])|tensor\(\[\]|0-?sized?\b|zero[- ]sized?\b|zero elements|0 (?:parameters|elements)\b"
-        r"|\S*(?:形状为 ?0|大小为 ?0|维度为 ?0)"
+        r"|num parameters(?:\(\))? (?:\w+ ){0,3}0\b|returns? 0 (?:with|in|under|for)\b|\S*(?:形状为 ?0|大小为 ?0"
+        "|维度为 ?0)"
     ),
     "excess": (
         r"more\b|high(?:er)?\b|too much|huge|larger?\b|exceed\w*|abnormal|unexpected\w*|same\b|doubl\w*|twice|(?:not"
@@ -160,7 +161,8 @@ SYMPTOMS = {
         r"|shard|partition|split|divid|scal)\w*|no (?:memory )?(?:reduction|saving|difference|benefit)s?\b|(?:each"
         r"|every|per) gpu (?:\w+ ){0,2}(?:whole|full|entire|load)|copied|replicat\w*|each gpu"
         r"|not (?:\w+ )?go(?:ing)? down|far more|way more|\S*(?:翻倍|一样|没有减少|没减少|没有降|没降|不能减少|没变"
-        "|不变|更多|更大|更消耗|很大|很高|过高|偏高|异常|超出预期|反而|成倍|固定|相同|没有节省|相等|没区别|降不下)"
+        "|不变|更多|更大|更消耗|很大|很高|过高|偏高|异常|超出预期|反而|成倍|固定|相同|没有节省|相等|没区别|降不下"
+        "|还多|还高|还大|更占)"
     ),
     "killed": (
         r"killed\b|kills\b|sig ?kill|(?:silent|silently) (?:crash|exit|die|kill|fail)\w*|crash\w* silently"

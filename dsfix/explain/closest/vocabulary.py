@@ -97,7 +97,8 @@ FEATURES = {
     "universal": r"universal\b|ds to universal",
     "zero to fp32": (
         r"zero to fp32|fp32 (?:weights|state dict|model)|consolidat\w*|convert\w* (?:\w+ ){0,3}(?:checkpoint|weights"
-        r"|hf|huggingface)|zero2fp32|(?:after )?convert\w* (?:\w+ ){0,4}(?:format|safetensors)"
+        r"|hf|huggingface)|zero2fp32|(?:after )?convert\w* (?:\w+ ){0,4}(?:format|safetensors)|\S*(?:转换成|转换为"
+        "|转成|转为)"
     ),
     "changing": r"manipulat\w*|modif\w*|chang(?:e|ing)\b|overwrit\w*|updat(?:e|ing)\b|edit\w*|set\b|\S*(?:修改|改变)",
     "parameters": r"param(?:s|eter|eters)?\b|weights?\b|\S*(?:参数|权重)",
