@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from .symptoms import SYMPTOMS
+
+__all__ = ["DOMAIN", "FEATURES", "OF_THE_FIELD", "SYMPTOMS"]
+
 # name -> alternatives of a regular expression, each from the start of a word on, and after |\S* the Chinese ones, which
 # may begin anywhere; there is a blank between Chinese and other words
 FEATURES = {
