@@ -83,6 +83,15 @@ def test_a_frame_of_a_traceback(named):
     assert named(f"deepspeed ends\n{frame.format('deepspeed/runtime/zero/stage3.py', 'step')}", where) == []
 
 
+def test_a_frame_of_one_rank_or_in_a_box(named):
+    where = _fact("where", "deepspeed/runtime/zero/stage3.py:hyper_step")
+    path = "/x/site-packages/deepspeed/runtime/zero/stage3.py"
+    of_rank = f'[rank0]: Traceback (most recent call last):\n[rank0]:   File "{path}", line 1, in hyper_step\n'
+    assert named(f"deepspeed ends\n{of_rank}[rank0]:     foo()\n", where) == ["where"]
+    top, bottom = f"╭{'─ Traceback (most recent call last) '.ljust(96, '─')}╮", f"╰{'─' * 96}╯"
+    assert named(f"deepspeed ends\n{top}\n│ {f'{path}:1 in hyper_step'.ljust(94)} │\n{bottom}\n", where) == ["where"]
+
+
 def test_the_title_comes_first_and_two_at_most(named):
     one, two, three = (_fact(f"of_{number}", f"hyper_{number}") for number in ("one", "two", "three"))
     assert named("deepspeed and hyper_two\nI set hyper_one. And hyper_three.\n", one, two, three) == [

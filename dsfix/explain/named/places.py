@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from ..boxes import unboxed
 from ..closest import prose
 from ..frames import frame, short
+from ..lines import Cleaner
 
 TITLE, FRAME, SENTENCE, CODE = 4.0, 3.0, 2.0, 1.0
 """How much a place tells of what the text is about."""
@@ -26,6 +28,12 @@ def of(text: str) -> dict[str, float]:
     return found
 
 
+def without(names: Iterable[str], sentence: str) -> str:
+    """Returns the sentence with other words than these names, whatever stands before their dots."""
+    forms = "|".join(re.escape(key(name)).replace("_", "[-_]") for name in names)
+    return re.sub(rf"(?i)(?:[\w-]+\.)*\b(?:{forms})\b", " ", sentence)
+
+
 def key(name: str) -> str:
     """Returns how a name is compared."""
     return name.lower().replace("-", "_")
@@ -39,9 +47,9 @@ def _all(text: str) -> Iterator[tuple[str, float]]:
         if not _COMMAND.match(sentence):
             for name in _names(sentence):
                 yield name, SENTENCE
-    called = [found for line in text.splitlines() if (found := frame(line))]
-    for distance, found in enumerate(reversed(called[-_LAST:])):
-        yield key(f"{short(found[1])}:{found[2]}"), FRAME - distance / _LAST
+    called = [found for line in unboxed(Cleaner().lines(text, 1)) if (found := frame(line.text))]
+    for distance, (path, function) in enumerate(reversed(called[-_LAST:])):
+        yield key(f"{short(path)}:{function}"), FRAME - distance / _LAST
     for line in text.splitlines():
         if not _SET.match(line) and not frame(line):
             for name in _names(line):
