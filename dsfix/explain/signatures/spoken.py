@@ -108,7 +108,7 @@ SIGNATURES = (
         "(reentrant gradient checkpointing).",
         remedy="learning_rate 1e-4 to 3e-4, all linear layers as targets; the logged learning rate and grad_norm show "
         "what counts: with grad_norm 0 model.enable_input_require_grads().",
-        pattern=r"(?i:lora)(?:训练|微调|)(?:的|时|)(?:loss不下降|loss下降很慢|loss降不下|loss无法下降|loss几乎不)"
+        pattern=r"(?i:lora)[^\n]{0,6}(?:loss不下降|loss下降很慢|loss降不下|loss无法下降|loss几乎不)"
         r"|(?i:lora)[^\n]{0,40}"
         r"(?:loss does not decrease|loss doesn't decrease|loss is not decreasing|loss not decreasing|loss hardly)",
         role=Role.POSSIBLE,
