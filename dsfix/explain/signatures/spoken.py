@@ -110,7 +110,8 @@ SIGNATURES = (
         "what counts: with grad_norm 0 model.enable_input_require_grads().",
         pattern=r"(?i:lora)[^\n]{0,6}(?:loss不下降|loss下降很慢|loss降不下|loss无法下降|loss几乎不)"
         r"|(?i:lora)[^\n]{0,40}"
-        r"(?:loss does not decrease|loss doesn't decrease|loss is not decreasing|loss not decreasing|loss hardly)",
+        r"(?:loss does not decrease|loss doesn't decrease|loss is not decreasing|loss not decreasing"
+        r"|loss hardly moves|loss hardly falls)",
         role=Role.POSSIBLE,
     ),
     Signature(
@@ -138,7 +139,7 @@ SIGNATURES = (
             "increases after each checkpoint|increases after each save|increases after saving|grows after "
             "each checkpoint",
         )
-        + r"|(?:每次|每)保存(?:模型|检查点|checkpoint)?(?:后|时)?[^\n]{0,8}内存(?:都会|会|就|)(?:增加|上涨|增长)",
+        + r"|每次保存[^\n]{0,16}内存(?:都会|会|就|)(?:增加|上涨|增长)",
         role=Role.POSSIBLE,
     ),
     Signature(
