@@ -314,7 +314,7 @@ _OTHERWISE = {
     "memory_not_reduced": "grows unbalanced host hang inference kernels pipeline evaluation not_released first_gpu "
     "saving slow",
     "saved_without_gathering": "hang pipeline",
-    "several_models_trained": "inference generation",
+    "several_models_trained": "inference generation installing",
     "reference_model_partitioned": "unsloth quantized memory oom hang slow saving",
     "nodes_do_not_meet": "saving checkpoint evaluation backward later generation experts loading",
     "slow_between_nodes": "hang saving loading checkpoint generation inference evaluation building installing resuming",
