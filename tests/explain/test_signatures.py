@@ -39,6 +39,62 @@ CASES = {
         ],
         ["AttributeError: module 'deepspeed.comm' has no attribute 'initialize_all'\n"],
     ),
+    "slow_between_nodes": (
+        ["train using 2 nodes is slower than one node\n", "deepspeed 多机训练很慢\n"],
+        ["two nodes are faster\n", "多机训练\n"],
+    ),
+    "slow_with_more_gpus": (
+        ["with DDP 2 GPUs are slower than 1\n", "多卡反而更慢\n"],
+        ["8 GPUs are faster\n"],
+    ),
+    "memory_of_evaluation": (
+        ["it goes OOM in the evaluation, never in training\n", "验证时OOM\n"],
+        ["it goes OOM in the first step\n"],
+    ),
+    "out_of_memory_later": (
+        ["the job OOMs after several hundred steps\n", "训练一段时间后OOM\n"],
+        ["the job ends after several hundred steps\n"],
+    ),
+    "evaluation_counted_per_rank": (
+        ["the accuracy depends on the number of GPUs\n", "单卡和多卡验证结果不一样\n"],
+        ["the accuracy is 0.7\n"],
+    ),
+    "rate_small_for_lora": (
+        ["LoRA: the loss hardly moves\n", "lora微调loss下降很慢\n"],
+        ["LoRA: the loss falls\n"],
+    ),
+    "loss_falls_by_epochs": (
+        ["the loss drops at the beginning of each epoch\n", "Full finetune的时候loss阶梯式骤降\n"],
+        ["the loss drops slowly\n"],
+    ),
+    "page_cache_while_saving": (
+        ["CPU memory increases after each checkpoint\n", "每次保存后内存都会增加\n"],
+        ["CPU memory is constant\n"],
+    ),
+    "resuming_needs_memory": (
+        ["the job is killed when resuming, not before\n", "断点续训时OOM\n"],
+        ["it works when resuming\n"],
+    ),
+    "memory_of_pipeline": (
+        ["pipeline parallel uses more memory on the first GPU\n"],
+        ["pipeline parallel uses four GPUs\n"],
+    ),
+    "pipeline_is_slow": (
+        ["pipeline parallelism is too slow with 4 stages\n"],
+        ["pipeline parallelism is used\n"],
+    ),
+    "evaluation_is_slow": (
+        ["the evaluation takes too long\n", "验证速度很慢\n"],
+        ["the evaluation takes a minute\n"],
+    ),
+    "host_memory_of_offload": (
+        ["optimizer offload uses too much RAM\n", "offload之后占用大量内存\n"],
+        ["optimizer offload uses the CPU\n"],
+    ),
+    "killed_without_message": (
+        ["the process gets killed at step 3\n", "加载模型的时候进程直接被杀\n"],
+        ["the process ends at step 3\n"],
+    ),
     "ulysses_without_zero": (
         [
             "AttributeError: module 'deepspeed.runtime.sequence_parallel.parallel_state_sp' has no attribute "
