@@ -6,7 +6,7 @@ import pytest
 
 from dsfix import rules
 from dsfix.explain import problems
-from dsfix.explain.closest import vocabulary
+from dsfix.explain.closest import symptoms, vocabulary
 from dsfix.explain.named import fact, places, search
 
 FACTS = tuple(rules.declared("dsfix.explain.named.facts", "FACTS"))
@@ -138,7 +138,7 @@ def test_no_sentence_has_it_by_chance(id, name):
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.id)
 def test_what_stands_beside_it_is_in_the_vocabulary(fact):
     names = {name for way in fact.beside for name in way.split(" + ")}
-    assert names <= vocabulary.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
+    assert names <= symptoms.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.id)

@@ -26,21 +26,9 @@ _NEAR_LATER = 6.0  # with words of a sentence after the title
 # what reports of most problems name
 _VAGUE = frozenset(
     (
-        *(
-            "abnormal",
-            "differs",
-            "excess",
-            "fails",
-            "how",
-            "later",
-            "loading",
-            "lower",
-            "results",
-            "resuming",
-            "saving",
-        ),
-        *("wrong", "adapter", "baseline", "checkpoint", "model", "more gpus", "nodes", "several gpus", "training"),
-        *("zero-1", "zero-2", "zero-3"),
+        *("abnormal", "differs", "excess", "fails", "how", "later", "loading", "lower", "results", "resuming"),
+        *("saving", "wrong", "adapter", "baseline", "checkpoint", "model", "more gpus", "nodes", "several gpus"),
+        *("training", "zero-1", "zero-2", "zero-3"),
     )
 )
 _RELEASE = re.compile(r"(?i)deep ?speed[\s\W]{0,3}(?:version[\s\W]{0,3}|ver\.? ?|v)?(0\.\d{1,2}\.\d{1,2})(?![\d.]*\d)")

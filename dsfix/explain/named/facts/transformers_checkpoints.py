@@ -31,7 +31,7 @@ FACTS = (
         evidence=("transformers.integrations.deepspeed.deepspeed_load_checkpoint",),
     ),
     Fact(
-        id="resuming_needs_memory",
+        id="memory_of_resuming",
         names=(
             "resume_from_checkpoint",
             "load_best_model_at_end",
