@@ -200,9 +200,9 @@ FACTS = (
         names=("autotp_size", "tp_model_init", "set_autotp_mode", "_apply_autotp_partitioning"),
         title="training with AutoTP: autotp_size, tp_model_init",
         what="tensor_parallel.autotp_size (0.16.4 or later) divides the model: in deepspeed.initialize since 0.18.6, "
-        "before it only in deepspeed.tp_model_init, which transformers' Trainer calls through accelerate. ZeRO-3 is "
-        "refused before 0.19.4. The ranks of a tensor-parallel group must read the same batches: only the first one "
-        "is compared, and an error raised.",
+        "before it only in deepspeed.tp_model_init, which transformers' Trainer calls. ZeRO-3 is refused before "
+        "0.19.4. The ranks of a tensor-parallel group must read the same batches: only the first one is compared, and "
+        "an error raised.",
         remedy="A sampler by the data-parallel rank; sizes divisible by autotp_size; save through "
         "engine.save_16bit_model or save_checkpoint, as a plain state_dict has parts of layers.",
         evidence=("deepspeed.runtime.engine:DeepSpeedEngine._configure_tensor_parallel_states",),
