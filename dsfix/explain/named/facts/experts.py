@@ -67,8 +67,8 @@ FACTS = (
         "random: with k 1 use_rts drops random tokens, with k 2 the second expert is sampled, and RSample (k 1) and "
         "Jitter add noise in training, so that two runs, or two ranks with the same input, differ. With k 1 a batch "
         "with fewer tokens than min_capacity fails.",
-        remedy="use_rts=False, top2_2nd_expert_sampling=False and no noise for reproducible results; a smaller "
-        "min_capacity for short inputs.",
+        remedy="use_rts=False, top2_2nd_expert_sampling=False (0.14 or later) and no noise for reproducible results; "
+        "a smaller min_capacity for short inputs.",
         evidence=(f"{_GATE}:TopKGate",),
     ),
     Fact(
@@ -167,8 +167,8 @@ FACTS = (
         what="Each expert is a file of its own (layer_L_expert_E_mp_rank_...), written by the rank that has it, so "
         "that all ranks save and see the same directory. Loading takes the files by the number of experts and layers; "
         "zero_to_fp32 does not read them.",
-        remedy="One shared directory; the same num_experts and order of layers. Another ep_size loads the weights, "
-        "and the optimizer's states only with the same ranks.",
+        remedy="One shared directory; the same num_experts and order of layers. With another ep_size load the weights "
+        "only: load_optimizer_states=False.",
         evidence=("deepspeed.runtime.engine:DeepSpeedEngine.load_moe_state_dict",),
     ),
     Fact(

@@ -87,8 +87,8 @@ FACTS = (
         title="tensor parallelism of init_inference: what it takes",
         what="tp_size (formerly mp_size) processes have to be started by a launcher, and each loads the whole model "
         "first, to its host memory, or to its GPU, where it has to fit whole then. Every rank must get the same "
-        "inputs and call the model equally often, or all wait. The group is always that of ranks 0 to tp_size-1: "
-        "several replicas in one job do not work.",
+        "inputs and call the model equally often, or all wait. Without an mpu the group is always that of ranks 0 to "
+        "tp_size-1: several replicas in one job do not work.",
         remedy="deepspeed --num_gpus N with tp_size N; load on the CPU, without device_map; broadcast inputs. Each "
         "layer adds two all-reduces: with a small model or slow links it is slower than one GPU.",
         beside=(
@@ -209,7 +209,7 @@ FACTS = (
     ),
     Fact(
         id="inference_with_zero",
-        names=("zero_inference", "ZeRO-Inference", "quantized_initialization", "post_init_quant"),
+        names=("zero_inference", "ZeRO-Inference"),
         title="ZeRO-Inference: ZeRO-3 without an optimizer",
         what="The model is made under zero.Init or HfDeepSpeedConfig (kept alive) and given to deepspeed.initialize "
         "with stage 3, and offload_param where the GPUs do not hold it; init_inference's zero argument has no effect. "

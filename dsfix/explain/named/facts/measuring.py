@@ -73,7 +73,7 @@ FACTS = (
         title="comms_logger: which communication it sees",
         what="It logs what goes through deepspeed.comm, each call timed with a synchronization, so that the job gets "
         "slower; calls of torch.distributed by others are not in it. The summary is printed only when log_summary() "
-        "is called, by all ranks, as it has a barrier.",
+        "is called, on all ranks, as it has a barrier.",
         remedy="For some steps only; algorithm and bus bandwidth are of this rank's times, which include waiting.",
         evidence=("deepspeed.utils.comms_logging",),
     ),
@@ -91,7 +91,7 @@ FACTS = (
         "DeepSpeed decide batch size and accumulation. Each experiment ends by itself after end_profile_step steps; "
         "one that fails or writes no metrics is left out, and if all do so nothing is found.",
         remedy="stderr.log of the first experiment in autotuning_results tells the cause; pdsh installed, "
-        "arg_mappings for the script's own arguments, no 'auto' that depends on others, overwrite after a change.",
+        "arg_mappings for the script's own arguments where the config has 'auto'.",
         patches=("autotuning_nested_values",),
         evidence=("deepspeed.autotuning.autotuner:Autotuner",),
     ),

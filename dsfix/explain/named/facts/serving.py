@@ -65,8 +65,8 @@ FACTS = (
         ),
         title="the hybrid engine: for which models, and what usually goes wrong",
         what="It generates with the kernels of init_inference, for the same few architectures (OPT, BLOOM, GPT-J, "
-        "GPT-NeoX, Llama and others), of the transformers of 2023: others fail (since 0.19.7 they are left as they "
-        "are), repeat tokens or differ from the model without it. Prompt and answer together have to fit "
+        "GPT-NeoX, Llama and others), of the transformers of 2023: others fail or are not accelerated, newer "
+        "transformers fail, repeat tokens or differ from the model without it. Prompt and answer together have to fit "
         "hybrid_engine.max_out_tokens (512), and no batch may be larger than the first.",
         remedy="Without it (hybrid_engine.enabled false, no --enable_hybrid_engine) the same job generates slowly but "
         "rightly. Else an older transformers, fp16, and inference_tp_size 1.",
@@ -138,8 +138,8 @@ FACTS = (
         ),
         title="the hybrid engine has no kernels for this model, or they do not fit it",
         what="It looks for layers of the classes that kernel injection knows. Where the model has none (another "
-        "architecture, a class of its own, a wrapped model) later calls fail before 0.19.7, which leaves such a model "
-        "as it is; where transformers is newer the layer's attributes are missing.",
+        "architecture, a class of its own, a wrapped model) its lists stay empty and later calls can fail (since "
+        "0.19.7 such a model is left as it is); where transformers is newer the layer's attributes are missing.",
         remedy="hybrid_engine.enabled false (no --enable_hybrid_engine); or an OPT, BLOOM or Llama of the DeepSpeed "
         "release's time.",
         evidence=(f"{_HYBRID}.create_inference_containers",),
