@@ -152,7 +152,8 @@ FACTS = (
         "each other for ever, unless the block is a leaf module (since 0.18.0 Mixtral's, Qwen2's and Qwen3's are); "
         "many small experts gathered one by one are slow.",
         remedy="set_z3_leaf_modules(model, [the block's class]) before initialize, or accelerate's "
-        "deepspeed_moe_layer_cls_names. Newer transformers keep all experts of a layer in one weight: no hang there.",
+        "deepspeed_moe_layer_cls_names. transformers 5 keeps all experts of a layer of Mixtral, Qwen and DeepSeek-V3 "
+        "in one weight: no hang there.",
         beside=("hang", "slow", "zero-3", "how", "connection"),
         evidence=("deepspeed.utils.z3_leaf_module", "https://github.com/deepspeedai/DeepSpeed/pull/4966"),
     ),
@@ -200,7 +201,7 @@ FACTS = (
     ),
     Fact(
         id="automatic_expert_parallelism",
-        names=("AutoEP", "autoep_size", "_configure_expert_parallel", "expert_parallel"),
+        names=("AutoEP", "autoep_size", "_configure_expert_parallel"),
         title="AutoEP: experts of a transformers model over the ranks",
         what="The section expert_parallel (0.19.2 or later) replaces the expert blocks of Mixtral, Qwen3, Qwen3.5, "
         "DeepSeek-V2 and V3 and some others, or of named patterns, in deepspeed.initialize. Before 0.19.7 an "

@@ -57,9 +57,9 @@ FACTS = (
         names=("injection_policy", "injection_dict", "injection_policy_tuple"),
         title="init_inference(injection_policy=): what it has to name",
         what="It maps the class of the repeated block to the names of the linear layers in it whose outputs have to "
-        "be added up over the ranks: those that end the attention and the MLP, with the module's name before a dot. "
-        "All other linear layers of the block are divided by their outputs. A missing name gives wrong shapes or "
-        "values; one that no module has is refused.",
+        "be added up over the ranks: those that end the attention and the MLP, each with its parent's name and a dot "
+        "('SelfAttention.o'). All other linear layers of the block are divided by their outputs. A missing name gives "
+        "wrong shapes or values; one that no module has is refused.",
         remedy="{T5Block: ('SelfAttention.o', 'EncDecAttention.o', 'DenseReluDense.wo')} is an example. It does not "
         "go together with replace_with_kernel_inject.",
         evidence=(f"{_ENGINE}.__init__", "https://www.deepspeed.ai/tutorials/inference-tutorial/"),
@@ -122,6 +122,7 @@ FACTS = (
         "grows, does not use it.",
         remedy="For encoders and diffusers with padded inputs; clone the results. Leave it out for text generation.",
         evidence=(f"{_ENGINE}._create_cuda_graph",),
+        beside=("kernels", "inference", "generation"),
     ),
     Fact(
         id="inference_beams",

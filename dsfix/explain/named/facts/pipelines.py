@@ -68,9 +68,9 @@ FACTS = (
             *("deepspeed/runtime/pipe/module.py:_count_layer_params", "deepspeed/runtime/pipe/module.py:__init__"),
         ),
         title="a layer of a PipelineModule is built",
-        what="LayerSpec(Class, *args, **kwargs) calls Class(*args, **kwargs) here: an error in it is one of the "
-        "layer's own arguments. With partition_method 'parameters' (the default) each rank builds every layer once to "
-        "count its parameters. The rank's own layers are then moved to the GPU of LOCAL_RANK.",
+        what="LayerSpec(Class, *args, **kwargs) calls Class(*args, **kwargs) here: an error in it is mostly one of "
+        "the layer's own arguments. With partition_method 'parameters' (the default) each rank builds every layer "
+        "once to count its parameters. The rank's own layers are then moved to the GPU of LOCAL_RANK.",
         remedy="Build the class by hand with the same arguments. partition_method='uniform' or 'type:NAME' builds "
         "only the rank's own layers.",
         evidence=(f"{_MODULE}._build",),
