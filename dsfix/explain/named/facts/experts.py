@@ -64,10 +64,11 @@ FACTS = (
         ),
         title="the gate of DeepSpeed's MoE: k, noise, chance",
         what="k 1 and 2 have gates of their own, larger ones need 0.15 or later. The gate computes in fp32 and is "
-        "random: use_rts drops random tokens, the second expert is sampled, RSample and Jitter add noise, so that two "
-        "runs, or two ranks with the same input, differ. A batch with fewer tokens than min_capacity fails.",
-        remedy="use_rts=False, top2_2nd_expert_sampling=False and no noise for reproducible results; a smaller "
-        "min_capacity for short inputs.",
+        "random: with k 1 use_rts drops random tokens, with k 2 the second expert is sampled, and RSample (k 1) and "
+        "Jitter add noise in training, so that two runs, or two ranks with the same input, differ. With k 1 a batch "
+        "with fewer tokens than min_capacity fails.",
+        remedy="use_rts=False, top2_2nd_expert_sampling=False (0.14 or later) and no noise for reproducible results; "
+        "a smaller min_capacity for short inputs.",
         evidence=(f"{_GATE}:TopKGate",),
     ),
     Fact(
@@ -83,19 +84,18 @@ FACTS = (
         title="the loss that balances experts is the script's matter",
         what="DeepSpeed's MoE returns l_aux for each layer and adds it to nothing; transformers' models add theirs "
         "only with output_router_logits=True, weighted by router_aux_loss_coef. Without it a few experts may get all "
-        "tokens; experts without tokens have no gradient, on some ranks only. There is no z-loss in DeepSpeed's gate.",
+        "tokens. There is no z-loss in DeepSpeed's gate.",
         remedy="loss + coefficient (about 0.01) times the sum of all layers' l_aux; output_router_logits=True in the "
         "model's config for training.",
-        beside=("experts", "unbalanced", "loss", "how", "hang"),
+        beside=("experts", "unbalanced"),
         evidence=(f"{_GATE}:top1gating", "transformers.models.mixtral.modeling_mixtral"),
     ),
     Fact(
         id="moe_tutel",
         names=("use_tutel", "tutel_moe"),
         title="MoE with Tutel",
-        what="use_tutel=True takes effect only with the package tutel installed and k 1 (otherwise it is left out "
-        "with a message): its dispatch is faster, the results are those of DeepSpeed's gate. It is for CUDA, and not "
-        "for a gate with k above 1.",
+        what="use_tutel=True takes effect only with the package tutel installed and, before 0.19.4, k 1 (otherwise it "
+        "is left out with a message). It replaces the dispatch of tokens; the gate stays DeepSpeed's.",
         remedy="Install tutel for the installed torch and CUDA; leave use_tutel out to see whether an error is its.",
         patches=("moe_tutel_tensor_parallel",),
         evidence=(f"{_GATE}:MOELayer.__init__",),
@@ -104,7 +104,7 @@ FACTS = (
         id="moe_all_to_all",
         names=(
             *("_AllToAll", "deepspeed/moe/sharded_moe.py:forward", "MOELayer", "_set_ep_group"),
-            *("deepspeed/moe/sharded_moe.py:backward", "all_to_all_single"),
+            "deepspeed/moe/sharded_moe.py:backward",
         ),
         title="MoE: tokens go to the ranks of their experts and back",
         what="Every rank of an expert-parallel group has to run every MoE layer, forward and backward, as often as "
@@ -117,12 +117,12 @@ FACTS = (
     ),
     Fact(
         id="moe_tensor_parallel_experts",
-        names=("enable_expert_tensor_parallelism", "use_residual", "use_data_before_expert_parallel"),
+        names=("enable_expert_tensor_parallelism", "use_residual"),
         title="MoE with tensor parallelism, and residual MoE",
         what="The mpu is used for the experts only with enable_expert_tensor_parallelism: without it each "
-        "tensor-parallel rank has whole experts, and tokens that are the same on these ranks are dropped and gathered "
-        "again. use_residual adds an expert that all tokens pass, with weights of its own.",
-        remedy="The same choice for training and loading; ep_size is counted besides the tensor-parallel ranks then.",
+        "tensor-parallel rank has whole experts. Tokens that are the same on these ranks are divided among them and "
+        "gathered again. use_residual adds an expert that all tokens pass, with weights of its own.",
+        remedy="The same choice for training and loading.",
         patches=("moe_tutel_tensor_parallel",),
         evidence=(f"{_LAYER}._create_process_groups",),
     ),
@@ -143,17 +143,18 @@ FACTS = (
         id="moe_blocks_of_transformers",
         names=(
             *("MixtralSparseMoeBlock", "Qwen2MoeSparseMoeBlock", "Qwen3MoeSparseMoeBlock", "DeepseekV2MoE"),
-            *("DeepseekV3MoE", "DeepseekMoE", "JetMoe", "DbrxFFN", "OlmoeSparseMoeBlock", "PhimoeSparseMoeBlock"),
-            *("Qwen3VLMoeTextSparseMoeBlock", "deepspeed_moe_layer_cls_names", "GraniteMoe", "GptOssMLP"),
+            *("DeepseekV3MoE", "DeepseekMoE", "DbrxFFN", "OlmoeSparseMoeBlock", "PhimoeSparseMoeBlock"),
+            *("Qwen3VLMoeTextSparseMoeBlock", "deepspeed_moe_layer_cls_names"),
         ),
         title="training a transformers model with experts",
         what="DeepSpeed treats its experts as ordinary layers, without expert parallelism (but for AutoEP, 0.19.2 or "
-        "later). Under ZeRO-3 ranks whose tokens go to different experts wait for each other for ever, unless the "
-        "block is a leaf module (since 0.18.0 Mixtral's, Qwen2's and Qwen3's are); many small experts gathered one by "
-        "one are slow. With ZeRO-2 an expert without tokens has no gradient, which is no error.",
+        "later). Under ZeRO-3, where each expert is a module, ranks whose tokens go to different experts wait for "
+        "each other for ever, unless the block is a leaf module (since 0.18.0 Mixtral's, Qwen2's and Qwen3's are); "
+        "many small experts gathered one by one are slow.",
         remedy="set_z3_leaf_modules(model, [the block's class]) before initialize, or accelerate's "
-        "deepspeed_moe_layer_cls_names. Newer transformers keep all experts of a layer in one weight: no hang there.",
-        beside=("hang", "slow", "zero-3", "fails", "how", "oom", "connection", "loading", "saving"),
+        "deepspeed_moe_layer_cls_names. transformers 5 keeps all experts of a layer of Mixtral, Qwen and DeepSeek-V3 "
+        "in one weight: no hang there.",
+        beside=("hang", "slow", "zero-3", "how", "connection"),
         evidence=("deepspeed.utils.z3_leaf_module", "https://github.com/deepspeedai/DeepSpeed/pull/4966"),
     ),
     Fact(
@@ -167,8 +168,8 @@ FACTS = (
         what="Each expert is a file of its own (layer_L_expert_E_mp_rank_...), written by the rank that has it, so "
         "that all ranks save and see the same directory. Loading takes the files by the number of experts and layers; "
         "zero_to_fp32 does not read them.",
-        remedy="One shared directory; the same num_experts and order of layers. Another ep_size loads the weights, "
-        "and the optimizer's states only with the same ranks.",
+        remedy="One shared directory; the same num_experts and order of layers. With another ep_size load the weights "
+        "only: load_optimizer_states=False.",
         evidence=("deepspeed.runtime.engine:DeepSpeedEngine.load_moe_state_dict",),
     ),
     Fact(
@@ -200,14 +201,14 @@ FACTS = (
     ),
     Fact(
         id="automatic_expert_parallelism",
-        names=("AutoEP", "autoep_size", "_configure_expert_parallel", "expert_parallel"),
+        names=("AutoEP", "autoep_size", "_configure_expert_parallel"),
         title="AutoEP: experts of a transformers model over the ranks",
-        what="The section expert_parallel (0.19.2 or later) replaces the expert blocks of Mixtral, Qwen3, Qwen3.5 and "
-        "DeepSeek-V2 and V3, or of named patterns, in deepspeed.initialize. Through 0.19.5 at least, an optimizer "
-        "made from the model before it (as Trainer and accelerate do without one in the config) keeps the replaced "
-        "parameters: the new experts are not trained, often without an error.",
-        remedy="The optimizer in DeepSpeed's config, or given as a callable; autoep_size that divides ranks and "
-        "experts; no load_balance_coeff.",
+        what="The section expert_parallel (0.19.2 or later) replaces the expert blocks of Mixtral, Qwen3, Qwen3.5, "
+        "DeepSeek-V2 and V3 and some others, or of named patterns, in deepspeed.initialize. Before 0.19.7 an "
+        "optimizer made from the model before it (as Trainer and accelerate do without one in the config) keeps the "
+        "replaced parameters: the new experts are not trained, often without an error.",
+        remedy="0.19.7 or later, or the optimizer in DeepSpeed's config or given as a callable; autoep_size that "
+        "divides ranks and experts; no load_balance_coeff.",
         evidence=(
             "deepspeed.runtime.engine:DeepSpeedEngine._configure_expert_parallel",
             "https://github.com/deepspeedai/DeepSpeed/pull/8354",

@@ -14,9 +14,9 @@ FACTS = (
         id="what_init_inference_does",
         names=("init_inference", "InferenceEngine", "deepspeed/__init__.py:init_inference", "DeepSpeed-Inference"),
         title="deepspeed.init_inference: its three modes",
-        what="It casts the model (to fp16 unless dtype is given) and then does one of three: an injection_policy "
-        "shards the named layers, replace_with_kernel_inject replaces layers of some architectures by kernels, "
-        "tp_size above 1 alone is AutoTP. Without any of them nothing is divided and nothing gets faster, and ZeRO is "
+        what="It casts the model (to fp16 unless dtype is given) and then does one of three: injection_policy divides "
+        "the layers of the classes that it names, replace_with_kernel_inject replaces layers of some architectures by "
+        "kernels, tp_size above 1 alone is AutoTP. Without any of them no layer is divided or replaced, and ZeRO is "
         "not used.",
         remedy="Say which mode is meant; test the model without DeepSpeed first, then with tp_size only, then with "
         "kernels. For ZeRO-3 of a model that is too large: deepspeed.initialize (ZeRO-Inference).",
@@ -34,10 +34,9 @@ FACTS = (
         ),
         title="replace_with_kernel_inject: for which models, and what usually goes wrong",
         what="The kernels exist for BERT, DistilBERT, CLIP, GPT-2, GPT-Neo, GPT-J, GPT-NeoX, BLOOM, OPT, Llama, "
-        "InternLM, Megatron's GPT and Stable Diffusion; of other classes no layer is replaced. They follow the "
-        "transformers of their time: newer releases change a layer's attributes, cache and arguments, which gives "
-        "errors or wrong text. Grouped-query attention, padding on the left and other rotary embeddings are weak "
-        "points.",
+        "InternLM, Megatron's GPT and, in fp16, Stable Diffusion; of other classes no layer is replaced. They follow "
+        "the transformers of their time: newer releases change a layer's attributes, cache and arguments, which gives "
+        "errors or wrong text. Llama with grouped-query attention does not fit them.",
         remedy="replace_with_kernel_inject=False, with tensor_parallel for several GPUs: the model's own code then "
         "runs. Else a transformers of the DeepSpeed release's time, and dtype as the weights.",
         beside=("fails", "garbage", "differs", "slow", "lower", "wrong", "kernels", "oom", "how", "incomplete", "nan"),
@@ -47,8 +46,8 @@ FACTS = (
         id="replace_method_argument",
         names=("replace_method",),
         title="init_inference(replace_method=): no longer used",
-        what="Since 0.8.1 it has no effect (the value is accepted with a warning). Which layers are replaced follows "
-        "from injection_policy, replace_with_kernel_inject and tp_size.",
+        what="It has no effect: the value is accepted with a warning. Which layers are replaced follows from "
+        "injection_policy, replace_with_kernel_inject and tp_size.",
         remedy="Leave it out; replace_with_kernel_inject=True for kernels, or tensor_parallel={'tp_size': N}.",
         beside=("fails", "how", "slow", "differs", "garbage"),
         evidence=("deepspeed.inference.config:DeepSpeedInferenceConfig.replace_method",),
@@ -57,11 +56,12 @@ FACTS = (
         id="injection_policy_argument",
         names=("injection_policy", "injection_dict", "injection_policy_tuple"),
         title="init_inference(injection_policy=): what it has to name",
-        what="It maps the class of a layer to the names, within it, of the linear layers whose outputs have to be "
-        "added up over the ranks: those that end the attention and the MLP. All other linear layers of that class are "
-        "divided by their outputs. A name too few or too many gives wrong values or shapes without any other error.",
-        remedy="{T5Block: ('SelfAttention.o', 'EncDecAttention.o', 'DenseReluDense.wo')} is an example. Without "
-        "kernels; the class is that of the loaded model, not of its task.",
+        what="It maps the class of the repeated block to the names of the linear layers in it whose outputs have to "
+        "be added up over the ranks: those that end the attention and the MLP, each with its parent's name and a dot "
+        "('SelfAttention.o'). All other linear layers of the block are divided by their outputs. A missing name gives "
+        "wrong shapes or values; one that no module has is refused.",
+        remedy="{T5Block: ('SelfAttention.o', 'EncDecAttention.o', 'DenseReluDense.wo')} is an example. It does not "
+        "go together with replace_with_kernel_inject.",
         evidence=(f"{_ENGINE}.__init__", "https://www.deepspeed.ai/tutorials/inference-tutorial/"),
     ),
     Fact(
@@ -69,33 +69,31 @@ FACTS = (
         names=("torch.int8", "quantization_setting", "q_int8"),
         title="init_inference(dtype=torch.int8): only with kernels, and only before 0.15.2",
         what="Since 0.15.2 it is refused. Before, the model is not cast: only layers that kernel injection replaces "
-        "are quantized, of architectures whose containers do so, and activations stay half, so that it is not faster. "
-        "Without kernel injection int8 changes nothing in the weights.",
+        "are quantized, and activations stay half. Without kernel injection int8 changes nothing in the weights.",
         remedy="dtype=torch.half; bitsandbytes, or ZeRO-Inference's quantized weights, without init_inference.",
-        beside=("kernels", "inference", "garbage", "slow", "oom", "memory"),
+        beside=(
+            "kernels",
+            "inference + garbage",
+            "inference + slow",
+            "inference + oom",
+            "inference + memory",
+            "inference + fails",
+        ),
         evidence=(f"{_ENGINE}._convert_to_dtype", f"{_REPLACE}:GroupQuantizer"),
     ),
     Fact(
         id="inference_parallel_size",
         names=("mp_size", "tp_size", "tensor_parallel"),
         title="tensor parallelism of init_inference: what it takes",
-        what="tp_size (formerly mp_size) processes have to be started by a launcher and each loads the model to its "
-        "host memory first; loaded to a GPU before, it is not divided there. Every rank must get the same inputs and "
-        "call the model equally often, or all wait. Heads and sizes have to be divisible; with several replicas only "
-        "ranks 0 to tp_size-1 are a group.",
+        what="tp_size (formerly mp_size) processes have to be started by a launcher, and each loads the whole model "
+        "first, to its host memory, or to its GPU, where it has to fit whole then. Every rank must get the same "
+        "inputs and call the model equally often, or all wait. Without an mpu the group is always that of ranks 0 to "
+        "tp_size-1: several replicas in one job do not work.",
         remedy="deepspeed --num_gpus N with tp_size N; load on the CPU, without device_map; broadcast inputs. Each "
         "layer adds two all-reduces: with a small model or slow links it is slower than one GPU.",
         beside=(
-            "hang",
-            "oom",
-            "memory",
-            "slow",
-            "lower",
-            "kernels",
-            "inference",
-            "generation",
-            "garbage",
-            "how + inference",
+            *("kernels", "inference + hang", "inference + oom", "inference + memory", "inference + slow"),
+            *("inference + lower", "inference + garbage", "inference + how", "inference + fails"),
         ),
         evidence=(f"{_ENGINE}._create_model_parallel_group",),
     ),
@@ -108,8 +106,8 @@ FACTS = (
         title="init_inference(max_out_tokens=): prompt and answer together",
         what="The kernels' workspace is allocated at the first forward, for that batch size and at most "
         "max_out_tokens (1024) of prompt plus answer. A longer sequence, or a larger batch later, does not fit: an "
-        "error, wrong text or an illegal memory access. Little free memory shortens it, unless min_out_tokens demands "
-        "more.",
+        "error, wrong text or an illegal memory access. generate() refuses a longer prompt without kernels, too; "
+        "little free memory shortens the workspace, down to min_out_tokens.",
         remedy="max_out_tokens as long as prompt and answer, and the largest batch first. With the hybrid engine it "
         "is hybrid_engine.max_out_tokens (512).",
         beside=("fails", "garbage", "oom", "memory", "kernels", "hybrid engine", "rlhf", "how", "generation + wrong"),
@@ -124,16 +122,16 @@ FACTS = (
         "grows, does not use it.",
         remedy="For encoders and diffusers with padded inputs; clone the results. Leave it out for text generation.",
         evidence=(f"{_ENGINE}._create_cuda_graph",),
+        beside=("kernels", "inference", "generation"),
     ),
     Fact(
         id="inference_beams",
         names=("num_beams",),
         title="beam search with init_inference",
-        what="generate() of an engine of init_inference refuses num_beams above 1 (0.8 or later), with or without "
-        "kernels, as the kernels' cache is not reordered.",
+        what="generate() of an engine of init_inference refuses num_beams above 1, with or without kernels.",
         remedy="Call generate of the original model (engine.module.generate) if no kernels are injected; otherwise "
         "sampling or greedy search.",
-        beside=("kernels", "inference + fails", "garbage"),
+        beside=("kernels", "inference + fails", "inference + garbage"),
         evidence=(f"{_ENGINE}._generate",),
     ),
     Fact(
@@ -144,10 +142,10 @@ FACTS = (
             "deepspeed/runtime/state_dict_factory.py:get_sd_loader_json",
         ),
         title="init_inference(checkpoint=): a model on the meta device and its files",
-        what="With deepspeed.OnDevice(device='meta') the weights come from checkpoint=, a JSON or dict with type, "
-        "version and checkpoints: the list of .bin or .pt files (not safetensors) below base_dir. type 'ds_model' is "
-        "only for what save_mp_checkpoint_path wrote. Only some architectures' containers can load so; AutoTP loads "
-        "by names of modules that it knows.",
+        what="With deepspeed.OnDevice(device='meta') the weights come from checkpoint=, a JSON or dict with type "
+        "('BLOOM' or 'ds_model' for transformers' models), version and checkpoints, the list of files below base_dir. "
+        "With kernels these are .bin or .pt files, and only some architectures' containers load so; AutoTP loads by "
+        "names of modules that it knows, from safetensors, too, since 0.13.",
         remedy="Without the meta device each rank loads the model on the CPU: simpler where host memory suffices. "
         "Weights that stay on meta, or random text, mean a name that was not found.",
         evidence=("deepspeed.runtime.state_dict_factory:SDLoaderFactory", f"{_REPLACE}:replace_transformer_layer"),
@@ -162,10 +160,10 @@ FACTS = (
         title="AutoTP: how it decides what to divide",
         what="It looks for linear layers before a layer norm and for names such as o_proj, out_proj and down_proj: "
         "these are added up over the ranks, all other linear layers of a block are divided. Blocks must be in a "
-        "ModuleList of nn.Linear; names that it does not know, fused weights (qkv, gate_up), quantized layers and "
-        "attributes with the number of heads lead to wrong shapes or text.",
+        "ModuleList, their layers nn.Linear; names that it does not know, other fused weights than those it knows, "
+        "quantized layers and renamed numbers of heads can give wrong shapes or text.",
         remedy="A DeepSpeed release after the architecture came, or injection_policy with the layers to add up. "
-        "tp_size must divide heads, and key and value heads unless num_key_value_heads is known.",
+        "tp_size should divide the heads, and the key and value heads.",
         beside=(
             "fails",
             "garbage",
@@ -174,7 +172,6 @@ FACTS = (
             "loading",
             "oom",
             "slow",
-            "memory",
             "quantized",
             "unbalanced",
             "inference",
@@ -188,41 +185,44 @@ FACTS = (
         id="autotp_while_training",
         names=("AutoTP", "auto_tp", "ds_tensor_parallel_size", "deepspeed_autotp_size"),
         title="training with AutoTP",
-        what="tensor_parallel.autotp_size (0.16.4 or later) divides the model; with ZeRO-0, 1 or 2, not 3. The ranks "
-        "of a tensor-parallel group must read the same batches: only the first one is compared, and an error raised. "
-        "Fused weights, embeddings and layers that it does not know stay whole or fail.",
+        what="tensor_parallel.autotp_size (0.16.4 or later) divides the model; with ZeRO-3 only since 0.19.4. The "
+        "ranks of a tensor-parallel group must read the same batches: the first one is compared, and an error raised. "
+        "Adapters and fused or unknown layers may fail or stay whole.",
         remedy="transformers 4.50.1 and accelerate 1.6 or later with the Trainer; a sampler by the data-parallel "
         "rank; gather_16bit_weights_on_model_save for the whole weights.",
         beside=("zero-1", "zero-2", "saving", "resuming", "rlhf", "adapter", "steps", "accumulation", "micro-batches"),
-        evidence=("https://github.com/deepspeedai/DeepSpeed/tree/master/blogs/huggingface-tp",),
+        evidence=(
+            "deepspeed.runtime.engine:DeepSpeedEngine._configure_tensor_parallel_states",
+            "https://github.com/deepspeedai/DeepSpeed/tree/master/blogs/huggingface-tp",
+        ),
     ),
     Fact(
         id="training_with_autotp",
         names=("autotp_size", "tp_model_init", "set_autotp_mode", "_apply_autotp_partitioning"),
         title="training with AutoTP: autotp_size, tp_model_init",
-        what="tensor_parallel.autotp_size (0.16.4 or later) divides the model, in tp_model_init or, in newer "
-        "releases, in deepspeed.initialize; with ZeRO-0, 1 or 2, not 3. The ranks of a tensor-parallel group must "
-        "read the same batches: only the first one is compared, and an error raised. Frameworks may show a batch size "
-        "that counts all ranks.",
+        what="tensor_parallel.autotp_size (0.16.4 or later) divides the model: in deepspeed.initialize since 0.18.6, "
+        "before it only in deepspeed.tp_model_init, which transformers' Trainer calls. ZeRO-3 is refused before "
+        "0.19.4. The ranks of a tensor-parallel group must read the same batches: only the first one is compared, and "
+        "an error raised.",
         remedy="A sampler by the data-parallel rank; sizes divisible by autotp_size; save through "
         "engine.save_16bit_model or save_checkpoint, as a plain state_dict has parts of layers.",
         evidence=("deepspeed.runtime.engine:DeepSpeedEngine._configure_tensor_parallel_states",),
     ),
     Fact(
         id="inference_with_zero",
-        names=("zero_inference", "ZeRO-Inference", "quantized_initialization", "post_init_quant"),
+        names=("zero_inference", "ZeRO-Inference"),
         title="ZeRO-Inference: ZeRO-3 without an optimizer",
         what="The model is made under zero.Init or HfDeepSpeedConfig (kept alive) and given to deepspeed.initialize "
-        "with stage 3 and offload_param; init_inference's zero argument does not do it. The weights are sent to the "
-        "GPU layer by layer for each token: it is slow unless batches are large, and all ranks must generate "
-        "together.",
+        "with stage 3, and offload_param where the GPUs do not hold it; init_inference's zero argument has no effect. "
+        "Each layer's weights are gathered, or sent to the GPU, for each token: it is slow unless batches are large, "
+        "and all ranks must generate together.",
         remedy="Large batches, pinned memory, offload to NVMe only if host memory does not suffice; synced_gpus=True "
         "in generate on several GPUs.",
         evidence=("https://www.deepspeed.ai/2022/09/09/zero-inference.html",),
     ),
     Fact(
         id="diffusers_in_inference",
-        names=("StableDiffusionPipeline", "DSUNet", "DSVAE", "generic_injection", "UNet2DConditionModel"),
+        names=("StableDiffusionPipeline", "DSUNet", "DSVAE", "generic_injection"),
         title="init_inference of a diffusers pipeline",
         what="Only kernel injection in fp16 is supported, for the UNet and VAE classes of diffusers of 2022 and 2023. "
         "The whole pipeline is given, not its UNet, and with several GPUs the model is copied, not divided.",
@@ -265,7 +265,7 @@ FACTS = (
                 "ds_qkv_gemm",
                 "ds_softmax_context",
             ),
-            *("deepspeed/ops/transformer/inference/ds_mlp.py:forward", "deepspeed/inference/engine.py:_generate"),
+            "deepspeed/ops/transformer/inference/ds_mlp.py:forward",
         ),
         title="a kernel of init_inference fails in the forward pass",
         what="By likelihood: a transformers that passes other arguments, masks or a cache object than the kernels "

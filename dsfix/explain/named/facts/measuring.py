@@ -45,9 +45,9 @@ FACTS = (
             "CurrSamplesPerSec",
         ),
         title="wall_clock_breakdown, SamplesPerSec: what they measure",
-        what="wall_clock_breakdown synchronizes the GPU around each part, which slows the job; its times are of this "
-        "rank, and waiting for other ranks counts for the part in which it waits. SamplesPerSec takes "
-        "train_batch_size as given: with a loader of one's own of other sizes it is wrong.",
+        what="With wall_clock_breakdown each step() waits for the GPU to read the timers, which slows the job; its "
+        "times are of this rank, and waiting for other ranks counts for the part in which it waits. SamplesPerSec "
+        "takes train_batch_size as given: with a loader of one's own of other sizes it is wrong.",
         remedy="Use it for some steps only; compare the ranks. A profiler (torch.profiler, nsys) tells what waits.",
         beside=("slow", "differs", "how", "wrong", "results", "large"),
         evidence=("deepspeed.utils.timer",),
@@ -72,8 +72,8 @@ FACTS = (
         names=("comms_logger", "log_summary", "prof_all", "CommsLogger", "deepspeed/utils/comms_logging.py:log_all"),
         title="comms_logger: which communication it sees",
         what="It logs what goes through deepspeed.comm, each call timed with a synchronization, so that the job gets "
-        "slower; calls of torch.distributed by others are not in it. log_summary() prints only when it is called, and "
-        "with show_straggler on all ranks.",
+        "slower; calls of torch.distributed by others are not in it. The summary is printed only when log_summary() "
+        "is called, on all ranks, as it has a barrier.",
         remedy="For some steps only; algorithm and bus bandwidth are of this rank's times, which include waiting.",
         evidence=("deepspeed.utils.comms_logging",),
     ),
@@ -86,23 +86,24 @@ FACTS = (
             *("deepspeed/autotuning/autotuner.py:model_info_profile_run", "deepspeed.autotuning"),
         ),
         title="the autotuner: experiments are jobs of their own",
-        what="deepspeed --autotuning starts the script again and again with other configs, by pdsh also on one host; "
-        "it must take a config's path (--deepspeed or --deepspeed_config FILE.json) and let DeepSpeed decide batch "
-        "size and accumulation. Each experiment ends by itself after end_profile_step steps; one that fails or writes "
-        "no metrics is left out, and if all do so nothing is found.",
+        what="deepspeed --autotuning starts the script again and again with other configs, and ends each by pdsh, "
+        "also on one host; the script must take a config's path (--deepspeed or --deepspeed_config FILE.json) and let "
+        "DeepSpeed decide batch size and accumulation. Each experiment ends by itself after end_profile_step steps; "
+        "one that fails or writes no metrics is left out, and if all do so nothing is found.",
         remedy="stderr.log of the first experiment in autotuning_results tells the cause; pdsh installed, "
-        "arg_mappings for the script's own arguments, no 'auto' that depends on others, overwrite after a change.",
+        "arg_mappings for the script's own arguments where the config has 'auto'.",
         patches=("autotuning_nested_values",),
         evidence=("deepspeed.autotuning.autotuner:Autotuner",),
     ),
     Fact(
         id="memory_messages",
-        names=("see_memory_usage", "memory_breakdown", "memory_status", "MA_MB", "Max_MA", "Max_CA"),
+        names=("see_memory_usage", "memory_breakdown", "MA_MB", "Max_MA", "Max_CA"),
         title="see_memory_usage: MA, CA and the host's memory",
-        what="It prints with force=True only, and on rank 0. MA is the memory of this process's tensors, CA what "
-        "torch's allocator has reserved (nvidia-smi shows CA, the CUDA context and NCCL's buffers), both with their "
-        "maxima since the last call. The virtual memory is the host's, of all processes together.",
-        remedy="A large gap between CA and MA is fragmentation: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        what="It prints with force=True only (the engine's own calls with memory_breakdown in the config), and on "
+        "rank 0. MA is the memory of this process's tensors, CA what torch's allocator has reserved (nvidia-smi shows "
+        "CA, the CUDA context and NCCL's buffers), both with their maxima since the last call. The virtual memory is "
+        "the host's, of all processes together.",
+        remedy="A large gap between CA and MA may be fragmentation: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         beside=("memory", "oom", "grows", "how", "host"),
         evidence=("deepspeed.runtime.utils:see_memory_usage",),
     ),

@@ -52,13 +52,13 @@ FACTS = (
         id="pipeline_module_needs",
         names=("PipelineModule", "LayerSpec", "PipeModelDataParallelTopology", "PipeDataParallelTopology"),
         title="PipelineModule: what the model has to be",
-        what="A list of layers, each of which gets what the one before returns: a tensor or a tuple of tensors, no "
-        "dict and no None. Distributed has to be initialized before it is made, num_stages must divide the number of "
-        "processes, ZeRO-2 and 3 and an mpu are refused, and only one such model per job works. The labels go to "
+        what="A list of layers, each of which gets what the one before returns; between stages only a tensor or a "
+        "tuple of tensors can be sent, no dict and no None. Distributed has to be initialized before it is made, "
+        "num_stages must divide the number of processes, ZeRO-2 and 3 and an mpu are refused. The labels go to "
         "loss_fn(outputs, labels) only.",
         remedy="Masks and positions as tensors in the tuple; LayerSpec(Class, arguments) so that a rank builds only "
         "its own layers; a model of transformers has to be rewritten as such a list.",
-        beside=("fails", "how", "hang", "several models", "oom", "start", "zero-2", "zero-3", "differs", "loading"),
+        beside=("fails", "how", "hang", "oom", "start", "zero-2", "zero-3", "differs", "loading"),
         evidence=(f"{_MODULE}.__init__", f"{_ENGINE}.__init__"),
     ),
     Fact(
@@ -68,9 +68,9 @@ FACTS = (
             *("deepspeed/runtime/pipe/module.py:_count_layer_params", "deepspeed/runtime/pipe/module.py:__init__"),
         ),
         title="a layer of a PipelineModule is built",
-        what="LayerSpec(Class, *args, **kwargs) calls Class(*args, **kwargs) here: an error in it is one of the "
-        "layer's own arguments. With partition_method 'parameters' (the default) each rank builds every layer once to "
-        "count its parameters. The rank's own layers are then moved to the GPU of LOCAL_RANK.",
+        what="LayerSpec(Class, *args, **kwargs) calls Class(*args, **kwargs) here: an error in it is mostly one of "
+        "the layer's own arguments. With partition_method 'parameters' (the default) each rank builds every layer "
+        "once to count its parameters. The rank's own layers are then moved to the GPU of LOCAL_RANK.",
         remedy="Build the class by hand with the same arguments. partition_method='uniform' or 'type:NAME' builds "
         "only the rank's own layers.",
         evidence=(f"{_MODULE}._build",),
@@ -84,8 +84,8 @@ FACTS = (
         title="TiedLayerSpec: what is shared",
         what="Layers with one key share a module: each stage that has one holds a copy, whose attribute "
         "tied_weight_attr ('weight' by default) is kept equal by adding up its gradients. Other parameters of that "
-        "module are not, and a forward_fn gets (module, inputs). More than one key, or a weight without a gradient, "
-        "can hang or fail in older releases.",
+        "module are not, and a forward_fn gets (module, inputs). More than one key can hang before 0.16.6, and so can "
+        "a weight without a gradient on one of the stages.",
         remedy="tied_weight_attr with the names of all shared parameters (a list; 'linear.weight' since 0.16.6). No "
         "frozen tied weights.",
         patches=("pipeline_tied_keys_order",),
@@ -93,7 +93,10 @@ FACTS = (
     ),
     Fact(
         id="pipeline_train_batch",
-        names=("train_batch", "set_dataiterator", "set_dataloader", f"{_FRAMES}:_next_batch", "RepeatingLoader"),
+        names=(
+            *("engine.train_batch", "model_engine.train_batch", "PipelineEngine.train_batch", "set_dataiterator"),
+            *("set_dataloader", f"{_FRAMES}:_next_batch", "RepeatingLoader"),
+        ),
         title="PipelineEngine.train_batch: what it reads, and when it hangs",
         what="One call takes gradient_accumulation_steps micro-batches, each (inputs, labels), from an iterator that "
         "the first and the last stage read, in the same order, and makes the optimizer's step; forward, backward and "
@@ -112,8 +115,9 @@ FACTS = (
         names=(f"{_FRAMES}:_exec_load_micro_batch", "_exec_load_micro_batch", "set_batch_fn"),
         title="the pipeline engine reads a micro-batch: (inputs, labels)",
         what="batch[0] goes to the first stage and batch[1] to the last one; each is a tensor or a tuple or list of "
-        "tensors, nested no deeper and without None. A dict, as transformers' collators make it, or a single tensor "
-        "fails here; StopIteration means that the iterator gave fewer than gradient_accumulation_steps batches.",
+        "tensors, nested no deeper and without None. A dict, as transformers' collators make it, fails here, and of a "
+        "single tensor the first two rows are taken; StopIteration means that the iterator gave fewer than "
+        "gradient_accumulation_steps batches.",
         remedy="A collate function that returns (inputs, labels), or engine.set_batch_fn for it.",
         evidence=(f"{_ENGINE}._exec_load_micro_batch",),
     ),
@@ -141,7 +145,7 @@ FACTS = (
         title="the pipeline's backward pass: each floating-point tensor needs a gradient",
         what="Of what a stage gets, every floating-point tensor needs a gradient in its backward pass: one that is "
         "not used there, or passed on detached (a float mask, a frozen part), fails here. Integers are left out. A "
-        "stage whose parameters are all frozen has no graph for its outputs.",
+        "first stage whose parameters are all frozen has no graph for its outputs.",
         remedy="Masks as integers; use or return each float so that it is part of the graph; frozen layers in one "
         "stage with trainable ones.",
         patches=("pipeline_float_without_gradient",),
@@ -159,15 +163,13 @@ FACTS = (
     ),
     Fact(
         id="pipeline_eval_batch",
-        names=("eval_batch", "num_micro_batches", "return_logits", "bcast_loss", "reduce_output"),
+        names=("eval_batch", "return_logits", "bcast_loss"),
         title="PipelineEngine.eval_batch: what it gives",
-        what="It takes gradient_accumulation_steps micro-batches of training's size unless num_micro_batches is "
-        "given, and all ranks have to call it. The mean loss is sent to all stages (as fp32); logits (return_logits) "
+        what="It takes gradient_accumulation_steps micro-batches of training's size, or num_micro_batches (0.13.1 or "
+        "later), and all ranks have to call it. The mean loss is sent to all stages (as fp32); logits (return_logits) "
         "are those of the last micro-batch, on the last stage only. compute_loss=False leaves labels unused.",
         remedy="Micro-batches of the training's shapes, or engine.reset_activation_shape() before and after.",
-        beside=(
-            *("evaluation", "hang", "fails", "wrong", "differs", "how", "inference", "zero loss", "loss", "results"),
-        ),
+        beside=("evaluation", "hang", "fails", "wrong", "differs", "inference", "zero loss", "loss", "results"),
         patches=("pipeline_eval_micro_batches", "pipeline_half_loss_broadcast"),
         evidence=(f"{_ENGINE}.eval_batch",),
     ),
@@ -186,9 +188,10 @@ FACTS = (
         id="pipeline_activation_checkpoints",
         names=("activation_checkpoint_interval", "checkpointable_layers", "activation_checkpoint_func"),
         title="PipelineModule(activation_checkpoint_interval=)",
-        what="Each group of that many layers is recomputed in the backward pass, 0 none. Groups without parameters "
-        "and, where checkpointable_layers is given, with other classes are not. With the reentrant default an input "
-        "that requires no gradient (token ids) gets none through it; the layers see a tuple as several arguments.",
+        what="Each group of that many layers is recomputed in the backward pass, 0 none; where checkpointable_layers "
+        "is given, not a group with a layer of another class, otherwise not one without parameters. With the "
+        "reentrant default an input that requires no gradient (token ids) gets none through it. A layer gets a tuple "
+        "of one as a tensor.",
         remedy="1 for transformer blocks. pipeline.use_reentrant false in the config, with the interval there, for "
         "frozen embeddings or adapters.",
         evidence=(f"{_MODULE}.forward",),

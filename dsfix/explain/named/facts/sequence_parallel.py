@@ -15,12 +15,12 @@ FACTS = (
             *(f"{_FRAMES}:uattn_wrapper", "core_attn_implementation", "sp_attn_implementation"),
         ),
         title="UlyssesSPAttentionHF: what has to hold for a transformers model",
-        what="register_with_transformers replaces every attention that transformers looks up by name, for all models "
-        "of the process; its mpu goes to deepspeed.initialize. It needs transformers 4.51.3 or later, "
-        "flash_attention_2, 3 or sdpa (not eager), heads divisible by the degree, key and value heads divisible by it "
-        "or dividing it. The mask is dropped: position_ids tell where samples begin.",
-        remedy="Batches from UlyssesSPDataLoaderAdapter; pass the model's name or object whose config has the heads; "
-        "no padding mask, packed samples with position_ids instead.",
+        what="register_with_transformers replaces the attention that transformers looks up by name (before 0.19.0 "
+        "each one, since then the named one), for all models of the process. It needs transformers 4.51.3 or later, "
+        "another attention than eager (before 0.19.0 only flash_attention_2 or 3 or sdpa), heads divisible by the "
+        "degree, key and value heads divisible by it or dividing it. The mask is dropped.",
+        remedy="Its mpu goes to deepspeed.initialize, batches come from UlyssesSPDataLoaderAdapter; position_ids in "
+        "every batch, which start again where a sample begins, instead of a padding mask.",
         patches=("ulysses_sequence_first_shape", "ulysses_attention_permuted"),
         evidence=(f"{_SP}:UlyssesSPAttentionHF",),
     ),
@@ -33,7 +33,7 @@ FACTS = (
         "or, with seq_length_is_variable=False, another length fails its check; different lengths among the ranks "
         "hang.",
         remedy="micro_batch_size 1 with packed samples, drop_last=True, padding to a multiple of the degree; "
-        "disable_in_eval=True (newer releases) where evaluation is not divided.",
+        "disable_in_eval=True (0.18.6 or later) where evaluation is not divided.",
         evidence=(f"{_SP}:UlyssesSPAttentionHF.forward",),
     ),
     Fact(
@@ -54,11 +54,11 @@ FACTS = (
         names=("sequence_parallel_size", "ds_sequence_parallel_size", "sp_size", "sequence_parallel_world_size"),
         title="the degree of sequence parallelism",
         what="It divides the sequence, not the batch: ranks of a group share samples, and the number of data-parallel "
-        "groups is the world size by the degree, which must divide the attention's heads. In the config alone it only "
-        "changes how train_batch_size is counted; with data_parallel_size beside it groups are made. The model's "
-        "attention has to be changed in any case.",
-        remedy="Heads that it divides; sp_size in a framework's own settings also needs an attention that knows it "
-        "(flash_attention_2 or sdpa with position_ids).",
+        "groups is the world size by the degree. In DeepSpeed's config alone it only changes how train_batch_size is "
+        "counted (0.17 or later); with data_parallel_size beside it groups are made. The model's attention has to be "
+        "changed in any case.",
+        remedy="A degree that divides the heads; sp_size in a framework's own settings also needs an attention that "
+        "knows it (flash_attention_2 or sdpa with position_ids).",
         beside=("fails", "how", "hang", "loss", "differs", "oom", "memory", "slow", "wrong", "nan", "gradients"),
         patches=("ulysses_gradients_too_small",),
         evidence=("deepspeed.runtime.config:DeepSpeedConfig.__init__", "deepspeed:initialize"),
@@ -72,10 +72,10 @@ FACTS = (
         title="DistributedAttention: layouts, and what it does not do",
         what="It exchanges sequence for heads around an attention: scatter_idx is the dimension of the heads, "
         "gather_idx that of the sequence, batch_dim_idx that of the batch (an argument of forward in 0.14.5 and "
-        "later; before, batches above 1 are mixed up). The whole sequence must be divisible by the ranks, and have "
-        "one length on all of them: otherwise the values are wrong without an error.",
-        remedy="(sequence, batch, heads, size): 2 and 0; (batch, sequence, heads, size): 2 and 1. Pad to a multiple; "
-        "masks and position embeddings are those of the whole sequence.",
+        "later; before, batches above 1 are mixed up). Each rank must bring a part of the same length: otherwise it "
+        "hangs or the values are wrong.",
+        remedy="(sequence, batch, heads, size): 2, 0 and 1; (batch, sequence, heads, size): 2, 1 and 0. Pad to a "
+        "multiple; the mask is that of the whole sequence, and positions are counted from its start.",
         patches=("ulysses_attention_permuted",),
         evidence=("deepspeed.sequence.layer:DistributedAttention",),
     ),
@@ -86,10 +86,12 @@ FACTS = (
             *(f"{_FRAMES}:sequence_tiled_compute", f"{_FRAMES}:backward", "tiled_mlp_compute"),
         ),
         title="TiledMLP, TiledFusedLogitsLoss: computing a long sequence in pieces",
-        what="The function runs piece by piece and again in the backward pass: less memory for long sequences, slower "
-        "for short ones. compute_params has to list the parameters that it uses, whose gradients are otherwise "
+        what="The function runs piece by piece: less memory for long sequences, slower for short ones. Its backward "
+        "pass runs the function again, but for TiledFusedLogitsLoss (0.17.4 or later), which computes gradients in "
+        "the forward pass. compute_params has to list the parameters that it uses, whose gradients are otherwise "
         "reduced for each piece; it must act on each position alone, without dropout or a state.",
-        remedy="Shards so that a piece has about the hidden size of positions; compare the loss with one shard.",
+        remedy="Shards so that a piece has about the hidden size of positions, as many on all ranks; compare the loss "
+        "with one shard.",
         patches=(
             "tiled_mlp_batch",
             "tiled_loss_unweighted",
@@ -102,9 +104,9 @@ FACTS = (
         id="fpdt_attention",
         names=("FPDT_Attention", "FPDTAttention", "fpdt_layer", "FPDT_FFN", "FPDT_LogitsLoss"),
         title="FPDT: attention in chunks with offload, for Megatron-DeepSpeed",
-        what="It is a layer for Megatron-DeepSpeed's GPT with flash-attn 2.6 or earlier, sequence parallelism and its "
-        "own loss; the sequence is read in an order of its own (FPDT_InputConstruct). No framework of transformers "
-        "uses it.",
+        what="It is a layer for Megatron-DeepSpeed's GPT with flash-attn (2.7 or later only since 0.19.1), sequence "
+        "parallelism and its own loss; the sequence is read in an order of its own (FPDT_InputConstruct). It does not "
+        "fit transformers' models.",
         remedy="For transformers' models: Ulysses with tiled MLP and loss (ALST), and offload of checkpointed "
         "activations.",
         evidence=("deepspeed.sequence.fpdt_layer",),
@@ -118,8 +120,8 @@ FACTS = (
         ),
         title="the groups of sequence parallelism",
         what="They are made once per process, of neighbouring ranks: the world size has to be divisible by the "
-        "degree, and a second degree in one process is refused. Gradients are added over the ranks of a group, which "
-        "have parts of one sample, and averaged over the groups.",
+        "degree, and a second call is refused. Gradients are added over the ranks of a group, which have parts of one "
+        "sample, and averaged over the groups.",
         remedy="Give the mpu of register_with_transformers to deepspeed.initialize; a launcher with as many processes "
         "as GPUs.",
         patches=("ulysses_gradients_too_small",),
@@ -130,8 +132,8 @@ FACTS = (
         names=("AutoSP", "auto_sp", "prepare_auto_sp_inputs"),
         title="AutoSP: sequence parallelism by the compiler",
         what="It is a pass of DeepSpeed's compile (0.18.9 or later), which divides the sequence in the compiled "
-        "graph. It needs torch 2.9 or later, transformers 4.50.3 or earlier, sequence_parallel_size and "
-        "data_parallel_size in the config, scaled_dot_product_attention in the model and a graph without breaks.",
+        "graph. It needs torch 2.9 or later, before 0.19.2 transformers 4.50.3 or earlier, ZeRO-0 or 1, "
+        "sequence_parallel_size in the config, scaled_dot_product_attention in the model and a graph without breaks.",
         remedy="UlyssesSPAttentionHF for transformers' models, which needs no compiler.",
         evidence=("deepspeed.compile",),
     ),

@@ -13,8 +13,9 @@ FACTS = (
         names=("FastGen", "DeepSpeed-FastGen", "mii.pipeline", "InferenceEngineV2", "build_hf_engine", "inference_v2"),
         title="FastGen (mii.pipeline, mii.serve): what it needs",
         what="It has models of its own: OPT, Llama, Mistral, Mixtral, Falcon, Phi, Phi-3, Qwen, Qwen2 and its MoE, "
-        "and few others; all else, and quantized checkpoints, fails while loading. Its kernels need a GPU of compute "
-        "capability 8.0 or later, the package deepspeed-kernels (Linux, x86_64), and a compiler at first use.",
+        "and few others, older releases fewer; all else, and quantized checkpoints, fails while loading. Its kernels "
+        "need a GPU of compute capability 8.0 or later, the package deepspeed-kernels (Linux, x86_64), and a compiler "
+        "at first use.",
         remedy="pip install -U deepspeed-mii, with the CUDA toolkit of torch's version. Models that it does not know: "
         "init_inference, or another server.",
         beside=("fails", "how", "slow", "garbage", "differs", "oom", "installing", "building", "loading", "hang"),
@@ -30,7 +31,7 @@ FACTS = (
         title="FastGen: memory and limits of its batches",
         what="After the weights all free memory but 1 GB (memory_config) is taken for keys and values when the engine "
         "starts, whatever is asked later: high use is intended. max_context (8192) bounds prompt plus answer, "
-        "max_ragged_batch_size (768) the tokens of one pass, so that a single request is not accelerated by it.",
+        "max_ragged_batch_size (768) the tokens of one pass.",
         remedy="memory_config with mode 'allocate' and a number of blocks, or a larger reserve; tensor parallelism; "
         "no other process on the GPU.",
         evidence=(f"{_V2}.ragged.manager_configs",),
@@ -64,9 +65,9 @@ FACTS = (
         ),
         title="the hybrid engine: for which models, and what usually goes wrong",
         what="It generates with the kernels of init_inference, for the same few architectures (OPT, BLOOM, GPT-J, "
-        "GPT-NeoX, Llama and others), of the transformers of 2023: others fail, repeat tokens or differ from the "
-        "model without it. Prompt and answer together have to fit hybrid_engine.max_out_tokens, and batches keep one "
-        "size.",
+        "GPT-NeoX, Llama and others), of the transformers of 2023: others fail or are not accelerated, newer "
+        "transformers fail, repeat tokens or differ from the model without it. Prompt and answer together have to fit "
+        "hybrid_engine.max_out_tokens (512), and no batch may be larger than the first.",
         remedy="Without it (hybrid_engine.enabled false, no --enable_hybrid_engine) the same job generates slowly but "
         "rightly. Else an older transformers, fp16, and inference_tp_size 1.",
         beside=("fails", "garbage", "differs", "slow", "oom", "how", "hang", "generation", "wrong", "memory"),
@@ -137,21 +138,10 @@ FACTS = (
         ),
         title="the hybrid engine has no kernels for this model, or they do not fit it",
         what="It looks for layers of the classes that kernel injection knows. Where the model has none (another "
-        "architecture, a class of its own, a wrapped or post-norm model such as OPT-350M) its lists stay empty and "
-        "later calls fail; where transformers is newer the layer's attributes are missing.",
+        "architecture, a class of its own, a wrapped model) its lists stay empty and later calls can fail (since "
+        "0.19.7 such a model is left as it is); where transformers is newer the layer's attributes are missing.",
         remedy="hybrid_engine.enabled false (no --enable_hybrid_engine); or an OPT, BLOOM or Llama of the DeepSpeed "
         "release's time.",
         evidence=(f"{_HYBRID}.create_inference_containers",),
-    ),
-    Fact(
-        id="deepspeed_chat_generation",
-        names=("DeepSpeed-Chat", "DeepSpeedChat", "step3_rlhf_finetuning", "ppo_trainer.py:generate_experience"),
-        title="DeepSpeed-Chat, step 3: generation with the hybrid engine",
-        what="With --enable_hybrid_engine the actor generates by kernels of 2023, for OPT, BLOOM, GPT-J, GPT-NeoX and "
-        "Llama; with other models, newer transformers, ZeRO-3 with Llama, or longer sequences than max_out_tokens it "
-        "fails, repeats one token or stays silent.",
-        remedy="Without --enable_hybrid_engine the same job generates slowly but rightly.",
-        beside=("hybrid engine",),
-        evidence=(f"{_HYBRID}",),
     ),
 )
