@@ -313,12 +313,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases="<0.13.2",
     ),
     Explanation(
-        "twin-flow-moments-not-saved",
-        "A bug of DeepSpeed without a patch: with offload_optimizer.ratio below 1 a second Adam steps the weights on "
-        "the device, and its moments are not in the checkpoint: after a load they start from zero.",
-        ("twin_flow_resumed",),
-    ),
-    Explanation(
         "hooks-lost-before-0.13.2",
         "Through 0.13.1, on the emulated device, a parameter loses hooks registered before deepspeed.initialize.",
         ("parameter_hooks",),
