@@ -60,7 +60,7 @@ def give_second(optimizer: Any, saved: dict[str, Any]) -> None:
             continue
         step = float(state.pop("step"))
         amsgrad = second.param_groups[optimizer.sub_group_to_group_id[place]].get("amsgrad")
-        if amsgrad and "max_exp_avg_sq" not in state or any(each.shape != flat.shape for each in state.values()):
+        if (amsgrad and "max_exp_avg_sq" not in state) or any(each.shape != flat.shape for each in state.values()):
             unfit += 1
             continue
         state = {name: each.to(flat.device, flat.dtype) for name, each in state.items()}
@@ -81,7 +81,7 @@ def _meets(job: Job) -> bool:
     ratio = job.get("zero_optimization", "offload_optimizer", "ratio", default=1)
     shard = job.get("zero_optimization", "mics_shard_size", default=-1)
     part = isinstance(ratio, (int, float)) and ratio < 1
-    return job.stage == 3 and job.offloads_optimizer and (part or isinstance(shard, int) and shard > 0)
+    return job.stage == 3 and job.offloads_optimizer and (part or (isinstance(shard, int) and shard > 0))
 
 
 PATCH = Patch(
