@@ -4,7 +4,8 @@ Why: with a ratio below 1 (Twin-Flow) a second Adam steps the part of the weight
     of the first one is saved. A resumed job has the right weights and begins the moments of that part anew, with a
     count of steps of its own. With several parameter groups it also steps weights of the first Adam a second time:
     loading leaves them in the second one's groups, which until then are the first one's, from the second group on.
-    MiCS with an offloaded optimizer has no ratio: there the second Adam steps all weights (0.13.0 to 0.19.6).
+    MiCS with an offloaded optimizer has no ratio: the second Adam steps all weights (0.12.4 to 0.19.6; from 0.14.5 on
+    MiCS cannot load a checkpoint's optimizer state, with or without the patch).
 How: the state of the second Adam is added to the checkpoint, by sub-group, and given back when optimizer states are
     loaded; its groups are emptied then.
 Changes: jobs with a ratio below 1, and of MiCS with an offloaded optimizer, that resume. A checkpoint written without
