@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,9 @@ _DEVICE_MAP = ("error", "repair", "off")
 _CHECK = ("off", "warn", "error")
 _SEVERITIES = tuple(each.value for each in Severity)
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+HASHES_REPEAT = not sys.flags.ignore_environment and os.environ.get("PYTHONHASHSEED", "random") not in ("", "random")
+"""Whether each process and start has the same hashes of strings: a script that sets the variable is too late for it."""
 
 
 def cache_directory() -> Path:

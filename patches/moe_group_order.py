@@ -7,8 +7,7 @@ Why: `split_params_into_different_moe_groups_for_optimizer` makes parameter grou
     groups by number: in another start the weights and the optimizer's state of one layer's experts become another's if
     the sizes are equal; if not, loading fails. Without ZeRO, ranks load the optimizer's state that one of them saved.
 How: the names are sorted, unless PYTHONHASHSEED is set: then all processes and starts with that seed have one order
-    already, which the checkpoints of that run have, too. A script that sets the variable itself, where it no longer
-    changes anything, gets no order from this patch.
+    already, which the checkpoints of that run have, too. What the variable is when dsfix is imported decides.
 Changes: jobs with experts of several ep_sizes and without PYTHONHASHSEED. A checkpoint that was written without the
     patch is resumed as without it: right only if the ranks that wrote it had the order that they have now. Keep
     PYTHONHASHSEED as it was when the checkpoint was written.
@@ -16,7 +15,6 @@ Changes: jobs with experts of several ep_sizes and without PYTHONHASHSEED. A che
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
@@ -26,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def _in_one_order(names: set[str]) -> list[str]:
-    return list(names) if os.environ.get("PYTHONHASHSEED", "random") not in ("", "random") else sorted(names)
+    from dsfix import settings
+
+    return list(names) if settings.HASHES_REPEAT else sorted(names, key=str)
 
 
 _SPLIT = "deepspeed.moe.utils:split_params_into_different_moe_groups_for_optimizer"
@@ -65,10 +65,11 @@ class _Name(str):
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, models, reference = lab.torch, lab.models, lab.reference
+    from dsfix import settings
     from dsfix.lab import checkpoints, experts
 
     checkpoints.load_whole_files()
-    os.environ.pop("PYTHONHASHSEED", None)  # tox sets it
+    settings.HASHES_REPEAT = False  # tox sets PYTHONHASHSEED
 
     class Twofold(experts.Sharded):
         """Experts that both ranks have, before those that they share."""

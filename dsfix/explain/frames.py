@@ -39,11 +39,11 @@ _PARTS = (
 
 def told(segment: Segment, raised: Line) -> str:
     """Returns where the error was raised, and from which part of DeepSpeed; "" if no frame is there."""
-    frames = [found.groups() for line in segment.lines if line.number <= raised.number if (found := _frame(line))]
+    frames = [found.groups() for line in segment.lines if line.number <= raised.number if (found := frame(line.text))]
     if not frames:
         return ""
     path, name = frames[-1]
-    last = f"{_short(path)}, in {name}"
+    last = f"{short(path)}, in {name}"
     ours = [(path, name) for path, name in frames if _OURS.search(path)]
     if not ours:
         return f"{last}. DeepSpeed is not in the traceback; a run without its config tells whether it has a part in it."
@@ -52,20 +52,21 @@ def told(segment: Segment, raised: Line) -> str:
     does = next((does for part, does in _PARTS if within.startswith(part)), "")
     if not does and _CHECKPOINT.search(name):
         does = "a checkpoint is written or read"
-    place = last if (path, name) == frames[-1] else f"{last}, called from {_short(path)}, in {name}"
+    place = last if (path, name) == frames[-1] else f"{last}, called from {short(path)}, in {name}"
     return f"{place}: {does}." if does else f"{place}."
 
 
-def _frame(line: Line) -> re.Match[str] | None:
-    return _FRAME.match(line.text)
+def frame(line: str) -> re.Match[str] | None:
+    """Returns the match of a frame's line, with its path and its function as groups."""
+    return _FRAME.match(line)
 
 
 def _within(path: str) -> str:
     return _OURS.split(path)[-1].replace("\\", "/")
 
 
-def _short(path: str) -> str:
-    """Without the directories of the machine: from the package on, or the file's name."""
+def short(path: str) -> str:
+    """Returns a path without the directories of the machine: from the package on, or the file's name."""
     if _OURS.search(path):
         return f"deepspeed/{_within(path)}"
     if found := _PACKAGE.search(path):

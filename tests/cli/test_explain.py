@@ -332,3 +332,13 @@ def test_possibilities_beside_a_family_of_messages(environment, log):
     shown = one_line(done)
     assert done.returncode == 0
     assert shown.index("job_hangs: the job hangs") < shown.index("Possibilities only") < shown.index("saving_hangs:")
+
+
+def test_what_is_known_of_a_name(environment, log):
+    title = "deepspeed: partition_activations without an effect\n"
+    run = environment.dsfix("explain", log(title))
+    assert run.returncode == 4
+    assert "What is known of names in the text; it need not be the cause." in run.stdout
+    assert "partition_activations: " in run.stdout
+    (found,) = json.loads(environment.dsfix("explain", log(title), "--json").stdout)["named"]
+    assert found["words"] == ["partition_activations"]

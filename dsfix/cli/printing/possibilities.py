@@ -1,4 +1,4 @@
-"""What `explain` says of a text that it does not recognise, as text and as JSON: what is closest by its words."""
+"""What `explain` says of a text that it does not recognise, as text and as JSON: by its words, and of its names."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from ...explain.closest.search import Possibility
 from ...explain.fixes import fixes
 from .rows import print_rows, ranges
 
-_HEADING = "Possibilities only, by the words of the text. The message of the error, with its traceback, tells more."
+BY_WORDS = "Possibilities only, by the words of the text. The message of the error, with its traceback, tells more."
+BY_NAMES = "What is known of names in the text; it need not be the cause."
 _LINKS = 1
 
 _Versions = Sequence[Mapping[str, str]]
 
 
-def show(found: Sequence[Possibility], versions: _Versions) -> None:
+def show(heading: str, found: Sequence[Possibility], versions: _Versions) -> None:
     """versions: those that the text names, for its patches."""
-    print(f"\n{_HEADING}")
+    print(f"\n{heading}")
     for each in found:
         print(f"\n  {each.id}: {each.title}")
         print_rows(

@@ -43,11 +43,9 @@ class Possibility:
 def possibilities(reading: Reading) -> list[Possibility]:
     """Returns at most three, the closest first; none if the text is long or a problem was recognised, other than a
     family of messages, beside which only what is more specific is told."""
-    if len(reading.files) != 1 or not reading.short or len(reading.short[0]) > _LONGEST:
+    if not may_be_asked(reading):
         return []
-    roles = {found.problem.role for found in reading.known.values() if found.problem}
-    if roles - {Role.NOTE, Role.FAMILY}:
-        return []
+    roles = _roles(reading)
     (text,) = reading.short
     spoken = [plain(sentence) for sentence in prose.sentences(text)]
     if not is_of_the_field(" ".join(spoken)):
@@ -62,12 +60,22 @@ def possibilities(reading: Reading) -> list[Possibility]:
     return [*of_bugs, *of_kinds[: _MOST - len(of_bugs)]]
 
 
+def may_be_asked(reading: Reading) -> bool:
+    """Whether it is one short text, and no problem was recognised, other than a family of messages."""
+    is_short = len(reading.files) == 1 and bool(reading.short) and len(reading.short[0]) <= _LONGEST
+    return is_short and not _roles(reading) - {Role.NOTE, Role.FAMILY}
+
+
 def versions(reading: Reading) -> list[Mapping[str, str]]:
     """Returns what the text names, distribution -> version, once for each release of DeepSpeed; "DeepSpeed 0.16.4" is
     enough here, which a log has in sentences about other releases."""
     before: list[Mapping[str, str]] = [*reading.versions.alternatives()]
     releases = dict.fromkeys(release for text in reading.short for release in _RELEASE.findall(text))
     return [{**before[0], "deepspeed": each} for each in releases] or before
+
+
+def _roles(reading: Reading) -> set[Role]:
+    return {found.problem.role for found in reading.known.values() if found.problem}
 
 
 def _kinds(spoken: Sequence[str], named_there: Sequence[Mapping[str, str]]) -> Iterator[Possibility]:

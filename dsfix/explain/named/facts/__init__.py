@@ -1,0 +1,1 @@
+"""One module per library or part of DeepSpeed; each has FACTS."""

@@ -1,0 +1,56 @@
+"""Where a text names options, functions and classes: in its title, its tracebacks' last frames, sentences, code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..closest import prose
+from ..frames import frame, short
+
+TITLE, FRAME, SENTENCE, CODE = 4.0, 3.0, 2.0, 1.0
+"""How much a place tells of what the text is about."""
+
+_LAST = 6  # frames
+_WORD = re.compile(r"[A-Za-z_][\w.-]*(?<![.-])", re.ASCII)
+# what is set is not what the text is about: lines of a config, of a command, of a log
+_SET = re.compile(r"""\s*(?:[{}\[\]"']|--?\w|[\w.-]+\s*[:=]\s|\[?\d|.*\\$|.*\[(?:INFO|DEBUG|WARNING)\])|.*\s--\w""")
+_COMMAND = re.compile(r".*\.(?:py|sh)\s+(?:\S+\s+)*--\w|.*\\$")
+
+
+def of(text: str) -> dict[str, float]:
+    """Returns what the text names, as `key` writes it -> the weight of its best place."""
+    found: dict[str, float] = {}
+    for name, weight in _all(text):
+        found[name] = max(weight, found.get(name, 0.0))
+    return found
+
+
+def key(name: str) -> str:
+    """Returns how a name is compared."""
+    return name.lower().replace("-", "_")
+
+
+def _all(text: str) -> Iterator[tuple[str, float]]:
+    title, *others = [*prose.sentences(text)] or [""]
+    for name in _names(title):
+        yield name, TITLE
+    for sentence in others:
+        if not _COMMAND.match(sentence):
+            for name in _names(sentence):
+                yield name, SENTENCE
+    called = [found for line in text.splitlines() if (found := frame(line))]
+    for distance, found in enumerate(reversed(called[-_LAST:])):
+        yield key(f"{short(found[1])}:{found[2]}"), FRAME - distance / _LAST
+    for line in text.splitlines():
+        if not _SET.match(line) and not frame(line):
+            for name in _names(line):
+                yield name, CODE
+
+
+def _names(text: str) -> Iterator[str]:
+    """Yields each identifier alone, and together with the one before it."""
+    for word in _WORD.findall(text):
+        parts = key(word).split(".")
+        yield from parts
+        yield from (f"{one}.{other}" for one, other in zip(parts, parts[1:]))
