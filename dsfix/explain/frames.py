@@ -7,7 +7,7 @@ import re
 from .lines import Line
 from .segments import Segment
 
-_FRAME = re.compile(r'^\s*File "([^"\n]+)", line \d+, in (\S+)')
+_FRAME = re.compile(r'^\s*(?:File "([^"\n]+)", line \d+, in|(\S+\.py):\d+ in) (\S+)')  # Python's, or rich's
 _PACKAGE = re.compile(r"(?:site|dist)-packages[/\\]([^/\\]+)")
 _OURS = re.compile(r"(?:^|[/\\])deepspeed[/\\](?=\w+(?:[/\\]|\.py$))")
 _CHECKPOINT = re.compile(r"checkpoint|state_dict|16bit_model")
@@ -39,7 +39,7 @@ _PARTS = (
 
 def told(segment: Segment, raised: Line) -> str:
     """Returns where the error was raised, and from which part of DeepSpeed; "" if no frame is there."""
-    frames = [found.groups() for line in segment.lines if line.number <= raised.number if (found := frame(line.text))]
+    frames = [found for line in segment.lines if line.number <= raised.number if (found := frame(line.text))]
     if not frames:
         return ""
     path, name = frames[-1]
@@ -56,9 +56,10 @@ def told(segment: Segment, raised: Line) -> str:
     return f"{place}: {does}." if does else f"{place}."
 
 
-def frame(line: str) -> re.Match[str] | None:
-    """Returns the match of a frame's line, with its path and its function as groups."""
-    return _FRAME.match(line)
+def frame(line: str) -> tuple[str, str] | None:
+    """Returns the path and the function of a frame's line."""
+    found = _FRAME.match(line)
+    return (found[1] or found[2], found[3]) if found else None
 
 
 def _within(path: str) -> str:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from dsfix.explain import problems
-from dsfix.explain.closest import bugs, kinds, prose, vocabulary
+from dsfix.explain.closest import bugs, kinds, prose, symptoms, vocabulary
 from dsfix.explain.closest.search import possibilities, versions
 from dsfix.explain.closest.words import named, plain, words
 
@@ -41,6 +41,49 @@ REWORDED = {
     "inference_gives_nonsense": ["under kernel injection the answers are garbled text"],
     "gradients_nan": ["NaNs with deepspeed since yesterday"],
     "loss_does_not_fall": ["the loss of the LLM never goes down"],
+    "slow_between_nodes": [
+        "on two servers an epoch takes longer than on one, deepspeed",
+        "deepspeed 双机训练速度比单机慢好多",
+    ],
+    "slow_with_more_gpus": [
+        "deepspeed: throughput drops with multiple GPUs",
+        "four GPUs are not faster than a single GPU, deepspeed",
+    ],
+    "slower_than_expected": [
+        "stage 3 crawls",
+        "low GPU utilization in my deepspeed training",
+        "deepspeed微调怎么这么耗时",
+    ],
+    "checkpoint_is_large": ["deepspeed needs 20 minutes to save, too slow", "checkpoint 很大, deepspeed 保存的"],
+    "evaluation_is_slow": ["deepspeed: validation takes forever"],
+    "memory_of_evaluation": ["deepspeed: not enough memory to evaluate"],
+    "out_of_memory_later": ["deepspeed, suddenly not enough VRAM"],
+    "memory_of_first_gpu": ["unbalanced VRAM of my eight GPUs, deepspeed"],
+    "memory_of_pipeline": ["VRAM of a PipelineModule"],
+    "pipeline_is_slow": ["low throughput of a PipelineModule"],
+    "page_cache_while_saving": ["deepspeed: RAM is growing whenever it is saved"],
+    "resuming_needs_memory": ["not enough memory to restore the deepspeed run"],
+    "killed_without_message": ["a silent crash of my deepspeed run"],
+    "rank_crashed": ["segfault of deepspeed"],
+    "resumed_differently": ["my loss is higher after deepspeed was restarted from its state"],
+    "saved_without_gathering": ["the pytorch_model.bin of stage 3 has 600 KB", "zero3 训练完的 adapter 保存后仅有 1k"],
+    "parameters_empty_under_zero3": ["numel() is 0 under stage 3", "zero3 参数 形状为 0"],
+    "loading_into_partitioned_model": ["weights cannot be loaded under stage 3"],
+    "saved_model_is_not_the_trained": ["the merged model of zero_to_fp32 is poor"],
+    "schedule_not_followed": ["deepspeed: the lr is constant", "deepspeed 学习率 不衰减"],
+    "schedule_and_accumulation": ["warmup and accumulation in deepspeed"],
+    "rate_small_for_lora": ["the loss of my LoRA never goes down, stage 2"],
+    "loss_falls_by_epochs": ["in each epoch the loss drops, deepspeed"],
+    "loss_differs": ["deepspeed is inferior to DDP", "单卡和多卡训练效果差很多, deepspeed"],
+    "accumulation_miscounted": ["how are gradients accumulated by deepspeed"],
+    "evaluation_counted_per_rank": ["duplicated samples in the evaluation, deepspeed"],
+    "clipping_seems_ignored": ["deepspeed: max_grad_norm ignored"],
+    "gpus_without_p2p": ["deadlock of two 4090 with deepspeed"],
+    "extension_lock": ["deepspeed is stuck as the cpu_adam extension is compiled"],
+    "hangs_between_epochs": ["deadlock of deepspeed after an epoch"],
+    "parameters_differ_by_step": ["deadlock with parameters that are unused, ZeRO-2"],
+    "loader_without_distributed_sampler": ["every GPU gets the same batches from deepspeed"],
+    "zeropp_does_not_work": ["NaN with hpZ"],
     # bugs, by their rare words
     "pull/6597": ["WarmupLR makes its first step with the full learning rate"],
     "pull/7665": ["gradient accumulation with ZeRO-2: the last micro-batch alone is used for the update"],
@@ -72,6 +115,14 @@ def test_a_reworded_title_finds_it(closest, id, text):
         "about deepspeed\nThe results are wrong",  # of what
         "a question about deepspeed\nIt is slow",  # one vague word, and not in the title
         "deepspeed saves it\nThe file is empty",  # the symptoms stand in two sentences
+        "what does stage3_prefetch_bucket_size mean",
+        "fix a typo in the docs of deepspeed training",
+        "deepspeed 训练报错 TypeError",
+        "Why does the trainer not work with deepspeed",
+        "is ZeRO-2 better than ZeRO-1 for LoRA?",
+        "feature request: more metrics for deepspeed",
+        "deepspeed cannot load the tokenizer",
+        "training 13B with 4 GPUs, which ZeRO stage should I use",
         "",
     ],
 )
@@ -140,6 +191,19 @@ def test_beside_a_family_only_what_is_more_specific(read):
     assert all(len(each.words) > 1 for each in possibilities(reading))
 
 
+def test_beside_a_family_no_other_by_words_of_all_reports(read, closest):
+    found, _ = read("ZeRO-2 does not converge\n")
+    assert [each.found.problem.id for each in found] == ["loss_differs"]
+    assert "resuming_does_not_work" in closest("ZeRO-2\nthe run cannot be resumed\n")
+    assert "resuming_does_not_work" not in closest("ZeRO-2 does not converge\nthe run cannot be resumed\n")
+
+
+def test_that_the_memory_is_out_says_little(read):
+    found, reading = read("deepspeed, in the validation: out of memory\n")
+    assert [each.found.problem.id for each in found] == ["out_of_memory"]
+    assert [each.id for each in possibilities(reading)] == ["memory_of_evaluation"]
+
+
 def test_logs_and_several_files_are_not_guessed_at(closest):
     assert closest(f"{SAVING_HANGS}\n" + "step 1: loss 0.1\n" * 300) == []
     assert closest(f"{SAVING_HANGS}\n", f"{SAVING_HANGS}\n") == []
@@ -181,14 +245,14 @@ def test_stages(text, stages):
 
 
 def test_every_kind_has_a_signature_and_names_of_the_vocabulary():
-    names = vocabulary.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
+    names = symptoms.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
     assert kinds.WAYS.keys() <= {problem.id for problem in problems.known()}
     assert {name for ways in kinds.WAYS.values() for way in ways for name in way} <= names
     assert not vocabulary.OF_THE_FIELD - names
 
 
 def test_the_names_of_bugs_are_in_the_vocabulary():
-    names = vocabulary.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
+    names = symptoms.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
     assert not (bugs._ZERO | bugs._USUAL | bugs._STOPPED) - names
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dsfix import rules
 from dsfix.explain import problems
-from dsfix.explain.closest import vocabulary
+from dsfix.explain.closest import symptoms, vocabulary
 from dsfix.explain.named import fact, places, search
 
 FACTS = tuple(rules.declared("dsfix.explain.named.facts", "FACTS"))
@@ -53,6 +53,9 @@ def test_it_is_found_however_it_is_written(named, text):
         'deepspeed is strange\n{\n  "hyper_bucket_size": 5e8\n}\n',  # set, which is not what the text is about
         "deepspeed is strange\ntrain.py --lr 1 --hyper_bucket_size 3 \\\n",
         "deepspeed is strange\n    engine.hyper_bucket_size(3)\n",  # one name in a line of code among many
+        "deepspeed is strange\nhyper_bucket_size: 3\n",
+        "deepspeed is strange\nhyper_bucket_size ...... [NO]\n",
+        "deepspeed is strange\nexport HYPER_BUCKET_SIZE=3\n",
         "deepspeed is strange: CUDA out of memory\nhyper_bucket_size\ntorch.cuda.OutOfMemoryError: CUDA out of memory."
         " Tried to allocate 2.00 GiB\n",  # a message that is recognised
     ],
@@ -81,6 +84,23 @@ def test_a_frame_of_a_traceback(named):
         "where"
     ]
     assert named(f"deepspeed ends\n{frame.format('deepspeed/runtime/zero/stage3.py', 'step')}", where) == []
+
+
+def test_a_frame_whose_path_was_shortened(named):
+    where = _fact("where", "deepspeed/runtime/zero/stage3.py:hyper_step")
+    short = _fact("short", "deepspeed/runtime/zero/stage3.py:step")
+    frame = 'Traceback (most recent call last):\n  File "stage3.py", line 1, in {}\n    foo()\n'
+    assert named(f"deepspeed ends\n{frame.format('hyper_step')}", where, short) == ["where"]
+    assert named(f"deepspeed ends\n{frame.format('step')}", where, short) == []
+
+
+def test_a_frame_of_one_rank_or_in_a_box(named):
+    where = _fact("where", "deepspeed/runtime/zero/stage3.py:hyper_step")
+    path = "/x/site-packages/deepspeed/runtime/zero/stage3.py"
+    of_rank = f'[rank0]: Traceback (most recent call last):\n[rank0]:   File "{path}", line 1, in hyper_step\n'
+    assert named(f"deepspeed ends\n{of_rank}[rank0]:     foo()\n", where) == ["where"]
+    top, bottom = f"╭{'─ Traceback (most recent call last) '.ljust(96, '─')}╮", f"╰{'─' * 96}╯"
+    assert named(f"deepspeed ends\n{top}\n│ {f'{path}:1 in hyper_step'.ljust(94)} │\n{bottom}\n", where) == ["where"]
 
 
 def test_the_title_comes_first_and_two_at_most(named):
@@ -118,7 +138,7 @@ def test_no_sentence_has_it_by_chance(id, name):
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.id)
 def test_what_stands_beside_it_is_in_the_vocabulary(fact):
     names = {name for way in fact.beside for name in way.split(" + ")}
-    assert names <= vocabulary.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
+    assert names <= symptoms.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.id)

@@ -35,8 +35,65 @@ CASES = {
         [
             "AttributeError: module 'deepspeed' has no attribute 'init_inference'\n",
             "AttributeError: partially initialized module 'deepspeed' has no attribute 'comm'\n",
+            "AttributeError: module 'deepspeed' has no attribute '__version__'\n",
         ],
         ["AttributeError: module 'deepspeed.comm' has no attribute 'initialize_all'\n"],
+    ),
+    "slow_between_nodes": (
+        ["train using 2 nodes is slower than one node\n", "deepspeed 多机训练很慢\n"],
+        ["two nodes are faster\n", "多机训练\n"],
+    ),
+    "slow_with_more_gpus": (
+        ["with DDP 2 GPUs are slower than 1\n", "多卡反而更慢\n"],
+        ["8 GPUs are faster\n"],
+    ),
+    "memory_of_evaluation": (
+        ["it goes OOM in the evaluation, never in training\n", "验证时OOM\n"],
+        ["it goes OOM in the first step\n"],
+    ),
+    "out_of_memory_later": (
+        ["the job OOMs after several hundred steps\n", "训练一段时间后OOM\n"],
+        ["the job ends after several hundred steps\n"],
+    ),
+    "evaluation_counted_per_rank": (
+        ["the accuracy depends on the number of GPUs\n", "单卡和多卡验证结果不一样\n"],
+        ["the accuracy is 0.7\n"],
+    ),
+    "rate_small_for_lora": (
+        ["LoRA: the loss hardly moves\n", "lora微调loss下降很慢\n"],
+        ["LoRA: the loss falls\n"],
+    ),
+    "loss_falls_by_epochs": (
+        ["the loss drops at the beginning of each epoch\n", "Full finetune的时候loss阶梯式骤降\n"],
+        ["the loss drops slowly\n"],
+    ),
+    "page_cache_while_saving": (
+        ["CPU memory increases after each checkpoint\n", "每次保存后内存都会增加\n"],
+        ["CPU memory is constant\n"],
+    ),
+    "resuming_needs_memory": (
+        ["the job is killed when resuming, not before\n", "断点续训时OOM\n"],
+        ["it works when resuming\n"],
+    ),
+    "memory_of_pipeline": (
+        ["pipeline parallel uses more memory on the first GPU\n"],
+        ["pipeline parallel uses four GPUs\n"],
+    ),
+    "pipeline_is_slow": (
+        ["pipeline parallelism is too slow with 4 stages\n"],
+        ["pipeline parallelism is used\n"],
+    ),
+    "evaluation_is_slow": (
+        ["the evaluation takes too long\n", "验证速度很慢\n"],
+        ["the evaluation takes a minute\n"],
+    ),
+    "host_memory_of_offload": (
+        ["optimizer offload uses too much RAM\n", "offload之后占用大量内存\n"],
+        ["optimizer offload uses the CPU\n"],
+    ),
+    "killed_without_message": (
+        ["the process gets killed at step 3\n", "加载模型的时候进程直接被杀\n"],
+        ["the process ends at step 3\n"],
     ),
     "ulysses_without_zero": (
         [
@@ -687,10 +744,7 @@ CASES = {
         ["ModuleNotFoundError: No module named 'deepspeed.ops.op_builder.builder_x'\n"],
     ),
     "deepspeed_not_yet_imported": (
-        [
-            "AttributeError: module 'deepspeed' has no attribute 'utils'\n",
-            "AttributeError: module 'deepspeed' has no attribute '__version__'\n",
-        ],
+        ["AttributeError: module 'deepspeed' has no attribute 'utils'\n"],
         ["AttributeError: module 'deepspeed' has no attribute 'magic'\n"],
     ),
     "numpy_bufsize": (
@@ -726,9 +780,11 @@ CASES = {
         [
             "ImportError: /home/me/.cache/torch_extensions/py310/evoformer_attn/evoformer_attn.so\n",
             "CUTLASS_PATH environment variable is not set to a valid path\n",
+        ],
+        [
+            "evoformer_attn ......... [NO] ....... [NO]\n",
             "[WARNING]  Please specify the CUTLASS repo directory as environment variable $CUTLASS_PATH\n",
         ],
-        ["evoformer_attn ......... [NO] ....... [NO]\n"],
     ),
     "compiled_operator_missing": (
         ["ModuleNotFoundError: No module named 'deepspeed.ops.adam.cpu_adam_op'\n"],
@@ -776,10 +832,11 @@ CASES = {
         ["AttributeError: module 'deepspeed_shm_comm' has no attribute 'vector'\n"],
     ),
     "extension_lock": (
-        [
-            "Using /root/.cache/torch_extensions/py310_cu121 as PyTorch extensions root...\n" * 2,
-            traceback("KeyboardInterrupt", ("torch/utils/file_baton.py", "wait", "time.sleep(self.wait_seconds)")),
-        ],
+        [traceback("KeyboardInterrupt", ("torch/utils/file_baton.py", "wait", "time.sleep(self.wait_seconds)"))],
+        ["Using /root/.cache/torch_extensions/py310_cu121 as PyTorch extensions root...\n"],
+    ),
+    "ends_at_extensions": (
+        ["Using /root/.cache/torch_extensions/py310_cu121 as PyTorch extensions root...\n" * 2],
         [
             "Using /root/.cache/torch_extensions/py310_cu121 as PyTorch extensions root...\n"
             "Loading extension module cpu_adam...\nTime to load cpu_adam op: 2.3 seconds\n"
@@ -802,7 +859,10 @@ CASES = {
             "error: Unsupported global: GLOBAL deepspeed.runtime.fp16.loss_scaler.LossScaler was not an allowed "
             "global\n",
         ],
-        ["FutureWarning: You are using `torch.load` with `weights_only=False`\n"],
+        [
+            "FutureWarning: You are using `torch.load` with `weights_only=False`\n",
+            "_pickle.UnpicklingError: Weights only load failed. Re-running it\nUnsupported operand 118\n",
+        ],
     ),
     "zero_to_fp32_copy_weights_only": (
         [
@@ -991,7 +1051,7 @@ CASES = {
             "NotImplementedError: Using RTX 4000 series doesn't support faster communication via P2P or IB.\n",
             "两张4090训练卡住\n",
         ],
-        ["training on one 4090 is slow\n", "multiple 4090 are fine\n"],
+        ["training on one 4090 is slow\n", "multiple 4090 are fine\n", "8张4090训练报错\n"],
     ),
     "hangs_between_epochs": (
         ["training is frozen after the first epoch\n", "it hangs at the end of the epoch\n", "第一个epoch结束后卡住\n"],
@@ -1161,7 +1221,7 @@ CASES = {
             "init_inference() erroneously attempts to copy out of meta tensor\n",
             "RuntimeError: Tensor.item() cannot be called on meta tensors\n",
         ],
-        ["the meta tensor has no data yet\n"],
+        ["the meta tensor has no data yet\n", "Some parameters are on the meta device because they were offloaded\n"],
     ),
     "size_mismatch_with_deepspeed": (
         ["size mismatch when I train a model with ZeRO-3\n", "RuntimeError: size mismatch (deepspeed zero3)\n"],
@@ -1350,6 +1410,10 @@ CASES = {
             "the loss is nancy's\n",
             "banana loss is 2\n",
         ],
+    ),
+    "probabilities_not_valid": (
+        ["Assertion `probability tensor contains either `inf`, `nan` or element < 0` failed.\n"],
+        ["the probability tensor\n"],
     ),
     "dtypes_mixed": (
         [
@@ -1562,7 +1626,7 @@ CASES = {
             "ZeRORuntimeException: You are using ZeRO-Offload with a client provided optimizer (<class 'AdamW'>)\n",
             "Please either use deepspeed.ops.adam.DeepSpeedCPUAdam or set an optimizer in your ds-config\n",
         ],
-        ["Using client Optimizer as basic optimizer\n"],
+        ["Using client Optimizer as basic optimizer\n", '"zero_force_ds_cpu_optimizer": false,\n'],
     ),
     "batch_sizes_contradict": (
         [
@@ -1695,7 +1759,10 @@ CASES = {
     ),
     "model_is_not_the_engine": (
         ["AttributeError: 'Qwen2ForCausalLM' object has no attribute 'optimizer'\n"],
-        ["AttributeError: 'NoneType' object has no attribute 'optimizer'\n"],
+        [
+            "AttributeError: 'NoneType' object has no attribute 'optimizer'\n",
+            "AttributeError: 'Namespace' object has no attribute 'optimizer'\n",
+        ],
     ),
     "engine_config_is_a_dict": (
         ["AttributeError: 'dict' object has no attribute 'is_encoder_decoder'\n"],
@@ -1947,8 +2014,8 @@ CASES = {
         ["DeepSpeed in a container\n", "without a scheduler\n"],
     ),
     "one_visible_gpu_per_rank": (
-        ["srun --gpus-per-task=1 python train.py\n"],
-        ["srun --gpus-per-node=8 torchrun train.py\n"],
+        ["it fails with srun --gpus-per-task=1, where only one GPU is seen\n", "each rank has only one visible GPU\n"],
+        ["srun --gpus-per-node=8 torchrun train.py\n", "srun --gpus-per-task=1 python train.py\n"],
     ),
     "local_rank_is_minus_one": (
         ["RuntimeError: Device index must not be negative\n"],
@@ -2040,7 +2107,13 @@ CASES = {
         ["enough buffers for swapping\n"],
     ),
     "index_out_of_range_on_gpu": (
-        ["RuntimeError: CUDA error: device-side assert triggered\n"],
+        ["Indexing.cu:1141: block: [61,0,0], thread: [5,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"],
+        ["TORCH_USE_CUDA_DSA to enable device-side assertions.\n", "CUDA error: device-side assert triggered\n"],
+    ),
+    "assertion_on_gpu": (
+        [
+            "RuntimeError: CUDA error: device-side assert triggered\n",
+        ],
         ["TORCH_USE_CUDA_DSA to enable device-side assertions.\n"],
     ),
     "illegal_memory_access": (
@@ -2091,6 +2164,10 @@ CASES = {
     "host_out_of_memory": (
         ["RuntimeError: [enforce fail at alloc_cpu.cpp:83] err == 0. DefaultCPUAllocator: can't allocate memory\n"],
         ["the allocator of the CPU\n"],
+    ),
+    "bad_alloc": (
+        ["terminate called after throwing an instance of 'std::bad_alloc'\n"],
+        ["terminate called after throwing an instance of 'c10::Error'\n"],
     ),
     "out_of_memory": (
         [
@@ -2150,14 +2227,31 @@ CASES = {
             "ValueError: Your setup doesn't support bf16/gpu.\n",
             "ValueError: Type fp16 is not supported on your device.\n",
         ],
-        ["bf16 is enabled\n"],
+        ["bf16 is enabled\n", "RuntimeError: FlashAttention only support fp16 and bf16 data type\n"],
+    ),
+    "flash_attention_refuses": (
+        [
+            "RuntimeError: FlashAttention only support fp16 and bf16 data type\n",
+            "RuntimeError: FlashAttention only supports Ampere GPUs or newer.\n",
+        ],
+        ["FlashAttention is on\n"],
     ),
     "rendezvous_failed": (
         [
             "[E socket.cpp:922] [c10d] The client socket has timed out after 60s while trying to connect to (a, 1).\n",
             "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//0\n",
         ],
-        ["the client socket is connected\n"],
+        [
+            "the client socket is connected\n",
+            "[W socket.cpp:601] The client socket has failed to connect to [localhost]:29500 (errno: 99 - Cannot).\n",
+        ],
+    ),
+    "socket_of_ipv6": (
+        [
+            "[W socket.cpp:601] The client socket has failed to connect to [localhost]:29500 (errno: 99 - Cannot).\n",
+            "The client socket cannot be initialized to connect to [a]:1 (errno: 97 - Address family not supported).\n",
+        ],
+        ["The client socket has failed to connect to [a]:1 (errno: 111 - Connection refused).\n"],
     ),
     "several_models": (
         ["AssertionError: You can't use same `Accelerator()` instance with multiple models when using DeepSpeed\n"],
@@ -2186,8 +2280,13 @@ CASES = {
         [
             "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory\n",
             "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge\n",
+            "WeightsUnpickler error: Unsupported operand 118\n",
         ],
-        ["the header was deserialized\n"],
+        ["the header was deserialized\n", "WeightsUnpickler error: Unsupported operand 149\n"],
+    ),
+    "weights_not_loaded_by_transformers": (
+        ["OSError: Unable to load weights from pytorch checkpoint file for 'pytorch_model.bin' at '/data'.\n"],
+        ["unable to load the weights\n"],
     ),
     "optimizer_groups_differ": (
         [
@@ -2217,7 +2316,7 @@ CASES = {
             "ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory\n",
             "ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by a.so)\n",
         ],
-        ["libcudart.so.11.0 was opened\n"],
+        ["libcudart.so.11.0 was opened\n", "NCCL INFO dlerror=libnccl-net.so: cannot open shared object file\n"],
     ),
     "argument_missing": (
         ["TypeError: WarmupDecayLR.__init__() missing 1 required positional argument: 'total_num_steps'\n"],
@@ -2297,11 +2396,19 @@ CASES = {
     ),
     "combination_not_supported": (
         ["AssertionError: 1bit-Adam is not compatible with ZeRO\n", "AssertionError: MoE not supported with Stage 3\n"],
-        ["peft is not compatible with transformers\n", "DeepSpeed v0.14.0 is not compatible with the latest image\n"],
+        ["peft is not compatible with transformers\n", "this is not compatible with DeepSpeed\n"],
+    ),
+    "said_not_to_go_together": (
+        ["this is not compatible with DeepSpeed\n", "DeepSpeed is not compatible with my trainer\n"],
+        ["DeepSpeed v0.14.0 is not compatible with the latest image\n"],
     ),
     "resources_of_launcher": (
         ["ValueError: Hostfile contains a bad entry: a b c, unable to proceed with launching\n"],
         ["Unable to find hostfile, will proceed with training with local resources only.\n"],
+    ),
+    "launcher_sees_no_gpu": (
+        ["RuntimeError: Unable to proceed, no GPU resources available\n"],
+        ["no resources\n"],
     ),
     "local_ranks_contradict": (
         ["AssertionError: Mismatch in local rank setting, args.local_rank=0 but env['LOCAL_RANK']=1.\n"],
@@ -2336,7 +2443,11 @@ CASES = {
         ["ValueError: DeepSpeed is not compatible with MPS.\n"],
     ),
     "installation_failed": (
-        ["error: subprocess-exited-with-error\n", "ModuleNotFoundError: No module named 'torch'\n"],
+        ["error: subprocess-exited-with-error\n"],
+        ["ModuleNotFoundError: No module named 'torch'\n"],
+    ),
+    "torch_not_there": (
+        ["ModuleNotFoundError: No module named 'torch'\n"],
         ["ModuleNotFoundError: No module named 'torch.sub'\n"],
     ),
     "path_is_none": (
@@ -2345,7 +2456,7 @@ CASES = {
     ),
     "job_hangs": (
         ["训练会hang住\n", "hang in the middle of training\n", "[BUG] DeepSpeed hangs in the first step\n"],
-        ["a picture that hangs\n"],
+        ["a picture that hangs\n", "I am stuck on this error\n", "stuck in trying to use it\n"],
     ),
     "attribute_missing": (
         ["AttributeError: 'Model' object has no attribute 'x'\n"],
@@ -2443,8 +2554,13 @@ CASES = {
         ["TypeError: Run.log() got an unexpected keyword argument 'step'\n"],
     ),
     "bias_without_weight": (
+        [
+            traceback(
+                "UnboundLocalError: cannot access local variable 'dim' where it is not associated with a value",
+                ("deepspeed/runtime/zero/linear.py", "backward", "if dim > 2:"),
+            )
+        ],
         ["UnboundLocalError: cannot access local variable 'dim' where it is not associated with a value\n"],
-        ["UnboundLocalError: cannot access local variable 'x' where it is not associated with a value\n"],
     ),
     "bf16_optimizer_state": (
         ["AttributeError: 'BF16_Optimizer' object has no attribute 'state'\n"],
@@ -2635,8 +2751,8 @@ CASES = {
         ["ZeRO-3 does not work\n", "MoE training works under ZeRO-2\n"],
     ),
     "megatron_moe_arguments": (
-        ["Fix DeepSpeed MoE after the rebase\n"],
-        ["DeepSpeed MoE\n"],
+        ["num_experts not properly passed when the model is made\n", "Megatron: error in the MoE training\n"],
+        ["DeepSpeed MoE\n", "an error in DeepSpeed MoE\n"],
     ),
     "autotp_fused_layout": (
         ["ValueError: unknown fused_qkv_type\n"],
@@ -3002,6 +3118,10 @@ CASES = {
         ["TypeError: Object of type dtype is not JSON serializable\n"],
         ["the object is JSON\n"],
     ),
+    "tensor_not_json_serializable": (
+        ["TypeError: Object of type Tensor is not JSON serializable\n"],
+        ["TypeError: Object of type dtype is not JSON serializable\n"],
+    ),
     "number_of_results": (
         ["ValueError: not enough values to unpack (expected 4, got 2)\n"],
         ["a, b = values\n"],
@@ -3028,7 +3148,10 @@ CASES = {
             'torch._dynamo.exc.InternalTorchDynamoError: name "x" is not defined\n',
             '  File "/a/torch/_dynamo/convert_frame.py", line 586, in _compile\n',
         ],
-        ["torch/_dynamo/convert_frame.py:844] torch._dynamo hit config.cache_size_limit (8)\n"],
+        [
+            "torch/_dynamo/convert_frame.py:844] torch._dynamo hit config.cache_size_limit (8)\n",
+            "torch.compile failed for f, falling back to torch.jit.script\n",
+        ],
     ),
     "pop_from_empty_trace": (
         ["IndexError: pop from an empty deque\n", "[rank6]: IndexError: pop from an empty deque\n"],
@@ -3158,7 +3281,7 @@ CASES = {
             "AssertionError: Load checkpoint /a/fp32.pt dst numel 8 != src numel 9\n",
             "AssertionError: Loading /a full param numel 16 != tensor slice numel 4 * tp_world_size 2\n",
         ],
-        ["Load checkpoint /a/fp32.pt\n"],
+        ["Load checkpoint /a/fp32.pt\n", "Warning: Unused patterns=['a'] while merging tp slices\n"],
     ),
     "steps_of_partitions_differ": (
         ["AssertionError: All shards must have the same step value\n"],
@@ -3312,7 +3435,7 @@ CASES = {
     ),
     "autoep_refuses": (
         ["ValueError: AutoEP preset 'x' does not support model_type='y'.\n"],
-        ["AutoEP: 2 layers\n"],
+        ["AutoEP: 2 layers\n", "AutoEP: no MoE layers detected in model.\n"],
     ),
     "transformer_kernel_batch": (
         ["ValueError: Input batch size exceeds the limit.\n"],
@@ -3439,7 +3562,7 @@ CASES = {
     "checkpoint_of_other_kind": (["KeyError: 'fp32_flat_groups'\n"], ["KeyError: 'something'\n"]),
     "checkpoint_to_weights": (
         ["How to load zero_pp_rank_0_mp_rank_00_model_states.pt\n", "convert a ZeRO-3 checkpoint\n"],
-        ["loading a checkpoint\n"],
+        ["loading a checkpoint\n", "convert the DeepSpeed checkpoint to a universal checkpoint\n"],
     ),
     "installing_on_windows": (
         [
@@ -3447,7 +3570,7 @@ CASES = {
             "C:\\Users\\me>pip install deepspeed\n",
             "on Windows 11 I cannot install deepspeed\n",
         ],
-        ["pip install deepspeed\n"],
+        ["pip install deepspeed\n", "I was able to install deepspeed on Windows\n"],
     ),
     "memory_grows": (["GPU memory keeps increasing during training\n"], ["GPU memory 20 GB\n"]),
     "steps_always_skipped": (["the loss scale keeps decreasing\n", "every step is skipped\n"], ["loss scale 65536\n"]),
@@ -3463,7 +3586,10 @@ CASES = {
         ["universal checkpoint loading fails\n", "cannot load a universal checkpoint\n"],
         ["Convert DeepSpeed Checkpoint to Universal Checkpoint\n"],
     ),
-    "several_models_trained": (["training two models with deepspeed\n"], ["two models\n"]),
+    "several_models_trained": (
+        ["training two models with deepspeed\n"],
+        ["two models\n", "I have tried multiple models with deepspeed\n"],
+    ),
     "average_of_weights": (["deepspeed stage 3 and an EMA model\n"], ["an EMA model\n"]),
     "pipeline_with_zero2": (
         ["Is pipeline-parallel in conflict with ZeRO-stage2?\n", "pipeline parallelism with ZeRO-2\n"],
@@ -3492,9 +3618,12 @@ CASES = {
         [
             "zero_to_fp32.py seems to export a wrong model\n",
             "the merged model outputs nonsense\n",
-            "the weights do not change during training\n",
         ],
-        ["the saved model is here\n"],
+        ["the saved model is here\n", "the weights do not change during training\n"],
+    ),
+    "weights_do_not_change": (
+        ["the weights do not change during training\n", "the model parameters are not updated\n"],
+        ["the weights are not loaded\n"],
     ),
     "checkpoint_is_large": (
         ["the checkpoint is so large\n"],
@@ -3523,7 +3652,7 @@ CASES = {
     ),
     "overflow_reported": (
         ["the script gives overflow with fp16\n", "训练时出现overflow\n", "the training has an overflow error\n"],
-        ["integer overflows\n", "the text overflows the box\n"],
+        ["integer overflows\n", "the text overflows the box\n", "a stack overflow error\n"],
     ),
     "release_makes_the_difference": (
         ["I had to downgrade deepspeed\n", "it broke after upgrading DeepSpeed\n", "降级deepspeed\n"],
@@ -3547,7 +3676,11 @@ CASES = {
     ),
     "batch_size_not_used": (
         ["accelerate `DeepSpeedPlugin` ignores `deepspeed_config.train_micro_batch_size_per_gpu`\n"],
-        ['"train_micro_batch_size_per_gpu": 4\n'],
+        [
+            '"train_micro_batch_size_per_gpu": 4\n',
+            "the effective batch size is 64\n",
+            "--overwrite_cache --per_device_train_batch_size 4\n",
+        ],
     ),
     "batch_sampler_without_size": (
         ["ValueError: At least one of the dataloaders passed to `accelerate.prepare()` has `None` as batch size.\n"],
@@ -3561,16 +3694,22 @@ CASES = {
         ],
         ["the gradients are small\n"],
     ),
-    "only_one_gpu_used": (["it only uses one GPU\n", "I cannot use multiple GPUs\n"], ["uses 8 GPUs\n"]),
+    "only_one_gpu_used": (
+        ["it only uses one GPU\n", "I cannot use multiple GPUs\n"],
+        ["uses 8 GPUs\n", "I have only one GPU\n"],
+    ),
     "inference_gives_nonsense": (
         [
             "with init_inference the model gives random output\n",
             "The inference result is different from the original model\n",
             "inference gives worse text than Hugging Face\n",
         ],
-        ["init_inference took 3 s\n"],
+        ["init_inference took 3 s\n", "a DeepSpeed model that is converted gives gibberish\n"],
     ),
-    "loss_does_not_fall": (["the loss suddenly increases\n", "loss不下降\n"], ["loss 3.1\n"]),
+    "loss_does_not_fall": (
+        ["the loss suddenly increases\n", "loss不下降\n", "the loss increases\n"],
+        ["loss 3.1\n", "the loss increases after resuming\n"],
+    ),
     "zero_runtime_exception": (["ZeRORuntimeException when I load it\n"], ["ZeRO exception\n"]),
     "loader_is_not_torchs": (
         ["AttributeError: 'DeepSpeedDataLoader' object has no attribute 'sampler'\n"],
@@ -3690,7 +3829,11 @@ CASES = {
     "waiting_for_rays_resources": (["卡在bundle_reservation_check_func这里\n"], ["ray status\n"]),
     "model_cannot_be_saved": (
         ["dreambooth lora can not save model\n", "error when saving the model\n", "模型保存报错\n"],
-        ["error when saving the model\nRuntimeError: no space\n", "saving the model\n"],
+        [
+            "error when saving the model\nRuntimeError: no space\n",
+            "saving the model\n",
+            "OSError: handle is closed error when saving the model\n",
+        ],
     ),
     "no_partitions_to_join": (
         ["convert ZeRO-0 weights into an fp32 model\n", "zero_to_fp32 with stage 0\n"],
@@ -3718,7 +3861,7 @@ CASES = {
     ),
     "config_of_the_engine": (
         ["model.config.router_aux_loss_coef is not used with DeepSpeed\n"],
-        ["model.config.hidden_size\n"],
+        ["model.config.hidden_size\n", "model.config.use_cache = False, then run it with deepspeed\n"],
     ),
     "flash_attention_fails": (
         ["使用 FlashAttention-2 训练 单机多卡报错\n", "ERROR of Flash_attn when finetuning\n", "flash-attn error\n"],
@@ -3744,7 +3887,7 @@ CASES = {
     ),
     "ended_without_error": (
         ["the code stops but I don't get an error\n", "训练中断 没有任何报错\n"],
-        ["it stops with an error\n"],
+        ["it stops with an error\n", "正常跑完的 没有任何报错\n"],
     ),
     "evaluation_diverges": (
         ["DeepSpeed hangs during evaluation under multi-GPU\n", "zero3 验证阶段 会卡住\n"],
@@ -3843,7 +3986,7 @@ CASES = {
             "the scheduler is ignored in the first training step\n",
             "The lr_scheduler takes effect after optimizer steps\n",
         ],
-        ["the first training step of the scheduler\n"],
+        ["the first training step of the scheduler\n", "get_lr of the scheduler before the first training step\n"],
     ),
     "gathered_changes_lost": (
         ["deepspeed.zero.GatheredParameters does not work\n", "no effect inside GatheredParameters\n"],
@@ -3880,7 +4023,7 @@ CASES = {
     ),
     "zeropp_does_not_work": (
         ["ZeRO++ does not work\n", '"zero_quantized_weights": true leads to a crash\n'],
-        ["how to use ZeRO++ here\n", '"zero_quantized_weights": true\n'],
+        ["how to use ZeRO++ here\n", '"zero_quantized_weights": true\n', "update loco-zero++ error buffer\n"],
     ),
     "offload_clipping_of_0142": (
         ["adam_offload and zero3\nan exception, deepspeed v0.14.2\n"],
@@ -3901,7 +4044,7 @@ CASES = {
             "RuntimeError: Unsloth: Deepspeed is not yet supported!\n",
             "how to run unsloth with deepspeed\n",
         ],
-        ["this is not yet supported\n", "unsloth with one GPU\n"],
+        ["this is not yet supported\n", "unsloth with one GPU\n", "Deepspeed is not yet supported on Windows\n"],
     ),
     "wrapped_by_ddp": (
         ["I wrap it in DistributedDataParallel with deepspeed\n"],
@@ -3916,7 +4059,10 @@ CASES = {
     ),
     "sparse_attention_and_triton": (
         ["sparse attention throws a triton error\n", "triton fails in sparse_dot_sdd_nt\n"],
-        ["sparse_attn requires a torch version >= 1.5 and < 2.0 but detected 2.1\n", "triton is 2.1\n"],
+        [
+            "sparse_attn requires a torch version >= 1.5 and < 2.0 but detected 2.1\n",
+            "please install triton==1.0.0 if you want to use sparse attention or an untested triton\n",
+        ],
     ),
     "size_depends_on_data": (
         [
@@ -3999,7 +4145,7 @@ CASES = {
             "ValueError: Unsupported model type gemma\n",
             "AssertionError: Mistral requires transformers >= 4.34.0, you have version 4.30\n",
         ],
-        ["Unsupported model\n"],
+        ["Unsupported model\n", "ValueError: Unsupported model type for adaption prompt: 'gpt2'.\n"],
     ),
     "fastgen_checkpoint_names": (
         ["RuntimeError: Transformer container at index 0 not fully initialized after checkpoint load.\n"],
@@ -4103,6 +4249,7 @@ def test_harmless_messages_are_notes():
         "pydantic_field_arguments",
         "pydantic_model_fields",
         "rate_before_first_step",
+        "socket_of_ipv6",
         "state_dict_by_position",
         "trace_cache_invalidated",
         "triton_autotune_directory",

@@ -289,7 +289,7 @@ def check(write_patch, record, table, tmp_path, monkeypatch, capsys):
     catalogue = {"clip": entry}
     monkeypatch.setattr("dsfix.catalogue.registry.load", lambda: (catalogue, ()))
     assert docs.run(argparse.Namespace(check=False)) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 7
+    assert len(capsys.readouterr().out.splitlines()) == 8
 
     def run(**entries):
         catalogue.update(entries)

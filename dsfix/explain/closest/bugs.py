@@ -37,7 +37,35 @@ _SCENES = frozenset(
     )
 )
 # what any report may say
-_USUAL = frozenset({"fails", "wrong", "results", "how", "abnormal", "lower"})
+_USUAL = frozenset(
+    (
+        *(
+            "fails",
+            "wrong",
+            "results",
+            "how",
+            "abnormal",
+            "lower",
+            "excess",
+            "later",
+            "ineffective",
+            "baseline",
+            "model",
+        ),
+        *(
+            "training",
+            "several gpus",
+            "more gpus",
+            "weights file",
+            "single gpu",
+            "metric",
+            "prepared",
+            "epoch",
+            "validation",
+            "data loader",
+        ),
+    )
+)
 _ASIDE = re.compile(r"[;(]")  # what follows may be about other jobs
 _ZERO = frozenset({"zero-1", "zero-2", "zero-3"})
 

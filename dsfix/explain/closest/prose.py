@@ -12,6 +12,7 @@ _NO_TITLE = re.compile(r"\s*(?:File \"|Traceback)")
 _NO_SENTENCE = re.compile(
     r"""\ {4}|\t|\s*(?:File\ "|Traceback|\[\d|\[rank|[{}|│╭╰❱"$%]|>>>|--?\w|import\s
         |from\ \S+\ import\ |def\ |class\ |@|```|!\[
+        |\w+\ ?\.{3,}|\[[A-Z]+\]|std(?:out|err):|[a-z]\w*_\w*:\s|(?:export\ )?[A-Z]\w*=
         |\w[\w.]*\s*=\s|[-*]\ ?`?[\w ]+`?\ ?(?:version)?:|\d+%|\d{4}[-/]\d\d|\d\d:\d\d:\d\d|</?\w)""",
     re.X,
 )

@@ -16,13 +16,21 @@ from ..recognise import Reading
 from ..signature import Role
 from . import bugs, prose
 from .kinds import OTHERWISE, WAYS
-from .vocabulary import SYMPTOMS
+from .symptoms import SYMPTOMS
 from .words import is_of_the_field, named, plain, words
 
 _LONGEST = 4000  # characters of a text that is looked at
 _MOST = 3
 _NEAR, _SHARED = 4.3, 3  # how near a bug's words must be, and how many of them must be shared
 _NEAR_LATER = 6.0  # with words of a sentence after the title
+# what reports of most problems name
+_VAGUE = frozenset(
+    (
+        *("abnormal", "differs", "excess", "fails", "how", "later", "loading", "lower", "results", "resuming"),
+        *("saving", "wrong", "adapter", "baseline", "checkpoint", "model", "more gpus", "nodes", "several gpus"),
+        *("training", "zero-1", "zero-2", "zero-3"),
+    )
+)
 _RELEASE = re.compile(r"(?i)deep ?speed[\s\W]{0,3}(?:version[\s\W]{0,3}|ver\.? ?|v)?(0\.\d{1,2}\.\d{1,2})(?![\d.]*\d)")
 
 
@@ -54,10 +62,17 @@ def possibilities(reading: Reading) -> list[Possibility]:
     of_kinds = [
         each
         for each in _kinds(spoken, named_there)
-        if not roles - {Role.NOTE} or (len(each.words) > 1 and each.id not in reading.known)
+        if not roles - {Role.NOTE} or (_is_telling(each) and each.id not in reading.known)
     ]
     of_bugs = list(_bugs(spoken, named_there))[: _MOST - bool(of_kinds)]
     return [*of_bugs, *of_kinds[: _MOST - len(of_bugs)]]
+
+
+def _is_telling(possibility: Possibility) -> bool:
+    """Whether it can be more than what a recognised family says: not one word, and not another family by words that
+    most reports have."""
+    is_family = any(each.id == possibility.id and each.role is Role.FAMILY for each in known())
+    return len(possibility.words) > 1 and not (is_family and _VAGUE.issuperset(possibility.words))
 
 
 def may_be_asked(reading: Reading) -> bool:
@@ -75,7 +90,9 @@ def versions(reading: Reading) -> list[Mapping[str, str]]:
 
 
 def _roles(reading: Reading) -> set[Role]:
-    return {found.problem.role for found in reading.known.values() if found.problem}
+    """Returns the roles of what was recognised; that the memory is out tells as little as a family."""
+    problems = [found.problem for found in reading.known.values() if found.problem]
+    return {Role.FAMILY if problem.id == "out_of_memory" else problem.role for problem in problems}
 
 
 def _kinds(spoken: Sequence[str], named_there: Sequence[Mapping[str, str]]) -> Iterator[Possibility]:

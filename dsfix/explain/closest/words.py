@@ -6,13 +6,15 @@ import functools
 import re
 from collections.abc import Iterator
 
-from .vocabulary import DOMAIN, FEATURES, OF_THE_FIELD, SYMPTOMS
+from .symptoms import SYMPTOMS
+from .vocabulary import DOMAIN, FEATURES, OF_THE_FIELD
 
 _CHINESE = re.compile(r"([\u4e00-\u9fff]+)")
 _STAGES = re.compile(r"(?i)zero[-_ ]?(?:stages? ?)?([0-3])(?:(?:/|, ?| and | or )[0-3])*( to [0-3])?(?![\d.])")
 _START = r"(?:(?<![a-z0-9])|(?<=\bnon))"
 _ANYWHERE = r"|\S*"  # what follows it in the vocabulary
 _PLAIN = re.compile(r"(?<![\w.-])[a-z][a-z0-9.+-]{2,}(?<![.+-])")
+_SPOKEN_NOT = re.compile(r"\b(do|does|did|is|are|was|could|would|should)nt\b")  # without the apostrophe
 _ENDINGS = re.compile(r"(?<=[a-z]{4})(?:s|ed|ing)$")
 # too common in this field to tell one problem from another
 _COMMON = frozenset(
@@ -59,6 +61,7 @@ def plain(text: str) -> str:
     text = _STAGES.sub(lambda found: " ".join(f"zero-{stage}" for stage in _stages(found)), text)
     text = text.lower().replace("_", " ").replace("`", "").replace("\u2019", "'")
     text = text.replace("can't", "cannot").replace("won't", "will not").replace("n't", " not")
+    text = _SPOKEN_NOT.sub(r"\1 not", text)
     return " ".join(_CHINESE.sub(r" \1 ", text).split())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ... import rules
 from ..closest import prose, search
@@ -23,19 +23,18 @@ def facts(reading: Reading) -> list[Possibility]:
     if not search.may_be_asked(reading):
         return []
     (text,) = reading.short
-    spoken = [plain(sentence) for sentence in prose.sentences(text)]
     if not is_of_the_field(plain(text)):
         return []
-    told, there = frozenset().union(*map(named, spoken)), places.of(text)
+    sentences, there = [*prose.sentences(text)], places.of(text)
     found = [
         (weight, fact, names)
         for fact in _all()
-        if (names := [name for name in fact.names if places.key(name) in there])
-        and (weight := _weight(fact, max(there[places.key(name)] for name in names), told))
+        if (names := {name: place for name in fact.names if (place := places.weight(name, there))})
+        and (weight := _weight(fact, max(names.values()), sentences, names))
         and _fits(fact, search.versions(reading))
     ]
     found.sort(key=lambda each: -each[0])
-    return [_possibility(fact, names) for _, fact, names in found[:_MOST]]
+    return [_possibility(fact, [*names]) for _, fact, names in found[:_MOST]]
 
 
 @functools.cache
@@ -43,11 +42,13 @@ def _all() -> tuple[Fact, ...]:
     return tuple(rules.declared(f"{__package__}.facts", "FACTS"))
 
 
-def _weight(fact: Fact, place: float, told: frozenset[str]) -> float:
-    """Returns 0 where the fact does not belong."""
-    if fact.beside:
-        return place + _BESIDE if any(set(way.split(" + ")) <= told for way in fact.beside) else 0.0
-    return place if place > places.CODE else 0.0
+def _weight(fact: Fact, place: float, sentences: Sequence[str], names: Iterable[str]) -> float:
+    """Returns 0 where the fact does not belong; more where more words stand beside its names."""
+    if not fact.beside:
+        return place if place > places.CODE else 0.0
+    told = frozenset().union(*(named(plain(places.without(names, each))) for each in sentences))
+    fitting = [ways for way in fact.beside if (ways := set(way.split(" + "))) <= told]
+    return place + _BESIDE * max(map(len, fitting)) if fitting else 0.0
 
 
 def _fits(fact: Fact, named_there: Sequence[Mapping[str, str]]) -> bool:

@@ -34,7 +34,8 @@ SIGNATURES = (
         title="ZeRO-3: a linear layer whose weight is frozen and whose bias is trained",
         what="BitFit, LoRA with bias, and partly frozen models fail in the backward pass of ZeRO-3's linear layer.",
         remedy="DeepSpeed 0.17.4 or later, or freeze the bias, too.",
-        pattern=r"local variable 'dim' referenced before assignment|variable 'dim' where it is not associated",
+        pattern=r"zero/linear\.py[^\n]*\n[\s\S]{0,600}(?:local variable 'dim' referenced before assignment"
+        r"|variable 'dim' where it is not associated)",
         patches=("zero3_bias_only_linear",),
         evidence=(f"{_UPSTREAM}pull/7449",),
     ),
@@ -70,12 +71,14 @@ SIGNATURES = (
     ),
     Signature(
         id="launcher_apostrophe",
-        title="the deepspeed launcher fails on an argument with an apostrophe",
-        what="The launcher parses the script's arguments as a shell would.",
+        title="No closing quotation: text with a single quote is parsed as a shell would",
+        what="Most likely the deepspeed launcher through 0.12.3, and an apostrophe in an argument of the script. "
+        "Otherwise a "
+        "command or a config that Python takes apart by shlex.",
         remedy="DeepSpeed 0.12.4 or later, or torchrun.",
         pattern=r"ValueError: No closing quotation",
         affects={"deepspeed": "<0.12.4"},
-        role=Role.GENERAL,
+        role=Role.POSSIBLE,
         evidence=(f"{_UPSTREAM}pull/4660",),
     ),
     Signature(

@@ -22,9 +22,11 @@ SIGNATURES = (
     ),
     Signature(
         id="extension_build_failed",
-        title="an operator of DeepSpeed could not be built",
-        what='The compiler\'s message is above this line, at the first "error:".',
-        remedy=f"Fix the compiler error: nvcc and the host compiler must match each other and torch. {_CACHE}",
+        title="a C++ or CUDA extension could not be compiled (of DeepSpeed: an operator)",
+        what='The compiler\'s message is above this line, at the first "error:". Most likely nvcc, the host compiler '
+        "and "
+        "torch do not fit each other, a header or a library is missing, or the memory is full.",
+        remedy=f"Look for that error. {_CACHE}",
         pattern=r"Error building extension '\w+'|FAILED: \S+\.o\b|ninja: build stopped"
         r"|Error compiling objects for extension"
         r"|Command '\['ninja', '-v'|Error [Bb]uilding [Ff]used_?[Aa]dam|Error [Bb]uilding [Cc][Pp][Uu]_?[Aa]dam"
@@ -34,12 +36,13 @@ SIGNATURES = (
     ),
     Signature(
         id="cuda_home_missing",
-        title="no CUDA toolkit: CUDA_HOME does not exist",
+        title="CUDA_HOME is not set, and no CUDA toolkit is found",
         what="torch from PyPI includes the CUDA runtime, but not the compiler that an operator needs. From 0.14.1 to "
         "0.19.4 even `import deepspeed` requires it on a machine with a GPU. On an AMD machine (ROCm): torch is a "
         "build "
         "for CUDA or for the CPU, or pip's isolated build uses such a one, so that DeepSpeed takes it for CUDA.",
-        remedy="NVIDIA: install the CUDA toolkit and set CUDA_HOME. AMD: install torch for ROCm (torch.version.hip is "
+        remedy="NVIDIA: install the CUDA toolkit, if there is none, and let CUDA_HOME name its directory. AMD: "
+        "install torch for ROCm (torch.version.hip is "
         "set), then deepspeed with --no-build-isolation and without DS_BUILD_OPS=1; the CUDA toolkit does not help. If "
         "only the import fails: DeepSpeed 0.19.5 or later.",
         pattern=r"CUDA_HOME does not exist, unable to compile|CUDA_HOME environment variable is not set"
@@ -119,9 +122,21 @@ SIGNATURES = (
         "others wait for it forever.",
         remedy="If no process is building: remove the files named lock in ~/.cache/torch_extensions "
         "(or TORCH_EXTENSIONS_DIR). Use one directory per DeepSpeed release.",
-        # interrupted while waiting, or the log ends there
-        pattern=r"torch/utils/file_baton\.py|Using \S+ as PyTorch extensions root\.\.\.\s*\x04",
+        # interrupted while waiting
+        pattern=r"torch/utils/file_baton\.py",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4443",),
+    ),
+    Signature(
+        id="ends_at_extensions",
+        title="the log ends where an operator is compiled or loaded",
+        what="Most likely the job waits for a lock: a process that builds an operator creates a file named lock, and a "
+        "killed one leaves it there. Otherwise the compiler is still at work (some minutes), or the log does not show "
+        "the error.",
+        remedy="If no process is building (ps): remove the files named lock in ~/.cache/torch_extensions (or "
+        "TORCH_EXTENSIONS_DIR). Use one directory per DeepSpeed release.",
+        pattern=r"Using \S+ as PyTorch extensions root\.\.\.\s*\x04",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeedExamples/issues/842",),
     ),
     Signature(
         id="triton_autotune_directory",
@@ -196,7 +211,8 @@ SIGNATURES = (
         pattern=r"evoformer_attn[^\n]{0,60}(?:\.so\b|fail|error|not)|(?:building"
         r"|Building) (?:extension module )?evoformer"
         r"|[Ee]voformer (?:compilation|build|kernel)|EvoFormer test|EvoformerAttention should|CUTLASS for Evoformer"
-        r"|CUTLASS_PATH environment variable is not set|specify (?:the )?CUTLASS (?:repo"
+        r"|CUTLASS_PATH environment variable is not set"
+        r"|(?<!\[WARNING\]  Please )(?<!\[WARNING\] Please )specify (?:the )?CUTLASS (?:repo"
         r"|location) directory as environment "
         r"variable[^\n]*(?!\n)",
         role=Role.POSSIBLE,
@@ -211,9 +227,11 @@ SIGNATURES = (
         what="This DeepSpeed was told that it contains the operator (an installation with DS_BUILD_…, or a working "
         "copy of "
         "its source in the path), and the compiled module is missing: built for another Python, left out of the wheel, "
-        "or the job runs in the directory of the source.",
+        "or the job runs in the directory of the source. DeepSpeed 0.3.0 compiles while installing only, and was "
+        "installed "
+        "without.",
         remedy="Run in another directory than DeepSpeed's source; pip install --force-reinstall --no-deps "
-        "--no-cache-dir deepspeed without DS_BUILD_…: the operator is then compiled on first use.",
+        "--no-cache-dir deepspeed without DS_BUILD_…: the operator is then compiled on first use (0.3.1 and later).",
         pattern=r"No module named '?deepspeed\.ops\.[\w.]*_op\b(?!_)",
         evidence=("https://github.com/deepspeedai/DeepSpeed/blob/v0.19.5/op_builder/builder.py",),
     ),

@@ -48,9 +48,20 @@ SIGNATURES = (
         remedy="Compare the file's size with the source's and fetch it again (git lfs pull); save again. A safetensors "
         "file: safetensors.torch.load_file, or convert it.",
         pattern=r"PytorchStreamReader failed|Error while deserializing header|invalid load key, "
-        r"|Unable to load weights from pytorch "
-        r"checkpoint file|MetadataIncompleteBuffer|HeaderTooLarge|unpickling stack underflow",
+        r"|MetadataIncompleteBuffer|HeaderTooLarge|unpickling stack underflow|Unsupported operand (?:118|60|123)\b",
         role=Role.GENERAL,
+    ),
+    Signature(
+        id="weights_not_loaded_by_transformers",
+        title="transformers could not read a file of weights, for a reason of its own",
+        what="transformers' old message for any error in torch.load. Most likely the file is incomplete (a download, a "
+        "Git LFS pointer); otherwise the host's memory is full, as each rank loads the whole file, or torch refuses "
+        "its objects (weights_only).",
+        remedy="The first error of this traceback tells. Compare the file's size with the source's; free -g while it "
+        "loads; safetensors files, which are not loaded whole.",
+        pattern=r"Unable to load weights from pytorch checkpoint file",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5250",),
     ),
     Signature(
         id="optimizer_groups_differ",
@@ -71,8 +82,8 @@ SIGNATURES = (
         title="the checkpoint's weights do not fit the model",
         what="size mismatch: most likely another model size, or a vocabulary that was resized on one side. Missing "
         "and unexpected keys: prefixes of wrappers (module., _forward_module., base_model.model.), an adapter without "
-        "its base, or tied weights. With ZeRO-3 also load_state_dict of a module that is partitioned: its shapes are "
-        "[0].",
+        "its base, or tied weights. The shape [0]: of the file, it was saved under ZeRO-3 without gathering; of the "
+        "model, ZeRO-3 has partitioned it.",
         remedy="Make the model as it was when it was saved (resize_token_embeddings, the adapter's config); strip the "
         "prefix; zero_to_fp32 for DeepSpeed's files; with ZeRO-3 load under deepspeed.zero.GatheredParameters.",
         pattern=r"Error\(s\) in loading state_dict for|size mismatch for \S+: copying a param with shape"
@@ -137,8 +148,9 @@ SIGNATURES = (
     ),
     Signature(
         id="adapter_of_zero3_not_loaded",
-        title="an adapter that was trained with ZeRO-3 cannot be loaded or merged",
-        what="Most likely its weights were saved without gathering and have no elements: adapter_model is a few KB, "
+        title="an adapter cannot be loaded or merged",
+        what="If it was trained with ZeRO-3, most likely its weights were saved without gathering and have no "
+        "elements: adapter_model is a few KB, "
         "or of "
         "shapes [0]. Otherwise the file is of another rank r, base model or release of PEFT, or damaged.",
         remedy="Save with the Trainer, or accelerator.get_state_dict on all ranks, and "

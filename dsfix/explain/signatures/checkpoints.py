@@ -13,7 +13,8 @@ SIGNATURES = (
         "and so do the random states saved by transformers.",
         remedy="DeepSpeed 0.16.0 or later for its checkpoints. For files that you trust: "
         "torch.load(…, weights_only=False), or TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1.",
-        pattern=r"Unsupported global: GLOBAL deepspeed\.|Weights only load failed",
+        pattern=r"Unsupported global: GLOBAL deepspeed\."
+        r"|Weights only load failed(?![^\x04]{0,900}Unsupported operand (?:118|60|123)\b)",
         patches=("checkpoint_weights_only", "zero_to_fp32_weights_only"),
         affects={"torch": ">=2.6"},
         role=Role.GENERAL,

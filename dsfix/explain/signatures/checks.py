@@ -95,14 +95,23 @@ SIGNATURES = (
         pattern=r"(?:Adam|Lamb|Muon optimizer|ZeRO) (?:is|are) not (?:yet |currently )?compatible"
         r"|MoE(?: is)? not supported with (?:ZeRO )?"
         r"Stage 3|the compatibility between 'autotp' and|not yet supported with ZeRO-3"
-        r"|[Dd]eep[Ss]peed(?: (?!v?\d)\S+){0,4} is not compatible with"
-        r"(?! the latest| latest| torch| PyTorch)|incompatible with [Dd]eep[Ss]peed"
-        r"|not compatible with [Dd]eep[Ss]peed"
-        r"|[Dd]eep[Ss]peed(?: \S+){0,4} is incompatible with|is only supported with ZeRO Stage"
+        r"|is only supported with ZeRO Stage"
         r"|is (?:only )?supported (?:only )?for ZeRO stage|is not currently supported with (?:model"
         r"|pipeline) parallelism"
         r"|is not supported with non-scalar backward|only supported for ZeRO Stage",
         role=Role.GENERAL,
+    ),
+    Signature(
+        id="said_not_to_go_together",
+        title="something is said not to go together with DeepSpeed",
+        what="Most likely DeepSpeed or a framework refuses a combination of features (a ZeRO stage, an optimizer, "
+        "quantization, another kind of parallelism), which newer releases may allow. Otherwise the installed releases "
+        "of two packages do not fit each other.",
+        remedy="Another ZeRO stage, or without the feature; current releases of both.",
+        pattern=r"[Dd]eep[Ss]peed(?: (?!v?\d)\S+){0,4} is not compatible with"
+        r"(?! the latest| latest| torch| PyTorch)|incompatible with [Dd]eep[Ss]peed"
+        r"|not compatible with [Dd]eep[Ss]peed|[Dd]eep[Ss]peed(?: \S+){0,4} is incompatible with",
+        role=Role.POSSIBLE,
     ),
     Signature(
         id="slot_not_on_host",
@@ -126,10 +135,22 @@ SIGNATURES = (
         remedy="Correct the hostfile (/job/hostfile by default) and the options; check nvidia-smi; --master_addr ADDR.",
         pattern=r"Hostfile is empty or not formatted correctly|Hostfile contains (?:a bad entry|multiple entries)"
         r"|not found in hostfile"
-        r"|Num nodes is >1 but no extra nodes|Unable to proceed, no GPU resources available"
+        r"|Num nodes is >1 but no extra nodes"
         r"|Cannot specify num_nodes/gpus with"
         r"|Unable to detect suitable master address|include_str and exclude_str are mutually exclusive",
         role=Role.GENERAL,
+    ),
+    Signature(
+        id="launcher_sees_no_gpu",
+        title="the deepspeed launcher sees no GPU on this machine",
+        what="torch counts none: there is none, torch is a build for the CPU or does not fit the driver, or a "
+        "container "
+        "or CUDA_VISIBLE_DEVICES hides them.",
+        remedy='python -c "import torch; print(torch.version.cuda, torch.cuda.device_count())"; nvidia-smi. A machine '
+        "without a GPU: DS_ACCELERATOR=cpu, in a current DeepSpeed.",
+        pattern=r"Unable to proceed, no GPU resources available|no GPU resources available",
+        role=Role.GENERAL,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/blob/v0.16.0/deepspeed/launcher/runner.py",),
     ),
     Signature(
         id="local_ranks_contradict",

@@ -135,7 +135,7 @@ SIGNATURES = (
         remedy='Name the optimizer in the config ("optimizer": {"type": "AdamW", …}), pass '
         'deepspeed.ops.adam.DeepSpeedCPUAdam, or set "zero_force_ds_cpu_optimizer": false at the top level of '
         "DeepSpeed's config (a key of accelerate's yaml file has no effect); or no offload.",
-        pattern=r"ZeRO-Offload with a client provided optimizer|zero_force_ds_cpu_optimizer"
+        pattern=r"ZeRO-Offload with a client provided optimizer|<\"?zero_force_ds_cpu_optimizer"
         r"|Please either use deepspeed\.ops\.adam\.DeepSpeedCPUAdam or set an optimizer",
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/pull/2971",

@@ -88,11 +88,28 @@ SIGNATURES = (
         + phrases(
             "weights |parameters |Weights |Parameters ",
             "are not |were not |is not |don't |do not |didn't ",
-            "updat|chang|loaded",
+            "loaded",
         )
         + r"|保存的模型[^\n]{0,40}(?:乱码|不一致|效果差)|zero_to_fp32(?:\.py)?[^\n]{0,60}(?:wrong|incorrect|different"
         r"|corrupt|not match|missing)",
         role=Role.FAMILY,
+    ),
+    Signature(
+        id="weights_do_not_change",
+        title="the weights do not change while training",
+        what="Most likely the steps are skipped (fp16 whose gradients overflow, accumulation that is not complete) or "
+        "the learning rate is 0 (warm-up, a scheduler of the config); what is looked at is a placeholder (ZeRO-3) or "
+        "rounded to 16 bits; or the weights are frozen, not in the optimizer, or were replaced after "
+        "deepspeed.initialize.",
+        remedy="engine.get_lr(), engine.skipped_steps; engine.backward and engine.step instead of the loss's and the "
+        "optimizer's; deepspeed.utils.safe_get_full_fp32_param(param) before and after a step, on all ranks.",
+        pattern=phrases(
+            "weights |parameters |Weights |Parameters ",
+            "are not |were not |is not |don't |do not |didn't ",
+            "updat|chang",
+        ),
+        role=Role.FAMILY,
+        evidence=("https://github.com/huggingface/transformers/issues/24860",),
     ),
     Signature(
         id="checkpoint_is_large",
@@ -193,10 +210,10 @@ SIGNATURES = (
         remedy="The loader's batch_size (per_device_train_batch_size) and train_micro_batch_size_per_gpu the "
         "same, or "
         '"auto" where transformers or accelerate fill it in.',
-        pattern=r"(?:ignores?|ignoring|overrides?|overwrites?|does not use|doesn't use|not respect\w*)[^\n]{0,80}"
-        r"(?:train_micro_batch_size_per_gpu|train_batch_size)|(?:train_micro_batch_size_per_gpu|train_batch_size)`?"
+        pattern=r"(?:ignores?|ignoring|overrides?|overwrites?|does not use|doesn't use|not respect\w*)\b[^\n]{0,80}"
+        r"(?:train_micro_batch_size_per_gpu|(?<!per_device_)train_batch_size)|(?:train_micro_batch_size_per_gpu|train_batch_size)`?"
         r"[^\n]{0,40}(?:is ignored|has no effect|ignored|not used|no effect|not respected)|[Bb]atch size computation"
-        r"|[Ww]hich batch size|batch size (?:is wrong|wrong when)|effective batch size",
+        r"|[Ww]hich batch size|batch size (?:is wrong|wrong when)",
         role=Role.FAMILY,
         evidence=("https://github.com/huggingface/accelerate/issues/2298",),
     ),
@@ -212,7 +229,7 @@ SIGNATURES = (
     ),
     Signature(
         id="gradient_is_none",
-        title="the gradients are None after backward",
+        title="gradients under ZeRO: param.grad is None after backward",
         what="ZeRO keeps the gradients of its partitions and releases those of the parameters: param.grad is None "
         "after engine.backward (always with ZeRO-2 and 3), and a norm that is computed from them is 0. They are None "
         "as well of parameters that are frozen or take no part in the loss.",
@@ -238,7 +255,7 @@ SIGNATURES = (
         "many as it sees GPUs, or as --num_gpus, --include, a hostfile or CUDA_VISIBLE_DEVICES say.",
         remedy="deepspeed --num_gpus N script.py, or torchrun or accelerate launch with N processes.",
         pattern=phrases(
-            "Only |only |nly use |nly uses |nly using |nly used |nly runs on |nly running on ",
+            "nly use |nly uses |nly used |nly runs on |nly running on ",
             "one GPU|1 GPU|a single GPU|one gpu|1 gpu|a single gpu",
         )
         + "|"
@@ -259,7 +276,8 @@ SIGNATURES = (
         '"left". `python -m dsfix list` shows the known wrong results of the installed release.',
         pattern=r"(?:[Dd]eep[Ss]peed|init_inference|kernel inject|replace_with_kernel_inject|AutoTP"
         r"|hybrid engine|ds_model)"
-        r"[^\n]{0,160}(?:gibberish|garbage out|nonsense|random output|wrong output|incorrect output|different output"
+        r"(?![^\n]{0,160}[Cc]onvert)[^\n]{0,160}(?:gibberish|garbage out|nonsense|random output|wrong output"
+        r"|incorrect output|different output"
         r"|garbled out|meaningless|wrong results|incorrect results|repeated tokens|inconsistent output|bad output)"
         r"|(?:gibberish|garbage output|nonsense|random output|wrong output|incorrect output"
         r"|garbled output)[^\n]{0,100}"
@@ -282,14 +300,15 @@ SIGNATURES = (
         pattern=phrases(
             "loss |Loss ",
             "does not go down|didn't go down|doesn't drop|explod|diverg|keeps increasing|keeps rising"
-            "|keeps going up|is increasing|increases"
+            "|keeps going up|is increasing"
             "|suddenly|spikes|spike |doesn't go down|not going down|is not going down|plateau|is "
             "stuck|stuck at"
             "|is abnormal|abnormal|too large|too high|is very large|is very high|is extremely|is unusually|is huge",
         )
         + "|"
         + phrases("loss|loss |Loss ", "不下降|不收敛|异常|爆炸|突然|很大|特别大|不降|一直不变")
-        + "|training diverges|training is unstable|training instabilit|not converging|模型不收敛",
+        + r"|[Ll]oss increases(?! after (?:resum|load|restor|restart))|training diverges"
+        r"|training is unstable|training instabilit|not converging|模型不收敛",
         role=Role.FAMILY,
     ),
     Signature(
@@ -446,7 +465,8 @@ SIGNATURES = (
             "gives |give |get |got |gets |getting |gradient |grad |always |keeps |fp16 |training |report |reports ",
             "overflow",
         )
-        + r"|overflow detected|overflow error|overflow warning|overflow when|overflow during|overflow in train"
+        + r"|(?<!stack )(?<!buffer )(?<!memory )(?<!integer )(?:overflow detected|overflow error|overflow warning"
+        r"|overflow when|overflow during|overflow in train)"
         r"|OVERFLOW when|OVERFLOW during|"
         + phrases("出现|一直|总是|全是|都是|提示|报", "overflow|OVERFLOW| overflow| OVERFLOW")
         + "|"

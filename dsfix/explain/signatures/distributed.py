@@ -13,7 +13,10 @@ _CARDS = (
     + "|"
     + phrases("多卡|双卡|两张|多张|四张|八张|8张|4张|2张", "|RTX", "3090|4090|5090")
 )
-_HANGS = r"[Dd]eadlock|\bhang|[Ss]tuck\b|[Ff]reez|failing|\bfails?\b|illegal|[Tt]imeout|卡住|卡死|报错"
+_HANGS = (
+    r"[Dd]eadlock|\bhang|[Ss]tuck\b|[Ff]reez|(?:failing|\bfails?) (?:on|at|in) deepspeed\.init|illegal"
+    r"|[Tt]imeout|卡住|卡死"
+)
 
 SIGNATURES = (
     Signature(
@@ -55,8 +58,8 @@ SIGNATURES = (
     ),
     Signature(
         id="peer_gone",
-        title="the connection to another rank is lost",
-        what="That rank or its machine ended earlier.",
+        title="a connection is lost: most likely to another rank",
+        what="That rank or its machine ended earlier. In a download, or from ssh, it is the server that closed it.",
         remedy="Find the first error of the other ranks, also in the logs of the other machines.",
         pattern=r"Connection closed by peer|Connection reset by peer|Connection closed by remote peer"
         r"|NCCL communicator was aborted|remote process exited or there was a network error",

@@ -10,8 +10,7 @@ SIGNATURES = (
         id="file_not_written",
         title="a file could not be written or mapped completely",
         what="Most likely the disk or the quota is full, or a network file system failed; for mmap also /dev/shm or "
-        "the "
-        "number of maps.",
+        "the number of maps. Input/output error also: the terminal that the job prints to was closed.",
         remedy="df -h and df -i for the directory and for /tmp and /dev/shm; save to a local disk; fewer checkpoints.",
         pattern=r"PytorchStreamWriter failed writing|: file write failed|unable to mmap \d+ bytes"
         r"|unexpected pos \d+ vs \d+"
@@ -77,8 +76,10 @@ SIGNATURES = (
     ),
     Signature(
         id="nccl_network",
-        title="NCCL: the network between the hosts does not work",
-        what="NCCL takes an interface or an InfiniBand port that does not lead to the other hosts, or that fails: "
+        title="the network between the hosts does not work",
+        what="No route to host: the address is not reachable from here (a firewall, another network). Otherwise NCCL "
+        "takes "
+        "an interface or an InfiniBand port that does not lead to the other hosts, or that fails: "
         "NCCL_SOCKET_IFNAME names one that a host does not have, a wrong GID index, a bad cable or port.",
         remedy="The same valid NCCL_SOCKET_IFNAME on each host (ip addr), or unset it; NCCL_IB_DISABLE=1 tells "
         "whether it is "
@@ -132,7 +133,8 @@ SIGNATURES = (
         remedy="`python zero_to_fp32.py . OUTPUT` in the directory that has the file latest; then "
         "model.load_state_dict(torch.load(…)) or from_pretrained with the config beside it. While training: "
         "stage3_gather_16bit_weights_on_model_save and trainer.save_model.",
-        pattern=r"[Cc]onvert[^\n]{0,60}(?i:zero|deepspeed)[^\n]{0,40} checkpoint|[Hh]ow to (?:load|merge|convert|use)"
+        pattern=r"(?m:^)(?![^\n]{0,400}(?:[Uu]niversal|to (?:[Dd]eep[Ss]peed|[Mm]egatron)|to_universal))[^\n]{0,300}?"
+        r"[Cc]onvert[^\n]{0,60}(?i:zero|deepspeed)[^\n]{0,40} checkpoint|[Hh]ow to (?:load|merge|convert|use)"
         r"[^\n]{0,60}(?: global_step|zero_pp_rank|zero_to_fp32|mp_rank_00_model_states)"
         r"|merge[^\n]{0,60}(?:zero_pp_rank|bf16_zero_pp|ZeRO checkpoint)",
         role=Role.FAMILY,
@@ -146,9 +148,10 @@ SIGNATURES = (
         remedy="A wheel for Windows, if there is one for the Python and torch; WSL 2; or `set DS_BUILD_OPS=0`, then "
         "pip "
         "install --no-build-isolation deepspeed. For training NCCL is missing: gloo, or WSL 2.",
-        pattern=r"[Ww]indows[^\n]{0,80}(?:install deepspeed|install DeepSpeed|installing DeepSpeed"
+        pattern=r"[Ww]indows[^\n]{0,80}(?<!able to )(?:install deepspeed|install DeepSpeed|installing DeepSpeed"
         r"|installing deepspeed)"
-        r"|(?:install deepspeed|install DeepSpeed|installing DeepSpeed|installing deepspeed)[^\n]{0,80}[Ww]indows"
+        r"|(?<!able to )(?:install deepspeed|install DeepSpeed|installing DeepSpeed"
+        r"|installing deepspeed)[^\n]{0,80}[Ww]indows"
         r"|[A-Z]:\\[^\n]*>[^\n]*python setup\.py bdist_wheel|Windows wheel|Windows build|windows wheel|windows build"
         r"|build_win\.bat|-win_amd64\.whl|[A-Z]:\\[^\n]*>\s?pip3? install deepspeed"
         r"|AppData\\Local\\Temp\\pip-[^\n]*deepspeed",
@@ -251,7 +254,8 @@ SIGNATURES = (
         remedy="deepspeed.initialize once per model, and backward and step of each engine by itself; accelerate 1.0 "
         "or later: "
         "deepspeed_plugins={…}; or one torch module that contains all, with one optimizer of several groups.",
-        pattern=r"(?:two models|multiple models?|several models|multiple optimizers|two optimizers|multiple engines"
+        pattern=r"(?<!tried )(?<!tested )(?<!across )(?<!try )(?:two models|multiple models?|several models"
+        r"|multiple optimizers|two optimizers|multiple engines"
         r"|two engines)"
         r"[^\n]{0,100}(?i:deepspeed|zero-?\d|accelerat)|(?i:deepspeed|zero-?\d|accelerat)[^\n]{0,100}(?:two models"
         r"|multiple models?|several models|multiple optimizers|two optimizers|multiple engines|two engines"

@@ -116,8 +116,9 @@ SIGNATURES = (
         "of "
         "the layers' inputs are passed in other ways since the update of mid-2023.",
         remedy="The current main of Megatron-DeepSpeed with a current DeepSpeed.",
-        pattern=r"(?:[Ff]ix\w*|[Bb]ug|[Ee]rror|[Ii]ssues?)[^\n]{0,30}(?:DeepSpeed MoE|the MoE training"
-        r"|MoE training when)",
+        pattern=r"num_experts not properly passed|[Mm]egatron[^\n]{0,80}(?:DeepSpeed MoE|the MoE training"
+        r"|MoE training when)"
+        r"|(?:DeepSpeed MoE|MoE training)[^\n]{0,80}[Mm]egatron|[Ff]ix\w* (?:the )?MoE training when",
         role=Role.FAMILY,
         evidence=("https://github.com/deepspeedai/Megatron-DeepSpeed/pull/192",),
     ),

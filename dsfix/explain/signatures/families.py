@@ -33,7 +33,8 @@ SIGNATURES = (
         "one of the system that is not installed or not in the linker's path.",
         remedy="Reinstall the compiled package for torch's CUDA version; or add the directory of the library to "
         "LD_LIBRARY_PATH. GLIBC or GLIBCXX: a newer libstdc++ (conda install libstdcxx-ng) or a wheel for this system.",
-        pattern=r"cannot open shared object file|Could not load library lib|version `GLIBC(?:XX)?_[\d.]+' not found",
+        pattern=r"(?<!libnccl-net\.so: )(?<!libnccl-tuner\.so: )cannot open shared object file"
+        r"|Could not load library lib|version `GLIBC(?:XX)?_[\d.]+' not found",
         role=Role.FAMILY,
     ),
     Signature(
@@ -70,10 +71,12 @@ SIGNATURES = (
     Signature(
         id="devices_differ",
         title="tensors on different devices",
-        what="Two GPUs: most likely device_map. A GPU and the CPU: inputs or a buffer that were not moved, a module "
+        what="Two GPUs: most likely device_map, or a rank that does not use the GPU of its local rank (chosen by an "
+        "index, inputs on cuda:0). A GPU and the CPU: inputs or a buffer that were not moved, a module "
         "that the engine does not know, offloaded parameters that are used outside of their hooks, or a bug of "
         "DeepSpeed's offload (0.14.1, 0.14.2).",
-        remedy="No device_map; inputs .to(engine.device); modules registered before deepspeed.initialize; another "
+        remedy="No device_map; GPUs chosen by CUDA_VISIBLE_DEVICES or --include only; inputs .to(engine.device); "
+        "modules registered before deepspeed.initialize; another "
         "release if the traceback ends in deepspeed/runtime/zero.",
         pattern=r"Expected all tensors to be on the same device",
         role=Role.FAMILY,
@@ -120,7 +123,7 @@ SIGNATURES = (
         "offers DeepSpeed as an extra, leave it out.",
         pattern=r"subprocess-exited-with-error|metadata-generation-failed"
         r"|Getting requirements to build wheel(?: did not run|: finished with status 'error')|Failed building "
-        r"wheel for|pip install deepspeed failed|No module named 'torch'(?!\.)|build backend returned an error"
+        r"wheel for|pip install deepspeed failed|build backend returned an error"
         r"|Failed to build `?deepspeed|Preparing metadata \(\S+\) did not run|python setup\.py (?:egg_info"
         r"|bdist_wheel) "
         r"did not run|Failed to build installable wheels",
@@ -129,6 +132,19 @@ SIGNATURES = (
             "https://github.com/deepspeedai/DeepSpeed/issues/5344",
             "https://github.com/deepspeedai/DeepSpeed/pull/4468",
         ),
+    ),
+    Signature(
+        id="torch_not_there",
+        title="this Python has no torch",
+        what="While pip or uv installs a package from source: most likely they build in an environment of their own, "
+        "in "
+        "which torch is missing even where it is installed, or torch is not installed yet. In a job: the Python that "
+        "runs is another one than that of pip.",
+        remedy="Install torch first, then setuptools, wheel and ninja, then pip install --no-build-isolation deepspeed "
+        "(uv: --no-build-isolation-package deepspeed). In a job: which python, python -m pip show torch.",
+        pattern=r"No module named 'torch'(?!\.)",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5344",),
     ),
     Signature(
         id="path_is_none",
@@ -150,17 +166,20 @@ SIGNATURES = (
         "NCCL_DEBUG=INFO; NCCL_P2P_DISABLE=1; call save_checkpoint on all ranks; MoE: "
         "deepspeed.utils.set_z3_leaf_modules.",
         pattern=r"[Dd]eep[Ss]peed hangs|hangs during|training hang|hang and timeout|hang forever|hangs forever"
-        r"|gets stuck|get stuck|got stuck|stuck after|stuck during|stuck while|hang when|hangs in |hang after"
+        r"|(?:gets stuck|get stuck|got stuck)(?! (?:with|on|in|at|by) (?:this|these|an?|the|some) (?:following )?"
+        r"(?:error|issue|problem|bug))|stuck after|stuck during|stuck while|hang when|hangs in |hang after"
         r"|hangs after"
         r"|is stuck at|stuck at the "
         r"beginning|stuck when|hangs at |hangs when|hang at |hang while|hangs on |hangs while"
-        r"|hangs before|hung at |stuck in |Stuck in |Gets Stuck|Training stuck|training stuck|DeepSpeed stuck"
+        r"|hangs before|hung at |stuck in (?!trying|this (?:error|issue|problem))|Stuck in |Gets Stuck|Training stuck"
+        r"|training stuck|DeepSpeed stuck"
         r"|DeepSpeed Stuck|Deepspeed stuck"
         r"|deepspeed stuck|no progress|hanging at|hangs indefinitely|stuck indefinitely|hangs randomly"
         r"|卡住不动|卡着不动|卡在那|一直卡住|一直卡在|卡死在|训练卡住|训练卡死|训练会卡|会卡住|卡在了|卡住了"
         r"|程序卡住|进程卡住|不动了| hang住|时hang住|会hang住|就hang住|都hang住"
         r"|stucked when|stucked at|stucked in|stucked during|will hung"
-        r"|stuck on |stuck before|hang before|hangs on$|hanging when|hanging during|hanging after|hang in the"
+        r"|stuck on (?!this|how|an? (?:error|issue|problem)|the (?:error|issue|problem|following))|stuck before"
+        r"|hang before|hangs on$|(?<!slowdowns or )hanging when|hanging during|hanging after|hang in the"
         r"|一直等待|没有反应",
         role=Role.FAMILY,
     ),

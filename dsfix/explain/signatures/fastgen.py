@@ -62,7 +62,7 @@ SIGNATURES = (
         what="build_hf_engine takes opt (not opt-350m), llama, mistral, mixtral, falcon, phi, phi3, qwen, qwen2 and "
         "qwen2_moe, the later ones in later releases; mistral needs transformers 4.34, mixtral 4.36.1.",
         remedy="A current DeepSpeed and transformers; otherwise deepspeed.init_inference, or another inference engine.",
-        pattern=r"ValueError: Unsupported model type \w+|Unknown policy \S+ for model|Detected OPT-350m model"
+        pattern=r"ValueError: Unsupported model type (?!for\b)\w+|Unknown policy \S+ for model|Detected OPT-350m model"
         r"|AssertionError: Mistral requires transformers",
     ),
     Signature(

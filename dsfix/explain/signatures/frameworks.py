@@ -189,11 +189,11 @@ SIGNATURES = (
     ),
     Signature(
         id="safetensors_of_partitions",
-        title="the Trainer's checkpoint is loaded with another number of shards or another format",
-        what="Most likely an index file names weights that were not saved: saving was interrupted, or the disk is "
-        "full, "
-        "or files of two checkpoints are in one directory.",
-        remedy="Save again into an empty directory; `python zero_to_fp32.py . OUTPUT` if there is a global_step….",
+        title="a safetensors file cannot be read or written",
+        what="Reading: most likely it is incomplete (saving or a download was interrupted, a Git LFS pointer), or an "
+        "index file names weights that are not there. Writing: the disk is full, or tensors share memory.",
+        remedy="The words behind SafetensorError tell which. Save or fetch it again, into an empty directory; `python "
+        "zero_to_fp32.py . OUTPUT` if there is a global_step….",
         pattern=r"safetensors_rust\.SafetensorError",
         role=Role.FAMILY,
     ),
@@ -203,8 +203,18 @@ SIGNATURES = (
         what="The arguments or a config hold something that JSON does not have: a dtype, a tensor, a device, a "
         "DeepSpeed config object. Most likely a model's config or the TrainingArguments are logged or saved.",
         remedy="Strings and numbers instead; a newer transformers; report_to=none tells whether a logger is it.",
-        pattern=r"Object of type \w+ is not JSON serializable",
+        pattern=r"Object of type (?!Tensor )\w+ is not JSON serializable",
         role=Role.FAMILY,
+    ),
+    Signature(
+        id="tensor_not_json_serializable",
+        title="a tensor is to be written as JSON",
+        what="In a Trainer that logs or saves its state most likely the norm of the gradients: DeepSpeed 0.13.2 and "
+        "later returns it as a tensor, and transformers of February 2024 wrote it into trainer_state.json as it is. "
+        "Otherwise a metric or an argument of the script is a tensor.",
+        remedy="A newer transformers, which takes item() of it, or DeepSpeed 0.13.1; in own code float(x).",
+        pattern=r"Object of type Tensor is not JSON serializable",
+        role=Role.POSSIBLE,
     ),
     Signature(
         id="number_of_results",
@@ -261,7 +271,8 @@ SIGNATURES = (
         pattern=r"torch\._dynamo\.exc\.|InternalTorchDynamoError|File \"[^\"\n]*_dynamo/convert_frame\.py"
         r"|BackendCompilerFailed"
         r"|torch\._inductor\.exc\.|TorchRuntimeError: Failed running|LoweringException"
-        r"|torch\.compile(?:\(\))?`? [^\n]{0,30}(?:breaks|fails|failed|crash|error|not work|n't work)"
+        r"|torch\.compile(?:\(\))?`? [^\n]{0,30}(?:breaks|fails|failed|crash|error|not work"
+        r"|n't work)(?! for \S+ falling back)"
         r"|(?:rror|fails|crash|bug)[^\n]{0,60} torch\.compile",
         role=Role.POSSIBLE,
         evidence=("https://github.com/pytorch/pytorch/issues/115484",),
@@ -304,7 +315,8 @@ SIGNATURES = (
         id="quantized_on_other_device",
         title="accelerate: a model in 8 or 4 bits is on another device than its rank's, or on several",
         what="A quantized model cannot be moved. In a distributed job each rank needs the whole of it on its own GPU; "
-        "device_map='auto' spreads it, and a fixed number puts all ranks' models on one GPU.",
+        "device_map='auto' spreads it (what does not fit the GPU goes to the CPU or the disk), and a fixed number "
+        "puts all ranks' models on one GPU.",
         remedy="device_map={'': int(os.environ['LOCAL_RANK'])} in from_pretrained, with ZeRO-0 to 2; no device_map "
         "under ZeRO-3.",
         pattern=r"can't train a model that has been loaded in \S+ (?:or \S+ )?precision (?:on|with)",
@@ -325,7 +337,8 @@ SIGNATURES = (
         id="adapter_resumed_strictly",
         title="an adapter's checkpoint is loaded as if it had the whole model",
         what="The checkpoint has the adapter (or the weights that are trained) only, and load_state_dict asks for all. "
-        "Most likely transformers before 4.38 resumes a PEFT model under DeepSpeed: it lets the engine load strictly.",
+        "Most likely transformers before 4.38 resumes a PEFT model under DeepSpeed: it lets the engine load strictly. "
+        "Keys with base_layer: the file is of another release of PEFT.",
         remedy="transformers 4.38 or later; engine.load_checkpoint(…, load_module_strict=False); for the adapter alone "
         "PeftModel.from_pretrained(base, DIRECTORY, is_trainable=True), or set_peft_model_state_dict.",
         pattern=r"loading state_dict for Peft\w+:\s*Missing key\(s\) in state_dict",

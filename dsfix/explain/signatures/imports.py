@@ -83,8 +83,7 @@ SIGNATURES = (
         "directory "
         "shows the first error.",
         pattern=r"(?<!partially initialized )module 'deepspeed' has no attribute '(?:ops|utils|comm|runtime"
-        r"|accelerator|module_inject"
-        r"|__version__)'",
+        r"|accelerator|module_inject)'",
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/2584",
             "https://github.com/deepspeedai/DeepSpeed/issues/2020",

@@ -18,10 +18,12 @@ SIGNATURES = (
     ),
     Signature(
         id="kernels_do_not_fit_the_model",
-        title="kernel injection does not fit this model",
-        what="DeepSpeed's inference kernels expect separate query, key and value weights of equal size; models with "
-        "grouped queries (Llama 3, Mistral, Qwen 2) have others.",
-        remedy="replace_with_kernel_inject=False (AutoTP), or another inference engine.",
+        title="Merging tensors is not allowed here: a weight does not fit kernel injection or AutoTP",
+        what="A weight has another shape than the split over the ranks expects. Most likely the kernels: they expect "
+        "separate query, key and value weights of equal size; models with "
+        "grouped queries (Llama 3, Mistral, Qwen 2) have others. Otherwise the weights are quantized "
+        "(load_in_4bit), in a shape of their own.",
+        remedy="replace_with_kernel_inject=False (AutoTP), the model in 16 bits, or another inference engine.",
         pattern=r"Merging tensors is not allowed here",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7282",),
     ),

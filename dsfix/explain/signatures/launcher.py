@@ -148,14 +148,25 @@ SIGNATURES = (
         title="the ranks do not find each other",
         what="A rank cannot reach MASTER_ADDR:MASTER_PORT, or not all ranks arrive. Most likely: the address is wrong "
         "or not reachable from that host (a firewall, a container, a host name that resolves to 127.0.1.1), the "
-        "number of ranks or nodes is larger than what was started, or rank 0 has failed (its log).",
+        "number of ranks or nodes is larger than what was started, or rank 0 has failed (its log). Later in a job: "
+        "one rank is busy or gone.",
         remedy="Start with the address of rank 0's network interface and an open port; the same number of nodes "
         "everywhere; `nc -vz ADDR PORT` from the other hosts while rank 0 waits.",
-        pattern=r"client socket has failed to connect|client socket has timed out|Socket Timeout"
+        pattern=r"client socket has failed to connect(?![^\n]{0,200}errno: 9[79]\b)|client socket has timed out"
+        r"|Socket Timeout"
         r"|wait timeout after \d+ms"
         r"|timed out after \d+ ?(?:seconds|ms)? ?waiting for clients|RendezvousTimeoutError|RendezvousConnectionError"
         r"|Timed out initializing process group",
         role=Role.POSSIBLE,
+    ),
+    Signature(
+        id="socket_of_ipv6",
+        title="c10d: a socket cannot connect with errno 97 or 99 (harmless)",
+        what="torch tries the address by IPv6 first, which this host or container does not have, then by IPv4.",
+        remedy="Nothing. If the ranks do not find each other, it is for another reason.",
+        pattern=r"client socket (?:has failed to connect|cannot be initialized to connect)[^\n]{0,200}errno: 9[79]\b",
+        role=Role.NOTE,
+        evidence=("https://github.com/pytorch/pytorch/blob/v2.1.0/torch/csrc/distributed/c10d/socket.cpp",),
     ),
     Signature(
         id="several_models",
@@ -426,7 +437,8 @@ SIGNATURES = (
         id="name_of_host_unknown",
         title="the name of a host does not resolve",
         what="Most likely MASTER_ADDR (or a name in the hostfile) is a name that this host does not know: a pod or "
-        "container without that service, a short name, or an empty variable.",
+        "container without that service, a short name, or an empty variable. A name of "
+        "the internet (huggingface.co): this host is not connected to it.",
         remedy="getent hosts NAME on each host; the IP address instead of the name; /etc/hosts.",
         pattern=r"socket\.gaierror: \[Errno -?\d+\]|gai error: -?\d+|Name or service not known"
         r"|Temporary failure in name resolution",
@@ -469,7 +481,8 @@ SIGNATURES = (
         remedy="Let all processes of a node see all of its GPUs (--gpus-per-node, --gpu-bind=none, one task per node "
         "with "
         "torchrun); or start each process with LOCAL_RANK=0.",
-        pattern=r"--gpus-per-task|only (?:has )?one visible GPU|one visible GPU per",
+        pattern=r"--gpus-per-task[^\n]{0,80}(?:fail|error|only|visible|ordinal)|only (?:has )?one visible GPU"
+        r"|one visible GPU per",
         role=Role.POSSIBLE,
         evidence=("https://github.com/ORNL/HydraGNN/pull/268",),
     ),

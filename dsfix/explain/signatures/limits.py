@@ -29,7 +29,8 @@ SIGNATURES = (
         remedy="The model as it was saved; universal_checkpoint_info with the model's patterns for tensor parallelism; "
         "a current DeepSpeed for the conversion and for loading.",
         pattern=r"Load checkpoint \S+ dst(?:_tensor)? numel|full param numel \d+ != tensor slice numel"
-        r"|Vocab tensor padded size \d+ < loaded universal size|Unused patterns=|Got more than one matching patterns=",
+        r"|Vocab tensor padded size \d+ < loaded universal size|(?<!Warning: )Unused patterns="
+        r"|Got more than one matching patterns=",
     ),
     Signature(
         id="steps_of_partitions_differ",
@@ -371,9 +372,10 @@ SIGNATURES = (
         what="The message names it: the model's class, a preset, numbers of experts and ranks that do not divide each "
         "other, or a checkpoint that was saved with others.",
         remedy='Correct it; a preset_model for this model; or "expert_parallel" off.',
-        pattern=r"AutoEP preset|AutoEP metadata|AutoEP layer metadata|AutoEP ZeRO-3|AutoEP expert|AutoEP detection"
+        pattern=r"AutoEP preset|(?<!but no )AutoEP metadata|AutoEP layer metadata|(?<!Consolidating )AutoEP ZeRO-3"
+        r"|AutoEP expert|AutoEP detection"
         r"|AutoEP source"
-        r"|AutoEP\+AutoTP|AutoEP consolidated|AutoEP: no MoE layers|ds_autoep_layers"
+        r"|AutoEP\+AutoTP|AutoEP consolidated|(?<!does not contain )ds_autoep_layers"
         r"|expert_parallel\.\w+[^\n]{0,80}(?: must be | must divide | not supported | is reserved )",
     ),
     Signature(

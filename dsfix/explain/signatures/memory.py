@@ -12,7 +12,8 @@ SIGNATURES = (
         what="Per parameter, mixed precision with Adam takes 16 bytes: 2 for the weights, 2 for gradients, 12 for the "
         "optimizer. ZeRO-1 divides the 12 by the number of ranks, ZeRO-2 the gradients too, ZeRO-3 all; activations "
         "come on top, and grow with micro-batch and sequence length.",
-        remedy="Smaller micro-batch with more gradient_accumulation_steps; gradient checkpointing; a higher ZeRO "
+        remedy="nvidia-smi: no other process, and no other rank, on this GPU. Smaller micro-batch with more "
+        "gradient_accumulation_steps; gradient checkpointing; a higher ZeRO "
         "stage; offload_optimizer, then offload_param to the CPU; smaller buckets (reduce_bucket_size, "
         "stage3_prefetch_bucket_size, stage3_max_live_parameters). If much is reserved but not allocated: "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. While saving: ZeRO-3 gathers the model on rank 0. ZeRO-3 of "
@@ -97,8 +98,21 @@ SIGNATURES = (
         "several ranks that each load the whole model come on top.",
         remedy='Fewer ranks that load (ZeRO-3 with zero.Init), no offload_param, "pin_memory": false, more memory '
         "or swap; ulimit -l unlimited for pinned memory.",
-        pattern=r"DefaultCPUAllocator: |Cannot allocate memory|std::bad_alloc|oom-kill",
+        pattern=r"DefaultCPUAllocator: |Cannot allocate memory|oom-kill",
         role=Role.GENERAL,
+    ),
+    Signature(
+        id="bad_alloc",
+        title="std::bad_alloc: C++ code asked for memory and got none",
+        what="Most likely the host's memory, or a container's limit, is full (offloading, every rank loading the "
+        "model). If there is plenty: a nonsensical size was asked for, as where two nodes or two libraries do not "
+        "understand each other (other releases of torch or NCCL, another service at that port), or from a damaged "
+        "file.",
+        remedy="free -g while it starts; the same image and releases on all nodes, NCCL_SOCKET_IFNAME, another "
+        "MASTER_PORT.",
+        pattern=r"std::bad_alloc",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3126",),
     ),
     Signature(
         id="out_of_memory",
@@ -110,10 +124,11 @@ SIGNATURES = (
         "per host, less offload; zero_to_fp32 with --max_shard_size, or on a host with more memory.",
         # not advice: "# decrease if out of memory"
         pattern=r"(?<!if )(?<!avoid )(?<!Avoid )(?<!prevent )(?<!in case of )(?<!when running )(?<!If )(?<!avoids )"
-        r"out of memory|out-of-memory|OOM when|OOM during|OOM error|OOM issue|OOM after|OOM while"
+        r"(?<!previously had )out of memory|out-of-memory|OOM when|OOM during|(?<!of )OOM error"
+        r"|(?<!of )OOM issue(?!s with)|(?<!but cause )OOM after|OOM while"
         r"|Out of memory|Out Of Memory|(?<!Avoid )(?<!Prevent )Out of Memory|OutOfMemory|CUDA OOM|cuda oom|GPU OOM "
         r"|deepspeed oom|deepspeed OOM|DeepSpeed OOM|training OOM|training oom"
-        r"|gets OOM |I get OOM|I got OOM|显存不足|显存不够|显存溢出|爆显存|显存爆|显存炸|报OOM错"
+        r"|gets OOM |I get OOM|I got OOM|显存不足|显存不够|显存溢出|爆显存(?!.尝试)|显存爆|显存炸|报OOM错"
         r"|就会OOM|出现OOM|导致OOM",
         role=Role.POSSIBLE,
     ),
@@ -121,7 +136,8 @@ SIGNATURES = (
         id="disk_full",
         title="the disk, or the temporary directory, is full",
         what="Checkpoints of ZeRO with Adam take 12 to 14 bytes per parameter; compiled operators and data sets are "
-        "in the home directory.",
+        "in the home directory. For a file /torch_… it is /dev/shm, of which a container has 64 MB (docker "
+        "--shm-size).",
         remedy="Free space; TMPDIR, HF_HOME, TORCH_EXTENSIONS_DIR on another disk; save_only_model or fewer "
         "checkpoints (save_total_limit).",
         pattern=r"No space left on device|Disk quota exceeded",
@@ -156,16 +172,29 @@ SIGNATURES = (
     ),
     Signature(
         id="index_out_of_range_on_gpu",
-        title="device-side assert: an index is out of range",
+        title="an assertion on the GPU: an index is out of range",
         what="Most likely a token id is not smaller than the embedding's number of rows (tokens were added without "
         "resizing, another tokenizer), a label is out of range, or a position exceeds the model's maximum.",
         remedy="Compare the largest id with the embedding; model.resize_token_embeddings(len(tokenizer)), or with "
         "Megatron "
         "the tokenizer and vocabulary that the data were prepared with. "
         "CUDA_LAUNCH_BLOCKING=1, or one batch on the CPU, names the line.",
-        pattern=r"device-side assert triggered|Assertion `?srcIndex < srcSelectDimSize`? failed"
+        pattern=r"Assertion `?srcIndex < srcSelectDimSize`? failed|Assertion `?index out of bounds"
+        r"|Assertion `?ind >= 0 &&"
+        r"|Assertion `?-sizes\[i\] <= index"
         r"|Assertion `t >= 0 && t < n_classes` failed",
         role=Role.GENERAL,
+    ),
+    Signature(
+        id="assertion_on_gpu",
+        title="device-side assert: a kernel on the GPU got an invalid value",
+        what="The line with Assertion, above, says which. Most likely an index out of range (a token id beyond the "
+        "embedding, a label, a position). In generation: probabilities with inf or nan, of a model that gives them "
+        "(fp16, broken weights). In a binary cross entropy: values outside of 0 to 1.",
+        remedy="CUDA_LAUNCH_BLOCKING=1, or one batch on the CPU, names the line; compare the largest id with the "
+        "embedding; bf16, do_sample=False.",
+        pattern=r"device-side assert triggered|Assertion `?input_val >= zero",
+        role=Role.POSSIBLE,
     ),
     Signature(
         id="illegal_memory_access",
@@ -191,7 +220,8 @@ SIGNATURES = (
     Signature(
         id="more_ranks_than_gpus",
         title="invalid device ordinal: a rank has no GPU",
-        what="More ranks per host are started than GPUs are visible, or LOCAL_RANK counts over all hosts.",
+        what="More ranks per host are started than GPUs are visible, LOCAL_RANK counts over all hosts, or the script "
+        "names a GPU by a number that is not visible.",
         remedy="nproc_per_node, --num_gpus or the hostfile's slots as CUDA_VISIBLE_DEVICES has GPUs.",
         pattern=r"CUDA error: invalid device ordinal",
         role=Role.GENERAL,

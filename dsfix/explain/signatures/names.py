@@ -49,7 +49,8 @@ SIGNATURES = (
         "(TRL, Lightning) unwraps it in this release.",
         remedy="Use what deepspeed.initialize or accelerator.prepare returns; upgrade the package that the traceback "
         "names.",
-        pattern=r"'(?!NoneType|dict|float|int|str|tuple|list|Tensor|set|module)\w+' object has no attribute "
+        pattern=r"'(?!NoneType|dict|float|int|str|tuple|list|Tensor|set|module|Namespace|\w*(?:Config|Arguments"
+        r"|Args)')\w+' object has no attribute "
         r"'(?:save_checkpoint|load_checkpoint|backward|optimizer)'",
         role=Role.POSSIBLE,
         evidence=(
@@ -83,11 +84,11 @@ SIGNATURES = (
         id="deepspeed_shadowed",
         title="what Python imports as deepspeed is not DeepSpeed",
         what='Every release has this name. Most likely a file deepspeed.py (perhaps the script itself, "partially '
-        'initialized") or a directory deepspeed in the working directory comes first; otherwise the installation is '
-        "incomplete.",
+        'initialized") or a directory deepspeed comes first (in the working directory, or what an uninstalled one left '
+        "in site-packages); otherwise the installation is incomplete.",
         remedy='Rename that file or directory, and delete its __pycache__. python -c "import deepspeed; '
         'print(deepspeed.__path__)" shows what is imported; then pip install --force-reinstall --no-deps deepspeed.',
-        pattern=r"module 'deepspeed' has no attribute '(?:init_inference|initialize)'"
+        pattern=r"module 'deepspeed' has no attribute '(?:init_inference|initialize|__version__)'"
         r"|partially initialized module 'deepspeed' has no attribute",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7121",),
     ),

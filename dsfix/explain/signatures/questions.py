@@ -98,7 +98,7 @@ SIGNATURES = (
         "accelerator.get_state_dict(model) on all ranks for the weights, then save_pretrained(…, state_dict=…) "
         "on rank "
         '0; ZeRO-3: "stage3_gather_16bit_weights_on_model_save": true. Or save_checkpoint and zero_to_fp32.py.',
-        pattern="(?:"
+        pattern=r"(?m:^)(?![^\n]{0,200}\w(?:Error|Exception): )[^\n]{0,200}?(?:"
         + phrases(
             "an not |annot |an't |ailed to |nable to |rror when |rror while |rror in |ug in |roblem with |ssue with "
             "|ssues with ",
@@ -228,7 +228,7 @@ SIGNATURES = (
         "PYTHONFAULTHANDLER=1; ds_report names the accelerator that DeepSpeed sees.",
         pattern=r"(?:\bstops?\b|stopping|\bexits?\b|crashes|quits|terminates|\bends\b)[^\n]{0,80}(?:without error"
         r"|without an error|no error message|don't get an error|no error is shown|not show any error)"
-        r"|没有任何报错|没有报错信息|无任何报错",
+        r"|(?m:^)(?![^\n]{0,200}(?:正常跑完|跑完的))[^\n]{0,200}?(?:没有任何报错|没有报错信息|无任何报错)",
         role=Role.FAMILY,
     ),
     # models
@@ -239,7 +239,9 @@ SIGNATURES = (
         "other names "
         "are looked up in the model.",
         remedy="engine.module.config, or accelerator.unwrap_model(model).config.",
-        pattern=r"model\.config\.\w+[^\n]{0,120}[Dd]eep[Ss]peed",
+        pattern=r"model\.config\.\w+[^\n]{0,60}(?:n't|not |cannot|fails?\b|error|missing"
+        r"|dict)[^\n]{0,60}[Dd]eep[Ss]peed"
+        r"|[Dd]eep[Ss]peed[^\n]{0,60}(?:n't|not |cannot|fails?\b|error|missing|dict)[^\n]{0,60}model\.config\b",
         role=Role.POSSIBLE,
         evidence=("https://github.com/huggingface/trl/issues/2197",),
     ),

@@ -156,7 +156,7 @@ SIGNATURES = (
             "first optimization step|first step learning rate|first training step|first optimizer step|first iteration"
             "|the first step|step after optimizer",
             r"(?:[Ss]chedul|[Ww]arm-?up|lr_sched)",
-            r"(?:ignored|not generated|not applied|is not used|full learning rate|before the|is always|instead of)",
+            r"(?:ignored|not generated|not applied|is not used|full learning rate|is always|instead of)",
         )
         + r"|lr_scheduler takes effect after optimizer",
         affects={"deepspeed": "<0.15.3"},
@@ -274,12 +274,13 @@ SIGNATURES = (
         "engine. Within one node with fast connections ZeRO++ saves no time.",
         remedy="A current DeepSpeed, fp16 with zero_quantized_weights; one option at a time, zero_hpz_partition_size "
         "as the GPUs of a node; plain ZeRO-3 tells whether it is ZeRO++. `python -m dsfix check CONFIG`.",
-        pattern=phrases(
+        pattern=r"(?<!loco-)(?:"
+        + phrases(
             r"ZeRO\+\+ |Zero\+\+ |zero\+\+ ",
             "is broken|features|fails|failed|crash|error|does not|doesn't|not work|is not|gives|会出现|nan|NaN|loss"
             "|init problem|leads",
         )
-        + r"|ZeRO\+\+ hpZ on [^\n]{0,40}loss"
+        + r")|ZeRO\+\+ hpZ on [^\n]{0,40}loss"
         r"|zero_quantized_(?:weights|gradients)[^\n]{0,80}(?:\bfails?\b|crash|broken|error|garbage|not work)"
         r"|zero_hpz_partition_size[^\n]{0,60}(?:loss|\bfails?\b|crash|broken|error)",
         role=Role.FAMILY,

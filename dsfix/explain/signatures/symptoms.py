@@ -84,9 +84,11 @@ SIGNATURES = (
         id="parameters_empty_under_zero3",
         title="ZeRO-3: parameters have no elements, or a model has 0 of them",
         what="Nothing is wrong with that by itself: outside of its module's forward and backward a parameter's local "
-        "tensor is empty, its shape [0] and its numel() 0; ds_shape and ds_numel have the whole.",
+        "tensor is empty, its shape [0] and its numel() 0; ds_shape and ds_numel have the whole. In what was saved it "
+        "is wrong: it was written without gathering.",
         remedy="p.ds_numel to count; with deepspeed.zero.GatheredParameters(params) to look or to change "
-        "(modifier_rank=0); load weights before the model is partitioned, or with from_pretrained. A forward pass or "
+        "(modifier_rank=0); to save, trainer.save_model or accelerator.get_state_dict(model); load weights before the "
+        "model is partitioned, or with from_pretrained. A forward pass or "
         "generate() that fails with them runs without the engine's hooks: call the engine or accelerate's prepared "
         "model, with TRL unwrap_model_for_generation; or ZeRO-2.",
         pattern=r"(?i:zero-?_? ?3|zero stage ?3|stage ?3)[^\n]{0,100}(?:torch\.Size\(\[0\]\)|tensor\(\[\], "
@@ -320,7 +322,8 @@ SIGNATURES = (
         pattern=r"(?i:zero-?_? ?3|zero stage ?3|stage ?3)[^\n]{0,100}(?:\.generate\(|model\.generate|generation is"
         r"|generation "
         r"hangs|during generation|generate\(\) hangs|in generation)|(?:\.generate\(|model\.generate)[^\n]{0,100}"
-        r"(?i:zero-?_? ?3|stage ?3)|(?i:zero-?_? ?3|stage-?_?\"?:? ?3)[^\n]{0,100}(?:model generate |generate will be"
+        r"(?i:zero-?_? ?3|stage ?3)|(?i:zero-?_? ?3|stage-?_?\"?:? ?3)(?![^\n]{0,200}Invalidate trace)"
+        r"[^\n]{0,100}(?:model generate |generate will be"
         r"|predict_with_generate|generate is |generating is|generation speed|when generating|while generating)",
         role=Role.FAMILY,
     ),

@@ -13,7 +13,7 @@ SIGNATURES = (
         "refuse DeepSpeed, and under ZeRO-3 its code uses weights that are partitioned.",
         remedy="One of the two: unsloth without a DeepSpeed config, or DeepSpeed without unsloth (LLaMA-Factory: no "
         "use_unsloth).",
-        pattern=r"(?:Unsloth: )?Deepspeed is not yet supported|"
+        pattern=r"(?:Unsloth: )?Deepspeed is not yet supported(?! (?:on|for|with|in|by)\b)|"
         + phrases("unsloth with |unsloth and |unsloth + |Unsloth with |Unsloth and |Unsloth + ", "deepspeed|DeepSpeed")
         + "|"
         + phrases(
@@ -48,7 +48,7 @@ SIGNATURES = (
         remedy="An environment with torch 1.x and triton==1.0.0 on a V100 or A100; otherwise another attention, "
         "such as "
         "the sliding window of flash attention or torch's flex_attention.",
-        pattern=r"(?:parse [Aa]ttention|parseAttention|parseSelfAttention)[^\n]{0,200}[Tt]riton"
+        pattern=r"(?<!want to use s)(?:parse [Aa]ttention|parseAttention|parseSelfAttention)[^\n]{0,200}[Tt]riton"
         r"|sparse_dot_(?:sdd|dsd|dds)_",
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1595",),

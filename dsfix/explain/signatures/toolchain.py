@@ -113,7 +113,8 @@ SIGNATURES = (
         id="cuda_not_visible",
         title="torch sees no GPU",
         what="Most likely: a build of torch without CUDA, a driver that is too old for torch, CUDA_VISIBLE_DEVICES "
-        "that is empty, a login node or a container without GPUs. While a package is installed it is only a warning.",
+        "that is empty, a login node or a container without GPUs. A version mismatch: the driver was "
+        "updated, and the machine not started anew. While a package is installed it is only a warning.",
         remedy='python -c "import torch; print(torch.version.cuda, torch.cuda.is_available())"; `python -m dsfix '
         "doctor` compares driver, torch and toolkit.",
         pattern=r"No CUDA runtime is found|Torch not compiled with CUDA enabled|No CUDA GPUs are available"
@@ -223,7 +224,8 @@ SIGNATURES = (
         title="async_io: libaio is installed, and DeepSpeed does not find it",
         what="DeepSpeed compiles and links a small program with -laio by the compiler that this Python was built with, "
         "and says only whether that works. conda's compiler and linker do not search /usr; and the package must be the "
-        "one with the header and libaio.so (libaio-dev, libaio-devel; libaio on Arch), on this host.",
+        "one with the header and libaio.so (libaio-dev, libaio-devel; libaio on Arch), on this host. "
+        "libaio before 0.3.112 (EL 9, Fedora) lacks io_pgetevents, which async_io calls.",
         remedy="CFLAGS=-I/usr/include LDFLAGS=-L/usr/lib/x86_64-linux-gnu in the environment of the command itself "
         "(with "
         'conda: conda install -c conda-forge libaio, and -I, -L of $CONDA_PREFIX). python -c "from '

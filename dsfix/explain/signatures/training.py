@@ -107,7 +107,7 @@ SIGNATURES = (
         r"|loss变成nan|loss变为nan|loss一直为0|loss一直是0|loss一直是nan|loss始终为0|loss值为nan|loss是nan"
         r"|norm will be (?:nan|NaN|NAN)\b|loss will be (?:nan|NaN|NAN)\b|norm are (?:nan|NaN|NAN)\b"
         r"|loss are (?:nan|NaN|NAN)\b|loss will become (?:nan|NaN)\b|loss & grad_norm is nan"
-        r"|probability tensor contains either|出现nan|出现NaN|出现NAN|出现 nan|出现 NaN|变成nan|变为nan|loss为0"
+        r"|出现nan|出现NaN|出现NAN|出现 nan|出现 NaN|变成nan|变为nan|loss为0"
         r"|loss 为 0|loss equals zero|loss equals 0\b|loss is equal to 0|oss may be 0\b|grad norm nan|[Gg]ot loss 0\b"
         r"|loss being 0\b"
         r"|loss is 0\b(?!\.\d*[1-9])|loss was 0\b(?!\.\d*[1-9])|reward nan\b|reward is nan|reward is NaN"
@@ -124,6 +124,18 @@ SIGNATURES = (
             "https://github.com/2U1/Qwen-VL-Series-Finetune/issues/10",
             "https://github.com/hiyouga/LlamaFactory/issues/8088",
         ),
+    ),
+    Signature(
+        id="probabilities_not_valid",
+        title="generation: the probabilities to sample from have inf or nan",
+        what="The model's logits are not numbers. Most likely fp16 for a model that was trained in bf16, or weights "
+        "that became nan in training, are empty (ZeRO-3 without gathering) or were not loaded; with DeepSpeed's "
+        "inference kernels, tensor parallelism or hybrid engine one that does not fit the model.",
+        remedy="bf16; print the logits and a few weights before generate; replace_with_kernel_inject=False or one "
+        "GPU, or no --enable_hybrid_engine; another attn_implementation, left padding.",
+        pattern=r"probability tensor contains either",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/zzzhhzzz/Ground-R1/issues/4",),
     ),
     Signature(
         id="dtypes_mixed",
@@ -200,12 +212,14 @@ SIGNATURES = (
     ),
     Signature(
         id="weights_not_contiguous",
-        title="Tensors must be contiguous: a parameter is a view that collectives do not take",
-        what="deepspeed.initialize broadcasts the parameters of rank 0, and one of them is not contiguous (transposed "
-        "or expanded weights, some loaders).",
-        remedy="for p in model.parameters(): p.data = p.data.contiguous(), before deepspeed.initialize.",
+        title="Tensors must be contiguous: a collective gets a view",
+        what="In deepspeed.initialize most likely: it broadcasts the parameters of rank 0, and one of them is not "
+        "contiguous (transposed "
+        "or expanded weights, some loaders). Elsewhere: a tensor that the script gathers or reduces itself.",
+        remedy="for p in model.parameters(): p.data = p.data.contiguous(), before deepspeed.initialize; "
+        "x.contiguous().",
         pattern=r"Tensors must be contiguous",
-        role=Role.GENERAL,
+        role=Role.POSSIBLE,
         evidence=("https://github.com/lean-dojo/ReProver/issues/72",),
     ),
     Signature(
@@ -286,11 +300,25 @@ SIGNATURES = (
     Signature(
         id="precision_not_supported",
         title="this GPU, or this build of torch, does not support the precision",
-        what="bf16 needs an NVIDIA GPU of the Ampere generation (A100, RTX 30) or newer; fp16 needs an accelerator.",
+        what="bf16 needs an NVIDIA GPU of the Ampere generation (A100, RTX 30) or newer; fp16 needs an accelerator. "
+        "Otherwise "
+        "torch sees no GPU: a build for the CPU, the driver, CUDA_VISIBLE_DEVICES.",
         remedy="fp16 instead of bf16 on V100, T4 and RTX 20, in the config and in the arguments.",
         pattern=r"Type (?:fp16|bf16) is not supported on your device|Your setup doesn't support bf16"
-        r"|Bfloat16 is only supported on|FlashAttention only support"
-        r"|bf16 is not supported",
+        r"|Bfloat16 is only supported on"
+        r"|bf16 is not supported(?! by apex)",
+    ),
+    Signature(
+        id="flash_attention_refuses",
+        title="flash attention refuses the dtype of its inputs, or the GPU",
+        what='"only support fp16 and bf16 data type": query, key or value are in fp32: the model was loaded in fp32, '
+        'norms or adapters are kept in fp32, or fp16 and bf16 are off in the config. "only supports Ampere GPUs": the '
+        "GPU is older (V100, T4).",
+        remedy='torch_dtype=torch.bfloat16 in from_pretrained, and "bf16" (or "fp16") enabled in the config as in the '
+        'arguments. An older GPU: attn_implementation="sdpa".',
+        pattern=r"FlashAttention only supports?\b|Flash Attention only supports?\b",
+        role=Role.GENERAL,
+        evidence=("https://github.com/Dao-AILab/flash-attention/blob/v2.7.4/csrc/flash_attn/flash_api.cpp",),
     ),
     Signature(
         id="half_on_cpu",

@@ -7,10 +7,11 @@ from ..signature import Role, Signature
 SIGNATURES = (
     Signature(
         id="module_outside_engine",
-        title="a weight is empty: part of a ZeRO-3 model runs outside its engine or its hooks",
+        title="a weight is empty: most likely part of a ZeRO-3 model runs outside its engine or its hooks",
         what="With ZeRO-3 a parameter is empty until the engine's hooks gather it, in front of the module that owns "
         "it. It is still empty in a reference, reward or teacher model that was not prepared, in a module that is "
-        "called directly or by another method than forward, and where one module uses another one's weight.",
+        "called directly or by another method than forward, and where one module uses another one's weight; or "
+        "the file that was loaded has empty weights, saved without gathering.",
         remedy="Prepare the model as well (accelerator.prepare, deepspeed.initialize), call the engine instead of its "
         "module, or gather with deepspeed.zero.GatheredParameters; a weight that another module uses: "
         "deepspeed.zero.register_external_parameter.",

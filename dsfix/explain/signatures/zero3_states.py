@@ -55,7 +55,7 @@ SIGNATURES = (
     ),
     Signature(
         id="ranks_diverge",
-        title="ZeRO-3: the ranks run different modules",
+        title="the ranks run different modules, or reduce different gradients",
         what="Every rank must run the same modules in the same order: ZeRO-3 gathers parameters and reduces gradients "
         "in collectives. Most likely: MoE, where an expert gets tokens on some ranks only; images or other inputs in "
         "the batches of some ranks only, or another branch that depends on the data; different numbers of batches, or "
@@ -107,7 +107,7 @@ SIGNATURES = (
         "kernel's model; AutoTP of Falcon, T5 and Mistral from the meta device needs DeepSpeed 0.13.0 or later.",
         pattern=r"[Cc]annot copy out of meta tensor|from the 'Meta' backend|cannot be called on meta tensors"
         r"|is not on the expected device meta|erroneously attempts to copy out of meta tensor"
-        r"|is on the meta device|are on the meta device|on device meta is not on",
+        r"|is on the meta device|are on the meta device(?! because)|on device meta is not on",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/huggingface/transformers/issues/37300",

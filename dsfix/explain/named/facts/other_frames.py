@@ -1,0 +1,195 @@
+"""DeepSpeed's other functions in which errors arise: half precision, schedulers, files, checkpointing, NVMe."""
+
+from __future__ import annotations
+
+from ..fact import Fact
+
+_CHECKPOINTING = "deepspeed/runtime/activation_checkpointing/checkpointing.py"
+_SWAP = "deepspeed/runtime/swap_tensor"
+
+
+def _swapping(file: str, *functions: str) -> tuple[str, ...]:
+    return tuple(f"{_SWAP}/{file}.py:{function}" for function in functions)
+
+
+FACTS = (
+    Fact(
+        id="frame_bf16_step",
+        names=(
+            *("deepspeed/runtime/bf16_optimizer.py:step", "deepspeed/runtime/bf16_optimizer.py:_update_hp_grad"),
+            *("deepspeed/runtime/bf16_optimizer.py:update_hp_grads", "deepspeed/runtime/bf16_optimizer.py:__init__"),
+        ),
+        title="BF16_Optimizer (bf16 with fp32 accumulation and ZeRO-1, or a pipeline)",
+        what="It keeps fp32 gradients of all parameters on each rank beside the partitioned weights: more memory than "
+        "ZeRO-1 has otherwise. Its step asserts a norm above 0, so that gradients that are all zero or nan, a step "
+        "without a backward pass, or a stage whose parameters are all frozen end the job there.",
+        remedy="Look for the nan in the loss; engine.backward before each step. ZeRO-2, or data_types "
+        "grad_accum_dtype bf16, takes the other optimizer.",
+        patches=("bf16_nonfinite_step_ends_job", "bf16_zero1_last_microbatch_local"),
+        evidence=("deepspeed/runtime/bf16_optimizer.py: step",),
+    ),
+    Fact(
+        id="frame_fp16_step",
+        names=(
+            *("deepspeed/runtime/fp16/fused_optimizer.py:step", "deepspeed/runtime/fp16/unfused_optimizer.py:step"),
+            "deepspeed/runtime/fp16/fused_optimizer.py:step_fused_adam",
+            "deepspeed/runtime/fp16/unfused_optimizer.py:step_fused_lamb",
+        ),
+        title="fp16 without ZeRO: the optimizer's step",
+        what="It flattens all gradients to fp32, looks for an overflow, clips and updates, all on each rank: 16 bytes "
+        "per parameter and more while it runs. A missing gradient is taken as zeros. CUDA errors of the passes before "
+        "show up at the check for an overflow.",
+        remedy="ZeRO-1 or 2, which divide the states, if memory ends; bf16 if all steps overflow.",
+        patches=("fp16_unfused_norm_scaled", "fp16_step_at_initialization"),
+        evidence=("deepspeed/runtime/fp16/fused_optimizer.py: step",),
+    ),
+    Fact(
+        id="frame_fp16_scaled_backward",
+        names=("deepspeed/runtime/fp16/loss_scaler.py:backward", "deepspeed/runtime/fp16/loss_scaler.py:scale_loss"),
+        title="ZeRO's backward pass of the scaled loss (through 0.18.2)",
+        what="ZeRO's optimizer multiplies the loss by its scale, 1 unless fp16, and calls its backward(): the error "
+        "is autograd's, of the model's own operations or of the hooks that run meanwhile. The frames above name only "
+        "who started it.",
+        remedy="torch.autograd.set_detect_anomaly(True) shows the forward operation; CUDA_LAUNCH_BLOCKING=1 for a "
+        "CUDA error.",
+        evidence=("deepspeed/runtime/fp16/loss_scaler.py (v0.18.2)",),
+    ),
+    Fact(
+        id="frame_norms_and_gathering",
+        names=(
+            *("deepspeed/runtime/utils.py:all_gather_dp_groups", "deepspeed/runtime/utils.py:clip_grad_norm_"),
+            *("deepspeed/runtime/utils.py:all_gather_into_tensor_dp_groups", "deepspeed/runtime/utils.py:__init__"),
+            *("deepspeed/runtime/utils.py:get_global_norm_of_tensors", "deepspeed/runtime/utils.py:has_overflow"),
+            *("deepspeed/runtime/utils.py:check_using_norm", "deepspeed/runtime/utils.py:get_grad_norm"),
+        ),
+        title="norms, overflow checks and the gathering of updated weights",
+        what="These follow the update or stand before it, and all ranks meet in them: a rank that has ended or is "
+        "late makes the others time out here, and CUDA errors of the passes before show up.",
+        remedy="The first error in the logs of all ranks; CUDA_LAUNCH_BLOCKING=1.",
+        evidence=("deepspeed/runtime/utils.py",),
+    ),
+    Fact(
+        id="frame_gradient_counting",
+        names=(
+            "deepspeed/runtime/utils.py:count_used_parameters_in_backward",
+            "deepspeed/runtime/utils.py:register_output_backward_hooks",
+            "deepspeed/runtime/utils.py:backward_hook",
+            "deepspeed/runtime/base_optimizer.py:update_hook_state_and_maybe_run_epilogue",
+            "deepspeed/runtime/base_optimizer.py:reenter_backward_if_needed",
+            "deepspeed/runtime/base_optimizer.py:run_grad_acc_post_hooks",
+        ),
+        title="ZeRO finds out which gradients a backward pass brings (0.18.3 and later)",
+        what="It asks autograd, by an internal function of torch 2.3 and later, which parameters the running backward "
+        "pass reaches, to know when all are reduced. It is called in every backward pass of the model's outputs, "
+        "torch.autograd.grad included, and can only be called while one runs.",
+        remedy="torch 2.3 or later; engine.backward for the loss, and detach() around other gradients.",
+        affects={"deepspeed": ">=0.18.3"},
+        patches=("zero_backward_with_torch_2_3", "zero_hooks_recount_parameters"),
+        evidence=("deepspeed/runtime/utils.py: count_used_parameters_in_backward",),
+    ),
+    Fact(
+        id="frame_checkpoint_file_written",
+        names=(
+            "deepspeed/runtime/checkpoint_engine/torch_checkpoint_engine.py:save",
+            "deepspeed/runtime/checkpoint_engine/torch_checkpoint_engine.py:makedirs",
+            "TorchCheckpointEngine",
+        ),
+        title="a file of a checkpoint is written",
+        what="torch.save of one rank's file failed: a full disk or quota (which may say unexpected pos or inline "
+        "container), a network file system that stalls, no right to write, or an object that cannot be pickled. The "
+        "other ranks wait in a barrier; the directory stays incomplete while `latest` names the one before.",
+        remedy="Room for all ranks' files, some 14 bytes per trained parameter; delete the incomplete directory.",
+        evidence=("deepspeed/runtime/checkpoint_engine/torch_checkpoint_engine.py: save",),
+    ),
+    Fact(
+        id="frame_checkpoint_file_read",
+        names=("deepspeed/runtime/checkpoint_engine/torch_checkpoint_engine.py:load",),
+        title="a file of a checkpoint is read",
+        what="torch.load of one rank's file failed: it is missing or cut, was written with classes that are not "
+        "importable here, torch 2.6 or later reads it with a DeepSpeed before 0.16.0 (weights_only), or the host has "
+        "not the memory for the files of all ranks at once.",
+        remedy="Compare the files' sizes among the ranks; an earlier global_step…; a current DeepSpeed.",
+        evidence=("deepspeed/runtime/checkpoint_engine/torch_checkpoint_engine.py: load",),
+    ),
+    Fact(
+        id="deepspeed_checkpointing_functions",
+        names=(
+            *("checkpointing.configure", "deepspeed.checkpointing", "checkpointing.checkpoint"),
+            "non_reentrant_checkpoint",
+            *(f"{_CHECKPOINTING}:backward", f"{_CHECKPOINTING}:forward", f"{_CHECKPOINTING}:checkpoint"),
+            *("activation_checkpointing", "CheckpointFunction"),
+        ),
+        title="DeepSpeed's activation checkpointing is only used where the model calls it",
+        what="The section activation_checkpointing of the config checkpoints nothing by itself: the model has to call "
+        "deepspeed.checkpointing.checkpoint, after deepspeed.checkpointing.configure; transformers' "
+        "gradient_checkpointing is torch's and ignores it. Like torch's reentrant one it takes tensors by position "
+        "only, needs one input that requires gradients, and not torch.autograd.grad.",
+        remedy="model.gradient_checkpointing_enable() for transformers; torch.utils.checkpoint(use_reentrant=False) "
+        "in one's own model.",
+        evidence=(f"{_CHECKPOINTING}: checkpoint, configure",),
+    ),
+    Fact(
+        id="contiguous_checkpointing_needs",
+        names=("contiguous_memory_optimization", "contiguous_checkpointing", "number_checkpoints", "num_checkpoints"),
+        title="contiguous_memory_optimization of activation checkpointing",
+        what="It keeps the partitioned inputs of number_checkpoints layers in one buffer each: it needs "
+        "partition_activations, that number, and inputs of the same size in every layer and step. The buffers are "
+        "emptied by the backward pass only, so that evaluation needs deepspeed.checkpointing.reset().",
+        remedy="Leave it false, unless memory is fragmented; else configure(num_checkpoints=the layers that call "
+        "checkpoint).",
+        evidence=(f"{_CHECKPOINTING}: configure, reset",),
+    ),
+    Fact(
+        id="frame_random_states",
+        names=(f"{_CHECKPOINTING}:fork", f"{_CHECKPOINTING}:add", "get_cuda_rng_tracker"),
+        title="random states for model-parallel checkpointing",
+        what="deepspeed.checkpointing.get_cuda_rng_tracker().fork() needs the state model-parallel-rng, which "
+        "model_parallel_cuda_manual_seed (or Megatron's initialization) adds once; a second time, or a seed twice, "
+        "raises that it exists.",
+        remedy="deepspeed.checkpointing.model_parallel_cuda_manual_seed(seed) once, after the mpu is known.",
+        evidence=(f"{_CHECKPOINTING}: CudaRNGStatesTracker",),
+    ),
+    Fact(
+        id="frame_swapping",
+        names=(
+            *_swapping("utils", "swap_in_tensors", "swap_out_tensors"),
+            *_swapping("async_swapper", "swap_out_tensors", "add_buffers", "_swap_out_ready_buffers"),
+            *_swapping("partitioned_param_swapper", "__init__", "swap_in", "swap_out_and_release", "swap_into_buffer"),
+            *_swapping("partitioned_param_swapper", "_allocate_and_return_buffers_for_swap_in", "synchronize_reads"),
+            *_swapping("partitioned_optimizer_swapper", "swap_in_optimizer_state", "swap_out_optimizer_state"),
+            *_swapping("optimizer_utils", "_initialize_parameters", "_swap_out_unpinned_tensors"),
+            *_swapping("pipelined_optimizer_swapper", "swap_in_optimizer_state", "swap_out_optimizer_state"),
+        ),
+        title="offload to NVMe reads or writes a file of a parameter",
+        what="It fails where nvme_path is not writable, full, or no local file system (tmpfs and network ones have no "
+        "O_DIRECT), where buffer_size is less than the largest parameter's share, or buffer_count less than the "
+        "parameters that are needed at once, and where pinned memory for the buffers ends.",
+        remedy="A directory on a local NVMe disk; larger buffer_size and buffer_count, or offload to the CPU.",
+        patches=("numpy_bufsize",),
+        evidence=(f"{_SWAP}/partitioned_param_swapper.py",),
+    ),
+    Fact(
+        id="frame_scheduler_step",
+        names=(
+            *("deepspeed/runtime/lr_schedules.py:step", "deepspeed/runtime/lr_schedules.py:get_lr"),
+            *("deepspeed/runtime/lr_schedules.py:_get_gamma", "deepspeed/runtime/lr_schedules.py:update_lr"),
+            *("deepspeed/runtime/lr_schedules.py:get_lr_ratio", "deepspeed/runtime/lr_schedules.py:_format_param"),
+        ),
+        title="a scheduler of DeepSpeed computes the learning rate",
+        what="It fails on params of the wrong kind: strings instead of numbers (1e-5 in YAML is a string), lists that "
+        "have not one value per group, total_num_steps equal to warmup_num_steps, or groups that DeepSpeed has "
+        "removed because they had no parameters.",
+        remedy="Numbers in the config (1.0e-5 in YAML), total_num_steps above warmup_num_steps.",
+        patches=("empty_group_scheduler", "warmup_cosine_past_end"),
+        evidence=("deepspeed/runtime/lr_schedules.py",),
+    ),
+    Fact(
+        id="frame_get_torch_optimizer",
+        names=("deepspeed/runtime/lr_schedules.py:get_torch_optimizer", "get_torch_optimizer"),
+        title="a scheduler of DeepSpeed gets an optimizer that is not torch's",
+        what="It takes a torch.optim.Optimizer, or a wrapper whose attribute optimizer is one. A dummy of accelerate, "
+        "a list of optimizers or an optimizer of another library is refused.",
+        remedy="Make the scheduler from the optimizer that deepspeed.initialize returned, or put it into the config.",
+        evidence=("deepspeed/runtime/lr_schedules.py: get_torch_optimizer",),
+    ),
+)
