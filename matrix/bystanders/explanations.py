@@ -313,10 +313,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases="<0.13.2",
     ),
     Explanation(
-        "twin-flow-moments-not-saved",
-        "A bug of DeepSpeed without a patch: with offload_optimizer.ratio below 1 a second Adam steps the weights on "
-        "the device, and its moments are not in the checkpoint: after a load they start from zero.",
-        ("twin_flow_resumed",),
+        "mics-loads-no-optimizer",
+        "A bug of DeepSpeed without a patch: from 0.14.5 to 0.19.6 MiCS cannot load a checkpoint's optimizer state, as "
+        "the engine gives its load_state_dict an argument that it does not know.",
+        ("mics_offloaded_resumed",),
+        releases=">=0.14.5",
+        why="TypeError: MiCS_Optimizer.load_state_dict()",
     ),
     Explanation(
         "hooks-lost-before-0.13.2",

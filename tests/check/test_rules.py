@@ -1052,16 +1052,6 @@ CASES = [
         ],
         around=model(save_16bit="true"),
     ),
-    Case(
-        "twin_flow_moments_not_saved",
-        zero(3, offload_optimizer={**OFFLOAD, "ratio": 0.5}),
-        "zero_optimization.offload_optimizer.ratio",
-        [
-            Near(zero(3, offload_optimizer={**OFFLOAD, "ratio": 1})),
-            Near(zero(2, offload_optimizer={**OFFLOAD, "ratio": 0.5})),
-            Near(zero(3, offload_optimizer={**OFFLOAD, "ratio": 0.5}), "0.12.2"),
-        ],
-    ),
     # optimizers and schedulers
     Case(
         "max_grad_norm_in_optimizer",

@@ -74,17 +74,6 @@ def _not_gathered(facts: Facts) -> Iterator[Found]:
         yield Found(f"zero_optimization.{names[0]}", "not set: save_16bit_model saves no 16-bit weights")
 
 
-def _second_adam(facts: Facts) -> Iterator[Found]:
-    ratio = facts.get("zero_optimization", "offload_optimizer", "ratio", default=1)
-    offloaded = facts.stage == 3 and facts.device("offload_optimizer") in ("cpu", "nvme")
-    if offloaded and isinstance(ratio, (int, float)) and ratio < 1:
-        what = (
-            "below 1: a checkpoint lacks the moments of the part on the GPU, which start anew when a job is resumed; "
-            "with several parameter groups its steps are wrong as well"
-        )
-        yield Found("zero_optimization.offload_optimizer.ratio", what)
-
-
 RULES = (
     Rule(
         id="no_nvme_path",
@@ -127,16 +116,5 @@ RULES = (
         find=_not_gathered,
         remedy='set "stage3_gather_16bit_weights_on_model_save": true, or convert with zero_to_fp32.py',
         evidence=("the source of 0.12.0 to 0.19.8: save_16bit_model returns False",),
-    ),
-    Rule(
-        id="twin_flow_moments_not_saved",
-        level=Level.NOTE,
-        affects={"deepspeed": ">=0.12.3"},
-        find=_second_adam,
-        remedy='a job that is resumed: "ratio": 1, which is the default',
-        evidence=(
-            "run: 0.14.2, 0.18.9: with the moments put back, the losses are those of the job that went on",
-            "run: 0.12.3, 0.16.9, 0.19.8: three groups, moments put back: the second Adam steps weights of other parts",
-        ),
     ),
 )
