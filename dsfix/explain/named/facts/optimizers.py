@@ -46,9 +46,10 @@ FACTS = (
             *("freeze_step", "cuda_aware", "comm_backend_name"),
         ),
         title="1-bit Adam, 0/1 Adam and 1-bit LAMB",
-        what="They do not go with ZeRO (an assertion), and are tested in fp16 only. Up to freeze_step they are plain "
-        "Adam with a full all-reduce; only then communication is compressed, and parameters that get no gradient, or "
-        "masks, may make it diverge. The backend nccl needs cupy of the CUDA version, mpi needs mpi4py.",
+        what="Through 0.19.6; 0.19.7 removed them. They do not go with ZeRO (an assertion), and are tested in fp16 "
+        "only. Up to freeze_step they are plain Adam with a full all-reduce; only then communication is compressed, "
+        "and parameters that get no gradient, or masks, may make it diverge. The backend nccl needs cupy of the CUDA "
+        "version, mpi needs mpi4py.",
         remedy="freeze_step at 15 to 25 % of all steps, stage 0, fp16. With ZeRO: ZeRO++ quantized gradients instead.",
         patches=("onebit_lamb_empty_parameter",),
         evidence=(_CONFIGURED, "deepspeed/runtime/fp16/onebit/adam.py"),
@@ -79,10 +80,11 @@ FACTS = (
         id="muon_optimizer",
         names=("use_muon", "muon_lr", "adam_lr", "MuonWithAuxAdam", "ns_method", "muon_optimizer"),
         title="Muon in DeepSpeed",
-        what="It takes the matrices (use_muon, set by deepspeed.initialize for all with two dimensions but embeddings "
-        "and lm_head, by name), Adam the rest; muon_lr and adam_lr replace lr. It exists since 0.17.6 for ZeRO-1/2, "
-        "since 0.18.9 for ZeRO-3, where reduce_scatter (the default) is refused.",
-        remedy='A current DeepSpeed; "reduce_scatter": false with ZeRO-3.',
+        what="It takes the matrices (use_muon, set by deepspeed.initialize for all with two dimensions or more, since "
+        "0.18.1 without embeddings and lm_head, by name), Adam the rest; muon_lr and adam_lr (0.18.3 and later) "
+        "replace lr. It exists since 0.17.6 for ZeRO-1/2, since 0.18.9 for ZeRO-3, which refuses reduce_scatter (the "
+        "default). Without ZeRO it is SGD before 0.19.7.",
+        remedy='A current DeepSpeed; "reduce_scatter": false with ZeRO-3, and before 0.19.3 with ZeRO-1/2.',
         patches=("muon_param_groups", "muon_reduce_scatter", "muon_without_zero"),
         evidence=("deepspeed/__init__.py: set_optimizer_flags", _CONFIGURED),
     ),
@@ -93,10 +95,10 @@ FACTS = (
             *("paged_adamw_32bit", "bnb.optim", "AdamW4bit"),
         ),
         title="8-bit optimizers with ZeRO",
-        what="ZeRO accepts them with zero_allow_untested_optimizer only. It gives them flat partitions of all "
-        "parameters: settings by module (32 bits for embeddings) no longer apply, and the partitions are small "
-        "already. With optimizer offload they fail or are moved, as bitsandbytes works on the GPU only; universal "
-        "checkpoints do not know their states.",
+        what="ZeRO accepts them with zero_allow_untested_optimizer only, which transformers sets. It gives them flat "
+        "partitions of all parameters: settings by module (32 bits for embeddings) no longer apply, and the "
+        "partitions are small already. With offload_optimizer accelerate puts DeepSpeedCPUAdam in their place, and "
+        "DeepSpeed alone refuses them. Universal checkpoints do not know their states.",
         remedy="The config's AdamW with offload_optimizer, or ZeRO without offload and "
         '"zero_allow_untested_optimizer": true.',
         evidence=("deepspeed/runtime/zero/utils.py: ZERO_SUPPORTED_OPTIMIZERS",),
@@ -124,9 +126,10 @@ FACTS = (
         title="the optimizer that deepspeed.initialize returns",
         what="It wraps the script's: DeepSpeedZeroOptimizer for ZeRO-1/2, …_Stage3 for 3, BF16_Optimizer for bf16 "
         "with fp32 accumulation and ZeRO-1 or a pipeline, FP16_Optimizer without ZeRO, and DeepSpeedZeRoOffload for "
-        "ZeRO-3 without an optimizer. Of torch's methods it has step, zero_grad, state_dict and param_groups; "
-        "engine.step() calls them. isinstance(…, torch.optim.Optimizer) is false, and closures are refused.",
-        remedy="Use the script's own scheduler and optimizer object only through deepspeed.initialize's results.",
+        "ZeRO-3 without an optimizer. Of torch's methods it has step, zero_grad, state_dict and param_groups. "
+        "isinstance(…, torch.optim.Optimizer) is false, and closures are not called.",
+        remedy="Leave the step to engine.step(), and make schedulers for the script's own optimizer, before "
+        "deepspeed.initialize.",
         beside=("fails", "learning rate", "differs", "bf16", "how"),
         evidence=("deepspeed/runtime/engine.py: _do_optimizer_sanity_check",),
     ),

@@ -106,11 +106,12 @@ FACTS = (
         id="memory_efficient_linear_function",
         names=("memory_efficient_linear", "mem_efficient_linear", "zero3_linear_wrap", "LinearFunctionForZeroStage3"),
         title="zero.Init replaces torch.nn.functional.linear",
-        what="Once zero.Init has been entered (with its default), functional.linear is a function of DeepSpeed's that "
-        "keeps the parameter instead of a gathered copy for the backward pass, for the rest of the process. Other "
-        "code meets it, too: subclasses of tensors, quantized weights, torch.compile, torch.func and second "
-        "derivatives may fail in it, or autocast differ.",
-        remedy='"memory_efficient_linear": false in zero_optimization, which is given to zero.Init.',
+        what="Once zero.Init has been entered (with its default), since 0.19.4 also once deepspeed.initialize has "
+        "partitioned a model, functional.linear is a function of DeepSpeed's that keeps the parameter instead of a "
+        "gathered copy for the backward pass, for the rest of the process. Other code meets it, too: subclasses of "
+        "tensors, quantized weights, torch.compile, torch.func and second derivatives may fail in it.",
+        remedy='"memory_efficient_linear": false in zero_optimization, in the config that zero.Init and '
+        "deepspeed.initialize get.",
         patches=("zero3_bias_only_linear",),
         evidence=("deepspeed/runtime/zero/linear.py",),
     ),
