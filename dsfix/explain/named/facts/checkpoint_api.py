@@ -15,7 +15,15 @@ FACTS = (
         "with one rank that failed, the others wait until the timeout. The barriers of the same call wait for the "
         "slowest disk as well; a full disk or host memory that ends on one rank looks like a hang on the others.",
         remedy="Call it on all ranks, with the same tag. DEEPSPEED_TIMEOUT (minutes) for slow storage.",
-        beside=("hang", "connection", "incomplete", "ends"),
+        beside=(
+            "saving + hang",
+            "checkpoint + hang",
+            "saving + connection",
+            "checkpoint + connection",
+            "saving + incomplete",
+            "checkpoint + incomplete",
+            "saving + ends",
+        ),
         evidence=(f"{_ENGINE}: DeepSpeedEngine.save_checkpoint",),
     ),
     Fact(
@@ -40,7 +48,14 @@ FACTS = (
         "written files shows as used and is given back.",
         remedy="More host memory, or fewer ranks per host; save the weights only at the end (zero_to_fp32.py makes "
         "them from a checkpoint).",
-        beside=("oom", "memory", "host", "grows"),
+        beside=(
+            "saving + oom",
+            "saving + memory",
+            "saving + host",
+            "checkpoint + oom",
+            "checkpoint + host",
+            "checkpoint + grows",
+        ),
         patches=("saving_copies_on_gpu",),
         evidence=("deepspeed/checkpoint/utils.py: clone_tensors_for_torch_save",),
     ),
@@ -52,7 +67,7 @@ FACTS = (
         "parent of global_step…, not that directory. Training then goes on from the model as it is. The ranks' files "
         "have to be visible on every node.",
         remedy="Check that the returned path is not None. load_checkpoint(parent, tag='global_step100').",
-        beside=("none", "loading + fails", "resuming", "loading + nodes"),
+        beside=("loading + none", "loading + fails", "resuming", "loading + nodes"),
         evidence=(f"{_ENGINE}: DeepSpeedEngine.load_checkpoint",),
     ),
     Fact(

@@ -31,7 +31,7 @@ FACTS = (
         "otherwise divided among the ranks. The optimizer's states are added here or at the first step.",
         remedy="ZeRO-3 with the model made under deepspeed.zero.Init (transformers: TrainingArguments before "
         "from_pretrained), and offload_optimizer where the states do not fit.",
-        beside=("oom", "memory", "host", "large"),
+        beside=("oom + start", "memory + start", "host + start", "host + oom"),
         evidence=(f"{_ENGINE}: DeepSpeedEngine._configure_distributed_model",),
     ),
     Fact(
@@ -43,7 +43,7 @@ FACTS = (
         "them has to be gathered, and the optimizer's fp32 copy has to be changed, too.",
         remedy="To read weights: deepspeed.zero.GatheredParameters(params) on all ranks. To change them: with "
         "modifier_rank=0, and safe_set_full_fp32_param as well.",
-        beside=("empty", "zero-3 + parameters", "zero-3 + loading"),
+        beside=("empty", "zero-3 + parameters + changing", "zero-3 + parameters + how", "zero-3 + parameters + wrong"),
         evidence=("deepspeed/runtime/zero/partition_parameters.py: GatheredParameters",),
     ),
     Fact(
@@ -52,10 +52,12 @@ FACTS = (
         title="deepspeed.initialize takes one model and one optimizer",
         what="An engine trains one module with one optimizer. For several models either one module that contains them "
         "all, or one engine each, with its own backward and step. A model without an optimizer in its config gets "
-        "none, which ZeRO-1 and 2 refuse.",
+        "none, which ZeRO-1 and 2 refuse. Before 0.19.1 a config dict that two engines get loses torch_adam and "
+        "adam_w_mode for the second.",
         remedy="Wrap the models in one nn.Module if their losses are added; otherwise one deepspeed.initialize each, "
         "in the same order on all ranks. A frozen model needs an engine only with ZeRO-3.",
         beside=("several models", "reference model"),
+        patches=("config_dict_reused",),
         evidence=("deepspeed/__init__.py: initialize",),
     ),
     Fact(
@@ -67,7 +69,7 @@ FACTS = (
         "the optimizer's, and module.parameters() are their rounded copies.",
         remedy="Cast inputs to the engine's dtype; tensors that have to be fp32 are made in forward. torch_autocast "
         "in the config (0.17.2 and later) keeps the model in fp32.",
-        beside=("fp16 + differs", "bf16 + differs", "fp16 + fails", "bf16 + fails"),
+        beside=("fp16 + differs", "bf16 + differs"),
         evidence=(f"{_ENGINE}: DeepSpeedEngine._configure_distributed_model",),
     ),
     Fact(
@@ -78,6 +80,7 @@ FACTS = (
         "is ignored where an optimizer object is passed. Left out, all parameters of the model are taken, frozen ones "
         "included. Groups keep their own lr and weight_decay.",
         remedy="Pass the trainable parameters, or groups of dicts with params, lr and weight_decay.",
+        beside=("frozen", "learning rate", "how"),
         evidence=(f"{_ENGINE}: DeepSpeedEngine._configure_optimizer",),
     ),
     Fact(
@@ -101,7 +104,7 @@ FACTS = (
         "too small. engine.step() belongs after every micro-batch: it updates only at the boundary.",
         remedy="Do not divide in the script, or engine.backward(loss, scale_wrt_gas=False), which 0.18.3 ignores, and "
         "without ZeRO 0.19.6 and later where the model returns the loss.",
-        beside=("accumulation", "loss + differs", "gradients + differs", "steps"),
+        beside=("accumulation", "loss + differs", "gradients + differs"),
         patches=("scale_wrt_gas_ignored", "scale_wrt_gas_ignored_without_zero"),
         evidence=(f"{_ENGINE}: DeepSpeedEngine.backward",),
     ),
@@ -160,6 +163,7 @@ FACTS = (
         "named global_stepN by global_steps, which need not be the step of the Trainer. load_checkpoint restores all "
         "but micro_steps.",
         remedy="Give save_checkpoint a tag, where the name matters.",
+        beside=("steps", "checkpoint + saving", "resuming", "wrong", "differs"),
         evidence=(f"{_ENGINE}: DeepSpeedEngine._take_model_step",),
     ),
 )

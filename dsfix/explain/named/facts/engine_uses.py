@@ -58,9 +58,9 @@ FACTS = (
         id="gradients_of_parameters",
         names=("param.grad", "p.grad", "parameter.grad", "params.grad", "weight.grad"),
         title="param.grad is None under ZeRO",
-        what="In the backward pass ZeRO reduces each gradient into partitions of the ranks and clears param.grad; "
-        "without ZeRO it holds the gradient until the step, in fp16 times the loss scale. That it is None does not "
-        "mean that nothing is trained.",
+        what="ZeRO reduces each gradient into partitions of the ranks and clears param.grad, in the backward pass "
+        "(ZeRO-1: in the last one before an update); without ZeRO it holds the gradient until the step, in fp16 times "
+        "the loss scale. That it is None does not mean that nothing is trained.",
         remedy="deepspeed.utils.safe_get_full_grad(param), on all ranks, after engine.backward and before "
         "engine.step; to change it safe_set_full_grad (0.15.3 and later).",
         evidence=("https://deepspeed.readthedocs.io/en/latest/zero3.html", "deepspeed/utils/tensor_fragment.py"),

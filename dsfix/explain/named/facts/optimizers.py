@@ -21,10 +21,10 @@ FACTS = (
         id="cpu_adam",
         names=("DeepSpeedCPUAdam", "CPUAdam", "CPUAdamBuilder", "cpuadam.step"),
         title="DeepSpeedCPUAdam: Adam on the host",
-        what="It updates parameters on the CPU only and is for offload_optimizer: with parameters on the GPU its step "
-        'raises, and the config has no name for it ("Adam" with offload is it). It is compiled at first use, with the '
-        "CUDA toolkit of torch's version in older releases, and for this CPU's instructions: on another it may crash. "
-        "Few threads (OMP_NUM_THREADS=1 of torchrun) make it slow.",
+        what="It is for offload_optimizer, which refuses most other optimizer objects, and updates parameters on the "
+        'CPU only: with parameters on the GPU its step raises. The config has no name for it ("Adam" with offload is '
+        "it). It is compiled at first use, with the CUDA toolkit where there is a GPU, for this CPU's instructions: "
+        "on another it may crash. Few threads (OMP_NUM_THREADS=1 of torchrun) make it slow.",
         remedy='"optimizer": {"type": "AdamW"} and offload_optimizer; or DeepSpeedCPUAdam(params) of the script with '
         "offload. OMP_NUM_THREADS = cores / ranks.",
         evidence=("deepspeed/ops/adam/cpu_adam.py",),

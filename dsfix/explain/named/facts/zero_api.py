@@ -41,8 +41,7 @@ FACTS = (
         "error, and copy_, xavier or orthogonal fail on the dimensions. module.apply alone gathers.",
         remedy="with deepspeed.zero.GatheredParameters(list(module.parameters(recurse=False)), modifier_rank=0): "
         "initialize on rank 0.",
-        beside=("zero-3", "empty", "wrong"),
-        patches=("zero_init_loses_init",),
+        beside=("zero-3 + empty", "zero-3 + wrong", "zero-3 + parameters", "empty"),
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2650",),
     ),
     Fact(
