@@ -71,8 +71,8 @@ FACTS = (
         title="requires_grad that changes after deepspeed.initialize",
         what="ZeRO divides the parameters that require gradients when the engine is made: one that is unfrozen later "
         "is in no partition and is never updated, and its gradient stays in memory. One that is frozen later keeps "
-        "its place and its optimizer states: Adam goes on to move it by its momentum and weight decay. Without ZeRO, "
-        "in fp16 and bf16, weight decay moves frozen parameters, too (through 0.19.0).",
+        "its place: Adam goes on to move it by its momentum and weight decay. Without ZeRO weight decay moves any "
+        "frozen parameter, in fp16 through 0.19.0, in bf16 from 0.17.6 to 0.19.0.",
         remedy="Make another engine after the change, from a checkpoint. To train a part at times: leave "
         "requires_grad, and set its group's lr to 0.",
         beside=("frozen + changing", "frozen + how", "frozen + fails", "frozen + memory"),
@@ -168,8 +168,8 @@ FACTS = (
         ),
         title="the data loader that the engine makes from training_data",
         what="It has train_micro_batch_size_per_gpu samples per batch, a DistributedSampler over the ranks, two "
-        "workers and pinned memory, and needs a dataset with __len__ and __getitem__: an IterableDataset without a "
-        "length fails. Nothing calls set_epoch: each epoch has the same order.",
+        "workers and pinned memory, and needs a dataset with __len__ and __getitem__: an IterableDataset fails. "
+        "Nothing calls set_epoch: each epoch has the same order.",
         remedy="Give deepspeed.initialize no training_data, and use a DataLoader of one's own with a "
         "DistributedSampler and the micro-batch size.",
         evidence=("deepspeed/runtime/dataloader.py: DeepSpeedDataLoader",),

@@ -58,8 +58,8 @@ FACTS = (
         id="lamb_optimizer",
         names=("FusedLamb", "FP16_UnfusedOptimizer"),
         title="LAMB, and FP16_UnfusedOptimizer",
-        what="Without ZeRO, fp16 with another optimizer than FusedAdam is wrapped in FP16_UnfusedOptimizer, which is "
-        "slower. LAMB asserts dynamic loss scaling (loss_scale 0), and is not among those that ZeRO accepts without "
+        what="Without ZeRO, fp16 with another optimizer than FusedAdam is wrapped in FP16_UnfusedOptimizer. LAMB "
+        "asserts dynamic loss scaling (loss_scale 0), and is not among those that ZeRO accepts without "
         "zero_allow_untested_optimizer; its per-layer norms are then of flat partitions.",
         remedy="LAMB without ZeRO; or Adam.",
         patches=("fp16_unfused_norm_scaled",),
@@ -125,9 +125,9 @@ FACTS = (
         ),
         title="the optimizer that deepspeed.initialize returns",
         what="It wraps the script's: DeepSpeedZeroOptimizer for ZeRO-1/2, …_Stage3 for 3, BF16_Optimizer for bf16 "
-        "with fp32 accumulation and ZeRO-1 or a pipeline, FP16_Optimizer without ZeRO, and DeepSpeedZeRoOffload for "
-        "ZeRO-3 without an optimizer. Of torch's methods it has step, zero_grad, state_dict and param_groups. "
-        "isinstance(…, torch.optim.Optimizer) is false, and closures are not called.",
+        "with pipelines, with ZeRO-1 and fp32 accumulation, and before 0.17.6 without ZeRO; FP16_Optimizer otherwise "
+        "without ZeRO, in fp32 nothing; DeepSpeedZeRoOffload for ZeRO-3 without an optimizer. isinstance(…, "
+        "torch.optim.Optimizer) is false of them, and they do not call closures.",
         remedy="Leave the step to engine.step(), and make schedulers for the script's own optimizer, before "
         "deepspeed.initialize.",
         beside=("fails", "learning rate", "differs", "bf16", "how"),

@@ -177,7 +177,8 @@ FACTS = (
         "whole leaf has to fit into memory. It takes classes of modules that the model has, before "
         "deepspeed.initialize (0.13.0 and later).",
         remedy="set_z3_leaf_modules(model, [TheMoeBlock]) with the block that holds the experts, before "
-        "deepspeed.initialize or Trainer; since 0.18.0 also leaf_module in the config.",
+        "deepspeed.initialize or Trainer. Since 0.18.0 also leaf_module in the config, whose default has the blocks "
+        "of Mixtral, Qwen2-MoE and Qwen3-MoE.",
         evidence=("deepspeed/utils/z3_leaf_module.py",),
     ),
 )
