@@ -71,8 +71,8 @@ FACTS = (
         title="requires_grad that changes after deepspeed.initialize",
         what="ZeRO divides the parameters that require gradients when the engine is made: one that is unfrozen later "
         "is in no partition and is never updated, and its gradient stays in memory. One that is frozen later keeps "
-        "its place: Adam goes on to move it by its momentum and weight decay. Without ZeRO weight decay moves any "
-        "frozen parameter, in fp16 through 0.19.0, in bf16 from 0.17.6 to 0.19.0.",
+        "its place: Adam goes on to move it by its momentum and weight decay. Before 0.19.1, without ZeRO, weight "
+        "decay moves any frozen parameter of the optimizer (fp16; bf16 since 0.17.6).",
         remedy="Make another engine after the change, from a checkpoint. To train a part at times: leave "
         "requires_grad, and set its group's lr to 0.",
         beside=("frozen + changing", "frozen + how", "frozen + fails", "frozen + memory"),
@@ -110,7 +110,7 @@ FACTS = (
         "of a group can be read and set as ever.",
         remedy="For states by parameter: deepspeed.utils.safe_get_full_optimizer_state(param, 'exp_avg'). Add groups "
         "before deepspeed.initialize; ZeRO's optimizer has no add_param_group.",
-        beside=("learning rate", "empty", "parameters", "fails"),
+        beside=("learning rate", "empty", "parameters"),
         patches=("empty_group_scheduler",),
         evidence=("deepspeed/runtime/zero/stage_1_and_2.py: DeepSpeedZeroOptimizer.__init__",),
     ),
