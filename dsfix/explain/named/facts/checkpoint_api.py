@@ -15,7 +15,15 @@ FACTS = (
         "with one rank that failed, the others wait until the timeout. The barriers of the same call wait for the "
         "slowest disk as well; a full disk or host memory that ends on one rank looks like a hang on the others.",
         remedy="Call it on all ranks, with the same tag. DEEPSPEED_TIMEOUT (minutes) for slow storage.",
-        beside=("hang", "connection", "incomplete", "ends"),
+        beside=(
+            "saving + hang",
+            "checkpoint + hang",
+            "saving + connection",
+            "checkpoint + connection",
+            "saving + incomplete",
+            "checkpoint + incomplete",
+            "saving + ends",
+        ),
         evidence=(f"{_ENGINE}: DeepSpeedEngine.save_checkpoint",),
     ),
     Fact(
@@ -34,13 +42,20 @@ FACTS = (
         id="save_checkpoint_memory",
         names=("save_checkpoint", "engine.save_checkpoint", f"{_ENGINE}:_save_zero_checkpoint"),
         title="memory while engine.save_checkpoint runs",
-        what="All ranks write at once, and torch.save copies what is on the GPU to the host first, so that many ranks "
-        "on one host take much of it. Frameworks save the weights besides: with ZeRO-3 they are gathered into the "
-        "host memory of rank 0, otherwise cloned, through 0.15 on the GPU. The page cache of written files shows as "
-        "used and is given back.",
+        what="All ranks write at once, and torch.save copies each tensor that is on the GPU to the host first, so "
+        "that many ranks on one host take much of it. Frameworks save the weights besides: with ZeRO-3 they are "
+        "gathered into the host memory of rank 0, otherwise cloned, through 0.15 on the GPU. The page cache of "
+        "written files shows as used and is given back.",
         remedy="More host memory, or fewer ranks per host; save the weights only at the end (zero_to_fp32.py makes "
         "them from a checkpoint).",
-        beside=("oom", "memory", "host", "grows"),
+        beside=(
+            "saving + oom",
+            "saving + memory",
+            "saving + host",
+            "checkpoint + oom",
+            "checkpoint + host",
+            "checkpoint + grows",
+        ),
         patches=("saving_copies_on_gpu",),
         evidence=("deepspeed/checkpoint/utils.py: clone_tensors_for_torch_save",),
     ),
@@ -52,7 +67,7 @@ FACTS = (
         "parent of global_step…, not that directory. Training then goes on from the model as it is. The ranks' files "
         "have to be visible on every node.",
         remedy="Check that the returned path is not None. load_checkpoint(parent, tag='global_step100').",
-        beside=("none", "loading + fails", "resuming", "not falling", "loss", "nodes"),
+        beside=("loading + none", "loading + fails", "resuming", "loading + nodes"),
         evidence=(f"{_ENGINE}: DeepSpeedEngine.load_checkpoint",),
     ),
     Fact(
@@ -77,8 +92,8 @@ FACTS = (
         title="load_checkpoint: load_optimizer_states and load_module_only",
         what="load_module_only leaves out optimizer, scheduler and counters; with ZeRO-3 since 0.13.0 it loads no "
         "trained weights at all, as they are in the optimizer's files. load_optimizer_states=False still loads "
-        "counters and scheduler; with ZeRO-3 it builds the whole fp32 model in each rank's host memory, from the tag "
-        "in `latest`. fp32 weights are made from 16-bit ones.",
+        "counters and scheduler; the fp32 weights are made from the 16-bit ones (0.12: the next step undoes it); with "
+        "ZeRO-3 each rank builds the whole fp32 model in host memory, from the tag in `latest`.",
         remedy="load_optimizer_states=False, load_lr_scheduler_states=False for the weights, also with ZeRO-3.",
         patches=(
             *("zero3_load_of_another_tag", "zero_load_without_optimizer", "stage0_load_without_optimizer"),
@@ -92,7 +107,8 @@ FACTS = (
         title="load_checkpoint compares the names of all weights",
         what="load_module_strict=True, the default, raises where the checkpoint has fewer or more names than the "
         "model: frozen weights that were left out, an adapter that is not attached yet, torch.compile's or a "
-        "wrapper's prefix, another transformers. With False what does not match keeps its values, without a word.",
+        "wrapper's prefix, another transformers. With False names that do not match keep their values, without a "
+        "word; other sizes still fail.",
         remedy="Build the model as at saving, adapter included; load_module_strict=False if only frozen weights are "
         "missing, after these have been loaded from the base model.",
         evidence=(f"{_ENGINE}: DeepSpeedEngine.load_module_state_dict",),

@@ -27,10 +27,10 @@ FACTS = (
             *("get_fp32_state_dict_from_zero_checkpoint", "load_state_dict_from_zero_checkpoint"),
         ),
         title="zero_to_fp32: the host memory that it takes",
-        what="The whole fp32 model is in the host's memory, 4 bytes per parameter and up to twice that; before 0.10.1 "
-        "with the optimizer's states, three times as much. The functions that a training script calls do so in every "
-        "process that calls them. Since 0.16.0 the script works by shards, with lazy_mode.",
-        remedy="The script of a DeepSpeed since 0.16.0, once, after the training. In a script: rank 0 only, or "
+        what="The whole fp32 model is in the host's memory, 4 bytes per parameter, and with ZeRO-1/2 up to twice "
+        "that. The functions that a training script calls do so in every process that calls them. Since 0.16.0 the "
+        "script works by shards with a ZeRO-3 checkpoint (the functions with lazy_mode=True).",
+        remedy="The script of a DeepSpeed since 0.16.0, once, after the training. In a script: rank 0 only, and "
         "lazy_mode=True.",
         beside=("oom", "memory", "host", "ends", "slow"),
         evidence=(f"{_FP32}: get_fp32_state_dict_from_zero_checkpoint",),
@@ -52,8 +52,8 @@ FACTS = (
         title="universal checkpoints: how they are made and loaded",
         what="ds_to_universal.py takes the directory global_step… and an output directory without a final slash, "
         "writes latest_universal beside it, and is for Adam's states. ZeRO-1/2 checkpoints need "
-        "universal_checkpoint_info, which Megatron-DeepSpeed writes, or --inject_missing_state. Before 0.18.0 only "
-        "the first sub-group of a ZeRO-3 model is loaded: training starts from mostly untrained weights.",
+        "universal_checkpoint_info, which Megatron-DeepSpeed writes, or --inject_missing_state. For ZeRO-3 since "
+        "0.14.5; before 0.18.0 with several parameter groups the conversion fails, or only the first one is loaded.",
         remedy='"checkpoint": {"load_universal": true} in the config, and load_checkpoint of the parent directory.',
         patches=(
             *("universal_checkpoint_weights_only", "universal_checkpoint_subgroups", "universal_checkpoint_rank_order"),
@@ -81,8 +81,8 @@ FACTS = (
         title="ds_to_universal.py takes apart or joins a parameter's states",
         what="Its worker processes read the ranks' files and write one file per state and rank. It fails on other "
         "states than Adam's, files of some ranks that are missing, several parameter groups or sub-groups with ZeRO-3 "
-        "in older releases, torch 2.6's weights_only before 0.16.0, a full disk or too many inodes, or no memory for "
-        "all workers.",
+        "before 0.18.0, torch 2.6's weights_only before 0.16.0, a full disk or too many inodes, or no memory for all "
+        "workers.",
         remedy="A current DeepSpeed; --num_extract_workers 1 --num_merge_workers 1; room for twice the checkpoint.",
         patches=(
             "universal_checkpoint_subgroups",
@@ -116,9 +116,10 @@ FACTS = (
         id="zero_to_fp32_reading",
         names=(f"{_FP32}:parse_optim_states", f"{_FP32}:parse_model_states", f"{_FP32}:get_checkpoint_files"),
         title="zero_to_fp32 reads the files of the ranks",
-        what="It loads each file whole. What fails here: files of some ranks that are missing or cut (a job that "
-        "ended while saving, nodes that each have their own), files of an older save with more ranks in the same "
-        "directory, torch 2.6's weights_only with the script's copy of an older DeepSpeed, or no memory.",
+        what="It reads each file, before 0.16.0 into the memory. What fails here: files of some ranks that are "
+        "missing or cut (a job that ended while saving, nodes that each have their own), files of an older save with "
+        "more ranks in the same directory, torch 2.6's weights_only with the script's copy of an older DeepSpeed, or "
+        "no memory.",
         remedy="Compare the number of *_optim_states.pt with the number of ranks; use the script of the installed "
         "DeepSpeed: python -m deepspeed.utils.zero_to_fp32.",
         patches=("zero_to_fp32_weights_only",),

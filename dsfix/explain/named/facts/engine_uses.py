@@ -35,10 +35,12 @@ FACTS = (
         names=("get_global_grad_norm", "_global_grad_norm", "grad_norm"),
         title="the gradients' norm with DeepSpeed",
         what="engine.get_global_grad_norm() returns the norm of the last update, before clipping, without the loss "
-        "scale; it is None before the first one, and for fp32 or a plain optimizer without ZeRO. A norm that is "
-        "computed from param.grad is of a part of the gradients, or 0. An overflowing step keeps the old one.",
+        "scale (fp16 without ZeRO and FusedAdam: with it); it is None before the first one, and for fp32 or "
+        "torch_autocast without ZeRO. A norm that is computed from param.grad is of a part of the gradients, or 0. "
+        "After a skipped step it is the one before, since 0.19.8 inf.",
         remedy="Read it after engine.step(), on all ranks.",
         beside=("gradients + none", "gradients + how", "gradients + differs", "gradients + wrong"),
+        patches=("fp16_unfused_norm_scaled",),
         evidence=(f"{_ENGINE}: DeepSpeedEngine._take_model_step",),
     ),
     Fact(
@@ -46,19 +48,19 @@ FACTS = (
         names=("zero_grad", "engine.zero_grad", "optimizer.zero_grad"),
         title="zero_grad with DeepSpeed",
         what="engine.step() clears the gradients itself, at the boundary of accumulation. engine.zero_grad() sets "
-        "param.grad to None and leaves what ZeRO has already reduced into its partitions, so that it does not undo a "
-        "backward pass.",
+        "param.grad to None and leaves what ZeRO has already reduced into its partitions, so that it does not "
+        "reliably undo a backward pass. accelerate's optimizer.zero_grad() does nothing.",
         remedy="Leave it out. To drop a batch, skip its backward pass, on all ranks.",
-        beside=("accumulation", "gradients", "memory", "loss"),
+        beside=("accumulation", "gradients + how", "gradients + wrong", "gradients + none", "gradients + differs"),
         evidence=(f"{_ENGINE}: DeepSpeedEngine.zero_grad, _take_model_step",),
     ),
     Fact(
         id="gradients_of_parameters",
         names=("param.grad", "p.grad", "parameter.grad", "params.grad", "weight.grad"),
         title="param.grad is None under ZeRO",
-        what="In the backward pass ZeRO reduces each gradient into partitions of the ranks and clears param.grad; "
-        "without ZeRO it holds the gradient until the step, in fp16 times the loss scale. That it is None does not "
-        "mean that nothing is trained.",
+        what="ZeRO reduces each gradient into partitions of the ranks and clears param.grad, in the backward pass "
+        "(ZeRO-1: in the last one before an update); without ZeRO it holds the gradient until the step, in fp16 times "
+        "the loss scale. That it is None does not mean that nothing is trained.",
         remedy="deepspeed.utils.safe_get_full_grad(param), on all ranks, after engine.backward and before "
         "engine.step; to change it safe_set_full_grad (0.15.3 and later).",
         evidence=("https://deepspeed.readthedocs.io/en/latest/zero3.html", "deepspeed/utils/tensor_fragment.py"),
@@ -69,7 +71,8 @@ FACTS = (
         title="requires_grad that changes after deepspeed.initialize",
         what="ZeRO divides the parameters that require gradients when the engine is made: one that is unfrozen later "
         "is in no partition and is never updated, and its gradient stays in memory. One that is frozen later keeps "
-        "its place and its optimizer states: Adam goes on to move it by its momentum and weight decay.",
+        "its place: Adam goes on to move it by its momentum and weight decay. Before 0.19.1, without ZeRO, weight "
+        "decay moves any frozen parameter of the optimizer (fp16; bf16 since 0.17.6).",
         remedy="Make another engine after the change, from a checkpoint. To train a part at times: leave "
         "requires_grad, and set its group's lr to 0.",
         beside=("frozen + changing", "frozen + how", "frozen + fails", "frozen + memory"),
@@ -92,21 +95,22 @@ FACTS = (
         title="engine.step() also steps the scheduler",
         what="A scheduler of the config, or passed to deepspeed.initialize, is stepped by engine.step(), after the "
         "update, once per update and not after an fp16 overflow. A script that steps it, too, runs through it twice "
-        "as fast (accelerate steps an own one once per process). For steps by epoch do not pass it.",
-        remedy="Leave the call out, or do not pass lr_scheduler. torch's warning that it is stepped before the "
-        "optimizer comes from skipped steps and is harmless.",
+        "as fast. accelerate steps a scheduler of the script as many times per update as there are processes, unless "
+        "split_batches is set.",
+        remedy="Leave the call out, or do not pass lr_scheduler and step it oneself, e.g. once per epoch.",
         evidence=(f"{_ENGINE}: DeepSpeedEngine._take_model_step",),
     ),
     Fact(
         id="param_groups_of_engine",
         names=("optimizer.param_groups", "param_groups", "optimizer.state"),
         title="what optimizer.param_groups holds after deepspeed.initialize",
-        what="With ZeRO the parameters of the groups have been replaced by flat fp32 partitions of this rank, and "
-        "optimizer.state has these as keys: names and shapes of the model's parameters are not in it. Groups without "
-        "parameters are removed. lr and weight_decay of a group can be read and set as ever.",
+        what="With ZeRO-1/2 the parameters of the groups have been replaced by flat fp32 partitions of this rank, "
+        "with ZeRO-3 the groups have none outside of step(); optimizer.state has the partitions as keys: names and "
+        "shapes of the model's parameters are not in it. Groups without parameters are removed. lr and weight_decay "
+        "of a group can be read and set as ever.",
         remedy="For states by parameter: deepspeed.utils.safe_get_full_optimizer_state(param, 'exp_avg'). Add groups "
         "before deepspeed.initialize; ZeRO's optimizer has no add_param_group.",
-        beside=("learning rate", "fails", "empty", "differs", "how", "parameters"),
+        beside=("learning rate", "empty", "parameters"),
         patches=("empty_group_scheduler",),
         evidence=("deepspeed/runtime/zero/stage_1_and_2.py: DeepSpeedZeroOptimizer.__init__",),
     ),
@@ -118,7 +122,16 @@ FACTS = (
         "scheduler and counts. optimizer.step() of the script updates at once and leaves the rest out, or updates "
         "twice; with accelerate it does nothing, as accelerator.backward has already called engine.step().",
         remedy="engine.backward and engine.step only; with accelerate leave its calls as they are.",
-        beside=("accumulation", "steps", "not falling", "how"),
+        beside=(
+            "accumulation + how",
+            "accumulation + wrong",
+            "accumulation + differs",
+            "accumulation + loss",
+            "steps + wrong",
+            "steps + how",
+            "steps + differs",
+            "not falling",
+        ),
         evidence=(f"{_ENGINE}: DeepSpeedEngine.step", "accelerate/utils/deepspeed.py: DeepSpeedOptimizerWrapper"),
     ),
     Fact(
@@ -130,7 +143,7 @@ FACTS = (
         "gradients and states stays taken, and a larger evaluation batch or kept outputs come on top.",
         remedy="torch.no_grad(), the same number of batches on all ranks (a DistributedSampler, drop_last), outputs "
         "moved to the host; evaluation on rank 0 alone only up to ZeRO-2, on the bare module.",
-        beside=("evaluation + hang", "zero-3 + hang", "evaluation + oom", "evaluation + how", "evaluation + memory"),
+        beside=("evaluation + hang", "evaluation + oom", "evaluation + how", "evaluation + memory"),
         patches=("zero3_no_grad_call_keeps_gathered", "zero3_eval_mode_backward"),
         evidence=(f"{_ENGINE}: DeepSpeedEngine.eval",),
     ),
@@ -166,8 +179,9 @@ FACTS = (
         names=("offload_states", "reload_states"),
         title="engine.offload_states and reload_states",
         what="For ZeRO-3 since 0.15.2, for ZeRO-1 and 2 since 0.17.6. With ZeRO-3 the optimizer has to be DeepSpeed's "
-        "FusedAdam, and nothing may be offloaded by the config already. Pinned host memory of the same size is taken "
-        "and kept; torch's cache on the GPU is emptied, but a process keeps its CUDA context.",
+        "FusedAdam (with offload_optimizer its states are left out since 0.19.0), and offload_param excludes it. "
+        "Pinned host memory of the same size is taken and kept; torch's cache on the GPU is emptied, but a process "
+        "keeps its CUDA context.",
         remedy="reload_states() before the next forward, save or load. pin_memory=False if the host is short.",
         patches=("zero3_offload_states_frozen", "zero3_reload_states_groups"),
         evidence=("deepspeed/runtime/zero/stage3.py: offload_states",),
@@ -176,9 +190,9 @@ FACTS = (
         id="engine_destroy",
         names=("engine.destroy", "model_engine.destroy"),
         title="releasing a DeepSpeed engine",
-        what="destroy() removes hooks and links of the optimizer; memory is freed only when no reference to engine, "
-        "model, optimizer and scheduler is left, and some tables of DeepSpeed keep the model. Process groups and the "
-        "CUDA context stay until the process ends.",
+        what="destroy() removes the hooks of the optimizer and what it links; memory is freed only when no reference "
+        "to engine, model, optimizer and scheduler is left. Before 0.13.0 a table of names keeps the model until "
+        "another engine is made. Process groups and the CUDA context stay until the process ends.",
         remedy="engine.destroy(), del all names, gc.collect(), torch.cuda.empty_cache(). Surely: a process of its own "
         "for each engine.",
         patches=("engine_names_keep_model",),

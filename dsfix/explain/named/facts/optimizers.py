@@ -21,10 +21,10 @@ FACTS = (
         id="cpu_adam",
         names=("DeepSpeedCPUAdam", "CPUAdam", "CPUAdamBuilder", "cpuadam.step"),
         title="DeepSpeedCPUAdam: Adam on the host",
-        what="It updates parameters on the CPU only and is for offload_optimizer: with parameters on the GPU its step "
-        'raises, and the config has no name for it ("Adam" with offload is it). It is compiled at first use, with the '
-        "CUDA toolkit of torch's version in older releases, and for this CPU's instructions: on another it may crash. "
-        "Few threads (OMP_NUM_THREADS=1 of torchrun) make it slow.",
+        what="It is for offload_optimizer, which refuses most other optimizer objects, and updates parameters on the "
+        'CPU only: with parameters on the GPU its step raises. The config has no name for it ("Adam" with offload is '
+        "it). It is compiled at first use, with the CUDA toolkit where there is a GPU, for this CPU's instructions: "
+        "on another it may crash. Few threads (OMP_NUM_THREADS=1 of torchrun) make it slow.",
         remedy='"optimizer": {"type": "AdamW"} and offload_optimizer; or DeepSpeedCPUAdam(params) of the script with '
         "offload. OMP_NUM_THREADS = cores / ranks.",
         evidence=("deepspeed/ops/adam/cpu_adam.py",),
@@ -46,9 +46,10 @@ FACTS = (
             *("freeze_step", "cuda_aware", "comm_backend_name"),
         ),
         title="1-bit Adam, 0/1 Adam and 1-bit LAMB",
-        what="They do not go with ZeRO (an assertion), and are tested in fp16 only. Up to freeze_step they are plain "
-        "Adam with a full all-reduce; only then communication is compressed, and parameters that get no gradient, or "
-        "masks, may make it diverge. The backend nccl needs cupy of the CUDA version, mpi needs mpi4py.",
+        what="Through 0.19.6; 0.19.7 removed them. They do not go with ZeRO (an assertion), and are tested in fp16 "
+        "only. Up to freeze_step they are plain Adam with a full all-reduce; only then communication is compressed, "
+        "and parameters that get no gradient, or masks, may make it diverge. The backend nccl needs cupy of the CUDA "
+        "version, mpi needs mpi4py.",
         remedy="freeze_step at 15 to 25 % of all steps, stage 0, fp16. With ZeRO: ZeRO++ quantized gradients instead.",
         patches=("onebit_lamb_empty_parameter",),
         evidence=(_CONFIGURED, "deepspeed/runtime/fp16/onebit/adam.py"),
@@ -57,8 +58,8 @@ FACTS = (
         id="lamb_optimizer",
         names=("FusedLamb", "FP16_UnfusedOptimizer"),
         title="LAMB, and FP16_UnfusedOptimizer",
-        what="Without ZeRO, fp16 with another optimizer than FusedAdam is wrapped in FP16_UnfusedOptimizer, which is "
-        "slower. LAMB asserts dynamic loss scaling (loss_scale 0), and is not among those that ZeRO accepts without "
+        what="Without ZeRO, fp16 with another optimizer than FusedAdam is wrapped in FP16_UnfusedOptimizer. LAMB "
+        "asserts dynamic loss scaling (loss_scale 0), and is not among those that ZeRO accepts without "
         "zero_allow_untested_optimizer; its per-layer norms are then of flat partitions.",
         remedy="LAMB without ZeRO; or Adam.",
         patches=("fp16_unfused_norm_scaled",),
@@ -79,10 +80,11 @@ FACTS = (
         id="muon_optimizer",
         names=("use_muon", "muon_lr", "adam_lr", "MuonWithAuxAdam", "ns_method", "muon_optimizer"),
         title="Muon in DeepSpeed",
-        what="It takes the matrices (use_muon, set by deepspeed.initialize for all with two dimensions but embeddings "
-        "and lm_head, by name), Adam the rest; muon_lr and adam_lr replace lr. It exists since 0.17.6 for ZeRO-1/2, "
-        "since 0.18.9 for ZeRO-3, where reduce_scatter (the default) is refused.",
-        remedy='A current DeepSpeed; "reduce_scatter": false with ZeRO-3.',
+        what="It takes the matrices (use_muon, set by deepspeed.initialize for all with two dimensions or more, since "
+        "0.18.1 without embeddings and lm_head, by name), Adam the rest; muon_lr and adam_lr (0.18.3 and later) "
+        "replace lr. It exists since 0.17.6 for ZeRO-1/2, since 0.18.9 for ZeRO-3, which refuses reduce_scatter (the "
+        "default). Without ZeRO it is SGD before 0.19.7.",
+        remedy='A current DeepSpeed; "reduce_scatter": false with ZeRO-3, and before 0.19.3 with ZeRO-1/2.',
         patches=("muon_param_groups", "muon_reduce_scatter", "muon_without_zero"),
         evidence=("deepspeed/__init__.py: set_optimizer_flags", _CONFIGURED),
     ),
@@ -93,10 +95,10 @@ FACTS = (
             *("paged_adamw_32bit", "bnb.optim", "AdamW4bit"),
         ),
         title="8-bit optimizers with ZeRO",
-        what="ZeRO accepts them with zero_allow_untested_optimizer only. It gives them flat partitions of all "
-        "parameters: settings by module (32 bits for embeddings) no longer apply, and the partitions are small "
-        "already. With optimizer offload they fail or are moved, as bitsandbytes works on the GPU only; universal "
-        "checkpoints do not know their states.",
+        what="ZeRO accepts them with zero_allow_untested_optimizer only, which transformers sets. It gives them flat "
+        "partitions of all parameters: settings by module (32 bits for embeddings) no longer apply, and the "
+        "partitions are small already. With offload_optimizer accelerate puts DeepSpeedCPUAdam in their place, and "
+        "DeepSpeed alone refuses them. Universal checkpoints do not know their states.",
         remedy="The config's AdamW with offload_optimizer, or ZeRO without offload and "
         '"zero_allow_untested_optimizer": true.',
         evidence=("deepspeed/runtime/zero/utils.py: ZERO_SUPPORTED_OPTIMIZERS",),
@@ -123,10 +125,11 @@ FACTS = (
         ),
         title="the optimizer that deepspeed.initialize returns",
         what="It wraps the script's: DeepSpeedZeroOptimizer for ZeRO-1/2, …_Stage3 for 3, BF16_Optimizer for bf16 "
-        "with fp32 accumulation and ZeRO-1 or a pipeline, FP16_Optimizer without ZeRO, and DeepSpeedZeRoOffload for "
-        "ZeRO-3 without an optimizer. Of torch's methods it has step, zero_grad, state_dict and param_groups; "
-        "engine.step() calls them. isinstance(…, torch.optim.Optimizer) is false, and closures are refused.",
-        remedy="Use the script's own scheduler and optimizer object only through deepspeed.initialize's results.",
+        "with pipelines, with ZeRO-1 and fp32 accumulation, and before 0.17.6 without ZeRO; FP16_Optimizer otherwise "
+        "without ZeRO, in fp32 nothing; DeepSpeedZeRoOffload for ZeRO-3 without an optimizer. isinstance(…, "
+        "torch.optim.Optimizer) is false of them, and they do not call closures.",
+        remedy="Leave the step to engine.step(), and make schedulers for the script's own optimizer, before "
+        "deepspeed.initialize.",
         beside=("fails", "learning rate", "differs", "bf16", "how"),
         evidence=("deepspeed/runtime/engine.py: _do_optimizer_sanity_check",),
     ),

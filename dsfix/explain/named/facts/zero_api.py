@@ -13,8 +13,8 @@ FACTS = (
         title="deepspeed.zero.Init: what it does and needs",
         what="Each module's parameters are moved to the GPU, broadcast from rank 0 and partitioned when its __init__ "
         "ends; all ranks have to construct the same model. From then on they have the shape [0], so that code that "
-        "initializes, copies, ties or loads weights later does nothing or fails on sizes. Without config_dict_or_path "
-        "the parameters become fp16 and stay on the GPU.",
+        "initializes, copies or loads weights later does nothing or fails on sizes. Without config_dict_or_path the "
+        "parameters become fp16 and stay on the GPU, unless dtype and remote_device are given.",
         remedy="zero.Init(config_dict_or_path=config), and GatheredParameters(params, modifier_rank=0) around all "
         "that touches weights afterwards.",
         evidence=(f"{_PARAMETERS}: Init", "https://deepspeed.readthedocs.io/en/latest/zero3.html"),
@@ -37,12 +37,11 @@ FACTS = (
         names=("_init_weights", "init_weights", "reset_parameters", "post_init"),
         title="initializing weights under zero.Init does nothing",
         what="Under zero.Init a module's parameters are partitioned at the end of its own __init__. What a parent "
-        "does to them afterwards sees tensors of the shape [0]: normal_, zero_ and copy_ then change nothing, without "
-        "an error, and xavier or orthogonal fail on the dimensions. module.apply alone gathers.",
+        "does to them afterwards sees tensors of the shape [0]: normal_ and zero_ then change nothing, without an "
+        "error, and copy_, xavier or orthogonal fail on the dimensions. module.apply alone gathers.",
         remedy="with deepspeed.zero.GatheredParameters(list(module.parameters(recurse=False)), modifier_rank=0): "
         "initialize on rank 0.",
-        beside=("zero-3", "empty", "wrong"),
-        patches=("zero_init_loses_init",),
+        beside=("zero-3 + empty", "zero-3 + wrong", "zero-3 + parameters", "empty"),
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2650",),
     ),
     Fact(
@@ -61,9 +60,9 @@ FACTS = (
         names=("GatheredParameters", "zero.GatheredParameters", "modifier_rank"),
         title="GatheredParameters: what it needs",
         what="All ranks have to enter it, with the same parameters: inside `if rank == 0` it hangs. Changes are kept "
-        "only with modifier_rank, and then only that rank's; without it they are dropped (since 0.18.7 an error). "
-        "After deepspeed.initialize the optimizer's fp32 copies take no notice, and overwrite the change at the next "
-        "step.",
+        "only with modifier_rank, and then only that rank's; without it they are dropped (an error since 0.18.7 with "
+        "zero_optimization's enable_sanity_checks). After deepspeed.initialize the optimizer's fp32 copies take no "
+        "notice, and overwrite the change at the next step.",
         remedy="Gather on all ranks and act on one; few parameters at a time, as each GPU then has them whole. To "
         "change weights in training: deepspeed.utils.safe_set_full_fp32_param as well.",
         evidence=(f"{_PARAMETERS}: GatheredParameters",),
@@ -111,9 +110,9 @@ FACTS = (
         ),
         title="safe_get_full_…: what they return, and when",
         what="The functions for full values communicate: all ranks call them, for the same parameters; the local ones "
-        "are for ZeRO-3 only. Gradients exist between engine.backward and engine.step, at the boundary of "
-        "accumulation; they are reduced and, in fp16, scaled. None comes back for frozen parameters, and for fp32 "
-        "weights and states at stage 0.",
+        "are for ZeRO-3 only. Gradients exist between engine.backward and engine.step, with ZeRO-1/2 at the boundary "
+        "of accumulation only; they are reduced and, in fp16, scaled. None comes back for frozen parameters, and for "
+        "fp32 weights and states at stage 0.",
         remedy="Call it outside of `if rank == 0`. One call per parameter is slow: not in every step.",
         evidence=("deepspeed/utils/tensor_fragment.py",),
     ),
@@ -147,12 +146,12 @@ FACTS = (
         id="numel_under_zero3",
         names=(
             *("p.numel", "param.numel", "parameter.numel", "params.numel", "parameters.numel", "weight.numel"),
-            *("num_parameters", "param.shape", "print_trainable_parameters"),
+            *("num_parameters", "param.shape"),
         ),
         title="counting parameters under ZeRO-3 gives 0",
         what="A parameter that ZeRO-3 has partitioned is a placeholder with no elements, whose numel() is 0 and whose "
-        "shape is [0]; those below stage3_param_persistence_threshold stay whole after the first step, so that some "
-        "count. The model is not empty.",
+        "shape is [0]; those below stage3_param_persistence_threshold stay whole once they have been gathered, so "
+        "that some count. The model is not empty.",
         remedy="sum(getattr(p, 'ds_numel', p.numel()) for p in model.parameters()), ds_shape for the shape; or count "
         "before deepspeed.initialize.",
         beside=("zero-3", "empty", "parameters + wrong", "parameters + how", "frozen"),
@@ -178,7 +177,8 @@ FACTS = (
         "whole leaf has to fit into memory. It takes classes of modules that the model has, before "
         "deepspeed.initialize (0.13.0 and later).",
         remedy="set_z3_leaf_modules(model, [TheMoeBlock]) with the block that holds the experts, before "
-        "deepspeed.initialize or Trainer; since 0.18.0 also leaf_module in the config.",
+        "deepspeed.initialize or Trainer. Since 0.18.0 also leaf_module in the config, whose default has the blocks "
+        "of Mixtral, Qwen2-MoE and Qwen3-MoE.",
         evidence=("deepspeed/utils/z3_leaf_module.py",),
     ),
 )

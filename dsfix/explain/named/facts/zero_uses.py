@@ -12,14 +12,14 @@ FACTS = (
         what="Under ZeRO-3 model.state_dict() and the parameters of engine.module are placeholders of the shape [0] "
         "on each rank; saving them gives a file of some KB or MB that loads with size mismatches. Parameters below "
         "stage3_param_persistence_threshold are whole, the others are not.",
-        remedy="engine.save_16bit_model or accelerator.get_state_dict(model) on all ranks, or engine.save_checkpoint "
-        "and zero_to_fp32.py.",
-        beside=("zero-3 + how", "zero-3 + loading", "empty", "zero-3 + incomplete"),
+        remedy="engine.save_16bit_model or accelerator.get_state_dict(model) on all ranks, with "
+        "stage3_gather_16bit_weights_on_model_save, or engine.save_checkpoint and zero_to_fp32.py.",
+        beside=("zero-3 + saving", "zero-3 + loading", "zero-3 + empty", "saving + empty", "zero-3 + incomplete"),
         evidence=("deepspeed/runtime/engine.py: _zero3_consolidated_16bit_state_dict",),
     ),
     Fact(
         id="torch_save_of_engine",
-        names=("torch.save", "torch.load", "engine.module", "model_engine.module", "module.state_dict"),
+        names=("torch.save", "engine.module", "model_engine.module", "module.state_dict"),
         title="torch.save of a model that DeepSpeed trains",
         what="Up to ZeRO-2 engine.module.state_dict() is whole on every rank, in the engine's dtype: rank 0 may save "
         "it with torch.save, and a model without DeepSpeed loads it. With ZeRO-3 its tensors are empty. The fp32 "
@@ -33,12 +33,12 @@ FACTS = (
         id="load_state_dict_into_partitioned_model",
         names=("load_state_dict", "_load_from_state_dict"),
         title="load_state_dict into a ZeRO-3 model",
-        what="The partitioned parameters have the shape [0], so that load_state_dict reports size mismatches, or with "
-        "strict=False or a framework's own loop loads nothing. After deepspeed.initialize it would also miss the "
-        "optimizer's fp32 weights, which overwrite the model's at the first step.",
+        what="The partitioned parameters have the shape [0], so that load_state_dict reports size mismatches, also "
+        "with strict=False. After deepspeed.initialize it would also miss the optimizer's fp32 weights, which "
+        "overwrite the model's at the first step.",
         remedy="Load before deepspeed.initialize and outside of zero.Init; else module by module under "
         "GatheredParameters(…, modifier_rank=0), as the docs of GatheredParameters show.",
-        beside=("zero-3", "empty"),
+        beside=("zero-3 + loading", "zero-3 + empty", "loading + empty"),
         evidence=("deepspeed/runtime/zero/partition_parameters.py: GatheredParameters",),
     ),
     Fact(
@@ -50,7 +50,7 @@ FACTS = (
         "changes are rounded away.",
         remedy="Make the copy before deepspeed.initialize and zero.Init. Update it under GatheredParameters with all "
         "ranks, from safe_get_full_fp32_param; keep the average in fp32.",
-        beside=("zero-3", "fails", "ema"),
+        beside=("zero-3", "ema"),
         patches=("zero3_copy_of_module",),
         evidence=("deepspeed/runtime/zero/parameter_offload.py: ZeROOrderedDict",),
     ),
@@ -58,11 +58,11 @@ FACTS = (
         id="tied_weights_under_zero",
         names=("tie_weights", "tie_word_embeddings", "lm_head.weight", "embed_tokens.weight", "_tied_weights_keys"),
         title="tied weights with ZeRO",
-        what="A tied weight is one parameter under two names. Tied after zero.Init has partitioned both, or lost by "
-        "resizing or .to(), they are two that are trained apart. In checkpoints ZeRO keeps one of the names; current "
-        "zero_to_fp32 adds the others, and a loader that asks for all of them reports missing keys.",
+        what="A tied weight is one parameter under two names, and ZeRO's files of the optimizer have it under one; "
+        "zero_to_fp32 adds the other from the checkpoint's list of shared parameters. transformers saves one of them, "
+        "too: a loader that asks for all reports a missing key, which is harmless if the model ties them afterwards.",
         remedy="Tie in the model's constructor, before deepspeed.initialize. Load with strict=False and tie again.",
-        beside=("incomplete", "zero to fp32", "zero-3", "differs", "empty"),
+        beside=("incomplete", "zero to fp32"),
         evidence=("deepspeed/runtime/engine.py: DeepSpeedEngine._get_shared_params",),
     ),
     Fact(
@@ -74,7 +74,7 @@ FACTS = (
         "have no hooks, and are in no optimizer.",
         remedy="Make all changes before deepspeed.initialize; resize with transformers, which gathers, or under "
         "GatheredParameters.",
-        beside=("zero-3 + embedding", "zero-3 + fails", "zero-3 + empty"),
+        beside=("zero-3 + embedding", "zero-3 + empty", "zero-3 + changing + fails"),
         patches=("zero3_late_attached_module",),
         evidence=("deepspeed/runtime/zero/parameter_offload.py: setup_zero_stage3_hooks",),
     ),
@@ -106,11 +106,12 @@ FACTS = (
         id="memory_efficient_linear_function",
         names=("memory_efficient_linear", "mem_efficient_linear", "zero3_linear_wrap", "LinearFunctionForZeroStage3"),
         title="zero.Init replaces torch.nn.functional.linear",
-        what="Once zero.Init has been entered (with its default), functional.linear is a function of DeepSpeed's that "
-        "keeps the parameter instead of a gathered copy for the backward pass, for the rest of the process. Other "
-        "code meets it, too: subclasses of tensors, quantized weights, torch.compile, torch.func and second "
-        "derivatives may fail in it, or autocast differ.",
-        remedy='"memory_efficient_linear": false in zero_optimization, which is given to zero.Init.',
+        what="Once zero.Init has been entered (with its default), since 0.19.4 also once deepspeed.initialize has "
+        "partitioned a model, functional.linear is a function of DeepSpeed's that keeps the parameter instead of a "
+        "gathered copy for the backward pass, for the rest of the process. Other code meets it, too: subclasses of "
+        "tensors, quantized weights, torch.compile, torch.func and second derivatives may fail in it.",
+        remedy='"memory_efficient_linear": false in zero_optimization, in the config that zero.Init and '
+        "deepspeed.initialize get.",
         patches=("zero3_bias_only_linear",),
         evidence=("deepspeed/runtime/zero/linear.py",),
     ),
