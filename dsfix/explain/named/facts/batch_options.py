@@ -180,19 +180,6 @@ FACTS = (
         evidence=("deepspeed.runtime.dataloader.DeepSpeedDataLoader",),
     ),
     Fact(
-        id="of_sparse_gradients",
-        names=(
-            "sparse_gradients",
-            "sparse_allreduce",
-        ),
-        title="sparse_gradients: embeddings, without ZeRO only",
-        what="Without ZeRO it reduces the gradients of torch.nn.Embedding as sparse tensors, which gains with a "
-        "large vocabulary and short batches only. The stages of ZeRO do not look at it. 0.19.8 removed the key and "
-        "refuses it.",
-        remedy="Leave it out.",
-        evidence=("deepspeed.runtime.engine.DeepSpeedEngine.sparse_allreduce",),
-    ),
-    Fact(
         id="of_steps_per_print",
         names=(
             "steps_per_print",

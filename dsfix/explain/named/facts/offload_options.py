@@ -180,23 +180,4 @@ FACTS = (
         "saved; clear ~/.cache/torch_extensions on another machine.",
         evidence=("deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam.step",),
     ),
-    Fact(
-        id="of_cpu_adam",
-        names=(
-            "DeepSpeedCPUAdam",
-            "CPUAdamBuilder",
-            "DeepSpeedCPUAdagrad",
-            "DeepSpeedCPULion",
-            "ds_opt_adam",
-            "deepspeed/ops/adam/cpu_adam.py:__init__",
-        ),
-        title="DeepSpeedCPUAdam: the operator cpu_adam, for offload_optimizer only",
-        what="Its operator cpu_adam is compiled on first use (compiler, ninja; on a machine with GPUs also a CUDA "
-        "toolkit of torch's version). no attribute 'ds_opt_adam' comes after the real error, further above. It expects "
-        "parameters on the CPU: without offload_optimizer its step is refused, and the config makes it by itself where "
-        "the optimizer is offloaded.",
-        remedy="ds_report's line cpu_adam and the first compiler error; DS_BUILD_CPU_ADAM=1 when installing, or "
-        'torch.optim.AdamW with "zero_force_ds_cpu_optimizer": false.',
-        evidence=("deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam",),
-    ),
 )

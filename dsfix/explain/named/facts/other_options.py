@@ -50,94 +50,6 @@ FACTS = (
         evidence=("deepspeed.runtime.engine.DeepSpeedEngine._checkpoint_tag_validation",),
     ),
     Fact(
-        id="of_activation_checkpointing",
-        names=(
-            "cpu_checkpointing",
-            "contiguous_memory_optimization",
-            "number_checkpoints",
-            "synchronize_checkpoint_boundary",
-            "activation_checkpointing",
-        ),
-        beside=(
-            "memory",
-            "oom",
-            "unused",
-            "how",
-            "fails",
-            "recomputation",
-            "slow",
-            "offload",
-        ),
-        title="the section activation_checkpointing switches no checkpointing on",
-        what="It configures deepspeed.checkpointing.checkpoint, which the model itself must call "
-        "(Megatron-DeepSpeed, pipelines), after deepspeed.checkpointing.configure. transformers' "
-        "gradient_checkpointing uses torch's function, which reads none of these keys. contiguous_memory_optimization "
-        "needs partition_activations and number_checkpoints; cpu_checkpointing moves saved inputs to the host.",
-        remedy="With transformers: gradient_checkpointing=True of TrainingArguments, and leave the section out.",
-        evidence=("deepspeed.runtime.activation_checkpointing.checkpointing.configure",),
-    ),
-    Fact(
-        id="of_curriculum_learning",
-        names=(
-            "curriculum_learning",
-            "curriculum_metrics",
-            "curriculum_seqlen",
-            "data_efficiency",
-            "data_sampling",
-            "min_difficulty",
-        ),
-        title="curriculum learning: two sections, and what the script must do",
-        what="The old top-level section curriculum_learning (refused since 0.19.8) passes curriculum_seqlen to the "
-        "forward pass, which the model must take and use to cut its input. "
-        "data_efficiency.data_sampling.curriculum_learning needs training_data given to deepspeed.initialize and an "
-        "index made by DataAnalyzer before. Through 0.19.6 difficulties are rounded down below min_difficulty.",
-        remedy="The section under data_efficiency, with training_data; min_difficulty a multiple of difficulty_step.",
-        patches=(
-            "curriculum_below_minimum",
-            "data_sampler_random_state",
-        ),
-        evidence=("deepspeed.runtime.data_pipeline",),
-    ),
-    Fact(
-        id="of_random_ltd",
-        names=(
-            "convert_to_random_ltd",
-            "random_ltd_layer_num",
-            "data_routing",
-        ),
-        title="random_ltd: layers drop tokens, only in models that are converted",
-        what="The section data_efficiency.data_routing.random_ltd needs convert_to_random_ltd(model, LayerClass) "
-        "before deepspeed.initialize, the right random_ltd_layer_num and names of the layers' arguments (hidden "
-        "states, mask), and a kernel that is compiled for CUDA. Layers of current transformers, which take position "
-        "embeddings as keyword arguments, do not fit.",
-        remedy="Only for models like those of the tutorials (GPT-2, BERT, ViT).",
-        evidence=("deepspeed.runtime.data_pipeline.data_routing",),
-    ),
-    Fact(
-        id="of_hybrid_engine_section",
-        names=(
-            "hybrid_engine",
-            "max_out_tokens",
-            "inference_tp_size",
-            "release_inference_cache",
-            "tp_gather_partition_size",
-            "pin_parameters",
-            "DeepSpeedHybridEngine",
-            "enable_hybrid_engine",
-            "deepspeed/runtime/hybrid_engine.py:create_inference_containers",
-            "deepspeed/runtime/hybrid_engine.py:generate",
-            "deepspeed/runtime/hybrid_engine.py:step",
-        ),
-        title="hybrid_engine: generation with inference kernels while training",
-        what="For DeepSpeed-Chat: it knows the architectures of its containers only (OPT, BLOOM, GPT-NeoX, GPT-J, "
-        "LLaMA of old transformers); others, and grouped key and value heads, fail or generate nonsense. "
-        "max_out_tokens (512) is the whole length, prompt included, and is allocated for the batch; inference_tp_size "
-        "divides the ranks into groups that generate together.",
-        remedy='Without it ("enabled": false) generation is slower and right; a larger max_out_tokens; vLLM in newer '
-        "frameworks.",
-        evidence=("deepspeed.runtime.hybrid_engine",),
-    ),
-    Fact(
         id="of_autotp_size",
         names=(
             "autotp_size",
@@ -176,24 +88,6 @@ FACTS = (
         evidence=(
             "deepspeed.compile.config",
             "deepspeed.runtime.engine.DeepSpeedEngine.compile",
-        ),
-    ),
-    Fact(
-        id="of_sequence_parallel_size",
-        names=(
-            "sequence_parallel_size",
-            "context_parallel_size",
-        ),
-        title="sequence_parallel_size: the data-parallel size becomes smaller",
-        what="Ranks divided by it are what counts for train_batch_size. DeepSpeed itself reads the key for "
-        "zero.Init, and with data_parallel_size for a mesh; Ulysses is switched on by the mpu "
-        "(UlyssesSPAttentionHF.register_with_transformers, parallel_state_sp), by accelerate's ParallelismConfig or by "
-        "the framework. Attention heads must be divisible by it, and sequence lengths too.",
-        remedy="All ranks of a group get the same samples, each its part (UlyssesSPDataLoaderAdapter); the loss is "
-        "averaged over them with weights.",
-        evidence=(
-            "deepspeed.runtime.config.DeepSpeedConfig.__init__",
-            "deepspeed.runtime.sequence_parallel.ulysses_sp",
         ),
     ),
     Fact(

@@ -6,36 +6,6 @@ from ..fact import Fact
 
 FACTS = (
     Fact(
-        id="of_loss_scale",
-        names=(
-            "loss_scale",
-            "initial_scale_power",
-            "loss_scale_window",
-            "consecutive_hysteresis",
-            "min_loss_scale",
-        ),
-        title="fp16's loss scale: how it is found, and when it fails",
-        what="loss_scale 0 is dynamic: it starts at 2**initial_scale_power (16; 32 takes some 20 skipped steps), is "
-        "halved after as many overflows as hysteresis (2) says, doubled after loss_scale_window good steps, and "
-        "skipped steps do not move the scheduler. At min_loss_scale the job ends: the gradients are then inf or nan at "
-        "any scale, which no setting mends. Any other loss_scale is static, and is never lowered.",
-        remedy="Nothing, if skipped steps stop after the start. Otherwise bf16, a lower learning rate, or look for "
-        "what is nan (a model trained in bf16 leaves fp16's range).",
-        patches=("fp16_scale_growth_step",),
-        evidence=("deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler.update_scale",),
-    ),
-    Fact(
-        id="at_update_scale",
-        names=("deepspeed/runtime/fp16/loss_scaler.py:update_scale",),
-        title="update_scale: fp16's loss scale cannot be lowered any more",
-        what="It raises where gradients overflow while the scale is already min_loss_scale (1). They are inf or nan "
-        "at any scale: most likely a model that was trained in bf16, masks or activations beyond 65504, a batch that "
-        "makes nan, or a training that has diverged.",
-        remedy="bf16 on Ampere or later, fp32 on older GPUs; otherwise the loss and the batch of the first steps "
-        "that were skipped; an earlier checkpoint and a lower learning rate.",
-        evidence=("deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler.update_scale",),
-    ),
-    Fact(
         id="of_auto_cast",
         names=(
             "fp16.auto_cast",

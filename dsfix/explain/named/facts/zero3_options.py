@@ -102,20 +102,6 @@ FACTS = (
         evidence=("deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3._create_fp16_sub_groups",),
     ),
     Fact(
-        id="of_memory_efficient_linear",
-        names=(
-            "memory_efficient_linear",
-            "mem_efficient_linear",
-            "LinearFunctionForZeroStage3",
-        ),
-        title="memory_efficient_linear: zero.Init replaces torch's linear function",
-        what="true, the default: under zero.Init torch.nn.functional.linear becomes DeepSpeed's, in the whole "
-        "process, for models without DeepSpeed, too. Its backward pass needs input, weight and gradient in one dtype, "
-        "where autocast is not active; it fails for inputs of one dimension through 0.19.3.",
-        remedy='"memory_efficient_linear": false in zero_optimization, also in the config that zero.Init gets.',
-        evidence=("deepspeed.runtime.zero.linear",),
-    ),
-    Fact(
         id="of_override_module_apply",
         names=("override_module_apply",),
         title="override_module_apply: module.apply() gathers parameters under zero.Init",
@@ -180,22 +166,6 @@ FACTS = (
         "prefetching is off for that pass.",
         remedy="false, the default. Other releases: ignore the warning.",
         evidence=("deepspeed.runtime.zero.partitioned_param_coordinator",),
-    ),
-    Fact(
-        id="of_leaf_module_config",
-        names=(
-            "leaf_module",
-            "deepspeed_moe_layer_cls_names",
-        ),
-        title="leaf_module: modules that ZeRO-3 gathers as one, for experts",
-        what="Since 0.18.0 zero_optimization.leaf_module names classes, names or name_suffixes of modules whose "
-        "parameters are gathered together, as set_z3_leaf_modules does: needed where the ranks run different "
-        "submodules (experts), which otherwise hang. By default the MoE blocks of Mixtral, Qwen2-MoE and Qwen3-MoE of "
-        "transformers. Names of transformers' classes differ between its releases.",
-        remedy='"leaf_module": {"classes": ["package.module.Class"]}; before 0.18.0 '
-        "deepspeed.utils.set_z3_leaf_modules(model, [Class]) before deepspeed.initialize, or accelerate's "
-        "deepspeed_moe_layer_cls_names.",
-        evidence=("deepspeed.runtime.zero.leaf_module_config",),
     ),
     Fact(
         id="of_zero_hpz_partition_size",
