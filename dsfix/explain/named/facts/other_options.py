@@ -10,7 +10,6 @@ FACTS = (
         names=(
             "load_universal",
             "load_universal_checkpoint",
-            "universal_checkpoint_info",
             "latest_universal",
         ),
         title="load_universal: the key that loads a universal checkpoint",
@@ -28,10 +27,10 @@ FACTS = (
             "save_on_each_node",
         ),
         title="use_node_local_storage: checkpoints without a shared file system",
-        what="Each node writes what its ranks need to resume on the same node; without it only one rank of all "
-        "writes the model's states, and other nodes do not find them. The Trainer's save_on_each_node sets it. "
-        "zero_to_fp32 and another placement of the ranks need the files of all nodes in one directory, and the file "
-        "latest is written by rank 0 only.",
+        what="Each node writes what its ranks need to resume on the same node; without it only one rank of all writes "
+        "the model's states (ZeRO-3: each rank its own), and other nodes do not find them. The Trainer's "
+        "save_on_each_node sets it. zero_to_fp32 and another placement of the ranks need the files of all nodes in "
+        "one directory; since 0.17.1 rank 0 alone writes the file latest.",
         remedy="A shared directory if there is one; otherwise copy latest and the files of all nodes together to "
         "convert or to move.",
         evidence=("deepspeed.runtime.engine.DeepSpeedEngine._configure_checkpointing",),
@@ -50,22 +49,17 @@ FACTS = (
         evidence=("deepspeed.runtime.engine.DeepSpeedEngine._checkpoint_tag_validation",),
     ),
     Fact(
-        id="of_autotp_size",
+        id="autotp_layers",
         names=(
-            "autotp_size",
-            "tp_model_init",
-            "tp_overlap_comm",
             "partition_config",
             "preset_model",
         ),
-        title="tensor_parallel.autotp_size: tensor parallelism in training",
-        what="Since 0.16.4 the section tensor_parallel divides linear layers by their names over autotp_size ranks; "
-        "ZeRO-3 is refused. The data-parallel size is ranks divided by it, all ranks of a group must get the same "
-        "batch, and sizes (heads, vocabulary) must be divisible. Unknown layer names are left whole, or divided "
-        "wrongly.",
-        remedy="transformers and accelerate that know it; partition_config or preset_model (0.18.6 and later) for "
-        "other models; ZeRO-1.",
-        affects={"deepspeed": ">=0.16.4"},
+        title="tensor_parallel.partition_config, preset_model: which layers are divided",
+        what="Without them AutoTP divides linear layers by their names; layers that it does not know are left whole, "
+        "or divided wrongly. Since 0.18.6 preset_model names a known architecture, and partition_config gives "
+        "patterns of the layers' names.",
+        remedy="preset_model, or a partition_config for a model of one's own; compare the loss with autotp_size 1.",
+        affects={"deepspeed": ">=0.18.6"},
         evidence=("deepspeed.runtime.tensor_parallel.config",),
     ),
     Fact(
@@ -75,14 +69,12 @@ FACTS = (
             "deepcompile_backward_prologue",
             "free_activation",
             "offload_opt_states",
-            "offload_adam_states",
-            "symmetric_memory",
         ),
         title="deepcompile: it needs engine.compile(), and a model that compiles whole",
         what='"compile": {"deepcompile": true} alone does nothing: the script calls engine.compile() after '
-        "deepspeed.initialize. It needs ZeRO, CUDA and torch 2.6 or later (a torch newer than the release is refused), "
-        "otherwise it falls back to torch's compiler. Graph breaks, frozen parameters (through 0.19.5), offload_states "
-        "and other features that need ZeRO's hooks fail with it.",
+        "deepspeed.initialize. It needs CUDA and torch 2.6 or later (through 0.18.9 a torch newer than the release is "
+        "refused); without ZeRO torch's compiler is used instead. Graph breaks and frozen parameters (with ZeRO-3, "
+        "through 0.19.5) fail with it.",
         remedy="false to compare; torch.compile of the model's blocks works without it.",
         affects={"deepspeed": ">=0.16.6"},
         evidence=(
@@ -99,8 +91,8 @@ FACTS = (
         ),
         title="the config is read here: a key or a value that this release does not take",
         what='Most likely "auto" where nothing filled it in, a key that the installed release does not have or that '
-        "stands in another section, a number as text or with a fraction, a key that is written twice, or fp16 and bf16 "
-        "both enabled. Keys at the top level that are misspelled are ignored silently.",
+        "stands in another section, a number with a fraction (0.15.0 and later), a key that is written twice, or fp16 "
+        "and bf16 both enabled. Keys at the top level that are misspelled are ignored silently.",
         remedy="`python -m dsfix check CONFIG` for the installed release; the last line of the traceback names the "
         "key.",
         evidence=("deepspeed.runtime.config.DeepSpeedConfig._initialize_params",),
