@@ -128,8 +128,8 @@ FACTS = (
         title="managed_gradient_accumulation: the script decides when to step",
         what="Since 0.19.4. With false, backward only accumulates and step() always updates; "
         "gradient_accumulation_steps still scales the loss. Pipelines, DeepCompile, "
-        "set_gradient_accumulation_boundary, coalesce_grad_reduction and overlap_comm outside of ZeRO-2 do not go with "
-        "it.",
+        "set_gradient_accumulation_boundary, coalesce_grad_reduction, and overlap_comm with ZeRO-1 or without ZeRO, "
+        "do not go with it.",
         remedy="Leave it true (the default) unless the number of micro-batches varies.",
         affects={"deepspeed": ">=0.19.4"},
         evidence=("deepspeed.runtime.engine.DeepSpeedEngine",),
@@ -143,14 +143,10 @@ FACTS = (
         ),
         beside=(
             "gradients",
-            "loss",
             "nan",
             "not falling",
-            "differs",
-            "unused",
-            "fails",
             "wrong",
-            "how",
+            "unused",
         ),
         title="gradient_clipping: only DeepSpeed's own key clips",
         what='A top-level key, 0 (none) by default; the Trainer fills "auto" with max_grad_norm, which alone does not '

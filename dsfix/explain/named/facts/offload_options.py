@@ -24,8 +24,8 @@ FACTS = (
         "go to the host, pinned by default since 0.19.5. The GPU keeps the weights (2 bytes per parameter with ZeRO-1 "
         "and 2), the gradients' bucket and all activations. 0.14.1 to 0.16.9 copy the fp32 weights to the GPU in each "
         "step with ZeRO-1 and 2.",
-        remedy='A host with that much memory, "pin_memory": false, fewer ranks per host; on the GPU a smaller '
-        "micro-batch, gradient checkpointing, ZeRO-3 with offload_param; DeepSpeed 0.17.0 or later.",
+        remedy='A host with that much memory, "pin_memory": false, more hosts; on the GPU a smaller micro-batch, '
+        "gradient checkpointing, ZeRO-3 with offload_param; DeepSpeed 0.17.0 or later.",
         patches=("zero12_offload_weights_on_gpu",),
         evidence=("deepspeed.runtime.zero.stage_1_and_2",),
     ),
@@ -98,13 +98,12 @@ FACTS = (
         ),
         beside=(
             "oom",
-            "fails",
-            "offload",
             "ends",
+            "offload + fails",
         ),
         title="pin_memory: page-locked host memory for offload",
-        what="Pinned buffers make transfers fast and cannot be swapped out: more than WSL 2, a container or ulimit "
-        "-l allow fails (cudaHostAlloc, invalid argument, out of memory with free memory). The default is false, since "
+        what="Pinned buffers make transfers fast and cannot be swapped out: more than WSL 2, a container or ulimit -l "
+        "allow fails (cudaHostAlloc, invalid argument, out of memory with free memory). The default is false, since "
         "0.19.5 true; ZeRO-3 with offload_param, and NVMe's buffers, are pinned in any case. The key exists in "
         "offload_optimizer and offload_param only, apart from the DataLoader's.",
         remedy='"pin_memory": false in both sections; ulimit -l unlimited (docker: --ulimit memlock=-1); smaller '

@@ -55,9 +55,9 @@ FACTS = (
             "preset_model",
         ),
         title="tensor_parallel.partition_config, preset_model: which layers are divided",
-        what="Without them AutoTP divides linear layers by their names; layers that it does not know are left whole, "
-        "or divided wrongly. Since 0.18.6 preset_model names a known architecture, and partition_config gives "
-        "patterns of the layers' names.",
+        what="Without them transformers' own plan of the model (newer releases) or the names of its linear layers "
+        "decide; layers that are not known are left whole, or divided wrongly. Since 0.18.6 preset_model names a "
+        "known architecture, and partition_config gives patterns of the layers' names.",
         remedy="preset_model, or a partition_config for a model of one's own; compare the loss with autotp_size 1.",
         affects={"deepspeed": ">=0.18.6"},
         evidence=("deepspeed.runtime.tensor_parallel.config",),

@@ -153,10 +153,10 @@ FACTS = (
             "elastic_checkpoint",
             "load_from_fp32_weights",
         ),
-        title="elastic_checkpoint and load_from_fp32_weights: loading with another number of ranks",
+        title="elastic_checkpoint, load_from_fp32_weights: how ZeRO-1 and 2 save and load the optimizer",
         what="elastic_checkpoint (false by default, ZeRO-1 and 2 only; ZeRO-3 refuses it through 0.19.2 and ignores "
-        "it since) stores the optimizer so that another number of ranks can load it, and must be set when saving. With "
-        "torch's Adam saving fails through 0.18.1 and loading since 0.13.2; through 0.13.1 states are shifted. "
+        "it since) stores the optimizer so that another number of ranks can load it, and must be set when saving. "
+        "With torch's Adam saving fails through 0.18.1 and loading since 0.13.2; through 0.13.1 states are shifted. "
         "load_from_fp32_weights false starts the fp32 copies from the 16 bit weights.",
         remedy='Universal checkpoints instead: python -m deepspeed.checkpoint.ds_to_universal, and "checkpoint": '
         '{"load_universal": true}.',
