@@ -1,4 +1,4 @@
-"""What the config offers to measure and to log: profilers, timers, monitors, the autotuner."""
+"""What the config offers to measure and to log: the profiler and monitors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other sections of the config: checkpoints, recomputation, data, tensor and sequence parallelism, compiling."""
+"""Other sections of the config: checkpoints, tensor parallelism, compiling; and how the config is read."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ FACTS = (
             "free_activation",
             "offload_opt_states",
         ),
-        title="deepcompile: it needs engine.compile(), and a model that compiles whole",
-        what='"compile": {"deepcompile": true} alone does nothing: the script calls engine.compile() after '
-        "deepspeed.initialize. It needs CUDA and torch 2.6 or later (through 0.18.9 a torch newer than the release is "
-        "refused); without ZeRO torch's compiler is used instead. Graph breaks and frozen parameters (with ZeRO-3, "
-        "through 0.19.5) fail with it.",
-        remedy="false to compare; torch.compile of the model's blocks works without it.",
+        title="deepcompile: it needs engine.compile()",
+        what='"compile": {"deepcompile": true} alone compiles nothing, and gradients are wrong through 0.17.6: the '
+        "script calls engine.compile() after deepspeed.initialize. It needs CUDA and torch 2.6 or later, through "
+        "0.18.9 also not a newer one than the release knows (2.9 in 0.18.9); without ZeRO torch's compiler is used "
+        "instead. Frozen parameters fail with ZeRO-3 through 0.19.5.",
+        remedy="A current DeepSpeed; false to compare; torch.compile of the model's blocks works without it.",
         affects={"deepspeed": ">=0.16.6"},
         evidence=(
             "deepspeed.compile.config",

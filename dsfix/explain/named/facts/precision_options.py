@@ -1,4 +1,4 @@
-"""Options of the precision: fp16 and its loss scale, bf16, torch_autocast, and the dtypes of gradients."""
+"""Options of the precision: fp16, bf16, torch_autocast, and the dtypes of gradients."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ FACTS = (
             "fp16_opt_level",
             "fp16_backend",
         ),
-        title="the section amp: NVIDIA's apex, which is not developed any more",
+        title="the section amp: apex.amp, which is deprecated",
         what="amp hands the model to apex, which must be built from source (pip's apex is another package). It works "
         "without ZeRO only, and not with fp16 or bf16; the Trainer fills it in only for fp16_backend apex. DeepSpeed "
         "0.19.8 removed it and refuses the section.",

@@ -1,4 +1,4 @@
-"""Sections of the config that current releases have removed: what they need where they still exist."""
+"""Sections of the config that current releases have removed."""
 
 from __future__ import annotations
 
