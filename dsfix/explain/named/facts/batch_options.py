@@ -23,10 +23,10 @@ FACTS = (
             "accumulation",
         ),
         title="train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * ranks",
-        what="Two of the three suffice; with all three the product must hold for the data-parallel ranks (ranks "
-        "divided by tensor, pipeline and sequence parallelism). DeepSpeed does not batch the script's own DataLoader: "
-        "its batch_size is train_micro_batch_size_per_gpu. If the world size is read as 1, the process group was not "
-        "initialized, or each process runs alone.",
+        what="train_batch_size or train_micro_batch_size_per_gpu is enough, and the rest follows; with all three the "
+        "product must hold for the data-parallel ranks (ranks divided by tensor, pipeline and sequence parallelism). "
+        "DeepSpeed does not batch the script's own DataLoader: its batch_size is train_micro_batch_size_per_gpu. If "
+        "the world size is read as 1, the process group was not initialized, or each process runs alone.",
         remedy='Leave out train_batch_size; "auto" for all three with the Trainer (per_device_train_batch_size '
         "counts); a number for train_micro_batch_size_per_gpu where accelerate gets no DataLoader, or one with a "
         "batch_sampler.",
@@ -63,10 +63,10 @@ FACTS = (
             "not falling",
         ),
         title="gradient_accumulation_steps: the loss, and gradients that are lost",
-        what="engine.backward divides the loss by it, and returns and logs the divided one: a script that divides as "
-        "well, or transformers' num_items_in_batch of some releases, makes loss and gradients wrong by that factor. "
-        "Averages of micro-batches differ from one large batch where their numbers of tokens differ. ZeRO-2 of 0.17.6 "
-        "to 0.18.2 uses the last micro-batch only, with offload 0.15.2 to 0.18.9 the first and the last.",
+        what="engine.backward divides the loss by it, and returns the divided one: a script that divides as well, or "
+        "transformers' num_items_in_batch of some releases, makes loss and gradients wrong by that factor. Averages "
+        "of micro-batches differ from one large batch where their numbers of tokens differ. ZeRO-2 of 0.17.6 to "
+        "0.18.2 uses the last micro-batch only, with offload 0.15.2 to 0.18.9 the first and the last.",
         remedy="Do not divide in the script (or backward(loss, scale_wrt_gas=False)); DeepSpeed 0.19.0 or later, or "
         "dsfix's patches; compare sums of tokens rather than means.",
         patches=(
@@ -128,8 +128,8 @@ FACTS = (
         title="managed_gradient_accumulation: the script decides when to step",
         what="Since 0.19.4. With false, backward only accumulates and step() always updates; "
         "gradient_accumulation_steps still scales the loss. Pipelines, DeepCompile, "
-        "set_gradient_accumulation_boundary, coalesce_grad_reduction and overlap_comm outside of ZeRO-2 do not go with "
-        "it.",
+        "set_gradient_accumulation_boundary, coalesce_grad_reduction, and overlap_comm with ZeRO-1 or without ZeRO, "
+        "do not go with it.",
         remedy="Leave it true (the default) unless the number of micro-batches varies.",
         affects={"deepspeed": ">=0.19.4"},
         evidence=("deepspeed.runtime.engine.DeepSpeedEngine",),
@@ -140,20 +140,23 @@ FACTS = (
             "gradient_clipping",
             "max_grad_norm",
             "gradient_clip_val",
-            "clip_grad_norm_",
-            "clip_grad_norm",
+        ),
+        beside=(
+            "gradients",
+            "nan",
+            "not falling",
+            "wrong",
+            "unused",
         ),
         title="gradient_clipping: only DeepSpeed's own key clips",
-        what='A top-level key, 0 (none) by default; the Trainer fills "auto" with max_grad_norm, which alone does '
-        "not reach DeepSpeed and is refused among the optimizer's params. torch's clip_grad_norm_ and "
-        "accelerator.clip_grad_norm_ do not clip ZeRO's gradients, and the norm that is logged is the one before "
+        what='A top-level key, 0 (none) by default; the Trainer fills "auto" with max_grad_norm, which alone does not '
+        "reach DeepSpeed and is refused among the optimizer's params. The norm that is logged is the one before "
         "clipping. fp32 without ZeRO clips wrongly in 0.13.2; ZeRO-3 with offload fails in 0.14.1 and 0.14.2.",
         remedy='"gradient_clipping": 1.0 in the DeepSpeed config (Lightning: gradient_clip_val); '
         "engine.get_global_grad_norm() after step.",
         patches=(
             "fp32_clipping_inverted",
             "zero3_offload_clip_device",
-            "clip_grad_norm_type",
         ),
         evidence=("deepspeed.runtime.engine.DeepSpeedEngine._take_model_step",),
     ),
@@ -178,19 +181,6 @@ FACTS = (
         remedy='"dataloader_drop_last": true in the config for DeepSpeed\'s loader; drop_last=True and a '
         "DistributedSampler in the script's own.",
         evidence=("deepspeed.runtime.dataloader.DeepSpeedDataLoader",),
-    ),
-    Fact(
-        id="of_sparse_gradients",
-        names=(
-            "sparse_gradients",
-            "sparse_allreduce",
-        ),
-        title="sparse_gradients: embeddings, without ZeRO only",
-        what="Without ZeRO it reduces the gradients of torch.nn.Embedding as sparse tensors, which gains with a "
-        "large vocabulary and short batches only. The stages of ZeRO do not look at it. 0.19.8 removed the key and "
-        "refuses it.",
-        remedy="Leave it out.",
-        evidence=("deepspeed.runtime.engine.DeepSpeedEngine.sparse_allreduce",),
     ),
     Fact(
         id="of_steps_per_print",

@@ -24,8 +24,8 @@ FACTS = (
         "go to the host, pinned by default since 0.19.5. The GPU keeps the weights (2 bytes per parameter with ZeRO-1 "
         "and 2), the gradients' bucket and all activations. 0.14.1 to 0.16.9 copy the fp32 weights to the GPU in each "
         "step with ZeRO-1 and 2.",
-        remedy='A host with that much memory, "pin_memory": false, fewer ranks per host; on the GPU a smaller '
-        "micro-batch, gradient checkpointing, ZeRO-3 with offload_param; DeepSpeed 0.17.0 or later.",
+        remedy='A host with that much memory, "pin_memory": false, more hosts; on the GPU a smaller micro-batch, '
+        "gradient checkpointing, ZeRO-3 with offload_param; DeepSpeed 0.17.0 or later.",
         patches=("zero12_offload_weights_on_gpu",),
         evidence=("deepspeed.runtime.zero.stage_1_and_2",),
     ),
@@ -62,9 +62,10 @@ FACTS = (
         ),
         title="offload_optimizer: which optimizers it takes, and that its operator must be compiled",
         what="With Adam or AdamW in the config it is DeepSpeedCPUAdam, whose operator is compiled on first use "
-        "(compiler, CUDA toolkit of torch's version, ninja). An optimizer of the script or --optim is refused unless "
-        "zero_force_ds_cpu_optimizer is false; FusedAdam, bitsandbytes' and other CUDA optimizers cannot run on the "
-        "CPU. Stages 1, 2 and 3 support it; NVMe needs ZeRO-3.",
+        "(compiler, CUDA toolkit of torch's version, ninja). An optimizer of the script is refused unless "
+        "zero_force_ds_cpu_optimizer is false, or it is DeepSpeedCPUAdam (current accelerate replaces torch's Adam by "
+        "it); FusedAdam and other CUDA optimizers cannot run on the CPU. Stages 1, 2 and 3 support it; NVMe needs "
+        "ZeRO-3.",
         remedy='"optimizer": {"type": "AdamW", "params": …} in the config, and no optimizer of your own; '
         "ds_report's line cpu_adam.",
         evidence=("deepspeed.runtime.engine.DeepSpeedEngine._configure_optimizer",),
@@ -77,7 +78,7 @@ FACTS = (
             "cpu_offload_param",
         ),
         title="offload_param: weights on the CPU or NVMe, with ZeRO-3 only",
-        what="With stage 3 only, else it is ignored: weights are brought to the GPU for each module and dropped "
+        what="With stage 3 only, else it is ignored: large weights are brought to the GPU for each module and dropped "
         "afterwards, so each pass is slower and the GPU stays mostly empty; activations stay there. It applies from "
         "construction on only if the model is made under zero.Init with this config. Pinned host memory is allocated "
         "for trainable weights even with pin_memory false.",
@@ -97,13 +98,12 @@ FACTS = (
         ),
         beside=(
             "oom",
-            "fails",
-            "offload",
             "ends",
+            "offload + fails",
         ),
         title="pin_memory: page-locked host memory for offload",
-        what="Pinned buffers make transfers fast and cannot be swapped out: more than WSL 2, a container or ulimit "
-        "-l allow fails (cudaHostAlloc, invalid argument, out of memory with free memory). The default is false, since "
+        what="Pinned buffers make transfers fast and cannot be swapped out: more than WSL 2, a container or ulimit -l "
+        "allow fails (cudaHostAlloc, invalid argument, out of memory with free memory). The default is false, since "
         "0.19.5 true; ZeRO-3 with offload_param, and NVMe's buffers, are pinned in any case. The key exists in "
         "offload_optimizer and offload_param only, apart from the DataLoader's.",
         remedy='"pin_memory": false in both sections; ulimit -l unlimited (docker: --ulimit memlock=-1); smaller '
@@ -121,11 +121,12 @@ FACTS = (
             "partial_offload",
         ),
         title="offload_optimizer.ratio (Twin-Flow): a part of the optimizer stays on the GPU",
-        what="ZeRO-3 with device cpu and DeepSpeedCPUAdam only. It divides sub-groups: with one sub-group on a rank "
-        "(fewer than sub_group_size elements, 1e9) any ratio above 0 offloads all of it. The part on the GPU is "
-        "updated by torch's AdamW with the learning rate from the start, which a schedule does not reach; device nvme "
-        "with a ratio fails.",
-        remedy="A sub_group_size of a tenth of a rank's elements or less; dsfix's patch for the learning rate.",
+        what="ZeRO-3 with DeepSpeedCPUAdam only. It divides sub-groups: with one sub-group on a rank (at most "
+        "sub_group_size elements, 1e9) any ratio above 0 offloads all of it. The part on the GPU is updated by "
+        "torch's AdamW with the learning rate from the start, which a schedule does not reach, and checkpoints lack "
+        "its moments.",
+        remedy="A sub_group_size of a tenth of a rank's elements or less; dsfix's patch for the learning rate; ratio "
+        "1 for a job that is to be resumed.",
         affects={"deepspeed": ">=0.12.3"},
         patches=("twin_flow_rate_never_changes",),
         evidence=("deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3._create_fp32_partitions",),
@@ -138,9 +139,9 @@ FACTS = (
             "cpuadam_cores_perc",
         ),
         title="super_offload: an Adam in a process of its own, for superchips",
-        what="Since 0.18.0, with ZeRO-3, offload_optimizer on the CPU, Adam and NVIDIA GPUs: the step runs in "
-        "another process on cpuadam_cores_perc of the cores. It gains on GH200 and GB200, whose CPU and GPU are close, "
-        "little over PCIe. 0.18.0 to 0.18.3 fail in deepspeed.initialize (multiple values for argument 'timers').",
+        what="Since 0.18.0, with ZeRO-3, offload_optimizer on the CPU, Adam and NVIDIA GPUs: the step runs in another "
+        "process on cpuadam_cores_perc of the cores. It is made for GH200 and GB200, whose CPU and GPU are close. "
+        "0.18.0 to 0.18.3 fail in deepspeed.initialize (multiple values for argument 'timers').",
         remedy="DeepSpeed 0.18.4 or later; cores bound to the ranks (numactl, --bind_cores_to_rank); plain "
         "offload_optimizer elsewhere.",
         affects={"deepspeed": ">=0.18.0"},
@@ -156,10 +157,11 @@ FACTS = (
             "ZenFlowSelectiveAdamW",
         ),
         title="ZenFlow: offload that updates important gradients at once",
-        what="It needs offload_optimizer on the CPU, Adam or AdamW of the config and torch 2.1, with offload also "
-        "overlap_comm. update_interval replaces gradient_accumulation_steps of the config; with select_strategy epoch "
-        "and no training_data given to deepspeed.initialize nothing is selected anew. offload_param fails with it "
-        'through 0.19.1; a number for select_interval with the strategy "auto" is refused.',
+        what="It needs offload_optimizer on the CPU, Adam or AdamW of the config and torch 2.1, with its own offload "
+        "also overlap_comm. update_interval replaces gradient_accumulation_steps of the config; unless "
+        'select_strategy is "step", nothing is selected anew without training_data given to deepspeed.initialize. '
+        'offload_param fails with it through 0.19.1; a number for select_interval with the strategy "auto" is '
+        "refused.",
         remedy='"select_strategy": "step" with numbers for select_interval and update_interval (the first not '
         'smaller), "overlap_comm": true, no offload_param; or no zenflow.',
         affects={"deepspeed": ">=0.17.5"},
@@ -173,30 +175,10 @@ FACTS = (
         ),
         title="DeepSpeedCPUAdam's step fails",
         what="Most likely its parameters are on the GPU (the optimizer was made for offload, and the config offloads "
-        "nothing), or states that were loaded have another device or dtype than the weights. A tensor without a device "
-        "or elements is one that NVMe or ZeRO-3 has taken away; a job that ends with signal 4 has an operator compiled "
-        "on another CPU.",
+        "nothing), or states that were loaded have another device or dtype than the weights. A job that ends with "
+        "signal 4 (illegal instruction) has an operator that was compiled on another CPU.",
         remedy='"offload_optimizer": {"device": "cpu"}, or an optimizer for the GPU; resume with the config that '
         "saved; clear ~/.cache/torch_extensions on another machine.",
         evidence=("deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam.step",),
-    ),
-    Fact(
-        id="of_cpu_adam",
-        names=(
-            "DeepSpeedCPUAdam",
-            "CPUAdamBuilder",
-            "DeepSpeedCPUAdagrad",
-            "DeepSpeedCPULion",
-            "ds_opt_adam",
-            "deepspeed/ops/adam/cpu_adam.py:__init__",
-        ),
-        title="DeepSpeedCPUAdam: the operator cpu_adam, for offload_optimizer only",
-        what="Its operator cpu_adam is compiled on first use (compiler, ninja; on a machine with GPUs also a CUDA "
-        "toolkit of torch's version). no attribute 'ds_opt_adam' comes after the real error, further above. It expects "
-        "parameters on the CPU: without offload_optimizer its step is refused, and the config makes it by itself where "
-        "the optimizer is offloaded.",
-        remedy="ds_report's line cpu_adam and the first compiler error; DS_BUILD_CPU_ADAM=1 when installing, or "
-        'torch.optim.AdamW with "zero_force_ds_cpu_optimizer": false.',
-        evidence=("deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam",),
     ),
 )

@@ -12,7 +12,7 @@ FACTS = (
             "prefetch_bucket_size",
         ),
         title="stage3_prefetch_bucket_size: how many elements ZeRO-3 gathers ahead",
-        what="ZeRO-3 gathers up to this many elements for the modules that followed last time. It must be an integer "
+        what="ZeRO-3 gathers about this many elements for the modules that followed last time. It must be an integer "
         '(since 0.15.0 a fraction is refused; "auto" of accelerate before 0.31 makes one), and "auto" needs '
         "model.config.hidden_size. Where the order of modules changes (MoE, branches, generation) what was gathered "
         "ahead is in the way: parameters still in flight, before 0.15.3 an error.",
@@ -102,25 +102,12 @@ FACTS = (
         evidence=("deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3._create_fp16_sub_groups",),
     ),
     Fact(
-        id="of_memory_efficient_linear",
-        names=(
-            "memory_efficient_linear",
-            "mem_efficient_linear",
-            "LinearFunctionForZeroStage3",
-        ),
-        title="memory_efficient_linear: zero.Init replaces torch's linear function",
-        what="true, the default: under zero.Init torch.nn.functional.linear becomes DeepSpeed's, in the whole "
-        "process, for models without DeepSpeed, too. Its backward pass needs input, weight and gradient in one dtype, "
-        "where autocast is not active; it fails for inputs of one dimension through 0.19.3.",
-        remedy='"memory_efficient_linear": false in zero_optimization, also in the config that zero.Init gets.',
-        evidence=("deepspeed.runtime.zero.linear",),
-    ),
-    Fact(
         id="of_override_module_apply",
         names=("override_module_apply",),
         title="override_module_apply: module.apply() gathers parameters under zero.Init",
-        what="While zero.Init is active, module.apply(f) gathers each module's parameters before f and partitions "
-        "them afterwards (true, the default), so that an initialization reaches them. With false f sees empty ones.",
+        what="While zero.Init is active, module.apply(f) gathers each module's parameters before f, takes those of "
+        "rank 0 for all ranks and partitions them afterwards (true, the default), so that an initialization reaches "
+        "them. With false f sees empty ones.",
         remedy="Leave it true; slow initialization of a large model goes away with weights that are loaded rather "
         "than initialized.",
         evidence=("deepspeed.runtime.zero.partition_parameters.InsertPostInitMethodToModuleSubClasses",),
@@ -147,9 +134,9 @@ FACTS = (
             "use_all_reduce_for_fetch_params",
         ),
         title="stage3_use_all_reduce_for_fetch_params: known to be wrong in several releases",
-        what="Weights are gathered by an all-reduce of zeros. 0.16.3 to 0.17.2 fail in the first forward pass, and "
-        "through 0.19.3 the padding of a parameter that the ranks do not divide is added to the next one: wrong "
-        "weights.",
+        what="Each rank puts its part of the weights into a buffer of zeros, and these are summed. 0.16.3 to 0.17.2 "
+        "fail in the first forward pass, and through 0.19.3 the padding of a parameter that the ranks do not divide "
+        "is added to the next one: wrong weights.",
         remedy="Leave it false, or DeepSpeed 0.19.4 or later.",
         affects={"deepspeed": ">=0.14.3"},
         patches=(
@@ -165,8 +152,8 @@ FACTS = (
             "zero_allgather_sequential",
         ),
         title="stage3_allgather_sequential: parameters are gathered one by one",
-        what="Since 0.18.5: no common buffer for several parameters, which lowers the peak of memory, at the price "
-        "of more collectives; prefetching is practically off (stage3_prefetch_bucket_size becomes 1).",
+        what="Since 0.18.5: no common buffer for several parameters, which lowers the peak of memory, at the price of "
+        "more collectives; only one parameter is gathered ahead (stage3_prefetch_bucket_size becomes 1).",
         remedy="Only where gathering runs out of memory.",
         affects={"deepspeed": ">=0.18.5"},
         evidence=("deepspeed.runtime.engine.DeepSpeedEngine._configure_zero_optimizer",),
@@ -178,34 +165,18 @@ FACTS = (
         what="Since 0.16.4 the warning that the trace cache is invalidated is only shown with this key. It says that "
         "a pass ran the modules in another order than the one before (evaluation, generation, MoE): harmless, but "
         "prefetching is off for that pass.",
-        remedy="false, the default. Other releases: ignore the warning.",
+        remedy="Leave it false, the default; in older releases ignore the warning.",
         evidence=("deepspeed.runtime.zero.partitioned_param_coordinator",),
-    ),
-    Fact(
-        id="of_leaf_module_config",
-        names=(
-            "leaf_module",
-            "deepspeed_moe_layer_cls_names",
-        ),
-        title="leaf_module: modules that ZeRO-3 gathers as one, for experts",
-        what="Since 0.18.0 zero_optimization.leaf_module names classes, names or name_suffixes of modules whose "
-        "parameters are gathered together, as set_z3_leaf_modules does: needed where the ranks run different "
-        "submodules (experts), which otherwise hang. By default the MoE blocks of Mixtral, Qwen2-MoE and Qwen3-MoE of "
-        "transformers. Names of transformers' classes differ between its releases.",
-        remedy='"leaf_module": {"classes": ["package.module.Class"]}; before 0.18.0 '
-        "deepspeed.utils.set_z3_leaf_modules(model, [Class]) before deepspeed.initialize, or accelerate's "
-        "deepspeed_moe_layer_cls_names.",
-        evidence=("deepspeed.runtime.zero.leaf_module_config",),
     ),
     Fact(
         id="of_zero_hpz_partition_size",
         names=("zero_hpz_partition_size",),
         title="zero_hpz_partition_size (ZeRO++): a second copy of the weights within a node",
-        what="The number of GPUs of a node (ranks must be a multiple): each node keeps a second, partitioned copy, "
-        "which takes memory. Through 0.13.1 the backward pass uses old weights, through 0.13.4 it can read the copy "
-        "too early, 0.13.2 to 0.18.2 do not use weights that are loaded later, and a second zero.Init or engine is "
-        "refused. Within one node it gains nothing.",
-        remedy="0.18.3 or later; 1 (off) on one node, or with several models in a process.",
+        what="The number of GPUs of a node (it must divide the ranks): each node keeps a second, partitioned copy, "
+        "which takes memory. Through 0.13.1 the backward pass uses old weights, in 0.13.0 to 0.13.4 it can read parts "
+        "that are not written yet or never, 0.13.2 to 0.18.2 do not use weights that are loaded later, and since "
+        "0.13.0 a second zero.Init is refused. Within one node it gains nothing.",
+        remedy="0.18.3 or later; 1 (off, the default) on one node, or with several models in a process.",
         patches=(
             "hpz_stale_secondary",
             "hpz_second_copy_read_early",
@@ -219,11 +190,11 @@ FACTS = (
         id="of_zero_quantized_weights",
         names=("zero_quantized_weights",),
         title="zero_quantized_weights (ZeRO++): weights are sent in 8 bits",
-        what="Weights are quantized for gathering, so the model computes with rounded weights, and their numbers "
-        "must fit the ranks (a multiple of 8 on each: 24 GPUs can fail). With bf16 it makes garbage of them through "
-        "0.19.5; torch_autocast refuses it; it needs the compiled operator quantizer.",
+        what="Weights are quantized for gathering, so the model computes with rounded weights; each rank's part of a "
+        "weight must be a multiple of 8 elements (with 24 GPUs some are not). With bf16 it makes garbage of them "
+        "through 0.19.5; torch_autocast refuses it; it needs the compiled operator quantizer.",
         remedy="fp16, or DeepSpeed 0.19.6 or later; off tells whether the loss is due to it.",
-        evidence=("deepspeed.runtime.zero.partition_parameters",),
+        evidence=("deepspeed.runtime.zero.partition_parameters.CUDAQuantizer",),
     ),
     Fact(
         id="of_zero_quantized_nontrainable_weights",
@@ -244,8 +215,9 @@ FACTS = (
         ),
         title="zero_quantized_gradients (ZeRO++): gradients are sent in 4 bits",
         what="It works with ZeRO-3 and reduce_scatter over several nodes (on one node nothing is quantized), with as "
-        "many ranks per node as torch sees GPUs there (else an assertion: num_gpus not equal to device per node), and "
-        "loses precision. zeropp_loco_param, which corrects its error, is refused since 0.19.8.",
+        "many ranks per node as torch sees GPUs there (else an assertion may say: num_gpus not equal to device per "
+        "node), and loses precision. zeropp_loco_param (0.16.2 to 0.19.7), which corrects its error, is refused since "
+        "0.19.8.",
         remedy="Use all GPUs of each node, or limit them by CUDA_VISIBLE_DEVICES; off if the loss gets worse.",
         evidence=("deepspeed.utils.groups._get_local_all_to_all_group",),
     ),
@@ -255,12 +227,12 @@ FACTS = (
             "mics_shard_size",
             "mics_hierarchical_params_gather",
             "MiCS_Init",
-            "NDEV_PER_NODE",
         ),
         title="mics_shard_size: MiCS, ZeRO-3 within groups of GPUs",
-        what="The model must be built under deepspeed.zero.MiCS_Init, not zero.Init, so the Trainer and accelerate "
-        "do not support it; ranks must be a multiple of the size. With torch 2.1 or later weights are garbage or nan "
-        "through 0.19.6, as a gathering is not waited for. 0.19.7 removed MiCS and refuses the keys.",
+        what="A model that was built under zero.Init (as by the Trainer's from_pretrained with stage 3) does not go "
+        "with it: deepspeed.zero.MiCS_Init, or none. Ranks must be a multiple of the size. With torch 2.1 or later "
+        "weights are garbage or nan through 0.19.6, as a gathering is not waited for. 0.19.7 removed MiCS and refuses "
+        "the keys.",
         remedy="zero_hpz_partition_size of ZeRO++ instead.",
         patches=("mics_gather_not_waited",),
         evidence=(
