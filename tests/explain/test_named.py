@@ -111,6 +111,13 @@ def test_the_title_comes_first_and_two_at_most(named):
     ]
 
 
+def test_one_fact_of_a_name(named):
+    plain, saving = _fact("plain", "hyper_one"), _fact("saving", "hyper_one", beside=("saving + empty",))
+    other = _fact("other", "hyper_two")
+    text = "deepspeed saves an empty model with hyper_one\nI set hyper_two.\n"
+    assert named(text, plain, saving, other) == ["saving", "other"]
+
+
 def test_another_release_is_not_told(named):
     old = _fact("old", "hyper_bucket_size", affects={"deepspeed": "<0.14"})
     assert named("deepspeed hyper_bucket_size\nDeepSpeed 0.13.1\n", old) == ["old"]

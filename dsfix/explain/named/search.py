@@ -33,8 +33,11 @@ def facts(reading: Reading) -> list[Possibility]:
         and (weight := _weight(fact, max(names.values()), sentences, names))
         and _fits(fact, search.versions(reading))
     ]
-    found.sort(key=lambda each: -each[0])
-    return [_possibility(fact, [*names]) for _, fact, names in found[:_MOST]]
+    told: dict[str, Possibility] = {}  # by a name: one fact of it is enough
+    for _, fact, names in sorted(found, key=lambda each: -each[0]):
+        if not told.keys() & names.keys():
+            told.update(dict.fromkeys(names, _possibility(fact, [*names])))
+    return list({each.id: each for each in told.values()}.values())[:_MOST]
 
 
 @functools.cache
