@@ -10,8 +10,8 @@ FACTS = (
     Fact(
         id="choice_of_accelerator",
         names=(
-            *("DS_ACCELERATOR", "get_accelerator", "ds_accelerator", "real_accelerator", "set_accelerator"),
-            *("CUDA_Accelerator", "CPU_Accelerator", "deepspeed/accelerator/real_accelerator.py:get_accelerator"),
+            *("DS_ACCELERATOR", "ds_accelerator", "set_accelerator", "CUDA_Accelerator", "CPU_Accelerator"),
+            "deepspeed/accelerator/real_accelerator.py:get_accelerator",
         ),
         title="DS_ACCELERATOR: which kind of device DeepSpeed takes",
         what="At its first import DeepSpeed takes the first that is there: Intel's XPU, torch_npu, MPS, Habana and "
@@ -20,7 +20,7 @@ FACTS = (
         "types and operators follow.",
         remedy="DS_ACCELERATOR=cuda (cpu, npu, xpu, hpu, mps) before the import; torch.cuda.is_available() must be "
         "true in that process. Remove a package of another accelerator.",
-        beside=("fails", "wrong", "one gpu", "building", "importing", "how", "installing", "nccl", "windows"),
+        beside=("start + fails", "wrong", "one gpu", "building", "importing", "how", "installing", "windows"),
         evidence=(_REAL,),
     ),
     Fact(
@@ -73,8 +73,8 @@ FACTS = (
         id="windows_builds",
         names=("build_win", "build_win.bat", "deepspeed.bat", "install.bat", "cl.exe", "MSVC", "aio.lib", "cufile.lib"),
         title="DeepSpeed on Windows",
-        what="Wheels for Windows exist for some releases only; otherwise pip builds from source and, unlike on Linux, "
-        "compiles the operators, with Visual Studio's compiler and CUDA's toolkit. async_io, "
+        what="Wheels for Windows exist for some releases only, such as 0.16.5; otherwise pip builds from source and, "
+        "unlike on Linux, compiles the operators, with Visual Studio's compiler and CUDA's toolkit. async_io, "
         "GDS, FastGen's and evoformer's operators do not compile there, and torch has no NCCL: several GPUs need "
         "gloo.",
         remedy="WSL 2 with Linux is the simplest. Else a wheel of the right Python, torch and CUDA, or build_win.bat "

@@ -67,6 +67,7 @@ FACTS = (
         "7.x or lower among them switches bf16 off.",
         remedy='TORCH_CUDA_ARCH_LIST="8.0;8.6;9.0" for DS_BUILD_OPS=1, of the GPUs of the job, with a toolkit that '
         "knows them (9.0: CUDA 11.8, 12.0: CUDA 12.8); remove ~/.cache/torch_extensions after a change of GPU.",
+        beside=("building", "installing", "importing", "how"),
         evidence=("deepspeed.ops.op_builder.builder.CUDAOpBuilder.compute_capability_args",),
     ),
     Fact(

@@ -75,7 +75,7 @@ FACTS = (
         "set.",
         remedy="torch.cuda.set_device(local_rank) before it. Everything collective (forward under ZeRO-3, "
         "save_checkpoint, generate) on all ranks, and only the writing of files on one.",
-        beside=("hang", "connection", "fails", "saving", "nccl"),
+        beside=("hang", "connection", "nccl"),
         evidence=("https://docs.pytorch.org/docs/stable/distributed.html",),
     ),
     Fact(

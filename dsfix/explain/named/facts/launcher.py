@@ -39,9 +39,9 @@ FACTS = (
         title=".deepspeed_env: variables for the other hosts",
         what="The launcher reads it on the starting host, from the home directory and the current one (DS_ENV_FILE: "
         "another name), and only when it starts hosts (several, or --force_multi): on one machine, with --no_ssh and "
-        "under torchrun it has no effect. A line without =, even an empty one, stops it; quotes are kept. accelerate "
-        "launch with pdsh appends its whole environment to it, which stays there.",
-        remedy="One KEY=VALUE per line, without export, quotes, comments and empty lines: HF_HOME, CUDA_HOME, "
+        "under torchrun it has no effect. A line without =, even an empty one, stops it. accelerate launch with "
+        "pdsh appends its whole environment to it, which stays there.",
+        remedy="One KEY=VALUE per line, without comments and empty lines: HF_HOME, CUDA_HOME, "
         "LD_LIBRARY_PATH and the like. On one machine export them instead; remove old lines.",
         patches=("launcher_env_file_of_home", "launcher_exports_quoted"),
         evidence=(f"{_RUNNER}:main", "accelerate.commands.launch:deepspeed_launcher"),
@@ -56,10 +56,7 @@ FACTS = (
         "once torch has used CUDA, and rank N uses the Nth device of the list.",
         remedy="deepspeed --include localhost:2,3 train.py, without the variable; or torchrun, which leaves the "
         "variable alone.",
-        beside=(
-            *("one gpu", "unused", "wrong", "how + launcher", "first gpu", "how + one gpu", "several models"),
-            *("launcher", "start + fails"),
-        ),
+        beside=("one gpu", "unused", "first gpu", "several models", "launcher", "visible devices"),
         patches=("launcher_visible_devices", "launcher_visible_devices_0_19_7"),
         evidence=(f"{_RUNNER}:main", f"{_LAUNCH}:main"),
     ),
@@ -71,7 +68,7 @@ FACTS = (
         "slots say; it excludes --include and --exclude. --num_nodes takes the first hosts of the hostfile: without a "
         "hostfile more than one is an error, as one host cannot know the others.",
         remedy="--include localhost:4,5 for devices other than the first ones. A hostfile for several hosts.",
-        beside=(*("nodes", "launcher", "visible devices", "one gpu", "start + hang", "start + fails", "alone", "how"),),
+        beside=("launcher", "visible devices", "one gpu", "start + hang", "start + fails", "alone", "how + nodes"),
         evidence=(f"{_RUNNER}:main",),
     ),
     Fact(
@@ -84,7 +81,7 @@ FACTS = (
         "NCCL and gloo open further ports.",
         remedy="deepspeed --master_port, torchrun --master_port, accelerate launch --main_process_port, the same on "
         "all hosts, another one per job; all ports open between the hosts, containers with the host's network.",
-        beside=("connection", "hang", "nodes", "several models", "start + fails", "how"),
+        beside=("connection", "hang", "several models", "start + fails", "nodes + fails", "how + nodes"),
         evidence=(f"{_RUNNER}:parse_args", "https://docs.pytorch.org/docs/stable/distributed.html"),
     ),
     Fact(
@@ -108,7 +105,7 @@ FACTS = (
         "hostfile each host is a job of its own at 127.0.0.1. --no_ssh_check leaves out one test, not ssh.",
         remedy="Before 0.14.5, or without a hostfile: torchrun --nnodes N --node_rank I --master_addr HOST on each "
         "host.",
-        beside=("nodes", "launcher", "connection", "hang", "alone", "how", "fails + start"),
+        beside=("nodes + how", "nodes + fails", "nodes + hang", "launcher", "connection", "alone"),
         evidence=(f"{_RUNNER}:main",),
     ),
     Fact(

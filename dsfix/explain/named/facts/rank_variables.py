@@ -33,9 +33,9 @@ FACTS = (
         ),
         title="SLURM's variables: DeepSpeed does not read them",
         what="deepspeed.initialize needs RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Of srun's tasks "
-        "each has SLURM_PROCID and the like only, so that each takes itself for alone or looks for MPI; with "
-        "--gpus-per-task each sees one GPU, which is number 0, whatever SLURM_LOCALID is. The deepspeed launcher under "
-        "srun starts all ranks once per task.",
+        "each has SLURM_PROCID and the like only, also with deepspeed --launcher slurm, and looks for MPI (mpi4py); "
+        "with --gpus-per-task each sees one GPU, which is number 0, whatever SLURM_LOCALID is. The deepspeed launcher "
+        "under srun starts all ranks once per task.",
         remedy="srun with one task per node and torchrun in it; or RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID "
         "WORLD_SIZE=$SLURM_NTASKS, MASTER_ADDR the first of scontrol show hostnames.",
         evidence=("deepspeed.comm.comm.init_distributed",),
