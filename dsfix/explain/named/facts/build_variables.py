@@ -72,17 +72,28 @@ FACTS = (
     ),
     Fact(
         id="of_torch_extensions_dir",
-        names=("TORCH_EXTENSIONS_DIR", "torch_extensions", "load_op_builder"),
-        beside=("hang", "fails", "building", "nodes", "importing", "start", "slow"),
+        names=("TORCH_EXTENSIONS_DIR", "load_op_builder"),
         title="TORCH_EXTENSIONS_DIR: where compiled operators are kept",
         what="~/.cache/torch_extensions by default, one directory per Python and CUDA, not per release of torch or "
-        "DeepSpeed: an operator of another one may be loaded (undefined symbol). A process that was killed while "
-        "compiling leaves a file named lock, for which all others wait. Nodes with one home directory and different "
-        "GPUs or systems share it.",
+        "DeepSpeed: an operator of another one may be loaded (undefined symbol). Nodes with one home directory and "
+        "different GPUs or systems share it.",
         remedy="Remove the operator's directory while no job runs; TORCH_EXTENSIONS_DIR per environment, on a local "
-        "disk with several nodes; compile once in a single process before the job.",
+        "disk with several nodes.",
         patches=("extension_cache_shared_by_versions",),
         evidence=("torch.utils.cpp_extension:_get_build_directory",),
+    ),
+    Fact(
+        id="waiting_for_extensions",
+        names=("torch_extensions",),
+        beside=("hang",),
+        title="a job stops at ~/.cache/torch_extensions",
+        what="The line is normal: an operator is looked for there, and compiled if it is missing, for minutes. A "
+        "process that was killed while compiling leaves a file named lock, for which all later ones wait; so do the "
+        "other ranks while one compiles.",
+        remedy="End the job and remove the directory; compile once in a single process before the job; with several "
+        "nodes TORCH_EXTENSIONS_DIR on a local disk.",
+        patches=("extension_cache_shared_by_versions",),
+        evidence=("torch.utils.cpp_extension:_jit_compile", "torch.utils.file_baton:FileBaton"),
     ),
     Fact(
         id="of_max_jobs",
@@ -90,8 +101,8 @@ FACTS = (
         title="MAX_JOBS: how many compilers run at once",
         what="At first use ninja starts as many compilers as there are cores, and DeepSpeed (0.13.3 or later) gives "
         "each nvcc up to 8 threads: on a host with little memory they are killed (Killed, signal 9, code 137) and "
-        "ninja says that a build step failed. At installation ninja is used, and MAX_JOBS counts, with "
-        "DS_ENABLE_NINJA=1 only.",
+        "ninja says that a build step failed. At installation ninja is used, and MAX_JOBS counts, only "
+        "with DS_ENABLE_NINJA=1 (0.13.4 or later).",
         remedy="MAX_JOBS=2 and DS_NVCC_THREADS=1 where memory is short; DS_ENABLE_NINJA=1 where DS_BUILD_OPS=1 takes "
         "long.",
         beside=("building", "installing", "oom", "slow", "ends", "host"),
@@ -100,7 +111,7 @@ FACTS = (
     Fact(
         id="of_compiler_flags",
         names=("CFLAGS", "LDFLAGS", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH"),
-        beside=("nvme", "building", "installing"),
+        beside=("nvme", "importing + building"),
         title="CFLAGS, LDFLAGS, LD_LIBRARY_PATH: headers and libraries of operators",
         what="DeepSpeed reads CFLAGS and LDFLAGS only when it looks for libaio; pip's compilation takes them too, but "
         "what is compiled at first use does not: there the compiler's own CPATH and LIBRARY_PATH count. conda's "

@@ -31,6 +31,7 @@ FACTS = (
             "SLURM_GPUS_PER_NODE",
             "ntasks_per_node",
         ),
+        beside=("nodes", "launcher", "alone", "one gpu", "hang", "connection"),
         title="SLURM's variables: DeepSpeed does not read them",
         what="deepspeed.initialize needs RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Of srun's tasks "
         "each has SLURM_PROCID and the like only, also with deepspeed --launcher slurm, and looks for MPI (mpi4py); "
