@@ -26,8 +26,8 @@ FACTS = (
         names=("pdsh", "PDSHRunner", "PDSH_RCMD_TYPE", "PDSH_SSH_ARGS_APPEND"),
         title="the deepspeed launcher with pdsh: what reaches the other hosts",
         what="pdsh is needed on the starting host only. The hosts get the current directory, and of the environment "
-        "what begins with PYTHON, MV2, UCX or MLFLOW, and NCCL (if the starting host has NVIDIA GPUs, in newer "
-        "releases); not CUDA_HOME, a virtual environment or, with NVIDIA, PATH and LD_LIBRARY_PATH, and no interactive "
+        "what begins with PYTHON, MV2, UCX or MLFLOW, and NCCL (from 0.12.6 on if the starting host has NVIDIA "
+        "GPUs); not CUDA_HOME, a virtual environment or, with NVIDIA, PATH and LD_LIBRARY_PATH, and no interactive "
         "shell's settings.",
         remedy="The rest in .deepspeed_env (KEY=VALUE per line). For a container: an sshd in it, on a port that ssh "
         "is told (--ssh_port, ~/.ssh/config), or else the host itself is logged in to.",
