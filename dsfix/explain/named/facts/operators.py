@@ -48,7 +48,7 @@ FACTS = (
         id="cpu_adam_operator",
         names=("cpu_adam_op", "ds_opt_adam"),
         title="ds_opt_adam, cpu_adam_op: DeepSpeedCPUAdam's operator could not be loaded",
-        what="The exception about the attribute ds_opt_adam comes from __del__ and only follows the error of "
+        what="The exception about the attribute ds_opt_adam comes from __del__ (through 0.19.7), after the error of "
         "__init__, above it: the operator cpu_adam did not compile, or a file that was compiled for another torch, "
         "CUDA or CPU was found. It is needed only with offload_optimizer.",
         remedy='The first error above; remove ~/.cache/torch_extensions; or "torch_adam": true in the optimizer\'s '
