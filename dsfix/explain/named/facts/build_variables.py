@@ -27,9 +27,9 @@ FACTS = (
         names=("CUDAMismatchException", "assert_no_cuda_mismatch", "builder.py:assert_no_cuda_mismatch"),
         title="nvcc of another release than torch's CUDA",
         what="DeepSpeed compares nvcc -V of CUDA_HOME (or the nvcc in the path) with torch.version.cuda: within CUDA "
-        "11 and 12 minor numbers may differ if the release knows both (12.8 since 0.16.4, 12.9 since 0.17.2), otherwise "
-        "they have to be equal. DS_SKIP_CUDA_CHECK=1 compiles all the same: an operator may then fail to compile or crash. The "
-        "driver's version (nvidia-smi) does not count.",
+        "11 and 12 minor numbers may differ if the release knows both (12.8 since 0.16.4, 12.9 since 0.17.2), "
+        "otherwise they have to be equal. DS_SKIP_CUDA_CHECK=1 compiles all the same: an operator may then fail to "
+        "compile or crash. The driver's version (nvidia-smi) does not count.",
         remedy="CUDA_HOME of a toolkit of torch's release, or a torch for the installed toolkit; set where the "
         "operator is compiled, also on the other nodes.",
         evidence=("deepspeed.ops.op_builder.builder.assert_no_cuda_mismatch",),
