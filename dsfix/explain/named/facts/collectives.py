@@ -9,20 +9,8 @@ _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 FACTS = (
     Fact(
-        id="init_distributed_variables",
-        names=("init_distributed", "deepspeed/comm/comm.py:init_distributed", "auto_mpi_discovery"),
-        title="deepspeed.init_distributed: where it gets the ranks from",
-        what="From RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which deepspeed, torchrun and "
-        "accelerate launch set. If one of the five is missing it asks MPI through mpi4py, also in a script that was "
-        "started by python. A process group that exists already is kept, and with it its backend and timeout.",
-        remedy="Start by a launcher, also for one GPU; or set all five variables. Call it once, after "
-        "torch.cuda.set_device(local_rank).",
-        beside=("connection", "alone", "one gpu", "importing", "nodes + hang", "nodes + fails"),
-        evidence=(f"{_COMM}:init_distributed",),
-    ),
-    Fact(
         id="mpi_discovery_without_launcher",
-        names=("mpi4py", "mpi_discovery", "deepspeed/comm/comm.py:mpi_discovery", "libmpi.so", "MPI.COMM_WORLD"),
+        names=("mpi4py", "libmpi.so", "MPI.COMM_WORLD"),
         title="DeepSpeed asks MPI only if no launcher has set the ranks",
         what="mpi4py is imported where RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not set: a script "
         "started by python, in a notebook or by srun. mpi4py needs an MPI library (libmpi.so) that it finds.",
@@ -31,40 +19,16 @@ FACTS = (
         evidence=(f"{_COMM}:mpi_discovery",),
     ),
     Fact(
-        id="collective_timeouts",
-        names=(
-            "DEEPSPEED_TIMEOUT",
-            "ddp_timeout",
-            "NCCL_TIMEOUT",
-            "InitProcessGroupKwargs",
-            "default_pg_timeout",
-            "default_pg_nccl_timeout",
-            "_get_default_timeout",
-            "TORCH_NCCL_BLOCKING_WAIT",
-            "NCCL_BLOCKING_WAIT",
-        ),
-        title="the timeout of collectives: which setting counts",
-        what="The call that makes the process group decides: init_process_group(timeout=), "
-        "deepspeed.init_distributed(timeout=), ddp_timeout (seconds), InitProcessGroupKwargs; DEEPSPEED_TIMEOUT "
-        "(minutes, 0.11.2 or later) where DeepSpeed makes it. But DeepSpeed's further groups, ZeRO's among them, are "
-        "made without it and have torch's default, 10 minutes for NCCL in newer torch. NCCL and torch do not read "
-        "NCCL_TIMEOUT.",
-        remedy="For these groups: torch.distributed.distributed_c10d.default_pg_nccl_timeout = timedelta(hours=2) "
-        "before deepspeed.initialize. It helps where a rank is only late (data, loading, saving), and not where one "
-        "left or takes another path.",
-        beside=("connection", "hang"),
-        evidence=("deepspeed.constants.default_pg_timeout", f"{_COMM}:init_distributed"),
-    ),
-    Fact(
         id="direct_gpu_connections",
         names=("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_CUMEM_ENABLE"),
         title="NCCL_P2P_DISABLE: GPUs of one machine that do not reach each other",
-        what="NCCL_P2P_DISABLE=1 sends data between the GPUs of a machine through host memory, which is slower. It "
-        "helps where the first collective hangs: consumer GPUs, virtual machines, PCI access control or an IOMMU. If "
-        "it changes nothing, the cause is elsewhere: a rank that did not reach the collective, or /dev/shm.",
-        remedy="Also NCCL_DEBUG=INFO, which names the connections; in a container --ipc=host or a larger --shm-size. "
-        "Set them before the launch.",
-        beside=("hang", "slow", "connection", "how", "fails", "start"),
+        what="NCCL_P2P_DISABLE=1 sends data between the GPUs of a machine through host memory, which is slower. If a "
+        "hang or an illegal access in the first collective goes away, the direct way is disturbed: consumer GPUs, "
+        "virtual machines, PCI access control, an IOMMU. accelerate launch sets it and NCCL_IB_DISABLE by itself with "
+        "RTX 40 cards and older drivers. It does not help where a rank has failed or diverged.",
+        remedy="Keep it only if it makes the difference; NCCL_DEBUG=INFO names the connections, all_reduce_perf of "
+        "nccl-tests tests them without DeepSpeed. In a container --ipc=host or a larger --shm-size.",
+        beside=("hang", "slow", "connection", "how", "nccl + fails", "start"),
         evidence=(_NCCL,),
     ),
     Fact(
@@ -74,12 +38,12 @@ FACTS = (
             *("NCCL_IB_GID_INDEX", "TP_SOCKET_IFNAME"),
         ),
         title="NCCL and gloo between hosts: interface and InfiniBand",
-        what="Each chooses a network of its own: with several interfaces (docker, virbr, a second network) it may be "
-        "one that the other hosts do not reach. NCCL_SOCKET_IFNAME must exist under that name on every host; "
-        "NCCL_IB_DISABLE=1 uses TCP instead of InfiniBand or RoCE, much slower. The deepspeed launcher passes NCCL's "
-        "variables on to other hosts, GLOO's not.",
-        remedy="Set both IFNAMEs on all hosts (.deepspeed_env); NCCL_DEBUG=INFO tells what is used. Fabric of a cloud "
-        "needs its plugin.",
+        what="Each chooses a network of its own: with several interfaces (docker0, virbr, a second network) it may be "
+        "one that the other hosts do not reach, and the first collective hangs or fails. NCCL_SOCKET_IFNAME must fit "
+        "an interface of each host (a prefix fits several, ^ excludes); NCCL_IB_DISABLE=1 uses TCP instead of "
+        "InfiniBand or RoCE, much slower. The deepspeed launcher hands over NCCL's variables, GLOO's not.",
+        remedy="`ip addr` for the names; both IFNAMEs on all hosts (.deepspeed_env); NCCL_DEBUG=INFO tells what is "
+        "used. Fabric of a cloud needs its plugin.",
         beside=("hang", "slow", "connection", "nodes", "nccl + fails", "how"),
         evidence=(_NCCL, "deepspeed.launcher.runner:EXPORT_ENVS"),
     ),
@@ -111,16 +75,12 @@ FACTS = (
         "set.",
         remedy="torch.cuda.set_device(local_rank) before it. Everything collective (forward under ZeRO-3, "
         "save_checkpoint, generate) on all ranks, and only the writing of files on one.",
-        beside=("hang", "connection", "fails", "saving", "nccl"),
+        beside=("hang", "connection", "nccl"),
         evidence=("https://docs.pytorch.org/docs/stable/distributed.html",),
     ),
     Fact(
         id="making_the_process_group",
-        names=(
-            *("init_process_group", "torch/distributed/distributed_c10d.py:init_process_group", "dist_init_required"),
-            *("torch/distributed/rendezvous.py:_env_rendezvous_handler",),
-            *("torch/distributed/rendezvous.py:_create_c10d_store", "TCPStore"),
-        ),
+        names=("init_process_group", "torch/distributed/distributed_c10d.py:init_process_group", "TCPStore"),
         title="making the process group: every rank has to come, to one address",
         what="It waits until WORLD_SIZE processes have reached MASTER_ADDR:MASTER_PORT. If it hangs or times out: "
         "another address, port or world size on one host, a firewall, a name that resolves to 127.0.0.1, a rank that "
@@ -148,57 +108,38 @@ FACTS = (
         title="a collective of one's own beside DeepSpeed",
         what="Every rank of the group has to call it, in the same order and with tensors of one shape and type, on "
         "the rank's own device. all_reduce adds, and does not average unless ReduceOp.AVG is given. DeepSpeed itself "
-        "averages the gradients, and engine.backward returns the local loss.",
+        "averages the gradients; a loss is the one of the rank's own batch.",
         remedy="A script with nothing but init_process_group and one all_reduce tells whether NCCL itself hangs (then "
         "NCCL_P2P_DISABLE=1 and NCCL_SOCKET_IFNAME) or the ranks call different collectives.",
         beside=("hang", "differs + loss", "wrong + loss", "evaluation + hang", "how + loss"),
         evidence=("https://docs.pytorch.org/docs/stable/distributed.html",),
     ),
     Fact(
-        id="threads_of_each_rank",
-        names=("OMP_NUM_THREADS", "MKL_NUM_THREADS"),
-        title="OMP_NUM_THREADS and the optimizer on the CPU",
-        what="torchrun, and so accelerate launch, set OMP_NUM_THREADS=1 for several processes unless it is set. "
-        "DeepSpeedCPUAdam's step uses that many threads: with offload_optimizer one thread makes it many times "
-        "slower.",
-        remedy="export OMP_NUM_THREADS to the physical cores divided by the ranks of the host; deepspeed "
-        "--bind_cores_to_rank does so, too.",
-        beside=("slow", "offload", "unused", "how"),
-        evidence=("torch.distributed.run.config_from_args", "deepspeed.launcher.launch:main"),
-    ),
-    Fact(
         id="launcher_traceback_alone",
         names=(
             *("torch/distributed/launcher/api.py:launch_agent", "torch/distributed/launcher/api.py:__call__"),
             *("accelerate/commands/launch.py:deepspeed_launcher", "accelerate/commands/launch.py:multi_gpu_launcher"),
-            "torch/distributed/elastic/agent/server/api.py:run",
+            *("torch/distributed/elastic/agent/server/api.py:run", "sigkill_handler"),
+            "deepspeed/launcher/launch.py:sigkill_handler",
         ),
-        title="the launcher's own traceback: a rank has failed, and the reason is in another one",
-        what="The launcher only reports that a process ended with a code other than 0. A negative code is a signal: "
-        "-9 the system's memory or the scheduler, -11 a crash in compiled code, -6 an abort, often after a NCCL "
-        "timeout.",
-        remedy="Look above for the first traceback of a rank; torchrun --redirects 3 --log-dir DIR or deepspeed "
-        "--enable_each_rank_log DIR keep each rank's output apart.",
-        evidence=("torch.distributed.launcher.api:launch_agent",),
+        title="the launcher's own output: a rank has failed, and the reason is in another traceback",
+        what="The launcher only reports that a process ended with a code other than 0, and ends the other ones of its "
+        "host. A negative code is a signal: -9 (SIGKILL) the system's memory or the scheduler, -11 (SIGSEGV) a crash "
+        "in compiled code, -6 an abort, often after a NCCL timeout.",
+        remedy="Look above for the first traceback of a rank, for -9 in the kernel's log; torchrun --redirects 3 "
+        "--log-dir DIR or deepspeed --enable_each_rank_log DIR keep each rank's output apart.",
+        evidence=("torch.distributed.launcher.api:launch_agent", "deepspeed.launcher.launch:main"),
     ),
     Fact(
         id="collectives_of_deepspeed",
         names=(
-            *(
-                f"deepspeed/comm/torch.py:{each}"
-                for each in ("broadcast", "all_reduce", "barrier", "all_gather", "send")
-            ),
-            *(
-                f"deepspeed/comm/torch.py:{each}"
-                for each in ("all_gather_into_tensor", "reduce_scatter_tensor", "recv")
-            ),
+            *("deepspeed/comm/torch.py:send", "deepspeed/comm/torch.py:recv"),
             *("deepspeed/comm/torch.py:all_to_all_single", "deepspeed/comm/torch.py:all_gather_coalesced"),
         ),
-        title="a collective of DeepSpeed fails or waits",
-        what="It is where the ranks meet, and rarely where the fault is: another rank has ended by its own error, has "
-        "not come, or has other sizes (another model, other frozen layers, another number of batches); two ranks use "
-        "one GPU; or NCCL has no memory or no way to the other GPU. The first broadcast, in initialize, is where NCCL "
-        "connects at all.",
+        title="the ranks exchange here: rarely is the fault in this place",
+        what="Another rank has ended by its own error, has not come, or sends other sizes (another model, other frozen "
+        "layers, another number of batches or tokens); two ranks use one GPU; or NCCL has no memory or no way to the "
+        "other GPU.",
         remedy="The first error of all ranks; torch.cuda.set_device(local_rank) at the start; NCCL_DEBUG=INFO; py-spy "
         "dump on each rank where nothing ends.",
         evidence=("deepspeed.comm.torch:TorchBackend",),
