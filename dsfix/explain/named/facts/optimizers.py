@@ -37,6 +37,7 @@ FACTS = (
         '"AdamW" always is. torch_adam takes torch\'s class, also with offload, where it is much slower than '
         "DeepSpeedCPUAdam. Results differ from torch's in the last digits.",
         remedy='"adam_w_mode": false for L2 regularization as torch.optim.Adam has it.',
+        patches=("config_dict_reused",),
         evidence=(_CONFIGURED,),
     ),
     Fact(
