@@ -17,9 +17,9 @@ FACTS = (
         names=_frames("_configure_basic_optimizer", "_do_optimizer_sanity_check", "_check_for_duplicates"),
         title="deepspeed.initialize makes or checks the optimizer",
         what="The config's optimizer is made with its params as arguments: what its class does not take is an error, "
-        "as are max_grad_norm, no parameters at all, and an operator that does not compile; numbers given as strings fail "
-        "here or in the first step. Refused are also a type that ZeRO has not tested, a parameter that is twice in "
-        "the groups, and dtypes that do not go together.",
+        "as are max_grad_norm, no parameters at all, and an operator that does not compile; numbers given as strings "
+        "fail here or in the first step. Refused are also a type that ZeRO has not tested, a parameter that is twice "
+        "in the groups, and dtypes that do not go together.",
         remedy='Only params that the class takes, numbers as numbers. "torch_adam": true avoids compiling; '
         '"zero_allow_untested_optimizer": true permits another optimizer.',
         evidence=(f"{_FILE}: DeepSpeedEngine._configure_basic_optimizer, _do_optimizer_sanity_check",),
@@ -95,9 +95,9 @@ FACTS = (
         ),
         title="sparse gradients of embeddings",
         what='With "sparse_gradients": true (0.19.8 refuses it) the gradients of nn.Embedding are sent as the rows '
-        "that are not zero, at stage 0 only; a tied output layer makes the gradient dense, which then costs more. Gradients "
-        "that torch itself makes sparse (nn.Embedding(sparse=True)) are sent like this without it. Ranks gather "
-        "buffers of the largest rank's size.",
+        "that are not zero, at stage 0 only; a tied output layer makes the gradient dense, which then costs more. "
+        "Gradients that torch itself makes sparse (nn.Embedding(sparse=True)) are sent like this without it. Ranks "
+        "gather buffers of the largest rank's size.",
         remedy='Leave "sparse_gradients" out, unless the vocabulary is very large and not tied.',
         evidence=(f"{_FILE}: DeepSpeedEngine.sparse_allreduce", "deepspeed/runtime/config.py (0.19.8)"),
     ),
@@ -107,8 +107,8 @@ FACTS = (
         title="the engine's hooks at the model's outputs (0.18.3 and later)",
         what="They run when a backward pass reaches an output of engine(...), also one that loss.backward() or "
         "torch.autograd.grad has started. Without engine.backward they refuse stage 0, torch before 2.3, and, in fp16 "
-        "with a dynamic loss scale, a loss without engine.scale; through 0.18.4 therefore also pipelines in fp16, or at "
-        "stage 0 without bf16.",
+        "with a dynamic loss scale, a loss without engine.scale; through 0.18.4 therefore also pipelines in fp16, or "
+        "at stage 0 without bf16.",
         remedy="engine.backward(loss), or with ZeRO engine.scale(loss).backward(); torch.no_grad() or detach() for "
         "outputs that are not trained on.",
         affects={"deepspeed": ">=0.18.3"},
