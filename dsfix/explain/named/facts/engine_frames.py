@@ -28,12 +28,12 @@ FACTS = (
         id="frame_configure_model",
         names=_frames("_configure_distributed_model", "_broadcast_model"),
         title="deepspeed.initialize moves the model to the GPU and broadcasts it",
-        what="It casts the model with fp16 or bf16, moves it to this rank's GPU and broadcasts its parameters from the "
-        "first rank, often the job's first NCCL operation (not a model made under zero.Init). Errors are mostly of the "
-        "set-up: two ranks on one GPU, no free GPU memory, NCCL's interface or shared memory; else parameters on the "
-        "meta device, a quantized model that may not be cast or moved, models that differ by rank.",
-        remedy="NCCL_DEBUG=INFO; torch.cuda.set_device(local_rank) before; an all_reduce alone tells whether NCCL "
-        "works. Load weights before deepspeed.initialize.",
+        what="It casts the model with fp16 or bf16, moves it whole to this rank's GPU, with ZeRO-3 too unless it was "
+        "made under zero.Init, and broadcasts it from the first rank, often NCCL's first use. Causes: GPU memory, two "
+        "ranks on one GPU, NCCL's interface or shared memory; parameters on the meta device or of a type that the "
+        "backend does not send, a quantized model that may not be cast, models that differ by rank.",
+        remedy="zero.Init (transformers: HfDeepSpeedConfig, kept) for a model that is too large for a GPU. "
+        "NCCL_DEBUG=INFO; torch.cuda.set_device(local_rank) before; an all_reduce alone tells whether NCCL works.",
         evidence=(f"{_FILE}: DeepSpeedEngine._configure_distributed_model",),
     ),
     Fact(
@@ -122,10 +122,10 @@ FACTS = (
             "_get_mp_rank_zero_checkpoint_names",
         ),
         title="load_checkpoint reads this rank's optimizer states",
-        what="Each rank loads its own zero_pp_rank_N_…_optim_states.pt to the host. It fails where the file is missing "
-        "(on another node's disk, not copied, or saved without bf16 and loaded with it, or the reverse: with bf16 the "
-        "name begins with bf16_), cut by a full disk or a killed job, or where the host's memory does not hold the "
-        "files of all its ranks at once.",
+        what="Each rank loads its own zero_pp_rank_N_…_optim_states.pt to the host (before 0.13.0 with "
+        "load_module_only, too). It fails where the file is missing (on another node's disk, not copied, or saved "
+        "without bf16 and loaded with it, or the reverse: with bf16 the name begins with bf16_), cut by a full disk or "
+        "a killed job, or where the host's memory does not hold the files of all its ranks at once.",
         remedy="All files on every node (shared storage), the same precision; the checkpoint before it, if a file is "
         "cut; load_optimizer_states=False takes the weights only.",
         evidence=(f"{_FILE}: DeepSpeedEngine._get_all_zero_checkpoint_state_dicts, _get_rank_zero_ckpt_name",),

@@ -141,7 +141,7 @@ FACTS = (
         "transformers' gradient_checkpointing is torch's and ignores it.",
         remedy="model.gradient_checkpointing_enable() for transformers; torch.utils.checkpoint.checkpoint(..., "
         "use_reentrant=False) in one's own model.",
-        beside=("memory", "oom", "how"),
+        beside=("oom", "how"),
         evidence=(f"{_CHECKPOINTING}: configure", "deepspeed/runtime/pipe/module.py"),
     ),
     Fact(
