@@ -53,10 +53,10 @@ FACTS = (
         id="frame_configure_zero",
         names=_frames("_configure_zero_optimizer", "_configure_bf16_optimizer", "_configure_fp16_optimizer"),
         title="deepspeed.initialize builds ZeRO's or the 16-bit optimizer",
-        what="The fp32 copies of the weights are allocated, with ZeRO-3 the partitions and the bucket for gradients as "
-        "well, so that memory (GPU, host or pinned) ends here first. Other causes: ZeRO-1 or 2 without an optimizer, a "
-        "group in which all parameters are frozen or dtypes differ, options that ZeRO refuses with reduce_scatter, or "
-        "with NVMe the operator async_io, which does not compile.",
+        what="The fp32 copies of the weights are allocated, with ZeRO-3 the partitions and a bucket for gradients, "
+        "too, so that memory (GPU, host or pinned) ends here first. Other causes: ZeRO-1 or 2 without an optimizer, or "
+        "with a group in which all parameters are frozen; ZeRO-3 with trainable parameters of several dtypes; options "
+        "that ZeRO refuses with reduce_scatter; async_io, if it does not compile.",
         remedy="Memory: a higher stage or offload_optimizer, with ZeRO-3 a smaller reduce_bucket_size, pin_memory "
         "false. The last line of the error tells which.",
         evidence=(f"{_FILE}: DeepSpeedEngine._configure_zero_optimizer",),

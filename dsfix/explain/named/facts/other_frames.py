@@ -21,8 +21,8 @@ FACTS = (
         ),
         title="BF16_Optimizer (bf16 with ZeRO-1 and fp32 accumulation, in pipelines, through 0.17.5 without ZeRO)",
         what="It keeps fp32 gradients of all parameters on each rank beside the partitioned weights: more memory than "
-        "ZeRO-1 has otherwise. Through 0.19.7 its step asserts a norm above 0, so that gradients that are all zero, "
-        "inf or nan, and a step without a backward pass, end the job there.",
+        "ZeRO-1 has otherwise. Through 0.19.7 its step asserts a norm above 0, so that gradients that are all zero, or "
+        "one that is inf or nan, end the job there; a step without a backward pass fails, too.",
         remedy="Look for the nan in the loss; engine.backward before each step. Outside of pipelines ZeRO-2 takes "
         "another optimizer.",
         patches=("bf16_nonfinite_step_ends_job", "bf16_zero1_last_microbatch_local"),

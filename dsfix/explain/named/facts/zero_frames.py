@@ -26,7 +26,7 @@ FACTS = (
         what="Each group is copied into one flat buffer, by way of the host (since 0.18.7 on the GPU, if it has the "
         "room), and this rank's part once more in fp32, with offload on the host; before 0.13.2 Adam's states are "
         "allocated as well. So the GPU's memory ends here, or the host's pinned memory; a group whose parameters are "
-        "all frozen, or of several dtypes, fails.",
+        "all frozen fails (since 0.18.7: list index out of range).",
         remedy="offload_optimizer or ZeRO-3 if the GPU's memory ends, pin_memory false if it is the host's; leave out "
         "groups whose parameters are all frozen.",
         evidence=("deepspeed/runtime/zero/stage_1_and_2.py: DeepSpeedZeroOptimizer.__init__",),
@@ -101,8 +101,8 @@ FACTS = (
         title="ZeRO's step: overflow, norm, update",
         what="In fp16 it asks all ranks for an overflow, then it computes the norm, updates this rank's fp32 partition "
         "and gathers the weights. It is the first to wait for the backward pass, so that CUDA errors and ranks that "
-        "have gone (timeouts) show up in it; a step without a backward pass fails in the norm (a None or KeyError). "
-        "Since 0.13.2 the first update allocates Adam's states.",
+        "have gone (timeouts) show up in it; a step without a backward pass fails in the norm or check (a None or "
+        "KeyError). Since 0.13.2 the first update allocates Adam's states.",
         remedy="The first error of all ranks' logs, CUDA_LAUNCH_BLOCKING=1. Memory in the first step: "
         "offload_optimizer. engine.step only after engine.backward.",
         evidence=(
@@ -254,8 +254,8 @@ FACTS = (
         title="ZeRO-3's hooks of a module",
         what="They look for tensors in a module's inputs and outputs, which have to be tensors, tuples, lists, dicts "
         "or objects with attributes, and find parameters that another module uses. They fail on other outputs "
-        "(numbers, strings, objects without __dict__, lists of a class with another constructor), and on modules or "
-        "parameters that were added or replaced after deepspeed.initialize.",
+        "(numbers, strings, objects without __dict__, lists of a class with another constructor), and on parameters "
+        "that were added to a module after deepspeed.initialize.",
         remedy="Return tensors, tuples or dicts from sub-modules; change the model before deepspeed.initialize.",
         patches=("zero3_scalar_output_hook", "zero3_output_object_warning"),
         evidence=("deepspeed/runtime/zero/parameter_offload.py: _register_deepspeed_module",),
