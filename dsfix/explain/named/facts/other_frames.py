@@ -19,12 +19,12 @@ FACTS = (
             *("deepspeed/runtime/bf16_optimizer.py:step", "deepspeed/runtime/bf16_optimizer.py:_update_hp_grad"),
             *("deepspeed/runtime/bf16_optimizer.py:update_hp_grads", "deepspeed/runtime/bf16_optimizer.py:__init__"),
         ),
-        title="BF16_Optimizer (bf16 with fp32 accumulation and ZeRO-1, or a pipeline)",
+        title="BF16_Optimizer (bf16 with ZeRO-1 and fp32 accumulation, in pipelines, through 0.17.5 without ZeRO)",
         what="It keeps fp32 gradients of all parameters on each rank beside the partitioned weights: more memory than "
-        "ZeRO-1 has otherwise. Its step asserts a norm above 0, so that gradients that are all zero or nan, a step "
-        "without a backward pass, or a stage whose parameters are all frozen end the job there.",
-        remedy="Look for the nan in the loss; engine.backward before each step. ZeRO-2, or data_types "
-        "grad_accum_dtype bf16, takes the other optimizer.",
+        "ZeRO-1 has otherwise. Through 0.19.7 its step asserts a norm above 0, so that gradients that are all zero, or "
+        "one that is inf or nan, end the job there; a step without a backward pass fails, too.",
+        remedy="Look for the nan in the loss; engine.backward before each step. Outside of pipelines ZeRO-2 takes "
+        "another optimizer.",
         patches=("bf16_nonfinite_step_ends_job", "bf16_zero1_last_microbatch_local"),
         evidence=("deepspeed/runtime/bf16_optimizer.py: step",),
     ),
@@ -35,36 +35,41 @@ FACTS = (
             "deepspeed/runtime/fp16/fused_optimizer.py:step_fused_adam",
             "deepspeed/runtime/fp16/unfused_optimizer.py:step_fused_lamb",
         ),
-        title="fp16 without ZeRO: the optimizer's step",
-        what="It flattens all gradients to fp32, looks for an overflow, clips and updates, all on each rank: 16 bytes "
-        "per parameter and more while it runs. A missing gradient is taken as zeros. CUDA errors of the passes before "
-        "show up at the check for an overflow.",
+        title="fp16 (since 0.17.6 also bf16) without ZeRO: the optimizer's step",
+        what="It copies the gradients to fp32, looks for an overflow, clips and updates, all on each rank: with Adam "
+        "some 16 bytes per parameter, 20 while it runs. A missing gradient is taken as zeros. CUDA errors of the "
+        "passes before show up at the check for an overflow.",
         remedy="ZeRO-1 or 2, which divide the states, if memory ends; bf16 if all steps overflow.",
-        patches=("fp16_unfused_norm_scaled", "fp16_step_at_initialization"),
+        patches=("fp16_unfused_norm_scaled",),
         evidence=("deepspeed/runtime/fp16/fused_optimizer.py: step",),
     ),
     Fact(
         id="frame_fp16_scaled_backward",
-        names=("deepspeed/runtime/fp16/loss_scaler.py:backward", "deepspeed/runtime/fp16/loss_scaler.py:scale_loss"),
+        names=("deepspeed/runtime/fp16/loss_scaler.py:backward",),
         title="ZeRO's backward pass of the scaled loss (through 0.18.2)",
-        what="ZeRO's optimizer multiplies the loss by its scale, 1 unless fp16, and calls its backward(): the error "
-        "is autograd's, of the model's own operations or of the hooks that run meanwhile. The frames above name only "
-        "who started it.",
-        remedy="torch.autograd.set_detect_anomaly(True) shows the forward operation; CUDA_LAUNCH_BLOCKING=1 for a "
-        "CUDA error.",
+        what="ZeRO's optimizer multiplies the loss by its scale, 1 unless fp16, and calls its backward(): the error is "
+        "autograd's, of the model's own operations or of the hooks that run meanwhile. The frames above name only who "
+        "started it.",
+        remedy="torch.autograd.set_detect_anomaly(True) shows the forward operation; CUDA_LAUNCH_BLOCKING=1 for a CUDA "
+        "error.",
+        affects={"deepspeed": "<0.18.3"},
         evidence=("deepspeed/runtime/fp16/loss_scaler.py (v0.18.2)",),
     ),
     Fact(
         id="frame_norms_and_gathering",
         names=(
             *("deepspeed/runtime/utils.py:all_gather_dp_groups", "deepspeed/runtime/utils.py:clip_grad_norm_"),
-            *("deepspeed/runtime/utils.py:all_gather_into_tensor_dp_groups", "deepspeed/runtime/utils.py:__init__"),
+            *(
+                "deepspeed/runtime/utils.py:all_gather_into_tensor_dp_groups",
+                "deepspeed/runtime/utils.py:get_grad_norm",
+            ),
             *("deepspeed/runtime/utils.py:get_global_norm_of_tensors", "deepspeed/runtime/utils.py:has_overflow"),
-            *("deepspeed/runtime/utils.py:check_using_norm", "deepspeed/runtime/utils.py:get_grad_norm"),
+            "deepspeed/runtime/utils.py:check_using_norm",
         ),
         title="norms, overflow checks and the gathering of updated weights",
-        what="These follow the update or stand before it, and all ranks meet in them: a rank that has ended or is "
-        "late makes the others time out here, and CUDA errors of the passes before show up.",
+        what="These follow the update or stand before it. In most of them ranks meet, so that a rank that has ended or "
+        "is late makes the others time out here, and they are the first to wait for the GPU, so that CUDA errors of "
+        "the passes before show up.",
         remedy="The first error in the logs of all ranks; CUDA_LAUNCH_BLOCKING=1.",
         evidence=("deepspeed/runtime/utils.py",),
     ),
@@ -79,10 +84,11 @@ FACTS = (
             "deepspeed/runtime/base_optimizer.py:run_grad_acc_post_hooks",
         ),
         title="ZeRO finds out which gradients a backward pass brings (0.18.3 and later)",
-        what="It asks autograd, by an internal function of torch 2.3 and later, which parameters the running backward "
-        "pass reaches, to know when all are reduced. It is called in every backward pass of the model's outputs, "
-        "torch.autograd.grad included, and can only be called while one runs.",
-        remedy="torch 2.3 or later; engine.backward for the loss, and detach() around other gradients.",
+        what="In the hook of a gradient it asks autograd, by internal functions of torch 2.3 and later, which "
+        "parameters the running backward pass reaches, to know when all are reduced. An older torch raises an "
+        "AssertionError here; with torch 2.3 itself 0.18.3 to 0.18.6 fail (no attribute next_functions). What runs "
+        "after the last gradient, such as the check for a scaled loss, passes through here.",
+        remedy="torch 2.4 or later; engine.backward for the loss.",
         affects={"deepspeed": ">=0.18.3"},
         patches=("zero_backward_with_torch_2_3", "zero_hooks_recount_parameters"),
         evidence=("deepspeed/runtime/utils.py: count_used_parameters_in_backward",),
@@ -91,14 +97,14 @@ FACTS = (
         id="frame_checkpoint_file_written",
         names=(
             "deepspeed/runtime/checkpoint_engine/torch_checkpoint_engine.py:save",
-            "deepspeed/runtime/checkpoint_engine/torch_checkpoint_engine.py:makedirs",
-            "TorchCheckpointEngine",
+            "deepspeed/runtime/checkpoint_engine/checkpoint_engine.py:makedirs",
         ),
         title="a file of a checkpoint is written",
         what="torch.save of one rank's file failed: a full disk or quota (which may say unexpected pos or inline "
         "container), a network file system that stalls, no right to write, or an object that cannot be pickled. The "
         "other ranks wait in a barrier; the directory stays incomplete while `latest` names the one before.",
-        remedy="Room for all ranks' files, some 14 bytes per trained parameter; delete the incomplete directory.",
+        remedy="Room for all ranks' files, with Adam and 16-bit weights some 14 bytes per trained parameter; delete "
+        "the incomplete directory.",
         evidence=("deepspeed/runtime/checkpoint_engine/torch_checkpoint_engine.py: save",),
     ),
     Fact(
@@ -115,26 +121,36 @@ FACTS = (
         id="deepspeed_checkpointing_functions",
         names=(
             *("checkpointing.configure", "deepspeed.checkpointing", "checkpointing.checkpoint"),
-            "non_reentrant_checkpoint",
             *(f"{_CHECKPOINTING}:backward", f"{_CHECKPOINTING}:forward", f"{_CHECKPOINTING}:checkpoint"),
-            *("activation_checkpointing", "CheckpointFunction"),
         ),
-        title="DeepSpeed's activation checkpointing is only used where the model calls it",
-        what="The section activation_checkpointing of the config checkpoints nothing by itself: the model has to call "
-        "deepspeed.checkpointing.checkpoint, after deepspeed.checkpointing.configure; transformers' "
-        "gradient_checkpointing is torch's and ignores it. Like torch's reentrant one it takes tensors by position "
-        "only, needs one input that requires gradients, and not torch.autograd.grad.",
-        remedy="model.gradient_checkpointing_enable() for transformers; torch.utils.checkpoint(use_reentrant=False) "
-        "in one's own model.",
+        title="deepspeed.checkpointing.checkpoint: what it needs",
+        what="Its options (partition_activations, cpu_checkpointing) hold only after "
+        "deepspeed.checkpointing.configure, which DeepSpeed itself never calls. Like torch's reentrant one it takes "
+        "positional arguments only, needs one input that requires gradients, and works with backward() only, not with "
+        "torch.autograd.grad; errors of the layer that it computes again pass through it.",
+        remedy="deepspeed.checkpointing.configure(mpu, deepspeed_config=...) before; without these options "
+        "torch.utils.checkpoint.checkpoint(..., use_reentrant=False).",
         evidence=(f"{_CHECKPOINTING}: checkpoint, configure",),
     ),
     Fact(
+        id="activation_checkpointing_section",
+        names=("activation_checkpointing",),
+        title="the section activation_checkpointing checkpoints nothing by itself",
+        what="It sets the options of deepspeed.checkpointing.checkpoint, which the model has to call (PipelineModule "
+        "does, with activation_checkpoint_interval), and deepspeed.checkpointing.configure has to be given the config. "
+        "transformers' gradient_checkpointing is torch's and ignores it.",
+        remedy="model.gradient_checkpointing_enable() for transformers; torch.utils.checkpoint.checkpoint(..., "
+        "use_reentrant=False) in one's own model.",
+        beside=("oom", "how"),
+        evidence=(f"{_CHECKPOINTING}: configure", "deepspeed/runtime/pipe/module.py"),
+    ),
+    Fact(
         id="contiguous_checkpointing_needs",
-        names=("contiguous_memory_optimization", "contiguous_checkpointing", "number_checkpoints", "num_checkpoints"),
+        names=("contiguous_memory_optimization", "contiguous_checkpointing", "number_checkpoints"),
         title="contiguous_memory_optimization of activation checkpointing",
-        what="It keeps the partitioned inputs of number_checkpoints layers in one buffer each: it needs "
-        "partition_activations, that number, and inputs of the same size in every layer and step. The buffers are "
-        "emptied by the backward pass only, so that evaluation needs deepspeed.checkpointing.reset().",
+        what="It allocates buffers for the partitioned inputs of number_checkpoints layers: it needs "
+        "partition_activations, that number, and inputs of the same size in every layer. The buffers are emptied by "
+        "the backward pass only, so that evaluation needs deepspeed.checkpointing.reset().",
         remedy="Leave it false, unless memory is fragmented; else configure(num_checkpoints=the layers that call "
         "checkpoint).",
         evidence=(f"{_CHECKPOINTING}: configure, reset",),
@@ -143,10 +159,11 @@ FACTS = (
         id="frame_random_states",
         names=(f"{_CHECKPOINTING}:fork", f"{_CHECKPOINTING}:add", "get_cuda_rng_tracker"),
         title="random states for model-parallel checkpointing",
-        what="deepspeed.checkpointing.get_cuda_rng_tracker().fork() needs the state model-parallel-rng, which "
-        "model_parallel_cuda_manual_seed (or Megatron's initialization) adds once; a second time, or a seed twice, "
-        "raises that it exists.",
-        remedy="deepspeed.checkpointing.model_parallel_cuda_manual_seed(seed) once, after the mpu is known.",
+        what="deepspeed.checkpointing.get_cuda_rng_tracker().fork() needs the state model-parallel-rng (is not added), "
+        "which model_parallel_cuda_manual_seed adds: it needs the mpu of configure and empties the tracker first. "
+        "add() of a name or a seed that is there raises (already exists).",
+        remedy="deepspeed.checkpointing.configure(mpu), then model_parallel_cuda_manual_seed(seed); another seed for "
+        "each add().",
         evidence=(f"{_CHECKPOINTING}: CudaRNGStatesTracker",),
     ),
     Fact(
@@ -165,7 +182,6 @@ FACTS = (
         "O_DIRECT), where buffer_size is less than the largest parameter's share, or buffer_count less than the "
         "parameters that are needed at once, and where pinned memory for the buffers ends.",
         remedy="A directory on a local NVMe disk; larger buffer_size and buffer_count, or offload to the CPU.",
-        patches=("numpy_bufsize",),
         evidence=(f"{_SWAP}/partitioned_param_swapper.py",),
     ),
     Fact(
@@ -176,9 +192,10 @@ FACTS = (
             *("deepspeed/runtime/lr_schedules.py:get_lr_ratio", "deepspeed/runtime/lr_schedules.py:_format_param"),
         ),
         title="a scheduler of DeepSpeed computes the learning rate",
-        what="It fails on params of the wrong kind: strings instead of numbers (1e-5 in YAML is a string), lists that "
-        "have not one value per group, total_num_steps equal to warmup_num_steps, or groups that DeepSpeed has "
-        "removed because they had no parameters.",
+        what="It fails on strings instead of numbers, in its params or as the optimizer's lr (1e-5 in YAML is a "
+        "string), on lists that have not one value per group, and, with WarmupCosineLR before 0.19.3, on "
+        "total_num_steps equal to warmup_num_steps (ZeroDivisionError). A scheduler made before deepspeed.initialize "
+        "gives groups wrong rates if a group before them had no parameters.",
         remedy="Numbers in the config (1.0e-5 in YAML), total_num_steps above warmup_num_steps.",
         patches=("empty_group_scheduler", "warmup_cosine_past_end"),
         evidence=("deepspeed/runtime/lr_schedules.py",),
