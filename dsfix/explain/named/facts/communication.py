@@ -10,7 +10,8 @@ FACTS = (
     Fact(
         id="init_distributed_needs",
         names=(
-            *("deepspeed.init_distributed", "dist_init_required", "mpi_discovery"),
+            *("deepspeed.init_distributed", "init_distributed", "dist_init_required", "auto_mpi_discovery"),
+            "mpi_discovery",
             "deepspeed/comm/comm.py:init_distributed",
             "deepspeed/comm/comm.py:mpi_discovery",
             "deepspeed/comm/torch.py:init_process_group",
@@ -26,7 +27,7 @@ FACTS = (
     ),
     Fact(
         id="timeout_of_collectives",
-        names=("DEEPSPEED_TIMEOUT", "default_pg_timeout", "ddp_timeout"),
+        names=("DEEPSPEED_TIMEOUT", "default_pg_timeout", "default_pg_nccl_timeout", "ddp_timeout"),
         title="the timeout of collective operations with DeepSpeed",
         what="DEEPSPEED_TIMEOUT, in whole minutes, is 30 by default (10 since 0.19.6) and is read at import; a process "
         "group that transformers (ddp_timeout, seconds) or accelerate (InitProcessGroupKwargs) makes first has theirs. "
@@ -35,16 +36,6 @@ FACTS = (
         remedy="Find the rank that is elsewhere (py-spy dump, its log). Longer times help only with long work of one "
         "rank, such as tokenizing.",
         evidence=("deepspeed/constants.py",),
-    ),
-    Fact(
-        id="deepspeed_comm_functions",
-        names=("comms_logger", "log_summary"),
-        title="the log of deepspeed.comm's operations",
-        what="comms_logger times the operations that go through deepspeed.comm, not those of torch.distributed itself, "
-        "and waits for the GPU at each, so that it slows the job. log_summary contains barriers: all ranks have to "
-        "call it, after deepspeed.init_distributed or deepspeed.initialize.",
-        remedy="comms_logger only to measure; log_summary outside of `if rank == 0`.",
-        evidence=("deepspeed/comm/comm.py: timed_op, log_summary",),
     ),
     Fact(
         id="frame_collective",

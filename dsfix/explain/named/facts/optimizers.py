@@ -44,7 +44,9 @@ FACTS = (
         id="onebit_optimizers",
         names=(
             *("OneBitAdam", "OnebitAdam", "OneBitLamb", "OnebitLamb", "ZeroOneAdam"),
-            *("freeze_step", "cuda_aware", "comm_backend_name"),
+            *("freeze_step", "cuda_aware", "comm_backend_name", "NcclBackend", "MpiBackend", "compressed_allreduce"),
+            "deepspeed/runtime/fp16/onebit/adam.py:step",
+            "deepspeed/runtime/fp16/onebit/lamb.py:step",
         ),
         title="1-bit Adam, 0/1 Adam and 1-bit LAMB",
         what="Through 0.19.6; 0.19.7 removed them. They do not go with ZeRO (an assertion), and are tested in fp16 "

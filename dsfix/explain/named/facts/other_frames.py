@@ -173,9 +173,7 @@ FACTS = (
             *_swapping("async_swapper", "swap_out_tensors", "add_buffers", "_swap_out_ready_buffers"),
             *_swapping("partitioned_param_swapper", "__init__", "swap_in", "swap_out_and_release", "swap_into_buffer"),
             *_swapping("partitioned_param_swapper", "_allocate_and_return_buffers_for_swap_in", "synchronize_reads"),
-            *_swapping("partitioned_optimizer_swapper", "swap_in_optimizer_state", "swap_out_optimizer_state"),
-            *_swapping("optimizer_utils", "_initialize_parameters", "_swap_out_unpinned_tensors"),
-            *_swapping("pipelined_optimizer_swapper", "swap_in_optimizer_state", "swap_out_optimizer_state"),
+            *_swapping("optimizer_utils", "_swap_out_unpinned_tensors"),
         ),
         title="offload to NVMe reads or writes a file of a parameter",
         what="It fails where nvme_path is not writable, full, or no local file system (tmpfs and network ones have no "
