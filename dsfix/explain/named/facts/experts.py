@@ -128,7 +128,10 @@ FACTS = (
     ),
     Fact(
         id="moe_leaf_modules",
-        names=("set_z3_leaf_modules", "unset_z3_leaf_modules", "z3_leaf", "get_z3_leaf_modules", "leaf_module"),
+        names=(
+            *("set_z3_leaf_modules", "set_z3_leaf_module", "unset_z3_leaf_modules", "z3_leaf", "z3_leaf_module"),
+            *("get_z3_leaf_modules", "leaf_module"),
+        ),
         title="set_z3_leaf_modules: ZeRO-3 with experts that some ranks skip",
         what="Under ZeRO-3 a layer's weights are gathered by all ranks when it runs; an expert that gets tokens on "
         "some ranks only lets the job hang. A leaf module (0.13 or later) is gathered whole, with everything below "

@@ -168,17 +168,4 @@ FACTS = (
         "stage3_prefetch_bucket_size: 0 tells whether it is the prefetching.",
         evidence=("deepspeed/runtime/zero/partitioned_param_coordinator.py: fetch_sub_module",),
     ),
-    Fact(
-        id="leaf_modules",
-        names=("set_z3_leaf_modules", "set_z3_leaf_module", "z3_leaf", "z3_leaf_module", "get_z3_leaf_modules"),
-        title="set_z3_leaf_modules: what a leaf module of ZeRO-3 is",
-        what="All parameters below a leaf module are gathered at once when it runs, whichever of its parts are used. "
-        "It is needed where ranks use different parts, as with experts: without it they wait for one another. The "
-        "whole leaf has to fit into memory. It takes classes of modules that the model has, before "
-        "deepspeed.initialize (0.13.0 and later).",
-        remedy="set_z3_leaf_modules(model, [TheMoeBlock]) with the block that holds the experts, before "
-        "deepspeed.initialize or Trainer. Since 0.18.0 also leaf_module in the config, whose default has the blocks "
-        "of Mixtral, Qwen2-MoE and Qwen3-MoE.",
-        evidence=("deepspeed/utils/z3_leaf_module.py",),
-    ),
 )
