@@ -6,34 +6,6 @@ from ..fact import Fact
 
 FACTS = (
     Fact(
-        id="timeout_of_trainer",
-        names=(
-            "ddp_timeout",
-            "InitProcessGroupKwargs",
-            "NCCL_TIMEOUT",
-            "DEEPSPEED_TIMEOUT",
-        ),
-        beside=(
-            "hang",
-            "connection",
-            "slow",
-            "unused",
-            "fails + nccl",
-        ),
-        title="ddp_timeout does not reach the groups that ZeRO uses",
-        what="It is the timeout of the first process group. ZeRO's collectives run in groups that DeepSpeed "
-        "makes by new_group without a timeout, which is torch's default there: 10 minutes for NCCL since "
-        "torch 2.2, 30 before. A longer one does not mend a hang: a rank is missing (tokenising, saving, "
-        "an error of its own).",
-        remedy="Look for the rank that stopped first, and do long work before the training; else "
-        "torch.distributed.distributed_c10d.default_pg_nccl_timeout = timedelta(hours=2) before "
-        "deepspeed.initialize (the Trainer: before train).",
-        evidence=(
-            "deepspeed.comm.torch.TorchBackend.new_group",
-            "https://github.com/huggingface/transformers/issues/32036",
-        ),
-    ),
-    Fact(
         id="attributes_of_arguments",
         names=(
             "deepspeed_plugin",
@@ -59,10 +31,10 @@ FACTS = (
             "unset_hf_deepspeed_config",
         ),
         title="transformers: how from_pretrained knows of ZeRO-3",
-        what="transformers keeps a weak reference to the last HfDeepSpeedConfig; while that object lives and "
-        "its stage is 3, every from_pretrained makes a partitioned model, also one that is not trained. "
-        "If it is made after the model, or is not kept in a variable, the model is loaded whole on each "
-        "rank.",
+        what="transformers keeps a weak reference to the last HfDeepSpeedConfig; while that object lives and its "
+        "stage is 3, every from_pretrained without a quantization config makes a partitioned model, also one that "
+        "is not trained. If it is made after the model, or is not kept in a variable, the model is loaded whole on "
+        "each rank.",
         remedy="TrainingArguments(deepspeed=…), or dschf = HfDeepSpeedConfig(config) without Trainer, before "
         "from_pretrained, and kept; unset_hf_deepspeed_config() before models that are not to be "
         "partitioned.",
@@ -103,9 +75,9 @@ FACTS = (
             "transformers/deepspeed.py:trainer_config_finalize",
         ),
         title="transformers: the DeepSpeed config is completed from the arguments",
-        what='Values that are "auto" are filled in, others must equal the arguments (batch sizes, '
-        "accumulation, learning rate, betas, weight decay, clipping, warm-up, precision). Bucket sizes "
-        'that are "auto" need hidden_size in the model\'s config or its text_config.',
+        what='Values that are "auto" are filled in, others must equal the arguments (batch sizes, accumulation, '
+        'learning rate, betas, weight decay, clipping, warm-up, precision). Bucket sizes that are "auto" need '
+        "hidden_size in the model's config (in current releases also in its text_config).",
         remedy='"auto" for everything that TrainingArguments say, too; numbers for the bucket sizes of a model '
         "without hidden_size.",
         evidence=("transformers.integrations.deepspeed.HfTrainerDeepSpeedConfig",),
