@@ -149,31 +149,6 @@ FACTS = (
         evidence=("transformers.trainer_seq2seq.Seq2SeqTrainer.prediction_step",),
     ),
     Fact(
-        id="tied_weights",
-        names=(
-            "tie_word_embeddings",
-            "tie_weights",
-            "_tied_weights_keys",
-            "lm_head.weight",
-        ),
-        beside=(
-            "saving + incomplete",
-            "loading + differs",
-            "garbage",
-            "zero to fp32",
-            "saving + fails",
-            "embedding + differs",
-            "embedding + fails",
-        ),
-        title="tied embedding and output weights under DeepSpeed",
-        what="ZeRO-3 knows the two by one parameter. zero_to_fp32 and gathered state dicts may hold only one "
-        "of the names; a loader that does not tie them again gets a random lm_head. A model that was tied "
-        "when it was saved and is not tied by its config (or the other way round) differs likewise.",
-        remedy="from_pretrained, or model.tie_weights() after load_state_dict; tie_word_embeddings of the config "
-        "as the weights are; a newer DeepSpeed for zero_to_fp32.",
-        evidence=("deepspeed.utils.zero_to_fp32._get_fp32_state_dict_from_zero3_checkpoint",),
-    ),
-    Fact(
         id="model_spread_for_inference",
         names=(
             "init_empty_weights",

@@ -93,10 +93,10 @@ FACTS = (
             "fails",
         ),
         title="transformers: an own compute_loss under DeepSpeed",
-        what="The model that it gets is the engine, and has to be called itself: self.model, a sub-module of "
-        "it or a weight read directly works on empty partitions under ZeRO-3, and runs without the "
-        "engine's hooks. Branches that depend on the data make ZeRO-3's ranks wait for each other; a "
-        "second model needs an engine of its own.",
+        what="The model that it gets is the engine, and has to be called itself: under ZeRO-3 a weight that is read "
+        "directly is empty, and self.model or a sub-module called beside it runs outside of the engine's forward "
+        "pass. Branches that depend on the data make ZeRO-3's ranks wait for each other; a second model needs an "
+        "engine of its own.",
         remedy="outputs = model(**inputs), once, on all ranks alike; deepspeed.zero.GatheredParameters around "
         "weights that are read; deepspeed.initialize for a frozen second model under ZeRO-3.",
         evidence=("transformers.Trainer.compute_loss",),

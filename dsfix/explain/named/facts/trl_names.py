@@ -117,9 +117,9 @@ FACTS = (
             "differs",
         ),
         title="Liger's fused loss under ZeRO-3",
-        what="It reads lm_head.weight itself instead of calling lm_head, so that no hook gathers it: under "
-        "ZeRO-3 the weight is empty unless the code gathers it around the loss, as Liger does for models "
-        "of transformers and recent TRL for its own losses. With lm_head in modules_to_save or LoRA on it "
+        what="It reads lm_head.weight instead of calling lm_head. Inside the engine's forward pass (Liger's models "
+        "of transformers) ZeRO-3 gathers a weight that is read so; a loss that is computed after it, as in the "
+        "trainers of older TRL, meets an empty weight (shape [0]). With lm_head in modules_to_save or LoRA on it "
         "the weight is another one.",
         remedy="A current liger-kernel and TRL; without it for the trainer that fails; ZeRO-2.",
         evidence=("trl.trainer.utils",),
