@@ -131,8 +131,45 @@ FACTS = (
         evidence=("accelerate.utils.launch.prepare_deepspeed_cmd_env",),
     ),
     Fact(
+        id="port_of_accelerate",
+        names=("main_process_port",),
+        beside=(
+            "connection",
+            "launcher",
+            "hang + start",
+            "several models",
+        ),
+        title="accelerate launch: main_process_port",
+        what="Without it 29500 is used: two jobs on one machine collide, and the second one fails, hangs, or "
+        "is moved to a free port in recent releases. With several machines the port has to be free on the "
+        "first and open for the others.",
+        remedy="--main_process_port with a number for each job; 0 chooses a free one on a single machine.",
+        evidence=("accelerate.utils.launch.prepare_deepspeed_cmd_env",),
+    ),
+    Fact(
+        id="offload_keys_of_accelerate",
+        names=("offload_param_device",),
+        beside=(
+            "offload + slow",
+            "offload + oom",
+            "offload + host",
+            "nvme + fails",
+        ),
+        title="accelerate: offload_param_device",
+        what="It counts with ZeRO-3 only, while offload_optimizer_device counts with ZeRO-1 and 2 as well, and nvme "
+        "with ZeRO-3. The weights are then moved to the GPU in every pass, which is slow.",
+        remedy="none if the GPUs have room; cpu for the optimizer first, for the parameters only if that is not "
+        "enough; a larger micro-batch makes the moving cost less.",
+        evidence=("accelerate.utils.dataclasses.DeepSpeedPlugin",),
+    ),
+    Fact(
         id="leaf_modules_of_accelerate",
-        names=("transformer_moe_cls_names", "set_moe_leaf_modules", "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES"),
+        names=(
+            "transformer_moe_cls_names",
+            "deepspeed_moe_layer_cls_names",
+            "set_moe_leaf_modules",
+            "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
+        ),
         title="accelerate: which blocks of experts ZeRO-3 takes as one",
         what="The named classes are made leaf modules, whose weights are gathered at once, so that ranks may "
         "use different experts. Without it ZeRO-3 hangs in models of transformers with experts; with it a "

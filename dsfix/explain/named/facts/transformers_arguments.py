@@ -6,6 +6,34 @@ from ..fact import Fact
 
 FACTS = (
     Fact(
+        id="timeout_of_trainer",
+        names=(
+            "ddp_timeout",
+            "InitProcessGroupKwargs",
+            "NCCL_TIMEOUT",
+            "DEEPSPEED_TIMEOUT",
+        ),
+        beside=(
+            "hang",
+            "connection",
+            "slow",
+            "unused",
+            "fails + nccl",
+        ),
+        title="ddp_timeout does not reach the groups that ZeRO uses",
+        what="It is the timeout of the first process group. ZeRO's collectives run in groups that DeepSpeed "
+        "makes by new_group without a timeout, which is torch's default there: 10 minutes for NCCL since "
+        "torch 2.2, 30 before. A longer one does not mend a hang: a rank is missing (tokenising, saving, "
+        "an error of its own).",
+        remedy="Look for the rank that stopped first, and do long work before the training; else "
+        "torch.distributed.distributed_c10d.default_pg_nccl_timeout = timedelta(hours=2) before "
+        "deepspeed.initialize (the Trainer: before train).",
+        evidence=(
+            "deepspeed.comm.torch.TorchBackend.new_group",
+            "https://github.com/huggingface/transformers/issues/32036",
+        ),
+    ),
+    Fact(
         id="attributes_of_arguments",
         names=(
             "deepspeed_plugin",

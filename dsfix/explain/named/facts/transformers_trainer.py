@@ -153,8 +153,8 @@ FACTS = (
         ),
         title="auto_find_batch_size with DeepSpeed",
         what="After each out-of-memory error the training starts anew with a smaller batch and another engine, "
-        "while the memory of the old one may not be free. With ZeRO-3 transformers refuses it; otherwise "
-        'the config needs "auto" for the batch sizes, and all ranks have to fail alike.',
+        "while the memory of the old one may not be free. Newer transformers refuses it with ZeRO-3; otherwise the "
+        'config needs "auto" for the batch sizes, and all ranks have to fail alike.',
         remedy="A fixed per_device_train_batch_size that fits, with gradient_accumulation_steps.",
         evidence=("transformers.Trainer.propagate_args_to_deepspeed",),
     ),

@@ -19,10 +19,10 @@ FACTS = (
             "trl/trainer/utils.py:prepare_deepspeed",
         ),
         title="TRL: the reference model under DeepSpeed",
-        what="It gets an engine of its own: partitioned with ZeRO-3; with ZeRO-1 and 2 whole on every GPU "
-        "(stage 0). create_reference_model copies the model, which ZeRO-3 does not allow. With LoRA no "
-        "second model is needed (the adapter is switched off); precompute_ref_log_probs spares it during "
-        "training, not while it computes.",
+        what="It gets an engine of its own: partitioned with ZeRO-3; with ZeRO-1 and 2 whole on every GPU (stage "
+        "0). create_reference_model copies the model, which ZeRO-3 does not allow. With LoRA no second model is "
+        "needed (the adapter is switched off); precompute_ref_log_probs spares it during training, not while it "
+        "computes, and older TRL refuses it with ZeRO-3.",
         remedy="With LoRA ref_model=None; else the same model by from_pretrained as ref_model; ZeRO-3 if two do "
         "not fit; smaller per_device_eval_batch_size.",
         evidence=("trl.models.utils.prepare_deepspeed",),
