@@ -96,8 +96,8 @@ FACTS = (
         "made under zero.Init or the engine, their shape is [0] and the file's shapes do not fit; a file "
         "with shape [0] was saved without gathering. Without is_trainable=True the adapter is frozen, and "
         "the optimizer has nothing.",
-        remedy="PeftModel.from_pretrained(base, DIRECTORY, is_trainable=True) before prepare or the Trainer; a "
-        "current PEFT; to merge or to infer, without DeepSpeed.",
+        remedy="PeftModel.from_pretrained(base, DIRECTORY, is_trainable=True) before prepare or the Trainer; to "
+        "merge or to infer, without DeepSpeed.",
         evidence=("peft.PeftModel.load_adapter",),
     ),
     Fact(
@@ -237,8 +237,8 @@ FACTS = (
         ),
         title="the dtype of an adapter's parameters under DeepSpeed",
         what="Since 0.12 PEFT makes adapters in fp32 although the base is in bf16 or fp16. The engine casts them to "
-        "the config's dtype; but DeepSpeed 0.19.2 and later leave out that cast for a model that zero.Init has "
-        "partitioned, and the fp32 adapters cannot be gathered together with the 16-bit weights (TypeError in the "
+        "the config's dtype; but since DeepSpeed 0.19.2 not in a model that zero.Init has partitioned: the adapters "
+        "stay in fp32 there, and 0.19.2 itself cannot gather them together with 16-bit weights (TypeError in the "
         "first step).",
         remedy="get_peft_model(model, config, autocast_adapter_dtype=False) with ZeRO-3; a current TRL does that "
         "by itself.",

@@ -43,7 +43,7 @@ FACTS = (
         what="transformers gathers the old weight to copy its rows; the new one is whole in some releases, "
         "partitioned in others. Code that then reads weight.shape, or fills new rows with a mean "
         "(smart_tokenizer_and_embedding_resize), works on an empty placeholder unless it gathers. transformers "
-        "4.43.0 to 4.43.3 and those through 4.33.0 take a size of 0 for the vocabulary.",
+        "4.43.0 to 4.43.3 do not resize rightly, those through 4.33.2 take 0 for the vocabulary's size.",
         remedy="deepspeed.zero.GatheredParameters([weight], modifier_rank=0) around what reads or fills rows; or "
         "resize once without DeepSpeed, and save model and tokenizer.",
         evidence=("transformers.modeling_utils._get_resized_embeddings",),
