@@ -181,9 +181,9 @@ FACTS = (
             "MatMul8bitLt",
         ),
         title="8 bits under DeepSpeed",
-        what="The weights are integers with states beside them. DeepSpeed must not cast, broadcast or "
-        "partition them: it works with ZeRO-0 to 2, the model loaded whole on each rank's GPU, and only "
-        "an adapter trained; ZeRO-3, offload_param and full fine-tuning do not.",
+        what="The weights are integers with states beside them. ZeRO-3 cannot partition them. It works with ZeRO-0 "
+        "to 2, the model loaded whole on each rank's GPU, and only an adapter trained; ZeRO-3, offload_param and "
+        "full fine-tuning do not.",
         remedy='device_map={"": local_rank}, LoRA and ZeRO-2; for ZeRO-3 bf16 without quantization, or 4 bits '
         "with bnb_4bit_quant_storage.",
         evidence=("bitsandbytes.nn.Int8Params",),

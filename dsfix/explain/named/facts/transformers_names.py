@@ -116,8 +116,8 @@ FACTS = (
         "run as many; a rank whose texts end earlier goes on with synced_gpus. generate sets it itself if "
         "transformers knows of ZeRO-3 (HfDeepSpeedConfig is alive). Without it, or if only some ranks "
         "call generate, the job hangs.",
-        remedy="synced_gpus=True, as many calls on all ranks, and inputs on all of them; or gather the weights "
-        "once, deepspeed.zero.GatheredParameters(model.parameters()), and generate inside.",
+        remedy="synced_gpus=True, as many calls on all ranks, and inputs on all of them; or gather the weights once "
+        "and take ZeRO's hooks off meanwhile, as TRL's unwrap_model_for_generation does.",
         evidence=("transformers.generation.utils.GenerationMixin.generate",),
     ),
     Fact(
@@ -143,9 +143,9 @@ FACTS = (
         what="Every token's forward pass gathers all weights again, so that generate is slow, and it hangs unless "
         "all ranks run as many passes (synced_gpus). A partitioned module of which no engine was made has empty "
         "weights. ZeRO-1 and 2 have none of this.",
-        remedy="GatheredParameters(model.parameters()) around generate, if the model fits one GPU; else "
-        "synced_gpus=True; generation after training from saved weights (vLLM, plain transformers); "
-        "ZeRO-2.",
+        remedy="Weights gathered once, with ZeRO's hooks taken off meanwhile (TRL's unwrap_model_for_generation), "
+        "if the model fits one GPU; else synced_gpus=True; generation after training from saved weights (vLLM, "
+        "plain transformers); ZeRO-2.",
         evidence=("transformers.trainer_seq2seq.Seq2SeqTrainer.prediction_step",),
     ),
     Fact(

@@ -46,8 +46,8 @@ FACTS = (
         ),
         title="TRL: what takes memory in DPO",
         what="Chosen and rejected text of a pair go through the model in one batch (twice "
-        "per_device_train_batch_size), through policy and reference, with logits over the whole "
-        "vocabulary, upcast to fp32. With ZeRO-1 and 2 the reference is whole on each GPU.",
+        "per_device_train_batch_size), through policy and reference, with logits over the whole vocabulary. With "
+        "ZeRO-1 and 2 the reference is whole on each GPU.",
         remedy="per_device_train_batch_size=1 and gradient_accumulation_steps, max_length, "
         "gradient_checkpointing; precompute_ref_log_probs or LoRA (no reference model); ZeRO-3.",
         evidence=("trl.trainer.dpo_trainer.DPOTrainer",),
