@@ -115,6 +115,7 @@ FACTS = (
             "machine_rank",
             "num_machines",
             "deepspeed_inclusion_filter",
+            "main_process_ip",
         ),
         beside=(
             "nodes + hang",
