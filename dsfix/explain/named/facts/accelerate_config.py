@@ -8,12 +8,7 @@ FACTS = (
     Fact(
         id="zero3_init_flag",
         names=("zero3_init_flag",),
-        beside=(
-            "loading + oom",
-            "loading + host",
-            "zero-3 + host",
-            "quantized + zero-3",
-        ),
+        beside=("loading + oom", "loading + host", "zero-3 + host"),
         title="zero3_init_flag: whether models are partitioned while they are made",
         what="Through accelerate 0.34 true lets transformers' from_pretrained partition models while they are "
         "made (zero.Init), once an Accelerator or TrainingArguments exists; since 1.0 each ZeRO-3 config "
@@ -50,25 +45,6 @@ FACTS = (
         evidence=("accelerate.utils.dataclasses.DeepSpeedPlugin.set_deepspeed_weakref",),
     ),
     Fact(
-        id="zero3_save_16bit_model",
-        names=(
-            "zero3_save_16bit_model",
-            "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL",
-        ),
-        beside=(
-            "saving",
-            "empty",
-            "incomplete",
-        ),
-        title="zero3_save_16bit_model is stage3_gather_16bit_weights_on_model_save",
-        what="Only with it does get_state_dict (and the Trainer's save_model) gather the weights of a ZeRO-3 "
-        "model. With deepspeed_config_file the key in accelerate's YAML does not count; it has to be in "
-        "the DeepSpeed config.",
-        remedy='zero3_save_16bit_model: true, or "stage3_gather_16bit_weights_on_model_save": true in the file; '
-        "zero_to_fp32.py for checkpoints that were saved without.",
-        evidence=("accelerate.utils.dataclasses.DeepSpeedPlugin",),
-    ),
-    Fact(
         id="config_file_of_accelerate",
         names=(
             "deepspeed_config_file",
@@ -83,9 +59,10 @@ FACTS = (
             "micro-batches + fails",
         ),
         title="accelerate: deepspeed_config_file and the YAML's other keys",
-        what="With a file, the stage, offload, clipping and accumulation of the YAML must not be set as well; "
-        "mixed_precision has to agree with the file's fp16 and bf16. Without a file accelerate makes a "
-        "config of its own: stage 2, and no optimizer or scheduler.",
+        what="With a file, the stage, offload, clipping, accumulation, zero3_save_16bit_model and mixed_precision "
+        "of the YAML must not be set as well; what the script passes as mixed_precision has to agree with the "
+        "file's fp16 and bf16. Without a file accelerate makes a config of its own: stage 2, and no optimizer or "
+        "scheduler.",
         remedy="Under deepspeed_config only deepspeed_config_file, zero3_init_flag and the launcher's keys; "
         '"auto" in the file for what the script says.',
         evidence=("accelerate.utils.dataclasses.DeepSpeedPlugin._deepspeed_config_checks",),
@@ -94,10 +71,10 @@ FACTS = (
         id="plugin_of_accelerate",
         names=(
             "DeepSpeedPlugin",
-            "deepspeed_plugin",
             "deepspeed_plugins",
             "hf_ds_config",
             "ACCELERATE_USE_DEEPSPEED",
+            "state.deepspeed_plugin",
         ),
         title="accelerate: when a DeepSpeedPlugin is used",
         what="It counts for the first Accelerator of a process; state.deepspeed_plugin is None if the script "
@@ -135,10 +112,10 @@ FACTS = (
         names=(
             "deepspeed_multinode_launcher",
             "deepspeed_hostfile",
-            "main_process_ip",
             "machine_rank",
             "num_machines",
             "deepspeed_inclusion_filter",
+            "main_process_ip",
         ),
         beside=(
             "nodes + hang",
@@ -172,25 +149,18 @@ FACTS = (
     ),
     Fact(
         id="offload_keys_of_accelerate",
-        names=(
-            "offload_optimizer_device",
-            "offload_param_device",
-            "offload_optimizer_nvme_path",
-            "offload_param_nvme_path",
-        ),
+        names=("offload_param_device",),
         beside=(
             "offload + slow",
             "offload + oom",
             "offload + host",
             "nvme + fails",
         ),
-        title="accelerate: offload_optimizer_device and offload_param_device",
-        what="The optimizer can be offloaded with ZeRO-1 to 3, the parameters with ZeRO-3 only, NVMe with "
-        "ZeRO-3 only. The host then holds some 12 bytes for each parameter (16 with gradients) for all "
-        "ranks of the machine together, and the step runs on the CPU, which is slow with few cores or the "
-        "script's own optimizer.",
-        remedy="none if the GPUs have room; cpu for the optimizer first, for the parameters only if needed; a "
-        "larger micro-batch makes the step cost less.",
+        title="accelerate: offload_param_device",
+        what="It counts with ZeRO-3 only, while offload_optimizer_device counts with ZeRO-1 and 2 as well, and nvme "
+        "with ZeRO-3. The weights are then moved to the GPU in every pass, which is slow.",
+        remedy="none if the GPUs have room; cpu for the optimizer first, for the parameters only if that is not "
+        "enough; a larger micro-batch makes the moving cost less.",
         evidence=("accelerate.utils.dataclasses.DeepSpeedPlugin",),
     ),
     Fact(
@@ -225,14 +195,7 @@ FACTS = (
     ),
     Fact(
         id="ema_of_partitions",
-        names=(
-            "EMA",
-            "EMAModel",
-            "use_ema",
-            "enable_ema",
-            "ema_model",
-            "ema_params",
-        ),
+        names=("EMA", "EMAModel", "use_ema", "enable_ema", "ema_params"),
         beside=(
             "zero-3",
             "empty",

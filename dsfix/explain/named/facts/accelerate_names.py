@@ -31,13 +31,7 @@ FACTS = (
     ),
     Fact(
         id="accumulation_by_accelerate",
-        names=(
-            "accelerator.accumulate",
-            "sync_gradients",
-            "accelerator.no_sync",
-            "gradient_accumulation_steps",
-            "GradientAccumulationPlugin",
-        ),
+        names=("accelerator.accumulate", "sync_gradients", "accelerator.no_sync", "GradientAccumulationPlugin"),
         beside=(
             "accumulation + differs",
             "accumulation + loss",
@@ -45,10 +39,11 @@ FACTS = (
             "accumulation + slow",
         ),
         title="accelerate: accumulation is counted by the engine",
-        what="The config's gradient_accumulation_steps goes before the script's; the engine divides the loss "
-        "by it and steps after as many backward calls. Before accelerate 1.8 accumulate() had no part in "
-        "that, and the end of an epoch did not step; since then sync_gradients decides. ZeRO-2 and 3 "
-        "reduce gradients in every backward, so that no_sync saves nothing.",
+        what="The config's gradient_accumulation_steps goes before the script's; the engine divides the loss by it "
+        "and steps after as many backward calls. Before accelerate 1.8 accumulate() had no part in that, and the "
+        "end of an epoch did not step; since then sync_gradients decides. ZeRO-2 and 3 reduce gradients in every "
+        "backward, so that no_sync saves nothing (DeepSpeed 0.16 and later refuse it if an older accelerate calls "
+        "it).",
         remedy='"gradient_accumulation_steps": "auto" in the config and the number once, in Accelerator(…) or '
         "TrainingArguments; no division of the loss by the script; accelerate 1.8 or later.",
         evidence=("accelerate.utils.deepspeed.DeepSpeedEngineWrapper.backward",),
@@ -90,10 +85,10 @@ FACTS = (
             "fails + how",
         ),
         title='accelerate: what prepare puts in the place of "auto"',
-        what="The batch size is that of the data loaders in the same call (the smallest one), so that they "
-        "have to be passed with the model, and need a batch_size (not a batch sampler of their own). "
-        "Scheduler and optimizer keys come from DummyOptim and DummyScheduler, bucket sizes from the "
-        "model's config.hidden_size; nothing else is known.",
+        what="The batch size is that of the data loaders in the same call (the smallest one), so that they have to "
+        "be passed with the model, and need a batch_size (not a batch sampler of their own). Scheduler and "
+        "optimizer keys come from DummyOptim and DummyScheduler, bucket sizes from the model's config.hidden_size; "
+        "gradient_clipping becomes 1.0.",
         remedy="All in one prepare(model, optimizer, loaders, scheduler); or a number for "
         '"train_micro_batch_size_per_gpu".',
         evidence=("accelerate.Accelerator._prepare_deepspeed",),
@@ -104,8 +99,6 @@ FACTS = (
             "AcceleratedScheduler",
             "step_scheduler_with_optimizer",
             "split_batches",
-            "lr_scheduler.step",
-            "scheduler.step",
             "accelerate/scheduler.py:step",
         ),
         beside=(
@@ -120,21 +113,6 @@ FACTS = (
         remedy="num_training_steps times accelerator.num_processes for a prepared one; or "
         "Accelerator(step_scheduler_with_optimizer=False); not the engine's and the script's together.",
         evidence=("accelerate.scheduler.AcceleratedScheduler.step",),
-    ),
-    Fact(
-        id="clipping_of_accelerate",
-        names=(
-            "accelerator.clip_grad_norm_",
-            "clip_grad_norm_",
-            "clip_grad_value_",
-        ),
-        title="clip_grad_norm_ does nothing with DeepSpeed",
-        what="The engine clips in its step by gradient_clipping; accelerator.clip_grad_norm_ only returns the "
-        "norm (since 1.8, before that None), and torch's would see gradients that are partitioned, moved "
-        "away or already used: with accelerate the step is over when backward returns.",
-        remedy='"gradient_clipping" in the DeepSpeed config (or gradient_clipping of the DeepSpeedPlugin); '
-        "engine.get_global_grad_norm() for the norm; no clipping by value.",
-        evidence=("accelerate.Accelerator.clip_grad_norm_",),
     ),
     Fact(
         id="dummies_of_accelerate",
@@ -152,16 +130,11 @@ FACTS = (
     ),
     Fact(
         id="optimizer_replaced_on_cpu",
-        names=(
-            "map_pytorch_optim_to_deepspeed",
-            "zero_force_ds_cpu_optimizer",
-            "accelerate/utils/deepspeed.py:map_pytorch_optim_to_deepspeed",
-        ),
+        names=("map_pytorch_optim_to_deepspeed", "accelerate/utils/deepspeed.py:map_pytorch_optim_to_deepspeed"),
         title="accelerate puts DeepSpeedCPUAdam in the place of an optimizer that is offloaded",
         what="With offload_optimizer, prepare replaces the script's optimizer by DeepSpeedCPUAdam (Adagrad and "
-        "Lion by theirs), of which learning rate and weight decay are kept, betas and eps not; anything "
-        "but AdamW becomes Adam with L2. It compiles an operator, which needs the CUDA toolkit and a "
-        "compiler.",
+        "32-bit Lion by theirs) with the same parameter groups; what is not AdamW, 8-bit AdamW included, becomes "
+        "Adam with L2. It compiles an operator, which needs the CUDA toolkit and a compiler.",
         remedy='"zero_force_ds_cpu_optimizer": false in the config keeps the own one; or DeepSpeedCPUAdam made '
         "by the script; DS_SKIP_CUDA_CHECK=1 if only the minor version of CUDA differs.",
         evidence=("accelerate.utils.deepspeed.map_pytorch_optim_to_deepspeed",),
@@ -194,7 +167,6 @@ FACTS = (
             "dispatch_batches",
             "accelerate/utils/random.py:synchronize_rng_state",
             "accelerate/data_loader.py:_fetch_batches",
-            "accelerate/data_loader.py:__iter__",
         ),
         title="accelerate: a prepared data loader begins an epoch",
         what="Its ranks first make their random states equal by a broadcast, or (dispatch_batches, the default "
@@ -214,9 +186,9 @@ FACTS = (
             "accelerator.clear",
         ),
         title="accelerate: memory of an engine is not given back",
-        what="Hooks and buffers of an engine, and Python references to model, optimizer and loss, keep its "
-        "memory; accelerate destroys the engine in free_memory only in recent releases. Several trainings "
-        "in one process (a sweep, a search) grow by that.",
+        what="Hooks and buffers of an engine, and Python references to model, optimizer and loss, keep its memory; "
+        "free_memory destroys the engine in accelerate 0.34 and later, not in 0.27. Several trainings in one "
+        "process (a sweep, a search) grow by that.",
         remedy="One process for each training; else del model, optimizer; accelerator.free_memory(); "
         "engine.destroy(); gc.collect(); torch.cuda.empty_cache().",
         evidence=("accelerate.Accelerator.free_memory",),

@@ -30,12 +30,7 @@ FACTS = (
     ),
     Fact(
         id="state_dict_of_engine",
-        names=(
-            "get_state_dict",
-            "accelerator.get_state_dict",
-            "_zero3_consolidated_16bit_state_dict",
-            "accelerate/accelerator.py:get_state_dict",
-        ),
+        names=("get_state_dict", "accelerator.get_state_dict", "accelerate/accelerator.py:get_state_dict"),
         beside=(
             "saving",
             "hang",
@@ -47,8 +42,8 @@ FACTS = (
         ),
         title="accelerator.get_state_dict is a collective under ZeRO-3",
         what="All ranks have to call it: under `if accelerator.is_main_process` the job hangs. It needs "
-        "stage3_gather_16bit_weights_on_model_save (zero3_save_16bit_model), returns the whole model in "
-        "the host's memory on rank 0 and None or nothing on others; for ZeRO-0 to 2 a copy on each rank.",
+        "stage3_gather_16bit_weights_on_model_save (zero3_save_16bit_model), returns the whole model in the host's "
+        "memory on rank 0 and None on the others; for ZeRO-0 to 2 a copy on each rank.",
         remedy="Call it on all ranks, and save its result on rank 0; enough host memory there, else "
         "model.save_checkpoint and zero_to_fp32.py.",
         evidence=("accelerate.Accelerator.get_state_dict",),
@@ -90,9 +85,8 @@ FACTS = (
         ),
         title="accelerator.load_state with DeepSpeed",
         what="It loads the engine's checkpoint (pytorch_model/ in the directory): after prepare, with the same "
-        "number of ranks, stage and trainable parameters as were saved, on all ranks. A state that was "
-        "saved without DeepSpeed, or weights alone, cannot be loaded; several directories of one name (a "
-        "checkpoint that was cut off) fail, too.",
+        "number of ranks, stage and trainable parameters as were saved, on all ranks. A state that was saved "
+        "without DeepSpeed, or weights alone, cannot be loaded, and neither can one whose writing was cut off.",
         remedy="prepare first, then load_state(the directory of save_state); load_module_strict=False for "
         "adapters; weights only by from_pretrained before prepare.",
         evidence=("accelerate.Accelerator.load_state",),

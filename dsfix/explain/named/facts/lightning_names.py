@@ -7,12 +7,7 @@ from ..fact import Fact
 FACTS = (
     Fact(
         id="lightning_strategy_arguments",
-        names=(
-            "DeepSpeedStrategy",
-            "DeepSpeedPlugin",
-            "PL_DEEPSPEED_CONFIG_PATH",
-            "logging_batch_size_per_gpu",
-        ),
+        names=("DeepSpeedStrategy", "PL_DEEPSPEED_CONFIG_PATH", "logging_batch_size_per_gpu"),
         beside=(
             "offload",
             "unused",
@@ -102,10 +97,10 @@ FACTS = (
     Fact(
         id="lightning_converts_checkpoint",
         names=(
-            "convert_zero_checkpoint_to_fp32_state_dict",
             "load_from_checkpoint",
             "lightning/pytorch/utilities/deepspeed.py:convert_zero_checkpoint_to_fp32_state_dict",
             "pytorch_lightning/utilities/deepspeed.py:convert_zero_checkpoint_to_fp32_state_dict",
+            "utilities.deepspeed",
         ),
         title="Lightning: a DeepSpeed checkpoint is a directory",
         what="load_from_checkpoint reads a file, so that the directory has to be converted first, outside of "
@@ -217,33 +212,27 @@ FACTS = (
         names=(
             "trainer.test",
             "trainer.validate",
-            "trainer.predict",
             "_initialize_deepspeed_inference",
             "lightning/pytorch/strategies/deepspeed.py:_initialize_deepspeed_inference",
             "pytorch_lightning/strategies/deepspeed.py:_initialize_deepspeed_inference",
         ),
         title="Lightning: test, validate and predict with DeepSpeed",
-        what="Each makes a new engine without optimizer, after all hooks of the modules were removed (PEFT's "
-        "and hooks for features, too). ZeRO-3 gathers weights in every pass, and in two engines of one "
-        "process fails in some releases; ZeRO-1 and 2 have nothing to divide.",
+        what="Each makes a new engine without optimizer, after all hooks of the modules were removed (PEFT's and "
+        "hooks for features, too). ZeRO-3 gathers weights in every pass; ZeRO-1 and 2 have nothing to divide.",
         remedy="One device without the strategy, with converted weights; or another process with the same "
         "strategy and ckpt_path.",
         evidence=("lightning.pytorch.strategies.DeepSpeedStrategy._initialize_deepspeed_inference",),
     ),
     Fact(
         id="lightning_training_step",
-        names=(
-            "training_step",
-            "on_after_backward",
-            "on_before_optimizer_step",
-        ),
+        names=("on_after_backward", "on_before_optimizer_step"),
         beside=(
             "gradients",
             "none",
             "zero-3 + hang",
             "unused",
         ),
-        title="Lightning: training_step and its hooks with DeepSpeed",
+        title="Lightning: the hooks after backward, with DeepSpeed",
         what="A step that returns None is refused. .grad is None, or partitioned, in on_after_backward and "
         "before the step, and a gradient that is changed there is not used. Under ZeRO-3 a branch that "
         "only some ranks take (a module, a skipped batch) makes the others wait.",

@@ -61,8 +61,8 @@ FACTS = (
         title="monitors of the config: what they write",
         what="tensorboard, wandb, comet and csv_monitor are written by rank 0, at steps of the optimizer, with the "
         "number of samples as the x axis: learning rate, loss scale, and the loss (since 0.18.3 of pipelines only). "
-        "The package must be installed; frameworks (transformers' report_to) log on their own, so that two runs of wandb "
-        "appear.",
+        "The package must be installed; frameworks (transformers' report_to) log on their own, so that two runs of "
+        "wandb appear.",
         remedy="One of both; engine.monitor.write_events([(name, value, engine.global_samples)]) for values of one's "
         "own.",
         patches=("monitor_train_loss", "wandb_log_sync"),

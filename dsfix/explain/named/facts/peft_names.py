@@ -42,6 +42,7 @@ FACTS = (
             "lora_A",
             "lora_embedding_A",
         ),
+        beside=("gradients", "not falling", "none", "zero loss", "changing", "parameters + differs"),
         title="PEFT: whether an adapter is trained under DeepSpeed",
         what="lora_B starts at 0 and is not 0 after some steps. Printed from the model it may look empty, or "
         "unchanged (ZeRO-3's partitions; .grad is None under ZeRO). It stays 0 if every step is skipped "
@@ -95,8 +96,8 @@ FACTS = (
         "made under zero.Init or the engine, their shape is [0] and the file's shapes do not fit; a file "
         "with shape [0] was saved without gathering. Without is_trainable=True the adapter is frozen, and "
         "the optimizer has nothing.",
-        remedy="PeftModel.from_pretrained(base, DIRECTORY, is_trainable=True) before prepare or the Trainer; a "
-        "current PEFT; to merge or to infer, without DeepSpeed.",
+        remedy="PeftModel.from_pretrained(base, DIRECTORY, is_trainable=True) before prepare or the Trainer; to "
+        "merge or to infer, without DeepSpeed.",
         evidence=("peft.PeftModel.load_adapter",),
     ),
     Fact(
@@ -131,9 +132,9 @@ FACTS = (
             "prepare_model_for_int8_training",
         ),
         title="PEFT: prepare_model_for_kbit_training under DeepSpeed",
-        what="It freezes the model and casts whatever is not quantized (embedding, norms, lm_head) to fp32, "
-        "which costs memory, and gives a model of two dtypes: DeepSpeed casts to the config's dtype, and "
-        "ZeRO-3 gathers parameters of one dtype at a time only. It turns on reentrant checkpointing.",
+        what="It freezes the model and casts whatever is not quantized (embedding, norms, lm_head) to fp32, which "
+        "costs memory, and gives a model of two dtypes until DeepSpeed casts to the config's. It turns on gradient "
+        "checkpointing, reentrant by default through transformers 4.57.",
         remedy="Only for 4 and 8 bits; otherwise freeze by get_peft_model and call enable_input_require_grads(). "
         "With ZeRO-3 leave it out, and load with torch_dtype=bf16 and bnb_4bit_quant_storage=bf16.",
         evidence=("peft.utils.other.prepare_model_for_kbit_training",),
@@ -163,9 +164,8 @@ FACTS = (
         ),
         title="4 bits (QLoRA) under DeepSpeed",
         what="With ZeRO-0 to 2 each rank holds the whole quantized model on its own GPU. With ZeRO-3 it is "
-        "partitioned only if bnb_4bit_quant_storage is the dtype of the other weights (bf16), with "
-        "transformers 4.45, PEFT 0.13.1, bitsandbytes 0.43.3 or later; from_pretrained loads it whole "
-        "first. Offloading parameters does not go with it.",
+        "partitioned only if bnb_4bit_quant_storage is the dtype of the other weights (bf16), with transformers "
+        "4.45, PEFT 0.13.1, bitsandbytes 0.43.3 or later; from_pretrained loads it whole first.",
         remedy='ZeRO-2 with device_map={"": local_rank} and offload_optimizer none; or ZeRO-3 with '
         "BitsAndBytesConfig(bnb_4bit_quant_storage=torch.bfloat16) and torch_dtype=torch.bfloat16; or "
         "LoRA on bf16 with ZeRO-3.",
@@ -181,20 +181,16 @@ FACTS = (
             "MatMul8bitLt",
         ),
         title="8 bits under DeepSpeed",
-        what="The weights are integers with states beside them. DeepSpeed must not cast, broadcast or "
-        "partition them: it works with ZeRO-0 to 2, the model loaded whole on each rank's GPU, and only "
-        "an adapter trained; ZeRO-3, offload_param and full fine-tuning do not.",
+        what="The weights are integers with states beside them. ZeRO-3 cannot partition them. It works with ZeRO-0 "
+        "to 2, the model loaded whole on each rank's GPU, and only an adapter trained; ZeRO-3, offload_param and "
+        "full fine-tuning do not.",
         remedy='device_map={"": local_rank}, LoRA and ZeRO-2; for ZeRO-3 bf16 without quantization, or 4 bits '
         "with bnb_4bit_quant_storage.",
         evidence=("bitsandbytes.nn.Int8Params",),
     ),
     Fact(
         id="counting_adapter_parameters",
-        names=(
-            "print_trainable_parameters",
-            "get_nb_trainable_parameters",
-            "num_parameters",
-        ),
+        names=("print_trainable_parameters", "get_nb_trainable_parameters"),
         beside=(
             "empty",
             "zero-3",
@@ -226,9 +222,9 @@ FACTS = (
             "peft/tuners/lora/dora.py:get_weight_norm",
         ),
         title="PEFT: adapters that start from the base weights (PiSSA, OLoRA, DoRA, LoftQ)",
-        what="They read (and some change) the base weights when they are made. Under ZeRO-3 these are empty "
-        "unless PEFT gathers them, which it does since 0.9 (DoRA since 0.12) for one kind after another; "
-        "on many ranks each computes the same decomposition. DoRA reads them in every forward pass.",
+        what="They read (and some change) the base weights when they are made. Under ZeRO-3 these are empty unless "
+        "PEFT gathers them, which it does since 0.9 for one kind after another; on many ranks each computes the "
+        "same decomposition. DoRA reads them in every forward pass.",
         remedy="A current PEFT; or initialise once without DeepSpeed, save base and adapter, and train from these.",
         evidence=("peft.utils.integrations.gather_params_ctx",),
     ),
@@ -240,9 +236,10 @@ FACTS = (
             "cast_trainable_params_to_fp32",
         ),
         title="the dtype of an adapter's parameters under DeepSpeed",
-        what="Since 0.12 PEFT makes adapters in fp32 although the base is in bf16 or fp16. The engine casts "
-        "all to the config's dtype; parameters that are added to a ZeRO-3 model in fp32 beside bf16 ones "
-        "cannot be gathered together (TypeError or an assertion about dtypes in the first step).",
+        what="Since 0.12 PEFT makes adapters in fp32 although the base is in bf16 or fp16. The engine casts them to "
+        "the config's dtype; but since DeepSpeed 0.19.2 not in a model that zero.Init has partitioned: the adapters "
+        "stay in fp32 there, and 0.19.2 itself cannot gather them together with 16-bit weights (TypeError in the "
+        "first step).",
         remedy="get_peft_model(model, config, autocast_adapter_dtype=False) with ZeRO-3; a current TRL does that "
         "by itself.",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/8072",),

@@ -30,35 +30,21 @@ FACTS = (
     ),
     Fact(
         id="llamafactory_options",
-        names=(
-            "pure_bf16",
-            "quantization_bit",
-            "use_badam",
-            "use_galore",
-            "use_unsloth",
-        ),
+        names=("pure_bf16", "quantization_bit", "use_unsloth"),
         beside=(
             "zero-3",
             "fails",
         ),
         title="LLaMA-Factory: options that do not go with ZeRO-3",
-        what="pure_bf16, predict_with_generate, unsloth, quantized models (GPTQ, AWQ, 8 bits) and several "
-        "adapters are refused with ZeRO-3; GaLore and APOLLO with DeepSpeed at all. Trained parameters "
-        "are kept in fp32 with ZeRO-3.",
+        what="pure_bf16, predict_with_generate, unsloth, quantized models (GPTQ, AWQ, 8 bits) and several adapters "
+        "are refused with ZeRO-3; GaLore and APOLLO with DeepSpeed at all.",
         remedy="ZeRO-2 (ds_z2_config.json) for these; ZeRO-3 for full tuning or LoRA of what does not fit one "
         "GPU, offload only if it does not fit otherwise.",
         evidence=("llamafactory.hparams.parser",),
     ),
     Fact(
         id="swift_options",
-        names=(
-            "NPROC_PER_NODE",
-            "deepspeed_autotp_size",
-            "default-zero3",
-            "zero3_offload",
-            "zero2_offload",
-            "move_model_batches",
-        ),
+        names=("NPROC_PER_NODE", "default-zero3", "zero3_offload", "zero2_offload", "move_model_batches"),
         beside=(
             "fails",
             "one gpu",
@@ -100,9 +86,9 @@ FACTS = (
         ),
         title="axolotl: the DeepSpeed key of its YAML",
         what="axolotl makes an accelerate environment of it, so that it has to be started by axolotl train or "
-        "accelerate launch; on one GPU without a launcher DeepSpeed may look for MPI (mpi4py). FSDP, "
-        "ReLoRA and some optimizers (Muon) are refused beside it; QLoRA with ZeRO-3 needs use_reentrant: "
-        "true.",
+        "accelerate launch; on one GPU without a launcher DeepSpeed may look for MPI (mpi4py). FSDP, ReLoRA and "
+        "some optimizers (Muon) are refused beside it; QLoRA with ZeRO-3 may fail (CheckpointError) with "
+        "use_reentrant: false.",
         remedy="accelerate launch -m axolotl.cli.train FILE, zero2.json first; merging by axolotl merge-lora "
         "without deepspeed; no deepspeed on one GPU unless offload is wanted.",
         evidence=("axolotl.utils.schemas.validation",),
@@ -120,10 +106,10 @@ FACTS = (
             "ring_attn_size",
         ),
         title="OpenRLHF: memory of engines that share GPUs",
-        what="With colocate_all_models vLLM and the DeepSpeed engines are on the same GPUs; the sleep options "
-        "move vLLM's cache and the engines' states to the host while the other works, and count only with "
-        "it. adam_offload needs host memory and a compiled DeepSpeedCPUAdam; with it "
-        "deepspeed_enable_sleep moves nothing, and without it needs ZeRO-3 or a DeepSpeed after 0.17.5.",
+        what="With colocate_all_models vLLM and the DeepSpeed engines are on the same GPUs; the sleep options move "
+        "vLLM's cache and the engines' states to the host while the other works; vllm_enable_sleep counts only with "
+        "it. adam_offload needs host memory and a compiled DeepSpeedCPUAdam; with it deepspeed_enable_sleep moves "
+        "nothing, and without it needs ZeRO-3 or a DeepSpeed after 0.17.5.",
         remedy="colocate_all_models with vllm_enable_sleep, deepspeed_enable_sleep and a "
         "vllm_gpu_memory_utilization near 0.5; zero_stage 3; micro batches of 1; packing_samples.",
         evidence=("openrlhf.cli.train_ppo_ray",),
@@ -141,9 +127,8 @@ FACTS = (
         ),
         title="LLaVA, FastChat, Qwen: what their own saving gathers",
         what="maybe_zero_3 gathers one parameter, on all ranks; what it saves are the adapter (lora_…) and "
-        "non_lora_trainables.bin or mm_projector.bin, not the base model. Warnings of NOT_AVAILABLE are "
-        "harmless. checkpoint-N of the Trainer has no such files, and has to be converted, or loaded with "
-        "the base.",
+        "non_lora_trainables.bin or mm_projector.bin, not the base model. Warnings of NOT_AVAILABLE are harmless. "
+        "checkpoint-N of the Trainer has no non_lora_trainables.bin.",
         remedy="Let the script end (it saves at the end), on all ranks; load with model_base=the base model and "
         "a path whose name has lora; empty tensors in the file mean that gathering was left out.",
         evidence=("https://github.com/haotian-liu/LLaVA/blob/main/llava/train/train.py",),
@@ -161,7 +146,6 @@ FACTS = (
             "pretrain_mm_mlp_adapter",
             "CLIPVisionModel.from_pretrained",
             "SiglipVisionModel",
-            "image_processor",
         ),
         beside=(
             "zero-3",
@@ -181,21 +165,11 @@ FACTS = (
     ),
     Fact(
         id="deepspeed_chat_hybrid",
-        names=(
-            "enable_hybrid_engine",
-            "inference_tp_size",
-            "release_inference_cache",
-            "unpin_actor_parameters",
-            "actor_zero_stage",
-            "critic_zero_stage",
-            "step3_rlhf_finetuning",
-            "offload_reference_model",
-        ),
+        names=("unpin_actor_parameters", "actor_zero_stage", "critic_zero_stage", "offload_reference_model"),
         title="DeepSpeed-Chat, step 3: the actor generates in the hybrid engine",
         what="The hybrid engine uses inference kernels of a few old model classes (OPT, GPT, BLOOM, LLaMA of "
         "transformers 4.3x): with newer ones it fails or generates nonsense. inference_tp_size needs "
-        "actor_zero_stage 3; ZeRO-2 with offload and without LoRA is refused. Answers that are too short "
-        "are dropped on one rank, after which the others may wait.",
+        "actor_zero_stage 3; with the hybrid engine ZeRO-2 with offload and without LoRA is refused.",
         remedy="Without --enable_hybrid_engine first; the transformers that its requirements name; actor and "
         "critic from steps 1 and 2, not the bare models.",
         evidence=("https://github.com/deepspeedai/DeepSpeedExamples/tree/master/applications/DeepSpeed-Chat",),
@@ -229,12 +203,7 @@ FACTS = (
     ),
     Fact(
         id="megatron_deepspeed_options",
-        names=(
-            "no_pipeline_parallel",
-            "ds_sequence_parallel_size",
-            "deepspeed_activation_checkpointing",
-            "GPTModelPipe",
-        ),
+        names=("no_pipeline_parallel", "deepspeed_activation_checkpointing", "GPTModelPipe"),
         title="Megatron-DeepSpeed: its options and ZeRO",
         what="Unless --no-pipeline-parallel is given, the model is a PipelineModule even with one stage, which "
         "excludes ZeRO-2 and 3 and has layer_… files in its checkpoints. --zero-stage must be that of the "
@@ -246,12 +215,7 @@ FACTS = (
     ),
     Fact(
         id="diffusers_training",
-        names=(
-            "train_text_encoder",
-            "train_dreambooth",
-            "train_text_to_image",
-            "UNet2DConditionModel",
-        ),
+        names=("train_text_encoder", "train_dreambooth", "train_text_to_image"),
         beside=(
             "zero-3",
             "several models",

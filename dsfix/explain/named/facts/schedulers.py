@@ -59,7 +59,7 @@ FACTS = (
     ),
     Fact(
         id="scheduler_of_script",
-        names=("LambdaLR", "CosineAnnealingLR", "lr_scheduler_callable", "DummyScheduler"),
+        names=("LambdaLR", "CosineAnnealingLR", "lr_scheduler_callable"),
         title="a scheduler of the script with DeepSpeed",
         what="deepspeed.initialize takes a scheduler object only together with the optimizer object that it was made "
         "for, or a callable that gets the optimizer. Where the config has one, too, that one is taken before 0.14.5, "

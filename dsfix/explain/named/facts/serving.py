@@ -89,10 +89,7 @@ FACTS = (
     ),
     Fact(
         id="generating_while_training",
-        names=(
-            *("generate_experience", "_generate_sequence", "ds3_gather_for_generation"),
-            *("unwrap_model_for_generation", "synced_gpus"),
-        ),
+        names=(*("generate_experience", "_generate_sequence"),),
         title="generating with a model that is under ZeRO-3",
         what="Every forward pass gathers every layer again, for each token: without a gathered copy generation is "
         "many times slower than training. All ranks have to run the same number of passes: one whose answers end "

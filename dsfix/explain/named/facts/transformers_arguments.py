@@ -59,10 +59,10 @@ FACTS = (
             "unset_hf_deepspeed_config",
         ),
         title="transformers: how from_pretrained knows of ZeRO-3",
-        what="transformers keeps a weak reference to the last HfDeepSpeedConfig; while that object lives and "
-        "its stage is 3, every from_pretrained makes a partitioned model, also one that is not trained. "
-        "If it is made after the model, or is not kept in a variable, the model is loaded whole on each "
-        "rank.",
+        what="transformers keeps a weak reference to the last HfDeepSpeedConfig; while that object lives and its "
+        "stage is 3, every from_pretrained without a quantization config makes a partitioned model, also one that "
+        "is not trained. If it is made after the model, or is not kept in a variable, the model is loaded whole on "
+        "each rank.",
         remedy="TrainingArguments(deepspeed=…), or dschf = HfDeepSpeedConfig(config) without Trainer, before "
         "from_pretrained, and kept; unset_hf_deepspeed_config() before models that are not to be "
         "partitioned.",
@@ -103,9 +103,9 @@ FACTS = (
             "transformers/deepspeed.py:trainer_config_finalize",
         ),
         title="transformers: the DeepSpeed config is completed from the arguments",
-        what='Values that are "auto" are filled in, others must equal the arguments (batch sizes, '
-        "accumulation, learning rate, betas, weight decay, clipping, warm-up, precision). Bucket sizes "
-        'that are "auto" need hidden_size in the model\'s config or its text_config.',
+        what='Values that are "auto" are filled in, others must equal the arguments (batch sizes, accumulation, '
+        'learning rate, betas, weight decay, clipping, warm-up, precision). Bucket sizes that are "auto" need '
+        "hidden_size in the model's config (in current releases also in its text_config).",
         remedy='"auto" for everything that TrainingArguments say, too; numbers for the bucket sizes of a model '
         "without hidden_size.",
         evidence=("transformers.integrations.deepspeed.HfTrainerDeepSpeedConfig",),

@@ -22,22 +22,16 @@ FACTS = (
             "resuming + number of ranks",
         ),
         title="transformers: what resume_from_checkpoint needs under DeepSpeed",
-        what="The engine loads: the directory must have latest and global_step… with the partitions of all "
-        "ranks, which save_only_model and save_model do not write. The number of ranks (ZeRO), the stage, "
-        "the optimizer and the trainable parameters have to be the same; on several nodes every node "
-        "needs all files.",
+        what="The engine loads: the directory must have latest and global_step… with the partitions of all ranks, "
+        "which save_only_model leaves out. The number of ranks (ZeRO), the stage, the optimizer and the trainable "
+        "parameters have to be the same; on several nodes every node needs all files.",
         remedy="checkpoint-N of the same set-up; for another number of ranks a universal checkpoint "
         "(ds_to_universal.py); to go on from weights only from_pretrained(checkpoint-N) without resuming.",
         evidence=("transformers.integrations.deepspeed.deepspeed_load_checkpoint",),
     ),
     Fact(
         id="memory_of_resuming",
-        names=(
-            "resume_from_checkpoint",
-            "load_best_model_at_end",
-            "load_checkpoint",
-            "load_state",
-        ),
+        names=("resume_from_checkpoint", "load_best_model_at_end", "load_state"),
         beside=(
             "resuming + oom",
             "resuming + host",
@@ -46,10 +40,9 @@ FACTS = (
             "loading + hang + checkpoint",
         ),
         title="resuming takes more memory and time than starting",
-        what="Each rank reads the file with the model's weights, and under ZeRO-1 and 2 the partitions of all "
-        "ranks, into the host's memory, beside the model that was loaded before; then the Trainer skips "
-        "the batches that were seen. Either looks like a hang; the host's memory may end, or the GPU's if "
-        "tensors were saved on it.",
+        what="Each rank reads the file with the model's weights and its own partition of the optimizer into the "
+        "host's memory, beside the model that was loaded before; then the Trainer skips the batches that were seen. "
+        "Either looks like a hang, and the host's memory may not be enough for all ranks at once.",
         remedy="More host memory, or fewer ranks that load at once; ignore_data_skip=True to start the data anew.",
         evidence=("deepspeed.runtime.engine.DeepSpeedEngine._load_zero_checkpoint",),
     ),
@@ -148,20 +141,6 @@ FACTS = (
         evidence=("transformers.Trainer.save_model",),
     ),
     Fact(
-        id="saved_on_each_node",
-        names=(
-            "save_on_each_node",
-            "use_node_local_storage",
-        ),
-        title="save_on_each_node with DeepSpeed",
-        what="It sets checkpoint.use_node_local_storage: rank 0 of each node writes the shared files, too. The "
-        "optimizer's partitions are written by the rank that has them either way, so that without a "
-        "shared file system each node has a part of the checkpoint.",
-        remedy="A shared directory without the option; or the option with local disks, and resume with the same "
-        "ranks on the same nodes; zero_to_fp32 needs the files of all nodes in one directory.",
-        evidence=("transformers.integrations.deepspeed.HfTrainerDeepSpeedConfig.trainer_config_process",),
-    ),
-    Fact(
         id="states_beside_engine",
         names=(
             "scheduler.pt",
@@ -176,8 +155,8 @@ FACTS = (
         "trainer_state.json. It fails if the checkpoint is of another number of ranks or another kind of "
         "scheduler, if the nodes do not share it, or if torch 2.6 refuses pickled numpy states that an "
         "old transformers reads.",
-        remedy="The same set-up as the one that saved; a newer transformers, or the named files removed: they "
-        "are optional (random numbers differ then).",
+        remedy="The same set-up as the one that saved; a newer transformers; rng_state files may be removed (random "
+        "numbers differ then).",
         evidence=("transformers.Trainer._load_rng_state",),
     ),
     Fact(

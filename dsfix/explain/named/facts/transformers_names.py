@@ -9,10 +9,9 @@ FACTS = (
         id="device_map_with_deepspeed",
         names=("device_map",),
         title="device_map does not go with DeepSpeed",
-        what="device_map spreads one model over the devices of one process; with DeepSpeed each rank has one "
-        "GPU. With ZeRO-3 from_pretrained refuses it, and accelerate refuses to prepare a model on "
-        'several devices. A model that was put on the GPU by "auto" is also put on the same GPU by every '
-        "rank.",
+        what="device_map spreads one model over the devices of one process; with DeepSpeed each rank has one GPU. "
+        "With ZeRO-3 from_pretrained refuses it, and accelerate refuses to prepare a model on several devices. With "
+        '"auto" every rank uses the same GPUs.',
         remedy='No device_map; for 4 and 8 bits (ZeRO-2) device_map={"": local_rank}. To train what does not fit '
         "one GPU: ZeRO-3, several processes by a launcher.",
         evidence=(
@@ -24,9 +23,9 @@ FACTS = (
         id="low_cpu_mem_usage_with_deepspeed",
         names=("low_cpu_mem_usage",),
         title="low_cpu_mem_usage and DeepSpeed",
-        what="With ZeRO-3 transformers through 4.49 refuses it; later ones load with little memory by "
-        "themselves and ignore the option. With ZeRO-0 to 2 each rank loads the whole model into the "
-        "host's memory, with it once, without it about twice.",
+        what="With ZeRO-3 transformers through 4.50 refuses it; later ones load with little memory by themselves "
+        "and ignore the option. With ZeRO-0 to 2 each rank loads the whole model into the host's memory; through "
+        "4.50 with it once, without it about twice.",
         remedy="ZeRO-3: leave it out. ZeRO-0 to 2: low_cpu_mem_usage=True, without device_map.",
         evidence=("transformers.modeling_utils.PreTrainedModel.from_pretrained",),
     ),
@@ -41,10 +40,10 @@ FACTS = (
             "transformers/modeling_utils.py:_get_resized_lm_head",
         ),
         title="resize_token_embeddings under ZeRO-3",
-        what="The weight is gathered, and a new partitioned one is made. Code that then reads weight.shape, or "
-        "fills new rows with a mean (smart_tokenizer_and_embedding_resize), works on the empty "
-        "placeholder unless it gathers. transformers 4.43.0 and 4.43.1 and those through 4.33 take a size "
-        "of 0 for the vocabulary.",
+        what="transformers gathers the old weight to copy its rows; the new one is whole in some releases, "
+        "partitioned in others. Code that then reads weight.shape, or fills new rows with a mean "
+        "(smart_tokenizer_and_embedding_resize), works on an empty placeholder unless it gathers. transformers "
+        "4.43.0 to 4.43.3 do not resize rightly, those through 4.33.2 take 0 for the vocabulary's size.",
         remedy="deepspeed.zero.GatheredParameters([weight], modifier_rank=0) around what reads or fills rows; or "
         "resize once without DeepSpeed, and save model and tokenizer.",
         evidence=("transformers.modeling_utils._get_resized_embeddings",),
@@ -52,7 +51,6 @@ FACTS = (
     Fact(
         id="initialising_weights",
         names=(
-            "_init_weights",
             "transformers/modeling_utils.py:_init_weights",
             "transformers/modeling_utils.py:_initialize_weights",
             "transformers/modeling_utils.py:initialize_weights",
@@ -62,9 +60,10 @@ FACTS = (
             "transformers/modeling_utils.py:post_init",
         ),
         title="a model's weights are initialised while ZeRO-3 has partitioned them",
-        what="Under zero.Init a parameter is empty as soon as its module is made. _init_weights that indexes "
-        "it (a row of padding_idx), reads its shape or calls an initialiser for matrices fails; current "
-        "transformers gathers only the weights that the checkpoint lacks, old ones none.",
+        what="Under zero.Init a parameter is empty as soon as its module is made. zero.Init gathers around "
+        "module.apply only: an _init_weights that is called otherwise (smart_apply of newer transformers, a model's "
+        "own __init__) and indexes a weight, reads its shape or calls an initialiser for matrices fails. "
+        "from_pretrained gathers the weights that the checkpoint lacks.",
         remedy="A newer transformers; in own models GatheredParameters(module.parameters(recurse=False), "
         "modifier_rank=0) around it; ZeRO-2 tells whether it is this.",
         evidence=("transformers.modeling_utils._load_pretrained_model",),
@@ -103,9 +102,9 @@ FACTS = (
             "memory",
         ),
         title="the dtype of the loaded model, and the engine's",
-        what="deepspeed.initialize casts the whole module to fp16 or bf16 if the config enables one, whatever "
-        "torch_dtype was; the fp32 weights of the optimizer are copies of the cast ones. Without either "
-        "section a model in half precision is refused.",
+        what="deepspeed.initialize casts all parameters to fp16 or bf16 if the config enables one, whatever "
+        "torch_dtype was; the fp32 weights of the optimizer are copies of the cast ones. Without either section "
+        "nothing is cast.",
         remedy="The same dtype in torch_dtype and in the config; to train in fp32 neither section, and torch.float32.",
         evidence=("deepspeed.runtime.engine.DeepSpeedEngine._configure_distributed_model",),
     ),
@@ -117,14 +116,13 @@ FACTS = (
         "run as many; a rank whose texts end earlier goes on with synced_gpus. generate sets it itself if "
         "transformers knows of ZeRO-3 (HfDeepSpeedConfig is alive). Without it, or if only some ranks "
         "call generate, the job hangs.",
-        remedy="synced_gpus=True, as many calls on all ranks, and inputs on all of them; or gather the weights "
-        "once, deepspeed.zero.GatheredParameters(model.parameters()), and generate inside.",
+        remedy="synced_gpus=True, as many calls on all ranks, and inputs on all of them; or gather the weights once "
+        "and take ZeRO's hooks off meanwhile, as TRL's unwrap_model_for_generation does.",
         evidence=("transformers.generation.utils.GenerationMixin.generate",),
     ),
     Fact(
         id="generate_of_partitioned",
         names=(
-            "generate_experience",
             "model.generate",
             "predict_with_generate",
             "module.generate",
@@ -142,38 +140,13 @@ FACTS = (
             "evaluation + generation",
         ),
         title="generating with a model that ZeRO-3 has partitioned",
-        what="Every token's forward pass gathers all weights again, so that generate is slow, and it hangs "
-        "unless all ranks run as many passes (synced_gpus). On a module that no engine or "
-        "HfDeepSpeedConfig knows, the weights are empty. ZeRO-1 and 2 have none of this.",
-        remedy="GatheredParameters(model.parameters()) around generate, if the model fits one GPU; else "
-        "synced_gpus=True; generation after training from saved weights (vLLM, plain transformers); "
-        "ZeRO-2.",
+        what="Every token's forward pass gathers all weights again, so that generate is slow, and it hangs unless "
+        "all ranks run as many passes (synced_gpus). A partitioned module of which no engine was made has empty "
+        "weights. ZeRO-1 and 2 have none of this.",
+        remedy="Weights gathered once, with ZeRO's hooks taken off meanwhile (TRL's unwrap_model_for_generation), "
+        "if the model fits one GPU; else synced_gpus=True; generation after training from saved weights (vLLM, "
+        "plain transformers); ZeRO-2.",
         evidence=("transformers.trainer_seq2seq.Seq2SeqTrainer.prediction_step",),
-    ),
-    Fact(
-        id="tied_weights",
-        names=(
-            "tie_word_embeddings",
-            "tie_weights",
-            "_tied_weights_keys",
-            "lm_head.weight",
-        ),
-        beside=(
-            "saving + incomplete",
-            "loading + differs",
-            "garbage",
-            "zero to fp32",
-            "saving + fails",
-            "embedding + differs",
-            "embedding + fails",
-        ),
-        title="tied embedding and output weights under DeepSpeed",
-        what="ZeRO-3 knows the two by one parameter. zero_to_fp32 and gathered state dicts may hold only one "
-        "of the names; a loader that does not tie them again gets a random lm_head. A model that was tied "
-        "when it was saved and is not tied by its config (or the other way round) differs likewise.",
-        remedy="from_pretrained, or model.tie_weights() after load_state_dict; tie_word_embeddings of the config "
-        "as the weights are; a newer DeepSpeed for zero_to_fp32.",
-        evidence=("deepspeed.utils.zero_to_fp32._get_fp32_state_dict_from_zero3_checkpoint",),
     ),
     Fact(
         id="model_spread_for_inference",

@@ -13,12 +13,12 @@ FACTS = (
             "optimizer_grouped_parameters",
         ),
         title="transformers: whose optimizer the Trainer uses under DeepSpeed",
-        what="If the DeepSpeed config has a section optimizer, create_optimizer is not called: DeepSpeed gets "
-        "all trainable parameters in one group, so that own groups, learning rates by layer and "
-        "exceptions from weight decay are lost, and optim of the arguments is ignored. Without the "
-        "section the Trainer's own is used.",
-        remedy="No section optimizer (and no scheduler) in the DeepSpeed config, if create_optimizer is "
-        "overridden or optimizers=(…) is passed.",
+        what="If the DeepSpeed config has a section optimizer, create_optimizer is not called: DeepSpeed gets all "
+        "trainable parameters in one group, so that own groups, learning rates by layer and exceptions from weight "
+        "decay are lost, and optim of the arguments is ignored. Without the section the Trainer's own is used. An "
+        "optimizer in optimizers=(…) is refused by older releases, and replaced in newer ones.",
+        remedy="No section optimizer (and no scheduler) in the DeepSpeed config, and create_optimizer overridden in "
+        "a class of one's own.",
         evidence=("transformers.integrations.deepspeed.deepspeed_optim_sched",),
     ),
     Fact(
@@ -33,23 +33,17 @@ FACTS = (
             "use_8bit_adam",
             "PagedAdamW8bit",
         ),
-        title="8-bit and paged optimizers of bitsandbytes under DeepSpeed",
-        what="ZeRO gives them flat fp32 partitions, for which the 8-bit states save little beside ZeRO's own "
-        "division. With offload_optimizer they cannot run on the CPU: accelerate puts DeepSpeedCPUAdam in "
-        "their place and keeps only the learning rate and the weight decay (8-bit AdamW then runs as Adam "
-        "with L2).",
-        remedy="adamw_torch, or a section optimizer in the DeepSpeed config; offload_optimizer instead of paging.",
+        beside=("offload", "host", "differs"),
+        title="8-bit and paged optimizers of bitsandbytes with offload_optimizer",
+        what="With offload_optimizer they cannot run on the CPU: accelerate (and with it the Trainer) puts "
+        "DeepSpeedCPUAdam in their place, with the same groups; 8-bit AdamW then runs as Adam with L2, as only "
+        "32-bit AdamW is recognised.",
+        remedy="adamw_torch, or a section optimizer in the DeepSpeed config, with offload_optimizer.",
         evidence=("accelerate.utils.deepspeed.map_pytorch_optim_to_deepspeed",),
     ),
     Fact(
         id="trainer_scheduler",
-        names=(
-            "lr_scheduler_type",
-            "warmup_ratio",
-            "warmup_steps",
-            "warmup_num_steps",
-            "get_scheduler",
-        ),
+        names=("warmup_ratio", "warmup_steps", "get_scheduler"),
         beside=(
             "learning rate + differs",
             "learning rate + zero loss",
@@ -99,10 +93,10 @@ FACTS = (
             "fails",
         ),
         title="transformers: an own compute_loss under DeepSpeed",
-        what="The model that it gets is the engine, and has to be called itself: self.model, a sub-module of "
-        "it or a weight read directly works on empty partitions under ZeRO-3, and runs without the "
-        "engine's hooks. Branches that depend on the data make ZeRO-3's ranks wait for each other; a "
-        "second model needs an engine of its own.",
+        what="The model that it gets is the engine, and has to be called itself: under ZeRO-3 a weight that is read "
+        "directly is empty, and self.model or a sub-module called beside it runs outside of the engine's forward "
+        "pass. Branches that depend on the data make ZeRO-3's ranks wait for each other; a second model needs an "
+        "engine of its own.",
         remedy="outputs = model(**inputs), once, on all ranks alike; deepspeed.zero.GatheredParameters around "
         "weights that are read; deepspeed.initialize for a frozen second model under ZeRO-3.",
         evidence=("transformers.Trainer.compute_loss",),
@@ -159,8 +153,8 @@ FACTS = (
         ),
         title="auto_find_batch_size with DeepSpeed",
         what="After each out-of-memory error the training starts anew with a smaller batch and another engine, "
-        "while the memory of the old one may not be free. With ZeRO-3 transformers refuses it; otherwise "
-        'the config needs "auto" for the batch sizes, and all ranks have to fail alike.',
+        "while the memory of the old one may not be free. Newer transformers refuses it with ZeRO-3; otherwise the "
+        'config needs "auto" for the batch sizes, and all ranks have to fail alike.',
         remedy="A fixed per_device_train_batch_size that fits, with gradient_accumulation_steps.",
         evidence=("transformers.Trainer.propagate_args_to_deepspeed",),
     ),
@@ -212,41 +206,5 @@ FACTS = (
         remedy="preprocess_logits_for_metrics with argmax; eval_accumulation_steps=1 moves them to the host; "
         "prediction_loss_only=True; smaller evaluation batches.",
         evidence=("transformers.Trainer.evaluation_loop",),
-    ),
-    Fact(
-        id="clipping_of_trainer",
-        names=(
-            "max_grad_norm",
-            "gradient_clipping",
-            "grad_norm",
-        ),
-        beside=(
-            "gradients + differs",
-            "gradients + none",
-            "gradients + nan",
-            "nan",
-            "gradients + wrong",
-            "gradients + grows",
-        ),
-        title="transformers: the engine clips, and reports the norm",
-        what='Only gradient_clipping of the DeepSpeed config counts; "auto" takes max_grad_norm, and if the '
-        "key is missing nothing is clipped. The logged grad_norm is the engine's, over all ranks and "
-        "before clipping; nan or inf is a step that fp16's loss scaling skips, in bf16 the weights become "
-        "nan.",
-        remedy='"gradient_clipping": "auto" in the config.',
-        evidence=("deepspeed.runtime.engine.DeepSpeedEngine.get_global_grad_norm",),
-    ),
-    Fact(
-        id="unused_parameters_option",
-        names=(
-            "find_unused_parameters",
-            "ddp_find_unused_parameters",
-        ),
-        title="find_unused_parameters has no meaning under DeepSpeed",
-        what="It is an option of DistributedDataParallel, which the engine replaces. ZeRO-1 and 2 take missing "
-        "gradients as 0; under ZeRO-3 the ranks hang if a module runs on some of them only, as when a "
-        "batch without images skips the vision tower.",
-        remedy="Remove the option; under ZeRO-3 run every module on all ranks (a dummy input times 0), or ZeRO-2.",
-        evidence=("deepspeed.runtime.zero.config.DeepSpeedZeroConfig.ignore_unused_parameters",),
     ),
 )

@@ -33,9 +33,8 @@ FACTS = (
             "trl/models/utils.py:get_all_parameters",
         ),
         title="TRL takes ZeRO-3's hooks off for generation, and puts them on again",
-        what="It uses DeepSpeed's private names, so that the releases have to fit: since DeepSpeed 0.16.4 they "
-        "are called otherwise, which TRL 0.16 knows. It needs the engine with its optimizer, not the bare "
-        "model; code that does the same for a frozen engine fails.",
+        what="It uses DeepSpeed's private names, so that the releases have to fit: since DeepSpeed 0.16.4 they are "
+        "called otherwise, which TRL 0.16 knows. It needs the engine, not the bare model.",
         remedy="TRL 0.16 or later with DeepSpeed 0.16.4 or later, or DeepSpeed 0.16.3 with older ones; "
         "ds3_gather_for_generation=False where the hooks fail.",
         evidence=("trl.models.utils.add_hooks",),

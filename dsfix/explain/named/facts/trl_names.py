@@ -19,10 +19,10 @@ FACTS = (
             "trl/trainer/utils.py:prepare_deepspeed",
         ),
         title="TRL: the reference model under DeepSpeed",
-        what="It gets an engine of its own: partitioned with ZeRO-3; with ZeRO-1 and 2 whole on every GPU "
-        "(stage 0). create_reference_model copies the model, which ZeRO-3 does not allow. With LoRA no "
-        "second model is needed (the adapter is switched off); precompute_ref_log_probs spares it during "
-        "training, not while it computes.",
+        what="It gets an engine of its own: partitioned with ZeRO-3; with ZeRO-1 and 2 whole on every GPU (stage "
+        "0). create_reference_model copies the model, which ZeRO-3 does not allow. With LoRA no second model is "
+        "needed (the adapter is switched off); precompute_ref_log_probs spares it during training, not while it "
+        "computes, and older TRL refuses it with ZeRO-3.",
         remedy="With LoRA ref_model=None; else the same model by from_pretrained as ref_model; ZeRO-3 if two do "
         "not fit; smaller per_device_eval_batch_size.",
         evidence=("trl.models.utils.prepare_deepspeed",),
@@ -46,8 +46,8 @@ FACTS = (
         ),
         title="TRL: what takes memory in DPO",
         what="Chosen and rejected text of a pair go through the model in one batch (twice "
-        "per_device_train_batch_size), through policy and reference, with logits over the whole "
-        "vocabulary, upcast to fp32. With ZeRO-1 and 2 the reference is whole on each GPU.",
+        "per_device_train_batch_size), through policy and reference, with logits over the whole vocabulary. With "
+        "ZeRO-1 and 2 the reference is whole on each GPU.",
         remedy="per_device_train_batch_size=1 and gradient_accumulation_steps, max_length, "
         "gradient_checkpointing; precompute_ref_log_probs or LoRA (no reference model); ZeRO-3.",
         evidence=("trl.trainer.dpo_trainer.DPOTrainer",),
@@ -117,9 +117,9 @@ FACTS = (
             "differs",
         ),
         title="Liger's fused loss under ZeRO-3",
-        what="It reads lm_head.weight itself instead of calling lm_head, so that no hook gathers it: under "
-        "ZeRO-3 the weight is empty unless the code gathers it around the loss, as Liger does for models "
-        "of transformers and recent TRL for its own losses. With lm_head in modules_to_save or LoRA on it "
+        what="It reads lm_head.weight instead of calling lm_head. Inside the engine's forward pass (Liger's models "
+        "of transformers) ZeRO-3 gathers a weight that is read so; a loss that is computed after it, as in the "
+        "trainers of older TRL, meets an empty weight (shape [0]). With lm_head in modules_to_save or LoRA on it "
         "the weight is another one.",
         remedy="A current liger-kernel and TRL; without it for the trainer that fails; ZeRO-2.",
         evidence=("trl.trainer.utils",),
