@@ -48,7 +48,7 @@ FACTS = (
     ),
     Fact(
         id="ds_to_universal_usage",
-        names=("ds_to_universal", "ds_to_universal.py", "load_universal", "load_universal_checkpoint"),
+        names=("ds_to_universal", "ds_to_universal.py"),
         title="universal checkpoints: how they are made and loaded",
         what="ds_to_universal.py takes the directory global_step… and an output directory without a final slash, "
         "writes latest_universal beside it, and is for Adam's states. ZeRO-1/2 checkpoints need "

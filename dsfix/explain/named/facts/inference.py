@@ -137,7 +137,7 @@ FACTS = (
     Fact(
         id="inference_checkpoint_argument",
         names=(
-            *("save_mp_checkpoint_path", "checkpoints_json", "OnDevice", "set_empty_params"),
+            *("save_mp_checkpoint_path", "checkpoints_json", "set_empty_params"),
             *("deepspeed/module_inject/load_checkpoint.py:load_model_with_checkpoint", "get_sd_loader_json"),
             "deepspeed/runtime/state_dict_factory.py:get_sd_loader_json",
         ),

@@ -59,7 +59,7 @@ FACTS = (
     ),
     Fact(
         id="lamb_optimizer",
-        names=("FusedLamb", "FP16_UnfusedOptimizer"),
+        names=("FusedLamb",),
         title="LAMB, and FP16_UnfusedOptimizer",
         what="Without ZeRO, fp16 with another optimizer than FusedAdam is wrapped in FP16_UnfusedOptimizer. LAMB "
         "asserts dynamic loss scaling (loss_scale 0), and is not among those that ZeRO accepts without "

@@ -50,8 +50,8 @@ FACTS = (
         title="whether a transformers model is made under zero.Init",
         what="from_pretrained enters zero.Init only while transformers knows a ZeRO-3 config: TrainingArguments with "
         "deepspeed, or an HfDeepSpeedConfig that is kept alive, has to exist before the model is made (accelerate "
-        "before 1.0: with zero3_init_flag). A quantized model is made without it. A model made earlier is whole on every process, "
-        "and is partitioned by deepspeed.initialize.",
+        "before 1.0: with zero3_init_flag). A quantized model is made without it. A model made earlier is whole on "
+        "every process, and is partitioned by deepspeed.initialize.",
         remedy="Make TrainingArguments (or dschf = HfDeepSpeedConfig(config)) first, then the model.",
         evidence=("transformers/integrations/deepspeed.py: is_deepspeed_zero3_enabled",),
     ),
