@@ -11,8 +11,9 @@ Why: the optimizer's step writes each rank's part of the weights on the current 
 How: at the end of a step the gathering stream waits for the current one, on the device. Where the host waits for a
     gathering, because too many are in flight, it waits for the step as well.
 Changes: the steps whose weights were gathered too early; all others give the same numbers. A checkpoint written
-    without the patch loads, but its weights were trained on such gradients. Weights that a script writes itself between
-    steps, and those that ZenFlow updates between its full steps, are not covered.
+    without the patch loads, but its weights were trained on such gradients. Not covered are weights that a script
+    writes itself between steps, those that load_checkpoint has just written, those that ZenFlow updates between its
+    full steps, and MiCS with shards of one rank.
 """
 
 from __future__ import annotations
