@@ -97,10 +97,9 @@ SIGNATURES = (
         id="cut_in_prepare",
         title="an error in accelerator.prepare with DeepSpeed; its message is not in the log",
         what="It cannot be told without the message. Seen here: more than one model is given to it (one Accelerator "
-        "has one engine: a text encoder, a "
-        "reference model or a discriminator beside the model), or no data loader while the config has no batch size; "
-        'otherwise "auto" where accelerate knows no value, an optimizer or a scheduler in the config and in the '
-        "script, or deepspeed.initialize fails (an operator, memory).",
+        "has one engine: a text encoder, a reference model or a discriminator beside the model), or no data loader "
+        'while the config has no batch size; otherwise "auto" where accelerate knows no value, an optimizer or a '
+        "scheduler in the config and in the script, or deepspeed.initialize fails (an operator, memory).",
         remedy="One model in prepare; the others stay unprepared (ZeRO-0 to 2), or get an Accelerator and a plugin of "
         'their own; "train_micro_batch_size_per_gpu": a number; DummyOptim and DummyScheduler for what the config '
         "names.",
@@ -112,10 +111,9 @@ SIGNATURES = (
         id="cut_in_accelerator",
         title="an error while the Accelerator is made; its message is not in the log",
         what="It cannot be told without the message. Seen here with DeepSpeed: accelerate's state exists already, "
-        "without the plugin or with another "
-        "precision (a tracker, PartialState, TrainingArguments or another Accelerator was made before, also by a "
-        "Trainer that is no longer kept up); DeepSpeed is not installed or too old, or its config is not "
-        "found or contradicts accelerate's.",
+        "without the plugin or with another precision (a tracker, PartialState, TrainingArguments or another "
+        "Accelerator was made before, also by a Trainer that is no longer kept up); DeepSpeed is not installed or too "
+        "old, or its config is not found or contradicts accelerate's.",
         remedy="The Accelerator first, once, with all its arguments; accelerate and TRL of releases that fit each "
         'other (TRL names its range); python -c "import deepspeed".',
         pattern=r"accelerate/accelerator\.py[^\n]{0,40}\bin __init__\b" + _NO_ERROR,

@@ -132,8 +132,7 @@ SIGNATURES = (
         id="autotp_fused_layout",
         title="AutoTP: the layout of a fused query, key and value weight is not known or not divisible",
         what="A fused weight is split in one of a few layouts, chosen by the name of the layer's class; CodeGen's "
-        "needs "
-        "key heads that 4 times the ranks divide.",
+        "needs key heads that 4 times the ranks divide.",
         remedy="Another tp_size, or another inference engine for the model.",
         pattern=r"unknown fused_qkv_type|codgen autoTP requires num_kv_heads",
     ),
@@ -141,10 +140,9 @@ SIGNATURES = (
         id="tensor_parallel_training_fails",
         title="training with AutoTP (tensor_parallel in the config) fails",
         what="AutoTP for training exists since 0.16.4 and goes with ZeRO-0, 1 and 2. The model must be the whole one "
-        "on "
-        "each rank (ZeRO-3's partitioned loading does not go with it), the ranks of a group must get the same batches, "
-        "and layers that AutoTP does not know by their names are not split. Releases up to 0.18 had bugs in saving, "
-        "biases and ranks' groups.",
+        "on each rank (ZeRO-3's partitioned loading does not go with it), the ranks of a group must get the same "
+        "batches, and layers that AutoTP does not know by their names are not split. Releases up to 0.18 had bugs in "
+        "saving, biases and ranks' groups.",
         remedy="The last line of the traceback tells; a current DeepSpeed, transformers and accelerate; "
         "tensor_parallel.autotp_size as a divisor of the heads and of the ranks.",
         pattern=r"ds_tensor_parallel_size (?:=|>)? ?[2-9][\s\S]{0,600}(?:Traceback|报错|error)"
@@ -161,8 +159,7 @@ SIGNATURES = (
         "finds (o_proj, down_proj, dense …). Experts, fused weights and layers of other names are not split, or "
         "wrongly.",
         remedy="A current DeepSpeed; injection_policy={Layer: ('attention.output', 'mlp.output')} with the layers "
-        "whose "
-        "output is summed, and the result compared with one GPU; otherwise another inference engine (vLLM).",
+        "whose output is summed, and the result compared with one GPU; otherwise another inference engine (vLLM).",
         pattern=r"upport AutoTP (?:for|of|on) |upport autoTP for |upport for AutoTP |AutoTP does not support"
         r"|AutoTP doesn't support"
         r"|AutoTP support for|AutoTP is not supported|ensor [Pp]arallel [Nn]ot [Ee]ffect"

@@ -73,8 +73,7 @@ SIGNATURES = (
         id="launcher_apostrophe",
         title="No closing quotation: text with a single quote is parsed as a shell would",
         what="Most likely the deepspeed launcher through 0.12.3, and an apostrophe in an argument of the script. "
-        "Otherwise a "
-        "command or a config that Python takes apart by shlex.",
+        "Otherwise a command or a config that Python takes apart by shlex.",
         remedy="DeepSpeed 0.12.4 or later, or torchrun.",
         pattern=r"ValueError: No closing quotation",
         affects={"deepspeed": "<0.12.4"},

@@ -24,8 +24,7 @@ SIGNATURES = (
         id="extension_build_failed",
         title="a C++ or CUDA extension could not be compiled (of DeepSpeed: an operator)",
         what='The compiler\'s message is above this line, at the first "error:". Most likely nvcc, the host compiler '
-        "and "
-        "torch do not fit each other, a header or a library is missing, or the memory is full.",
+        "and torch do not fit each other, a header or a library is missing, or the memory is full.",
         remedy=f"Look for that error. {_CACHE}",
         pattern=r"Error building extension '\w+'|FAILED: \S+\.o\b|ninja: build stopped"
         r"|Error compiling objects for extension"
@@ -39,12 +38,10 @@ SIGNATURES = (
         title="CUDA_HOME is not set, and no CUDA toolkit is found",
         what="torch from PyPI includes the CUDA runtime, but not the compiler that an operator needs. From 0.14.1 to "
         "0.19.4 even `import deepspeed` requires it on a machine with a GPU. On an AMD machine (ROCm): torch is a "
-        "build "
-        "for CUDA or for the CPU, or pip's isolated build uses such a one, so that DeepSpeed takes it for CUDA.",
+        "build for CUDA or for the CPU, or pip's isolated build uses such a one, so that DeepSpeed takes it for CUDA.",
         remedy="NVIDIA: install the CUDA toolkit, if there is none, and let CUDA_HOME name its directory. AMD: "
-        "install torch for ROCm (torch.version.hip is "
-        "set), then deepspeed with --no-build-isolation and without DS_BUILD_OPS=1; the CUDA toolkit does not help. If "
-        "only the import fails: DeepSpeed 0.19.5 or later.",
+        "install torch for ROCm (torch.version.hip is set), then deepspeed with --no-build-isolation and without "
+        "DS_BUILD_OPS=1; the CUDA toolkit does not help. If only the import fails: DeepSpeed 0.19.5 or later.",
         pattern=r"CUDA_HOME does not exist, unable to compile|CUDA_HOME environment variable is not set"
         r"|nvcc: command not found|in installed_cuda_version\n\s+assert cuda_home\b"
         r"|Unable to run \S+nvcc, unable to compile"
@@ -156,9 +153,8 @@ SIGNATURES = (
         id="built_for_rocm",
         title="an operator does not compile for ROCm",
         what="DeepSpeed's kernels are written for CUDA and converted by hipify. Not all of them compile for each ROCm "
-        "and "
-        "GPU: quantizer, random_ltd, the inference and sparse attention operators least; wavefronts of 32 (gfx10…, "
-        "gfx11…) are not what some expect, and an include that was not converted asks for CUDA's headers.",
+        "and GPU: quantizer, random_ltd, the inference and sparse attention operators least; wavefronts of 32 "
+        "(gfx10…, gfx11…) are not what some expect, and an include that was not converted asks for CUDA's headers.",
         remedy="Without DS_BUILD_OPS=1: only the operators that the job uses are then compiled, on first use; or "
         "DS_BUILD_<operator>=0 for the one that fails. A current DeepSpeed, which follows ROCm's changes; "
         "PYTORCH_ROCM_ARCH=the GPU's gfx name.",
@@ -179,8 +175,7 @@ SIGNATURES = (
         id="rocm_and_cuda_header",
         title="ROCm: CUDA's header cuda_runtime_api.h is asked for",
         what="An operator's source was compiled without being converted by hipify, so that torch's header includes "
-        "that "
-        "of CUDA, which is not there.",
+        "that of CUDA, which is not there.",
         remedy="Without DS_BUILD_OPS=1, or DS_BUILD_<operator>=0 for that operator; a current DeepSpeed and the torch "
         "for ROCm; the CUDA toolkit does not help.",
         pattern=r"(?:rocm|ROCm|ROCM)[\s\S]{0,2000}cuda_runtime(?:_api)?\.h'? file not found"
@@ -202,12 +197,10 @@ SIGNATURES = (
         title="the evoformer attention's operator is not built",
         what="It is compiled on first use with CUTLASS 3.1 or later, which DeepSpeed does not contain: through 0.19.0 "
         "CUTLASS_PATH must name a checkout. It needs nvcc of torch's CUDA and a GPU from compute capability 7.0 on, "
-        "and "
-        "does not exist for ROCm. A missing evoformer_attn.so means that the compiler failed before.",
+        "and does not exist for ROCm. A missing evoformer_attn.so means that the compiler failed before.",
         remedy="git clone https://github.com/NVIDIA/cutlass; CUTLASS_PATH=its directory; remove "
         "~/.cache/torch_extensions/*/evoformer_attn and look at the first error. Models (OpenFold, Protenix): the "
-        "option "
-        "that switches DeepSpeed's attention off (use_deepspeed_evo_attention: false).",
+        "option that switches DeepSpeed's attention off (use_deepspeed_evo_attention: false).",
         pattern=r"evoformer_attn[^\n]{0,60}(?:\.so\b|fail|error|not)|(?:building"
         r"|Building) (?:extension module )?evoformer"
         r"|[Ee]voformer (?:compilation|build|kernel)|EvoFormer test|EvoformerAttention should|CUTLASS for Evoformer"
@@ -225,11 +218,9 @@ SIGNATURES = (
         id="compiled_operator_missing",
         title="an operator that was compiled at installation is not there",
         what="This DeepSpeed was told that it contains the operator (an installation with DS_BUILD_…, or a working "
-        "copy of "
-        "its source in the path), and the compiled module is missing: built for another Python, left out of the wheel, "
-        "or the job runs in the directory of the source. DeepSpeed 0.3.0 compiles while installing only, and was "
-        "installed "
-        "without.",
+        "copy of its source in the path), and the compiled module is missing: built for another Python, left out of "
+        "the wheel, or the job runs in the directory of the source. DeepSpeed 0.3.0 compiles while installing only, "
+        "and was installed without.",
         remedy="Run in another directory than DeepSpeed's source; pip install --force-reinstall --no-deps "
         "--no-cache-dir deepspeed without DS_BUILD_…: the operator is then compiled on first use (0.3.1 and later).",
         pattern=r"No module named '?deepspeed\.ops\.[\w.]*_op\b(?!_)",
@@ -239,10 +230,8 @@ SIGNATURES = (
         id="cut_while_building",
         title="an error while an operator is built or loaded; its message is not in the log",
         what="It cannot be told without the message. Seen here: the compiler's error, above this traceback or in "
-        "another rank's output: a CUDA toolkit of "
-        "another version than torch's, no nvcc, no ninja or g++; or the compiled module does not fit (undefined "
-        "symbol, "
-        "libstdc++), left by another torch.",
+        "another rank's output: a CUDA toolkit of another version than torch's, no nvcc, no ninja or g++; or the "
+        "compiled module does not fit (undefined symbol, libstdc++), left by another torch.",
         remedy=f"The last line of the traceback tells; ds_report; `python -m dsfix doctor`. {_CACHE}",
         pattern=r"op_builder/builder\.py\", line \d+, in (?:load|jit_load)\b(?![\s\S]*\w(?:Error|Exception"
         r"|Interrupt)\b)",

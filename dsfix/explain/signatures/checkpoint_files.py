@@ -150,12 +150,11 @@ SIGNATURES = (
         id="adapter_of_zero3_not_loaded",
         title="an adapter cannot be loaded or merged",
         what="If it was trained with ZeRO-3, most likely its weights were saved without gathering and have no "
-        "elements: adapter_model is a few KB, "
-        "or of "
-        "shapes [0]. Otherwise the file is of another rank r, base model or release of PEFT, or damaged.",
+        "elements: adapter_model is a few KB, or of shapes [0]. Otherwise the file is of another rank r, base model "
+        "or release of PEFT, or damaged.",
         remedy="Save with the Trainer, or accelerator.get_state_dict on all ranks, and "
-        '"stage3_gather_16bit_weights_on_model_save": true. From a checkpoint of the engine: zero_to_fp32.py, load the '
-        "result into get_peft_model's model, save_pretrained.",
+        '"stage3_gather_16bit_weights_on_model_save": true. From a checkpoint of the engine: zero_to_fp32.py, load '
+        "the result into get_peft_model's model, save_pretrained.",
         pattern=r"(?m:^)(?=[^\n]{0,200}(?:[Ll]o[Rr][Aa]|LORA))(?=[^\n]{0,200}(?i:zero.{0,3}3|deepspeed))[^\n]{0,200}?"
         r"(?:合并模型|模型合并|合并失败|模型导出|导出问题|合并报错|合并权重|merge error|merge fail|merging fails"
         r"|be merged"
@@ -168,9 +167,9 @@ SIGNATURES = (
         id="as_if_not_trained",
         title="the model that was trained with DeepSpeed answers as if it were not trained",
         what="Most likely not the trained weights were saved or loaded: the base model or another checkpoint, an "
-        "adapter "
-        "that was not loaded or is empty (ZeRO-3), keys with a prefix that strict=False skips, or another prompt "
-        "template than in training. Otherwise the training itself: too few steps, skipped steps (fp16), labels.",
+        "adapter that was not loaded or is empty (ZeRO-3), keys with a prefix that strict=False skips, or another "
+        "prompt template than in training. Otherwise the training itself: too few steps, skipped steps (fp16), "
+        "labels.",
         remedy="Compare a few saved weights with the base model's; load strictly; the template of training. ZeRO-3: "
         '"stage3_gather_16bit_weights_on_model_save": true, or zero_to_fp32.py of a current DeepSpeed.',
         pattern=r"(?:推理|预测|生成|inference|回答)[^\n]{0,40}(?:没咋经过训练|没经过训练|没有经过训练|没训练过|和没训练|没有效果"
@@ -184,8 +183,7 @@ SIGNATURES = (
         title="a tensor has no elements where a maximum is taken; in generation: logits of a vocabulary of 0",
         what="In generation the head's weight is empty: most likely ZeRO-3 has partitioned it and the module is used "
         "outside of its own forward, the hybrid engine does not fit the model, or it was loaded from a file that was "
-        "saved "
-        "without gathering. Otherwise an empty batch.",
+        "saved without gathering. Otherwise an empty batch.",
         remedy="Print lm_head.weight.shape where the model is loaded and before generate. DeepSpeed-Chat: without "
         "--enable_hybrid_engine; the file of the step before it saved with gathering.",
         pattern=r"argmax\(\): Expected reduction dim -?\d+ to have non-zero size",

@@ -137,12 +137,10 @@ SIGNATURES = (
         id="converters_need_layer_files",
         title="a converter looks for layer_… files, which this checkpoint does not have",
         what="Only a PipelineModule saves a file per layer (layer_…-model_…-model_states.pt), which "
-        "deepspeed_to_megatron, "
-        "deepspeed_to_transformers and gpt-neox's converters read. Without pipeline parallelism "
-        "(--no-pipeline-parallel, pipe-parallel-size 0) all weights are in mp_rank_…_model_states.pt.",
+        "deepspeed_to_megatron, deepspeed_to_transformers and gpt-neox's converters read. Without pipeline "
+        "parallelism (--no-pipeline-parallel, pipe-parallel-size 0) all weights are in mp_rank_…_model_states.pt.",
         remedy="A converter for such files, or save once more from the same weights with a PipelineModule. With one "
-        "rank "
-        'of tensor parallelism torch.load("mp_rank_00_model_states.pt")["module"] has all weights.',
+        'rank of tensor parallelism torch.load("mp_rank_00_model_states.pt")["module"] has all weights.',
         pattern=r"transformer_file_map\[[\s\S]{0,120}KeyError: \(\d+, \d+\)|[Cc]heckpoints? [^\n]{0,40}"
         r"no longer saved layer-by-layer",
         role=Role.POSSIBLE,
@@ -173,10 +171,9 @@ SIGNATURES = (
         id="mmengine_checkpoint",
         title="MMEngine, XTuner: a checkpoint cannot be resumed or loaded by the DeepSpeed strategy",
         what="With this strategy iter_N.pth is a directory, made by engine.save_checkpoint, which load_checkpoint "
-        "takes "
-        "as the tag, with the files of all ranks. Most likely it is a file (saved without the optimizer, converted, or "
-        "of another strategy), or the model, the number of ranks or the trained parameters have changed; frozen "
-        "parameters that were left out need DeepSpeed 0.13.2 or later.",
+        "takes as the tag, with the files of all ranks. Most likely it is a file (saved without the optimizer, "
+        "converted, or of another strategy), or the model, the number of ranks or the trained parameters have "
+        "changed; frozen parameters that were left out need DeepSpeed 0.13.2 or later.",
         remedy="Resume from the directory, with the same config and number of ranks. From a file start anew with its "
         "weights: load them into the model before the strategy wraps it (XTuner: pretrained_pth of the model).",
         pattern=r"(?:mmengine|xtuner/engine)/_strategy/deepspeed\.py\", line \d+, in (?:resume|load_checkpoint)\n"
@@ -188,14 +185,11 @@ SIGNATURES = (
         id="checkpoint_on_several_nodes",
         title="several nodes: each rank saves its files on its own node",
         what="save_checkpoint is called on all ranks, and each writes its part; zero_to_fp32 and loading need the "
-        "files "
-        "of all nodes in one directory. Without a shared file system they are spread over the nodes; the file latest "
-        "and the model's states are written by some ranks only.",
+        "files of all nodes in one directory. Without a shared file system they are spread over the nodes; the file "
+        "latest and the model's states are written by some ranks only.",
         remedy="A directory on a file system that all nodes share, or copy the files of all nodes into one directory "
-        "on "
-        'every node. "checkpoint": {"use_node_local_storage": true} (0.7.5 and later) writes on each node what it '
-        "needs "
-        "to resume there.",
+        'on every node. "checkpoint": {"use_node_local_storage": true} (0.7.5 and later) writes on each node what it '
+        "needs to resume there.",
         pattern=r"(?:opy|ync|ather|erge)[^\n]{0,40} (?:optimizer states|checkpoint)[^\n]{0,200}(?:from each node"
         r"|to each node"
         r"|to all nodes|from all nodes|to \*\*all nodes|of all nodes|to every node|on every node|on all nodes)"
@@ -209,12 +203,10 @@ SIGNATURES = (
         id="saving_checkpoint_fails",
         title="saving a checkpoint under DeepSpeed fails",
         what="Most likely the script saves on rank 0 only: engine.save_checkpoint, accelerator.save_state and "
-        "gathering "
-        "ZeRO-3's weights are for all ranks. Otherwise the disk is full or not shared by the hosts, an object in the "
-        "state cannot be pickled, or a state of the optimizer is missing.",
+        "gathering ZeRO-3's weights are for all ranks. Otherwise the disk is full or not shared by the hosts, an "
+        "object in the state cannot be pickled, or a state of the optimizer is missing.",
         remedy="Call them outside of `if is_main_process`; only what follows is for rank 0. df -h; the last line of "
-        "the "
-        "traceback tells.",
+        "the traceback tells.",
         pattern=phrases(
             "heckpoint |model |state ",
             "saving fails|saving failed|save fails|save failed|saving error|save error|save problem|saving problem"
@@ -270,8 +262,7 @@ SIGNATURES = (
         "register_save_state_pre_hook get an empty list: weights.pop() fails. They run only if save_state is called on "
         "all ranks.",
         remedy="In the hook `if weights: weights.pop()`, and accelerator.unwrap_model for each model; current scripts "
-        "of "
-        "diffusers do so. Or no hook: the engine's checkpoint has the weights.",
+        "of diffusers do so. Or no hook: the engine's checkpoint has the weights.",
         pattern=r"in save_model_hook\n[^\n]*weights\.pop|weight pop from empty list|in hooks is empty"
         r"|save_model_hook[\s\S]{0,300}IndexError: pop from empty list",
         role=Role.POSSIBLE,
@@ -281,13 +272,11 @@ SIGNATURES = (
         id="saving_under_zero3",
         title="how to save a model that is trained with ZeRO-3",
         what="Under ZeRO-3 each rank has a part of each weight: save_pretrained of it alone writes empty weights, and "
-        "on "
-        "rank 0 only it hangs or is incomplete.",
+        "on rank 0 only it hangs or is incomplete.",
         remedy='"stage3_gather_16bit_weights_on_model_save": true (accelerate: zero3_save_16bit_model), and on all '
         "ranks: accelerator.unwrap_model(model).save_pretrained(DIR, is_main_process=accelerator.is_main_process, "
         "save_function=accelerator.save, state_dict=accelerator.get_state_dict(model)). Or engine.save_checkpoint on "
-        "all "
-        "ranks, and zero_to_fp32.py.",
+        "all ranks, and zero_to_fp32.py.",
         pattern=r"(?m:^)(?=[^\n]{0,300}(?i:zero.?3|zero_stage: ?3|stage.?3))[^\n]{0,300}?(?:"
         + phrases("how should I |how to |how do I |how can I |How should I |How to |How do I |How can I ", "save ")
         + r"|如何保存模型|怎么保存模型|保存模型的方式)",

@@ -117,10 +117,9 @@ SIGNATURES = (
         id="slot_not_on_host",
         title="deepspeed launcher: a GPU is asked for that the host does not have",
         what="Without a hostfile the slots are 0 to n-1, for the n GPUs that torch sees. Most likely "
-        "CUDA_VISIBLE_DEVICES "
-        "is set by hand to other numbers, which the launcher takes as --include localhost:…: in a job of SLURM or in "
-        "a container the GPUs are numbered from 0, whatever nvidia-smi shows outside. Otherwise --include names a slot "
-        "that the hostfile does not have.",
+        "CUDA_VISIBLE_DEVICES is set by hand to other numbers, which the launcher takes as --include localhost:…: in "
+        "a job of SLURM or in a container the GPUs are numbered from 0, whatever nvidia-smi shows outside. Otherwise "
+        "--include names a slot that the hostfile does not have.",
         remedy="Unset CUDA_VISIBLE_DEVICES, and --num_gpus N or --include localhost:0,1; or torchrun. With a hostfile: "
         "more slots in it.",
         pattern=r"[Nn]o slot '?\d+'? specifi(?:ci)?ed on (?:local )?host",
@@ -144,8 +143,7 @@ SIGNATURES = (
         id="launcher_sees_no_gpu",
         title="the deepspeed launcher sees no GPU on this machine",
         what="torch counts none: there is none, torch is a build for the CPU or does not fit the driver, or a "
-        "container "
-        "or CUDA_VISIBLE_DEVICES hides them.",
+        "container or CUDA_VISIBLE_DEVICES hides them.",
         remedy='python -c "import torch; print(torch.version.cuda, torch.cuda.device_count())"; nvidia-smi. A machine '
         "without a GPU: DS_ACCELERATOR=cpu, in a current DeepSpeed.",
         pattern=r"Unable to proceed, no GPU resources available|no GPU resources available",

@@ -118,11 +118,9 @@ SIGNATURES = (
     Signature(
         id="optimizer_without_scheduler",
         title='the config has an "optimizer" but no "scheduler", which this transformers does not support',
-        what="transformers with accelerate before 0.23 cannot combine an optimizer of DeepSpeed's config with "
-        "its own "
+        what="transformers with accelerate before 0.23 cannot combine an optimizer of DeepSpeed's config with its own "
         "scheduler.",
-        remedy='Add a "scheduler" (WarmupLR, WarmupDecayLR with "auto" values) to the config, remove the '
-        '"optimizer", '
+        remedy='Add a "scheduler" (WarmupLR, WarmupDecayLR with "auto" values) to the config, remove the "optimizer", '
         "or upgrade transformers and accelerate.",
         pattern=r"Found `?optimizer`? configured in the DeepSpeed config, but no `?scheduler",
         evidence=("https://github.com/deepspeedai/DeepSpeedExamples/issues/600",),

@@ -9,9 +9,8 @@ SIGNATURES = (
         id="curriculum_settings",
         title="curriculum learning or random-LTD: a setting is missing or not known",
         what="A curriculum needs curriculum_type (curriculum_metrics in data_efficiency), min_difficulty, "
-        "max_difficulty, "
-        "schedule_type (fixed_linear, fixed_root, fixed_discrete, custom) and schedule_config with the keys of that "
-        "schedule.",
+        "max_difficulty, schedule_type (fixed_linear, fixed_root, fixed_discrete, custom) and schedule_config with "
+        "the keys of that schedule.",
         remedy="The message names the key: total_curriculum_step and difficulty_step for fixed_linear, root_degree "
         "besides for fixed_root, difficulty and max_step (one shorter) for fixed_discrete.",
         pattern=r"Curriculum learning (?:requires the config|with fixed_\w+ schedule requires)"
@@ -23,9 +22,8 @@ SIGNATURES = (
         id="data_analysis_incomplete",
         title="data efficiency: the analysis of the data does not fit the data",
         what="The difficulty of each sample is read from the files of the data analyzer. Most likely a worker of the "
-        "map "
-        "step has not finished, the data set was changed or has another length, or a metric returns another type than "
-        "metric_dtypes says (integers are expected).",
+        "map step has not finished, the data set was changed or has another length, or a metric returns another type "
+        "than metric_dtypes says (integers are expected).",
         remedy="Run the map step of all workers, then reduce; delete the metrics' directory after a change of the "
         "data.",
         pattern=r"The number of samples in map result files are not correct"

@@ -10,10 +10,9 @@ SIGNATURES = (
     Signature(
         id="experts_diverge",
         title="a mixture of experts hangs under ZeRO: an expert has tokens on some ranks only",
-        what="ZeRO-3 gathers an expert's weights, and ZeRO-1 and 2 reduce its gradients, on all ranks together; "
-        "a model "
-        "that loops over the experts that have tokens lets the ranks diverge, and they wait for each other. Releases "
-        "of transformers differ in whether they loop over all experts.",
+        what="ZeRO-3 gathers an expert's weights, and ZeRO-1 and 2 reduce its gradients, on all ranks together; a "
+        "model that loops over the experts that have tokens lets the ranks diverge, and they wait for each other. "
+        "Releases of transformers differ in whether they loop over all experts.",
         remedy="ZeRO-3: deepspeed.utils.set_z3_leaf_modules(model, [the class of the MoE block]) before "
         "deepspeed.initialize (accelerate: deepspeed_moe_layer_cls_names). Otherwise another release of transformers "
         "(for Qwen3 MoE 4.51.3 is reported to work), or one whose experts are one tensor.",
@@ -33,8 +32,7 @@ SIGNATURES = (
         id="shard_saved_of_tensor_parallel",
         title="tensor parallelism: the saved file has one rank's shard of the weights",
         what="With AutoTP each rank has 1/tp of the sharded layers. save_16bit_model without ZeRO-3, and "
-        "state_dict(), "
-        "write those of rank 0.",
+        "state_dict(), write those of rank 0.",
         remedy="0.16.4 and later: accelerator.get_state_dict(model), or engine._consolidated_16bit_state_dict(), on "
         "all ranks; save_checkpoint writes one file for each rank (mp_rank_…).",
         pattern=r"(?:ensor parallel|ensor Parallel|autotp|AutoTP|tp_size)[^\n]{0,200}(?:only contains|only has "
@@ -49,8 +47,7 @@ SIGNATURES = (
         what="engine.load_checkpoint needs the directory that has the file latest (or tag=), all files of all ranks, "
         "and the same stage, optimizer and number of ranks as when it was saved. The Trainer's checkpoint-N has "
         "global_step… and latest, unless save_only_model was set.",
-        remedy="Paste the message for its cause. Another number of ranks: ds_to_universal and load_universal. "
-        "Weights "
+        remedy="Paste the message for its cause. Another number of ranks: ds_to_universal and load_universal. Weights "
         "only: load_checkpoint(…, load_module_only=True), or start anew from them.",
         pattern=phrases(
             "resume_from_checkpoint |Resume from checkpoint |resume from checkpoint ",
@@ -115,9 +112,8 @@ SIGNATURES = (
         id="checkpoint_is_large",
         title="checkpoints are large, or saving takes long",
         what="A ZeRO checkpoint has the optimizer: with Adam in mixed precision 12 bytes per parameter (fp32 weights "
-        "and two moments) besides 2 for the weights. Files of zero_to_fp32 are in fp32, twice the size of the "
-        "model in "
-        "16 bits.",
+        "and two moments) besides 2 for the weights. Files of zero_to_fp32 are in fp32, twice the size of the model "
+        "in 16 bits.",
         remedy="Only the weights: save_only_model=True (Trainer), engine.save_16bit_model; fewer checkpoints "
         "(save_total_limit); exclude_frozen_parameters=True with adapters; zero_to_fp32.py's result .to(bf16).",
         pattern=phrases(
@@ -135,9 +131,9 @@ SIGNATURES = (
     Signature(
         id="loaded_by_each_rank",
         title="the host's memory is full while the model loads: each rank loads the whole model",
-        what="Each rank is a process of its own and loads the model into the host's memory before it is moved, "
-        "split or "
-        "partitioned: ranks per host times the size of the model (twice that if it is cast or loaded from one file).",
+        what="Each rank is a process of its own and loads the model into the host's memory before it is moved, split "
+        "or partitioned: ranks per host times the size of the model (twice that if it is cast or loaded from one "
+        "file).",
         remedy="ZeRO-3: from_pretrained with a ZeRO-3 config that is active (HfDeepSpeedConfig, TrainingArguments "
         "first) or under deepspeed.zero.Init, from safetensors. init_inference: the model on the meta device and "
         "checkpoint=. ZeRO-1/2: low_cpu_mem_usage=True, the dtype of the file, or load on one rank after another.",
@@ -180,13 +176,10 @@ SIGNATURES = (
     Signature(
         id="schedule_not_followed",
         title="the learning rate does not follow the schedule that was set",
-        what="With a scheduler in the DeepSpeed config, that one counts: WarmupLR rises to warmup_max_lr (0.001 "
-        "if it "
-        'is not given), whatever the optimizer\'s lr is, by a logarithm unless warmup_type is "linear", and '
-        "then stays. "
-        "It steps once per step of the optimizer. accelerate's scheduler steps once for each rank, and "
-        "Lightning's once "
-        "an epoch, unless they are told otherwise. Skipped steps (fp16) do not count.",
+        what="With a scheduler in the DeepSpeed config, that one counts: WarmupLR rises to warmup_max_lr (0.001 if it "
+        'is not given), whatever the optimizer\'s lr is, by a logarithm unless warmup_type is "linear", and then '
+        "stays. It steps once per step of the optimizer. accelerate's scheduler steps once for each rank, and "
+        "Lightning's once an epoch, unless they are told otherwise. Skipped steps (fp16) do not count.",
         remedy='One scheduler only; "warmup_max_lr" as the optimizer\'s lr, "warmup_type": "linear", WarmupDecayLR '
         "with total_num_steps to fall again; accelerate: num_steps * num_processes; Lightning: interval step.",
         pattern=r"(?:schedul|warmup|Warmup|warm-up|learning rate|learning_rate|lr_)[^\n]{0,80}(?:not working"
@@ -207,8 +200,7 @@ SIGNATURES = (
         what="DeepSpeed makes batches only if it gets training_data. A loader of the script, accelerate or a Trainer "
         "keeps its own batch_size; the config's numbers then only tell the accumulation and the statistics. In "
         "accelerate's own config file (not a DeepSpeed one) there is no train_micro_batch_size_per_gpu.",
-        remedy="The loader's batch_size (per_device_train_batch_size) and train_micro_batch_size_per_gpu the "
-        "same, or "
+        remedy="The loader's batch_size (per_device_train_batch_size) and train_micro_batch_size_per_gpu the same, or "
         '"auto" where transformers or accelerate fill it in.',
         pattern=r"(?:ignores?|ignoring|overrides?|overwrites?|does not use|doesn't use|not respect\w*)\b[^\n]{0,80}"
         r"(?:train_micro_batch_size_per_gpu|(?<!per_device_)train_batch_size)|(?:train_micro_batch_size_per_gpu|train_batch_size)`?"
@@ -250,9 +242,8 @@ SIGNATURES = (
     Signature(
         id="only_one_gpu_used",
         title="fewer GPUs are used than there are",
-        what="DeepSpeed uses a GPU per process. Started with plain python there is one process; the launcher "
-        "starts as "
-        "many as it sees GPUs, or as --num_gpus, --include, a hostfile or CUDA_VISIBLE_DEVICES say.",
+        what="DeepSpeed uses a GPU per process. Started with plain python there is one process; the launcher starts "
+        "as many as it sees GPUs, or as --num_gpus, --include, a hostfile or CUDA_VISIBLE_DEVICES say.",
         remedy="deepspeed --num_gpus N script.py, or torchrun or accelerate launch with N processes.",
         pattern=phrases(
             "nly use |nly uses |nly used |nly runs on |nly running on ",
@@ -266,14 +257,11 @@ SIGNATURES = (
     Signature(
         id="inference_gives_nonsense",
         title="inference with DeepSpeed gives other or meaningless output",
-        what="Most likely a model whose kernels or tensor-parallel split DeepSpeed does not fit (a newer "
-        "architecture "
-        "or transformers, replace_with_kernel_inject), fp16 for a model of bf16, padding on the wrong side, or "
-        "a state "
-        "that the kernels keep between batches of other lengths.",
-        remedy="do_sample=False; replace_with_kernel_inject=False, then tp_size 1 tell which; "
-        "the dtype of the model; padding_side="
-        '"left". `python -m dsfix list` shows the known wrong results of the installed release.',
+        what="Most likely a model whose kernels or tensor-parallel split DeepSpeed does not fit (a newer architecture "
+        "or transformers, replace_with_kernel_inject), fp16 for a model of bf16, padding on the wrong side, or a "
+        "state that the kernels keep between batches of other lengths.",
+        remedy="do_sample=False; replace_with_kernel_inject=False, then tp_size 1 tell which; the dtype of the model; "
+        'padding_side="left". `python -m dsfix list` shows the known wrong results of the installed release.',
         pattern=r"(?:[Dd]eep[Ss]peed|init_inference|kernel inject|replace_with_kernel_inject|AutoTP"
         r"|hybrid engine|ds_model)"
         r"(?![^\n]{0,160}[Cc]onvert)[^\n]{0,160}(?:gibberish|garbage out|nonsense|random output|wrong output"
@@ -293,9 +281,8 @@ SIGNATURES = (
         what="Most likely the learning rate (too high; of another global batch size; of a scheduler in the config), "
         "fp16 for a model of bf16, labels that are shifted or masked wrongly, weights that were not loaded, or a "
         "parameter group that is not trained. Otherwise a bug of this DeepSpeed.",
-        remedy="The same on one GPU without DeepSpeed tells whether it is DeepSpeed; then fp32, ZeRO-0, no "
-        "offload and "
-        'no "overlap_comm" one by one. `python -m dsfix list` shows the known wrong results of the installed '
+        remedy="The same on one GPU without DeepSpeed tells whether it is DeepSpeed; then fp32, ZeRO-0, no offload "
+        'and no "overlap_comm" one by one. `python -m dsfix list` shows the known wrong results of the installed '
         "release.",
         pattern=phrases(
             "loss |Loss ",
@@ -314,8 +301,7 @@ SIGNATURES = (
     Signature(
         id="zero_runtime_exception",
         title="ZeRORuntimeException: a setting or a checkpoint that ZeRO refuses",
-        what="Two things raise it: a checkpoint that was saved with another number of ranks, and ZeRO-Offload "
-        "with an "
+        what="Two things raise it: a checkpoint that was saved with another number of ranks, and ZeRO-Offload with an "
         "optimizer of the script.",
         remedy="Checkpoint: ds_to_universal and load_universal, or the same number of ranks. Offload: "
         'DeepSpeedCPUAdam, or "zero_force_ds_cpu_optimizer": false.',
@@ -345,8 +331,7 @@ SIGNATURES = (
         id="gathered_by_global_rank",
         title="torch before 2.3: the backward pass of all_gather takes the global rank for that in its group",
         what="torch.distributed.nn.functional.all_gather in a group that is smaller than the job (sequence "
-        "parallelism "
-        "over some of the ranks) indexes the gradients by the global rank.",
+        "parallelism over some of the ranks) indexes the gradients by the global rank.",
         remedy="torch 2.3 or later; or add up the losses with all_reduce, weighted by their tokens, instead of "
         "gathering them.",
         pattern=r"torch/distributed/nn/functional\.py\", line \d+, in backward\n[^\n]*grad_outputs\[rank\][\s\S]{0,200}"
@@ -357,8 +342,7 @@ SIGNATURES = (
     Signature(
         id="pinning_fails",
         title="memory of the host cannot be pinned",
-        what="CUDA refused to pin a buffer for offloading. Most likely it is larger than what may be pinned: "
-        "WSL 2 (a "
+        what="CUDA refused to pin a buffer for offloading. Most likely it is larger than what may be pinned: WSL 2 (a "
         "part of the memory), a container's or ulimit's limit, memory that is full; with some drivers also a size "
         "above some GB.",
         remedy='"pin_memory": false in offload_optimizer and offload_param (slower); ulimit -l unlimited; a newer '
@@ -370,9 +354,8 @@ SIGNATURES = (
     Signature(
         id="accumulation_overwritten",
         title="accelerate replaces the config's gradient_accumulation_steps",
-        what="Accelerator(gradient_accumulation_steps=…) is 1 if it is not given, and older releases of "
-        "accelerate write "
-        "it into the DeepSpeed config.",
+        what="Accelerator(gradient_accumulation_steps=…) is 1 if it is not given, and older releases of accelerate "
+        "write it into the DeepSpeed config.",
         remedy="The same number in Accelerator (or accelerate's config file) and in the DeepSpeed config, or "
         '"auto" there.',
         pattern=r"Updating DeepSpeed's gradient accumulation steps to \d+ from \d+",
@@ -400,12 +383,10 @@ SIGNATURES = (
     Signature(
         id="npu_error",
         title="an error of Ascend's CANN",
-        what="It is reported late, like CUDA's. Most likely CANN, torch_npu, torch and the driver are of "
-        "releases that "
-        "do not fit each other, an operator is not supported for this dtype or shape, or the memory is full.",
-        remedy="The releases that torch_npu names for this CANN; ASCEND_LAUNCH_BLOCKING=1 names the line; the "
-        "first E…: "
-        "line in the plog.",
+        what="It is reported late, like CUDA's. Most likely CANN, torch_npu, torch and the driver are of releases "
+        "that do not fit each other, an operator is not supported for this dtype or shape, or the memory is full.",
+        remedy="The releases that torch_npu names for this CANN; ASCEND_LAUNCH_BLOCKING=1 names the line; the first "
+        "E…: line in the plog.",
         pattern=r"EZ9999: Inner|aicore error|NPU function error|error code is 507\d{3}|EI0002: |EI0006: ",
         role=Role.FAMILY,
     ),
@@ -568,10 +549,8 @@ SIGNATURES = (
         id="cut_in_overflow_check",
         title="an error while the ranks agree on overflow; its message is not in the log",
         what="The step begins with a collective over all ranks, and with what kernels before it reported late. It "
-        "cannot "
-        "be told without the message. Seen here: another rank failed or left (its error is in its own log), an "
-        "illegal memory access of an earlier "
-        "kernel, or memory that is full.",
+        "cannot be told without the message. Seen here: another rank failed or left (its error is in its own log), an "
+        "illegal memory access of an earlier kernel, or memory that is full.",
         remedy="The last line of this traceback, and the first error of all ranks; CUDA_LAUNCH_BLOCKING=1 names the "
         "kernel.",
         pattern=r"(?:self\._overflow_check_and_loss_scale_update\(\)|in has_overflow|in _check_overflow)"
@@ -582,8 +561,7 @@ SIGNATURES = (
         id="cut_while_saving",
         title="an error while a checkpoint is written; its message is not in the log",
         what="It cannot be told without the message. Seen here: the disk or the quota is full, the directory cannot "
-        "be written or is not shared by the "
-        "hosts, the host's memory is full, or a state of the optimizer is missing.",
+        "be written or is not shared by the hosts, the host's memory is full, or a state of the optimizer is missing.",
         remedy="The last line of the traceback tells; df -h and free -g on each host while it saves.",
         pattern=r"deepspeed/runtime/engine\.py\", line \d+, in (?:save_checkpoint|_save_checkpoint"
         r"|_save_zero_checkpoint"
@@ -594,10 +572,8 @@ SIGNATURES = (
         id="cut_while_loading",
         title="an error while a checkpoint is read; its message is not in the log",
         what="It cannot be told without the message. Seen here: the model or the optimizer is not the one that was "
-        "saved (other layers, an adapter, other "
-        "groups), the number of ranks or the stage is another one, a file is missing or damaged, or torch 2.6 "
-        "refuses "
-        "to unpickle an object (weights_only).",
+        "saved (other layers, an adapter, other groups), the number of ranks or the stage is another one, a file is "
+        "missing or damaged, or torch 2.6 refuses to unpickle an object (weights_only).",
         remedy="The last line of the traceback tells. load_checkpoint(…, load_optimizer_states=False) or "
         "load_module_strict=False show which part it is.",
         pattern=r"deepspeed/runtime/engine\.py\", line \d+, in (?:load_checkpoint|_load_checkpoint"
@@ -609,8 +585,8 @@ SIGNATURES = (
         id="cut_while_importing",
         title="an error while deepspeed is imported; its message is not in the log",
         what="It cannot be told without the message. Seen here: packages that do not fit each other (torch, NumPy, "
-        "pydantic, triton too new or too old for "
-        "this release), a CUDA toolkit that is not found (CUDA_HOME), or a compiled module for another torch.",
+        "pydantic, triton too new or too old for this release), a CUDA toolkit that is not found (CUDA_HOME), or a "
+        "compiled module for another torch.",
         remedy='The last line of the traceback tells; python -c "import deepspeed" by itself shows it.',
         pattern=r"deepspeed/__init__\.py\", line \d+, in <module>\n" + NO_ERROR,
         role=Role.FAMILY,
@@ -618,10 +594,9 @@ SIGNATURES = (
     Signature(
         id="cut_in_backward",
         title="an error in the backward pass; its message is not in the log",
-        what="It cannot be told without the message. Seen here: the GPU's memory is full; a graph that is used "
-        "twice, a tensor that was "
-        "modified in "
-        "place, dtypes that differ, or under ZeRO-3 a parameter that was not gathered again.",
+        what="It cannot be told without the message. Seen here: the GPU's memory is full; a graph that is used twice, "
+        "a tensor that was modified in place, dtypes that differ, or under ZeRO-3 a parameter that was not gathered "
+        "again.",
         remedy="The last line of the traceback tells; a smaller micro-batch shows whether it is the memory.",
         pattern=r"in backward\n[^\n]*(?:scaled_loss\.backward|loss_scaler\.backward|self\.optimizer\.backward"
         r"|self\.engine\.backward)" + NO_ERROR,
@@ -631,9 +606,8 @@ SIGNATURES = (
         id="cut_in_initialize",
         title="an error in deepspeed.initialize; its message is not in the log",
         what="It cannot be told without the message. Seen here: an operator that could not be built or loaded "
-        "(FusedAdam, CPUAdam), the GPU's memory (the "
-        "fp32 copies are made here), a config or an optimizer that is refused, or the ranks that do not reach each "
-        "other (NCCL's first collective).",
+        "(FusedAdam, CPUAdam), the GPU's memory (the fp32 copies are made here), a config or an optimizer that is "
+        "refused, or the ranks that do not reach each other (NCCL's first collective).",
         remedy="The last line of the traceback tells.",
         pattern=r"deepspeed/__init__\.py\", line \d+, in initialize\n" + NO_ERROR,
         role=Role.FAMILY,

@@ -93,8 +93,7 @@ SIGNATURES = (
         id="nccl_not_in_torch",
         title="this torch has no NCCL",
         what="DeepSpeed's backend for GPUs is NCCL, which torch for Windows and macOS does not contain, nor one for "
-        "the "
-        "CPU. On another accelerator (NPU, XPU): DeepSpeed takes it for CUDA, or a script asks for nccl by name.",
+        "the CPU. On another accelerator (NPU, XPU): DeepSpeed takes it for CUDA, or a script asks for nccl by name.",
         remedy="Linux or WSL 2 with torch for CUDA. Windows without it: one GPU and deepspeed.init_distributed('gloo') "
         "before deepspeed.initialize. NPU: import torch_npu first (backend hccl); XPU: ccl; DS_ACCELERATOR names the "
         "accelerator.",
@@ -109,9 +108,8 @@ SIGNATURES = (
         "processes share one NPU (as a vLLM beside the training), the NPUs' own network does not connect the hosts, or "
         "torch_npu and CANN do not fit.",
         remedy="The first error in the plog (~/ascend/log) of all ranks; one process per NPU "
-        "(ASCEND_RT_VISIBLE_DEVICES); "
-        "hccn_tool for the links between hosts; HCCL_CONNECT_TIMEOUT, HCCL_EXEC_TIMEOUT for slow starts; the CANN that "
-        "torch_npu names.",
+        "(ASCEND_RT_VISIBLE_DEVICES); hccn_tool for the links between hosts; HCCL_CONNECT_TIMEOUT, HCCL_EXEC_TIMEOUT "
+        "for slow starts; the CANN that torch_npu names.",
         pattern=r"HCCL runtime error|HCCL function error|HCCL error|HCCL Error|[Hh]ccl error|hccl 报错|hccl报错"
         r"|HCCL报错|HCCL 报错|HcclCommInitRootInfo|ProcessGroupHCCL"
         r"|hcclComm(?:Init|Destroy)\w*",
@@ -125,9 +123,8 @@ SIGNATURES = (
         "virtualization); a driver or an NCCL that uses it all the same hangs, or fails with an illegal access, in the "
         "first exchange, as in deepspeed.initialize. One GPU works.",
         remedy="NCCL_P2P_DISABLE=1 (accelerate on RTX 40: with NCCL_IB_DISABLE=1) tells whether it is that; then a "
-        "newer "
-        "driver and a torch with a newer NCCL, or IOMMU and ACS switched off. all_reduce_perf of nccl-tests shows the "
-        "same without DeepSpeed.",
+        "newer driver and a torch with a newer NCCL, or IOMMU and ACS switched off. all_reduce_perf of nccl-tests "
+        "shows the same without DeepSpeed.",
         pattern=rf"(?:{_CARDS})[^\n]{{0,100}}(?:{_HANGS})|(?:{_HANGS})[^\n]{{0,100}}(?:{_CARDS})"
         r"|peer access is not supported between these two devices"
         r"|Using RTX 4000 series doesn't support faster communication",
@@ -138,13 +135,11 @@ SIGNATURES = (
         id="hangs_between_epochs",
         title="the job hangs at the end of an epoch",
         what="Most likely the ranks have different numbers of batches: one has finished its loader and the others "
-        "wait for "
-        "it in the next exchange (a loader without a distributed sampler or drop_last, an IterableDataset, batches "
-        "made "
-        "by length). Otherwise something that only one rank does there: evaluating, saving, logging.",
+        "wait for it in the next exchange (a loader without a distributed sampler or drop_last, an IterableDataset, "
+        "batches made by length). Otherwise something that only one rank does there: evaluating, saving, logging.",
         remedy="The same number of batches on every rank (DistributedSampler, drop_last=True; print len(loader) of "
-        "each "
-        "rank); save_checkpoint, evaluation and ZeRO-3's gathering on all ranks. py-spy dump shows where each rank is.",
+        "each rank); save_checkpoint, evaluation and ZeRO-3's gathering on all ranks. py-spy dump shows where each "
+        "rank is.",
         pattern=phrases(
             "frozen |freezes |freeze |hangs |hang |hanging |stuck |stucks |gets stuck |is stuck ",
             "after finishing first epoch|after the first epoch|after first epoch|after one epoch|after 1 epoch|after "

@@ -20,8 +20,7 @@ SIGNATURES = (
         id="elastic_config_without_ranks",
         title="compute_elastic_config divides by a number of ranks that it was not given",
         what="With return_microbatch=True and an elasticity of another version than 0.2 it needs world_size, which is "
-        "0 "
-        "if it is not passed.",
+        "0 if it is not passed.",
         remedy="compute_elastic_config(…, world_size=N, return_microbatch=True).",
         pattern=r"compute_elastic_config[\s\S]{0,300}ZeroDivisionError",
         role=Role.GENERAL,

@@ -55,8 +55,8 @@ SIGNATURES = (
         title="fp16 or bf16 without ZeRO: a parameter group that is frozen altogether",
         what="Since 0.19.1 only trainable parameters are put into the fused optimizer's buffers, and a group without "
         "any cannot be flattened.",
-        remedy="Leave groups without trainable parameters out: "
-        "[g for g in groups if any(p.requires_grad for p in g['params'])].",
+        remedy="Leave groups without trainable parameters out: [g for g in groups if any(p.requires_grad for p in "
+        "g['params'])].",
         pattern=r"fp16/fused_optimizer\.py[\s\S]*torch\.cat\(\): expected a non-empty list of Tensors",
         affects={"deepspeed": ">=0.19.1"},
     ),

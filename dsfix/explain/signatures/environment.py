@@ -20,9 +20,8 @@ SIGNATURES = (
     Signature(
         id="numpy_of_another_age",
         title="a package and NumPy do not fit each other",
-        what="It was compiled for NumPy 1 and NumPy 2 is installed, or uses names (np.bool, np.float, np.object) "
-        "that NumPy "
-        "1.24 removed.",
+        what="It was compiled for NumPy 1 and NumPy 2 is installed, or uses names (np.bool, np.float, np.object) that "
+        "NumPy 1.24 removed.",
         remedy='pip install "numpy<2" (np.bool: "numpy<1.24"), or newer releases of the package that the traceback '
         "names.",
         pattern=r"compiled using NumPy 1\.x cannot be run in|numpy\.core\.multiarray failed to import"
@@ -49,8 +48,7 @@ SIGNATURES = (
         title="transformers does not know this model or tokenizer",
         what="It is newer than the installed release, or a class name of an old config (LLaMATokenizer).",
         remedy="pip install -U transformers; LLaMATokenizer: LlamaTokenizer in tokenizer_config.json; models with "
-        "code of "
-        "their own: trust_remote_code=True.",
+        "code of their own: trust_remote_code=True.",
         pattern=r"does not exist or is not currently imported|Transformers does not recognize this architecture",
     ),
     Signature(
@@ -78,12 +76,11 @@ SIGNATURES = (
         id="nccl_network",
         title="the network between the hosts does not work",
         what="No route to host: the address is not reachable from here (a firewall, another network). Otherwise NCCL "
-        "takes "
-        "an interface or an InfiniBand port that does not lead to the other hosts, or that fails: "
+        "takes an interface or an InfiniBand port that does not lead to the other hosts, or that fails: "
         "NCCL_SOCKET_IFNAME names one that a host does not have, a wrong GID index, a bad cable or port.",
         remedy="The same valid NCCL_SOCKET_IFNAME on each host (ip addr), or unset it; NCCL_IB_DISABLE=1 tells "
-        "whether it is "
-        "InfiniBand, then NCCL_IB_HCA, NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT=22; all_reduce_perf of nccl-tests.",
+        "whether it is InfiniBand, then NCCL_IB_HCA, NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT=22; all_reduce_perf of "
+        "nccl-tests.",
         pattern=r"no socket interface found|socketStartConnect|socketPollConnect"
         r"|Got completion (?:from peer )?\S* ?with (?:error |status=)\d+"
         r"|ibv_modify_qp failed"
@@ -95,8 +92,7 @@ SIGNATURES = (
         id="storage_not_resizable",
         title="a tensor's storage cannot be resized",
         what="Most likely the data loader's workers stack samples of different lengths. With ZeRO-3 also a parameter "
-        "whose "
-        "data is a view, shared memory or NumPy's array.",
+        "whose data is a view, shared memory or NumPy's array.",
         remedy="Pad in collate_fn; num_workers=0 shows the real message. Parameters: p.data = p.data.clone() before "
         "deepspeed.initialize.",
         pattern=r"Trying to resize storage that is not resizable",
@@ -113,11 +109,9 @@ SIGNATURES = (
         id="checkpoint_of_other_kind",
         title="a checkpoint's file lacks a key of DeepSpeed's",
         what="Most likely the file was written by another release, stage or optimizer (ZeRO-1 or 2 have other keys "
-        "than "
-        "ZeRO-3 and BF16_Optimizer), by an elastic checkpoint, or by another framework.",
+        "than ZeRO-3 and BF16_Optimizer), by an elastic checkpoint, or by another framework.",
         remedy="The release and config that saved it; python -m deepspeed.utils.zero_to_fp32 of a current DeepSpeed "
-        "for the "
-        "weights; load_module_only=True to start from them.",
+        "for the weights; load_module_only=True to start from them.",
         pattern=r"KeyError: ['\"](?:fp32_flat_groups|ds_version|single_partition_of_fp32_groups|base_optimizer_state"
         r"|zero_stage|partition_count|ds_config|buffer_names|param_slice_mappings|loss_scaler|dynamic_loss_scale"
         r"|optimizer_states|fp32_groups_flat|clip_grad|global_steps|skipped_steps|mp_world_size|dp_world_size)['\"]",
@@ -127,9 +121,8 @@ SIGNATURES = (
         id="checkpoint_to_weights",
         title="from a DeepSpeed checkpoint to a file of weights",
         what="global_step… has the weights in partitions. zero_to_fp32 joins them, in fp32, on one host without a "
-        "GPU; the "
-        "Trainer's checkpoint has a copy of the script. Without ZeRO (stage 0) there are no partitions and nothing to "
-        'join: the weights are in mp_rank_00_model_states.pt under "module".',
+        "GPU; the Trainer's checkpoint has a copy of the script. Without ZeRO (stage 0) there are no partitions and "
+        'nothing to join: the weights are in mp_rank_00_model_states.pt under "module".',
         remedy="`python zero_to_fp32.py . OUTPUT` in the directory that has the file latest; then "
         "model.load_state_dict(torch.load(…)) or from_pretrained with the config beside it. While training: "
         "stage3_gather_16bit_weights_on_model_save and trainer.save_model.",
@@ -143,11 +136,9 @@ SIGNATURES = (
         id="installing_on_windows",
         title="installing DeepSpeed on Windows",
         what="From source, setup.py compiles all operators there unless DS_BUILD_OPS=0, and needs torch, Visual "
-        "Studio and "
-        "the CUDA toolkit; async_io and others need what Windows does not have.",
+        "Studio and the CUDA toolkit; async_io and others need what Windows does not have.",
         remedy="A wheel for Windows, if there is one for the Python and torch; WSL 2; or `set DS_BUILD_OPS=0`, then "
-        "pip "
-        "install --no-build-isolation deepspeed. For training NCCL is missing: gloo, or WSL 2.",
+        "pip install --no-build-isolation deepspeed. For training NCCL is missing: gloo, or WSL 2.",
         pattern=r"[Ww]indows[^\n]{0,80}(?<!able to )(?:install deepspeed|install DeepSpeed|installing DeepSpeed"
         r"|installing deepspeed)"
         r"|(?<!able to )(?:install deepspeed|install DeepSpeed|installing DeepSpeed"
@@ -161,9 +152,8 @@ SIGNATURES = (
         id="memory_grows",
         title="the memory grows while the job trains",
         what="Most likely tensors with a graph are kept between steps (a loss that is added up without item(), "
-        "outputs of "
-        "the evaluation on the GPU), batches of growing length that fragment the cache, or, on the host, workers that "
-        "copy the data set, and pinned buffers.",
+        "outputs of the evaluation on the GPU), batches of growing length that fragment the cache, or, on the host, "
+        "workers that copy the data set, and pinned buffers.",
         remedy="loss.item() or detach(); eval_accumulation_steps; sequences of similar length, "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, get_accelerator().empty_cache() now and then; "
         "torch.cuda.memory_allocated() per step tells which.",
@@ -178,13 +168,11 @@ SIGNATURES = (
         id="steps_always_skipped",
         title="fp16: each step overflows, or the loss scale falls and falls",
         what="The gradients are inf or nan at any scale: the loss or an activation leaves fp16's range (65504). Most "
-        "likely a "
-        "model that was trained in bf16, masks of -1e9 or less, a learning rate that is too high, or data that make "
-        "NaN.",
+        "likely a model that was trained in bf16, masks of -1e9 or less, a learning rate that is too high, or data "
+        "that make NaN.",
         remedy="bf16 where the GPU has it; otherwise look for the module whose output is inf first (hooks, "
         "torch.autograd.set_detect_anomaly), smaller masks, a lower learning rate, a larger initial_scale_power only "
-        "if "
-        "the scale grows again.",
+        "if the scale grows again.",
         pattern=r"loss scale (?:keeps|is always|continues|always|going|goes|drops)|every step is skipped"
         r"|all steps are skipped"
         r"|each step is skipped|always overflow|keeps overflow|overflow (?:at|in|on|for) (?:every|each|all) "
@@ -196,13 +184,10 @@ SIGNATURES = (
         id="embeddings_resized",
         title="resizing embeddings under DeepSpeed",
         what="Under ZeRO-3 the weight is partitioned and looks empty; old transformers resize the placeholder, or "
-        "forget "
-        "the output layer or the config. After deepspeed.initialize the engine keeps the old parameter.",
+        "forget the output layer or the config. After deepspeed.initialize the engine keeps the old parameter.",
         remedy="Current transformers; resize_token_embeddings before the Trainer or deepspeed.initialize, on every "
-        "rank, then "
-        "check model.config.vocab_size; own code within deepspeed.zero.GatheredParameters(weight, modifier_rank=0). "
-        "LoRA: "
-        'modules_to_save=["embed_tokens", "lm_head"].',
+        "rank, then check model.config.vocab_size; own code within deepspeed.zero.GatheredParameters(weight, "
+        'modifier_rank=0). LoRA: modules_to_save=["embed_tokens", "lm_head"].',
         pattern=r"resize_token_embeddings[^\n]{0,120}(?i:zero-?_?[23]|zero stage|deepspeed)"
         r"|(?i:zero-?_?[23]|zero stage|deepspeed)[^\n]{0,120}resize_token_embeddings|embedding resiz(?:e"
         r"|ing) (?:with|under|in|and)"
@@ -214,16 +199,13 @@ SIGNATURES = (
         id="universal_checkpoint_problem",
         title="a universal checkpoint is not converted or loaded",
         what="ds_to_universal converts what an engine with ZeRO or BF16_Optimizer and Adam saved; the job that loads "
-        "needs "
-        '"load_universal": true, the same model and a file latest_universal. Not all releases know ZeRO-3 (0.14.5 and '
-        "later), MoE, or checkpoints without universal_checkpoint_info (--inject_missing_state). The Trainer has no "
-        "argument "
-        'for it and old ones do not pass it on; DeepSpeed reads the key only within "checkpoint" of its own config '
-        "(not load_universal_checkpoint, universal_checkpoint).",
+        'needs "load_universal": true, the same model and a file latest_universal. Not all releases know ZeRO-3 '
+        "(0.14.5 and later), MoE, or checkpoints without universal_checkpoint_info (--inject_missing_state). The "
+        "Trainer has no argument for it and old ones do not pass it on; DeepSpeed reads the key only within "
+        '"checkpoint" of its own config (not load_universal_checkpoint, universal_checkpoint).',
         remedy="A current DeepSpeed for both (and current transformers); python -m "
-        "deepspeed.checkpoint.ds_to_universal --input_folder "
-        "DIR/global_stepN "
-        '--output_folder DIR/global_stepN_universal; "checkpoint": {"load_universal": true}.',
+        "deepspeed.checkpoint.ds_to_universal --input_folder DIR/global_stepN --output_folder "
+        'DIR/global_stepN_universal; "checkpoint": {"load_universal": true}.',
         pattern=r"[Uu]niversal [Cc]heckpoint[^\n]{0,120}(?:fails?\b|error|cannot|can't|not work|wrong|mismatch"
         r"|not support)"
         r"|(?:[Cc]annot|[Cc]an't|[Ff]ail\w* to|[Ee]rror|[Uu]nable to) (?:when |in |while )?(?:load"
@@ -234,9 +216,8 @@ SIGNATURES = (
     Signature(
         id="several_pipelines",
         title="several PipelineModules, or one within another module",
-        what="A PipelineModule must be the whole model that deepspeed.initialize gets: its engine runs the "
-        "schedule, and "
-        "each PipelineModule makes process groups of all ranks. Two of them in a model do not fit together, and "
+        what="A PipelineModule must be the whole model that deepspeed.initialize gets: its engine runs the schedule, "
+        "and each PipelineModule makes process groups of all ranks. Two of them in a model do not fit together, and "
         "initializing waits.",
         remedy="One PipelineModule of the layers of all parts, in the order in which they run (LayerSpec); or no "
         "pipeline: ZeRO-3 divides the parameters of any module.",
@@ -249,11 +230,10 @@ SIGNATURES = (
         id="several_models_trained",
         title="several models or optimizers in one job with DeepSpeed",
         what="An engine has one model and one optimizer. Each model that is trained needs an engine and a config of "
-        "its own; "
-        "one that is only used needs none with ZeRO-0 to 2, and ZeRO-3 without an optimizer otherwise.",
+        "its own; one that is only used needs none with ZeRO-0 to 2, and ZeRO-3 without an optimizer otherwise.",
         remedy="deepspeed.initialize once per model, and backward and step of each engine by itself; accelerate 1.0 "
-        "or later: "
-        "deepspeed_plugins={…}; or one torch module that contains all, with one optimizer of several groups.",
+        "or later: deepspeed_plugins={…}; or one torch module that contains all, with one optimizer of several "
+        "groups.",
         pattern=r"(?<!tried )(?<!tested )(?<!across )(?<!try )(?:two models|multiple models?|several models"
         r"|multiple optimizers|two optimizers|multiple engines"
         r"|two engines)"
@@ -266,11 +246,9 @@ SIGNATURES = (
         id="average_of_weights",
         title="an average of the weights (EMA) under DeepSpeed",
         what="Under ZeRO-3 each rank has a part of each weight, and a copy of the model has empty ones; in half "
-        "precision an "
-        "average of fp16 or bf16 weights does not move.",
+        "precision an average of fp16 or bf16 weights does not move.",
         remedy="Average the fp32 weights: deepspeed.utils.safe_get_full_fp32_param(p) after the step (ZeRO-1 to 3), "
-        "into a "
-        "model loaded without the ZeRO-3 config; or within deepspeed.zero.GatheredParameters.",
+        "into a model loaded without the ZeRO-3 config; or within deepspeed.zero.GatheredParameters.",
         pattern=r"(?i:deepspeed|zero-?\d|zero stage)[^\n]{0,80}\b(?:EMA model|with EMA weights|of EMA weights"
         r"|moving average)"
         r"|\b(?:EMA model|with EMA weights|of EMA weights|moving average)[^\n]{0,80}(?i:deepspeed|zero-?\d|zero stage)",
@@ -297,8 +275,7 @@ SIGNATURES = (
         "warmup_min_lr 0 and has not stepped yet because fp16's first steps are skipped; or WarmupDecayLR's "
         "total_num_steps is over, as when a job is resumed with other lengths.",
         remedy="warmup_num_steps and total_num_steps in steps of the optimizer, of this job; one scheduler only, of "
-        "the "
-        "config or of the script; engine.get_lr() after each step.",
+        "the config or of the script; engine.get_lr() after each step.",
         pattern=r"learning rate is (?:always |stuck at )?0\b(?!\.\d*[1-9])"
         r"|learning rate stays (?:at )?0\b(?!\.\d*[1-9])"
         r"|learning rate remains (?:at )?0\b(?!\.\d*[1-9])|Learning rate always 0",
@@ -308,8 +285,7 @@ SIGNATURES = (
         id="npu_memory_full",
         title="the NPU's memory is full",
         what="Ascend reports it as EL0004 (Failed to allocate memory), often through an operator that was only the "
-        "next to "
-        "ask; also a process that an earlier job left on the NPU.",
+        "next to ask; also a process that an earlier job left on the NPU.",
         remedy="As on a GPU: ZeRO-3, offload, gradient checkpointing, shorter sequences, smaller batches; npu-smi info "
         "shows who uses the memory.",
         pattern=r"EL0004: |NPU out of memory|Possible Cause: Available memory is insufficient",
@@ -320,10 +296,9 @@ SIGNATURES = (
         id="on_ascend",
         title="DeepSpeed on Ascend NPUs",
         what="torch_npu must fit torch, CANN and the driver (import torch_npu works, and ds_report says npu); the "
-        "ranks "
-        "exchange by HCCL. NPUs are chosen by ASCEND_RT_VISIBLE_DEVICES (CUDA_VISIBLE_DEVICES and NPU_VISIBLE_DEVICES "
-        "do "
-        "nothing). 4 and 8 bit models, flash attention and fused kernels for CUDA do not run there.",
+        "ranks exchange by HCCL. NPUs are chosen by ASCEND_RT_VISIBLE_DEVICES (CUDA_VISIBLE_DEVICES and "
+        "NPU_VISIBLE_DEVICES do nothing). 4 and 8 bit models, flash attention and fused kernels for CUDA do not run "
+        "there.",
         remedy="source set_env.sh of CANN in the shell that starts the job; ASCEND_RT_VISIBLE_DEVICES=0,1,…; a current "
         "DeepSpeed; the first error of the plog (~/ascend/log) of all ranks; npu-smi info for NPUs that are not "
         "healthy.",
@@ -338,9 +313,8 @@ SIGNATURES = (
         id="on_mac",
         title="DeepSpeed on macOS",
         what="It installs there without operators (they are for CUDA, ROCm and others; async_io and NCCL are for "
-        "Linux). "
-        "0.10.0 and later know Apple's GPU as the accelerator mps, for one process; what needs NCCL or fused kernels "
-        "does not run.",
+        "Linux). 0.10.0 and later know Apple's GPU as the accelerator mps, for one process; what needs NCCL or fused "
+        "kernels does not run.",
         remedy="Install torch first, then DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed. If a project only "
         "lists it among its requirements: leave it out. For training a machine with Linux.",
         pattern=phrases(

@@ -73,13 +73,11 @@ SIGNATURES = (
         title="MoE: an expert's process group was not made",
         what="deepspeed.moe.layer.MoE makes the groups of its ep_size in deepspeed.initialize. Most likely parameters "
         "are marked as experts (allreduce, group_name) without such a layer, or a group name is of another ep_size. "
-        "With "
-        "Megatron: its own model-parallel unit made the groups, or Megatron-DeepSpeed and DeepSpeed are of different "
-        "ages.",
+        "With Megatron: its own model-parallel unit made the groups, or Megatron-DeepSpeed and DeepSpeed are of "
+        "different ages.",
         remedy="Let MoE mark its parameters, and make param groups with "
         "deepspeed.moe.utils.split_params_into_different_moe_groups_for_optimizer. Megatron-DeepSpeed: its current "
-        "main "
-        "with a current DeepSpeed; --num-experts 1 for a dense model.",
+        "main with a current DeepSpeed; --num-experts 1 for a dense model.",
         pattern=r"expert (?:data )?parallel group is not initialized",
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4646",),
@@ -99,8 +97,8 @@ SIGNATURES = (
         "ZeRO-3's order of gathering does not hold (parameters in flight, invalidated trace), and ranks wait for each "
         "other. DeepSpeed's own MoE layers (deepspeed.moe) do not work with ZeRO-3 at all.",
         remedy="DeepSpeed 0.13.0 or later, and deepspeed.utils.set_z3_leaf_modules(model, [the class of the MoE "
-        "block]) "
-        "before deepspeed.initialize (accelerate: deepspeed_moe_layer_cls_names). deepspeed.moe: ZeRO-2 or lower.",
+        "block]) before deepspeed.initialize (accelerate: deepspeed_moe_layer_cls_names). deepspeed.moe: ZeRO-2 or "
+        "lower.",
         pattern=r"(?m:^)(?=[^\n]{0,400}(?:ZeRO.?3|ZERO.?3|[Zz]ero.?3|[Ss]tage.?3))"
         r"(?=[^\n]{0,400}(?:not work|n't work|InFlight|[Ii]n.?flight|ompatib|not support|an ?not use|\bfails?\b"
         r"|报错|错误))"
@@ -113,8 +111,7 @@ SIGNATURES = (
         id="megatron_moe_arguments",
         title="Megatron-DeepSpeed: training with experts fails after its update",
         what="Megatron-DeepSpeed and DeepSpeed must be of about the same age: num_experts, local_rank and the shapes "
-        "of "
-        "the layers' inputs are passed in other ways since the update of mid-2023.",
+        "of the layers' inputs are passed in other ways since the update of mid-2023.",
         remedy="The current main of Megatron-DeepSpeed with a current DeepSpeed.",
         pattern=r"num_experts not properly passed|[Mm]egatron[^\n]{0,80}(?:DeepSpeed MoE|the MoE training"
         r"|MoE training when)"

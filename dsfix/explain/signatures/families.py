@@ -60,8 +60,7 @@ SIGNATURES = (
     Signature(
         id="json_invalid",
         title="a JSON file is invalid or empty",
-        what="Most likely the DeepSpeed config has a comma too many, a comment or another syntax error, or a "
-        "file was "
+        what="Most likely the DeepSpeed config has a comma too many, a comment or another syntax error, or a file was "
         "saved incompletely (trainer_state.json, an index of weights).",
         remedy="`python -m dsfix check CONFIG` names the line of a config; `python -m json.tool FILE` that of any "
         "file.",
@@ -76,8 +75,8 @@ SIGNATURES = (
         "that the engine does not know, offloaded parameters that are used outside of their hooks, or a bug of "
         "DeepSpeed's offload (0.14.1, 0.14.2).",
         remedy="No device_map; GPUs chosen by CUDA_VISIBLE_DEVICES or --include only; inputs .to(engine.device); "
-        "modules registered before deepspeed.initialize; another "
-        "release if the traceback ends in deepspeed/runtime/zero.",
+        "modules registered before deepspeed.initialize; another release if the traceback ends in "
+        "deepspeed/runtime/zero.",
         pattern=r"Expected all tensors to be on the same device",
         role=Role.FAMILY,
     ),
@@ -137,9 +136,8 @@ SIGNATURES = (
         id="torch_not_there",
         title="this Python has no torch",
         what="While pip or uv installs a package from source: most likely they build in an environment of their own, "
-        "in "
-        "which torch is missing even where it is installed, or torch is not installed yet. In a job: the Python that "
-        "runs is another one than that of pip.",
+        "in which torch is missing even where it is installed, or torch is not installed yet. In a job: the Python "
+        "that runs is another one than that of pip.",
         remedy="Install torch first, then setuptools, wheel and ninja, then pip install --no-build-isolation deepspeed "
         "(uv: --no-build-isolation-package deepspeed). In a job: which python, python -m pip show torch.",
         pattern=r"No module named 'torch'(?!\.)",
@@ -262,8 +260,7 @@ SIGNATURES = (
         "step without engine.backward, two steps for one backward pass), an optimizer or a scheduler that neither the "
         "config nor the script gives, an output that the model does not return.",
         remedy="The last lines of the traceback name the value; look where it should have been set. In a calculation "
-        "it "
-        "is most likely a number that the config leaves out or sets to null: write it (batch sizes, buffer sizes).",
+        "it is most likely a number that the config leaves out or sets to null: write it (batch sizes, buffer sizes).",
         pattern=r"'NoneType' object is not (?:iterable|subscriptable|callable)"
         r"|unsupported operand type\(s\) for \S+: '(?:NoneType' and '|\w+' and 'NoneType')"
         r"|'NoneType' object cannot be interpreted as an integer"

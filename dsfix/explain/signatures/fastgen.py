@@ -91,12 +91,10 @@ SIGNATURES = (
         id="fastgen_cache_full",
         title="FastGen, MII: the memory for keys and values is not enough for the requests",
         what="What the weights leave of the GPU's memory is divided into blocks of keys and values. With too few for "
-        "the "
-        "prompts and the new tokens of the requests that run together, requests are put back and computed again "
+        "the prompts and the new tokens of the requests that run together, requests are put back and computed again "
         "(Deadlock detected), or the engine refuses.",
         remedy="Fewer requests at once, a lower max_length and max_new_tokens; more ranks (tensor_parallel), or a "
-        "smaller "
-        "model. The assertion about clearing the KV cache: a newer MII.",
+        "smaller model. The assertion about clearing the KV cache: a newer MII.",
         pattern=r"Deadlock detected\. Resetting KV cache|no request consumes KV cache"
         r"|Insufficient memory to allocate KV-caches|Not enough free blocks in the KV-cache"
         r"|Blocked KV-cache must have at least 1 block|Ragged batch is full due to"
@@ -125,10 +123,8 @@ SIGNATURES = (
         title="MII: how its server processes are started",
         what="mii.serve (mii.deploy) starts processes of its own, with the deepspeed launcher: the script itself runs "
         "once, with python; started by deepspeed, every rank starts servers, on the same ports. mii.pipeline runs in "
-        "the "
-        'script\'s own processes, and needs deepspeed --num_gpus N for N ranks. "waiting for server to start" is '
-        "shown "
-        "while the model loads, and for ever if a rank of the server waits for another one.",
+        'the script\'s own processes, and needs deepspeed --num_gpus N for N ranks. "waiting for server to start" is '
+        "shown while the model loads, and for ever if a rank of the server waits for another one.",
         remedy="mii.serve(MODEL, tensor_parallel=N) and python script.py; or mii.pipeline and deepspeed --num_gpus N "
         "script.py. nvidia-smi and free -g show whether it still loads; the server's own output is above.",
         pattern=r"waiting for server to start|_launch_server_process\] \w+ server launch|_launch_server_process\] "

@@ -78,8 +78,7 @@ SIGNATURES = (
         id="best_model_of_weights_only",
         title="transformers: save_only_model and load_best_model_at_end exclude each other under DeepSpeed",
         what="The best model is loaded by the engine at the end, from a complete checkpoint, which save_only_model "
-        "does "
-        "not write.",
+        "does not write.",
         remedy="save_only_model=False or load_best_model_at_end=False.",
         pattern=r"can't be used with `?save_only_model`? along with `?load_best_model_at_end",
     ),
@@ -87,8 +86,7 @@ SIGNATURES = (
         id="lightning_restores_optimizer_itself",
         title="Lightning restores DeepSpeed's optimizer from its own checkpoint",
         what="Lightning through 1.3 keeps the optimizer state in its own file and gives DeepSpeed's load_state_dict "
-        "one "
-        "dict, where ZeRO expects the list of all ranks' states.",
+        "one dict, where ZeRO expects the list of all ranks' states.",
         remedy="Lightning 1.4 or later, whose DeepSpeed strategy saves and loads by the engine (the checkpoint is a "
         "directory); of an old checkpoint load the weights only.",
         pattern=r"restore_training_state\b[^\n]{0,200}DeepSpeed|DeepSpeed[^\n]{0,200}restore_training_state\b",
@@ -102,10 +100,9 @@ SIGNATURES = (
         "gathered, whose weights are all empty placeholders of one storage. With ZeRO-1 and 2, and fp16 or bf16: the "
         "parameters are views into one flat buffer, which a script's own save_file sees.",
         remedy="ZeRO-1 and 2: save_file({name: each.clone().contiguous() for name, each in "
-        "model.state_dict().items()}, …). ZeRO-3: save_pretrained(…, state_dict=accelerator.get_state_dict(model)) "
-        "or trainer.save_model, with "
-        "stage3_gather_16bit_weights_on_model_save. Tied weights: save_model of safetensors, safe_serialization=False, "
-        "or tie them anew (model.tie_weights()).",
+        "model.state_dict().items()}, …). ZeRO-3: save_pretrained(…, state_dict=accelerator.get_state_dict(model)) or "
+        "trainer.save_model, with stage3_gather_16bit_weights_on_model_save. Tied weights: save_model of safetensors, "
+        "safe_serialization=False, or tie them anew (model.tie_weights()).",
         pattern=r"Some tensors share memory|weights trying to be saved contained shared tensors",
         role=Role.POSSIBLE,
     ),
@@ -237,9 +234,8 @@ SIGNATURES = (
         id="backward_dtype",
         title="the backward pass meets a gradient of another dtype than the output it is for",
         what="Half weights and something in fp32 take part in the loss. Most likely labels or targets in fp32 (MSE, "
-        "BCE "
-        "and other losses of regression), or a loss, a head or an input in fp32 beside a model that the config casts "
-        "to fp16 or bf16.",
+        "BCE and other losses of regression), or a loss, a head or an input in fp32 beside a model that the config "
+        "casts to fp16 or bf16.",
         remedy="Cast targets and predictions to one dtype before the loss (labels.to(logits.dtype), or logits.float() "
         "and labels.float()); make --mixed_precision, the model's dtype and the config's fp16 or bf16 the same.",
         pattern=r"Found dtype \w+ but expected \w+",
@@ -250,8 +246,7 @@ SIGNATURES = (
         id="foreach_mixed",
         title="an optimizer's fused step gets tensors of several devices or dtypes",
         what="Weights, gradients and states of a group must be alike. Most likely states of a resumed checkpoint are "
-        "on "
-        "the CPU or in fp32, or parameters of two dtypes (adapters) are in one group.",
+        "on the CPU or in fp32, or parameters of two dtypes (adapters) are in one group.",
         remedy="Cast the trainable parameters to one dtype before the optimizer is made; load the optimizer's states "
         "through the engine; fused=False, foreach=False.",
         pattern=r"Tensors of the same index must be on the same device"
@@ -265,8 +260,7 @@ SIGNATURES = (
         what="dynamo traces what the forward pass calls. With ZeRO-3 that includes DeepSpeed's hooks, which many "
         "releases cannot trace; the same with LoRA's, quantized and Triton layers.",
         remedy="Train without torch.compile; or a current torch and DeepSpeed, and engine.compile() (0.14.4 and "
-        "later) "
-        "instead of torch.compile(model). ZeRO-1 or 2 tells whether it is ZeRO-3. TORCHDYNAMO_DISABLE=1 turns "
+        "later) instead of torch.compile(model). ZeRO-1 or 2 tells whether it is ZeRO-3. TORCHDYNAMO_DISABLE=1 turns "
         "it off.",
         pattern=r"torch\._dynamo\.exc\.|InternalTorchDynamoError|File \"[^\"\n]*_dynamo/convert_frame\.py"
         r"|BackendCompilerFailed"
@@ -400,10 +394,9 @@ SIGNATURES = (
         id="cut_in_from_pretrained",
         title="an error while transformers loads a model; its message is not in the log",
         what="It cannot be told without the message. Seen here: with an active ZeRO-3 config device_map, "
-        "low_cpu_mem_usage or quantization, which it "
-        "excludes in many releases, or code that reads or loads weights while they are partitioned and empty (shape "
-        "[0]); the files (incomplete, another model), the host's memory (each rank loads the model), or a "
-        "release of transformers that does not know the model.",
+        "low_cpu_mem_usage or quantization, which it excludes in many releases, or code that reads or loads weights "
+        "while they are partitioned and empty (shape [0]); the files (incomplete, another model), the host's memory "
+        "(each rank loads the model), or a release of transformers that does not know the model.",
         remedy="The last line of the traceback tells. No device_map and no quantization with ZeRO-3; ZeRO-2 tells "
         "whether it is ZeRO-3.",
         pattern=r", in (?:from_pretrained|_load_pretrained_model|_load_state_dict_into_meta_model"

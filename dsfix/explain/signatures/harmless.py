@@ -8,9 +8,8 @@ SIGNATURES = (
     Signature(
         id="rate_before_first_step",
         title="the learning rate is logged as 0 until the first step (harmless at the start)",
-        what="In fp16 the first steps are skipped while the loss scale comes down, so the scheduler has not "
-        "stepped yet, "
-        "and the Trainer logs 0.",
+        what="In fp16 the first steps are skipped while the loss scale comes down, so the scheduler has not stepped "
+        "yet, and the Trainer logs 0.",
         remedy="Nothing. If it goes on beyond some dozen steps, all gradients overflow: bf16, or what makes them so "
         "large.",
         pattern="tried to get lr value before scheduler/optimizer started stepping",

@@ -49,11 +49,9 @@ SIGNATURES = (
         id="module_hidden_by_file",
         title="a file of the project has the name of a package",
         what="'X' is not a package: Python has found a file X.py in the working directory (or beside the script) "
-        "before "
-        "the installed package X.",
+        "before the installed package X.",
         remedy='Rename that file and delete its __pycache__; python -c "import X; print(X.__file__)" shows which one '
-        "it "
-        "is.",
+        "it is.",
         pattern=r"No module named '?(\w+)\.[\w.]+'?; ['`]?\1['`]? is not a package",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7240",),
     ),
@@ -62,12 +60,11 @@ SIGNATURES = (
         title="the installed DeepSpeed is not complete: a part of its own is missing",
         what="deepspeed.ops.op_builder and deepspeed.accelerator are links in the source, which setup.py turns into "
         "directories. Most likely it was copied, unpacked or installed from a source tree without its links (Windows, "
-        "a "
-        "zip file, a network file system, an interrupted installation), or the remains of another release are mixed "
+        "a zip file, a network file system, an interrupted installation), or the remains of another release are mixed "
         "in.",
         remedy="pip uninstall deepspeed until none is left, delete the directory site-packages/deepspeed, then pip "
-        "install "
-        "deepspeed from the package index; from source: git clone with core.symlinks true, then pip install . in it.",
+        "install deepspeed from the package index; from source: git clone with core.symlinks true, then pip install . "
+        "in it.",
         pattern=r"No module named '?deepspeed\.(?:ops\.op_builder|accelerator|ops\.csrc)'?(?!\.)",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2060",),
     ),
@@ -75,13 +72,11 @@ SIGNATURES = (
         id="deepspeed_not_yet_imported",
         title="module 'deepspeed' has no attribute 'ops' (utils, comm): its import has not finished",
         what="Every current release has these. Most likely Python 3.6, in which releases from 0.6.6 on import "
-        "themselves "
-        "in a circle; or a file or directory named deepspeed is imported instead (in the working directory, or what "
-        "an uninstalled DeepSpeed left in site-packages); or the "
-        "import failed before and was caught.",
+        "themselves in a circle; or a file or directory named deepspeed is imported instead (in the working "
+        "directory, or what an uninstalled DeepSpeed left in site-packages); or the import failed before and was "
+        "caught.",
         remedy="Python 3.8 or later; rename or remove that file or directory; python -c 'import deepspeed' in another "
-        "directory "
-        "shows the first error.",
+        "directory shows the first error.",
         pattern=r"(?<!partially initialized )module 'deepspeed' has no attribute '(?:ops|utils|comm|runtime"
         r"|accelerator|module_inject)'",
         evidence=(

@@ -20,9 +20,8 @@ SIGNATURES = (
         id="kernels_do_not_fit_the_model",
         title="Merging tensors is not allowed here: a weight does not fit kernel injection or AutoTP",
         what="A weight has another shape than the split over the ranks expects. Most likely the kernels: they expect "
-        "separate query, key and value weights of equal size; models with "
-        "grouped queries (Llama 3, Mistral, Qwen 2) have others. Otherwise the weights are quantized "
-        "(load_in_4bit), in a shape of their own.",
+        "separate query, key and value weights of equal size; models with grouped queries (Llama 3, Mistral, Qwen 2) "
+        "have others. Otherwise the weights are quantized (load_in_4bit), in a shape of their own.",
         remedy="replace_with_kernel_inject=False (AutoTP), the model in 16 bits, or another inference engine.",
         pattern=r"Merging tensors is not allowed here",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7282",),
@@ -103,16 +102,12 @@ SIGNATURES = (
         id="cut_in_init_inference",
         title="an error in deepspeed.init_inference; its message is not in the log",
         what="It cannot be told without the message. Seen here: the model does not fit: the kernels "
-        "(replace_with_kernel_inject=True) know some "
-        "architectures, "
-        "in the form that transformers or diffusers had when this DeepSpeed was released, and neither other numbers of "
-        "key heads nor quantized weights everywhere; AutoTP (False) goes by the names of layers; a "
-        "checkpoint= "
-        "whose names or files do not fit, or the memory.",
+        "(replace_with_kernel_inject=True) know some architectures, in the form that transformers or diffusers had "
+        "when this DeepSpeed was released, and neither other numbers of key heads nor quantized weights everywhere; "
+        "AutoTP (False) goes by the names of layers; a checkpoint= whose names or files do not fit, or the memory.",
         remedy="The last line of the traceback tells. replace_with_kernel_inject=False, tp_size 1, and the model "
-        "loaded "
-        "by from_pretrained without checkpoint= show one by one which part it is; then another release of transformers "
-        "or of DeepSpeed.",
+        "loaded by from_pretrained without checkpoint= show one by one which part it is; then another release of "
+        "transformers or of DeepSpeed.",
         pattern=r"(?:deepspeed/__init__\.py\", line \d+, in init_inference\n"
         r"|deepspeed/inference/engine\.py\", line \d+, in (?:_apply_injection_policy|_load_checkpoint"
         r"|load_model_with_checkpoint)\n"
@@ -126,11 +121,9 @@ SIGNATURES = (
         id="init_inference_fails",
         title="deepspeed.init_inference does not work for a model",
         what="Most likely the model: the kernels (replace_with_kernel_inject=True) exist for some architectures, and "
-        "for "
-        "the form that transformers or diffusers had at the time of the DeepSpeed release; AutoTP (False) splits "
-        "layers "
-        "by their names. Otherwise the start: one process per GPU (deepspeed --num_gpus N), and tp_size (mp_size) as "
-        "many.",
+        "for the form that transformers or diffusers had at the time of the DeepSpeed release; AutoTP (False) splits "
+        "layers by their names. Otherwise the start: one process per GPU (deepspeed --num_gpus N), and tp_size "
+        "(mp_size) as many.",
         remedy="The last line of the traceback tells. replace_with_kernel_inject=False, then one GPU, then another "
         "release of transformers show which it is.",
         pattern=r"(?m:^)(?![^\n]{0,300}(?i:zero.?inference))[^\n]{0,300}?"
@@ -161,9 +154,8 @@ SIGNATURES = (
         what="Through 0.9.2 a checkpoint= is loaded into a model on the meta device only with "
         "replace_with_kernel_inject=True; later AutoTP does it as well, for layers that it knows.",
         remedy="replace_with_kernel_inject=True (inference-test.py: --use_kernel) where there are kernels for the "
-        "model; "
-        "otherwise DeepSpeed 0.9.3 or later, or from_pretrained without the meta device (no --use_meta_tensor) and "
-        "without checkpoint=.",
+        "model; otherwise DeepSpeed 0.9.3 or later, or from_pretrained without the meta device (no --use_meta_tensor) "
+        "and without checkpoint=.",
         pattern=r"(?:oading (?:a )?checkpoint|load_checkpoint|nitialization fails|meta tensor|\bfails\b)[^\n]{0,80}"
         r"(?:without kernel inject|not using kernel inject|not to use replace_with_kernel_inject"
         r"|not use replace_with_kernel_inject|without replace_with_kernel_inject|not using replace_with_kernel_inject)",
@@ -177,8 +169,7 @@ SIGNATURES = (
         "none. A checkpoint of training is not loaded by it.",
         remedy='Files of the model as transformers has them: {"type": "ds_model", "checkpoints": [files], "version": '
         "1.0}, with replace_with_kernel_inject=True. From a training checkpoint: zero_to_fp32, load the weights into "
-        "the "
-        "model, and init_inference without checkpoint=.",
+        "the model, and init_inference without checkpoint=.",
         pattern=r"checkpoint type is not supported|checkpoint version: \S+ is not supported",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1172",),
     ),
@@ -187,8 +178,7 @@ SIGNATURES = (
         title="init_inference refuses an argument",
         what="The message names it. dtype: float32, float16 or bfloat16 (0.7 and older refuse bfloat16); since 0.15.2 "
         "int8 is refused, as no accelerator lists it, and so is a type that the device does not have (fp16 on some "
-        "CPUs). "
-        "tp_size (mp_size) is a number from 1, checkpoint a path or a dictionary.",
+        "CPUs). tp_size (mp_size) is a number from 1, checkpoint a path or a dictionary.",
         remedy="dtype=torch.half or torch.bfloat16 (CPU: torch.float or torch.bfloat16).",
         pattern=r"Data type \S+\s+is\s+not supported by \S+ accelerator|torch\.\w+ not supported, valid dtype: "
         r"|mp_size must be an int >= 1, got|checkpoint must be None, str or dict"
@@ -200,8 +190,7 @@ SIGNATURES = (
         title="init_inference with int8",
         what="dtype=torch.int8 quantizes the weights of injected kernels only, for few architectures, and much of it "
         "never worked: illegal memory accesses, wrong shapes or meaningless output with kernels, no effect without "
-        "them. "
-        "It is not faster: the weights are unpacked for 16-bit kernels. Since 0.15.2 init_inference refuses it.",
+        "them. It is not faster: the weights are unpacked for 16-bit kernels. Since 0.15.2 init_inference refuses it.",
         remedy="dtype=torch.half; for quantized weights bitsandbytes, or an inference engine with int8 kernels.",
         pattern=r"(?m:^)(?=[^\n]{0,300}(?:(?<!_)[Ii]nt[ -]?8\b|INT[ -]?8\b|8-?bit))[^\n]{0,300}?(?:nference\b"
         r"|init_inference|loading/inference|torch\.int8| int8 forward)|'q_int8': True",
@@ -234,8 +223,7 @@ SIGNATURES = (
         title="ZeRO-Inference: the quantization of the weights refuses a setting",
         what="_init_group_wise_weight_quantization needs weight_quantization (quantized_initialization or "
         "post_init_quant) in the config, weights in fp16, num_bits 4 or 8, symmetric false, and group sizes that "
-        "divide "
-        "the weights.",
+        "divide the weights.",
         remedy="The message names the setting; load the model with torch_dtype=torch.float16.",
         pattern=r"Please provide quantization config in ds_config|Model weight is expected in half"
         r"|Only INT4 and INT8 quantization is supported|Only asymmetric quantization is supported at this moment"

@@ -162,10 +162,8 @@ SIGNATURES = (
         id="hybrid_engine_tensor_parallel",
         title="DeepSpeed-Chat: the hybrid engine with tensor parallelism (inference_tp_size above 1)",
         what="For generation the hybrid engine gathers the weights and splits them over inference_tp_size ranks. That "
-        "was "
-        "made and tested for few models (OPT) with ZeRO-3; others, and query, key and value weights of their own "
-        "(Llama), "
-        "fail in shapes, and the ranks of a group need the same prompts.",
+        "was made and tested for few models (OPT) with ZeRO-3; others, and query, key and value weights of their own "
+        "(Llama), fail in shapes, and the ranks of a group need the same prompts.",
         remedy="--inference_tp_size 1; or train without --enable_hybrid_engine.",
         pattern=r"inference_tp_size ?(?:> ?1\b|>= ?2|[=: ] ?(?:[2-9]|\d\d))|tensor parallel and HE\b"
         r"|tensor parallel[^\n]{0,20} with [Hh]ybrid [Ee]ngine",
@@ -186,8 +184,8 @@ SIGNATURES = (
         id="injection_policy_gives_nothing",
         title="kernel injection: a weight of the layer was not found",
         what="The policy of this architecture reads the layer's weights by their names in transformers, and one is "
-        "None "
-        "here: another release of transformers, code of the model's own, or a model that only looks like this one.",
+        "None here: another release of transformers, code of the model's own, or a model that only looks like this "
+        "one.",
         remedy="replace_with_kernel_inject=False; or a transformers of the time of this DeepSpeed release.",
         pattern=r"AssertionError: (?:qkvw|qw|kw|vw) can't be None|AssertionError: Policy cannot be None",
         role=Role.POSSIBLE,
@@ -196,8 +194,7 @@ SIGNATURES = (
         id="meta_tensors_of_this_model",
         title="kernel injection: this model cannot be loaded from the meta device",
         what="Only some containers load a checkpoint= into meta tensors. INT8 checkpoints (save_mp_checkpoint_path "
-        "with "
-        "int8) can be split further, with their scales, but not merged.",
+        "with int8) can be split further, with their scales, but not merged.",
         remedy="from_pretrained without the meta device and without checkpoint=; INT8: tp_size as many as when it was "
         "saved.",
         pattern=r"Meta tensors are not supported for this model currently|Merging of the checkpoints are not supported"
@@ -208,10 +205,8 @@ SIGNATURES = (
         id="kernels_and_long_texts",
         title="kernel injection: long prompts or answers fail",
         what="The kernels' memory for keys and values is made for max_out_tokens (max_tokens; 1024 by default) tokens "
-        "of "
-        "prompt and answer together. Longer ones read and write beyond it: an illegal memory access, NaN, or "
-        "meaningless "
-        "text. Since 0.7.0 generate() refuses them (exceeds maximum length), a forward pass does not.",
+        "of prompt and answer together. Longer ones read and write beyond it: an illegal memory access, NaN, or "
+        "meaningless text. Since 0.7.0 generate() refuses them (exceeds maximum length), a forward pass does not.",
         remedy="init_inference(…, max_out_tokens=2048) or as many as are needed, and a current DeepSpeed. "
         "replace_with_kernel_inject=False has no such limit.",
         pattern=r"(?:nference\b|DeepSpeedTransformerInference|hybrid_engine)[\s\S]{0,600}(?:long(?:er)? (?:sequences?"

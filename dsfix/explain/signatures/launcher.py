@@ -64,8 +64,7 @@ SIGNATURES = (
         what="Each job needs a port and GPUs of its own. By default all take port 29500, and the deepspeed launcher "
         "all GPUs.",
         remedy="deepspeed --master_port PORT --include localhost:2,3, another port and other GPUs for each job; "
-        "torchrun "
-        "--master_port, accelerate launch --main_process_port with CUDA_VISIBLE_DEVICES.",
+        "torchrun --master_port, accelerate launch --main_process_port with CUDA_VISIBLE_DEVICES.",
         pattern=r"(?:[Mm]ultiple|[Tt]wo|[Ss]everal) (?:[Dd]eep[Ss]peed |training )?(?:runs|jobs|tasks|trainings"
         r"|experiments) (?:in|on|at) (?:"
         + phrases("a single |one |the same |same ", "machine|node|server|host")
@@ -216,8 +215,7 @@ SIGNATURES = (
         id="visible_devices_not_numbers",
         title="deepspeed launcher: CUDA_VISIBLE_DEVICES is not a list of numbers",
         what="The launcher takes the variable apart at commas and expects numbers. Schedulers and containers also "
-        "write "
-        "UUIDs (GPU-…, MIG-…), and an empty or a quoted list fails as well.",
+        "write UUIDs (GPU-…, MIG-…), and an empty or a quoted list fails as well.",
         remedy="CUDA_VISIBLE_DEVICES=0,1,… before deepspeed; or unset it and deepspeed --include localhost:0,1; or "
         "torchrun.",
         pattern=r"invalid literal for int\(\) with base 10: '(?:GPU-|MIG-|\\?['\"])"
@@ -254,8 +252,7 @@ SIGNATURES = (
         what="A command was started that this host, or this environment, does not have: numactl (for "
         "--bind_cores_to_rank), ninja, nvcc, mpirun, ssh, hostname, a compiler, or the launcher itself.",
         remedy="Install it on every host (apt install numactl, openmpi-bin, openssh-client; pip install ninja), "
-        "activate "
-        "the environment there, or leave out the option that needs it.",
+        "activate the environment there, or leave out the option that needs it.",
         pattern=r"No such file or directory: '(?:numactl|ninja|nvcc|hipcc|mpirun|mpiexec|srun|ssh|scp|lspci|lscpu|df"
         r"|which"
         r"|hostname|git|gcc|g\+\+|c\+\+|cl|nvidia-smi|rocminfo|rocm_agent_enumerator|torchrun|python|deepspeed|ip)'"
@@ -279,8 +276,7 @@ SIGNATURES = (
         id="mpi_launch_failed",
         title="MPI could not start the ranks",
         what="mpirun's message says why: fewer slots than ranks, a host that cannot be reached, a program that the "
-        "host "
-        "does not have, or another MPI there.",
+        "host does not have, or another MPI there.",
         remedy="slots=N in the hostfile (--oversubscribe for a test); the same MPI and environment on all hosts; or "
         "--launcher pdsh, torchrun.",
         pattern=r"There are not enough slots available in the system|ORTE was unable to reliably start"
@@ -294,8 +290,7 @@ SIGNATURES = (
         id="remote_command_failed",
         title="a host's own launcher ended with an error",
         what="pdsh reports the exit code of what it started on that host: the error is in the lines that begin with "
-        "the "
-        "host's name. 127: the command was not found there; 1: most likely the script.",
+        "the host's name. 127: the command was not found there; 1: most likely the script.",
         remedy="Look for the first error of that host; the same Python at the same path on all hosts.",
         pattern=r"ssh exited with exit code (?!255)\d+",
         role=Role.FOLLOW_UP,
@@ -337,10 +332,9 @@ SIGNATURES = (
         id="nodes_in_containers",
         title="several nodes with containers or pods",
         what="The deepspeed launcher logs in to each host of the hostfile by ssh and starts the same Python in the "
-        "same "
-        "directory. By port 22 that is the host itself, not the container: there DeepSpeed is missing, or nobody "
-        "answers. In the container an sshd must run with a port of its own, the keys, and the ports of MASTER_PORT and "
-        "NCCL must be open (host network).",
+        "same directory. By port 22 that is the host itself, not the container: there DeepSpeed is missing, or nobody "
+        "answers. In the container an sshd must run with a port of its own, the keys, and the ports of MASTER_PORT "
+        "and NCCL must be open (host network).",
         remedy="docker run --net=host --ipc=host; sshd in each container, deepspeed --ssh_port PORT (or Port in "
         "~/.ssh/config); NCCL_SOCKET_IFNAME. Without ssh: torchrun --nnodes N --node_rank I --master_addr ADDR in each "
         "container (Kubernetes: an operator such as PyTorchJob sets these), or deepspeed --no_ssh --node_rank I.",
@@ -359,9 +353,8 @@ SIGNATURES = (
         "launcher, on one machine only, which starts the others by pdsh and ssh from deepspeed_hostfile. Without a "
         "hostfile it starts this machine's ranks alone; started on each machine, each is a job of its own.",
         remedy="deepspeed_multinode_launcher: standard in the accelerate config, and accelerate launch on every "
-        "machine "
-        "with its --machine_rank and the same main_process_ip and port; or deepspeed_hostfile: PATH, pdsh and ssh "
-        "without a password, and accelerate launch on the first machine only.",
+        "machine with its --machine_rank and the same main_process_ip and port; or deepspeed_hostfile: PATH, pdsh and "
+        "ssh without a password, and accelerate launch on the first machine only.",
         pattern=r"deepspeed_multinode_launcher: (?!standard)\w|fixing deepspeed multi-?node launcher"
         r"|deepspeed_config:(?:(?!launcher: standard)[\s\S]){0,1200}num_machines: (?:[2-9]|1\d)\b",
         role=Role.POSSIBLE,
@@ -395,15 +388,13 @@ SIGNATURES = (
         id="under_slurm",
         title="DeepSpeed under SLURM",
         what="srun starts processes and sets SLURM_PROCID, SLURM_LOCALID and SLURM_NTASKS; DeepSpeed and torch want "
-        "RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. A launcher (torchrun, deepspeed, accelerate) makes "
-        "them, and starts all ranks of a node: then one task per node. Lightning reads SLURM's and starts nothing: "
-        "then one task per GPU, and devices and num_nodes that agree with the job. The GPUs that a job gets are "
-        "numbered "
-        "from 0 in it, also for --include.",
-        remedy="#SBATCH --ntasks-per-node=1; srun torchrun --nnodes $SLURM_NNODES --nproc_per_node GPUS --rdzv_backend "
-        "c10d --rdzv_endpoint $HEAD:29500 script; or deepspeed --launcher slurm with a hostfile, without ssh --no_ssh "
-        "--node_rank I on each node. Lightning: "
-        "--ntasks-per-node = devices, and srun python.",
+        "RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. A launcher (torchrun, deepspeed, accelerate) "
+        "makes them, and starts all ranks of a node: then one task per node. Lightning reads SLURM's and starts "
+        "nothing: then one task per GPU, and devices and num_nodes that agree with the job. The GPUs that a job gets "
+        "are numbered from 0 in it, also for --include.",
+        remedy="#SBATCH --ntasks-per-node=1; srun torchrun --nnodes $SLURM_NNODES --nproc_per_node GPUS "
+        "--rdzv_backend c10d --rdzv_endpoint $HEAD:29500 script; or deepspeed --launcher slurm with a hostfile, "
+        "without ssh --no_ssh --node_rank I on each node. Lightning: --ntasks-per-node = devices, and srun python.",
         pattern=rf"(?:{_NODES})[^\n]{{0,80}}\b(?:SLURM|Slurm|slurm)\b|\b(?:SLURM|Slurm"
         rf"|slurm)\b[^\n]{{0,80}}(?:{_NODES})"
         r"|(?:DeepSpeed|deepspeed|Deepspeed) (?:under|with|on|via|using|in|and|\+) (?:a )?(?:SLURM|Slurm|slurm)\b"
@@ -416,8 +407,7 @@ SIGNATURES = (
         id="launcher_unknown",
         title="deepspeed launcher: --launcher names none that it knows, or hosts with different numbers of GPUs",
         what="--launcher takes pdsh, openmpi, mpich, impi, slurm and mvapich. mpich, impi and mvapich want the same "
-        "number "
-        "of GPUs on each host.",
+        "number of GPUs on each host.",
         remedy="One of these names, as deepspeed --help lists them for the release; hosts with the same slots, or "
         "pdsh.",
         pattern=r"NotImplementedError: Unknown launcher |requires same number of devices per node",
@@ -426,8 +416,7 @@ SIGNATURES = (
         id="pdsh_args_replaced",
         title="deepspeed launcher: PDSH_SSH_ARGS_APPEND of the environment is replaced",
         what="0.10.2 and 0.10.3 overwrite the variable with --ssh_port; 0.11.0 to 0.14.0 append to it, and fail if it "
-        "is "
-        "not set.",
+        "is not set.",
         remedy="DeepSpeed 0.14.1 or later; or the options in ~/.ssh/config.",
         pattern=r"PDSH_SSH_ARGS_APPEND[^\n]{0,60}(?:replaced|overwritten|overridden|ignored)",
         affects={"deepspeed": ">=0.10.2,<0.14.1"},
@@ -437,8 +426,8 @@ SIGNATURES = (
         id="name_of_host_unknown",
         title="the name of a host does not resolve",
         what="Most likely MASTER_ADDR (or a name in the hostfile) is a name that this host does not know: a pod or "
-        "container without that service, a short name, or an empty variable. A name of "
-        "the internet (huggingface.co): this host is not connected to it.",
+        "container without that service, a short name, or an empty variable. A name of the internet (huggingface.co): "
+        "this host is not connected to it.",
         remedy="getent hosts NAME on each host; the IP address instead of the name; /etc/hosts.",
         pattern=r"socket\.gaierror: \[Errno -?\d+\]|gai error: -?\d+|Name or service not known"
         r"|Temporary failure in name resolution",
@@ -448,11 +437,9 @@ SIGNATURES = (
         id="port_is_a_string",
         title="the port is a string, not a number",
         what="accelerate or a framework that calls it got main_process_port (MASTER_PORT) as text, quoted in a config "
-        "or "
-        "straight from the environment.",
+        "or straight from the environment.",
         remedy="main_process_port: 29500 without quotes; int(os.environ['MASTER_PORT']); a newer release of the "
-        "package "
-        "that passes it.",
+        "package that passes it.",
         pattern=r"connect_ex\(\(\"localhost\", port\)\)[\s\S]{0,200}'str' object cannot be interpreted as an integer",
         evidence=("https://github.com/ray-project/ray/issues/38158",),
     ),
@@ -460,8 +447,7 @@ SIGNATURES = (
         id="without_launcher",
         title="DeepSpeed in a notebook, or in a script that no launcher starts",
         what="deepspeed.initialize makes a process group also for one GPU, from RANK, LOCAL_RANK, WORLD_SIZE, "
-        "MASTER_ADDR "
-        "and MASTER_PORT. A launcher sets them; without them DeepSpeed asks MPI by mpi4py.",
+        "MASTER_ADDR and MASTER_PORT. A launcher sets them; without them DeepSpeed asks MPI by mpi4py.",
         remedy="deepspeed train.py, or torchrun. In a notebook, or with python and one GPU: RANK=0, LOCAL_RANK=0, "
         "WORLD_SIZE=1, MASTER_ADDR=localhost, MASTER_PORT=29500 in os.environ before; mpi4py is not needed then.",
         pattern=phrases(
@@ -476,11 +462,9 @@ SIGNATURES = (
         id="one_visible_gpu_per_rank",
         title="each rank sees one GPU only, and its local rank is taken for the GPU's number",
         what="DeepSpeed uses the GPU with the number LOCAL_RANK. Where the scheduler shows each process its own GPU "
-        "alone "
-        "(--gpus-per-task, gpu-bind), that GPU is number 0 in every process.",
+        "alone (--gpus-per-task, gpu-bind), that GPU is number 0 in every process.",
         remedy="Let all processes of a node see all of its GPUs (--gpus-per-node, --gpu-bind=none, one task per node "
-        "with "
-        "torchrun); or start each process with LOCAL_RANK=0.",
+        "with torchrun); or start each process with LOCAL_RANK=0.",
         pattern=r"--gpus-per-task[^\n]{0,80}(?:fail|error|only|visible|ordinal)|only (?:has )?one visible GPU"
         r"|one visible GPU per",
         role=Role.POSSIBLE,
@@ -490,8 +474,7 @@ SIGNATURES = (
         id="local_rank_is_minus_one",
         title="the local rank is -1 and is used as a GPU's number",
         what="-1 is the default of --local_rank, and of the engine's local_rank in old releases, where nothing was "
-        "passed: "
-        "the script was not started by the deepspeed launcher, or by torchrun, which only sets LOCAL_RANK.",
+        "passed: the script was not started by the deepspeed launcher, or by torchrun, which only sets LOCAL_RANK.",
         remedy="int(os.environ['LOCAL_RANK']), or engine.device, instead of the argument; start with deepspeed or "
         "torchrun.",
         pattern=r"Device index must not be negative|device=-1, num_gpus=|Invalid device id: -1",

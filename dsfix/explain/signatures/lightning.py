@@ -34,10 +34,9 @@ SIGNATURES = (
     Signature(
         id="cut_in_lightning_trainer",
         title="an error while Lightning makes its Trainer; its message is not in the log",
-        what="It cannot be told without the message. Seen here with DeepSpeed: the strategy's object is of the "
-        "other package (lightning and "
-        "pytorch_lightning are two, and must not be mixed), DeepSpeed is not installed or cannot be imported, the path "
-        "of its config does not exist, or no GPU is visible.",
+        what="It cannot be told without the message. Seen here with DeepSpeed: the strategy's object is of the other "
+        "package (lightning and pytorch_lightning are two, and must not be mixed), DeepSpeed is not installed or "
+        "cannot be imported, the path of its config does not exist, or no GPU is visible.",
         remedy="The Trainer and DeepSpeedStrategy from one package: import lightning.pytorch as pl, and "
         'pl.strategies.DeepSpeedStrategy; python -c "import deepspeed" shows whether that works.',
         pattern=r"lightning/(?:pytorch/)?utilities/argparse\.py\", line \d+, in insert_env_defaults"

@@ -46,8 +46,7 @@ SIGNATURES = (
         id="expert_file_missing",
         title="MoE: the checkpoint has no file of an expert",
         what="Each expert is saved in a file layer_N_expert_N_mp_rank_…. Most likely the model has more experts or "
-        "other "
-        "MoE layers than the one that was saved, or the files of other hosts are missing.",
+        "other MoE layers than the one that was saved, or the files of other hosts are missing.",
         remedy="The same experts and layers as at saving; copy the files of all hosts into one directory.",
         pattern=r"Expert checkpoint file not found|(?:No such file|does not exist"
         r"|not found)[^\n]{0,200}layer_\d+_expert_\d+"
@@ -57,8 +56,7 @@ SIGNATURES = (
         id="fused_optimizer_limits",
         title="DeepSpeed's fused or 1-bit optimizer does not support this",
         what="The message names it: sparse gradients (an embedding with sparse=True), amsgrad, a dtype, or arguments "
-        "of "
-        "an old interface.",
+        "of an old interface.",
         remedy='torch.optim.AdamW ("torch_adam": true in the optimizer\'s params), or without that option.',
         pattern=r"(?:FusedAdam|FusedLamb|FusedLion|1-bit Adam|1-bit Lamb|0/1 Adam) (?:does not support|only support"
         r"|has been updated)",
@@ -91,8 +89,7 @@ SIGNATURES = (
         id="checkpointed_tensors",
         title="DeepSpeed's activation checkpointing does not take this",
         what="deepspeed.checkpointing.checkpoint takes and returns tensors and tuples of them, for backward() only, "
-        "not "
-        "for torch.autograd.grad.",
+        "not for torch.autograd.grad.",
         remedy="Tensors as positional arguments; torch.utils.checkpoint with use_reentrant=False for anything else.",
         pattern=r"Only tuple of tensors is supported\. Got Unsupported input type|Checkpointing is not compatible with "
         r"\.grad\(\)|calling backwards on a tensor that is never exposed",
@@ -101,8 +98,7 @@ SIGNATURES = (
         id="parameter_without_gradient",
         title="a parameter got no gradient in the backward pass",
         what="A part of the model took no part in the loss on this rank: a branch that was not run, a modality that "
-        "was "
-        "not in the batch, a module whose output is not used.",
+        "was not in the batch, a module whose output is not used.",
         remedy="Run it on every rank, with its output multiplied by 0 if there is nothing to do; requires_grad_(False) "
         "for what is never trained.",
         pattern=r"high precision param has no gradient|Invalid to reduce Param \d+ with None gradient",
@@ -230,8 +226,7 @@ SIGNATURES = (
         id="parallel_group_missing",
         title="a parallel group is asked for before it is initialized",
         what="Megatron's (or DeepSpeed's) groups of model, data or tensor parallelism do not exist yet in this "
-        "process, "
-        "or another copy of the module made them.",
+        "process, or another copy of the module made them.",
         remedy="initialize_model_parallel (Megatron: initialize_megatron) after torch.distributed is initialized and "
         "before the model is made; releases of Megatron-DeepSpeed and DeepSpeed that fit each other.",
         pattern=r"(?:intra_layer_model|tensor model|(?<!expert )[Mm]odel|(?<!expert )data|tensor|pipeline_model"
@@ -254,8 +249,7 @@ SIGNATURES = (
         id="offload_config_incomplete",
         title="offload: the config lacks what the device needs",
         what="zero.Init's remote device must be the device of offload_param, and NVMe needs a path; parameters can "
-        "only be "
-        "offloaded together with ZeRO-3, in old releases only with the optimizer.",
+        "only be offloaded together with ZeRO-3, in old releases only with the optimizer.",
         remedy='"offload_param": {"device": "nvme", "nvme_path": "/local/disk"}; the same config for zero.Init and '
         "deepspeed.initialize.",
         pattern=r"in DeepSpeed Config cannot be \S+ if remote device is|must be defined in DeepSpeed Config if remote"
@@ -319,8 +313,7 @@ SIGNATURES = (
         id="gradient_of_another_size",
         title="ZeRO-3: a gradient does not have the size of its parameter",
         what="Most likely the parameter's data was replaced (resized embeddings, a tied weight) after it was "
-        "partitioned, "
-        "or a quantized or tensor-parallel weight is used as an ordinary one.",
+        "partitioned, or a quantized or tensor-parallel weight is used as an ordinary one.",
         remedy="Resize and tie before deepspeed.initialize, under deepspeed.zero.GatheredParameters; ZeRO-2.",
         pattern=r"Cannot reduce scatter gradients whose size is not same|should match the size of param\.ds_tensor"
         r"|aligned size \d+ does not match tensor size",
@@ -342,8 +335,7 @@ SIGNATURES = (
         id="numactl_settings",
         title="bind_cores_to_rank: numactl cannot bind the ranks as asked",
         what="KMP_AFFINITY of the environment contradicts numactl, there are fewer cores than ranks, or the list of "
-        "cores "
-        "is not written as ascending ranges.",
+        "cores is not written as ascending ranges.",
         remedy="unset KMP_AFFINITY; fewer ranks or no --bind_cores_to_rank; --bind_core_list 0-27,32-59.",
         pattern=r"KMP_AFFINITY conflicts with numactl|At least one core needs to be assigned to each rank|Bad range: '",
     ),
@@ -358,8 +350,7 @@ SIGNATURES = (
         id="tp_settings_contradict",
         title="tensor parallelism: the config and tp_model_init contradict each other, or a layer cannot be split so",
         what="The message names the setting: sizes, groups and dtypes must be the same in both; a custom partition "
-        "must "
-        "fit the weight's shape.",
+        "must fit the weight's shape.",
         remedy="Give them in one place only; check the shape of the layer that the message names.",
         pattern=r"Conflicting (?:tensor_parallel\.|dtype: config uses|tp_model_init)"
         r"|tensor_parallel\.tp\.tp_size \(\d+\) does "

@@ -13,11 +13,11 @@ SIGNATURES = (
         "optimizer. ZeRO-1 divides the 12 by the number of ranks, ZeRO-2 the gradients too, ZeRO-3 all; activations "
         "come on top, and grow with micro-batch and sequence length.",
         remedy="nvidia-smi: no other process, and no other rank, on this GPU. Smaller micro-batch with more "
-        "gradient_accumulation_steps; gradient checkpointing; a higher ZeRO "
-        "stage; offload_optimizer, then offload_param to the CPU; smaller buckets (reduce_bucket_size, "
-        "stage3_prefetch_bucket_size, stage3_max_live_parameters). If much is reserved but not allocated: "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. While saving: ZeRO-3 gathers the model on rank 0. ZeRO-3 of "
-        "DeepSpeed 0.12.0 to 0.15.4 and 0.16.8 to 0.19.2 keeps a module gathered that is called twice before its "
+        "gradient_accumulation_steps; gradient checkpointing; a higher ZeRO stage; offload_optimizer, then "
+        "offload_param to the CPU; smaller buckets (reduce_bucket_size, stage3_prefetch_bucket_size, "
+        "stage3_max_live_parameters). If much is reserved but not allocated: "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. While saving: ZeRO-3 gathers the model on rank 0. ZeRO-3 "
+        "of DeepSpeed 0.12.0 to 0.15.4 and 0.16.8 to 0.19.2 keeps a module gathered that is called twice before its "
         "backward pass (chosen and rejected answers, say): one pass over both inputs, or another release.",
         pattern=r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory|HIP out of memory"
         r"|NPU out of memory|CUDA OOM\b",
@@ -176,9 +176,8 @@ SIGNATURES = (
         what="Most likely a token id is not smaller than the embedding's number of rows (tokens were added without "
         "resizing, another tokenizer), a label is out of range, or a position exceeds the model's maximum.",
         remedy="Compare the largest id with the embedding; model.resize_token_embeddings(len(tokenizer)), or with "
-        "Megatron "
-        "the tokenizer and vocabulary that the data were prepared with. "
-        "CUDA_LAUNCH_BLOCKING=1, or one batch on the CPU, names the line.",
+        "Megatron the tokenizer and vocabulary that the data were prepared with. CUDA_LAUNCH_BLOCKING=1, or one batch "
+        "on the CPU, names the line.",
         pattern=r"Assertion `?srcIndex < srcSelectDimSize`? failed|Assertion `?index out of bounds"
         r"|Assertion `?ind >= 0 &&"
         r"|Assertion `?-sizes\[i\] <= index"

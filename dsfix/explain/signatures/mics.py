@@ -52,11 +52,9 @@ SIGNATURES = (
         id="mics_group_size",
         title="MiCS: mics_shard_size does not fit the ranks or the set-up",
         what="It must divide the number of ranks; hierarchical gathering needs shards over several nodes, and MiCS "
-        "does "
-        "not offload to the CPU.",
+        "does not offload to the CPU.",
         remedy="mics_shard_size as the GPUs of a node or a divisor of it, without mics_hierarchical_params_gather on "
-        "one "
-        "node, without offload; or ZeRO-3 with zero_hpz_partition_size (0.19.7 removed MiCS).",
+        "one node, without offload; or ZeRO-3 with zero_hpz_partition_size (0.19.7 removed MiCS).",
         pattern=r"dp group size is not dividable by dp_shard_size|(?:replicate|shard) groups must have the same size"
         r"|sharding spans on single node, no need|Local sharding has no support for CPU offloading"
         r"|number of shard groups must equal",
@@ -78,8 +76,8 @@ SIGNATURES = (
         title="ZenFlow: the process of the optimizer has ended",
         what="The optimizer steps in a process of its own. Its error is in its own traceback above; without one most "
         "likely the host's memory or /dev/shm was full.",
-        remedy="The traceback above; docker run --shm-size=16g; more host memory; no "
-        '"zenflow" tells whether it is that.',
+        remedy='The traceback above; docker run --shm-size=16g; more host memory; no "zenflow" tells whether it is '
+        "that.",
         pattern=r"ZenFlow optimizer process (?:exited|failed)|Optimizer process did not (?:finish|initialize)",
         role=Role.POSSIBLE,
     ),

@@ -189,9 +189,8 @@ SIGNATURES = (
         id="pip_conflict",
         title="pip: releases of packages do not fit each other",
         what="One package asks for a release of another that is not the one installed or wanted (most often torch's "
-        "own "
-        "triton, or a package that pins torch). As a warning after an installation it stops nothing; the packages that "
-        "it names may fail at import.",
+        "own triton, or a package that pins torch). As a warning after an installation it stops nothing; the packages "
+        "that it names may fail at import.",
         remedy="Install torch first, from its own index, then the others in one command, so that pip sees all "
         "conditions; or --no-deps for a package whose pin is known to be too narrow.",
         pattern=r"which is incompatible\.|these package versions have conflicting dependencies|ResolutionImpossible"
@@ -203,11 +202,9 @@ SIGNATURES = (
         id="versions_that_fit",
         title="which releases go together with DeepSpeed",
         what="DeepSpeed is not made for one torch or CUDA: a current release runs with torch 2.x, and its operators "
-        "are "
-        "compiled with a CUDA toolkit of torch's major version. Old releases fail at import: through 0.14.3 with "
-        "torch 2.4 "
-        "or later and NumPy 2, before 0.11.2 with pydantic 2. transformers, accelerate, peft and TRL must be of one "
-        "age.",
+        "are compiled with a CUDA toolkit of torch's major version. Old releases fail at import: through 0.14.3 with "
+        "torch 2.4 or later and NumPy 2, before 0.11.2 with pydantic 2. transformers, accelerate, peft and TRL must "
+        "be of one age.",
         remedy="The releases that the project's requirements name, all of them; or all current ones (pip install -U "
         "deepspeed transformers accelerate peft trl). `python -m dsfix doctor` compares torch, driver, toolkit and "
         "DeepSpeed.",

@@ -76,9 +76,8 @@ SIGNATURES = (
         id="quantized_weight_shape",
         title="ZeRO++ zero_quantized_weights: a weight's number of elements does not fit the quantization",
         what="Each rank's part is quantized in groups: its size must be a multiple of 8 times the number of groups, "
-        "and "
-        "no group may have 16 000 elements or more. Odd sizes (a head, a bias, a vocabulary that is not padded) do "
-        "not fit.",
+        "and no group may have 16 000 elements or more. Odd sizes (a head, a bias, a vocabulary that is not padded) "
+        "do not fit.",
         remedy='"zero_quantized_weights": false; or pad the weight (a vocabulary to a multiple of 64 * ranks), or '
         "another number of ranks.",
         pattern=r"Qantized weight requires the number of weights|\d / \d+ is larger than 16k"

@@ -9,16 +9,12 @@ SIGNATURES = (
         id="pipeline_inputs",
         title="pipeline parallelism: what a layer gets and returns",
         what="A PipelineModule calls its layers one after another: each gets what the one before has returned, a "
-        "tensor or "
-        "a tuple of tensors. Dictionaries, None and other objects cannot be sent to the next stage, and a layer has no "
-        "access to earlier results (skip connections) but what is passed on. The data iterator yields (inputs, "
-        "labels). "
-        "TiedLayerSpec is for a weight that several layers use (embedding and head), whose gradients are added up over "
-        "the "
-        "stages.",
+        "tensor or a tuple of tensors. Dictionaries, None and other objects cannot be sent to the next stage, and a "
+        "layer has no access to earlier results (skip connections) but what is passed on. The data iterator yields "
+        "(inputs, labels). TiedLayerSpec is for a weight that several layers use (embedding and head), whose "
+        "gradients are added up over the stages.",
         remedy="Layers that take a tuple and return one, with masks and positions as tensors that each layer passes "
-        "on; "
-        "what is constant as an argument of the layer.",
+        "on; what is constant as an argument of the layer.",
         pattern=r"(?:ipeline [Pp]arallel|PipelineModule|PipelineEngine|ipeline parallelism)[^\n]{0,160}(?:dict input"
         r"|dict output|ict input|uple input|multiple inputs|uple trans|use tuple|skip connection)"
         r"|(?:multiple inputs|tuple transferring|[Dd]ict input|skip connections?)[^\n]{0,100}(?:ipeline parallel"

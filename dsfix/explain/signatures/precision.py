@@ -18,8 +18,7 @@ SIGNATURES = (
         id="loss_scale_at_minimum",
         title="fp16: the loss scale is at its minimum, but the gradients still overflow",
         what="The steps that halved it had inf or nan gradients; halving the loss scale does not help, so the "
-        "gradients "
-        "are not large but invalid, or the model needs the range of bf16.",
+        "gradients are not large but invalid, or the model needs the range of bf16.",
         remedy="Use bf16 if the hardware supports it (Ampere or later; V100 and T4 do not: fp32 there for a model that "
         "was trained in bf16). Otherwise look for the source of NaN: the data, the learning rate; after many good "
         "steps the training has most likely diverged: an earlier checkpoint and a lower learning rate.",

@@ -11,10 +11,9 @@ SIGNATURES = (
         id="ranks_wait_in_init",
         title="the job hangs while the ranks look for each other",
         what="init_distributed returns when all ranks have arrived at MASTER_ADDR:MASTER_PORT. Most likely the "
-        "address "
-        "or the port is wrong, taken or closed (0, a firewall, an interface that the others do not see), fewer ranks "
-        "were started than WORLD_SIZE says, or one of them has failed already. On one node also a lock that a killed "
-        "build of an operator left.",
+        "address or the port is wrong, taken or closed (0, a firewall, an interface that the others do not see), "
+        "fewer ranks were started than WORLD_SIZE says, or one of them has failed already. On one node also a lock "
+        "that a killed build of an operator left.",
         remedy="The same reachable MASTER_ADDR and a free MASTER_PORT on all ranks; NCCL_SOCKET_IFNAME; the logs of "
         "all ranks; NCCL_DEBUG=INFO; remove ~/.cache/torch_extensions/*/*/lock.",
         pattern=r"(?:(?<![a-z])hang|stuck|(?<!in)stall|freezes\b|卡住|卡死|卡在)[^\n]{0,120}(?:init_distributed"
@@ -32,8 +31,7 @@ SIGNATURES = (
         what="If some ranks have images, video or audio in a batch and others have none, the encoders and projectors "
         "run on some ranks only: ZeRO-3 gathers their weights, and ZeRO-1 and 2 reduce their gradients, on all ranks "
         "together. After NCCL's timeout the job ends.",
-        remedy="The same modules on each rank in each step: a dummy image or clip whose output is multiplied by "
-        "0 for "
+        remedy="The same modules on each rank in each step: a dummy image or clip whose output is multiplied by 0 for "
         "batches without one, or batches of one kind at a time on all ranks; freeze what is not trained.",
         pattern=r"(?:mixed data|mixed-modality|mixed modality|mixed text|mixed image|mixed modal"
         r"|different sizes|different frames|with images"
@@ -54,9 +52,8 @@ SIGNATURES = (
         what="engine.save_checkpoint and save_16bit_model, and with ZeRO-3 gathering the weights, are collectives. "
         "Most likely they are called on rank 0 only (if rank == 0, is_main_process); otherwise another rank has "
         "failed, or writing takes longer than NCCL's timeout.",
-        remedy="Call them on all ranks, DeepSpeed chooses who writes; only what follows belongs on rank 0. "
-        "py-spy dump "
-        "--pid PID on each rank shows where it waits.",
+        remedy="Call them on all ranks, DeepSpeed chooses who writes; only what follows belongs on rank 0. py-spy "
+        "dump --pid PID on each rank shows where it waits.",
         pattern=phrases(
             "hang |hangs |stuck |stucked |hung |hanging |freezes ",
             "when saving|while saving|during saving|on saving|at saving|in save_checkpoint|at save_checkpoint"
@@ -75,8 +72,7 @@ SIGNATURES = (
     Signature(
         id="waiting_for_rays_resources",
         title="Ray waits for GPUs that the cluster does not have free",
-        what="bundle_reservation_check_func waits until a placement group has its GPUs and CPUs. Most likely "
-        "more are "
+        what="bundle_reservation_check_func waits until a placement group has its GPUs and CPUs. Most likely more are "
         "asked for (actor, critic, reward, reference, vLLM engines) than the cluster has, or an actor died and is "
         "started anew.",
         remedy="`ray status` shows what is asked for and what is free; fewer engines, or models on the same GPUs "
@@ -89,15 +85,13 @@ SIGNATURES = (
     Signature(
         id="model_cannot_be_saved",
         title="saving the model under DeepSpeed fails, or what is saved is not usable",
-        what="Most likely the model is still wrapped (an engine, an adapter, a compiled module): isinstance "
-        "checks and "
-        "keys do not fit (module.), or with ZeRO-3 the weights were not gathered before rank 0 saved them. Saving that "
-        "only the main process calls fails or hangs as well: DeepSpeed's save_checkpoint (accelerator.save_state) is "
-        "for all ranks.",
+        what="Most likely the model is still wrapped (an engine, an adapter, a compiled module): isinstance checks "
+        "and keys do not fit (module.), or with ZeRO-3 the weights were not gathered before rank 0 saved them. Saving "
+        "that only the main process calls fails or hangs as well: DeepSpeed's save_checkpoint "
+        "(accelerator.save_state) is for all ranks.",
         remedy="accelerator.unwrap_model(model) or engine.module for the class and the names, "
-        "accelerator.get_state_dict(model) on all ranks for the weights, then save_pretrained(…, state_dict=…) "
-        "on rank "
-        '0; ZeRO-3: "stage3_gather_16bit_weights_on_model_save": true. Or save_checkpoint and zero_to_fp32.py.',
+        "accelerator.get_state_dict(model) on all ranks for the weights, then save_pretrained(…, state_dict=…) on "
+        'rank 0; ZeRO-3: "stage3_gather_16bit_weights_on_model_save": true. Or save_checkpoint and zero_to_fp32.py.',
         pattern=r"(?m:^)(?![^\n]{0,200}\w(?:Error|Exception): )[^\n]{0,200}?(?:"
         + phrases(
             "an not |annot |an't |ailed to |nable to |rror when |rror while |rror in |ug in |roblem with |ssue with "
@@ -132,9 +126,8 @@ SIGNATURES = (
         id="cut_while_converting",
         title="an error in zero_to_fp32; its message is not in the log",
         what="It cannot be told without the message. Seen here: the directory: it needs the file latest and "
-        "global_step… below, with …_optim_states.pt of "
-        "all ranks (ZeRO-0 has none); torch 2.6 or later refuses to unpickle what an older script loads "
-        "(weights_only), files are damaged, or the host's memory is full.",
+        "global_step… below, with …_optim_states.pt of all ranks (ZeRO-0 has none); torch 2.6 or later refuses to "
+        "unpickle what an older script loads (weights_only), files are damaged, or the host's memory is full.",
         remedy="The last line of the traceback tells. Use zero_to_fp32 of a current DeepSpeed: python -m "
         "deepspeed.utils.zero_to_fp32 DIRECTORY OUTPUT.",
         pattern=r"zero_to_fp32\.py\", line \d+, in (?:get_fp32_state_dict|_get_fp32_state_dict|convert_zero"
@@ -146,12 +139,10 @@ SIGNATURES = (
         id="memory_stays_reserved",
         title="memory is not given back: torch keeps it reserved",
         what="torch's allocator keeps freed blocks for itself: see_memory_usage's CA (memory_reserved) stays, MA "
-        "(memory_allocated) is what is in use. nvidia-smi shows CA and the CUDA context. If MA stays, something "
-        "still "
+        "(memory_allocated) is what is in use. nvidia-smi shows CA and the CUDA context. If MA stays, something still "
         "refers to the tensors (an optimizer, a list, a closure).",
         remedy="gc.collect(), then get_accelerator().empty_cache(); engine.offload_states() (ZeRO-3, 0.15.2 and "
-        "later) "
-        "frees an engine's own states; engine.destroy() and del the engine at its end.",
+        "later) frees an engine's own states; engine.destroy() and del the engine at its end.",
         pattern=r"memory_reserved\(\)[^\n]{0,60}(?:still|high|large|not)|"
         + phrases(
             "emory is |emory was |emory not |emory does not |emory is still |VRAM is |VRAM ",
@@ -172,12 +163,10 @@ SIGNATURES = (
         id="loader_without_distributed_sampler",
         title="each rank reads all the data: the loader has no distributed sampler",
         what="DeepSpeed divides the data only in a loader that it makes itself "
-        "(deepspeed.initialize(training_data=…)). "
-        "A DataLoader of the script gives every rank the same batches, and an epoch has as many times the steps as "
-        "there are ranks.",
-        remedy="DataLoader(…, sampler=DistributedSampler(dataset)) with set_epoch each epoch; accelerate's "
-        "prepare and "
-        "the Trainer do that; an IterableDataset: datasets.distributed.split_dataset_by_node.",
+        "(deepspeed.initialize(training_data=…)). A DataLoader of the script gives every rank the same batches, and "
+        "an epoch has as many times the steps as there are ranks.",
+        remedy="DataLoader(…, sampler=DistributedSampler(dataset)) with set_epoch each epoch; accelerate's prepare "
+        "and the Trainer do that; an IterableDataset: datasets.distributed.split_dataset_by_node.",
         pattern=phrases(
             "does not have |doesn't have |without |there is no |is missing |lacks |not use ",
             "sampler|a sampler|DistributedSampler|a DistributedSampler|distributed sampler|a distributed sampler",
@@ -196,9 +185,9 @@ SIGNATURES = (
         title="an IterableDataset with a sampler",
         what="deepspeed.initialize(training_data=…) makes a DistributedSampler, which needs a length and indices. "
         "torch's DataLoader refuses any sampler for an IterableDataset.",
-        remedy="No training_data: DataLoader(dataset, batch_size=train_micro_batch_size_per_gpu) of your own, "
-        "whose data "
-        "set yields each rank its part (get_worker_info and rank; split_dataset_by_node; webdataset's splitters).",
+        remedy="No training_data: DataLoader(dataset, batch_size=train_micro_batch_size_per_gpu) of your own, whose "
+        "data set yields each rank its part (get_worker_info and rank; split_dataset_by_node; webdataset's "
+        "splitters).",
         pattern=r"DataLoader with IterableDataset: expected unspecified (?:batch_sampler|sampler)",
         role=Role.POSSIBLE,
         evidence=("https://github.com/webdataset/webdataset/issues/81",),
@@ -235,9 +224,8 @@ SIGNATURES = (
     Signature(
         id="config_of_the_engine",
         title="engine.config is DeepSpeed's configuration, not the model's",
-        what="A DeepSpeedEngine has an attribute config of its own, which hides that of the model it wraps; "
-        "other names "
-        "are looked up in the model.",
+        what="A DeepSpeedEngine has an attribute config of its own, which hides that of the model it wraps; other "
+        "names are looked up in the model.",
         remedy="engine.module.config, or accelerator.unwrap_model(model).config.",
         pattern=r"model\.config\.\w+[^\n]{0,60}(?:n't|not |cannot|fails?\b|error|missing"
         r"|dict)[^\n]{0,60}[Dd]eep[Ss]peed"
@@ -280,14 +268,11 @@ SIGNATURES = (
         id="cut_while_making_optimizer",
         title="an error while DeepSpeed makes its optimizer; its message is not in the log",
         what="It cannot be told without the message. Seen here: the optimizer's operator (CPUAdam with offload, "
-        "FusedAdam without) could not be "
-        "compiled or "
-        "loaded: a CUDA toolkit of another version than torch's, no nvcc, no ninja or compiler, an earlier "
-        "build in the "
-        "cache; a parameter of the config that the optimizer does not know.",
-        remedy='The last line of the traceback tells; ds_report. "torch_adam": true, or DS_SKIP_CUDA_CHECK=1 if '
-        "only the "
-        "minor version differs.",
+        "FusedAdam without) could not be compiled or loaded: a CUDA toolkit of another version than torch's, no nvcc, "
+        "no ninja or compiler, an earlier build in the cache; a parameter of the config that the optimizer does not "
+        "know.",
+        remedy='The last line of the traceback tells; ds_report. "torch_adam": true, or DS_SKIP_CUDA_CHECK=1 if only '
+        "the minor version differs.",
         pattern=r"engine\.py\", line \d+, in (?:_configure_optimizer|_configure_basic_optimizer)\n" + NO_ERROR,
         role=Role.FAMILY,
     ),
@@ -304,8 +289,7 @@ SIGNATURES = (
     Signature(
         id="zero_inference_slow",
         title="ZeRO-Inference is slow",
-        what="Each token's forward pass moves all weights from the CPU or NVMe to the GPU: it is made for "
-        "throughput, "
+        what="Each token's forward pass moves all weights from the CPU or NVMe to the GPU: it is made for throughput, "
         "with batches as large as the memory allows, not for the speed of one answer.",
         remedy="Large batches, pinned memory, quantized weights; if the model fits the GPUs: tensor parallelism "
         "(init_inference, vLLM) or no offload.",

@@ -66,8 +66,7 @@ SIGNATURES = (
         id="ulysses_batch_incomplete",
         title="Ulysses: a batch lacks position_ids, or its tensors have different shapes",
         what="UlyssesSPDataLoaderAdapter splits input_ids, position_ids and labels along the sequence: each batch "
-        "needs "
-        "all three, of one shape, and positions of the whole sequence, not of a rank's part.",
+        "needs all three, of one shape, and positions of the whole sequence, not of a rank's part.",
         remedy="A collator that adds position_ids (torch.arange(length) per sample; anew for each document of a packed "
         "sequence) and pads all three alike.",
         pattern=r"Borked batch batch\[|Ulysses SP requires `?position_ids"
@@ -78,8 +77,7 @@ SIGNATURES = (
         title="Ulysses: this attn_implementation is not supported, or is not the model's",
         what="UlyssesSPAttentionHF replaces one attention of transformers: flash attention 2 or 3, sdpa, in newer "
         "releases flex_attention and kernels of the hub; eager is not possible. The name must be the one that the "
-        "model "
-        "is loaded with.",
+        "model is loaded with.",
         remedy='The same attn_implementation ("flash_attention_2" or "sdpa") in from_pretrained and as '
         "core_attn_implementation.",
         pattern=r"attn_implementation isn't currently supported by Ulysses"

@@ -85,8 +85,7 @@ SIGNATURES = (
         id="saved_without_gathering",
         title="ZeRO-3: the saved weights are far too small, or there are none",
         what="Most likely they were saved by torch.save or save_pretrained without gathering: each rank has its part "
-        "only, and outside of its module's hooks a parameter is empty. With "
-        "stage3_gather_16bit_weights_on_model_save "
+        "only, and outside of its module's hooks a parameter is empty. With stage3_gather_16bit_weights_on_model_save "
         "false a Trainer leaves only global_step…, the partitions.",
         remedy="trainer.save_model or accelerator.get_state_dict(model) with "
         '"stage3_gather_16bit_weights_on_model_save": true; from a checkpoint of the engine: zero_to_fp32.py.',

@@ -13,9 +13,8 @@ SIGNATURES = (
         "backward pass, and again for the gradients, ZeRO-1 and 2 send the gradients and the new weights once per "
         "step. Without InfiniBand or RoCE, or where NCCL does not find it (in a container), NCCL takes TCP sockets.",
         remedy="NCCL_DEBUG=INFO shows NET/IB or NET/Socket, and the interface. ZeRO-1 or 2 if it fits, or ZeRO++'s "
-        "zero_hpz_partition_size as the GPUs of a node; more gradient accumulation; NCCL_SOCKET_IFNAME "
-        "for the fastest "
-        "interface. A slow network stays slow: compare with a job on one node.",
+        "zero_hpz_partition_size as the GPUs of a node; more gradient accumulation; NCCL_SOCKET_IFNAME for the "
+        "fastest interface. A slow network stays slow: compare with a job on one node.",
         pattern=phrases("slower than ", "one node|single node|a single node|single-node|1 node|one machine")
         + r"|"
         + phrases(
@@ -51,12 +50,12 @@ SIGNATURES = (
         id="memory_of_evaluation",
         title="the memory is exceeded in the evaluation, not in training",
         what="Most likely the results: transformers' Trainer keeps the logits of all batches on the GPU until the end "
-        "(batch * length * vocabulary * 2 or 4 bytes each), if metrics are computed of them. Otherwise "
-        "the evaluation's own "
-        "batch size (8 by default) or longer texts, generate()'s cache, or a loop without torch.no_grad().",
+        "(batch * length * vocabulary * 2 or 4 bytes each), if metrics are computed of them. Otherwise the "
+        "evaluation's own batch size (8 by default) or longer texts, generate()'s cache, or a loop without "
+        "torch.no_grad().",
         remedy="eval_accumulation_steps, preprocess_logits_for_metrics (the argmax only), or "
-        "prediction_loss_only=True; "
-        "per_device_eval_batch_size=1; model.eval() and torch.no_grad() in a loop of the script.",
+        "prediction_loss_only=True; per_device_eval_batch_size=1; model.eval() and torch.no_grad() in a loop of the "
+        "script.",
         pattern=phrases("OOM |OOMs ", "in eval|at eval|in the eval|at the eval|in validation|in the validation")
         + r"|"
         + phrases(
@@ -70,10 +69,9 @@ SIGNATURES = (
         id="out_of_memory_later",
         title="the GPU's memory is exceeded after some steps, not at once",
         what="Most likely a batch that is longer than those before (padding to the longest text, images of a larger "
-        "size); otherwise fragments of torch's cache, tensors with a graph that are kept between steps "
-        "(a loss that is "
-        "added up without item()), or what comes in between: an evaluation, saving that gathers the "
-        "model on one rank.",
+        "size); otherwise fragments of torch's cache, tensors with a graph that are kept between steps (a loss that "
+        "is added up without item()), or what comes in between: an evaluation, saving that gathers the model on one "
+        "rank.",
         remedy="The longest batch first, or a limit of its length; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; "
         "deepspeed.runtime.utils.see_memory_usage each step shows whether the memory grows or jumps; with ZeRO-3 "
         "get_accelerator().empty_cache() after each step.",
@@ -88,8 +86,7 @@ SIGNATURES = (
         "of ranks with different numbers of samples are averaged, or the samples count that the sampler repeats so "
         "that all ranks have as many. In 16 bits other batch sizes also round differently.",
         remedy="Gather predictions and labels first (accelerator.gather_for_metrics, which drops the repeated "
-        "samples; "
-        "torch.distributed.all_gather), sum numerators and denominators over the ranks, then divide once.",
+        "samples; torch.distributed.all_gather), sum numerators and denominators over the ranks, then divide once.",
         pattern=phrases(
             "metric|metrics|accuracy|eval loss|evaluation results",
             " differs with the number of| differ with the number of| depends on the number of| changes with "
@@ -149,8 +146,7 @@ SIGNATURES = (
         "bytes per parameter more, divided by the ranks. Early releases of DeepSpeed, and later ones with "
         '"elastic_checkpoint": true, load the files of all ranks on every rank of ZeRO-1 and 2.',
         remedy="More memory on the host or swap, fewer ranks per host; a current DeepSpeed without "
-        '"elastic_checkpoint"; '
-        "without the optimizer load_checkpoint(…, load_module_only=True), from 0.13 on.",
+        '"elastic_checkpoint"; without the optimizer load_checkpoint(…, load_module_only=True), from 0.13 on.',
         pattern=phrases("OOM |OOMs |killed ", "on resum|at resum|in resum|after resum|when it resum|when resum")
         + r"|"
         + phrases("断点续训|恢复训练", "时OOM|OOM了|时内存不足|时内存爆|爆内存"),
@@ -161,9 +157,8 @@ SIGNATURES = (
         id="memory_of_pipeline",
         title="pipeline parallelism: the memory is not divided evenly by the stages",
         what="A stage keeps the activations of the micro-batches that are on their way: the first one of as many as "
-        "there are stages, the last of one or two. The first and the last also have the embedding and "
-        "the head. Buffers, the "
-        "CUDA context and, with one replica, the whole optimizer of a stage do not become smaller.",
+        "there are stages, the last of one or two. The first and the last also have the embedding and the head. "
+        "Buffers, the CUDA context and, with one replica, the whole optimizer of a stage do not become smaller.",
         remedy="activation_checkpoint_interval of PipelineModule, smaller micro-batches with more accumulation; "
         'partition_method "parameters" or "type:…", or layers placed by hand; LayerSpec, so that each rank makes its '
         "own layers only; ZeRO-1 with data parallelism for the optimizer.",
@@ -174,10 +169,9 @@ SIGNATURES = (
     Signature(
         id="pipeline_is_slow",
         title="pipeline parallelism is slow, or leaves GPUs idle",
-        what="With S stages and M micro-batches per step (gradient_accumulation_steps) each GPU is idle for "
-        "(S - 1) of "
-        "M + S - 1 turns. And the slowest stage sets the pace: the default partition_method balances parameters, not "
-        "time.",
+        what="With S stages and M micro-batches per step (gradient_accumulation_steps) each GPU is idle for (S - 1) "
+        "of M + S - 1 turns. And the slowest stage sets the pace: the default partition_method balances parameters, "
+        "not time.",
         remedy="gradient_accumulation_steps at least four times the number of stages; partition_method "
         '"type:transformerlayer" or layers placed by hand; fewer stages, and data parallelism with '
         "ZeRO-1 for the rest.",
@@ -202,16 +196,13 @@ SIGNATURES = (
     Signature(
         id="host_memory_of_offload",
         title="offload takes more of the host's memory than expected",
-        what="With Adam the host holds some 16 bytes per parameter (fp32 weights, two moments, fp32 "
-        "gradients) over all "
-        "ranks of all hosts, with offload_param 2 more for the weights; buffers for the transfers and pinned memory, "
-        "which is never swapped, come on top. At the start each rank may have loaded the whole model as well. What "
-        "the first step allocates is seen there only.",
-        remedy="deepspeed.runtime.zero.stage_1_and_2.estimate_zero2_model_states_mem_needs_all_live or its "
-        "relative of "
-        'stage3 before; "pin_memory": false, offload of the optimizer only, with ZeRO-3 a "ratio" below '
-        "1 for part of it, more "
-        "hosts, NVMe.",
+        what="With Adam the host holds some 16 bytes per parameter (fp32 weights, two moments, fp32 gradients) over "
+        "all ranks of all hosts, with offload_param 2 more for the weights; buffers for the transfers and pinned "
+        "memory, which is never swapped, come on top. At the start each rank may have loaded the whole model as well. "
+        "What the first step allocates is seen there only.",
+        remedy="deepspeed.runtime.zero.stage_1_and_2.estimate_zero2_model_states_mem_needs_all_live or its relative "
+        'of stage3 before; "pin_memory": false, offload of the optimizer only, with ZeRO-3 a "ratio" below 1 for part '
+        "of it, more hosts, NVMe.",
         pattern=phrases("offload|Offload|offloading", " uses too much | takes too much | uses all the ", "CPU|RAM|host")
         + r"|(?:offload|卸载)[^\n]{0,12}(?:占用大量内存|内存占用过高|占用内存太多)",
         role=Role.POSSIBLE,
@@ -219,10 +210,9 @@ SIGNATURES = (
     Signature(
         id="killed_without_message",
         title="the processes are killed without a message",
-        what="A process that the kernel kills (SIGKILL) cannot report anything. Most likely the host's "
-        "memory was full: "
-        "each rank loads the whole model, the optimizer is offloaded, ZeRO gathers the model to save it, a container "
-        "has a low limit. Otherwise the scheduler ended the job.",
+        what="A process that the kernel kills (SIGKILL) cannot report anything. Most likely the host's memory was "
+        "full: each rank loads the whole model, the optimizer is offloaded, ZeRO gathers the model to save it, a "
+        "container has a low limit. Otherwise the scheduler ended the job.",
         remedy="`dmesg | tail` (Out of memory: Killed process) on the host, the scheduler's record. Loading: "
         "from_pretrained with the ZeRO-3 config active, low_cpu_mem_usage=True with ZeRO-2; less offload, fewer ranks "
         "per host, more memory or swap.",

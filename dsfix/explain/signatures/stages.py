@@ -195,8 +195,7 @@ SIGNATURES = (
         what="They are partitioned, thus empty, when _init_weights runs: torch's init functions do nothing to them. "
         "transformers gathers them since 2024; code of one's own must.",
         remedy="transformers 4.38 or later; with deepspeed.zero.GatheredParameters(params, modifier_rank=0): around "
-        "the "
-        "initialization.",
+        "the initialization.",
         pattern=_in_line(
             "missing parameters|missing weights|missing keys|newly initialized|new parameters|_init_weights",
             _ZERO3,

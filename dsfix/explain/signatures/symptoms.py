@@ -26,11 +26,9 @@ SIGNATURES = (
     Signature(
         id="job_stops_without_error",
         title="the job stops or waits without an error",
-        what="Without a message the ranks most likely wait for each other or for something outside: a lock of a "
-        "build "
+        what="Without a message the ranks most likely wait for each other or for something outside: a lock of a build "
         "that was killed (at Loading extension module), the network or P2P between the GPUs (at the first "
-        "collective), "
-        "ranks that have diverged (later), rank 0 that saves, tokenizes or downloads alone.",
+        "collective), ranks that have diverged (later), rank 0 that saves, tokenizes or downloads alone.",
         remedy="py-spy dump --pid PID on each rank shows where; remove ~/.cache/torch_extensions; NCCL_DEBUG=INFO, "
         "NCCL_P2P_DISABLE=1; the same number of batches and the same branches on each rank.",
         pattern=r"training hangs|training freezes|training stucks|training froze|process hangs|process freezes"
@@ -67,13 +65,12 @@ SIGNATURES = (
     Signature(
         id="lora_weights_empty",
         title="ZeRO-3: an adapter's weights look empty",
-        what="Nothing is wrong with that by itself: under ZeRO-3 each parameter's local tensor has no elements "
-        "except "
+        what="Nothing is wrong with that by itself: under ZeRO-3 each parameter's local tensor has no elements except "
         "while its module runs; the whole shape is in ds_shape. A saved adapter must not be empty: then it was "
         "written without gathering.",
         remedy="To look at it: with deepspeed.zero.GatheredParameters(model.parameters()). To save: "
-        "trainer.save_model "
-        "or accelerator.get_state_dict(model) with stage3_gather_16bit_weights_on_model_save, current peft.",
+        "trainer.save_model or accelerator.get_state_dict(model) with stage3_gather_16bit_weights_on_model_save, "
+        "current peft.",
         pattern=r"empty lora weight|empty LoRA weight|(?:lora|LoRA|adapter)[^\n]{0,60}weights? (?:are empty|is empty"
         r"|of size 0)|(?:lora|LoRA|adapter)[^\n]{0,100}torch\.Size\(\[0\]\)|adapter_model\.\w+ is empty"
         r"|(?:lora|LoRA|adapter)[^\n]{0,60} size of 0|torch\.Size\(\[0\]\)[^\n]{0,60}(?:lora_|LoRA)",
@@ -88,9 +85,9 @@ SIGNATURES = (
         "is wrong: it was written without gathering.",
         remedy="p.ds_numel to count; with deepspeed.zero.GatheredParameters(params) to look or to change "
         "(modifier_rank=0); to save, trainer.save_model or accelerator.get_state_dict(model); load weights before the "
-        "model is partitioned, or with from_pretrained. A forward pass or "
-        "generate() that fails with them runs without the engine's hooks: call the engine or accelerate's prepared "
-        "model, with TRL unwrap_model_for_generation; or ZeRO-2.",
+        "model is partitioned, or with from_pretrained. A forward pass or generate() that fails with them runs "
+        "without the engine's hooks: call the engine or accelerate's prepared model, with TRL "
+        "unwrap_model_for_generation; or ZeRO-2.",
         pattern=r"(?i:zero-?_? ?3|zero stage ?3|stage ?3)[^\n]{0,100}(?:torch\.Size\(\[0\]\)|tensor\(\[\], "
         r"|parameters are "
         r"empty|weights are empty|params are empty|shape is \[0\])|(?:torch\.Size\(\[0\]\)|tensor\(\[\], "
@@ -115,8 +112,7 @@ SIGNATURES = (
     Signature(
         id="universal_with_more_ranks",
         title="loading a universal checkpoint with more ranks than it was saved with",
-        what="Through 0.17.6 ZeRO-3 looks for the file of its own rank, zero_pp_rank_N_…_model_states.pt, which "
-        "ranks "
+        what="Through 0.17.6 ZeRO-3 looks for the file of its own rank, zero_pp_rank_N_…_model_states.pt, which ranks "
         "beyond the old number do not have.",
         remedy="DeepSpeed 0.18.0 or later; or copy rank 0's file to the missing names.",
         pattern=r"(?:universal|world size expan|more GPUs|more ranks|new rank)[^\n]{0,300}"
@@ -128,8 +124,7 @@ SIGNATURES = (
     Signature(
         id="partition_file_missing",
         title="the checkpoint has no file of a rank",
-        what="Each rank reads its own zero_pp_rank_… file. Most likely the job has another number of ranks than "
-        "saved "
+        what="Each rank reads its own zero_pp_rank_… file. Most likely the job has another number of ranks than saved "
         "the checkpoint, the files of other hosts are missing, or saving was interrupted or ran on rank 0 only.",
         remedy="The same number of ranks, or ds_to_universal and load_universal; a directory that all hosts share; "
         "save_checkpoint on every rank.",
@@ -142,11 +137,9 @@ SIGNATURES = (
     Signature(
         id="experts_loaded_by_number",
         title="MoE: every rank loads the same experts",
-        what="With expert parallelism each rank names its own experts 0 to n-1 (deepspeed_experts.0.…). A whole "
-        "state "
+        what="With expert parallelism each rank names its own experts 0 to n-1 (deepspeed_experts.0.…). A whole state "
         "dict that load_state_dict gets gives all ranks the first n.",
-        remedy="engine.load_checkpoint of a checkpoint that the engine saved. From a file: give each rank the "
-        "experts "
+        remedy="engine.load_checkpoint of a checkpoint that the engine saved. From a file: give each rank the experts "
         "from ep_rank * num_local_experts on, under the names 0 to n-1 "
         "(deepspeed.utils.groups._get_expert_parallel_rank).",
         pattern=r"load\w*[^\n]{0,80} of the (?:first|same) (?:\d+ )?experts|load\w*[^\n]{0,60}experts? parameters"
@@ -159,8 +152,7 @@ SIGNATURES = (
         id="compile_without_effect",
         title="torch.compile has no effect with DeepSpeed",
         what="transformers' Trainer of 2023 returns the engine before it compiles; and torch.compile(engine) leaves "
-        "the "
-        "module alone that the engine calls.",
+        "the module alone that the engine calls.",
         remedy="engine.compile() after deepspeed.initialize (0.14.4 and later), or a current transformers and "
         "accelerate with torch_compile=True.",
         pattern=r"torch[._]compile[^\n]{0,120}(?:is ignored|not applied|no effect|no `?torch\.compile"
@@ -173,10 +165,9 @@ SIGNATURES = (
         id="memory_not_reduced",
         title="ZeRO does not reduce the memory as expected",
         what="With one GPU ZeRO-1, 2 and 3 divide by one. Otherwise most likely: activations, which ZeRO does not "
-        "divide, are the larger part; the model is built whole on each rank before it is partitioned (no "
-        "zero.Init, or "
-        "the model is made before TrainingArguments); LoRA, whose frozen weights only ZeRO-3 divides; torch's cache. "
-        "estimate_zero…_mem_needs counts weights, gradients and optimizer only. Buckets, and with ZeRO-3 the "
+        "divide, are the larger part; the model is built whole on each rank before it is partitioned (no zero.Init, "
+        "or the model is made before TrainingArguments); LoRA, whose frozen weights only ZeRO-3 divides; torch's "
+        "cache. estimate_zero…_mem_needs counts weights, gradients and optimizer only. Buckets, and with ZeRO-3 the "
         "parameters that are gathered at a time, come on top: a small model takes more with a higher stage.",
         remedy="More ranks, or offload; gradient checkpointing and a smaller micro-batch; from_pretrained after the "
         "ZeRO-3 config is active; smaller stage3_max_live_parameters, stage3_prefetch_bucket_size and "
@@ -221,12 +212,10 @@ SIGNATURES = (
     Signature(
         id="slower_than_expected",
         title="training with DeepSpeed is slower than expected",
-        what="Most likely: offload (optimizer steps on the CPU, transfers), ZeRO-3's gathering over a slow "
-        "connection "
+        what="Most likely: offload (optimizer steps on the CPU, transfers), ZeRO-3's gathering over a slow connection "
         "between GPUs or nodes, micro-batches that are too small, or a job that fits without ZeRO-3.",
         remedy="The lowest stage that fits (0, 1, 2, then 3), no offload if it fits, larger micro-batches with less "
-        'accumulation, overlap_comm; "wall_clock_breakdown": true and NCCL_DEBUG=INFO (NVLink, InfiniBand) tell '
-        "where "
+        'accumulation, overlap_comm; "wall_clock_breakdown": true and NCCL_DEBUG=INFO (NVLink, InfiniBand) tell where '
         "the time goes.",
         pattern=r"(?i:zero|deepspeed|offload)[^\n]{0,100}(?:much slower|too slow |is slower|very slow|extremely slow"
         r"|slower than|super slow)"
@@ -247,16 +236,13 @@ SIGNATURES = (
     Signature(
         id="loss_differs",
         title="the loss or the results differ with DeepSpeed, or between the stages of ZeRO",
-        what="Small differences are rounding: the order of sums differs. Most likely otherwise: another global "
-        "batch size (micro-batch * accumulation * ranks), a learning rate or a "
-        "scheduler that the config sets beside the script, another precision (DeepSpeed casts weights to fp16 "
-        "or bf16 "
-        "where amp keeps fp32), dropout's random numbers per rank, or a bug of this release.",
+        what="Small differences are rounding: the order of sums differs. Most likely otherwise: another global batch "
+        "size (micro-batch * accumulation * ranks), a learning rate or a scheduler that the config sets beside the "
+        "script, another precision (DeepSpeed casts weights to fp16 or bf16 where amp keeps fp32), dropout's random "
+        "numbers per rank, or a bug of this release.",
         remedy="Compare in fp32 on one rank first, then add ranks, precision and stage one by one. `python -m dsfix "
-        "list` "
-        "shows the known wrong results of the installed release, and which of them dsfix fixes; `python -m "
-        "dsfix check "
-        "CONFIG` what contradicts.",
+        "list` shows the known wrong results of the installed release, and which of them dsfix fixes; `python -m "
+        "dsfix check CONFIG` what contradicts.",
         pattern=r"(?:loss|results?|accuracy|performance)[^\n]{0,50}(?:are different|is different|not the same"
         r"|inconsistent|different "
         r"from|differs from|different when|worse than)[^\n]{0,80}(?i:deepspeed|zero-?\d|zero stage|ddp)|(?i:deepspeed"
@@ -285,13 +271,11 @@ SIGNATURES = (
         what="Most likely only the weights were loaded (another engine, save_only_model, load_module_only), the "
         "scheduler or the sampler begins anew, or the number of ranks or the batch size is another one. If the first "
         "step is good and the next is not: the weights were loaded without optimizer states (a fine-tuning option), "
-        "and "
-        "ZeRO's fp32 copies, which a step writes to the model, still have the values from before (a bug of 0.12; the "
-        "releases before it were not examined).",
+        "and ZeRO's fp32 copies, which a step writes to the model, still have the values from before (a bug of 0.12; "
+        "the releases before it were not examined).",
         remedy="engine.load_checkpoint (Trainer: resume_from_checkpoint=checkpoint-N with its global_step…) with the "
-        "same config and number of ranks; skip the batches that were used; `python -m dsfix list` shows the "
-        "known bugs "
-        "of resuming in this release.",
+        "same config and number of ranks; skip the batches that were used; `python -m dsfix list` shows the known "
+        "bugs of resuming in this release.",
         pattern=r"(?:loss|learning rate)[^\n]{0,60}(?:after resuming|when resuming|after loading|after restart)"
         r"|(?:[Rr]esum\w+|resume_from_checkpoint)[^\n]{0,80}(?:loss jumps|loss spikes|loss increases|from step 0"
         r"|starts "
@@ -314,11 +298,10 @@ SIGNATURES = (
         id="zero3_and_generation",
         title="generation with a ZeRO-3 model is slow, hangs or gives nonsense",
         what="Under ZeRO-3 each token's forward pass gathers all weights, on all ranks together: ranks that stop "
-        "earlier "
-        "leave the others waiting, and a module that is called without the engine's hooks has empty weights.",
+        "earlier leave the others waiting, and a module that is called without the engine's hooks has empty weights.",
         remedy="generate(synced_gpus=True) on every rank; TRL: unwrap_model_for_generation with "
-        "ds3_gather_for_generation; "
-        "vLLM for the rollouts; ZeRO-2; or a model loaded without the ZeRO-3 config for evaluation.",
+        "ds3_gather_for_generation; vLLM for the rollouts; ZeRO-2; or a model loaded without the ZeRO-3 config for "
+        "evaluation.",
         pattern=r"(?i:zero-?_? ?3|zero stage ?3|stage ?3)[^\n]{0,100}(?:\.generate\(|model\.generate|generation is"
         r"|generation "
         r"hangs|during generation|generate\(\) hangs|in generation)|(?:\.generate\(|model\.generate)[^\n]{0,100}"

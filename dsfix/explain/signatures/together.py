@@ -26,9 +26,8 @@ SIGNATURES = (
         id="wrapped_by_ddp",
         title="DistributedDataParallel and DeepSpeed's engine together",
         what="The engine averages the gradients itself. With DistributedDataParallel around or within it they are "
-        "averaged over all ranks once more: with a mixture of experts also those of the experts, which differ "
-        "from rank "
-        "to rank.",
+        "averaged over all ranks once more: with a mixture of experts also those of the experts, which differ from "
+        "rank to rank.",
         remedy="Give deepspeed.initialize the bare model, and use the engine it returns.",
         pattern=r"(?:wrap|Wrap|add|Add|combin|along"
         r"|together)[^\n]{0,30}DistributedDataParallel[^\n]{0,60}[Dd]eep[Ss]peed"
@@ -41,13 +40,10 @@ SIGNATURES = (
         id="sparse_attention_and_triton",
         title="DeepSpeed's sparse attention works with an old triton only",
         what="Its kernels (deepspeed.ops.sparse_attention) are written for triton 1.0.0 and torch 1.5 to 1.13; "
-        "DeepSpeed "
-        "calls every other triton untested. Later ones compile them wrongly or not at all, and triton 1.0.0 does "
-        "not know "
-        "later GPUs.",
-        remedy="An environment with torch 1.x and triton==1.0.0 on a V100 or A100; otherwise another attention, "
-        "such as "
-        "the sliding window of flash attention or torch's flex_attention.",
+        "DeepSpeed calls every other triton untested. Later ones compile them wrongly or not at all, and triton 1.0.0 "
+        "does not know later GPUs.",
+        remedy="An environment with torch 1.x and triton==1.0.0 on a V100 or A100; otherwise another attention, such "
+        "as the sliding window of flash attention or torch's flex_attention.",
         pattern=r"(?<!want to use s)(?:parse [Aa]ttention|parseAttention|parseSelfAttention)[^\n]{0,200}[Tt]riton"
         r"|sparse_dot_(?:sdd|dsd|dds)_",
         role=Role.POSSIBLE,
@@ -56,11 +52,9 @@ SIGNATURES = (
     Signature(
         id="size_depends_on_data",
         title="torch.compile: a size is needed as a number, but depends on the data",
-        what="An operation in the compiled graph has a size that only the data tell, most likely the unpadding "
-        "of flash "
-        "attention (nonzero), the routing of experts, or packed sequences. DeepCompile, which profiles the graph "
-        "before "
-        "it runs, needs numbers.",
+        what="An operation in the compiled graph has a size that only the data tell, most likely the unpadding of "
+        "flash attention (nonzero), the routing of experts, or packed sequences. DeepCompile, which profiles the "
+        "graph before it runs, needs numbers.",
         remedy="Without DeepCompile or torch.compile; or the attention without unpadding (sdpa), or the function "
         "excluded by torch.compiler.disable.",
         pattern=r"GuardOnDataDependentSymNode|SymIntArrayRef expected to contain only concrete integers",
@@ -71,8 +65,7 @@ SIGNATURES = (
         id="autotuning_first_run_failed",
         title="the autotuner's first run of the script failed",
         what="Before it tunes, the autotuner runs the script once (profile_model_info) to measure the model. The "
-        "message "
-        "has the error's text only if that run wrote one; the cause is in the run's own log.",
+        "message has the error's text only if that run wrote one; the cause is in the run's own log.",
         remedy="Read stderr.log and stdout.log in autotuning_results/profile_model_info, and run the command that is "
         "in cmd.txt there, without --autotuning.",
         pattern="The model is not runnable with DeepSpeed with error",
@@ -83,8 +76,7 @@ SIGNATURES = (
         id="mii_server_died",
         title="MII: the process of the model server has ended",
         what="Its own error is above, in the output of the server. Most likely the model does not fit into the "
-        "memory, a "
-        "GPU is too old for the kernels (compute capability 6.0 at least), or the port is taken.",
+        "memory, a GPU is too old for the kernels (compute capability 6.0 at least), or the port is taken.",
         remedy="The first error above; the same model with deepspeed.init_inference, or with mii.pipeline, in the "
         "script's own process.",
         pattern="server crashed for some reason, unable to proceed",
@@ -103,9 +95,8 @@ SIGNATURES = (
     Signature(
         id="lightning_of_two_packages",
         title="Lightning: objects of the packages lightning and pytorch_lightning are mixed",
-        what="lightning.pytorch and pytorch_lightning are two packages with classes of the same names; a Trainer "
-        "of one "
-        "does not accept a strategy, callback or module of the other.",
+        what="lightning.pytorch and pytorch_lightning are two packages with classes of the same names; a Trainer of "
+        "one does not accept a strategy, callback or module of the other.",
         remedy="Import all from the same one: from lightning.pytorch.strategies import DeepSpeedStrategy with "
         "lightning.pytorch.Trainer.",
         pattern=r"invalid strategy name: `strategy=<lightning\.[\s\S]{0,300}`pytorch_lightning"

@@ -194,8 +194,7 @@ SIGNATURES = (
         title="Windows: Visual Studio's compiler is not found",
         what="Operators are compiled by cl.exe, which is in PATH only in Visual Studio's developer prompt.",
         remedy="Install the Build Tools for Visual Studio (C++), and start from the x64 Native Tools command prompt; "
-        "or a "
-        "wheel for Windows, or WSL 2.",
+        "or a wheel for Windows, or WSL 2.",
         pattern=r"Error checking compiler version for cl\b|'cl' is not recognized|Microsoft Visual C\+\+ 14\.\d+ (?:or "
         r"greater )?is required|\['where', 'cl'\]|Could not find (?:the )?MSVC",
         role=Role.GENERAL,
@@ -205,8 +204,7 @@ SIGNATURES = (
         title="building async_io or gds: libaio or cufile is not found by the linker",
         what="NVMe offload needs libaio with its headers, GPUDirect Storage CUDA's cufile.",
         remedy="apt install libaio-dev (without root: conda install libaio, and CFLAGS=-I…/include LDFLAGS=-L…/lib); "
-        "or "
-        "without NVMe offload DS_BUILD_AIO=0, DS_BUILD_GDS=0. As a probe of setup.py it is harmless.",
+        "or without NVMe offload DS_BUILD_AIO=0, DS_BUILD_GDS=0. As a probe of setup.py it is harmless.",
         pattern=r"cannot find -laio|cannot find -lcufile",
         role=Role.POSSIBLE,
     ),
@@ -227,8 +225,7 @@ SIGNATURES = (
         "one with the header and libaio.so (libaio-dev, libaio-devel; libaio on Arch), on this host. "
         "libaio before 0.3.112 (EL 9, Fedora) lacks io_pgetevents, which async_io calls.",
         remedy="CFLAGS=-I/usr/include LDFLAGS=-L/usr/lib/x86_64-linux-gnu in the environment of the command itself "
-        "(with "
-        'conda: conda install -c conda-forge libaio, and -I, -L of $CONDA_PREFIX). python -c "from '
+        '(with conda: conda install -c conda-forge libaio, and -I, -L of $CONDA_PREFIX). python -c "from '
         "deepspeed.ops.op_builder import AsyncIOBuilder as B; B().has_function('io_submit', ('aio',), verbose=True)\" "
         "shows the compiler's message.",
         pattern=r"even with libaio|libaio(?:-dev|-devel)? (?:is )?(?:already )?installed(?! \(perhaps)|installed libaio"
@@ -242,10 +239,8 @@ SIGNATURES = (
         id="cufile_not_linked",
         title="libcufile.so: undefined reference: the probe of gds does not link",
         what="setup.py and ds_report try to link a small program with cufile to see whether gds can be compiled. "
-        "conda's "
-        "linker (compiler_compat/ld) does not find the C++ library that cufile needs, and prints this. Without "
-        "GPUDirect "
-        "Storage it is harmless.",
+        "conda's linker (compiler_compat/ld) does not find the C++ library that cufile needs, and prints this. "
+        "Without GPUDirect Storage it is harmless.",
         remedy="Nothing without gds. With it: conda install -c conda-forge gxx_linux-64, or a compiler of the system "
         "(CC, CXX) and LDFLAGS=-lstdc++.",
         pattern=r"libcufile\.so[.\d]*: undefined reference to",
@@ -256,11 +251,9 @@ SIGNATURES = (
         id="report_of_cpu_accelerator",
         title="DeepSpeed takes this machine for one without a GPU: it lists the CPU's operators",
         what="Where torch sees no GPU, and no other accelerator's package is there, DeepSpeed uses the CPU: "
-        "deepspeed_ccl_comm "
-        "and deepspeed_shm_comm are the CPU's operators, and fused_adam is compiled for it.",
+        "deepspeed_ccl_comm and deepspeed_shm_comm are the CPU's operators, and fused_adam is compiled for it.",
         remedy='With a GPU: python -c "import torch; print(torch.cuda.is_available())" in the same shell (a node '
-        "without "
-        "a GPU, a driver, a torch for the CPU, CUDA_VISIBLE_DEVICES). Only to install on such a node: "
+        "without a GPU, a driver, a torch for the CPU, CUDA_VISIBLE_DEVICES). Only to install on such a node: "
         "DS_ACCELERATOR=cuda.",
         pattern=r"deepspeed_(?:ccl|shm)_comm ?\.* ?\[|Setting accelerator to CPU\. If you have GPU",
         role=Role.POSSIBLE,
@@ -270,8 +263,7 @@ SIGNATURES = (
         id="accelerator_named_wrongly",
         title="DS_ACCELERATOR names an accelerator that is not known or whose package is missing",
         what="The variable overrides what DeepSpeed finds: cuda (for ROCm, too), cpu, xpu, npu, hpu, mps, mlu, sdaa "
-        "and "
-        "others by release. xpu, npu, hpu, mlu need torch with or beside intel_extension_for_pytorch, torch_npu, "
+        "and others by release. xpu, npu, hpu, mlu need torch with or beside intel_extension_for_pytorch, torch_npu, "
         "habana_frameworks, torch_mlu.",
         remedy="Unset DS_ACCELERATOR, or install that package for this torch; AMD GPUs: cuda.",
         pattern=r"DS_ACCELERATOR must be one of|_Accelerator requires \S+, which is not installed"
@@ -293,9 +285,8 @@ SIGNATURES = (
         title="DeepSpeed, or one of its operators, cannot be installed",
         what="pip runs DeepSpeed's setup.py, which needs torch beforehand. Without DS_BUILD_… it compiles nothing on "
         "Linux. Most likely torch is not installed or not visible to pip's isolated build, CUDA_HOME is wrong or "
-        "missing "
-        "(some releases ask nvcc for its version), DS_BUILD_OPS=1 asks for operators that cannot be compiled here, or "
-        "it is Windows.",
+        "missing (some releases ask nvcc for its version), DS_BUILD_OPS=1 asks for operators that cannot be compiled "
+        "here, or it is Windows.",
         remedy="pip install torch setuptools wheel ninja, then pip install --no-build-isolation deepspeed, without "
         "DS_BUILD_…; the first error in its output (pip install -v) tells. Windows: a wheel, or WSL 2. ds_report shows "
         "which operators can be compiled on first use; installed [NO] is normal.",

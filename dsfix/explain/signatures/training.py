@@ -8,14 +8,13 @@ SIGNATURES = (
     Signature(
         id="pipeline_output_without_graph",
         title="pipeline: a stage hands on a tensor that requires no gradient",
-        what="The backward pass of a stage runs from each of its floating-point outputs. One of them does not "
-        "depend on "
-        "a parameter that requires a gradient: a float mask or rotary embeddings that are passed along, or the "
+        what="The backward pass of a stage runs from each of its floating-point outputs. One of them does not depend "
+        "on a parameter that requires a gradient: a float mask or rotary embeddings that are passed along, or the "
         "output of frozen layers. With one stage nothing is handed on. Without a pipeline: one of several losses or "
         "outputs that backward gets at once.",
         remedy="Hand on such tensors as integers or bool, or compute them anew in each stage; make the output of a "
-        "frozen first stage require a gradient (requires_grad_()). dsfix's patch "
-        "pipeline_float_without_gradient lets a stage hand on such tensors if another output requires a gradient.",
+        "frozen first stage require a gradient (requires_grad_()). dsfix's patch pipeline_float_without_gradient lets "
+        "a stage hand on such tensors if another output requires a gradient.",
         pattern=r"element [1-9]\d* of tensors does not require grad"
         r"|(?:[Pp]ipeline_?(?:stages|parallel|module)|PipelineModule)[\s\S]{0,1500}"
         r"element 0 of tensors does not require grad",
@@ -29,8 +28,7 @@ SIGNATURES = (
         "requires no gradient, and checkpointing then drops the graph. Otherwise all parameters are frozen, or the "
         "loss was computed under torch.no_grad or from detached tensors.",
         remedy="model.enable_input_require_grads() before training, or "
-        'gradient_checkpointing_kwargs={"use_reentrant": False}. Otherwise print which parameters require a '
-        "gradient.",
+        'gradient_checkpointing_kwargs={"use_reentrant": False}. Otherwise print which parameters require a gradient.',
         pattern=r"element \d+ of tensors does not require grad and does not have a grad_fn",
         role=Role.POSSIBLE,
         evidence=(
@@ -83,8 +81,7 @@ SIGNATURES = (
         id="gradients_nan",
         title="the gradients or the loss are NaN",
         what="transformers logs a NaN loss as 0.0. Most likely: fp16 with a model that was trained in bf16; a batch "
-        "whose labels are all masked (-100), or longer than the cutoff; an attention implementation that makes "
-        "NaN of "
+        "whose labels are all masked (-100), or longer than the cutoff; an attention implementation that makes NaN of "
         "padded rows; a learning rate that is too high; or a bug of this DeepSpeed (overlap_comm with ZeRO-1/2 in "
         "some releases).",
         remedy='bf16; another attn_implementation; look at the batch of that step. "overlap_comm": false tells '
@@ -144,12 +141,10 @@ SIGNATURES = (
         "separate models, and does not enter autocast. Most likely: inputs in fp32 for a model in bf16 or fp16, "
         "modules that were kept in fp32 (norms, adapters, a head), a model that casts to fp32 itself (the gate of an "
         "MoE, as DeepSeek-V2's), which does not fit ZeRO-3's replaced linear, or a config without the model's fp16 or "
-        "bf16. On "
-        "the CPU, and on GPUs older than Volta, zero.Init(dtype=...) makes bf16 weights whatever it is given (0.14.1 "
-        "or later).",
-        remedy="Cast the inputs to the module's dtype; without the model's own cast, or ZeRO-2; load the model in "
-        "the dtype that the config enables; pass "
-        "zero.Init the config (config_dict_or_path) instead of a dtype; "
+        "bf16. On the CPU, and on GPUs older than Volta, zero.Init(dtype=...) makes bf16 weights whatever it is given "
+        "(0.14.1 or later).",
+        remedy="Cast the inputs to the module's dtype; without the model's own cast, or ZeRO-2; load the model in the "
+        "dtype that the config enables; pass zero.Init the config (config_dict_or_path) instead of a dtype; "
         '"torch_autocast": {"enabled": true} in the config (0.17.2 or later), or torch.autocast around the forward '
         "pass.",
         pattern=r"mat1 and mat2 (?:must|to) have the same dtype|expected m1 and m2 to have the same dtype"
@@ -214,8 +209,8 @@ SIGNATURES = (
         id="weights_not_contiguous",
         title="Tensors must be contiguous: a collective gets a view",
         what="In deepspeed.initialize most likely: it broadcasts the parameters of rank 0, and one of them is not "
-        "contiguous (transposed "
-        "or expanded weights, some loaders). Elsewhere: a tensor that the script gathers or reduces itself.",
+        "contiguous (transposed or expanded weights, some loaders). Elsewhere: a tensor that the script gathers or "
+        "reduces itself.",
         remedy="for p in model.parameters(): p.data = p.data.contiguous(), before deepspeed.initialize; "
         "x.contiguous().",
         pattern=r"Tensors must be contiguous",
@@ -301,8 +296,7 @@ SIGNATURES = (
         id="precision_not_supported",
         title="this GPU, or this build of torch, does not support the precision",
         what="bf16 needs an NVIDIA GPU of the Ampere generation (A100, RTX 30) or newer; fp16 needs an accelerator. "
-        "Otherwise "
-        "torch sees no GPU: a build for the CPU, the driver, CUDA_VISIBLE_DEVICES.",
+        "Otherwise torch sees no GPU: a build for the CPU, the driver, CUDA_VISIBLE_DEVICES.",
         remedy="fp16 instead of bf16 on V100, T4 and RTX 20, in the config and in the arguments.",
         pattern=r"Type (?:fp16|bf16) is not supported on your device|Your setup doesn't support bf16"
         r"|Bfloat16 is only supported on"
@@ -348,13 +342,10 @@ SIGNATURES = (
     Signature(
         id="optimizer_of_another_model",
         title="the optimizer has parameters that the model does not have",
-        what="DeepSpeed looks up the names of the optimizer's parameters in the model that was passed. Most "
-        "likely the "
-        "optimizer is for several models (accelerator.prepare with two), or was created before the model was "
-        "wrapped, "
-        "copied or its parameters replaced.",
-        remedy="One model per engine: a torch module that contains all of them, and an optimizer over its "
-        "parameters, "
+        what="DeepSpeed looks up the names of the optimizer's parameters in the model that was passed. Most likely "
+        "the optimizer is for several models (accelerator.prepare with two), or was created before the model was "
+        "wrapped, copied or its parameters replaced.",
+        remedy="One model per engine: a torch module that contains all of them, and an optimizer over its parameters, "
         "created last.",
         pattern=r"(?:KeyError|keyError|Key Error|keyerror) ?: Parameter containing"
         r"|failed to find optimizer param in named params",

@@ -38,9 +38,8 @@ SIGNATURES = (
         what="DeepSpeed reads the keys that it knows and ignores others without a message, at the top level of the "
         "config above all. zero_optimization (since 0.7.0) and the sections that later releases check refuse an "
         "unknown key.",
-        remedy="`python -m dsfix check CONFIG` names the keys that the installed release does not know. The "
-        "config that "
-        "rank 0 prints at the start shows what counts.",
+        remedy="`python -m dsfix check CONFIG` names the keys that the installed release does not know. The config "
+        "that rank 0 prints at the start shows what counts.",
         pattern=r"config[^\n]{0,120}silently ignor|silently ignor[^\n]{0,80}config"
         r"|misspelled [^\n]{0,40}config|param(?:eter)? (?:naming )?validation in config|"
         + phrases("typo in ", "the |my |ds_|", "config"),
@@ -50,12 +49,10 @@ SIGNATURES = (
     Signature(
         id="printed_weights_are_placeholders",
         title="weights that are printed look empty or unchanged under ZeRO-3",
-        what="Nothing is wrong with that by itself: ZeRO-3 partitions each weight, also those that "
-        "from_pretrained loads "
-        "while a ZeRO-3 config is active, and between the modules' own calls the parameter is an empty "
-        "placeholder (size "
-        "0). In 16 bits a small update can also be lost to rounding in the copy that is printed; the optimizer's fp32 "
-        "weights have it.",
+        what="Nothing is wrong with that by itself: ZeRO-3 partitions each weight, also those that from_pretrained "
+        "loads while a ZeRO-3 config is active, and between the modules' own calls the parameter is an empty "
+        "placeholder (size 0). In 16 bits a small update can also be lost to rounding in the copy that is printed; "
+        "the optimizer's fp32 weights have it.",
         remedy="deepspeed.utils.safe_get_full_fp32_param(param) after the step, on all ranks, or with "
         "deepspeed.zero.GatheredParameters(params): around the code that reads them. param.ds_shape is the size.",
         pattern=r"(?:"

@@ -77,8 +77,7 @@ SIGNATURES = (
         "checkpoint with empty placeholders. With ignore_mismatched_sizes it goes on with random weights. Most likely "
         "deepspeed.zero.Init around from_pretrained without an active HfDeepSpeedConfig.",
         remedy="dschf = HfDeepSpeedConfig(config) before from_pretrained, kept as long as the model, or "
-        "TrainingArguments "
-        "first; no zero.Init of one's own around it, and no ignore_mismatched_sizes.",
+        "TrainingArguments first; no zero.Init of one's own around it, and no ignore_mismatched_sizes.",
         pattern=r"found shape torch\.Size\(\[[1-9][^\n]{0,60} in the checkpoint and torch\.Size\(\[0\b",
         role=Role.GENERAL,
         evidence=("https://github.com/intel/ipex-llm/issues/11093",),
@@ -104,8 +103,8 @@ SIGNATURES = (
         id="integers_require_gradients",
         title="an integer tensor is to require a gradient",
         what="Most likely quantized weights (GPTQ, AWQ, 4 or 8 bits), which are integers and cannot be trained: the "
-        "script "
-        "sets requires_grad on all weights (full fine-tuning), or zero.Init of ZeRO-3 makes parameters of them anew.",
+        "script sets requires_grad on all weights (full fine-tuning), or zero.Init of ZeRO-3 makes parameters of them "
+        "anew.",
         remedy="Freeze the quantized weights and train adapters only (peft: prepare_model_for_kbit_training, LoRA), "
         "with ZeRO-2, or for ZeRO-3 current transformers, accelerate and bitsandbytes with bnb_4bit_quant_storage in "
         "the dtype of the model; or load the model unquantized.",

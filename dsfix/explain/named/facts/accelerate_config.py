@@ -81,9 +81,8 @@ FACTS = (
         "was started by python without ACCELERATE_USE_DEEPSPEED and got no plugin, or if the YAML's "
         "distributed_type is not DEEPSPEED. What is not given comes from the environment, the stage as 2, "
         'batch size and accumulation as "auto".',
-        remedy="Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=FILE)) before anything else of "
-        "accelerate, or accelerate launch --use_deepspeed; the Trainer takes "
-        "TrainingArguments(deepspeed=…) instead.",
+        remedy="Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=FILE)) before anything else of accelerate, "
+        "or accelerate launch --use_deepspeed; the Trainer takes TrainingArguments(deepspeed=…) instead.",
         evidence=("accelerate.Accelerator.__init__",),
     ),
     Fact(

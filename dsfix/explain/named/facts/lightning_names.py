@@ -106,9 +106,9 @@ FACTS = (
         what="load_from_checkpoint reads a file, so that the directory has to be converted first, outside of "
         "the job, with the files of all ranks; ZeRO (stage 1 to 3) must have been on. Before 2.1 names "
         "begin with _forward_module. Parameters that were frozen or excluded may be missing.",
-        remedy="convert_zero_checkpoint_to_fp32_state_dict(directory, file), then "
-        "Model.load_from_checkpoint(file, strict=False if frozen ones are missing); without ZeRO "
-        "checkpoint/mp_rank_00_model_states.pt has the weights under module.",
+        remedy="convert_zero_checkpoint_to_fp32_state_dict(directory, file), then Model.load_from_checkpoint(file, "
+        "strict=False if frozen ones are missing); without ZeRO checkpoint/mp_rank_00_model_states.pt has the weights "
+        "under module.",
         evidence=("lightning.pytorch.utilities.deepspeed",),
     ),
     Fact(
