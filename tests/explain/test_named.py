@@ -5,6 +5,7 @@ import re
 import pytest
 
 from dsfix import rules
+from dsfix.catalogue import registry
 from dsfix.explain import problems
 from dsfix.explain.closest import symptoms, vocabulary
 from dsfix.explain.named import fact, places, search
@@ -129,28 +130,38 @@ def test_ids_are_unique():
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize(("id", "name"), NAMES)
-def test_a_text_can_name_it(id, name):
+def test_a_text_can_name_each():
     """A name that the reading of texts never yields would never be found."""
-    path, _, function = name.rpartition(":")
-    text = f'  File "/x/site-packages/{path}", line 1, in {function}\n    foo()\n' if path else f"about {name} here\n"
-    assert places.key(name) in places.of(f"a title\n{text}")
+
+    def is_found(name):
+        path, _, function = name.rpartition(":")
+        text = (
+            f'  File "/x/site-packages/{path}", line 1, in {function}\n    foo()\n' if path else f"about {name} here\n"
+        )
+        return places.key(name) in places.of(f"a title\n{text}")
+
+    assert [(id, name) for id, name in NAMES if not is_found(name)] == []
 
 
-@pytest.mark.parametrize(("id", "name"), NAMES)
-def test_no_sentence_has_it_by_chance(id, name):
-    assert re.search(r"[_.:\d]|.[A-Z]", name) or name in {"hostfile", "pdsh", "bitsandbytes", "unsloth"}
+def test_no_sentence_has_one_by_chance():
+    plain = {"hostfile", "pdsh", "bitsandbytes", "unsloth"}
+    assert [(id, name) for id, name in NAMES if not re.search(r"[_.:\d]|.[A-Z]", name) and name not in plain] == []
 
 
-@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.id)
-def test_what_stands_beside_it_is_in_the_vocabulary(fact):
-    names = {name for way in fact.beside for name in way.split(" + ")}
-    assert names <= symptoms.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
+def test_what_stands_beside_them_is_in_the_vocabulary():
+    known = symptoms.SYMPTOMS.keys() | vocabulary.FEATURES.keys()
+    beside = {(fact.id, name) for fact in FACTS for way in fact.beside for name in way.split(" + ")}
+    assert [each for each in beside if each[1] not in known] == []
 
 
-@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.id)
-def test_it_is_worded_like_a_signature(fact):
-    assert not fact.title.endswith(".")
-    assert fact.what.endswith(".")
-    assert fact.remedy.endswith(".")
-    assert len(fact.what) < 420
+def test_they_are_worded_like_signatures():
+    for fact in FACTS:
+        assert not fact.title.endswith("."), fact.id
+        assert fact.what.endswith("."), fact.id
+        assert fact.remedy.endswith("."), fact.id
+        assert len(fact.what) < 420, fact.id
+
+
+def test_their_patches_exist():
+    ids = registry.catalogue().keys()
+    assert [(fact.id, each) for fact in FACTS for each in fact.patches if each not in ids] == []
