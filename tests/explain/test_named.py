@@ -155,11 +155,11 @@ def test_what_stands_beside_them_is_in_the_vocabulary():
 
 
 def test_they_are_worded_like_signatures():
-    for fact in FACTS:
-        assert not fact.title.endswith("."), fact.id
-        assert fact.what.endswith("."), fact.id
-        assert fact.remedy.endswith("."), fact.id
-        assert len(fact.what) < 420, fact.id
+    for each in FACTS:
+        assert not each.title.endswith("."), each.id
+        assert each.what.endswith("."), each.id
+        assert each.remedy.endswith("."), each.id
+        assert len(each.what) < 420, each.id
 
 
 def test_their_patches_exist():
