@@ -4,14 +4,14 @@ Why: with a ratio below 1 (Twin-Flow) a second Adam steps the part of the weight
     of the first one is saved. A resumed job has the right weights and begins the moments of that part anew, with a
     count of steps of its own. With several parameter groups it also steps weights of the first Adam a second time:
     loading leaves them in the second one's groups, which until then are the first one's, from the second group on.
-    MiCS with an offloaded optimizer has no ratio: the second Adam steps all weights (0.12.4 to 0.19.6; from 0.14.5 on
-    MiCS cannot load a checkpoint's optimizer state, with or without the patch).
+    MiCS with an offloaded optimizer has no ratio: the second Adam steps all weights (0.12.4 to 0.19.6).
 How: the state of the second Adam is added to the checkpoint, by sub-group, and given back when optimizer states are
     loaded; its groups are emptied then.
 Changes: jobs with a ratio below 1, and of MiCS with an offloaded optimizer, that resume. A checkpoint written without
     the patch loads as before, and one written with it loads without it, as what was added is ignored. Moments begin
     anew, as without the patch, for sub-groups that the other Adam stepped when the checkpoint was written (another
-    ratio), and, after a warning, where `amsgrad` is on and was off.
+    ratio, or a release before 0.18.0 and one from then on, which offload the other end), and, after a warning, where
+    `amsgrad` is on and was off.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _OPTIMIZER = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
-_KEY = "dsfix_backup_optimizer"
+_FIRST, _KEY = "optimizer_state_dict", "backup_optimizer"
 
 
 def keep_second(optimizer: Any, saved: dict[str, Any]) -> None:
@@ -34,7 +34,10 @@ def keep_second(optimizer: Any, saved: dict[str, Any]) -> None:
     if hasattr(optimizer, "backup_optimizer"):
         states, device = optimizer.backup_optimizer.state, optimizer.subgroup_to_device
         own = enumerate(optimizer.fp32_partitioned_groups_flat)
-        saved[_KEY] = {place: dict(states[flat]) for place, flat in own if device[place] != "cpu" and flat in states}
+        # beside the first one's state, which zero_to_fp32 drops when it has read a file
+        saved[_FIRST][_KEY] = {
+            place: dict(states[flat]) for place, flat in own if device[place] != "cpu" and flat in states
+        }
 
 
 def give_second(optimizer: Any, saved: dict[str, Any]) -> None:
@@ -49,14 +52,14 @@ def give_second(optimizer: Any, saved: dict[str, Any]) -> None:
         return
     for group in second.param_groups:
         group["params"] = []
-    if _KEY not in saved:
+    if _KEY not in saved[_FIRST]:
         return
     unfit = 0
     for place, flat in enumerate(optimizer.fp32_partitioned_groups_flat):
         if optimizer.subgroup_to_device[place] == "cpu":
             continue
         second.state.pop(flat, None)
-        state = dict(saved[_KEY].get(place, {}))
+        state = dict(saved[_FIRST][_KEY].get(place, {}))
         if not state:
             continue
         step = float(state.pop("step"))

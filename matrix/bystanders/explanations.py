@@ -313,14 +313,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases="<0.13.2",
     ),
     Explanation(
-        "mics-loads-no-optimizer",
-        "A bug of DeepSpeed without a patch: from 0.14.5 to 0.19.6 MiCS cannot load a checkpoint's optimizer state, as "
-        "the engine gives its load_state_dict an argument that it does not know.",
-        ("mics_offloaded_resumed",),
-        releases=">=0.14.5",
-        why="TypeError: MiCS_Optimizer.load_state_dict()",
-    ),
-    Explanation(
         "hooks-lost-before-0.13.2",
         "Through 0.13.1, on the emulated device, a parameter loses hooks registered before deepspeed.initialize.",
         ("parameter_hooks",),

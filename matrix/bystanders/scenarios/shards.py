@@ -58,6 +58,26 @@ def mics(job: Job) -> None:
     _trained(job, 2)
 
 
+@scenario(
+    "MiCS in a group of two ranks resumes from a checkpoint",
+    pinned=[{"stage": "3", "partitioning": "all"}],
+    ranks=("2",),
+    **_FITS,
+)
+def mics_resumed(job: Job) -> None:
+    def make(seed: int) -> Any:
+        model = _model(job)
+        with job.torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1 + seed)
+        return job.engine(model, zero_optimization={"mics_shard_size": 2})
+
+    if hasattr(job.torch, "compiler") and hasattr(job.torch.compiler, "set_stance"):
+        job.torch.compiler.set_stance("force_eager")  # scaling the gradients is compiled on first use
+    with _coalesced(job):
+        job.resume(make)
+
+
 @scenario("MiCS on one rank", ranks=("1",), **_FITS)
 def mics_on_one_rank(job: Job) -> None:
     _trained(job, 1)
