@@ -47,11 +47,13 @@ SIGNATURES = (
     Signature(
         id="onebit_diverges",
         title="1-bit Adam, 0/1 Adam or 1-bit LAMB: the gradients overflow, or the loss diverges",
-        what="From freeze_step on the variance is no longer updated and the momentum is communicated with 1 bit. If "
-        "that begins too early (the gradients or the learning rate still change much), the weights diverge: each "
-        "step overflows then, and the loss scale falls without end. Parameters that get no gradient do the same.",
-        remedy="freeze_step larger, at least to the end of the learning rate's warm-up, 15 to 25 % of all steps; a "
-        "lower learning rate; cuda_aware only with an MPI that is built for CUDA. To compare: Adam in its place.",
+        what="From freeze_step (0/1 Adam: var_freeze_step) on the variance is no longer updated, and what is "
+        "communicated is compressed to 1 bit. If that begins while the gradients or the learning rate still change "
+        "much, the weights diverge: each step overflows then, and the loss scale falls without end. Parameters that "
+        "get no gradient can do the same.",
+        remedy="freeze_step (var_freeze_step) larger, at least to the end of the learning rate's warm-up, 15 to 25 % "
+        "of all steps; a lower learning rate; cuda_aware only with an MPI that is built for CUDA. To compare: Adam in "
+        "its place.",
         pattern=rf"(?:{_ONE_BIT})[^\n]{{0,120}}(?i:(?<!\w)overflow|diverg|(?<!\w)nan\b|infinite loop|not converg)"
         rf"|(?i:(?<!\w)loss[- ]scal|overflow|diverg|(?<!\w)nan\b|not converg)[^\n]{{0,80}}(?:{_ONE_BIT})",
         role=Role.POSSIBLE,
