@@ -284,6 +284,10 @@ CASES = {
         ["!!!! kernel execution error. (m: 768, n: 4608, k: 3072, error: 13)\n"],
         ["kernel execution took 5 ms\n"],
     ),
+    "policy_is_a_class": (
+        ["TypeError: argument of type 'ABCMeta' is not iterable\n"],
+        ["TypeError: argument of type 'NoneType' is not iterable\n"],
+    ),
     "cut_in_init_inference": (
         [
             "Traceback (most recent call last):\n"
@@ -686,6 +690,10 @@ CASES = {
     "loss_scale_at_minimum": (
         ["Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n"],
         ["[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 2, reducing to 1\n"],
+    ),
+    "onebit_diverges": (
+        ["1-bit Adam: the loss scale overflows at each step\n", "loss scale falls for ever with OneBitAdam\n"],
+        ["1-bit Adam with fp16\n", "overflow with Adam at bit 1\n", "OnebitAdam is faster\n"],
     ),
     "adagrad_without_state": (
         [
@@ -1826,14 +1834,16 @@ CASES = {
     "undefined_symbol": (
         [
             "ImportError: /a/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol: "
-            "_ZN3c104cuda9SetDevice\n"
+            "_ZN3c104cuda9SetDevice\n",
+            "[BUG] undefined symbol: _ZNK2at6Tensor3foo\n",
         ],
-        ["symbol table: undefined\n"],
+        ["symbol table: undefined\n", "undefined symbol: _ZN5other3foo\n"],
     ),
     "extension_not_built": (
         [
             "ImportError: /root/.cache/torch_extensions/py310_cu121/cpu_adam/cpu_adam.so: cannot open shared "
-            "object file\n"
+            "object file\n",
+            "ImportError: /scratch/ops/fused_adam/fused_adam.so: cannot open shared object file: No such file\n",
         ],
         ["ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory\n"],
     ),
@@ -1957,6 +1967,24 @@ CASES = {
             "Broken pipe\n",
         ],
         ["wandb: Connection reset by peer\n"],
+    ),
+    "command_not_executable": (
+        [
+            "bash: /home/a/env/bin/deepspeed: Permission denied\n",
+            "run.sh: line 3: deepspeed: Permission denied\n",
+            'Permission denied whenever the "deepspeed" command is used\n',
+        ],
+        [
+            "deepspeed command: Permission denied (publickey).\n",
+            "deepspeed run: PermissionError: [Errno 13] Permission denied: '/.triton'\n",
+        ],
+    ),
+    "mpi_differs_from_torch": (
+        [
+            "AssertionError: MPI rank 3 does not match torch rank 0\n",
+            "AssertionError: MPI world size 4 does not match torch world size 1\n",
+        ],
+        ["the world size of MPI does not match\n"],
     ),
     "under_slurm": (
         [
@@ -2338,6 +2366,10 @@ CASES = {
         ["FileNotFoundError: [Errno 2] No such file or directory: 'ds_config.json'\n"],
         ["no such file\n"],
     ),
+    "too_many_resources": (
+        ["RuntimeError: CUDA error: too many resources requested for launch\n"],
+        ["too many resources were requested\n"],
+    ),
     "cuda_error": (["RuntimeError: CUDA error: invalid argument\n"], ["RuntimeError: CUDA is not available\n"]),
     "assertion_of_swapping": (
         ["AssertionError: param 7 already assigned swap buffer id 3\n"],
@@ -2456,7 +2488,12 @@ CASES = {
     ),
     "job_hangs": (
         ["训练会hang住\n", "hang in the middle of training\n", "[BUG] DeepSpeed hangs in the first step\n"],
-        ["a picture that hangs\n", "I am stuck on this error\n", "stuck in trying to use it\n"],
+        [
+            "stuck in an endless loop\n",
+            "a picture that hangs\n",
+            "I am stuck on this error\n",
+            "stuck in trying to use it\n",
+        ],
     ),
     "attribute_missing": (
         ["AttributeError: 'Model' object has no attribute 'x'\n"],
@@ -2480,7 +2517,14 @@ CASES = {
     ),
     "keys_of_file": (
         ["KeyError: 'state_dict'\n", "KeyError: 'base_model.model.model.embed_tokens.weight'\n"],
-        ["KeyError: 'labels'\n"],
+        ["KeyError: 'labels'\n", "KeyError: 'model.decoder.layers.3.self_attn.v_proj.weight'\n"],
+    ),
+    "layer_in_two_shards": (
+        [
+            "KeyError: 'model.decoder.layers.3.self_attn.v_proj.weight'\n",
+            "KeyError: 'bert.encoder.layer.3.attention.self.key.bias'\n",
+        ],
+        ["KeyError: 'model.decoder.layers.3.self_attn.q_proj.weight'\n", "KeyError: 'model.key.weight'\n"],
     ),
     "trace_cache_invalidated": (
         ["Invalidate trace cache @ step 14: expected module 19, but got module 34\n"],
@@ -3488,8 +3532,11 @@ CASES = {
         ["hostfile: /job/hostfile\n"],
     ),
     "rank_illegal_instruction": (
-        ["[launch.py:321] exits with return code = -4\n", "Illegal instruction (core dumped)\n"],
-        ["[launch.py:321] exits with return code = 4\n"],
+        ["[launch.py:321] exits with return code = -4\n", "DeepSpeed and Illegal Instruction\n"],
+        [
+            "[launch.py:321] exits with return code = 4\n",
+            "CUDA error: an illegal instruction was encountered\n",
+        ],
     ),
     "windows_compiler_missing": (
         ["UserWarning: Error checking compiler version for cl: [WinError 3]\n"],

@@ -10,7 +10,7 @@ _TAGS = re.compile(r"^(?:[#*>\s]*)(?:\[[^\]\n]{1,20}\][\s:\uff1a]*)*")
 _ENDS = re.compile(r"[\n\u3002\uff01\uff1f!?\uff1b;]|\.(?=\s|$)")
 _NO_TITLE = re.compile(r"\s*(?:File \"|Traceback)")
 _NO_SENTENCE = re.compile(
-    r"""\ {4}|\t|\s*(?:File\ "|Traceback|\[\d|\[rank|[{}|│╭╰❱"$%]|>>>|--?\w|import\s
+    r"""\ {4}|\t|\s*(?:File\ "|Traceback|\[\d|\[rank|[{}|│╭╰├└❱"$%]|>>>|--?\w|import\s
         |from\ \S+\ import\ |def\ |class\ |@|```|!\[
         |\w+\ ?\.{3,}|\[[A-Z]+\]|std(?:out|err):|[a-z]\w*_\w*:\s|(?:export\ )?[A-Z]\w*=
         |\w[\w.]*\s*=\s|[-*]\ ?`?[\w ]+`?\ ?(?:version)?:|\d+%|\d{4}[-/]\d\d|\d\d:\d\d:\d\d|</?\w)""",

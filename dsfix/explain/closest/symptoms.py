@@ -145,8 +145,8 @@ SYMPTOMS = {
         "|怎样|是否|支持吗|请问)"
     ),
     "ineffective": (
-        r"not (?:be |being |get )?(?:\w+ )?(?:work(?:ing)?|updat\w*|decay\w*|chang\w*|follow\w*|appl\w*|respect\w*"
-        r"|take effect)\b|no effect|does nothing|ignored\b|constant\b|stays\b|overrid\w*|(?:in"
+        r"not (?:be |being |get )?(?:\w+ )?(?:work(?:ing)?|activat\w*|updat\w*|decay\w*|chang\w*|follow\w*|appl\w*"
+        r"|respect\w*|take effect)\b|no effect|does nothing|ignored\b|constant\b|stays\b|overrid\w*|(?:in"
         r"|at) (?:the )?wrong (?:place|time)|strange\b|\S*(?:失效|不生效|无效|不起作用|无法衰减|不衰减|没有变化|不变)"
     ),
     "size 0": (

@@ -20,6 +20,8 @@ _WORD = re.compile(r"[A-Za-z_][\w.-]*(?<![.-])", re.ASCII)
 _SET = re.compile(
     r"""\s*(?:[{}\[\]"']|--?\w|[\w.-]+\s*(?::\s|=\s(?![\w.]+\())|\[?\d|.*\\$|.*\[(?:INFO|DEBUG|WARNING)\])|.*\s--\w"""
 )
+# printed in every job, or a list of files
+_PRINTED = re.compile(r"\s*[│├└]|.*\(overridable by")
 _COMMAND = re.compile(r".*\.(?:py|sh)\s+(?:\S+\s+)*--\w|.*\\$")
 
 
@@ -56,14 +58,14 @@ def _all(text: str) -> Iterator[tuple[str, float]]:
     for name in _names(title):
         yield name, TITLE
     for sentence in others:
-        if not _COMMAND.match(sentence):
+        if not (_COMMAND.match(sentence) or _PRINTED.match(sentence)):
             for name in _names(sentence):
                 yield name, SENTENCE
     called = [found for line in unboxed(Cleaner().lines(text, 1)) if (found := frame(line.text))]
     for distance, (path, function) in enumerate(reversed(called[-_LAST:])):
         yield key(f"{short(path)}:{function}"), FRAME - distance / _LAST
     for line in text.splitlines():
-        if not _SET.match(line) and not frame(line):
+        if not (_SET.match(line) or _PRINTED.match(line)) and not frame(line):
             for name in _names(line):
                 yield name, CODE
 

@@ -94,7 +94,7 @@ SIGNATURES = (
         remedy="Reinstall the package whose .so the message names, for the installed torch (pip install "
         "--force-reinstall "
         f"--no-cache-dir --no-build-isolation). An operator of DeepSpeed: the same without DS_BUILD_…. {_CACHE}",
-        pattern=r"\.so[.\d]*: undefined symbol: ",
+        pattern=r"\.so[.\d]*: undefined symbol: |undefined symbol:? {0,2}[`'\"*]{0,2}_ZNK?(?:2at|3c10|5torch)\d",
         role=Role.GENERAL,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3410",),
     ),
@@ -106,7 +106,8 @@ SIGNATURES = (
         "on one home directory.",
         remedy=f'Look for the first "error:" or "FAILED:" of any rank. {_CACHE} `python -m dsfix doctor` examines the '
         "toolchain. Build once in a single process before the job starts.",
-        pattern=r"torch_extensions/\S+\.so: cannot open shared object file"
+        pattern=r"(?:torch_extensions/\S+|\b(?:cpu|fused)_(?:adam|adagrad|lamb|lion)|\btransformer_inference|\basync_io"
+        r"|/utils|\bquantizer|\brandom_ltd)\.so: cannot open shared object file"
         r"|dynamic module does not define module export function"
         r"|No module named '(?:cpu_adam|fused_adam|cpu_adagrad|transformer_inference)'",
         role=Role.GENERAL,

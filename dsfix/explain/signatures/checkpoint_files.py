@@ -99,7 +99,8 @@ SIGNATURES = (
         remedy="Print the file's keys; take the file itself as the state dict; rename, or load it into the same "
         "wrapper (get_peft_model).",
         pattern=r"KeyError: ['\"](?:state_dict|module|model|model_state_dict"
-        r"|(?:base_model|model|module|transformer|lm_head)\.[\w.]+)['\"]",
+        r"|(?:base_model|model|module|transformer|lm_head)\."
+        r"(?![\w.]*\d\.[\w.]*(?:k_proj|v_proj|\.key|\.value)\.(?:weight|bias))[\w.]+)['\"]",
         role=Role.POSSIBLE,
         evidence=(
             "https://github.com/hiyouga/LlamaFactory/issues/496",

@@ -90,6 +90,18 @@ SIGNATURES = (
         role=Role.FAMILY,
     ),
     Signature(
+        id="too_many_resources",
+        title="a kernel asks for more registers or threads than a block may have on this GPU",
+        what="The kernel's registers times its threads per block exceed the GPU's. Most likely a kernel that was "
+        "written or compiled for another GPU, or a size beyond what it is made for: through 0.7.3 the softmax of "
+        "DeepSpeed's inference kernels runs in blocks of 1024 threads, and fails so with sequences over 1024.",
+        remedy="Inference kernels: DeepSpeed 0.7.4 or later, or sequences of at most 1024. Otherwise compile the "
+        "operator again on the machine that runs it, or without that kernel; CUDA_LAUNCH_BLOCKING=1 names the line.",
+        pattern=r"too many resources requested for launch",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1125",),
+    ),
+    Signature(
         id="cuda_error",
         title="an error of CUDA that is reported late",
         what="Kernels run asynchronously: the traceback may point to a later line. Most likely an index out of range, "
@@ -165,11 +177,13 @@ SIGNATURES = (
         "deepspeed.utils.set_z3_leaf_modules.",
         pattern=r"[Dd]eep[Ss]peed hangs|hangs during|training hang|hang and timeout|hang forever|hangs forever"
         r"|(?:gets stuck|get stuck|got stuck)(?! (?:with|on|in|at|by) (?:this|these|an?|the|some) (?:following )?"
-        r"(?:error|issue|problem|bug))|stuck after|stuck during|stuck while|hang when|hangs in |hang after"
+        r"(?:error|issue|problem|bug)| in(?:to)? (?:an? )?(?:infinite|endless) loop)"
+        r"|stuck after|stuck during|stuck while|hang when|hangs in |hang after"
         r"|hangs after"
         r"|is stuck at|stuck at the "
         r"beginning|stuck when|hangs at |hangs when|hang at |hang while|hangs on |hangs while"
-        r"|hangs before|hung at |stuck in (?!trying|this (?:error|issue|problem))|Stuck in |Gets Stuck|Training stuck"
+        r"|hangs before|hung at |stuck in (?!an? (?:infinite|endless) loop|trying|this (?:error|issue|problem))"
+        r"|Stuck in |Gets Stuck|Training stuck"
         r"|training stuck|DeepSpeed stuck"
         r"|DeepSpeed Stuck|Deepspeed stuck"
         r"|deepspeed stuck|no progress|hanging at|hangs indefinitely|stuck indefinitely|hangs randomly"

@@ -17,6 +17,31 @@ SIGNATURES = (
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3628",),
     ),
     Signature(
+        id="policy_is_a_class",
+        title="init_inference before 0.8.1: neither kernels nor an injection_policy",
+        what="With replace_with_kernel_inject=False (the default) and without injection_policy these releases take "
+        "the class of the kernels' policy for the names of the layers to divide. 0.7.4 and 0.7.5 do not fail, and "
+        "divide nothing.",
+        remedy="replace_with_kernel_inject=True, if the kernels know the model; or injection_policy={Layer: "
+        "('attention.out_proj', 'mlp.c_proj')} with the layers whose output is summed; or DeepSpeed 0.8.1 or later, "
+        "which finds these layers itself.",
+        pattern=r"argument of type '(?:ABCMeta|type)' is not iterable",
+        affects={"deepspeed": ">=0.5.7,<0.8.1"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2265",),
+    ),
+    Signature(
+        id="layer_in_two_shards",
+        title="KeyError for a layer's key or value weight: not in the file that has its query weight",
+        what="init_inference of a model on the meta device (checkpoint=, --use_meta_tensor) loads file by file, and "
+        "takes query, key and value of a layer from one: a checkpoint whose files cut a layer in two fails at that "
+        "layer, though no weight is missing. Otherwise the file has other names than the code expects.",
+        remedy="Save the checkpoint again in files that no layer is cut by (save_pretrained with another "
+        "max_shard_size, or one file); or load the model with from_pretrained, without the meta device.",
+        pattern=r"KeyError: ['\"][\w.]*\d\.[\w.]*(?:k_proj|v_proj|\.key|\.value)\.(?:weight|bias)['\"]",
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3871",),
+    ),
+    Signature(
         id="kernels_do_not_fit_the_model",
         title="Merging tensors is not allowed here: a weight does not fit kernel injection or AutoTP",
         what="A weight has another shape than the split over the ranks expects. Most likely the kernels: they expect "
@@ -104,10 +129,13 @@ SIGNATURES = (
         what="It cannot be told without the message. Seen here: the model does not fit: the kernels "
         "(replace_with_kernel_inject=True) know some architectures, in the form that transformers or diffusers had "
         "when this DeepSpeed was released, and neither other numbers of key heads nor quantized weights everywhere; "
-        "AutoTP (False) goes by the names of layers; a checkpoint= whose names or files do not fit, or the memory.",
-        remedy="The last line of the traceback tells. replace_with_kernel_inject=False, tp_size 1, and the model "
-        "loaded by from_pretrained without checkpoint= show one by one which part it is; then another release of "
-        "transformers or of DeepSpeed.",
+        "AutoTP (False) goes by the names of layers; a checkpoint= whose names or files do not fit, or the memory. "
+        "Before 0.8.1 (no AutoTP) the call fails for models that it has kernels for, if it gets neither "
+        "replace_with_kernel_inject=True nor an injection_policy.",
+        remedy="The last line of the traceback tells. Before 0.8.1: replace_with_kernel_inject=True, or an "
+        "injection_policy. Later: replace_with_kernel_inject=False, tp_size 1, and the model loaded by "
+        "from_pretrained without checkpoint= show one by one which part it is; then another release of transformers "
+        "or of DeepSpeed.",
         pattern=r"(?:deepspeed/__init__\.py\", line \d+, in init_inference\n"
         r"|deepspeed/inference/engine\.py\", line \d+, in (?:_apply_injection_policy|_load_checkpoint"
         r"|load_model_with_checkpoint)\n"

@@ -304,13 +304,39 @@ SIGNATURES = (
         role=Role.NOTE,
     ),
     Signature(
+        id="command_not_executable",
+        title="the deepspeed command may not be executed",
+        what="The file bin/deepspeed of the environment has no right of execution (copied, unpacked or installed by "
+        "another user), or its file system is mounted without it (noexec). A module is only read, so that "
+        "`python -m` works.",
+        remedy="chmod +x \"$(python -c 'import sys; print(sys.prefix)')/bin/deepspeed\"; or `python -m "
+        "deepspeed.launcher.runner` in place of `deepspeed`, with the same arguments.",
+        pattern=r"(?:^|[\s/`'\"])deepspeed[`'\"]{0,3}(?: \(\w+ \w+\)| command| launcher| script|: (?:line \d+: )?)"
+        r"[^\n]{0,60}?(?<!\w)(?:is not executable|[Pp]ermission denied(?! \(|, please))"
+        r"|[Pp]ermission denied[\"'`]{0,3}(?! \(|, please)[^\n]{0,60}[\"'`( ]deepspeed[\"'`]{0,3} (?:command|launcher)",
+        role=Role.GENERAL,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1475",),
+    ),
+    Signature(
+        id="mpi_differs_from_torch",
+        title="the ranks of MPI are not those that torch.distributed was set up with",
+        what="Not all of RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, so DeepSpeed asks MPI for "
+        "them. The script has set up torch.distributed before that, from its own arguments or from variables that "
+        "differ from MPI's rank and size.",
+        remedy="Under mpirun call deepspeed.init_distributed() before, or instead of, init_process_group: it sets "
+        "these variables from MPI. Or start the script with the deepspeed launcher or torchrun.",
+        pattern=r"MPI (?:world size|rank) \d+ does not match torch (?:world size|rank)",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/461",),
+    ),
+    Signature(
         id="rank_illegal_instruction",
         title="exit code -4: a rank executed an instruction that this CPU does not have (SIGILL)",
         what="Most likely an operator was compiled on another CPU (AVX512), in a cache that several machines share, or "
         "in an image; or a package is built for newer CPUs.",
         remedy="Remove ~/.cache/torch_extensions, or one TORCH_EXTENSIONS_DIR per kind of machine; DS_BUILD_OPS=0 when "
         "installing in an image.",
-        pattern=r"return code ?=? ?-4\b|exitcode\s*: -4\b|Signal 4 \(SIGILL|Illegal instruction|<Signals\.SIGILL: 4>",
+        pattern=r"return code ?=? ?-4\b|exitcode\s*: -4\b|Signal 4 \(SIGILL"
+        r"|(?<!an )\b[Ii]llegal [Ii]nstruction(?! was)|<Signals\.SIGILL: 4>",
         role=Role.POSSIBLE,
     ),
     Signature(

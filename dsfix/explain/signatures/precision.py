@@ -5,6 +5,11 @@ from __future__ import annotations
 from ..phrases import phrases
 from ..signature import Role, Signature, pull
 
+_ONE_BIT = (
+    "1-bit Adam|1-bit adam|1-bit LAMB|1-bit Lamb|1bit Adam|OneBitAdam|OnebitAdam|Onebitadam|onebitadam|OneBitLamb"
+    "|OnebitLamb|ZeroOneAdam|0/1 Adam"
+)
+
 SIGNATURES = (
     Signature(
         id="autocast_outside",
@@ -38,6 +43,22 @@ SIGNATURES = (
         pattern=r"OVERFLOW! Rank -?\d+ Skipping step|Overflow detected\. Skipping step|Grad overflow on iteration",
         role=Role.NOTE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/931",),
+    ),
+    Signature(
+        id="onebit_diverges",
+        title="1-bit Adam, 0/1 Adam or 1-bit LAMB: the gradients overflow, or the loss diverges",
+        what="From freeze_step (0/1 Adam: var_freeze_step) on the variance is no longer updated, and what is "
+        "communicated is compressed to 1 bit. If that begins while the gradients or the learning rate still change "
+        "much, the weights diverge: each step overflows then, and the loss scale falls without end. Parameters that "
+        "get no gradient can do the same.",
+        remedy="freeze_step (var_freeze_step) larger, at least to the end of the learning rate's warm-up, 15 to 25 % "
+        "of all steps; a lower learning rate; cuda_aware only with an MPI that is built for CUDA. To compare: Adam in "
+        "its place.",
+        pattern=rf"(?:{_ONE_BIT})[^\n]{{0,120}}(?i:(?<!\w)overflow|diverg|(?<!\w)nan\b|infinite loop|not converg)"
+        rf"|(?i:(?<!\w)loss[- ]scal|overflow|diverg|(?<!\w)nan\b|not converg)[^\n]{{0,80}}(?:{_ONE_BIT})",
+        role=Role.POSSIBLE,
+        affects={"deepspeed": "<0.19.7"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/753",),
     ),
     Signature(
         id="adagrad_without_state",

@@ -142,8 +142,9 @@ FACTS = (
         title="accelerate launch: main_process_port",
         what="Without it 29500 is used: two jobs on one machine collide, and the second one fails, hangs, or "
         "is moved to a free port in recent releases. With several machines the port has to be free on the "
-        "first and open for the others.",
-        remedy="--main_process_port with a number for each job; 0 chooses a free one on a single machine.",
+        "first and open for the others. Through accelerate 0.12 it is ignored with DeepSpeed on a single machine.",
+        remedy="--main_process_port with a number for each job; in recent releases 0 chooses a free one on a single "
+        "machine. accelerate 0.12 or earlier: a newer one, or `deepspeed --master_port PORT`.",
         evidence=("accelerate.utils.launch.prepare_deepspeed_cmd_env",),
     ),
     Fact(

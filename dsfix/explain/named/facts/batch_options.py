@@ -58,7 +58,10 @@ FACTS = (
         ),
         beside=(
             "loss",
-            "differs",
+            "gradients + differs",
+            "metric + differs",
+            "results + differs",
+            "baseline + differs",
             "nan",
             "not falling",
         ),

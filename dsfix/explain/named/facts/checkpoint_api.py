@@ -33,8 +33,8 @@ FACTS = (
         what="With Adam and 16 bits it has about 14 bytes per trained parameter: the weights (2), and in the files "
         "optim_states of all ranks their fp32 copy (4) and two states (8). Frameworks save the weights once more. "
         "Each global_step… directory is complete by itself; DeepSpeed deletes none.",
-        remedy="Save less often, delete old ones (transformers: save_total_limit, save_only_model), "
-        "exclude_frozen_parameters=True for adapters.",
+        remedy="Save less often, delete old ones (transformers: save_total_limit; save_only_model=True, which leaves "
+        "global_step… out, if nothing is to be resumed), exclude_frozen_parameters=True for adapters.",
         beside=("saving + large", "saving + slow", "checkpoint + large"),
         evidence=(f"{_ENGINE}: DeepSpeedEngine._save_checkpoint, _save_zero_checkpoint",),
     ),

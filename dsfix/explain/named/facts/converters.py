@@ -9,6 +9,18 @@ _UNIVERSAL = "deepspeed/checkpoint/ds_to_universal.py"
 
 FACTS = (
     Fact(
+        id="zero_to_fp32_of_stage_1",
+        names=("zero_to_fp32", "zero_to_fp32.py", "convert_zero_checkpoint_to_fp32_state_dict"),
+        title="zero_to_fp32 of a ZeRO-1 checkpoint",
+        what='Through 0.9.5 it knows the stages 2 and 3 only ("unknown zero stage 1"). The copy in a checkpoint is of '
+        "the release that saved it; a framework may have a copy of its own.",
+        remedy="python -m deepspeed.utils.zero_to_fp32 . OUTPUT with DeepSpeed 0.10.0 or later; the checkpoint is "
+        "complete, and need not be saved again.",
+        beside=("zero-1 + saving", "zero-1 + loading", "zero-1 + checkpoint", "zero-1 + fails", "zero-1 + how"),
+        affects={"deepspeed": "<0.10"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/3936",),
+    ),
+    Fact(
         id="zero_to_fp32_usage",
         names=("zero_to_fp32", "zero_to_fp32.py", "convert_zero_checkpoint_to_fp32_state_dict"),
         title="zero_to_fp32: what it reads and writes",

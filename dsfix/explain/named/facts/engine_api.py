@@ -80,7 +80,7 @@ FACTS = (
         "is ignored where an optimizer object is passed. Left out, all parameters of the model are taken, frozen ones "
         "included. Groups keep their own lr and weight_decay.",
         remedy="Pass the trainable parameters, or groups of dicts with params, lr and weight_decay.",
-        beside=("frozen", "learning rate", "how"),
+        beside=(*("frozen", "how", "learning rate + ineffective", "learning rate + differs", "learning rate + wrong"),),
         evidence=(f"{_ENGINE}: DeepSpeedEngine._configure_optimizer",),
     ),
     Fact(

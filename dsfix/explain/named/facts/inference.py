@@ -24,7 +24,20 @@ FACTS = (
             *("fails", "slow", "lower", "garbage", "differs", "how", "oom", "memory", "loading", "tensor parallel"),
             *("kernels + wrong", "zero inference"),
         ),
+        affects={"deepspeed": ">=0.8.1"},
         evidence=(f"{_ENGINE}.__init__", f"{_CONFIG}"),
+    ),
+    Fact(
+        id="early_init_inference",
+        names=("init_inference", "InferenceEngine", "deepspeed/__init__.py:init_inference"),
+        title="deepspeed.init_inference before 0.8.1: kernels, or an injection_policy",
+        what="Since 0.5.7 kernels are used only with replace_with_kernel_inject=True. Without it, injection_policy has "
+        "to name the layers that are divided; with neither, the call fails for a model that the kernels know "
+        "(0.7.4 and 0.7.5: nothing is replaced). AutoTP came with 0.8.1.",
+        remedy="replace_with_kernel_inject=True; or injection_policy; or DeepSpeed 0.8.1 or later.",
+        beside=("fails", "slow", "lower", "how", "tensor parallel"),
+        affects={"deepspeed": "<0.8.1"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/2670",),
     ),
     Fact(
         id="kernel_injection_models",
@@ -50,6 +63,7 @@ FACTS = (
         "injection_policy, replace_with_kernel_inject and tp_size.",
         remedy="Leave it out; replace_with_kernel_inject=True for kernels, or tensor_parallel={'tp_size': N}.",
         beside=("fails", "how", "slow", "differs", "garbage"),
+        affects={"deepspeed": ">=0.8.1"},
         evidence=("deepspeed.inference.config:DeepSpeedInferenceConfig.replace_method",),
     ),
     Fact(

@@ -11,7 +11,7 @@ FACTS = (
         beside=(
             "offload",
             "unused",
-            "differs",
+            *("zero-2 + differs", "zero-3 + differs", "micro-batches + differs", "accumulation + differs"),
             "memory",
             "oom",
         ),

@@ -193,7 +193,7 @@ FACTS = (
         names=("print_trainable_parameters", "get_nb_trainable_parameters"),
         beside=(
             "empty",
-            "zero-3",
+            "zero-3 + parameters",
             "parameters + none",
             "parameters + differs",
             "parameters + wrong",

@@ -143,14 +143,25 @@ FACTS = (
     Fact(
         id="states_beside_engine",
         names=(
-            "scheduler.pt",
-            "rng_state",
             "_load_rng_state",
             "transformers/trainer.py:_load_rng_state",
             "transformers/trainer.py:_load_optimizer_and_scheduler",
             "transformers/trainer.py:_load_scaler",
         ),
         title="transformers: what the Trainer restores beside the engine",
+        what="rng_state_RANK.pth of every rank, scheduler.pt unless the scheduler is DeepSpeed's, "
+        "trainer_state.json. It fails if the checkpoint is of another number of ranks or another kind of "
+        "scheduler, if the nodes do not share it, or if torch 2.6 refuses pickled numpy states that an "
+        "old transformers reads.",
+        remedy="The same set-up as the one that saved; a newer transformers; rng_state files may be removed (random "
+        "numbers differ then).",
+        evidence=("transformers.Trainer._load_rng_state",),
+    ),
+    Fact(
+        id="files_beside_engine",
+        names=("scheduler.pt", "rng_state"),
+        beside=("resuming", "loading", "fails"),
+        title="transformers: files of a checkpoint that the Trainer restores",
         what="rng_state_RANK.pth of every rank, scheduler.pt unless the scheduler is DeepSpeed's, "
         "trainer_state.json. It fails if the checkpoint is of another number of ranks or another kind of "
         "scheduler, if the nodes do not share it, or if torch 2.6 refuses pickled numpy states that an "

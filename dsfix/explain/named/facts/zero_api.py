@@ -20,6 +20,19 @@ FACTS = (
         evidence=(f"{_PARAMETERS}: Init", "https://deepspeed.readthedocs.io/en/latest/zero3.html"),
     ),
     Fact(
+        id="zero_init_not_active",
+        names=("zero.Init", "zero_init", "zero3_init_flag", "HfDeepSpeedConfig"),
+        title="from_pretrained makes a model without zero.Init",
+        what="transformers' from_pretrained and from_config partition a model while they make it only if a config of "
+        "ZeRO-3 is known by then: TrainingArguments or accelerate's plugin (through accelerate 0.34 only with "
+        "zero3_init_flag true) makes an HfDeepSpeedConfig, to which transformers keeps a weak reference. A model "
+        "that is made before it, after the object is gone, or by its class without zero.Init is whole on each rank.",
+        remedy="Accelerator or TrainingArguments first, and kept in a variable; then from_pretrained. Without them "
+        "HfDeepSpeedConfig(config), kept in a variable. Current accelerate and transformers.",
+        beside=("ineffective",),
+        evidence=("transformers.integrations.deepspeed:HfDeepSpeedConfig",),
+    ),
+    Fact(
         id="zero_init_takes_long",
         names=("zero.Init", "zero_init"),
         title="making a model under zero.Init takes long",
