@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Signature, pull
+from ..signature import Role, Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -32,5 +32,16 @@ SIGNATURES = (
         pattern=r"SuperOffloadOptimizer_Stage3\.__init__\(\) got multiple values for argument 'timers'",
         affects={"deepspeed": ">=0.18.0,<0.18.4"},
         evidence=pull(7715),
+    ),
+    Signature(
+        id="swapped_larger_than_buffer",
+        title="NVMe offload: a tensor is larger than the buffer that it is swapped by",
+        what="What is swapped is rounded up to the alignment of the I/O. DeepSpeed 0.3.16 does not round up the "
+        "buffers of the optimizer, which have the largest parameter's size. Later it is a parameter or a partition "
+        "that is larger than buffer_size.",
+        remedy="DeepSpeed 0.4.0 or later; a larger buffer_size in offload_param (elements, not bytes).",
+        pattern=r"num_elems \d+ ?> ?buffer \d+",
+        role=Role.GENERAL,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1033", *pull(1036)),
     ),
 )
