@@ -802,7 +802,7 @@ CASES = {
     ),
     "cuda_library_not_found": (
         [
-            "/usr/bin/ld: cannot find -lcurand: No such file or directory\ncollect2: error: ld returned 1 exit status\n",
+            "/usr/bin/ld: cannot find -lcurand: No such file or directory\ncollect2: error: ld returned 1\n",
             "cpu_adam: build.ninja lacks -L/usr/local/cuda/lib64\n",
         ],
         [
@@ -4244,7 +4244,7 @@ CASES = {
         ],
     ),
     "pinning_under_wsl": (
-        ["Ubuntu in WSL 2\nRuntimeError: CUDA error: out of memory\n"],
+        ["Ubuntu in WSL 2\nRuntimeError: Cuda error: out of memory\n"],
         ["Ubuntu\nRuntimeError: CUDA error: out of memory\n", "WSL 2\nCUDA out of memory. Tried to allocate\n"],
     ),
     "memory_while_saving": (

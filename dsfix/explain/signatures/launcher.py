@@ -497,7 +497,8 @@ SIGNATURES = (
         id="launcher_without_other_hosts",
         title="several nodes are meant, and the deepspeed launcher started this one only",
         what="WORLD INFO DICT has localhost alone: the launcher got no hostfile. It reads neither SLURM's list of "
-        "nodes nor accelerate's num_machines; accelerate launch starts it, with pdsh by default, and passes on the hostfile.",
+        "nodes nor accelerate's num_machines; accelerate launch starts it, with pdsh by default, and passes on the "
+        "hostfile.",
         remedy="deepspeed --hostfile PATH, accelerate launch --deepspeed_hostfile PATH (a line HOST slots=N for each). "
         "Without pdsh, as under SLURM: the same command on each node (srun, one task per node) by torchrun, or by "
         "accelerate with deepspeed_multinode_launcher standard, machine_rank and the first node's address. Warnings "

@@ -20,9 +20,10 @@ SIGNATURES = (
     Signature(
         id="engine_is_not_the_model",
         title="the engine has no such attribute, and the model neither",
-        what="The engine passes attributes that it does not have on to the model; old releases, whose engine is "
-        "DeepSpeedLight, pass none on (generate, config). Most likely: code for another wrapper (engine.model instead of "
-        "engine.module), for another model, or for another release of DeepSpeed (no_sync exists since 0.16.0).",
+        what="The engine passes attributes that it does not have on to the model; old releases (DeepSpeedLight, "
+        "and DeepSpeedEngine through 0.6.1) pass none on (generate, config). Most likely: code for another wrapper "
+        "(engine.model instead of engine.module), for another model, or for another release of DeepSpeed (no_sync "
+        "exists since 0.16.0).",
         remedy="engine.module is the model: engine.module.generate(…). If another package accesses it, upgrade "
         "that package and DeepSpeed.",
         pattern=r"'(?:DeepSpeedEngine|DeepSpeedLight|PipelineEngine|InferenceEngine|DeepSpeedHybridEngine)' object has "

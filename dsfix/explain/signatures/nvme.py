@@ -37,8 +37,8 @@ SIGNATURES = (
         id="swapped_larger_than_buffer",
         title="NVMe offload: a tensor is larger than the buffer that it is swapped by",
         what="What is swapped is rounded up to the alignment of the I/O. DeepSpeed 0.3.16 does not round up the "
-        "buffers of the optimizer, which have the largest parameter's size. Later it is a parameter or a partition "
-        "that is larger than buffer_size.",
+        "buffers of the optimizer, which have the largest parameter's size. Later it is most likely a parameter "
+        "or a partition that is larger than buffer_size.",
         remedy="DeepSpeed 0.4.0 or later; a larger buffer_size in offload_param (elements, not bytes).",
         pattern=r"num_elems \d+ ?> ?buffer \d+",
         role=Role.GENERAL,

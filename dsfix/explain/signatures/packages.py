@@ -80,8 +80,8 @@ SIGNATURES = (
     Signature(
         id="deepspeed_not_installed",
         title="DeepSpeed is not installed in this environment",
-        what="The Python that runs the job is another one than pip's, or the installation failed, whose error is the cause "
-        "then; transformers and accelerate require a minimum, LLaMA-Factory also a maximum.",
+        what="The Python that runs the job is another one than pip's, or the installation failed, whose error is the "
+        "cause then; transformers and accelerate require a minimum, LLaMA-Factory also a maximum.",
         remedy="python -m pip install --upgrade deepspeed, with the job's python; or the release that the message "
         'names (pip install "deepspeed<=0.16.9").',
         pattern=r"No module named '?deepspeed'?(?!\.)\b|deepspeed: command not found|DeepSpeed is not installed =>"

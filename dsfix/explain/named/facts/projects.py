@@ -236,7 +236,7 @@ FACTS = (
     ),
     Fact(
         id="sentence_transformers_training",
-        names=("sentence-transformers", "SentenceTransformerTrainer", "SentenceTransformerTrainingArguments"),
+        names=("sentence_transformers", "SentenceTransformerTrainer", "SentenceTransformerTrainingArguments"),
         beside=("training", "zero-1", "zero-2", "zero-3"),
         title="sentence-transformers with DeepSpeed: bucket sizes as numbers",
         what="transformers fills in reduce_bucket_size, and for ZeRO-3 stage3_prefetch_bucket_size and "
