@@ -4223,8 +4223,8 @@ CASES = {
         ["ValueError: attempted relative import beyond top-level package\n"],
     ),
     "swapped_larger_than_buffer": (
-        ["AssertionError: num_elems 1048 > buffer 1000\n", "num_elems 1048> buffer 1000\n"],
-        ["num_elems 1048, buffer 2048\n"],
+        ["AssertionError: num_elems 1048> buffer 1000.\n"],
+        ["AssertionError: num_elems 1048 > buffer 1000\n"],
     ),
     "first_collective_timed_out": (
         [

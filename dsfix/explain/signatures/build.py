@@ -17,7 +17,8 @@ SIGNATURES = (
         remedy="Install the toolkit that matches torch's CUDA version; add its lib64 (or targets/x86_64-linux/lib) to "
         f"LIBRARY_PATH and LD_LIBRARY_PATH, and let CUDA_HOME name it; DeepSpeed 0.14.5 or later. {_CACHE}",
         pattern=r"cannot find -l(curand|cudart|cublas|cusparse|cusolver|cufile)\b"
-        r"|(?:[Mm]iss|[Ll]ack|[Ww]ithout)[^\n]{0,80}-L/usr/local/cuda|miss\w* (?:the )?(?:necessary )?ldflags",
+        r"|(?:[Mm]iss|[Ll]ack|[Ww]ithout)[^\n]{0,80}-L/usr/local/cuda|"
+        + phrases("missing the |missing ", "necessary ldflags|ldflags"),
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/3929",
             "https://github.com/deepspeedai/DeepSpeed/issues/7174",

@@ -284,8 +284,10 @@ SIGNATURES = (
             "during sav|during the sav|while sav|when sav|when I save|at saving|on saving|on model save"
             "|in save_checkpoint",
         )
-        + r"|(?:保存模型|保存权重|保存checkpoint|保存检查点)[^\n]{0,20}"
-        r"(?:OOM|内存暴涨|内存溢出|内存不足|爆内存|显存不足|爆显存|显存溢出)",
+        + "".join(
+            rf"|{what}[^\n]{{0,20}}(?:OOM|内存暴涨|内存溢出|内存不足|爆内存|显存不足|爆显存|显存溢出)"
+            for what in ("保存模型", "保存权重", "保存checkpoint", "保存检查点")
+        ),
         role=Role.GENERAL,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signature import Role, Signature, pull
+from ..signature import Signature, pull
 
 SIGNATURES = (
     Signature(
@@ -35,13 +35,13 @@ SIGNATURES = (
     ),
     Signature(
         id="swapped_larger_than_buffer",
-        title="NVMe offload: a tensor is larger than the buffer that it is swapped by",
-        what="What is swapped is rounded up to the alignment of the I/O. DeepSpeed 0.3.16 does not round up the "
-        "buffers of the optimizer, which have the largest parameter's size. Later it is most likely a parameter "
-        "or a partition that is larger than buffer_size.",
-        remedy="DeepSpeed 0.4.0 or later; a larger buffer_size in offload_param (elements, not bytes).",
-        pattern=r"num_elems \d+ ?> ?buffer \d+",
-        role=Role.GENERAL,
+        title="NVMe offload of the optimizer: the buffers of DeepSpeed 0.3 are too small",
+        what="What is swapped is rounded up to the alignment of the I/O; the buffers of DeepSpeed before 0.4.0 have "
+        "the size of the largest partition of a parameter, not rounded up.",
+        remedy="DeepSpeed 0.4.0 or later. With the old one a largest parameter whose part per rank is a multiple of "
+        "the alignment (1024 bytes times aio's thread_count).",
+        pattern=r"num_elems \d+> buffer \d+",
+        affects={"deepspeed": "<0.4.0"},
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1033", *pull(1036)),
     ),
 )

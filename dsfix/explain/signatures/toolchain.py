@@ -66,8 +66,8 @@ SIGNATURES = (
         "not give; or nvcc rejects a host compiler that is too new, or does not know a GPU that is newer.",
         remedy='C++14, C++17, "too old version of GCC": a newer g++ (9 or later; CC, CXX, or module load), and a '
         'DeepSpeed not older than torch. "unsupported GNU version": an older g++ (CC, CXX); NVHPC: g++ instead of '
-        'nvc++ (CC=gcc CXX=g++). "Unsupported gpu architecture": a newer CUDA toolkit, or TORCH_CUDA_ARCH_LIST with what it knows. '
-        f"{_CACHE}",
+        'nvc++ (CC=gcc CXX=g++). "Unsupported gpu architecture": a newer CUDA toolkit, or '
+        f"TORCH_CUDA_ARCH_LIST with what it knows. {_CACHE}",
         pattern=r"You need C\+\+\d\d to compile PyTorch|C\+\+\d\d or later compatible compiler is required"
         r"|Unsupported NVHPC compiler found|unsupported GNU version|[Uu]nsupported gpu architecture"
         r"|with a too old version of GCC|[Nn]eed GCC \d[\d.]* or later"
