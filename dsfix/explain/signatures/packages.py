@@ -236,7 +236,7 @@ SIGNATURES = (
     Signature(
         id="op_builder_of_another",
         title="a relative import fails: most likely a foreign op_builder is taken for DeepSpeed's",
-        what="DeepSpeed before 0.8.3 takes any package op_builder that can be imported for its own: one that another "
+        what="DeepSpeed 0.8.0 to 0.8.2 takes any package op_builder that can be imported for its own: one that another "
         "installation left in site-packages, or a directory in the working directory. Loaded under that name, its "
         "relative imports leave the package. Otherwise the script itself, or its package, was started in a way that "
         "its relative imports do not fit.",
@@ -244,6 +244,7 @@ SIGNATURES = (
         'print(op_builder.__file__)" finds it). A script with relative imports: python -m package.module.',
         pattern=r"[Dd]eep[Ss]peed[\s\S]{0,3000}attempted relative import beyond top-level package"
         r"|attempted relative import beyond top-level package[\s\S]{0,3000}[Dd]eep[Ss]peed",
+        affects={"deepspeed": ">=0.8.0,<0.8.3"},
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2937",),
     ),
