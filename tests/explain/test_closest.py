@@ -58,6 +58,7 @@ REWORDED = {
     "evaluation_is_slow": ["deepspeed: validation takes forever"],
     "memory_of_evaluation": ["deepspeed: not enough memory to evaluate"],
     "out_of_memory_later": ["deepspeed, suddenly not enough VRAM"],
+    "memory_while_saving": ["deepspeed: not enough memory as soon as the weights are to be saved"],
     "memory_of_first_gpu": ["unbalanced VRAM of my eight GPUs, deepspeed"],
     "memory_of_pipeline": ["VRAM of a PipelineModule"],
     "pipeline_is_slow": ["low throughput of a PipelineModule"],

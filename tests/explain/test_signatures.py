@@ -809,8 +809,14 @@ CASES = {
         ],
     ),
     "cuda_library_not_found": (
-        ["/usr/bin/ld: cannot find -lcurand: No such file or directory\ncollect2: error: ld returned 1 exit status\n"],
-        ["/usr/bin/ld: cannot find -lcurandom: No such file or directory\n"],
+        [
+            "/usr/bin/ld: cannot find -lcurand: No such file or directory\ncollect2: error: ld returned 1\n",
+            "cpu_adam: build.ninja lacks -L/usr/local/cuda/lib64\n",
+        ],
+        [
+            "/usr/bin/ld: cannot find -lcurandom: No such file or directory\n",
+            "c++ cpu_adam.o -shared -L/usr/local/cuda/lib64 -lcurand -o cpu_adam.so\n",
+        ],
     ),
     "extension_build_failed": (
         [
@@ -948,6 +954,7 @@ CASES = {
     ),
     "resuming_an_adapter": (
         [
+            'we cannot resume the run:\n"base_model.model.model.layers.3.mlp.up_proj.weight",\n',
             "lora resume gives an error\n",
             "resume training lora with zero-2\n".replace("training ", ""),
             "LoRA 断点续训\n",
@@ -1762,7 +1769,10 @@ CASES = {
         ["2 active drivers found\n"],
     ),
     "engine_is_not_the_model": (
-        ["AttributeError: 'DeepSpeedEngine' object has no attribute 'no_sync'\n"],
+        [
+            "AttributeError: 'DeepSpeedLight' object has no attribute 'generate'\n",
+            "AttributeError: 'DeepSpeedEngine' object has no attribute 'no_sync'\n",
+        ],
         ["AttributeError: 'Engine' object has no attribute 'no_sync'\n"],
     ),
     "model_is_not_the_engine": (
@@ -1849,6 +1859,7 @@ CASES = {
     ),
     "cuda_toolkit_of_another_version": (
         [
+            "Installed CUDA version 11.7 does not match torch version\n",
             "Exception: >- DeepSpeed Op Builder: Installed CUDA version 12.0 does not match the version torch was "
             "compiled "
             "with 11.7, unable to compile cuda/cpp extensions without a matching cuda version.\n",
@@ -1879,6 +1890,8 @@ CASES = {
     ),
     "compiler_and_torch": (
         [
+            "nvcc fatal unsupported gpu architecture 'compute_86'\n",
+            '#error "You\'re trying to build PyTorch with a too old version of GCC. We need GCC 9 or later."\n',
             "#error You need C++14 to compile PyTorch\n",
             "#error -- unsupported GNU version! gcc versions later than 10 are not supported!\n",
             "nvcc fatal   : Unsupported gpu architecture 'compute_90'\n",
@@ -2586,7 +2599,10 @@ CASES = {
         ["AttributeError: 'LlamaAttention' object has no attribute 'weight'\n"],
     ),
     "wandb_without_key": (
-        ["wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])\n"],
+        [
+            "wandb: ERROR Run initialization has timed out after 90.0 sec.\n",
+            "wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])\n",
+        ],
         ["wandb: Currently logged in as: me\n"],
     ),
     "monitor_package_missing": (
@@ -2671,7 +2687,10 @@ CASES = {
         ["If libaio is already installed (perhaps from source), try setting the CFLAGS\n", "apt install libaio-dev\n"],
     ),
     "cufile_not_linked": (
-        ["compiler_compat/ld: /env/lib64/libcufile.so: undefined reference to `std::istream::get()@GLIBCXX_3.4'\n"],
+        [
+            "ds_report: GDS: undefined references to dlopen, dlsym\n",
+            "compiler_compat/ld: /env/lib64/libcufile.so: undefined reference to `std::istream::get()@GLIBCXX_3.4'\n",
+        ],
         ["compiler_compat/ld: /env/lib64/libfoo.so: undefined reference to `f'\n"],
     ),
     "report_of_cpu_accelerator": (
@@ -3254,6 +3273,7 @@ CASES = {
     ),
     "partition_file_missing": (
         [
+            "zero_pp_rank_1_mp_rank_00_optim_states.pt FileNotFoundError\n",
             "FileNotFoundError: [Errno 2] No such file or directory: '/a/zero_pp_rank_8_mp_rank_00_optim_states.pt'\n",
             "The following zero checkpoints paths are missing: ['/a/b.pt']\n",
         ],
@@ -3870,7 +3890,12 @@ CASES = {
         ["mixed precision hangs\n", "training on images and video data works\n"],
     ),
     "saving_hangs": (
-        ["it hangs while saving\n", "save_checkpoint hangs\n", "保存模型时卡住\n"],
+        [
+            "is `save_checkpoint` to be called on rank 0?\n",
+            "it hangs while saving\n",
+            "save_checkpoint hangs\n",
+            "保存模型时卡住\n",
+        ],
         ["engine.save_checkpoint(path)\n", "it hangs, saving is off\n"],
     ),
     "waiting_for_rays_resources": (["卡在bundle_reservation_check_func这里\n"], ["ray status\n"]),
@@ -4224,6 +4249,54 @@ CASES = {
             "ValueError: You selected an invalid strategy name: `strategy=None`. It must be either a string or an "
             "instance of `pytorch_lightning.strategies.Strategy`.\n"
         ],
+    ),
+    "latest_absent": (
+        [
+            "[WARNING] Unable to find latest file at org/model/latest, if trying to load latest checkpoint please "
+            "ensure this file exists\n"
+        ],
+        ["the latest file is here\n"],
+    ),
+    "dalle_helper_not_initialized": (
+        ["AssertionError: DeepSpeed has not been initialized; please call `deepspeed_utils.init_deepspeed` first\n"],
+        ["DeepSpeed has been initialized\n"],
+    ),
+    "pydantic_without_object": (
+        ["RuntimeError: no validator found for <class 'object'>, see `arbitrary_types_allowed` in Config\n"],
+        ["RuntimeError: no validator found for <class 'a.B'>, see `arbitrary_types_allowed` in Config\n"],
+    ),
+    "op_builder_of_another": (
+        ["ValueError: attempted relative import beyond top-level package\nwith deepspeed 0.8.1\n"],
+        ["ValueError: attempted relative import beyond top-level package\n"],
+    ),
+    "swapped_larger_than_buffer": (
+        ["AssertionError: num_elems 1048> buffer 1000.\n"],
+        ["AssertionError: num_elems 1048 > buffer 1000\n"],
+    ),
+    "first_collective_timed_out": (
+        [
+            "[3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key "
+            "'0', but store->get('0') got error: Socket Timeout\n"
+        ],
+        ["[3] retrieves ncclUniqueId from [1], Socket\n"],
+    ),
+    "launcher_without_other_hosts": (
+        [
+            "accelerate: multi-node does not work\nWORLD INFO DICT: {'localhost': [0, 1]}\n",
+            "WORLD INFO DICT: {'localhost': [0, 1]}\nnum_machines: 4\n",
+        ],
+        [
+            "WORLD INFO DICT: {'localhost': [0, 1]}\nnum_machines: 1\n",
+            "multi-node\nWORLD INFO DICT: {'a': [0, 1], 'b': [0, 1]}\n",
+        ],
+    ),
+    "pinning_under_wsl": (
+        ["Ubuntu in WSL 2\nRuntimeError: Cuda error: out of memory\n"],
+        ["Ubuntu\nRuntimeError: CUDA error: out of memory\n", "WSL 2\nCUDA out of memory. Tried to allocate\n"],
+    ),
+    "memory_while_saving": (
+        ["OOM when saving the 13B model\n", "保存模型时内存不足\n"],
+        ["OOM when training\n", "it is saved, then OOM\n"],
     ),
     "numactl_forbidden": (
         ["set_mempolicy: Operation not permitted\n", "does not run in a container, I think because of numactl\n"],

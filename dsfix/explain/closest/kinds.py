@@ -97,6 +97,15 @@ _KINDS = {
     "rank_aborted": ("code -6",),
     "resuming_needs_memory": ("resuming + oom", "resuming + killed", "resuming + memory"),
     "page_cache_while_saving": ("host + grows + saving", "host + page cache", "saving + page cache"),
+    "memory_while_saving": (
+        "saving + oom",
+        "saving + host + oom",
+        "saving + host + oom + grows",
+        "saving + checkpoint + oom",
+        "saving + oom + later",
+        "saving + oom + zero-3",
+        "saving + oom + several gpus + host",
+    ),
     "memory_grows": (
         "grows + memory",
         "grows + host",
@@ -283,7 +292,7 @@ _KINDS = {
     ),
     # set-ups
     "quantized_model": ("quantized + zero-3", "quantized + offload"),
-    "several_models_trained": ("several models",),
+    "several_models_trained": ("several models", "several models + zero-2", "several models + training"),
     "two_networks_prepared": ("several models + prepared",),
     "reference_model_partitioned": ("reference model + zero-3 + fails",),
     "second_model_under_zero3": ("teacher + zero-3 + fails",),

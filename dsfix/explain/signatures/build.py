@@ -11,13 +11,18 @@ SIGNATURES = (
     Signature(
         id="cuda_library_not_found",
         title="building an operator: the linker does not find a CUDA library",
-        what="The compiler was found, but the CUDA toolkit's libraries are not installed or not in the linker's path.",
+        what="The compiler was found, but the CUDA toolkit's libraries are not installed or not in the linker's path. "
+        "-L names lib64 of torch's CUDA_HOME (in build.ninja: ldflags); the libraries may be elsewhere (another "
+        "toolkit, conda's, pip's nvidia packages). Before 0.14.5 cpu_adam's -lcurand had no -L.",
         remedy="Install the toolkit that matches torch's CUDA version; add its lib64 (or targets/x86_64-linux/lib) to "
-        f"LIBRARY_PATH and LD_LIBRARY_PATH. {_CACHE}",
-        pattern=r"cannot find -l(curand|cudart|cublas|cusparse|cusolver|cufile)\b",
+        f"LIBRARY_PATH and LD_LIBRARY_PATH, and let CUDA_HOME name it; DeepSpeed 0.14.5 or later. {_CACHE}",
+        pattern=r"cannot find -l(curand|cudart|cublas|cusparse|cusolver|cufile)\b"
+        r"|(?:[Mm]iss|[Ll]ack|[Ww]ithout)[^\n]{0,80}-L/usr/local/cuda|"
+        + phrases("missing the |missing ", "necessary ldflags|ldflags"),
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/3929",
             "https://github.com/deepspeedai/DeepSpeed/issues/7174",
+            *pull(5780),
         ),
     ),
     Signature(

@@ -200,4 +200,17 @@ SIGNATURES = (
         pattern=r"convert_megatron_gpt2_checkpoint[\s\S]{0,600}KeyError: ",
         role=Role.GENERAL,
     ),
+    Signature(
+        id="latest_absent",
+        title="engine.load_checkpoint: the directory has no file latest, so nothing is loaded",
+        what="It warns and returns None; the frameworks then raise, or the job goes on with the weights that it has. "
+        "Most likely the path is something else than a DeepSpeed checkpoint (a Hugging Face model or its name on the "
+        "Hub, an adapter, a single file), or it is global_step… itself, whose parent has latest. Otherwise it is on "
+        "the disk of another host, or saving was interrupted.",
+        remedy="Name the directory that has latest and global_step…, or give the tag, too. Weights in Hugging Face's "
+        "format are loaded by from_pretrained, not resumed from: without ckpt_path (Lightning) or "
+        "resume_from_checkpoint.",
+        pattern=r"Unable to find latest file at",
+        role=Role.GENERAL,
+    ),
 )

@@ -162,6 +162,7 @@ SIGNATURES = (
             "lora|LoRA|LORA|peft|PEFT|adapter",
         )
         + r"|(?:lora|LoRA|Lora)[^\n]{0,12}断点续训"
+        r"|[Rr]esum\w+[^\n]{0,200}\n[^\n]{0,100}\bbase_model\.model\.model\.[\w.]+\.weight\b"
         r"|resume_from_checkpoint[\s\S]{0,1500}Error\(s\) in loading state_dict for Peft"
         r"|继续训练[\s\S]{0,300}Error\(s\) in loading state_dict for PeftModel",
         role=Role.POSSIBLE,

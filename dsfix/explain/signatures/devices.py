@@ -63,10 +63,9 @@ SIGNATURES = (
         title="the model was loaded with device_map or low_cpu_mem_usage, which transformers or accelerate rejects",
         what="device_map places one model on several devices; with ZeRO-3, and in any distributed job, each rank has "
         "one. low_cpu_mem_usage=True, and loading in 4 or 8 bits, which sets it, load in a way that ZeRO-3's own "
-        "partitioning replaces.",
-        remedy=f"{_WITHOUT_MAP} Leave low_cpu_mem_usage out, too. Quantized (QLoRA): ZeRO-2, or releases of "
-        f"transformers "
-        "and peft that support it.",
+        "partitioning replaces. unsloth (use_unsloth) always loads with a device_map.",
+        remedy=f"{_WITHOUT_MAP} No unsloth with ZeRO-3. Leave low_cpu_mem_usage out, too. Quantized (QLoRA): ZeRO-2, "
+        "or releases of transformers and peft that support it.",
         pattern=r"Zero-3 is not compatible with [^\n]*(?:device_map|low_cpu_mem_usage)"
         r"|can't train a model that has been loaded with .?device_map='auto'",
     ),

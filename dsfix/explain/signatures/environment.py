@@ -230,8 +230,12 @@ SIGNATURES = (
         id="several_models_trained",
         title="several models or optimizers in one job with DeepSpeed",
         what="An engine has one model and one optimizer. Each model that is trained needs an engine and a config of "
-        "its own; one that is only used needs none with ZeRO-0 to 2, and ZeRO-3 without an optimizer otherwise.",
-        remedy="deepspeed.initialize once per model, and backward and step of each engine by itself; accelerate 1.0 "
+        "its own; one that is only used needs none with ZeRO-0 to 2, and ZeRO-3 without an optimizer otherwise. With "
+        "ZeRO a backward pass that reaches the parameters of another engine (a GAN's generator through its "
+        "discriminator, modelB(modelA(x))) runs that one's hooks outside of its own backward: errors with None, or "
+        "buckets that are not emptied.",
+        remedy="deepspeed.initialize once per model, and backward and step of each engine by itself, with "
+        "requires_grad_(False) for the other one's parameters, or what it made detached, or ZeRO-0; accelerate 1.0 "
         "or later: deepspeed_plugins={…}; or one torch module that contains all, with one optimizer of several "
         "groups.",
         pattern=r"(?<!tried )(?<!tested )(?<!across )(?<!try )(?:two models|multiple models?|several models"

@@ -455,4 +455,14 @@ SIGNATURES = (
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3280",),
     ),
+    Signature(
+        id="dalle_helper_not_initialized",
+        title="DALLE-pytorch: its DeepSpeed helper is asked for the rank before it is initialized",
+        what="deepspeed_utils is a module of that project. Its functions need init_deepspeed first, which only the "
+        "training scripts call: generate.py, or a script that only makes the VAE, fails. DeepSpeed itself has no part "
+        "in it.",
+        remedy="A newer DALLE-pytorch; or call its init_deepspeed at the start of the script, as the training "
+        "scripts do.",
+        pattern=r"DeepSpeed has not been initialized; please call",
+    ),
 )

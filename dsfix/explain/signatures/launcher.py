@@ -507,4 +507,33 @@ SIGNATURES = (
         role=Role.GENERAL,
         evidence=("https://github.com/Azure/azureml-examples/issues/346",),
     ),
+    Signature(
+        id="first_collective_timed_out",
+        title="rank 0 did not come to the first collective before the timeout",
+        what="The other ranks wait for what rank 0 sends at its first NCCL call. Most likely it is still busy: it "
+        "alone prepares the data (tokenising under main_process_first), downloads or loads a large model. Otherwise it "
+        "has failed or hangs (its own log).",
+        remedy="Prepare the data before, in a job of its own, so that the ranks find them in the cache; more processes "
+        "for it (preprocessing_num_workers); a longer timeout: ddp_timeout (transformers), "
+        "deepspeed.init_distributed(timeout=timedelta(hours=2)). If rank 0 failed, its first error.",
+        pattern=r"ncclUniqueId from \[0\][^\n]*(?:Socket Timeout|[Tt]imed? ?out|wait timeout)",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="launcher_without_other_hosts",
+        title="several nodes are meant, and the deepspeed launcher started this one only",
+        what="WORLD INFO DICT has localhost alone: the launcher got no hostfile. It reads neither SLURM's list of "
+        "nodes nor accelerate's num_machines; accelerate launch starts it, with pdsh by default, and passes on the "
+        "hostfile.",
+        remedy="deepspeed --hostfile PATH, accelerate launch --deepspeed_hostfile PATH (a line HOST slots=N for each). "
+        "Without pdsh, as under SLURM: the same command on each node (srun, one task per node) by torchrun, or by "
+        "accelerate with deepspeed_multinode_launcher standard, machine_rank and the first node's address. Warnings "
+        "of variables that are skipped are harmless.",
+        pattern=r"(?:[Mm]ulti[- ]?[Nn]ode|(?:two|2|several|multiple) nodes|num_machines\W{1,4}(?:[2-9]|\d\d))"
+        r"[\s\S]{0,3000}"
+        r"WORLD INFO DICT: \{'localhost': \[[\d, ]*\]\}"
+        r"|WORLD INFO DICT: \{'localhost': \[[\d, ]*\]\}[\s\S]{0,1500}(?:[Mm]ulti[- ]?[Nn]ode|SLURM_JOB_NUM_NODES"
+        r"|num_machines\W{1,4}(?:[2-9]|\d\d))",
+        role=Role.POSSIBLE,
+    ),
 )

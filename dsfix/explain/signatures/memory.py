@@ -256,4 +256,38 @@ SIGNATURES = (
         pattern=r"IndexError: index out of range in self",
         role=Role.POSSIBLE,
     ),
+    Signature(
+        id="pinning_under_wsl",
+        title="WSL 2: most likely CUDA cannot pin as much of the host's memory",
+        what="Offloading pins its buffers in the host's memory, and WSL 2 lets CUDA pin a part of it only, however "
+        'much is given to it. The driver then says "CUDA error: out of memory"; torch\'s message for a full GPU is '
+        '"CUDA out of memory. Tried to allocate". Otherwise another process has the GPU\'s memory.',
+        remedy='"pin_memory": false in offload_optimizer and offload_param; for ZeRO-1 and 2 a DeepSpeed after 0.10.0, '
+        "which heeds it. Or Linux without WSL. nvidia-smi shows whether the GPU is full.",
+        pattern=r"(?:WSL|wsl)[\s\S]{0,3000}[Cc][Uu][Dd][Aa] error: out of memory"
+        r"|[Cc][Uu][Dd][Aa] error: out of memory[\s\S]{0,1500}(?:WSL|wsl)",
+        role=Role.GENERAL,
+    ),
+    Signature(
+        id="memory_while_saving",
+        title="the memory is exceeded while a checkpoint or the model is saved",
+        what="GPU: with ZeRO-3 stage3_gather_16bit_weights_on_model_save (fp16 in the name of old releases) gathers "
+        "the 16-bit weights, a layer at a time, a script's own GatheredParameters perhaps all at once; old releases of "
+        "DeepSpeed copy what is saved on the GPU. Host: with ZeRO-3 rank 0 gets the whole model; with ZeRO-0 to 2 "
+        "the Trainer and accelerate copy the whole model to the host on every rank (ranks per host times its size); "
+        "the ranks write their optimizer states at the same time.",
+        remedy="ZeRO-3: stage3_gather_16bit_weights_on_model_save false, and zero_to_fp32.py afterwards. ZeRO-2 and a "
+        "full host: ZeRO-3, which gathers on rank 0 only; fewer ranks per host. GPU: "
+        "get_accelerator().empty_cache() before saving, and a newer DeepSpeed.",
+        pattern=phrases(
+            "OOM |oom |out of memory |Out of memory |OutOfMemoryError ",
+            "during sav|during the sav|while sav|when sav|when I save|at saving|on saving|on model save"
+            "|in save_checkpoint",
+        )
+        + "".join(
+            rf"|{what}[^\n]{{0,20}}(?:OOM|内存暴涨|内存溢出|内存不足|爆内存|显存不足|爆显存|显存溢出)"
+            for what in ("保存模型", "保存权重", "保存checkpoint", "保存检查点")
+        ),
+        role=Role.GENERAL,
+    ),
 )

@@ -42,7 +42,9 @@ SIGNATURES = (
         remedy="wandb login (or WANDB_API_KEY) on the hosts; WANDB_MODE=offline; or not at all: --report_to none, "
         '"wandb": {"enabled": false}.',
         pattern=r"api_key not configured|wandb\.errors\.\w*(?:UsageError|CommError|AuthenticationError)"
-        r"|wandb: ERROR (?:Error while calling W&B API|Abnormal program exit|Network error)",
+        r"|wandb: ERROR (?:Error while calling W&B API|Abnormal program exit|Network error"
+        r"|Run initialization has timed out)"
+        r"|wandb: Network error \(",
         role=Role.GENERAL,
     ),
     Signature(

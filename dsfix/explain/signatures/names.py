@@ -20,11 +20,14 @@ SIGNATURES = (
     Signature(
         id="engine_is_not_the_model",
         title="the engine has no such attribute, and the model neither",
-        what="The engine passes attributes that it does not have on to the model. Most likely: code for another "
-        "wrapper (engine.model instead of engine.module), for another model, or for another release of DeepSpeed "
-        "(no_sync exists since 0.16.0).",
-        remedy="engine.module is the model. If another package accesses it, upgrade that package and DeepSpeed.",
-        pattern=r"'(?:DeepSpeedEngine|PipelineEngine|InferenceEngine|DeepSpeedHybridEngine)' object has no attribute",
+        what="The engine passes attributes that it does not have on to the model; old releases (DeepSpeedLight, "
+        "and DeepSpeedEngine through 0.6.1) pass none on (generate, config). Most likely: code for another wrapper "
+        "(engine.model instead of engine.module), for another model, or for another release of DeepSpeed (no_sync "
+        "exists since 0.16.0).",
+        remedy="engine.module is the model: engine.module.generate(…). If another package accesses it, upgrade "
+        "that package and DeepSpeed.",
+        pattern=r"'(?:DeepSpeedEngine|DeepSpeedLight|PipelineEngine|InferenceEngine|DeepSpeedHybridEngine)' object has "
+        r"no attribute",
         role=Role.GENERAL,
         evidence=(
             "https://github.com/deepspeedai/DeepSpeedExamples/issues/924",
@@ -99,7 +102,7 @@ SIGNATURES = (
         f"expects an object of torch, an optimizer or a model, where DeepSpeed's is. {_BOTH}",
         remedy="Upgrade the calling package and DeepSpeed, or install the release that it asks for. `module "
         "'deepspeed' has no attribute`: also a file or directory named deepspeed in the working directory.",
-        pattern=r"'(?:DeepSpeed(?!Engine|HybridEngine|Plugin)\w*|BF16_Optimizer|FP16_\w*Optimizer|PipelineModule"
+        pattern=r"'(?:DeepSpeed(?!Engine|Light'|HybridEngine|Plugin)\w*|BF16_Optimizer|FP16_\w*Optimizer|PipelineModule"
         r"|PartitionedParameterCoordinator|DSUniversal\w+)' object has no attribute '(?!ds_opt_)"
         r"|cannot import name '\w+' from '(?:partially initialized module ')?deepspeed"
         r"|(?<!python: )(?<!python\d: )No module named '?deepspeed\."

@@ -33,4 +33,15 @@ SIGNATURES = (
         affects={"deepspeed": ">=0.18.0,<0.18.4"},
         evidence=pull(7715),
     ),
+    Signature(
+        id="swapped_larger_than_buffer",
+        title="NVMe offload of the optimizer: the buffers of DeepSpeed 0.3 are too small",
+        what="What is swapped is rounded up to the alignment of the I/O; the buffers of DeepSpeed before 0.4.0 have "
+        "the size of the largest partition of a parameter, not rounded up.",
+        remedy="DeepSpeed 0.4.0 or later. With the old one a largest parameter whose part per rank is a multiple of "
+        "the alignment (1024 bytes times aio's thread_count).",
+        pattern=r"num_elems \d+> buffer \d+",
+        affects={"deepspeed": "<0.4.0"},
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1033", *pull(1036)),
+    ),
 )

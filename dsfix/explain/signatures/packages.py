@@ -80,8 +80,8 @@ SIGNATURES = (
     Signature(
         id="deepspeed_not_installed",
         title="DeepSpeed is not installed in this environment",
-        what="The Python that runs the job is another one than pip's, or the installation failed; transformers and "
-        "accelerate require a minimum, LLaMA-Factory also a maximum.",
+        what="The Python that runs the job is another one than pip's, or the installation failed, whose error is the "
+        "cause then; transformers and accelerate require a minimum, LLaMA-Factory also a maximum.",
         remedy="python -m pip install --upgrade deepspeed, with the job's python; or the release that the message "
         'names (pip install "deepspeed<=0.16.9").',
         pattern=r"No module named '?deepspeed'?(?!\.)\b|deepspeed: command not found|DeepSpeed is not installed =>"
@@ -224,5 +224,28 @@ SIGNATURES = (
         + phrases("deepspeed|DeepSpeed|Deepspeed", " compatibility issue| version conflict| version mismatch"),
         role=Role.FAMILY,
         evidence=("https://github.com/deepspeedai/DeepSpeedExamples/issues/546",),
+    ),
+    Signature(
+        id="pydantic_without_object",
+        title="pydantic is too old for DeepSpeed's config classes",
+        what="Fields of DeepSpeed's configs are annotated as object, which pydantic before 1.9 does not know.",
+        remedy='pip install "pydantic>=1.10,<2" for DeepSpeed before 0.11.2; a current pydantic for a later one.',
+        pattern=r"no validator (?:found )?for <class[ :]'?object'?>",
+        affects={"pydantic": "<1.9"},
+    ),
+    Signature(
+        id="op_builder_of_another",
+        title="a relative import fails: most likely a foreign op_builder is taken for DeepSpeed's",
+        what="DeepSpeed 0.8.0 to 0.8.2 takes any package op_builder that can be imported for its own: one that another "
+        "installation left in site-packages, or a directory in the working directory. Loaded under that name, its "
+        "relative imports leave the package. Otherwise the script itself, or its package, was started in a way that "
+        "its relative imports do not fit.",
+        remedy='DeepSpeed 0.8.3 or later; or remove that op_builder (python -c "import op_builder; '
+        'print(op_builder.__file__)" finds it). A script with relative imports: python -m package.module.',
+        pattern=r"[Dd]eep[Ss]peed[\s\S]{0,3000}attempted relative import beyond top-level package"
+        r"|attempted relative import beyond top-level package[\s\S]{0,3000}[Dd]eep[Ss]peed",
+        affects={"deepspeed": ">=0.8.0,<0.8.3"},
+        role=Role.POSSIBLE,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2937",),
     ),
 )

@@ -59,7 +59,9 @@ SIGNATURES = (
             "when saving|while saving|during saving|on saving|at saving|in save_checkpoint|at save_checkpoint"
             "|on save_checkpoint|during checkpoint|when save|while processes save",
         )
-        + r"|save_checkpoint[^\n]{0,100}(?:(?<![a-z])hangs?\b|stuck|freezes\b|卡住|卡死|卡在)"
+        + r"|save_checkpoint`?[^\n]{0,60}(?:under|in|on|by|inside|for) (?:the |a )?"
+        r"(?:`?is_)?(?:main[ _]process|rank ?(?:==?)? ?0)"
+        r"|save_checkpoint[^\n]{0,100}(?:(?<![a-z])hangs?\b|stuck|freezes\b|卡住|卡死|卡在)"
         r"|checkpoint gets saved[^\n]{0,80}(?:hangs|stuck)"
         r"|stuck while saving|"
         + phrases(

@@ -125,13 +125,15 @@ SIGNATURES = (
         id="partition_file_missing",
         title="the checkpoint has no file of a rank",
         what="Each rank reads its own zero_pp_rank_… file. Most likely the job has another number of ranks than saved "
-        "the checkpoint, the files of other hosts are missing, or saving was interrupted or ran on rank 0 only.",
-        remedy="The same number of ranks, or ds_to_universal and load_universal; a directory that all hosts share; "
-        "save_checkpoint on every rank.",
+        "the checkpoint, it was saved with another ZeRO stage (stage 0 writes none of these files), the files of other "
+        "hosts are missing, or saving was interrupted or ran on rank 0 only. A Trainer script may resume from the "
+        "last checkpoint in its output directory unasked.",
+        remedy="The same stage and number of ranks, or ds_to_universal and load_universal; a directory that all hosts "
+        "share; save_checkpoint on every rank. To start anew: another output_dir, or overwrite_output_dir.",
         pattern=r"(?:No such file|not found|[Cc]an't find|[Cc]annot find|does not exist|missing)[^\n]{0,300}"
         r"zero_pp_rank_\d+_mp_rank_\d+_(?:model|optim)_states"
         r"|zero_pp_rank_\d+_mp_rank_\d+_(?:model|optim)_states\.pt[^\n]{0,80}(?:not produced|does not exist|not found"
-        r"|is missing|doesn't exist|not exist)|The following zero checkpoints paths are missing",
+        r"|FileNotFoundError|is missing|doesn't exist|not exist)|The following zero checkpoints paths are missing",
         role=Role.POSSIBLE,
     ),
     Signature(

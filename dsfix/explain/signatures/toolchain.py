@@ -18,6 +18,7 @@ SIGNATURES = (
         "check: it mostly works within one major version.",
         pattern=r"nstalled CUDA version \S+ does not match the\s+version torch was compiled with"
         r"(?![^\n]*(?:accepting this combination|Detected `DS_SKIP))|CUDAMismatchException"
+        r"|nstalled CUDA version \S+ does not match (?:the )?torch version"
         r"|The detected CUDA version \(\S+\) mismatches the version",
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/issues/2902",
@@ -63,13 +64,13 @@ SIGNATURES = (
         title="the compiler does not fit torch or the GPU",
         what="torch's headers need a C++ standard (C++17 since torch 2.1) that the compiler or DeepSpeed's flags do "
         "not give; or nvcc rejects a host compiler that is too new, or does not know a GPU that is newer.",
-        remedy='C++14, C++17: a newer g++ (9 or later), and a DeepSpeed not older than torch. "unsupported GNU '
-        'version": an older g++ (CC, CXX); NVHPC: g++ instead of nvc++ (CC=gcc CXX=g++). "Unsupported gpu '
-        'architecture": a newer CUDA toolkit, or '
-        "TORCH_CUDA_ARCH_LIST with what it "
-        f"knows. {_CACHE}",
+        remedy='C++14, C++17, "too old version of GCC": a newer g++ (9 or later; CC, CXX, or module load), and a '
+        'DeepSpeed not older than torch. "unsupported GNU version": an older g++ (CC, CXX); NVHPC: g++ instead of '
+        'nvc++ (CC=gcc CXX=g++). "Unsupported gpu architecture": a newer CUDA toolkit, or '
+        f"TORCH_CUDA_ARCH_LIST with what it knows. {_CACHE}",
         pattern=r"You need C\+\+\d\d to compile PyTorch|C\+\+\d\d or later compatible compiler is required"
-        r"|Unsupported NVHPC compiler found|unsupported GNU version|Unsupported gpu architecture"
+        r"|Unsupported NVHPC compiler found|unsupported GNU version|[Uu]nsupported gpu architecture"
+        r"|with a too old version of GCC|[Nn]eed GCC \d[\d.]* or later"
         r"|unsupported Microsoft Visual Studio version"
         r"|is not defined for option '(?:std|gpu-architecture)'|C\+\+ versions less than 20\d\d are not supported",
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/4576",),
@@ -240,10 +241,12 @@ SIGNATURES = (
         title="libcufile.so: undefined reference: the probe of gds does not link",
         what="setup.py and ds_report try to link a small program with cufile to see whether gds can be compiled. "
         "conda's linker (compiler_compat/ld) does not find the C++ library that cufile needs, and prints this. "
-        "Without GPUDirect Storage it is harmless.",
+        "dlopen, dlsym, dlvsym, dlclose, dlerror: glibc before 2.34 has them in a library of its own, libdl, which "
+        "the probe does not link. Without GPUDirect Storage it is harmless: gds is only not compatible.",
         remedy="Nothing without gds. With it: conda install -c conda-forge gxx_linux-64, or a compiler of the system "
-        "(CC, CXX) and LDFLAGS=-lstdc++.",
-        pattern=r"libcufile\.so[.\d]*: undefined reference to",
+        "(CC, CXX) and LDFLAGS=-lstdc++; for dlopen and the like LDFLAGS=-ldl, or a newer system (glibc 2.34).",
+        pattern=r"libcufile\.so[.\d]*: undefined reference to"
+        r"|(?:ds_report|GDS|gds|cufile)[^\n]{0,80}undefined references? to (?:\w+, )*`?dl(?:v?sym|open|close|error)",
         role=Role.POSSIBLE,
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7432",),
     ),

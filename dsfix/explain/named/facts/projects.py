@@ -234,4 +234,17 @@ FACTS = (
         "unwrapped model after gathering.",
         evidence=("https://github.com/huggingface/diffusers/blob/main/examples/text_to_image/train_text_to_image.py",),
     ),
+    Fact(
+        id="sentence_transformers_training",
+        names=("sentence_transformers", "SentenceTransformerTrainer", "SentenceTransformerTrainingArguments"),
+        beside=("training", "zero-1", "zero-2", "zero-3"),
+        title="sentence-transformers with DeepSpeed: bucket sizes as numbers",
+        what="transformers fills in reduce_bucket_size, and for ZeRO-3 stage3_prefetch_bucket_size and "
+        'stage3_param_persistence_threshold, from the model\'s config.hidden_size if they are "auto". A '
+        "SentenceTransformer is a container of modules without such a config, so that the Trainer fails before the "
+        "first step.",
+        remedy='Numbers in zero_optimization instead of "auto", such as "reduce_bucket_size": 5e8; the other keys may '
+        'stay "auto".',
+        evidence=("transformers.integrations.deepspeed.HfTrainerDeepSpeedConfig.trainer_config_finalize",),
+    ),
 )
