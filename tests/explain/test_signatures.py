@@ -1516,6 +1516,10 @@ CASES = {
         ["RuntimeError: AutoSP requires PyTorch >= 2.9, found 2.6.\n"],
         ["AutoSP with PyTorch\n"],
     ),
+    "mics_cannot_resume": (
+        ["TypeError: MiCS_Optimizer.load_state_dict() got an unexpected keyword argument 'param_shapes'\n"],
+        ["TypeError: load_state_dict() got an unexpected keyword argument 'shapes'\n"],
+    ),
     "mics_group_size": (
         ["AssertionError: dp group size is not dividable by dp_shard_size,  (world_size 8, dp_shard_size 3)\n"],
         ["dp_shard_size 3\n"],

@@ -29,6 +29,15 @@ SIGNATURES = (
         ),
     ),
     Signature(
+        id="mics_cannot_resume",
+        title="MiCS: load_state_dict() got an unexpected keyword argument 'param_shapes'",
+        what="Since 0.14.5 the engine passes the parameters' shapes, which only a universal checkpoint needs, to the "
+        "optimizer's load_state_dict; that of MiCS does not take them.",
+        remedy="load_checkpoint(…, load_optimizer_states=False) loads the weights alone. 0.19.7 removed MiCS: ZeRO-3 "
+        "with zero_hpz_partition_size.",
+        patches=("mics_resume_param_shapes",),
+    ),
+    Signature(
         id="zenflow_offloaded_parameters",
         title="ZenFlow + ZeRO-3 with offload_param: narrow() cannot be applied to a 0-dim tensor",
         what="Through 0.19.1 ZenFlow's optimizer takes the parameters to be on the GPU; on NVMe there is only a "
