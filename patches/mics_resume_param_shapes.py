@@ -3,8 +3,8 @@
 Why: since 0.14.5 the engine passes the shapes of the parameters to the optimizer's `load_state_dict`, for universal
     checkpoints. MiCS has a method of its own, which does not take them.
 How: the shapes are left out where the checkpoint is a plain one, which does not need them.
-Changes: jobs with MiCS that load a checkpoint with its optimizer's state. Universal checkpoints still fail, with the
-    same message.
+Changes: jobs with MiCS that load a checkpoint with its optimizer's state. Universal checkpoints, and
+    `pipeline_loading_checkpoint`, with which MiCS hung before 0.14.5, still fail with the same message.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ _LOAD = "deepspeed.runtime.zero.mics:MiCS_Optimizer.load_state_dict"
 
 def without_shapes(load: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `load` for callers that pass param_shapes, which only a universal checkpoint needs."""
+    # with load_serial the ranks would wait for a message that MiCS never sends
+    other = "checkpoint_folder", "load_serial"
 
     @functools.wraps(load)
     def load_state_dict(self: Any, *args: Any, **options: Any) -> Any:
-        if options.get("checkpoint_folder") is None:
+        if all(options.get(each) is None for each in other):
             options.pop("param_shapes", None)
         return load(self, *args, **options)
 
