@@ -39,31 +39,9 @@ _SCENES = frozenset(
 # what any report may say
 _USUAL = frozenset(
     (
-        *(
-            "fails",
-            "wrong",
-            "results",
-            "how",
-            "abnormal",
-            "lower",
-            "excess",
-            "later",
-            "ineffective",
-            "baseline",
-            "model",
-        ),
-        *(
-            "training",
-            "several gpus",
-            "more gpus",
-            "weights file",
-            "single gpu",
-            "metric",
-            "prepared",
-            "epoch",
-            "validation",
-            "data loader",
-        ),
+        *("fails", "wrong", "results", "how", "abnormal", "lower", "excess", "later", "ineffective", "baseline"),
+        *("model", "training", "several gpus", "more gpus", "weights file", "single gpu", "metric", "prepared"),
+        *("epoch", "validation", "data loader"),
     )
 )
 _ASIDE = re.compile(r"[;(]")  # what follows may be about other jobs

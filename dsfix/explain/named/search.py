@@ -25,19 +25,19 @@ def facts(reading: Reading) -> list[Possibility]:
     (text,) = reading.short
     if not is_of_the_field(plain(text)):
         return []
-    sentences, there = [*prose.sentences(text)], places.of(text)
+    sentences, there, versions = [*prose.sentences(text)], places.of(text), search.versions(reading)
     found = [
         (weight, fact, names)
         for fact in _all()
         if (names := {name: place for name in fact.names if (place := places.weight(name, there))})
         and (weight := _weight(fact, max(names.values()), sentences, names))
-        and _fits(fact, search.versions(reading))
+        and _fits(fact, versions)
     ]
-    told: dict[str, Possibility] = {}  # by a name: one fact of it is enough
+    told: list[Possibility] = []
     for _, fact, names in sorted(found, key=lambda each: -each[0]):
-        if not told.keys() & names.keys():
-            told.update(dict.fromkeys(names, _possibility(fact, [*names])))
-    return list({each.id: each for each in told.values()}.values())[:_MOST]
+        if not any(names.keys() & each.words for each in told):  # one fact of a name is enough
+            told.append(_possibility(fact, [*names]))
+    return told[:_MOST]
 
 
 @functools.cache
