@@ -4,6 +4,8 @@ Why: what the user sees, and which code of DeepSpeed causes it.
 How: what the edit does, and what it costs.
 Changes: where results were wrong: whose numbers change, and what resuming from a checkpoint written without the patch
     does. Leave this out for a bug that only crashes.
+Workaround: what a script does today against the bug, and that it stays right with the patch; "None" where only another
+    release or config helps.
 """
 
 from __future__ import annotations

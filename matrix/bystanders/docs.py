@@ -12,6 +12,7 @@ from matrix.bystanders import explanations, records, scenario, space
 from matrix.bystanders.comparison import State
 from matrix.bystanders.records import Found, Record
 from matrix.bystanders.space import Job
+from matrix.pages.text import story
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "bystanders.md"
 COMMAND = "python -m tox run -e bystanders"
@@ -27,6 +28,9 @@ IMPOSSIBLE = {
     "zenflow_import_before_torch_2_4": "torch 2.1 to 2.3 only, where DeepSpeed cannot be imported without it",
     "zero_backward_with_torch_2_3": "torch 2.3 only; the jobs are run with a newer one",
 }
+
+#: Patches whose bug scripts work around in a way that is no training job -> the test that runs such a script.
+WORKED_AROUND: Mapping[str, str] = {}
 
 _HEAD = f"""# Bystanders
 
@@ -78,9 +82,19 @@ def faults(found: Sequence[Record]) -> Iterator[str]:
             used.update(each.id for each in explained)
             if one.state in _EXPLAINED and not explained:
                 yield f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {one.state}: {one.why}"
+    for patch_id, entry in registry.catalogue().items():
+        told = not story(entry).get("Workaround", "").startswith("None")
+        if told is not bool(worked_around(patch_id)):
+            yield f"{patch_id}: {'no script' if told else 'a script'} works around it, unlike its docstring says"
     for each in explanations.EXPLANATIONS:
         if each.id not in used:
             yield f"explanation {each.id} explains nothing"
+
+
+def worked_around(patch_id: str) -> list[str]:
+    """The scripts that work around the patch's bug."""
+    scripts = [f"`{name}`" for name, each in scenario.load().items() if patch_id in each.works_around]
+    return [*scripts, *([f"`{WORKED_AROUND[patch_id]}`"] if patch_id in WORKED_AROUND else [])]
 
 
 def _findings(record: Record) -> Iterator[tuple[Job, str, Found]]:
@@ -126,9 +140,10 @@ def _patches(found: Sequence[Record]) -> str:
         "it does, if possible one with all scripts. Statements run: by any job; jobs: those that run them; disabled",
         "alone: the verdicts of jobs with all other patches (for one that is off by default: enabled on top of all",
         "others); added: the most that it adds to a job whose results stay the same, in collectives, waits of the host",
-        "for the device, bytes of peak memory.\n",
-        "| patch | release | statements run | jobs | disabled alone | added |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "for the device, bytes of peak memory; worked around by: scripts of people who work around the bug, with the",
+        "patch; none: where nothing but another release or config helps.\n",
+        "| patch | release | statements run | jobs | disabled alone | added | worked around by |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     gaps, nowhere = [], []
     for patch_id in registry.catalogue():
@@ -140,7 +155,8 @@ def _patches(found: Sequence[Record]) -> str:
             gaps.append(patch_id)
         states = ", ".join(f"{count} {state}" for state, count in sorted(one.states.items())) or "-"
         added = ", ".join(map(str, one.added)) if one.added else "-"
-        row = (patch_id, one.release, f"{one.run} of {one.statements}", one.jobs, states, added)
+        around = ", ".join(worked_around(patch_id)) or "none"
+        row = (patch_id, one.release, f"{one.run} of {one.statements}", one.jobs, states, added, around)
         lines.append(f"| {' | '.join(map(str, row))} |")
     if gaps:
         lines += ["", f"Gaps: no job runs a line of {', '.join(gaps)}."]

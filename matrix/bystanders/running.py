@@ -111,9 +111,11 @@ def _judged(job: Job, trials: Trials, before: Seen, after: Seen, again: Callable
 
 
 def _through(record: Record, patch_id: str, every: Sequence[Job]) -> Iterator[Job]:
-    """Jobs that run the patch's lines, greedily ordered by how many new lines they add."""
+    """Jobs that run the patch's lines: those that work around its bug, then by how many new lines they add."""
     masks = {job.id: int(record.jobs[job.id].run.get(patch_id, "0"), 16) for job in every if job.id in record.jobs}
-    waiting = [job for job in every if masks.get(job.id)]
+    around = [job for job in every if masks.get(job.id) and patch_id in job.scenario.works_around]
+    yield from around
+    waiting = [job for job in every if masks.get(job.id) and job not in around]
     covered = 0
     for _ in range(min(_JOBS_OF_A_PATCH, len(waiting))):
         best = max(waiting, key=lambda job: (masks[job.id] & ~covered).bit_count())

@@ -25,6 +25,8 @@ class Scenario:
     title: what the script does, one line. only: factor -> the levels it is run with; all levels of factors not named.
     pinned: settings to run in addition to those that the space assigns, as differences from the plain one.
     reference: whether plain PyTorch is the reference; otherwise the jobs with and without dsfix have to agree.
+    works_around: the patches whose bug the script already works around, as people do today.
+    release: the only release that it is run on, for a script that others cannot run.
     """
 
     title: str
@@ -32,6 +34,8 @@ class Scenario:
     only: Mapping[str, Sequence[str]] = field(default_factory=dict)
     pinned: Sequence[Levels] = ()
     reference: bool = True
+    works_around: Sequence[str] = ()
+    release: str = ""
 
     @property
     def name(self) -> str:
@@ -63,14 +67,20 @@ _known: dict[str, Scenario] = {}
 
 
 def scenario(
-    title: str, *, pinned: Sequence[Levels] = (), reference: bool = True, **only: Sequence[str]
+    title: str,
+    *,
+    pinned: Sequence[Levels] = (),
+    reference: bool = True,
+    works_around: Sequence[str] = (),
+    release: str = "",
+    **only: Sequence[str],
 ) -> Callable[[Callable[[Job], None]], Callable[[Job], None]]:
     """Register the decorated function as a scenario. Raises ValueError for a duplicate name."""
 
     def register(run: Callable[[Job], None]) -> Callable[[Job], None]:
         if run.__name__ in _known:
             raise ValueError(f"duplicate scenario {run.__name__}")
-        _known[run.__name__] = Scenario(title, run, only, pinned, reference)
+        _known[run.__name__] = Scenario(title, run, only, pinned, reference, works_around, release)
         return run
 
     return register

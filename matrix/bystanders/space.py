@@ -157,11 +157,11 @@ def jobs() -> list[Job]:
 
 def jobs_of(release: str) -> list[Job]:
     """The jobs in the release's record."""
-    every = jobs()
+    every = [job for job in jobs() if job.scenario.release in ("", release)]
     if release == WHOLE:
         return every
     if release in PARTS:
-        return [job for job in every if job.scenario.name in PARTS[release]]
+        return [job for job in every if job.scenario.release or job.scenario.name in PARTS[release]]
     found = {job.id for job in samples(every)}
     for name, each in itertools.groupby(every, lambda job: job.scenario.name):
         found.add(random.Random(f"{name}, {release}").choice(list(each)).id)

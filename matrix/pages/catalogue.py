@@ -99,9 +99,8 @@ def _section(entry: Entry, evidence: Evidence) -> str:
     lines += [""]
     story = text.story(entry)
     lines += [f"**{heading}:** {_linked(text.escape(body), evidence)}\n" for heading, body in story.items()]
-    upstream = story.get("Upstream", "")
-    if others := [f"<{link}>" for link in patch.upstream if not re.search(rf"{re.escape(link)}(?!\w)", upstream)]:
-        lines.append(f"See also {', '.join(others)}\n")
+    if patch.upstream:
+        lines.append(f"See also {', '.join(f'<{link}>' for link in patch.upstream)}\n")
     return "\n".join(lines)
 
 

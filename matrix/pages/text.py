@@ -15,7 +15,7 @@ from matrix.table import span
 
 from .evidence import Column, Evidence
 
-HEADINGS = ("Why", "How", "Changes", "Upstream", "Retire")
+HEADINGS = ("Why", "How", "Changes", "Workaround")
 _HEADING = re.compile(rf"^({'|'.join(HEADINGS)}):[ \n]", re.M)
 _WRAP = re.compile(r"(?<!\n)\n(?!\n| |- )")  # between two lines of one paragraph
 _MARKUP = re.compile(r"[\\*<\[\]|~`]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is not markup
