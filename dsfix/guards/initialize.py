@@ -16,7 +16,7 @@ from ..patch import Replace
 from ..settings import Settings
 from . import GuardError
 
-GUARDS: tuple[str, ...] = ("config_check", "device_map", "placement", "concerned")
+GUARDS: tuple[str, ...] = ("config_check", "device_map", "placement", "concerned", "rank_check")
 """Modules of this package, in the order in which they run."""
 
 DDP_GUARDS: tuple[str, ...] = ("ddp_device_map",)
@@ -24,7 +24,6 @@ DDP_GUARDS: tuple[str, ...] = ("ddp_device_map",)
 
 RANK_GUARDS: tuple[str, ...] = ("rank_check",)
 """The same for init_distributed, which deepspeed.initialize and zero.Init call before any other collective work."""
-
 
 _DDP = "torch.nn.parallel.distributed:DistributedDataParallel.__init__"
 

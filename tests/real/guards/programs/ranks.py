@@ -1,22 +1,21 @@
 """Ranks of one job, forked from this process after torch; writes the result of deepspeed.initialize on each.
 
-Arguments: the output file, the kind of each rank (alike, skip=ID, other, without; comma-separated), and the time limit
-of the process group in seconds, 0 for DeepSpeed's default. OTHER_DSFIX is the directory of another dsfix. The result of
-a rank without dsfix is null if it did not end with the others.
+Arguments: the output file, the kind of each rank (alike, skip=ID, other, without; comma-separated), and what they do:
+train; or make the process group themselves and call init_distributed by turns, or on rank 0 only. OTHER_DSFIX is the
+directory of another dsfix.
 """
 
 import json
+import logging
 import os
-import signal
 import socket
 import sys
 import traceback
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 
-out, kinds, limit = Path(sys.argv[1]), sys.argv[2].split(","), float(sys.argv[3])
+out, kinds, script = Path(sys.argv[1]), sys.argv[2].split(","), sys.argv[3]
 
 
 def prepare(kind):
@@ -43,10 +42,23 @@ def rank(number, kind, port):
     accelerator.create_op_builder = lambda name, create=accelerator.create_op_builder: (
         None if name in ("ShareMemCommBuilder", "CCLCommBuilder") else create(name)
     )
+    warnings = []
+    logging.getLogger("dsfix").addHandler(Collector(warnings))
     result = {"error": "", "trained": False}
     try:
-        if limit:
-            deepspeed.init_distributed("gloo", timeout=timedelta(seconds=limit))
+        if script == "train":
+            deepspeed.init_distributed("gloo")
+            torch.distributed.barrier()
+        else:
+            torch.distributed.init_process_group("gloo")
+            if number and script == "by turns":
+                torch.distributed.barrier()
+            if not number or script == "by turns":
+                deepspeed.init_distributed("gloo")
+            if not number and script == "by turns":
+                torch.distributed.barrier()
+            torch.distributed.all_reduce(torch.ones(1))
+            return
         model = torch.nn.Linear(2, 1)
         config = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
         engine = deepspeed.initialize(model=model, config=config, model_parameters=model.parameters())[0]
@@ -57,28 +69,35 @@ def rank(number, kind, port):
         result["error"] = f"{type(error).__name__}: {error}"
         if type(error).__name__ != "RankError":
             traceback.print_exc()
-    out.with_suffix(f".{number}").write_text(json.dumps(result))
+    finally:
+        out.with_suffix(f".{number}").write_text(json.dumps({**result, "log": "\n".join(warnings)}))
+
+
+class Collector(logging.Handler):
+    """Keeps the warnings."""
+
+    def __init__(self, kept):
+        super().__init__(logging.WARNING)
+        self.kept = kept
+
+    def emit(self, record):
+        self.kept.append(record.getMessage())
 
 
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
 os.environ["LOCAL_SIZE"] = str(len(kinds))
-children = {}
 for number in sorted(range(len(kinds)), key=lambda number: kinds[number] == "alike"):
     if kinds[number] == "alike":
         prepare("alike")  # once for all of these
-    child = os.fork()
-    if not child:
+    if not os.fork():
         try:
             rank(number, kinds[number], port)
         finally:
             sys.stderr.flush()
             os._exit(0)
-    children[child] = kinds[number]
-while set(children.values()) - {"without"}:
-    children.pop(os.wait()[0])
-for child in children:  # a rank without dsfix may wait for the others until DeepSpeed's timeout
-    os.kill(child, signal.SIGKILL)
+for _ in kinds:
+    os.wait()
 seen = [out.with_suffix(f".{number}") for number in range(len(kinds))]
-out.write_text(json.dumps([json.loads(each.read_text()) if each.exists() else None for each in seen]))
+out.write_text(json.dumps([json.loads(each.read_text()) for each in seen]))
