@@ -149,5 +149,7 @@ def test_equal_ranks_cost_one_request_however_many_they_are(store: Any, monkeypa
 def test_a_rank_overwrites_what_an_earlier_attempt_has_left(store: Any) -> None:
     """torch's elastic agent keeps one store for all attempts."""
     usual, other = statement(a="applied"), statement(a="failed")
-    assert "rank 1 " in [board(store, rank, 2, mine) for rank, mine in enumerate((usual, other))][0].differences()
-    assert [board(store, rank, 2, usual) for rank in range(2)][0].differences() == ""
+    first, _ = (board(store, rank, 2, mine) for rank, mine in enumerate((usual, other)))
+    assert "rank 1 " in first.differences()
+    second, _ = (board(store, rank, 2, usual) for rank in range(2))
+    assert second.differences() == ""
