@@ -24,41 +24,44 @@ _EXTRACT = "deepspeed.utils.debug:debug_extract_module_and_param_names"
 
 
 class NamesOfLiving(Mapping):  # type: ignore[type-arg]
-    """The name of each object as long as it exists, looked up by identity.
+    """The name of each object as long as it exists, looked up by identity, without a walk through a large module.
 
-    named: the name, the object, and the module that is the object or has it as a parameter.
+    named: the name, the object, and where it is: a module and the key of its own parameter, None for the module itself.
     """
 
-    def __init__(self, named: Iterable[tuple[str, Any, Any]]) -> None:
-        self._known = {id(each): (weakref.ref(owner), name) for name, each, owner in named}
+    def __init__(self, named: Iterable[tuple[str, Any, Any, str | None]]) -> None:
+        self._known = {id(each): (weakref.ref(owner), key, name) for name, each, owner, key in named}
 
     def __getitem__(self, each: Any) -> str:
-        known = self._known.get(id(each))
-        if known is None or not any(each is living for living in _of(known[0]())):
-            raise KeyError(each)
-        return known[1]
+        reference, key, name = self._known[id(each)]
+        owner = reference()
+        if owner is each or (owner is not None and owner._parameters.get(key) is each):
+            return name
+        own = {} if owner is None else owner._parameters
+        for key in [key for key, living in own.items() if living is each]:  # as in a ParameterList after insert()
+            self._known[id(each)] = reference, key, name
+            return name
+        raise KeyError(each)
 
     def __iter__(self) -> Iterator[Any]:
-        for key, (reference, _) in self._known.items():
-            yield from [living for living in _of(reference()) if id(living) == key][:1]
+        for number, (reference, _, _) in list(self._known.items()):
+            owner = reference()
+            living = () if owner is None else (owner, *owner._parameters.values())
+            yield from [each for each in living if id(each) == number][:1]
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-def _of(owner: Any) -> tuple[Any, ...]:
-    """A module and its own parameters."""
-    return () if owner is None else (owner, *owner._parameters.values())
-
-
 def names_of_modules(model: Any) -> NamesOfLiving:
-    return NamesOfLiving((name, module, module) for name, module in model.named_modules())
+    return NamesOfLiving((name, module, module, None) for name, module in model.named_modules())
 
 
 def names_of_parameters(model: Any) -> NamesOfLiving:
-    owners = {id(parameter): module for module in model.modules() for parameter in module._parameters.values()}
-    named = model.named_parameters()
-    return NamesOfLiving((name, each, owners[id(each)]) for name, each in named if id(each) in owners)
+    places = {id(each): (module, key) for module in model.modules() for key, each in module._parameters.items()}
+    return NamesOfLiving(
+        (name, each, *places[id(each)]) for name, each in model.named_parameters() if id(each) in places
+    )
 
 
 PATCH = Patch(
