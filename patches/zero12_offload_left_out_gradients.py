@@ -6,8 +6,9 @@ Why: the CPU optimizer reads its gradients from one permanent buffer. At the las
     so is one that only earlier micro-batches use. One that is first used by a later micro-batch has its gradient added
     to what ZeRO-2 kept of an older step. Nothing fails; the gradient norm does not include the stale gradients. The bug
     is as old as ZeRO-Offload. ZeRO-3 has its own: zero3_left_out_gradients.
-How: after the last micro-batch's backward pass, what it has not written is zeroed or, if earlier micro-batches used the
-    parameter, taken from what is kept of them; what is kept starts from zero in each step.
+How: after the last micro-batch's backward pass, what it has not written is zeroed if the step before filled it or, where
+    earlier micro-batches used the parameter, taken from what is kept of them, which starts from zero in each step. A
+    parameter that is never used costs nothing. A gradient that the script alone has set is not zeroed.
 Changes: for models with parameters unused in a step, their gradient is zero in such a step, as without offload; plain
     PyTorch skips them, which differs with momentum or weight decay. All others: bit for bit as before. A checkpoint
     written without the patch loads; the unused weights and their moments contain repeated updates. ZenFlow, which has
@@ -16,7 +17,6 @@ Changes: for models with parameters unused in a step, their gradient is zero in 
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
@@ -47,10 +47,14 @@ def complete(optimizer: Any) -> None:
     at_boundary = at_boundary() if callable(at_boundary) else at_boundary
     if not (optimizer.cpu_offload and at_boundary) or getattr(optimizer, "zenflow", False):
         return
+    norms = optimizer.norm_for_param_grads
+    given = optimizer.__dict__.get("_dsfix_given", set())  # what is not zero since the last step
+    kept = {
+        *optimizer.__dict__.get("_dsfix_reached", ()),
+        *optimizer.__dict__.get("_offload_accumulated_param_ids", ()),
+    }
     waited = False
-    for param_id in map(optimizer.get_param_id, itertools.chain.from_iterable(optimizer.params_in_partition)):
-        if param_id in optimizer.norm_for_param_grads:
-            continue
+    for param_id in (given | kept) - norms.keys():
         gradient = _gradient(optimizer, param_id)
         earlier = _earlier(optimizer, param_id)
         if earlier is None:
@@ -60,9 +64,10 @@ def complete(optimizer: Any) -> None:
             _wait()
             waited = True
         gradient.copy_(earlier)
-        optimizer.norm_for_param_grads[param_id] = gradient.double().norm(2)
+        norms[param_id] = gradient.double().norm(2)
         if optimizer._has_inf_or_nan(earlier):
             optimizer.local_overflow = True
+    optimizer._dsfix_given = set(norms)
 
 
 def _gradient(optimizer: Any, param_id: int) -> Any:

@@ -6,8 +6,9 @@ Why: ZeRO-3 keeps each gradient in a buffer that the first micro-batch of a step
     later micro-batch reaches first has its gradient added to the stale one. With optimizer offload, where gradients are
     handed over at the last micro-batch, the gradient of a parameter that only earlier micro-batches reached is stale as
     well, and so is that of a parameter frozen for now, which without offload gets zeros. Nothing fails.
-How: after the first micro-batch of a step, the buffers that it did not reach are zeroed; at the last one, the offloaded
-    gradients of all parameters that it did not reach are copied from their buffers.
+How: after the first micro-batch of a step, the buffers that it did not reach are zeroed if they were filled before; at
+    the last one, offloaded gradients of parameters that it did not reach are copied from their buffers unless both are
+    zero. A parameter that is never used costs nothing. A gradient that the script alone has set is not zeroed.
 Changes: for models in which a step may not use all parameters, such a step's gradient for unused ones is zero, as with
     ZeRO-1 and 2; plain PyTorch skips them, which differs with momentum or weight decay. All others are bit-identical. A
     checkpoint written without the patch loads; the unused weights, and their moments, contain repeated updates. MiCS,
@@ -30,20 +31,24 @@ _BEGIN = "self._dsfix_written = {}"
 
 
 def renew(optimizer: Any, buffers: dict[int, Any]) -> None:
-    """Zero the `buffers` of parameters that this step has not reached; refresh offloaded gradients."""
+    """Zero the filled `buffers` of parameters that this step has not reached; refresh offloaded gradients."""
     written = optimizer.__dict__.get("_dsfix_written")
     if not written:  # no gradient, or a subclass that partitions gradients itself
         return
+    filled = optimizer._dsfix_filled  # the parameters whose buffers are not zero
+    left_out = [param for number, param in filled.items() if written.get(number) != optimizer.micro_step_id]
+    if optimizer.micro_step_id == 0:
+        for param in left_out:
+            buffers[param.ds_id].zero_()
+            del filled[param.ds_id]
     at_boundary = optimizer.is_gradient_accumulation_boundary
-    at_boundary = optimizer.offload_optimizer and (at_boundary() if callable(at_boundary) else at_boundary)
-    for group in optimizer.fp16_groups:
-        for param in group:
-            if written.get(param.ds_id) == optimizer.micro_step_id:
-                continue
-            if optimizer.micro_step_id == 0:
-                buffers[param.ds_id].zero_()
-            if at_boundary:
-                _hand_over(optimizer, param, buffers[param.ds_id], param.ds_id in written)
+    if not (optimizer.offload_optimizer and (at_boundary() if callable(at_boundary) else at_boundary)):
+        return
+    handed = optimizer.__dict__.get("_dsfix_handed", {})  # those whose offloaded gradients are not zero
+    for param in {**handed, **{param.ds_id: param for param in left_out}}.values():
+        if written.get(param.ds_id) != optimizer.micro_step_id:
+            _hand_over(optimizer, param, buffers[param.ds_id], param.ds_id in written)
+    optimizer._dsfix_handed = dict(filled)
 
 
 def _hand_over(optimizer: Any, param: Any, gradient: Any, has_norm: bool) -> None:
@@ -67,7 +72,8 @@ PATCH = Patch(
         Edit(
             f"{_OPTIMIZER}.partition_grads",
             after="buffers.append(grad_buffer)",
-            code="self.__dict__.setdefault('_dsfix_written', {})[param.ds_id] = self.micro_step_id",
+            code="self.__dict__.setdefault('_dsfix_written', {})[param.ds_id] = self.micro_step_id\n"
+            "self.__dict__.setdefault('_dsfix_filled', {})[param.ds_id] = param",
         ),
         Edit(
             f"{_OPTIMIZER}.independent_gradient_partition_epilogue",
