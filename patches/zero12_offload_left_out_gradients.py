@@ -6,7 +6,7 @@ Why: the CPU optimizer reads its gradients from one permanent buffer. At the las
     so is one that only earlier micro-batches use. One that is first used by a later micro-batch has its gradient added
     to what ZeRO-2 kept of an older step. Nothing fails; the gradient norm does not include the stale gradients. The bug
     is as old as ZeRO-Offload. ZeRO-3 has its own: zero3_left_out_gradients.
-How: after the last micro-batch's backward pass, what it has not written is zeroed if the step before filled it or, where
+How: after the last micro-batch's backward pass, what it has not written is zeroed if the step before filled it or, if
     earlier micro-batches used the parameter, taken from what is kept of them, which starts from zero in each step. A
     parameter that is never used costs nothing. A gradient that the script alone has set is not zeroed.
 Changes: for models with parameters unused in a step, their gradient is zero in such a step, as without offload; plain
