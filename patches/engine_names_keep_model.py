@@ -52,6 +52,10 @@ class NamesOfLiving(Mapping):  # type: ignore[type-arg]
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def clear(self) -> None:
+        """Scripts do so to let the model go."""
+        self._known.clear()
+
 
 def names_of_modules(model: Any) -> NamesOfLiving:
     return NamesOfLiving((name, module, module, None) for name, module in model.named_modules())

@@ -46,7 +46,7 @@ class Scenario:
         return self.run.__module__.rpartition(".")[2]
 
     def fingerprint(self) -> str:
-        """Of the code of its module without imports, comments, docstrings and titles."""
+        """Of the code of its module without imports, comments, docstrings, titles and what it works around."""
         module = importlib.import_module(self.run.__module__)
         tree = _Bare().visit(ast.parse(inspect.getsource(module)))
         return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
@@ -60,6 +60,7 @@ class _Bare(ast.NodeTransformer):
             del node.body[0]
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "scenario":
             del node.args[0]
+            node.keywords = [each for each in node.keywords if each.arg != "works_around"]
         return self.generic_visit(node)
 
 
