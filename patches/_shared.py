@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 
 def put_back(groups: Sequence[Any], held: Sequence[Any], rates: Sequence[Any] | None = None) -> list[Any]:
@@ -44,6 +45,114 @@ def apart(rates: Sequence[Any], schedule: Any) -> list[Any]:
         return list(rates)
     numbers = not any(torch.is_tensor(rate) for rate in getattr(schedule, "_last_lr", ()))
     return [(rate.item() if numbers else rate.clone()) if torch.is_tensor(rate) else rate for rate in rates]
+
+
+def set_rates(groups: Sequence[Any], rates: Sequence[Any]) -> None:
+    """Sets the groups' rates; writes into tensors, for what holds them, unless groups with other rates share one."""
+    import torch
+
+    held = [group.get("lr") for group in groups]
+    values = [float(new) for new in rates]
+    for group, rate, new, value in zip(groups, held, rates, values):
+        alone = len({other for each, other in zip(held, values) if each is rate}) == 1
+        if torch.is_tensor(rate) and rate.is_floating_point() and alone:
+            rate.detach().fill_(value)
+        else:  # a copy, because the schedule keeps its own
+            group["lr"] = new.clone() if torch.is_tensor(new) else new
+
+
+class First(NamedTuple):
+    """A rate that a schedule has set before its first step, and what the group had."""
+
+    schedule: weakref.ref[Any]
+    rate: Any
+    value: float | None  # of a tensor, which others write into
+    own: Any
+
+
+class Begun(NamedTuple):
+    """rates: before the schedule's first step. own: what the groups had."""
+
+    rates: list[Any]
+    own: list[Any]
+
+
+_first: dict[int, First] = {}  # by the identity of the rate, which a copy of the optimizer has, too
+_begun: weakref.WeakKeyDictionary[Any, Begun] = weakref.WeakKeyDictionary()  # by the schedule
+_of_engines: weakref.WeakSet[Any] = weakref.WeakSet()  # schedules that an engine steps
+
+
+def set_first_rates(schedule: Any, rates: Sequence[Any]) -> list[Any]:
+    """Sets the rates before a schedule's first step; `give_back` undoes it where this step is never made."""
+    import torch
+
+    groups = schedule.optimizer.param_groups
+    if schedule not in _begun:
+        optimizer = getattr(schedule.optimizer, "_dsfix_optimizer", schedule.optimizer)
+        weakref.finalize(schedule, _gone, weakref.ref(optimizer)).atexit = False
+        _begun[schedule] = Begun([], copied([group["lr"] for group in groups]))
+    begun = _begun[schedule]
+    begun.rates[:] = [rate * 1.0 for rate in rates]  # objects of their own, by which they are known
+    set_rates(groups, begun.rates)
+    for group, own in zip(groups, begun.own):
+        rate = group["lr"]
+        _first[id(rate)] = First(weakref.ref(schedule), rate, float(rate) if torch.is_tensor(rate) else None, own)
+    return [group["lr"] for group in groups]
+
+
+def first_rates(schedule: Any, rates: Sequence[Any]) -> list[Any]:
+    """The rates that were set before a schedule's first step; those given if none were."""
+    return list(_begun[schedule].rates if schedule in _begun else rates)
+
+
+def give_back(optimizer: Any, of: Callable[[Any], bool] = lambda _: True) -> None:
+    """Gives the groups what they had before a schedule set rates that nothing has replaced since.
+
+    of: schedule, None if it is gone -> whether its rates are meant.
+    """
+    for group in optimizer.param_groups:
+        first = _first.get(id(group.get("lr")))
+        if first is None or (first.value is not None and float(first.rate) != first.value):
+            continue
+        if of(first.schedule()):
+            set_rates([group], [first.own])
+
+
+def _gone(of: weakref.ref[Any]) -> None:
+    optimizer = of()
+    if optimizer is not None:
+        give_back(optimizer, lambda schedule: schedule is None)
+
+
+def engine_begins(engine: Any, optimizer: Any) -> None:
+    """The schedule of an engine before this one is over, unless this one goes on with it."""
+    goes_on = engine.client_lr_scheduler
+    give_back(optimizer, lambda it: it is None or (it in _of_engines and it is not goes_on))
+
+
+def engine_has(schedule: Any) -> None:
+    if schedule is not None:
+        _of_engines.add(schedule)
+
+
+def engine_ends(engine: Any) -> None:
+    if hasattr(engine, "basic_optimizer"):
+        give_back(engine.basic_optimizer, lambda schedule: schedule is engine.lr_scheduler)
+
+
+def correct_later_schedules(schedule: Any) -> None:
+    """Schedules of PyTorch that took a first rate for the group's own, because they were made after it was set."""
+    groups = schedule.optimizer.param_groups
+    if not any(id(group.get("initial_lr")) in _first for group in groups):
+        return
+    holders = gc.get_referrers(getattr(schedule.optimizer, "_dsfix_optimizer", schedule.optimizer))
+    for holder in holders:
+        rates = (holder if type(holder) is dict else getattr(holder, "__dict__", {})).get("base_lrs")
+        if isinstance(rates, list):
+            rates[:] = [_first[id(rate)].own if id(rate) in _first else rate for rate in rates]
+    for group in groups:
+        if id(group.get("initial_lr")) in _first:
+            group["initial_lr"] = _first[id(group["initial_lr"])].own
 
 
 class Kept(int):

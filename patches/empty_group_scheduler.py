@@ -10,7 +10,9 @@ Why: DeepSpeed removes parameter groups without parameters from the optimizer th
 How: schedulers keep seeing all groups: instead of the optimizer they get a proxy whose `param_groups` has the empty
     ones in their places; everything else is the optimizer's own. Few schedulers are passed to DeepSpeed (accelerate
     passes none of torch's), so they are searched for among what refers to the optimizer: once, and only if a group is
-    removed. Where no group is empty, e.g. because a framework drops empty groups itself, nothing changes.
+    removed. Where no group is empty, e.g. because a framework drops empty groups itself, nothing changes. A scheduler
+    that is pickled has the optimizer itself, as without the patch, with a note of the empty groups, by which it sees
+    them again in the next engine.
     Not fixed: a scheduler that DeepSpeed is not given, if gc.freeze() was called between its creation and the engine's.
 Changes: the learning rates are those of plain PyTorch, also when a job resumes from a checkpoint written without the
     patch: the scheduler's state has the same form. The scheduler's `get_last_lr()` includes the empty groups' rates, as
@@ -19,7 +21,9 @@ Changes: the learning rates are those of plain PyTorch, also when a job resumes 
 
 from __future__ import annotations
 
+import copy
 import gc
+import operator
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +31,8 @@ from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
+
+_REMOVED = "_dsfix_removed"  # of an optimizer that was pickled with its scheduler: the empty groups
 
 
 class _AllGroups:
@@ -61,13 +67,21 @@ class _AllGroups:
     def __repr__(self) -> str:
         return repr(self._dsfix_optimizer)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:  # copying and pickling
-        return _AllGroups, (self._dsfix_optimizer, self._dsfix_empty)
+    def __copy__(self) -> _AllGroups:
+        return _AllGroups(copy.copy(self._dsfix_optimizer), self._dsfix_empty)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _AllGroups:
+        return _AllGroups(copy.deepcopy(self._dsfix_optimizer, memo), copy.deepcopy(self._dsfix_empty, memo))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # read without dsfix it is the very optimizer, with a note on it
+        return operator.getitem, ((self._dsfix_optimizer,), 0), {_REMOVED: self._dsfix_empty}
 
 
 def show_all_groups(optimizer: Any, scheduler: Any) -> None:
     """Let `scheduler` and all other schedulers of `optimizer` keep seeing its present groups."""
+    removed = optimizer.__dict__.pop(_REMOVED, [])
     empty = [(index, group) for index, group in enumerate(optimizer.param_groups) if len(group["params"]) == 0]
+    empty = empty or removed
     if not empty:
         return
     holders = gc.get_referrers(optimizer)  # objects, or their dictionaries

@@ -7,7 +7,9 @@ Why: through 0.15.2 WarmupCosineLR sets the learning rate when it is stepped, wh
     warmup_first_step.
 How: a new schedule (`last_batch_iteration` -1) sets 0 for every group when it is created, as upstream does, and
     `get_lr_ratio` then returns the number 0 instead of a list. If these rates are still set when the schedule's state
-    is loaded, the rates at that state replace them.
+    is loaded, the rates at that state replace them. If they are still set when another schedule or engine is made with
+    the optimizer, or the schedule is gone, the groups get their own rates back, which the next schedule goes by. A
+    schedule of PyTorch that took them for the optimizer's own gets those when this schedule is first stepped.
 Changes: jobs with WarmupCosineLR, since 0.15.3 those with several parameter groups: the first step has the learning
     rate 0; all others keep theirs. A checkpoint written without the patch continues as it would have; where the
     optimizer's learning rates are not loaded (`elastic_checkpoint`, `load_optimizer_states=False`), the first step has
@@ -23,12 +25,21 @@ from packaging.version import Version
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
-from ._shared import copied
+from ._shared import (
+    copied,
+    correct_later_schedules,
+    engine_begins,
+    engine_has,
+    first_rates,
+    give_back,
+    set_first_rates,
+)
 
 if TYPE_CHECKING:
     from dsfix.job import Job
     from dsfix.lab import Lab
 
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupCosineLR"
 
 
@@ -37,40 +48,56 @@ def _meets(job: Job) -> bool:
     return job.get("scheduler", "type") == "WarmupCosineLR" and job.release < Version("0.15.3")
 
 
-def set_rates(groups: Sequence[Any], rates: Sequence[Any]) -> list[Any]:
-    """Sets the groups' rates, in place where they are tensors, for what holds the tensor; returns them."""
-    import torch
-
-    for group, rate in zip(groups, rates):
-        if torch.is_tensor(group["lr"]):
-            group["lr"].detach().copy_(torch.as_tensor(rate).reshape(group["lr"].shape))
-        else:
-            group["lr"] = rate
-    return [group["lr"] for group in groups]
-
-
 PATCH = Patch(
     title="WarmupCosineLR: the first step is made at the optimizer's full learning rate",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.3,<0.19.0"},
     changes=(
-        Edit(f"{_SCHEDULE}.get_lr", replace="[0.0]", code="[0.0] * len(self.org_lrs)"),
+        Edit(
+            f"{_SCHEDULE}.get_lr",
+            replace="return [0.0]",
+            code="return first_rates(self, [0.0] * len(self.org_lrs))",
+            uses=(first_rates,),
+        ),
         Edit(f"{_SCHEDULE}.get_lr_ratio", replace="return [0.0]", code="return 0.0"),
+        Edit(
+            f"{_SCHEDULE}.__init__",
+            after="self.optimizer = get_torch_optimizer(optimizer)",
+            code="give_back(self.optimizer)",
+            uses=(give_back,),
+        ),
         Edit(
             f"{_SCHEDULE}.__init__",
             after="self.org_lrs = [group['lr'] for group in self.optimizer.param_groups]",
             code="self.org_lrs = copied(self.org_lrs)\n"
             "if last_batch_iteration == -1:\n"
-            "    self._last_lr = set_rates(self.optimizer.param_groups, [0.0] * len(self.org_lrs))",
-            uses=(copied, set_rates),
+            "    self._last_lr = set_first_rates(self, [0.0] * len(self.org_lrs))",
+            uses=(copied, set_first_rates),
         ),
         Edit(
             f"{_SCHEDULE}.load_state_dict",
             after="self.last_batch_iteration = sd['last_batch_iteration']",
-            code="rates = [group['lr'] for group in self.optimizer.param_groups]\n"
-            "if self.last_batch_iteration >= 0 and not any(rates):\n"
-            "    self._last_lr = set_rates(self.optimizer.param_groups, self.get_lr())",
-            uses=(set_rates,),
+            code="if not any(group['lr'] for group in self.optimizer.param_groups):\n"
+            "    self._last_lr = set_first_rates(self, self.get_lr())",
+            uses=(set_first_rates,),
+        ),
+        Edit(
+            f"{_SCHEDULE}.step",
+            before="if last_batch_iteration is None:\n    ...",
+            code="if self.last_batch_iteration == -1:\n    correct_later_schedules(self)",
+            uses=(correct_later_schedules,),
+        ),
+        Edit(
+            f"{_ENGINE}._configure_optimizer",
+            before="self._check_for_duplicates(basic_optimizer)",
+            code="engine_begins(self, basic_optimizer)",
+            uses=(engine_begins,),
+        ),
+        Edit(
+            f"{_ENGINE}._configure_lr_scheduler",
+            before="log_dist(f'DeepSpeed LR Scheduler = {self.lr_scheduler}', ranks=[0])",
+            code="engine_has(self.lr_scheduler)",
+            uses=(engine_has,),
         ),
     ),
     symptom="",

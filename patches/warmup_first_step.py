@@ -6,7 +6,10 @@ Why: both set the learning rate when they are stepped, which the engine does aft
     warmup_cosine_first_step.
 How: a new schedule (`last_batch_iteration` -1) sets `warmup_min_lr` when it is created, as upstream does. If this rate
     is still set when the schedule's state is loaded, the rate at that state replaces it. A rate that is a tensor is
-    written into the tensor, which a captured graph reads, unless groups with different rates share it.
+    written into the tensor, which a captured graph reads, unless groups with different rates share it. If the rate is
+    still set when another schedule or engine is made with the optimizer, the engine is destroyed, or the schedule is
+    gone, the groups get their own rates back. A schedule of PyTorch that took it for the optimizer's own gets that when
+    this schedule is first stepped.
 Changes: jobs with WarmupLR or WarmupDecayLR: the first step has the learning rate `warmup_min_lr`, 0 by default, as the
     second has; all others keep theirs. A checkpoint written without the patch continues as it would have; where the
     optimizer's learning rates are not loaded (`elastic_checkpoint`, `load_optimizer_states=False`), the first step has
@@ -20,25 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
+from ._shared import correct_later_schedules, engine_begins, engine_ends, engine_has, give_back, set_first_rates
+
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
+_ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupLR"
 _INIT = f"{_SCHEDULE}.__init__"
-
-
-def set_rates(groups: Sequence[Any], rates: Sequence[float]) -> None:
-    """Sets the groups' rates; writes into tensors, for what holds them, unless groups with other rates share one."""
-    import torch
-
-    held = [group.get("lr") for group in groups]
-    values = [float(new) for new in rates]
-    for group, rate, new, value in zip(groups, held, rates, values):
-        alone = len({other for each, other in zip(held, values) if each is rate}) == 1
-        if torch.is_tensor(rate) and rate.is_floating_point() and alone:
-            rate.detach().fill_(value)
-        else:  # a copy, because the schedule keeps its own
-            group["lr"] = new.clone() if torch.is_tensor(new) else new
 
 
 PATCH = Patch(
@@ -49,20 +41,49 @@ PATCH = Patch(
     changes=(
         Edit(
             _INIT,
+            after="self.optimizer = get_torch_optimizer(optimizer)",
+            code="give_back(self.optimizer)",
+            uses=(give_back,),
+        ),
+        Edit(
+            _INIT,
             after="self.last_batch_iteration = last_batch_iteration",
             code="if last_batch_iteration == -1:\n"
-            "    set_rates(self.optimizer.param_groups, self.min_lrs)\n"
+            "    set_first_rates(self, self.min_lrs)\n"
             "    self._last_lr = list(self.min_lrs)",
-            uses=(set_rates,),
+            uses=(set_first_rates,),
         ),
         Edit(
             f"{_SCHEDULE}.load_state_dict",
             after="self.last_batch_iteration = sd['last_batch_iteration']",
-            code="if self.last_batch_iteration >= 0 and all(\n"
-            "        group.get('lr') == rate for group, rate in zip(self.optimizer.param_groups, self.min_lrs)):\n"
-            "    self._last_lr = list(self.get_lr())\n"
-            "    set_rates(self.optimizer.param_groups, self._last_lr)",
-            uses=(set_rates,),
+            code="if all(group.get('lr') == rate for group, rate in zip(self.optimizer.param_groups, self.min_lrs)):\n"
+            "    self._last_lr = list(self.get_lr() if self.last_batch_iteration >= 0 else self.min_lrs)\n"
+            "    set_first_rates(self, self._last_lr)",
+            uses=(set_first_rates,),
+        ),
+        Edit(
+            f"{_SCHEDULE}.step",
+            before="if last_batch_iteration is None:\n    ...",
+            code="if self.last_batch_iteration == -1:\n    correct_later_schedules(self)",
+            uses=(correct_later_schedules,),
+        ),
+        Edit(
+            f"{_ENGINE}._configure_optimizer",
+            before="self._check_for_duplicates(basic_optimizer)",
+            code="engine_begins(self, basic_optimizer)",
+            uses=(engine_begins,),
+        ),
+        Edit(
+            f"{_ENGINE}._configure_lr_scheduler",
+            before="log_dist(f'DeepSpeed LR Scheduler = {self.lr_scheduler}', ranks=[0])",
+            code="engine_has(self.lr_scheduler)",
+            uses=(engine_has,),
+        ),
+        Edit(
+            f"{_ENGINE}.destroy",
+            before="if self.optimizer is not None and hasattr(self.optimizer, 'destroy'):\n    ...",
+            code="engine_ends(self)",
+            uses=(engine_ends,),
         ),
     ),
     symptom="",
