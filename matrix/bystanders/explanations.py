@@ -73,7 +73,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "cosine-takes-first-rates",
-        "WarmupCosineLR takes the rates that the groups have for their own. Since 0.19.0, or 0.15.3 for the first group, "
+        "WarmupCosineLR takes the rates that the groups have for their own. Since 0.19.0 (0.15.3 for the first group) "
         "they are 0 where a schedule before it has set its first rates and was never stepped: nothing is trained. "
         "Through 0.18.9 warmup_cosine_first_step gives the groups their own rates back.",
         ("cosine_after_a_failure", "cosine_made_beside", "cosine_made_twice"),
