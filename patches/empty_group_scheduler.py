@@ -77,13 +77,15 @@ class _AllGroups:
         return operator.getitem, ((self._dsfix_optimizer,), 0), {_REMOVED: self._dsfix_empty}
 
 
-def show_all_groups(optimizer: Any, scheduler: Any) -> None:
-    """Let `scheduler` and all other schedulers of `optimizer` keep seeing its present groups."""
+def show_all_groups(optimizer: Any, scheduler: Any) -> Any:
+    """Let `scheduler` and all other schedulers of `optimizer` keep seeing its present groups; returns the optimizer."""
+    if type(optimizer) is _AllGroups:  # a scheduler's, from an engine before this one
+        return optimizer._dsfix_optimizer
     removed = optimizer.__dict__.pop(_REMOVED, [])
     empty = [(index, group) for index, group in enumerate(optimizer.param_groups) if len(group["params"]) == 0]
     empty = empty or removed
     if not empty:
-        return
+        return optimizer
     holders = gc.get_referrers(optimizer)  # objects, or their dictionaries
     holders += gc.get_referrers(*(holder for holder in holders if type(holder) is dict))
     shown = _AllGroups(optimizer, empty)
@@ -91,6 +93,7 @@ def show_all_groups(optimizer: Any, scheduler: Any) -> None:
         attributes = getattr(holder, "__dict__", {})
         if attributes.get("optimizer") is optimizer and (holder is scheduler or _is_scheduler(holder)):
             holder.optimizer = shown
+    return optimizer
 
 
 def _is_scheduler(holder: Any) -> bool:
@@ -112,7 +115,7 @@ PATCH = Patch(
         Edit(
             _CONFIGURE,
             before=_REMOVE,
-            code="show_all_groups(basic_optimizer, self.client_lr_scheduler)",
+            code="basic_optimizer = show_all_groups(basic_optimizer, self.client_lr_scheduler)",
             uses=(show_all_groups,),
         ),
     ),

@@ -13,7 +13,7 @@ How: a module is fetched for each backward pass. The parameters that the second 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
@@ -29,6 +29,9 @@ class Expected(int):
 
     def __sub__(self, other: int) -> Expected:
         return Expected(max(0, int(self) - other))
+
+    def __reduce__(self) -> Any:  # a copy of the module, and a file with it, has a number
+        return int, (int(self),)
 
 
 _PRE_BACKWARD = "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload.pre_sub_module_backward_function"

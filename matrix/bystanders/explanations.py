@@ -72,6 +72,14 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases="<0.13.0",
     ),
     Explanation(
+        "cosine-takes-first-rates",
+        "WarmupCosineLR takes the rates that the groups have for their own. Since 0.19.0 (0.15.3 for the first group) "
+        "they are 0 where a schedule before it has set its first rates and was never stepped: nothing is trained. "
+        "Through 0.18.9 warmup_cosine_first_step gives the groups their own rates back.",
+        ("cosine_after_a_failure", "cosine_made_beside", "cosine_made_twice"),
+        releases=">=0.19.0",
+    ),
+    Explanation(
         "schedule-loaded-without-rate",
         "A new schedule sets its first rate, and loading its state does not change it: the optimizer keeps that rate "
         "until the next step(), unless its own state, loaded afterwards, includes a rate.",
