@@ -246,7 +246,14 @@ def watch(optimizer: Any) -> None:
     parameter = torch.nn.Parameter
     if not isinstance(parameter.__dict__.get("grad"), _Gradient):
         parameter.grad = _Gradient(parameter.grad)  # type: ignore[assignment,arg-type,unused-ignore]
-    _watched[id(optimizer)] = Discards()
+    _watched.setdefault(id(optimizer), Discards())
+
+
+def used_again(optimizer: Any, parameter: Any) -> None:
+    """Forget what was recorded of this parameter."""
+    if id(optimizer) in _watched:
+        _watched[id(optimizer)].certain.discard(id(parameter))
+        _watched[id(optimizer)].doubtful.discard(id(parameter))
 
 
 def unwatch(optimizer: Any) -> Discards:
@@ -280,16 +287,24 @@ class _Gradient(property):
 
 def _accessed(parameter: Any, frame: Any, sets: bool = False, kept: bool = False) -> None:
     code = frame.f_code
-    certain = code.co_name == "zero_grad"
-    if not certain:
-        if str(frame.f_globals.get("__name__")).partition(".")[0] in ("deepspeed", "dsfix", "torch"):
+    if code.co_name == "zero_grad":
+        caller = frame.f_back
+        while caller.f_code.co_name == "wrapped_fn":  # deepspeed.utils.nvtx
+            caller = caller.f_back
+        if _is_of(caller, "deepspeed"):
+            return
+        certain = True
+    else:
+        if _is_of(frame, "deepspeed", "dsfix", "torch") or not (sets or _writes(code)):
             return
         certain = sets and not kept
-        if not sets and not _writes(code):
-            return
     for discards in _watched.values():
         (discards.certain if certain else discards.doubtful).add(id(parameter))
-        discards.doubtful -= discards.certain  # of two uses, one is clear
+        discards.doubtful -= discards.certain  # of two accesses, one is clear
+
+
+def _is_of(frame: Any, *packages: str) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in packages
 
 
 def _writes(code: Any) -> bool:
