@@ -87,10 +87,12 @@ def _discarded(optimizer: Any, kept: set[int]) -> set[int]:
     discards = unwatch(optimizer)
     if not discards.certain | discards.doubtful:
         return set()
-    parameters = {optimizer.get_param_id(param): id(param) for group in optimizer.params_in_partition for param in group}
-    if any(parameters[each] in discards.doubtful for each in kept):
+    parameters = {
+        optimizer.get_param_id(param): id(param) for group in optimizer.params_in_partition for param in group
+    }
+    if any(parameters.get(each) in discards.doubtful for each in kept):
         tell_of_doubt("zero12_offload_left_out_gradients")
-    return {each for each in kept if parameters[each] in discards.certain | discards.doubtful}
+    return {each for each in kept if parameters.get(each) in discards.certain | discards.doubtful}
 
 
 def _gradient(optimizer: Any, param_id: int) -> Any:

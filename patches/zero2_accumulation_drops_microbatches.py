@@ -17,7 +17,8 @@ Changes: with ZeRO-2, no optimizer offload and `gradient_accumulation_steps` n a
     all n micro-batches: where these agree n times as large as before, so that clipping sets in where it did not. A
     checkpoint written without the patch is intact, but was trained on one micro-batch in n. Its Adam moments are those
     of gradients up to n times too small: after resuming, steps are too large until the second moment has caught up
-    (about 1 / (1 - beta2) steps). Warm the learning rate up again, or load only the weights.
+    (about 1 / (1 - beta2) steps). Warm the learning rate up again, or load only the weights. A script that calls
+    zero_grad() after each micro-batch trains on the last one alone, as in PyTorch and without the patch.
 """
 
 from __future__ import annotations
