@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -224,3 +225,109 @@ def restore(cls: type, name: str, kept: str) -> None:
         setattr(cls, name, found)
     elif name in cls.__dict__:
         delattr(cls, name)
+
+
+class Discards:
+    """What a script did to `.grad` since ZeRO moved the gradients elsewhere: ids of parameters."""
+
+    def __init__(self) -> None:
+        self.certain: set[int] = set()
+        self.doubtful: set[int] = set()
+
+
+_watched: dict[int, Discards] = {}
+_writers: dict[Any, bool] = {}
+
+
+def watch(optimizer: Any) -> None:
+    """From now on, record which gradients a script discards. DeepSpeed has set each `.grad` to None: no value tells."""
+    import torch
+
+    parameter = torch.nn.Parameter
+    if not isinstance(parameter.__dict__.get("grad"), _Gradient):
+        parameter.grad = _Gradient(parameter.grad)  # type: ignore[assignment,arg-type,unused-ignore]
+    _watched.setdefault(id(optimizer), Discards())
+
+
+def used_again(optimizer: Any, parameter: Any) -> None:
+    """Forget what was recorded of this parameter."""
+    if id(optimizer) in _watched:
+        _watched[id(optimizer)].certain.discard(id(parameter))
+        _watched[id(optimizer)].doubtful.discard(id(parameter))
+
+
+def unwatch(optimizer: Any) -> Discards:
+    """End that, and return what was recorded."""
+    return _watched.pop(id(optimizer), None) or Discards()
+
+
+class _Gradient(property):
+    """`torch.nn.Parameter.grad`, which autograd does not use, with a look at who uses it while an optimizer watches."""
+
+    def __init__(self, grad: Any) -> None:
+        read, write, delete = grad.__get__, grad.__set__, grad.__delete__
+
+        def get(parameter: Any) -> Any:
+            if _watched:
+                _accessed(parameter, sys._getframe(1))
+            return read(parameter)
+
+        def set_(parameter: Any, value: Any) -> None:
+            if _watched:
+                _accessed(parameter, sys._getframe(1), sets=True, kept=value is not None)
+            write(parameter, value)
+
+        def del_(parameter: Any) -> None:
+            if _watched:
+                _accessed(parameter, sys._getframe(1), sets=True)
+            delete(parameter)
+
+        super().__init__(get, set_, del_)
+
+
+def _accessed(parameter: Any, frame: Any, sets: bool = False, kept: bool = False) -> None:
+    code = frame.f_code
+    if code.co_name == "zero_grad":
+        caller = frame.f_back
+        while caller.f_code.co_name == "wrapped_fn":  # deepspeed.utils.nvtx
+            caller = caller.f_back
+        if _is_of(caller, "deepspeed"):
+            return
+        certain = True
+    else:
+        if _is_of(frame, "deepspeed", "dsfix", "torch") or not (sets or _writes(code)):
+            return
+        certain = sets and not kept
+    for discards in _watched.values():
+        (discards.certain if certain else discards.doubtful).add(id(parameter))
+        discards.doubtful -= discards.certain  # of two accesses, one is clear
+
+
+def _is_of(frame: Any, *packages: str) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in packages
+
+
+def _writes(code: Any) -> bool:
+    """Whether the function that reads a `.grad` of None may be one that discards gradients which are not None."""
+    if code not in _writers:
+        import dis
+
+        stored = {each.argval for each in dis.get_instructions(code) if each.opname in ("STORE_ATTR", "DELETE_ATTR")}
+        _writers[code] = "grad" in stored or not {"zero_", "fill_", "_foreach_zero_"}.isdisjoint(code.co_names)
+    return _writers[code]
+
+
+def tell_of_doubt(patch: str) -> None:
+    """Once, on rank 0: gradients are discarded, as without the patch, because the script may have done so."""
+    from dsfix.log import rank, warn
+
+    if rank() == 0 and patch not in _told:
+        _told.add(patch)
+        warn(
+            f"{patch}: between two backward passes the script has used .grad in a function that also writes it, and "
+            "DeepSpeed has no gradients there: those of the first pass are lost, as without dsfix. If they are to be "
+            "discarded, say so by engine.zero_grad(); if not, read them by deepspeed.utils.safe_get_full_grad"
+        )
+
+
+_told: set[str] = set()

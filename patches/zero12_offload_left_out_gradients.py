@@ -8,7 +8,11 @@ Why: the CPU optimizer reads its gradients from one permanent buffer. At the las
     is as old as ZeRO-Offload. ZeRO-3 has its own: zero3_left_out_gradients.
 How: after the last micro-batch's backward pass, what it has not written is zeroed if the step before filled it or, if
     earlier micro-batches used the parameter, taken from what is kept of them, which starts from zero in each step. A
-    parameter that is never used costs nothing. A gradient that the script alone has set is not zeroed.
+    parameter that is never used costs nothing. A gradient that the script alone has set is not zeroed. What the script
+    has discarded since an earlier micro-batch is zeroed: from one that leaves parameters out to the last one,
+    `torch.nn.Parameter.grad`, a property for that purpose, records any `zero_grad` and any `.grad = None`. Where a
+    function of the script reads `.grad` and also writes it, which may discard or not, it counts as discarded, with one
+    warning on rank 0.
 Changes: for models with parameters unused in a step, their gradient is zero in such a step, as without offload; plain
     PyTorch skips them, which differs with momentum or weight decay. All others: bit for bit as before. A checkpoint
     written without the patch loads; the unused weights and their moments contain repeated updates. ZenFlow, which has
@@ -21,14 +25,17 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
+from ._shared import tell_of_doubt, unwatch, used_again, watch
+
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 
 
-def reach(optimizer: Any, param_id: int) -> None:
+def reach(optimizer: Any, param_id: int, param: Any) -> None:
     """Record that a micro-batch uses this parameter; its first use in a step clears what is kept of older steps."""
+    used_again(optimizer, param)
     reached = optimizer.__dict__.setdefault("_dsfix_reached", set())
     if param_id not in reached and optimizer.micro_step_id > 0:
         kept = optimizer.accumulated_grads_in_cpu[param_id]
@@ -45,7 +52,11 @@ def complete(optimizer: Any) -> None:
     """At the boundary, give the optimizer a gradient of this step for all that the last micro-batch did not use."""
     at_boundary = optimizer.is_gradient_accumulation_boundary
     at_boundary = at_boundary() if callable(at_boundary) else at_boundary
-    if not (optimizer.cpu_offload and at_boundary) or getattr(optimizer, "zenflow", False):
+    if not optimizer.cpu_offload or getattr(optimizer, "zenflow", False):
+        return
+    if not at_boundary:
+        if 0 < len(optimizer.__dict__.get("_dsfix_reached", ())) < sum(map(len, optimizer.params_in_partition)):
+            watch(optimizer)
         return
     norms = optimizer.norm_for_param_grads
     given = optimizer.__dict__.get("_dsfix_given", set())  # what is not zero since the last step
@@ -53,10 +64,11 @@ def complete(optimizer: Any) -> None:
         *optimizer.__dict__.get("_dsfix_reached", ()),
         *optimizer.__dict__.get("_offload_accumulated_param_ids", ()),
     }
+    discarded = _discarded(optimizer, kept - norms.keys())
     waited = False
     for param_id in (given | kept) - norms.keys():
         gradient = _gradient(optimizer, param_id)
-        earlier = _earlier(optimizer, param_id)
+        earlier = None if param_id in discarded else _earlier(optimizer, param_id)
         if earlier is None:
             gradient.zero_()
             continue
@@ -68,6 +80,19 @@ def complete(optimizer: Any) -> None:
         if optimizer._has_inf_or_nan(earlier):
             optimizer.local_overflow = True
     optimizer._dsfix_given = set(norms)
+
+
+def _discarded(optimizer: Any, kept: set[int]) -> set[int]:
+    """Of the parameters of which only earlier micro-batches are kept, those that the script has discarded since."""
+    discards = unwatch(optimizer)
+    if not discards.certain | discards.doubtful:
+        return set()
+    parameters = {
+        optimizer.get_param_id(param): id(param) for group in optimizer.params_in_partition for param in group
+    }
+    if any(parameters.get(each) in discards.doubtful for each in kept):
+        tell_of_doubt("zero12_offload_left_out_gradients")
+    return {each for each in kept if parameters.get(each) in discards.certain | discards.doubtful}
 
 
 def _gradient(optimizer: Any, param_id: int) -> Any:
@@ -103,7 +128,7 @@ PATCH = Patch(
         Edit(
             f"{_OPTIMIZER}.async_accumulate_grad_in_cpu_via_gpu",
             after="if param_id not in self.accumulated_grads_in_cpu:\n    ...",
-            code="reach(self, param_id)",
+            code="reach(self, param_id, param)",
             uses=(reach,),
         ),
         Edit(

@@ -7,25 +7,54 @@ Why: 0.17.6 to 0.18.2 add a micro-batch's gradients to the previous ones where `
 How: gradients are also added where `all_grad_tensors`, which holds the sum so far, is filled. Where
     `averaged_gradients` is filled (a second backward pass after the end of the accumulation) nothing changes: that
     raises an error, instead of the silent loss that upstream's condition makes of it.
+    A micro-batch that the script discards before the next one stays discarded, parameter by parameter. DeepSpeed has
+    set each `.grad` to None by then, so that no value tells: until the next backward pass, `torch.nn.Parameter.grad`, a
+    property for that purpose, records any `zero_grad` (engine, module, optimizer) and any `.grad = None`. Where a
+    function of the script sets `.grad` to a tensor, or reads it and also writes it (`if p.grad is not None: p.grad =
+    None`), it may have discarded or not: the sum so far is lost as without the patch, with one warning on rank 0.
+    Reading alone, as for a norm, changes nothing.
 Changes: with ZeRO-2, no optimizer offload and `gradient_accumulation_steps` n above 1, gradients become the mean over
     all n micro-batches: where these agree n times as large as before, so that clipping sets in where it did not. A
     checkpoint written without the patch is intact, but was trained on one micro-batch in n. Its Adam moments are those
     of gradients up to n times too small: after resuming, steps are too large until the second moment has caught up
-    (about 1 / (1 - beta2) steps). Warm the learning rate up again, or load only the weights. A micro-batch before the
-    last that a script discards by zero_grad() counts as in all other releases, whose ZeRO-2 has already added it by
-    then.
+    (about 1 / (1 - beta2) steps). Warm the learning rate up again, or load only the weights. A script that calls
+    zero_grad() after each micro-batch trains on the last one alone, as in PyTorch and without the patch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+
+from ._shared import tell_of_doubt, unwatch, watch
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
-_EPILOGUE = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.independent_gradient_partition_epilogue"
+_OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
+_EPILOGUE = f"{_OPTIMIZER}.independent_gradient_partition_epilogue"
+
+
+def begin(optimizer: Any) -> None:
+    """A backward pass: what the script has discarded since the last one is taken out of the sum."""
+    discards = unwatch(optimizer)
+    discarded = discards.certain | discards.doubtful
+    if not discarded:
+        return
+    for group, total in optimizer.all_grad_tensors.items():
+        for parameter, gradient in zip(optimizer.params_in_partition[group], total or ()):
+            if id(parameter) in discarded:
+                gradient.zero_()
+    if discards.doubtful.intersection(map(id, itertools.chain.from_iterable(optimizer.bit16_groups))):
+        tell_of_doubt("zero2_accumulation_drops_microbatches")
+
+
+def end(optimizer: Any) -> None:
+    if any(total is not None for total in optimizer.all_grad_tensors.values()):
+        watch(optimizer)
+
 
 PATCH = Patch(
     title="ZeRO-2 + gradient accumulation: only the last micro-batch of each step is used",
@@ -36,6 +65,14 @@ PATCH = Patch(
             _EPILOGUE,
             replace="not i in self.averaged_gradients or self.averaged_gradients[i] is None",
             code="self.averaged_gradients.get(i) is None and self.all_grad_tensors.get(i) is None",
+        ),
+        Edit(_EPILOGUE, after='see_memory_usage("End ipg_epilogue")', code="end(self)", uses=(end,)),
+        Edit(
+            f"{_OPTIMIZER}.backward",
+            before="if self.custom_loss_scaler:\n    ...\n"
+            "elif self.torch_autocast_gradscaler:\n    ...\nelse:\n    ...",
+            code="begin(self)",
+            uses=(begin,),
         ),
     ),
     symptom="",

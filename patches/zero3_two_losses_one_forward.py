@@ -9,6 +9,12 @@ How: records which parameters have had a gradient since the last forward pass, `
     Reentrant checkpointing, for which 0.18.5 made the change, produces one gradient per parameter and is unchanged, as
     is an interrupted backward pass: the next forward pass starts anew. SuperOffload and ZenFlow, which have their own
     code, are not covered.
+    A gradient that the script discards before the second backward pass stays discarded, parameter by parameter. ZeRO-3
+    has set each `.grad` to None by then, so that no value tells: from a backward pass to the next call of the engine,
+    `torch.nn.Parameter.grad`, a property for that purpose, records any `zero_grad` (engine, module, optimizer) and any
+    `.grad = None`. Where a function of the script sets `.grad` to a tensor, or reads it and also writes it
+    (`if p.grad is not None: p.grad = None`), it may have discarded or not: the first gradient is lost as without the
+    patch, with one warning on rank 0. Reading alone, as for a norm, changes nothing.
 Changes: for callers that run `backward` more than once per forward pass with ZeRO-3, with any optimizer offload:
     gradients become the sum, as in plain PyTorch and as through 0.18.4. One backward pass per forward pass is
     bit-identical. A checkpoint written without the patch loads; its parameters and moments come from the last loss's
@@ -21,30 +27,60 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
 
+from ._shared import tell_of_doubt, unwatch, watch
+
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _OPTIMIZER = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
-_FORGET = "self._dsfix_reduced = set()"
+
+
+def forget(optimizer: Any) -> None:
+    """The next gradient of each parameter is the first again."""
+    optimizer._dsfix_reduced = set()
+    unwatch(optimizer)
+
+
+def begin(optimizer: Any) -> set[int]:
+    """The parameters whose gradients have been reduced since the last forward pass, and not discarded by the script."""
+    reduced: set[int] = optimizer.__dict__.setdefault("_dsfix_reduced", set())
+    discards = unwatch(optimizer)
+    if optimizer.micro_step_id == 0 and discards.doubtful & reduced:
+        tell_of_doubt("zero3_two_losses_one_forward")
+    reduced -= discards.certain | discards.doubtful
+    return reduced
+
 
 PATCH = Patch(
     title="ZeRO-3: only the last of several backward passes after one forward pass is used",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.18.5"},
     changes=(
+        Edit(f"{_OPTIMIZER}.partition_grads", before="buffers = []", code="reduced = begin(self)", uses=(begin,)),
         Edit(
             f"{_OPTIMIZER}.partition_grads",
             replace="self.micro_step_id == 0",
-            code="self.micro_step_id == 0 and param.ds_id not in self.__dict__.get('_dsfix_reduced', ())",
+            code="self.micro_step_id == 0 and id(param) not in reduced",
         ),
         Edit(
             f"{_OPTIMIZER}.partition_grads",
             before="if self.offload_optimizer:\n    ...",
-            code="self.__dict__.setdefault('_dsfix_reduced', set()).add(param.ds_id)",
+            code="reduced.add(id(param))",
         ),
-        Edit(f"{_OPTIMIZER}.clear_backward_seen_flag", before="super().clear_backward_seen_flag()", code=_FORGET),
-        Edit(f"{_OPTIMIZER}.zero_grad", after="self.micro_step_id = 0", code=_FORGET),
-        Edit(f"{_OPTIMIZER}._pre_step", after="self.micro_step_id = 0", code=_FORGET),
+        Edit(
+            f"{_OPTIMIZER}.independent_gradient_partition_epilogue",
+            after="self._epilogue_ran_this_backward = True",
+            code="watch(self)",
+            uses=(watch,),
+        ),
+        Edit(
+            f"{_OPTIMIZER}.clear_backward_seen_flag",
+            before="super().clear_backward_seen_flag()",
+            code="forget(self)",
+            uses=(forget,),
+        ),
+        Edit(f"{_OPTIMIZER}.zero_grad", after="self.micro_step_id = 0", code="forget(self)", uses=(forget,)),
+        Edit(f"{_OPTIMIZER}._pre_step", after="self.micro_step_id = 0", code="forget(self)", uses=(forget,)),
     ),
     symptom="",
     upstream={

@@ -220,6 +220,21 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases=">=0.19.8",
     ),
     Explanation(
+        "probes-are-kept",
+        "Through 0.17.5 ZeRO-1 and ZeRO-2, and through 0.18.4 ZeRO-3, add a second backward pass before a step to the "
+        "first one, which ZeRO keeps elsewhere than in `.grad`: what a script discards there counts.",
+        ("probe_discarded", "probe_discarded_by_hand", "probe_discarded_if_there", "probe_discarded_in_part"),
+        levels={"stage": ("1", "2", "3")},
+        releases="<0.18.5",
+    ),
+    Explanation(
+        "kept-by-zero2",
+        "ZeRO-2 has reduced a micro-batch's gradients when the script discards them, and keeps them elsewhere than in "
+        "`.grad`.",
+        ("branch_discarded",),
+        levels={"stage": ("2",)},
+    ),
+    Explanation(
         "differentiated-outputs-refused",
         "0.18.3 and 0.18.4 mistake torch.autograd.grad on an output for loss.backward(), which this optimizer refuses; "
         "with bf16_zero1_silently_off the message differs.",
@@ -263,7 +278,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "those of 0.18.9 within rounding, as far as the job gets.",
         (
             *("first_pass_zero2_by_hand", "first_pass_zero2_by_module", "first_pass_zero2_by_optimizer"),
-            *("some_discarded_by_hand", "universal_within_a_round", "hpz_quantized"),
+            *("some_discarded_by_hand", "universal_within_a_round", "hpz_quantized", "first_discarded_zero2"),
         ),
         ("worse",),
         releases="<0.13.2",
