@@ -66,8 +66,8 @@ def scaled_by_script(engine: Any, loss: Any) -> bool:
 
         warn_repeatedly(
             __name__,
-            "fp16_stage0_loss_unscaled: the script seems to multiply the loss by the loss scale, so it is not multiplied "
-            "again. Give engine.backward() the loss as it is: the patch multiplies it. If the factor is another one, "
+            "fp16_stage0_loss_unscaled: the script seems to multiply the loss by its scale, which is not done twice. "
+            "Give engine.backward() the loss as it is: the patch multiplies it. If the factor is another one, "
             "set another fp16.initial_scale_power or fp16.loss_scale.",
         )
     return scaled
