@@ -23,6 +23,10 @@ Changes: with GAS > 1 and an output with loss and logits, as Hugging Face's mode
     A checkpoint written without the patch contains valid parameters of a job with gradients that were too small; Adam's
     moments in it are GAS and GAS² times too small. As the second catches up slowly (β₂), steps after resuming are up to
     GAS times too large for a while: warm up the learning rate again, or resume without the optimizer's state.
+Workaround: the script multiplies the loss by the GAS. A loss that a model has returned with what it was computed from,
+    multiplied by that number alone or with other numbers, is left to the release, with a warning. The loss is computed
+    from the logits, is all that the model returns, or is divided by the script, with `scale_wrt_gas=False`: these stay
+    right. With `loss.backward()` the factor has to be removed.
 """
 
 from __future__ import annotations
@@ -68,9 +72,57 @@ def divides_loss(engine: Any, loss: Any, asked: bool) -> bool:
     differentiated = vars(engine).pop(_DIFFERENTIATED, False)
     steps = engine.gradient_accumulation_steps()
     may = asked and not differentiated
+    if may and steps > 1 and not inside(engine) and _undone(engine, steps, loss):
+        may = False
     divides = may and (steps == 1 or inside(engine) or _alike(engine, steps, loss))
     setattr(engine, _BY_HOOKS, may and not divides)
     return divides
+
+
+def _owners(node: Any, number: int) -> list[Any]:
+    """The engines that have returned this output of a node."""
+    if node is None or node._sequence_nr() not in _marked:
+        return []
+    found = [engine() for engine in node.metadata.get(_MARK, {}).get(number, ())]
+    return [engine for engine in found if engine is not None]
+
+
+def _undone(engine: Any, steps: int, loss: Any) -> bool:
+    """Whether the script multiplies by the steps a loss that was returned with what it was computed from."""
+    node, number = loss.grad_fn, loss.output_nr
+    multiplied = False
+    while not _owners(node, number):
+        if node is None or node.name() not in ("MulBackward0", "DivBackward0", "ToCopyBackward0"):
+            return False
+        if node.name() == "MulBackward0" and node.next_functions[1][0] is None:
+            factor = node._saved_other
+            multiplied = multiplied or (factor.is_cpu and factor.numel() == 1 and float(factor) == steps)
+        node, number = node.next_functions[0]
+    if not multiplied:
+        return False
+    nodes = list(node.next_functions)
+    seen: set[tuple[Any, int]] = set()
+    while nodes and len(seen) < _NODES:
+        node, number = each = nodes.pop()
+        if node is None or each in seen:
+            continue
+        seen.add(each)
+        if any(owner is engine for owner in _owners(node, number)):
+            _warn_of_factor(steps)
+            return True
+        nodes += node.next_functions
+    return False
+
+
+def _warn_of_factor(steps: int) -> None:
+    from dsfix.log import warn_repeatedly
+
+    warn_repeatedly(
+        "factor",
+        f"dict_output_double_scaling: the script multiplies the model's loss by {steps}, the gradient accumulation "
+        "steps: as that makes up for dividing twice, it is divided twice. If it is not what the factor is for, compute "
+        "the loss from the logits, or let the model return it alone.",
+    )
 
 
 def _alike(engine: Any, steps: int, loss: Any) -> bool:
@@ -86,12 +138,11 @@ def _alike(engine: Any, steps: int, loss: Any) -> bool:
             _warn_of_length()
             return False
         seen.add(each)
-        if node._sequence_nr() in _marked:
-            owners = [owner() for owner in node.metadata.get(_MARK, {}).get(number, ())]
-            if any(owner is not None and owner.gradient_accumulation_steps() != steps for owner in owners):
-                return False
-            if owners:
-                continue
+        owners = _owners(node, number)
+        if any(owner.gradient_accumulation_steps() != steps for owner in owners):
+            return False
+        if owners:
+            continue
         if node.next_functions:
             if hasattr(node, "run_function"):  # a reentrant checkpoint: whose parameters it uses is not in the graph
                 return False

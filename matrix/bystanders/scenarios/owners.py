@@ -51,6 +51,16 @@ def _with_loss(job: Job) -> Any:
     return job.model(forward, encoder=_encoder(job), head=job.torch.nn.Linear(_WIDTH, 1))
 
 
+def _with_two(job: Job) -> Any:
+    """(inputs, targets) -> the loss and the logits."""
+
+    def forward(self: Any, inputs: Any, targets: Any) -> Any:
+        logits = self.body(inputs)
+        return {"loss": _mse(job, logits, targets), "logits": logits}
+
+    return job.model(forward, body=job.MLP())
+
+
 def _backward(job: Job, by: Any, others: Any, loss: Any) -> None:
     """`by.backward(loss)`; each of the others has its own number of micro-batches in plain PyTorch, too."""
     if not job.plain:
@@ -251,11 +261,29 @@ def layer_before(job: Job) -> None:
 )
 def scaled_by_the_script(job: Job) -> None:
     engine = job.engine(job.MLP())
-    by_script = not job.plain and hasattr(engine, "_backward_prologue_per_tensor")
+    unscaled = not job.plain and hasattr(engine, "_backward_prologue_per_tensor")
     for step in range(4):
-        job.train(engine, step, lambda batch: job.loss(engine, batch) * (_scale(engine) if by_script else 1))
+        job.train(
+            engine,
+            step,
+            backward=lambda loss: engine.backward(loss * engine.optimizer.loss_scale if unscaled else loss),
+        )
 
 
-def _scale(engine: Any) -> float:
-    scale: float = engine.optimizer.loss_scale
-    return scale
+@scenario(
+    "the script multiplies the loss in the model's dictionary by the accumulation steps, which is divided by them twice",
+    pinned=[{"stage": "1", "accumulation": "2"}],
+    works_around=("dict_output_double_scaling",),
+    stage="12",
+    **_FITS,
+)
+def multiplied_by_the_script(job: Job) -> None:
+    engine = job.engine(_with_two(job))
+    factor = job.accumulation if not job.plain and _by_outputs() else 1
+    for step in range(3):
+        job.train(
+            engine,
+            step,
+            lambda batch: engine(*batch)["loss"],
+            backward=lambda loss: engine.backward(loss * factor),
+        )
