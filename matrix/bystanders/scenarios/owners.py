@@ -271,7 +271,7 @@ def scaled_by_the_script(job: Job) -> None:
 
 
 @scenario(
-    "the script multiplies the loss in the model's dictionary by the accumulation steps, which is divided by them twice",
+    "the script multiplies the loss in the dictionary by the accumulation steps, by which it is divided twice",
     pinned=[{"stage": "1", "accumulation": "2"}],
     works_around=("dict_output_double_scaling",),
     stage="12",
