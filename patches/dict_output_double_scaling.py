@@ -4,12 +4,17 @@ Why: since 0.18.3 the loss is no longer divided by the gradient accumulation ste
     model returns divides its gradient. Where one of them was computed from another, as in {"loss": …, "logits": …}, the
     gradient passes two hooks and is divided by GAS². A part of the loss that comes from no returned tensor, such as a
     penalty on parameters, is not divided at all. Nothing fails.
-How: `engine.backward(loss)` divides the loss itself, as through 0.18.2 and since 0.19.6, and the hooks leave the
-    gradients of that backward pass alone, including those of other engines and those of backward passes called within
-    it: by reentrant checkpoints, or by hooks such as those of cached losses. `scale_wrt_gas=False` and
-    `loss.backward()` without the engine are unchanged; for the latter see dict_output_double_scaling_direct. So is a
-    loss before which an output was differentiated with `create_graph`: a gradient penalty consists of what the hooks
-    have divided.
+How: `engine.backward(loss)` divides the loss itself, as through 0.18.2 and since 0.19.6, and the hooks of engines with
+    the same GAS leave the gradients of that backward pass alone, including those of backward passes called within it.
+    It does so only where the graph between the loss and the outputs of engines, up to 3000 operations, has no owner
+    with another number: no output of an engine with another GAS, no parameter that is not the engine's (a head of the
+    script's own), no reentrant checkpoint, whose parameters are not in the graph. Otherwise, and where the graph is
+    longer, which is told in a warning, the hooks divide as in the release, except that
+    dict_output_double_scaling_direct lets an output that gets all its gradient from others divide no more: gradients
+    of the head and of the other engine are what they are without the patch, and those of an output that the script
+    uses beside one computed from it may still be divided twice. `scale_wrt_gas=False` and `loss.backward()` without the
+    engine are unchanged; for the latter see dict_output_double_scaling_direct. So is a loss before which an output was
+    differentiated with `create_graph`: a gradient penalty consists of what the hooks have divided.
 Changes: with GAS > 1 and an output with loss and logits, as Hugging Face's models return it, gradients become GAS times
     larger: SGD's learning rate, gradient clipping, the logged norm and Adam's epsilon act on other numbers than before.
     Where the loss is the only returned tensor, or is computed outside, gradients stay the same except for rounding
@@ -18,10 +23,16 @@ Changes: with GAS > 1 and an output with loss and logits, as Hugging Face's mode
     A checkpoint written without the patch contains valid parameters of a job with gradients that were too small; Adam's
     moments in it are GAS and GAS² times too small. As the second catches up slowly (β₂), steps after resuming are up to
     GAS times too large for a while: warm up the learning rate again, or resume without the optimizer's state.
+Workaround: the script multiplies the loss by the GAS. A loss that a model has returned with what it was computed from,
+    multiplied by that number alone or with other numbers, is left to the release, with a warning. The loss is computed
+    from the logits, is all that the model returns, or is divided by the script, with `scale_wrt_gas=False`: these stay
+    right. With `loss.backward()` the factor has to be removed.
 """
 
 from __future__ import annotations
 
+import collections
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -35,17 +46,134 @@ _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _HOOK = f"{_ENGINE}._backward_prologue_per_tensor"
 # a gradient that a hook has divided may be part of the next loss
 _DIFFERENTIATED = "_dsfix_differentiated"
+# of an engine: whether its `backward` leaves the division to the hooks, for dict_output_double_scaling_direct
+_BY_HOOKS = "_dsfix_divided_by_hooks"
 _CONTEXT = "compiled_autograd(self._is_compiled_autograd_enabled, self._compile_kwargs)"
+_MARK = "dsfix_returned"  # in a node's metadata: the engines that have returned its outputs
+_NODES = 3000
+# autograd's numbers of marked nodes: asking each node for its metadata takes longer than all the rest
+_marked: collections.OrderedDict[int, None] = collections.OrderedDict()
+_MARKED = 10_000
+
+
+def returned(manager: Any, tensor: Any) -> None:
+    """Note which engine has returned a tensor."""
+    node, engine = tensor.grad_fn, getattr(manager.preprocess_per_tensor_fn, "__self__", None)
+    if engine is None:  # the hooks are a script's own
+        return
+    node.metadata.setdefault(_MARK, {}).setdefault(tensor.output_nr, []).append(weakref.ref(engine))
+    _marked[node._sequence_nr()] = None
+    if len(_marked) > _MARKED:
+        _marked.popitem(last=False)
+
+
+def divides_loss(engine: Any, loss: Any, asked: bool) -> bool:
+    """Whether `engine.backward(loss)` divides the loss, not the hooks; asked: `scale_wrt_gas`."""
+    differentiated = vars(engine).pop(_DIFFERENTIATED, False)
+    steps = engine.gradient_accumulation_steps()
+    may = asked and not differentiated
+    if may and steps > 1 and not inside(engine) and _undone(engine, steps, loss):
+        may = False
+    divides = may and (steps == 1 or inside(engine) or _alike(engine, steps, loss))
+    setattr(engine, _BY_HOOKS, may and not divides)
+    return divides
+
+
+def _owners(node: Any, number: int) -> list[Any]:
+    """The engines that have returned this output of a node."""
+    if node is None or node._sequence_nr() not in _marked:
+        return []
+    found = [engine() for engine in node.metadata.get(_MARK, {}).get(number, ())]
+    return [engine for engine in found if engine is not None]
+
+
+def _undone(engine: Any, steps: int, loss: Any) -> bool:
+    """Whether the script multiplies by the steps a loss that was returned with what it was computed from."""
+    node, number = loss.grad_fn, loss.output_nr
+    multiplied = False
+    while not _owners(node, number):
+        if node is None or node.name() not in ("MulBackward0", "DivBackward0", "ToCopyBackward0"):
+            return False
+        if node.name() == "MulBackward0" and node.next_functions[1][0] is None:
+            factor = node._saved_other
+            multiplied = multiplied or (factor.is_cpu and factor.numel() == 1 and float(factor) == steps)
+        node, number = node.next_functions[0]
+    if not multiplied:
+        return False
+    nodes = list(node.next_functions)
+    seen: set[tuple[Any, int]] = set()
+    while nodes and len(seen) < _NODES:
+        node, number = each = nodes.pop()
+        if node is None or each in seen:
+            continue
+        seen.add(each)
+        if any(owner is engine for owner in _owners(node, number)):
+            _warn_of_factor(steps)
+            return True
+        nodes += node.next_functions
+    return False
+
+
+def _warn_of_factor(steps: int) -> None:
+    from dsfix.log import warn_repeatedly
+
+    warn_repeatedly(
+        "factor",
+        f"dict_output_double_scaling: the script multiplies the model's loss by {steps}, the gradient accumulation "
+        "steps: as that makes up for dividing twice, it is divided twice. If it is not what the factor is for, compute "
+        "the loss from the logits, or let the model return it alone.",
+    )
+
+
+def _alike(engine: Any, steps: int, loss: Any) -> bool:
+    """Whether all that the loss comes from, as far as the engines' outputs, is divided by the same number."""
+    own: set[int] | None = None
+    nodes = [(loss.grad_fn, loss.output_nr)]
+    seen: set[tuple[Any, int]] = set()
+    while nodes:
+        node, number = each = nodes.pop()
+        if node is None or each in seen:
+            continue
+        if len(seen) == _NODES:
+            _warn_of_length()
+            return False
+        seen.add(each)
+        owners = _owners(node, number)
+        if any(owner.gradient_accumulation_steps() != steps for owner in owners):
+            return False
+        if owners:
+            continue
+        if node.next_functions:
+            if hasattr(node, "run_function"):  # a reentrant checkpoint: whose parameters it uses is not in the graph
+                return False
+            nodes += node.next_functions
+        elif hasattr(node, "variable"):
+            own = {id(parameter) for parameter in engine.module.parameters()} if own is None else own
+            if id(node.variable) not in own:
+                return False
+    return True
+
+
+def _warn_of_length() -> None:
+    from dsfix.log import warn_repeatedly
+
+    warn_repeatedly(
+        __name__,
+        f"dict_output_double_scaling: the loss has more than {_NODES} operations outside of the model, and whether it "
+        "is that of one engine is not found out. A part of it that comes from no output of an engine, such as a "
+        "penalty on parameters, is not divided by the gradient accumulation steps; the script can divide it.",
+    )
 
 
 @contextmanager
 def of_loss(backward: AbstractContextManager[Any], engine: Any, divided: bool) -> Iterator[None]:
-    """`backward`, around a backward pass of `engine`; divided: whether its loss is divided, so that no hook divides."""
+    """`backward`, around a backward pass of `engine`; divided: whether its loss is divided."""
     import torch
 
-    before = dividers()
+    before = _dividers()
     # autograd passes this on to its threads, and to the backward passes called within one
-    torch._C._stash_obj_in_tls(__name__, (*before, id(engine)) if divided else before)
+    now = (*before, (id(engine), engine.gradient_accumulation_steps())) if divided else before
+    torch._C._stash_obj_in_tls(__name__, now)
     try:
         with backward:
             yield
@@ -53,11 +181,22 @@ def of_loss(backward: AbstractContextManager[Any], engine: Any, divided: bool) -
         torch._C._stash_obj_in_tls(__name__, before)
 
 
-def dividers() -> tuple[int, ...]:
-    """The engines that have divided the loss of the backward pass that calls this, or of an enclosing one."""
+def _dividers() -> tuple[tuple[int, int], ...]:
+    """The engines that have divided the loss of this backward pass, or of an enclosing one, and by what."""
     import torch
 
     return torch._C._get_obj_in_tls(__name__) if torch._C._is_key_in_tls(__name__) else ()
+
+
+def inside(engine: Any) -> bool:
+    """Whether this is inside a backward pass whose loss the engine has divided."""
+    return any(number == id(engine) for number, _ in _dividers())
+
+
+def divided_already(engine: Any) -> bool:
+    """Whether the gradient of an output of the engine comes from a loss that was divided by the same number."""
+    steps = engine.gradient_accumulation_steps()
+    return any(number == id(engine) or by == steps for number, by in _dividers())
 
 
 PATCH = Patch(
@@ -68,10 +207,10 @@ PATCH = Patch(
         Edit(
             f"{_ENGINE}.backward",
             after="gas_scaled_loss = loss / self.gradient_accumulation_steps() if scale_wrt_gas else loss",
-            code=f"from {__name__} import dividers, of_loss\n"
-            f"divided = scale_wrt_gas and not vars(self).pop('{_DIFFERENTIATED}', False)\n"
+            code=f"from {__name__} import divides_loss, inside, of_loss\n"
+            "divided = divides_loss(self, loss, scale_wrt_gas)\n"
             # else a hook has called this, with a loss multiplied by a gradient that is already divided
-            "if divided and id(self) not in dividers():\n    loss = gas_scaled_loss",
+            "if divided and not inside(self):\n    loss = gas_scaled_loss",
         ),
         Edit(
             f"{_ENGINE}.backward",
@@ -81,8 +220,15 @@ PATCH = Patch(
         Edit(
             _HOOK,
             before="return grad / self.gradient_accumulation_steps()",
-            code=f"if dividers():\n    return grad\nif torch.is_grad_enabled():\n    self.{_DIFFERENTIATED} = True",
-            uses=(dividers,),
+            code="if divided_already(self):\n    return grad\n"
+            f"if torch.is_grad_enabled():\n    self.{_DIFFERENTIATED} = True",
+            uses=(divided_already,),
+        ),
+        Edit(
+            "deepspeed.runtime.utils:OutputBackwardHookManager._traverse_and_register_hooks",
+            before="hook_handle = outputs.register_hook(self._make_backward_hook(outputs))",
+            code="returned(self, outputs)",
+            uses=(returned,),
         ),
     ),
     symptom="",

@@ -6,11 +6,15 @@ Why: since 0.18.3 a hook on each tensor that the model returns divides its gradi
     `loss.backward()` and `engine.scale(loss).backward()` it did not. Nothing fails.
 How: in a backward pass by `torch.autograd.backward`, which `Tensor.backward` calls, the graph is followed from what it
     was called on to the first tensors that the model has returned together: these divide. One that is not among them
-    gets all its gradient from those that do, and divides no more. Where its gradient comes from elsewhere too (a loss
-    of the script's own from the logits, added to the model's), where the graph has more than 1000 nodes on the way, and
-    in `torch.autograd.grad`, everything is divided as before. A tensor that is returned twice divides once.
+    gets all its gradient from those that do, and divides no more. Nor does one of them whose gradient all goes on to
+    others of them, as that of a loss does, computed from logits from which the script computes another. Where it goes
+    on to other tensors too (logits of hidden states that are both used, with the head's weights), where the graph has
+    more than 1000 nodes on the way, and in `torch.autograd.grad`, everything is divided as before. A tensor that is
+    returned twice divides once.
 Changes: with GAS > 1, such an output and no `engine.backward`, gradients become GAS times larger, with the same effects
     on clipping, SGD's steps and checkpoints as in dict_output_double_scaling.
+Workaround: the loss is computed from the logits, or is all that the model returns: these stay right. A script that
+    multiplies the loss by the GAS has to stop doing so.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 _MANAGER = "deepspeed.runtime.utils:OutputBackwardHookManager._make_backward_hook"
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _MARK = "dsfix_outputs"  # in a node's metadata: which of its outputs have been returned, and with which others
+_BY_HOOKS = "_dsfix_divided_by_hooks"  # of an engine: dict_output_double_scaling leaves `engine.backward` to the hooks
 _NODES = 1000
 
 
@@ -69,8 +74,10 @@ def dividing_once(manager: Any, tensor: Any, hook: Callable[[Any], Any]) -> Call
 
     def once(grad: Any) -> Any:
         engine = getattr(manager.preprocess_per_tensor_fn, "__self__", None)
-        direct = not getattr(engine, "_running_engine_backward", True)
-        if direct and manager.preprocess_done and (twice or _divided(together, output)):
+        by_hooks = not getattr(engine, "_running_engine_backward", True) or vars(engine).get(_BY_HOOKS, False)
+        if by_hooks and (twice or _divided(together, output)):
+            if not manager.preprocess_done:
+                hook(grad)  # the engine's backward pass begins
             return grad
         return hook(grad)
 
@@ -105,28 +112,58 @@ def _divided(together: object, output: object) -> bool:
 
 
 def _first(roots: tuple[Any, ...], together: object) -> set[object] | None:
-    """The outputs that are reached from the roots without passing another one; None if the way is long."""
+    """The outputs that divide: those reached from the roots without passing another one, except where all of one's
+    gradient goes on to others of them. None if the way is long.
+    """
     import torch
 
     # a tensor may have an attribute `node` of the script's own
-    nodes: list[tuple[Any, int]] = [
-        (root.grad_fn if isinstance(root, torch.Tensor) else root.node, root.output_nr) for root in roots
-    ]
+    first, _ = _reached(
+        [(root.grad_fn if isinstance(root, torch.Tensor) else root.node, root.output_nr) for root in roots], together
+    )
+    if first is None or len(first) < 2:
+        return set(first) if first else None
+    divide = set(first)
+    for output, (node, _) in first.items():
+        behind, unseen = _reached(list(node.next_functions), together, whole=False)
+        if behind and not unseen and not _of_python(node) and behind.keys() <= first.keys():
+            divide.remove(output)
+    return divide
+
+
+def _reached(
+    nodes: list[tuple[Any, int]], together: object, whole: bool = True
+) -> tuple[dict[object, tuple[Any, int]] | None, bool]:
+    """The outputs that are reached from the nodes without passing another one, and whether the gradient may go on to
+    something else, which ends it unless `whole`. None if the way is long.
+    """
     seen: set[tuple[Any, int]] = set()
-    found = set()
+    found: dict[object, tuple[Any, int]] = {}
+    else_too = False
     while nodes:
         node, number = nodes.pop()
         if node is None or (node, number) in seen:
             continue
         if len(seen) == _NODES:
-            return None
+            return None, True
         seen.add((node, number))
         output = node.metadata.get(_MARK, {}).get((together, number))
-        if output is None:
-            nodes += node.next_functions
-        else:
-            found.add(output)
-    return found or None
+        if output is not None:
+            found[output] = node, number
+            continue
+        if not node.next_functions or _of_python(node):
+            else_too = True
+            if not whole:
+                break
+        nodes += node.next_functions
+    return found, else_too
+
+
+def _of_python(node: Any) -> bool:
+    """Whether it may use what is not in the graph: a checkpoint calls modules."""
+    import torch
+
+    return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
 PATCH = Patch(
