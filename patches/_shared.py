@@ -331,3 +331,41 @@ def tell_of_doubt(patch: str) -> None:
 
 
 _told: set[str] = set()
+
+
+_PIECE = 1 << 24  # elements of a flat tensor that are compared at once: little memory is needed beside it
+
+
+def take_weights(optimizer: Any) -> None:
+    """Set the fp32 copies to the model's weights, except elements that already round to them.
+
+    To load what is there changes nothing.
+    """
+    import torch
+
+    for copy, weight in _copies(optimizer):
+        pieces = ((each if each.dim() else each[None]).split(_PIECE) for each in (copy.detach(), weight.detach()))
+        for own, loaded in zip(*pieces):
+            loaded = loaded.to(own.device)
+            own.copy_(torch.where(own.to(loaded.dtype) == loaded, own, loaded.to(own.dtype)))
+
+
+def _copies(optimizer: Any) -> list[tuple[Any, Any]]:
+    """The fp32 copies that an optimizer of DeepSpeed holds, each with the weights that it is a copy of."""
+
+    from deepspeed import comm  # type: ignore[import-not-found,unused-ignore]
+
+    def of(name: str) -> list[Any]:
+        return getattr(optimizer, name, None) or []
+
+    pairs = [*zip(of("fp32_groups_flat"), of("fp16_groups_flat"))]  # without ZeRO, flat
+    for groups in zip(of("fp32_groups"), of("fp16_groups")):  # without ZeRO, parameter by parameter
+        pairs += zip(*groups)
+    pairs += zip(of("fp32_partitioned_groups_flat"), of("fp16_partitioned_groups_flat"))  # ZeRO-3
+    for copies, parts in (
+        ("fp32_groups_flat_partition", "bf16_partitioned_groups"),  # BF16_Optimizer
+        ("single_partition_of_fp32_groups", "parallel_partitioned_bit16_groups"),  # ZeRO-1 and ZeRO-2
+    ):
+        for copy, part, group in zip(of(copies), of(parts), of("real_dp_process_group")):
+            pairs.append((copy, part[comm.get_rank(group=group)]))
+    return pairs

@@ -4,7 +4,8 @@ Why: in 0.17.6 a bf16 engine without ZeRO no longer has a ZeRO optimizer, but lo
     uses what only ZeRO's optimizers and BF16_Optimizer have: the process group or, where the optimizer's state is not
     loaded, restoring the fp32 weights from the model's.
 How: bf16 alone no longer counts as ZeRO; BF16_Optimizer, which an engine without an optimizer has, still does. Where
-    the optimizer's state is not loaded, its fp32 copies are taken from the checkpoint's weights.
+    the optimizer's state is not loaded, its fp32 copies are taken from the checkpoint's weights, except where they
+    already round to them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import re
 from typing import TYPE_CHECKING
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+from ._shared import take_weights
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -35,7 +38,8 @@ PATCH = Patch(
             before="if self.zero_nvme_offload_optimizer():\n    ...",
             code="""if (load_path is not None and not load_optimizer_states and self.optimizer is not None
         and self.bfloat16_enabled() and not load_zero_checkpoint):
-    self.optimizer.refresh_fp32_params()""",
+    take_weights(self.optimizer)""",
+            uses=(take_weights,),
         ),
     ),
     symptom=rf"in load_checkpoint[\s\S]*{_MESSAGE}",

@@ -11,10 +11,13 @@ How: with ZeRO enabled, "bf16" means BF16_Optimizer; on 0.18.3 and 0.18.4 it get
     until the next one: what a script writes there (clipping, masks, `safe_set_full_grad`) or discards by setting it to
     None or to zero reaches the fp32 gradients; writes through `.grad.data` cannot be detected. A parameter that only
     other ranks used counts in the norm; `loss.backward()` without the engine is rejected, as by the optimizers that it
-    replaces. Unchanged: jobs without ZeRO, pipelines without it, sparse gradients, and jobs whose optimizer is given
-    frozen parameters, which BF16_Optimizer does not hold, not even when they are unfrozen later: for ZeRO-1 with a
-    frozen base pass only the trainable parameters. Parameters frozen later have gradients of 0, as with ZeRO in
-    general.
+    replaces. Unchanged: jobs without ZeRO and pipelines without it; and, with a warning on rank 0 that ZeRO-1 stays
+    off, sparse gradients, jobs whose optimizer is given frozen parameters, which BF16_Optimizer does not hold, not even
+    when they are unfrozen later (for ZeRO-1 with a frozen base pass only the trainable parameters), and optimizers that
+    may need whole parameters, which they get in these releases. Partitioned are those that compute each element by
+    itself: torch's but Adafactor, LBFGS, Muon and SparseAdam, DeepSpeed's Adam, Adagrad and Lion, apex's FusedAdam. A
+    subclass or any other class (LARS, LAMB, Muon, Adafactor) and one with step hooks is left alone; ZeRO-2 partitions
+    those. Parameters frozen later have gradients of 0, as with ZeRO in general.
 Changes: fp32 weights and optimizer states are partitioned over the ranks and gradients are accumulated in fp32: numbers
     change by bf16's rounding; in a pipeline, and after a step, `.grad` is 0. A step whose gradients are all zero, or
     not finite, fails with an AssertionError of BF16_Optimizer, as before 0.17.6 and since 0.18.5, if
@@ -35,18 +38,61 @@ if TYPE_CHECKING:
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
 _INIT = f"{_BF16}.__init__"
+_OF_TORCH = (
+    *("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax"),
+    *("NAdam", "RAdam", "RMSprop", "Rprop", "SGD"),
+)
+_ADAMS = ("DeepSpeedCPUAdam", "FusedAdam")
+_LIONS = ("DeepSpeedCPULion", "FusedLion")
 # attribute of a parameter: its `.grad` that holds the sum, and that tensor's version
 _SHOWN = "_dsfix_shown"
 
 
 def is_for(engine: Any, optimizer: Any) -> bool:
-    """Whether to wrap in BF16_Optimizer: it never trains what is frozen now, and fails with sparse gradients."""
-    return engine.zero_optimization() and (
-        engine.pipeline_parallelism  # its ranks hold different parameters, but all must decide alike
-        or (
-            not any(getattr(module, "sparse", False) for module in engine.module.modules())
-            and all(p.requires_grad for group in optimizer.param_groups for p in group["params"])
+    """Whether to wrap in BF16_Optimizer, where the job requests it; if not, rank 0 says why ZeRO-1 stays off."""
+    if not engine.zero_optimization():
+        return False
+    name = type(optimizer).__name__
+    if not computes_by_element(optimizer):
+        why = f"{name}, or what is hooked to it, may need whole parameters; if it does not, set ZeRO stage 2"
+    elif engine.pipeline_parallelism:  # its ranks hold different parameters, but all must decide alike
+        return True
+    elif any(getattr(module, "sparse", False) for module in engine.module.modules()):
+        why = "a module has sparse gradients"
+    elif not all(p.requires_grad for group in optimizer.param_groups for p in group["params"]):
+        why = f"{name} has frozen parameters; pass it the trainable ones only"
+    else:
+        return True
+    if engine.global_rank == 0:
+        from dsfix.log import warn
+
+        warn(
+            "bf16 + ZeRO-1 + fp32 accumulation: ZeRO-1 stays off, as in this DeepSpeed without dsfix (nothing is "
+            f"partitioned, gradients accumulate in bf16): {why}"
         )
+    return False
+
+
+def computes_by_element(optimizer: Any) -> bool:
+    """Whether it is known to compute the same on parts of parameters: exactly one of these classes, unhooked."""
+    import sys
+
+    import torch
+    from deepspeed.ops import adagrad, adam, lion  # type: ignore[import-not-found,unused-ignore]
+
+    apex = sys.modules.get("apex.optimizers")
+    known = (
+        *(getattr(torch.optim, name, None) for name in _OF_TORCH),
+        *(getattr(module, name, None) for module, names in ((adam, _ADAMS), (lion, _LIONS)) for name in names),
+        adagrad.DeepSpeedCPUAdagrad,
+        getattr(apex, "FusedAdam", None),
+    )
+    step = vars(optimizer).get("step")  # a schedule of torch counts the calls of it
+    counted = getattr(step, "_wrapped_by_lr_sched", False) or getattr(step, "_with_counter", False)
+    return (
+        type(optimizer) in known
+        and (step is None or counted)
+        and not any(vars(optimizer).get(f"_optimizer_step_{when}_hooks") for when in ("pre", "post"))
     )
 
 
@@ -100,7 +146,7 @@ PATCH = Patch(
         Edit(
             f"{_ENGINE}._configure_optimizer",
             after="optimizer_wrapper = self._do_optimizer_sanity_check(basic_optimizer)",
-            code="partitioned = is_for(self, basic_optimizer)",
+            code="partitioned = optimizer_wrapper == BFLOAT16 and is_for(self, basic_optimizer)",
             uses=(is_for,),
         ),
         Edit(

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
 
+from ._shared import take_weights
+
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
@@ -60,7 +62,7 @@ def takes(optimizer: Any, saved: Any, path: str) -> bool:
     from dsfix.log import warn
 
     warn(f"{path} has no optimizer state for this job ({why}): the optimizer starts anew from the checkpoint's weights")
-    optimizer.refresh_fp32_params()
+    take_weights(optimizer)
     return False
 
 

@@ -4,7 +4,8 @@ Why: without ZeRO the optimizer's wrapper holds fp32 copies of the weights. `loa
     weights into the model, and the copies together with the optimizer state. When that is not requested, the copies
     keep their values; the first step updates them and writes them to the model: the loaded weights are gone. Nothing
     fails. With `load_module_only=True` the copies are taken from the model, and likewise in bf16 from 0.13.0 to 0.17.5.
-How: with `load_optimizer_states=False`, too, the copies are taken from the model's weights.
+How: with `load_optimizer_states=False`, too, the copies are taken from the model's weights, except where they already
+    round to the loaded weight: to load what the model has, as scripts do to verify a checkpoint, changes nothing.
 Changes: jobs that load this way continue from the loaded weights, rounded to fp16 or bf16. A job that was resumed
     without the patch, and its checkpoints, started from the weights that the script initialized or loaded into the
     model before `deepspeed.initialize`.
@@ -16,6 +17,8 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+
+from ._shared import take_weights
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -33,7 +36,8 @@ PATCH = Patch(
             before="self.skipped_steps = checkpoint['skipped_steps']",
             code="""if (not load_optimizer_states and not self.zero_optimization()
         and hasattr(self.optimizer, 'refresh_fp32_params')):
-    self.optimizer.refresh_fp32_params()""",
+    take_weights(self.optimizer)""",
+            uses=(take_weights,),
         ),
     ),
     symptom="",

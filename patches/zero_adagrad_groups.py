@@ -4,7 +4,8 @@ Why: torch's Adagrad creates its state at construction, for the model's paramete
     them. ZeRO therefore creates another one, of all partitions as one group and with the options the first was
     constructed with. With several groups the first step fails, IndexError. With one group its own learning rate and
     weight decay are no longer used; nor are those that the script, or a schedule that holds the optimizer, sets later.
-How: keeps the optimizer, with its groups, and gives it the state of the other one.
+How: keeps the optimizer, with its groups, and gives it the state of the other one. A subclass with a constructor of its
+    own, whose state may be another, is replaced as before.
 Changes: torch's Adagrad with one group that has its own options: they are used. Several groups train for the first
     time. Others are bit-identical. A checkpoint written without the patch restores the options it was trained with:
     set the group's own again after `load_checkpoint`.
@@ -25,13 +26,16 @@ _ZERO_3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
 _CONSTRUCT = "self.optimizer = torch.optim.Adagrad(self.{}, **self.optimizer.defaults)"
 
 
-def allocate(optimizer: Any, partitions: Iterable[Any]) -> None:
-    """Replace the state of this Adagrad by that of the partitions."""
+def allocate(optimizer: Any, partitions: Iterable[Any]) -> Any:
+    """This Adagrad with the state of the partitions; another one, as without the patch, if its state may be its own."""
     import torch
 
     fresh = torch.optim.Adagrad(list(partitions), **optimizer.defaults)
+    if type(optimizer).__init__ is not torch.optim.Adagrad.__init__:
+        return fresh
     optimizer.state.clear()
     optimizer.state.update(fresh.state)
+    return optimizer
 
 
 PATCH = Patch(
@@ -43,7 +47,7 @@ PATCH = Patch(
         Edit(
             f"{optimizer}.initialize_optimizer_states",
             replace=_CONSTRUCT.format(partitions),
-            code=f"allocate(self.optimizer, self.{partitions})",
+            code=f"self.optimizer = allocate(self.optimizer, self.{partitions})",
             uses=(allocate,),
         )
         for optimizer, partitions in (

@@ -4,8 +4,9 @@ Why: ZeRO's optimizer holds fp32 copies of the weights, its own even in fp32. `l
     weights into the model, and the copies together with the optimizer state. When that is not requested, the copies
     keep their values; the first step updates them and writes them to the model: the loaded weights are gone. Nothing
     fails. With `load_module_only=True` fp16 takes the copies from the model, bf16 and fp32 do not.
-How: with `load_optimizer_states=False` the copies are taken from the model's weights, as in 0.13.0. Optimizer states or
-    parameters offloaded to NVMe are not covered.
+How: with `load_optimizer_states=False` the copies are taken from the model's weights, as in 0.13.0, except where they
+    already round to the loaded weight: to load what the model has, as scripts do to verify a checkpoint, changes
+    nothing. Optimizer states or parameters offloaded to NVMe are not covered.
 Changes: jobs that load this way continue from the loaded weights, rounded to fp16 or bf16. A job that was resumed
     without the patch, and its checkpoints, started from the weights that the script initialized or loaded into the
     model before `deepspeed.initialize`.
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
 
+from ._shared import take_weights
+
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
@@ -24,14 +27,14 @@ _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _LOAD = f"{_ENGINE}.load_checkpoint"
 
 
-def take_weights(engine: Any) -> None:
+def take_loaded(engine: Any) -> None:
     """Sets the optimizer's copies of the weights to those of the model."""
     optimizer = engine.optimizer
     if engine.load_universal_checkpoint() or not hasattr(optimizer, "_restore_from_bit16_weights"):
         return  # the former loads no weights into the model; the latter has no copies
     on_nvme = getattr(optimizer, "swap_optimizer", False) or getattr(optimizer, "params_in_nvme_and_cpu", False)
     if not on_nvme:
-        optimizer._restore_from_bit16_weights()
+        take_weights(optimizer)
 
 
 PATCH = Patch(
@@ -44,8 +47,8 @@ PATCH = Patch(
             _LOAD,
             before="if self._optimizer_has_ckpt_event_epilogue():\n    ...",
             code="if load_path is not None and not load_optimizer_states and self.zero_optimization():\n"
-            "    take_weights(self)",
-            uses=(take_weights,),
+            "    take_loaded(self)",
+            uses=(take_loaded,),
         ),
     ),
     symptom="",

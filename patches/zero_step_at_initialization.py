@@ -6,8 +6,10 @@ Why: the optimizers of ZeRO and of bf16 training allocate the optimizer state by
     (betas 0.9 and 0.999). Nothing shows it.
 How: during that step learning rate and weight decay are zero; afterwards the step count is reset to zero. Of torch's
     optimizers, ASGD and Rprop start from the learning rate and keep it, without ASGD's decay; NAdam's product and
-    ASGD's average are reset. Upstream omits the step, and therefore links the state to the parameters later. Not fixed:
-    SGD with `dampening`, which also damps its first real step.
+    ASGD's average are reset. The state of an optimizer that is neither torch's nor DeepSpeed's nor apex's may begin
+    with the learning rate: it keeps its rate, and the weights are restored from a copy on the host. Upstream omits the
+    step, and therefore links the state to the parameters later. Not fixed: SGD with `dampening`, which also damps its
+    first real step.
 Changes: all jobs with ZeRO or bf16 and an optimizer with weight decay, or Adam of any kind: training starts from the
     model's own weights, and with Adam its first updates are larger. A job that resumes from a checkpoint written
     without the patch continues as it would have: its weights were decayed once too often, and Adam's step count is one
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 _ZERO = "deepspeed.runtime.zero"
 _BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
+_KNOWN = ("torch.optim.", "deepspeed.", "apex.")  # modules of optimizers whose state is known
 
 
 def allocate(zero: Any, step: Callable[..., Any], *args: Any) -> None:
@@ -35,9 +38,14 @@ def allocate(zero: Any, step: Callable[..., Any], *args: Any) -> None:
     optimizers = [zero.optimizer, *filter(None, [getattr(zero, "backup_optimizer", None)])]
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     options = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+    known = type(zero.optimizer).__module__.startswith(_KNOWN)
+    flat = (
+        [zero.fp32_partitioned_groups_flat[args[0]]] if args else [each for group in groups for each in group["params"]]
+    )
+    weights = [] if known else [each.detach().to("cpu", copy=True) for each in flat]
     for group in groups:
         # ASGD, Rprop: their state starts from the learning rate, and a zero gradient moves nothing
-        begins_from_lr = "lambd" in group or "step_sizes" in group
+        begins_from_lr = not known or "lambd" in group or "step_sizes" in group
         idle = ("lambd", "weight_decay") if begins_from_lr else ("lr", "weight_decay")
         group.update({name: 0.0 for name in idle if group.get(name) is not None})
     try:
@@ -45,6 +53,8 @@ def allocate(zero: Any, step: Callable[..., Any], *args: Any) -> None:
     finally:
         for group, before in zip(groups, options):
             group.update(before)
+        for each, weight in zip(flat, weights):
+            each.data.copy_(weight)
     states = [state for each in optimizers for state in getattr(each, "state", {}).values() if isinstance(state, dict)]
     for state in states:
         for name, value in (("mu_product", 1.0), ("ax", 0.0)):  # NAdam, ASGD
