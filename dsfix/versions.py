@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import json
 import os
 import platform
 import re
@@ -13,6 +14,8 @@ from importlib.util import find_spec
 from typing import Any, Callable, NamedTuple
 
 from packaging.version import InvalidVersion, Version
+
+from .module_files import module_file
 
 NEWEST_PROVEN = Version("0.19.8")
 """The newest DeepSpeed that the patches were run on; `python -m matrix add` updates it."""
@@ -38,20 +41,36 @@ class Gate(NamedTuple):
 @functools.cache
 def installed(distribution: str) -> str | None:
     """The version of what would be imported, as its metadata gives it; "" if it has none, None if it is absent."""
+    _judged()
     if distribution == "python":
         return platform.python_version()
     try:
-        records = list(metadata.distributions(name=distribution))
+        found = list(metadata.distributions(name=distribution))
+        records = [each for each in found if distribution != "deepspeed" or _describes_what_is_imported(each)]
         if not records:
-            return "" if importable(distribution) else None
+            return "" if found or importable(distribution) else None
         # an interrupted upgrade leaves two: which of them is about the package that is there, nobody can tell
         same_place = [each for each in records if str(each.locate_file("")) == str(records[0].locate_file(""))]
         version = " and ".join(sorted(set(map(_recorded_version, same_place))))
     except Exception:  # metadata that cannot be read is no metadata
         return ""
-    if distribution == "deepspeed" and not _describes_what_is_imported(records[0]):
-        return ""
     return version
+
+
+@functools.cache
+def _judged() -> str | None:
+    """Where the DeepSpeed is that `installed` is about."""
+    return module_file("deepspeed")
+
+
+def moved() -> bool:
+    """Whether DeepSpeed is another than at the last call, as sys.path has changed; its version is read again then."""
+    before = _judged()
+    _judged.cache_clear()
+    if before == _judged():
+        return False
+    installed.cache_clear()
+    return True
 
 
 def _recorded_version(found: metadata.Distribution) -> str:
@@ -71,15 +90,20 @@ def importable(package: str) -> bool:
 
 
 def _describes_what_is_imported(found: metadata.Distribution) -> bool:
-    """False where a checkout earlier on sys.path shadows the installed package that the metadata is about."""
-    try:
-        spec = find_spec("deepspeed")
-    except (ImportError, ValueError):
-        return True
-    if spec is None or spec.origin is None:
+    """False where another DeepSpeed, earlier on sys.path, shadows the one that the metadata is about."""
+    origin = _judged()
+    if origin is None:
         return True  # half installed: the judge says so
-    there = os.path.realpath(str(found.locate_file("deepspeed/__init__.py")))
-    return there == os.path.realpath(spec.origin) or not os.path.exists(there)  # absent: an editable install
+    home = os.path.realpath(os.path.dirname(origin))
+    if home == os.path.realpath(str(found.locate_file("deepspeed"))):
+        return True
+    recorded = json.loads(found.read_text("direct_url.json") or "{}")
+    if not recorded.get("dir_info", {}).get("editable"):
+        return False
+    from urllib.request import url2pathname
+
+    source = os.path.realpath(url2pathname(recorded["url"].partition("://")[2]))
+    return home.startswith(os.path.join(source, ""))
 
 
 def described(*distributions: str) -> str:

@@ -115,7 +115,11 @@ def _path() -> Path:
     own = sorted(entry.path for entry in os.scandir(os.path.dirname(__file__)) if entry.name.endswith(".py"))
     spec = PathFinder.find_spec("deepspeed")  # not all finders: one of them is dsfix's
     key = (stamps((versions.__file__, *own)), MAGIC_NUMBER, sys.version, sys.flags.optimize, spec and spec.origin)
-    return cache_directory().absolute() / f"learned-{digest(key).hex()}.bin"
+    path = cache_directory().absolute() / f"learned-{digest(key).hex()}.bin"
+    with contextlib.suppress(OSError, AttributeError):
+        if os.stat(path).st_uid not in (0, os.geteuid()):  # the directory is shared
+            return path.with_name(f"{path.stem}-{os.geteuid()}.bin")
+    return path
 
 
 def digest(key: object) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Callable, Union
 
-from .. import log
+from .. import log, versions
 from ..catalogue import registry
 from ..catalogue.registry import Summary, UnknownPatch
 from ..outcome import REMEDY, Outcome, Refused, StrictError, describe
@@ -61,8 +61,9 @@ class Engine:
         on_deepspeed: Callable[[Engine], None] = lambda engine: None,
     ) -> None:
         self.settings, self.on_change, self.on_deepspeed = settings, on_change, on_deepspeed
-        self.finder = hooks.Finder(self.imported, self.withdraw)
+        self.finder = hooks.Finder(self.imported, self.withdraw, self._before)
         self.states: dict[str, State] = {}
+        self.sourceless = False
         self.cache = Cache()
 
     def activate(self) -> None:
@@ -70,14 +71,26 @@ class Engine:
         summaries, broken = registry.index(self.cache.remember)
         for complaint in (*self.settings.complaints_about(summaries), *map(str, broken)):
             self._warn(complaint)
-        self.states.update((id, self._start(summary)) for id, summary in summaries.items())
-        if not self.settings.disable:
-            self.finder.watch(["deepspeed", *(name for state in self.states.values() for name in state.modules)])
-            for name in self.finder.names:
-                hooks.wait_for(name)
+        self._gate(summaries.values())
+        for name in self.finder.names:
+            hooks.wait_for(name)
         self._catch_up()
         anchors.forget(texts=True)
         self.on_change()
+
+    def _gate(self, summaries: Iterable[Summary]) -> None:
+        self.states.update([(summary.id, self._start(summary)) for summary in summaries])
+        if not self.settings.disable:
+            self.finder.watch(["deepspeed", *(name for state in self.states.values() for name in state.modules)])
+
+    def _before(self, name: str) -> None:
+        """A watched module is about to be executed; DeepSpeed may be another by now than the one that was judged."""
+        if name == "deepspeed" and versions.moved():
+            again = [state for state in self.states.values() if state.outcome is not Outcome.DISABLED]
+            for state in again:
+                self._undo(state)
+            self._gate(state.summary for state in again)
+            self._catch_up()
 
     def _start(self, summary: Summary) -> State:
         try:
@@ -187,19 +200,27 @@ class Engine:
 
     def _complain(self, state: State) -> None:
         remedy = REMEDY[state.outcome].format(id=state.summary.id)
+        if state.reason.endswith(verdict.NO_SOURCE):  # nor has any other module, mostly: one warning is enough
+            if self.sourceless and not self.settings.strict:
+                return
+            self.sourceless, remedy = (
+                True,
+                "install it with its .py files, or DSFIX_DISABLE=1: no function is patched so",
+            )
         self._warn(f"{state.summary.id} is {state.outcome.value}, not applied: {state.reason}. Remedy: {remedy}")
 
     def _undo(self, state: State) -> str:
         """Reverts all that was done; returns what could not be, as a sentence."""
         left = []
-        for name, handles in (*state.done.items(), *reversed(state.past)):
-            for handle in reversed(handles):
-                try:
-                    handle.undo()
-                except Exception as error:
-                    left.append(f"the change in {name} could not be reverted: {describe(error)}")
-        state.done.clear()
-        state.past.clear()
+        with state.lock:
+            for name, handles in (*state.done.items(), *reversed(state.past)):
+                for handle in reversed(handles):
+                    try:
+                        handle.undo()
+                    except Exception as error:
+                        left.append(f"the change in {name} could not be reverted: {describe(error)}")
+            state.done.clear()
+            state.past.clear()
         return "; ".join(left)
 
     def _warn(self, message: str) -> None:
@@ -221,8 +242,7 @@ class Engine:
         """Reverts everything and watches nothing any longer."""
         self.finder.stop()
         for state in self.states.values():
-            with state.lock:
-                self._undo(state)
+            self._undo(state)
 
     def forked(self) -> None:
         """In the child of a fork: another thread of the parent may have held a lock, and is not here to release it."""

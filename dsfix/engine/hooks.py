@@ -16,16 +16,18 @@ from typing import Any, Callable
 from ..garbage import uncollected
 
 Callback = Callable[[ModuleType, str], None]
+Before = Callable[[str], None]
 
 
 class Finder:
     """The first entry of sys.meta_path while anything is watched: lets the others find, and adds the callback.
 
-    The callback gets the module and the name that it is imported by, which differs from its own in a program.
+    The callback gets the module and the name that it is imported by, which differs from its own in a program; `before`
+    is called with the name of each that is about to be executed.
     """
 
-    def __init__(self, callback: Callback, withdraw: Callable[[], None]) -> None:
-        self.callback, self.withdraw = callback, withdraw
+    def __init__(self, callback: Callback, withdraw: Callable[[], None], before: Before = lambda name: None) -> None:
+        self.callback, self.withdraw, self.before = callback, withdraw, before
         self.names: set[str] = set()
         self._local = threading.local()
 
@@ -53,7 +55,7 @@ class Finder:
                     spec = finder.find_spec(name, path, target)
                     if spec is not None:
                         if hasattr(spec.loader, "exec_module"):
-                            spec.loader = _Loader(spec.loader, self.callback)  # type: ignore[assignment]
+                            spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]
                         return spec
         finally:
             active.discard(name)
@@ -63,8 +65,8 @@ class Finder:
 class _Loader:
     """Replaces a module's loader until the module is executed; the module itself only sees its own loader."""
 
-    def __init__(self, loader: Any, callback: Callback) -> None:
-        self._loader, self._callback = loader, callback
+    def __init__(self, loader: Any, finder: Finder) -> None:
+        self._loader, self._finder = loader, finder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__.get("_loader"), name)
@@ -73,9 +75,10 @@ class _Loader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
+        self._finder.before(module.__name__)
         self._loader.exec_module(module)
         with uncollected():
-            self._callback(module, module.__name__)
+            self._finder.callback(module, module.__name__)
 
 
 def withdraw_forgotten() -> None:

@@ -17,6 +17,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar, Union
 
+from ..module_files import content
+
 _T = TypeVar("_T")
 FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 _DEFINITION = re.compile(r"(?:async[ \t]+)?def\b|class\b")
@@ -77,9 +79,8 @@ def while_unchanged(read: Callable[[str], _T]) -> Callable[[str], _T]:
 def text_of(path: str) -> str | None:
     """The file's text, or None where there is no readable source (bytecode only, wrong encoding)."""
     try:
-        with open(path, "rb") as file:
-            text = importlib.util.decode_source(file.read())
-    except (OSError, UnicodeDecodeError, SyntaxError):
+        text = importlib.util.decode_source(content(path))
+    except (OSError, ImportError, UnicodeDecodeError, SyntaxError):
         return None
     return None if "\0" in text else text
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..catalogue import proven
 from ..catalogue.registry import Summary
-from ..module_files import module_file
+from ..module_files import module_file, on_disk
 from ..outcome import Outcome, Refused
 from ..patch import Change, Edit, Patch, Replace, Source
 from ..settings import Settings
@@ -16,6 +15,8 @@ from ..versions import Fit, gate, installed
 from . import anchors
 from .cache import Cache, declared, digest, stamps
 from .source import Block, digest_of, find_blocks, text_of, top_level
+
+NO_SOURCE = "has no readable source"
 
 
 class Verdict(NamedTuple):
@@ -50,7 +51,8 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
         return Verdict(Outcome.PENDING, f"{gated.reason}{judged}: {verbs} {when}")
     if refused.outcome is Outcome.DRIFTED and gated.newer:
         return Verdict(Outcome.UNPROVEN, f"{gated.reason}: {refused.reason}")
-    if refused.outcome is Outcome.DRIFTED and gated.fit is Fit.UNSURE and not gated.near:
+    unexpected = gated.fit is Fit.UNSURE and not gated.near and not refused.reason.endswith(NO_SOURCE)
+    if refused.outcome is Outcome.DRIFTED and unexpected:
         # a build that was not expected to have the bug
         return Verdict(Outcome.NOT_AFFECTED, f"{gated.reason}, and its source does not have the bug: {refused.reason}")
     return Verdict(refused.outcome, f"{gated.reason}: {refused.reason}")
@@ -58,7 +60,7 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
 
 def _remembered_refusal(patch: Patch, cache: Cache) -> Refused | None:
     paths, declaration = looked_at(patch)
-    key = ("source", paths, stamps(filter(os.path.isfile, paths)), declaration)
+    key = ("source", paths, stamps(filter(None, map(on_disk, paths))), declaration)
     found = cache.remember(key, lambda: [] if proven.applies(fingerprint(paths, declaration)) else _refusal(patch))
     return Refused(Outcome(found[0][0]), found[0][1]) if found else None
 
@@ -149,5 +151,5 @@ def _file(module: str) -> str:
         what = f"{package} {version} is registered as installed" if version else f"there is a {package}"
         raise Refused(Outcome.DRIFTED, f"{what}, but it has no module {module}: reinstall {package}")
     if text_of(path) is None:
-        raise Refused(Outcome.DRIFTED, f"{path} has no readable source")
+        raise Refused(Outcome.DRIFTED, f"{path} {NO_SOURCE}")
     return path

@@ -169,6 +169,17 @@ def test_a_file_that_others_can_write_is_not_run(known):
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.skipif(getattr(os, "geteuid", int)() != 0 or os.name != "posix", reason="only root gives files away")
+def test_in_a_shared_directory_each_user_has_a_file(known):
+    (file,) = learned(known)
+    content = file.read_bytes()
+    os.chown(file, 12345, -1)
+    assert known.run(USE).value == CURED
+    assert known.run(BLIND).value == CURED
+    assert len(learned(known)) == 2
+    assert (file.read_bytes(), file.stat().st_uid) == (content, 12345)
+
+
 def test_without_a_directory_to_write_to_nothing_is_kept_and_nothing_said(simple):
     (simple.path / "file").touch()
     for _ in range(2):

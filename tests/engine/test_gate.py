@@ -84,6 +84,58 @@ def test_a_checkout_before_the_installed_package_is_judged_by_its_source(world):
     assert told.value == [3, "applied"]
 
 
+def another(world, version, text=FLAW):
+    """A second installation, not on the path."""
+    place = world.path / "another"
+    (place / "deepspeed").mkdir(parents=True)
+    (place / "deepspeed" / "__init__.py").touch()
+    (place / "deepspeed" / "m.py").write_text(text)
+    (place / "deepspeed-0.dist-info").mkdir()
+    (place / "deepspeed-0.dist-info" / "METADATA").write_text(f"Name: deepspeed\nVersion: {version}\n")
+    return place
+
+
+FOUND_LATER = """
+    import dsfix, sys
+    {first}
+    sys.path.insert(0, {place!r})
+    import deepspeed.m
+    tell([deepspeed.m.f(1), outcomes()["cure"]])
+"""
+
+
+@pytest.mark.parametrize("first", ["0.19.0", "0.14.2", None])
+@pytest.mark.parametrize(("then", "expected"), [("0.14.2", [3, "applied"]), ("0.19.0", [2, "not-affected"])])
+def test_the_deepspeed_that_is_imported_decides(world, first, then, expected):
+    if first:
+        world.package(version=first, m=FLAW)
+    world.patch("cure", f"PATCH = declare({EDIT}, affects={{'deepspeed': '<0.14.3'}})")
+    found_later = FOUND_LATER.format(first="", place=str(another(world, then)))
+    assert world.run(found_later).value == expected
+
+
+def test_what_was_reverted_stays_so_where_another_deepspeed_is_imported(world):
+    world.package(version="0.14.1", m=FLAW)
+    world.patch("cure", f"PATCH = declare({EDIT}, affects={{'deepspeed': '<0.14.3'}})")
+    found_later = FOUND_LATER.format(first="dsfix.revert('cure')", place=str(another(world, "0.14.2")))
+    assert world.run(found_later).value == [2, "disabled"]
+
+
+@pytest.mark.parametrize(("shadowed", "expected"), [(False, "not-affected"), (True, "applied")])
+def test_the_metadata_of_an_editable_install_is_about_its_own_source(world, shadowed, expected):
+    source = another(world, "0.19.0")
+    records = world.path / "records"
+    records.mkdir()
+    info = (source / "deepspeed-0.dist-info").rename(records / "deepspeed-0.dist-info")
+    (info / "direct_url.json").write_text(f'{{"url": "{source.as_uri()}", "dir_info": {{"editable": true}}}}')
+    if shadowed:
+        world.package(metadata=False, m=FLAW)
+    world.patch("cure", f"PATCH = declare({EDIT}, affects={{'deepspeed': '<0.14.3'}})")
+    path = f"{world.site}:{records}:{source}:{world.runtime}"
+    told = world.run("import dsfix, deepspeed.m; tell(outcomes()['cure'])", PYTHONPATH=path)
+    assert told.value == expected
+
+
 @pytest.mark.parametrize(
     ("affects", "expected", "words"),
     [

@@ -278,18 +278,17 @@ def test_modules_see_their_own_loader(simple):
     assert told.value == [loader, loader, *loader, True, FLAW, True, True]
 
 
-def test_a_package_in_a_zip_file_is_left_alone_with_a_reason(simple):
-    with zipfile.ZipFile(simple.path / "packed.zip", "w") as packed:
-        for file in simple.site.rglob("*"):
-            packed.write(file, file.relative_to(simple.site))
-    told = simple.run(
-        "import dsfix, deepspeed.m as m; tell([m.f(1), m.__loader__.__class__.__name__, outcomes(), reasons()])",
-        PYTHONPATH=f"{simple.path / 'packed.zip'}:{simple.runtime}",
-    )
-    value, loader, outcome, reason = told.value
-    assert (value, loader, outcome) == (2, "zipimporter", {"cure": "drifted"})
-    assert "no readable source" in reason["cure"]
-    assert len(told.warnings) == 1
+def test_a_package_in_a_zip_file(simple):
+    def packed_and_run():
+        with zipfile.ZipFile(simple.path / "packed.zip", "w") as packed:
+            for file in simple.site.rglob("*"):
+                packed.write(file, file.relative_to(simple.site))
+        script = "import dsfix, deepspeed.m as m; tell([m.f(1), m.__loader__.__class__.__name__, outcomes()['cure']])"
+        return simple.run(script, PYTHONPATH=f"{simple.path / 'packed.zip'}:{simple.runtime}").value
+
+    assert packed_and_run() == [3, "zipimporter", "applied"]
+    simple.module("deepspeed.m", "def f(x):\n    return x + 40\n")
+    assert packed_and_run() == [41, "zipimporter", "drifted"]
 
 
 @pytest.mark.parametrize("order", ["dsfix, hook", "hook, dsfix"])

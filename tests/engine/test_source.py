@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 import py_compile
+import shutil
 import tokenize
 from types import CodeType
 
@@ -126,6 +127,19 @@ def test_a_module_with_bytecode_only_says_so(simple):
     assert told.value[:2] == [2, {"cure": "drifted"}]
     assert "has no readable source" in told.value[2]["cure"]
     assert len(told.warnings) == 1
+
+
+def test_without_any_source_one_warning_is_enough(simple):
+    simple.patch("other", 'PATCH = declare(Edit("deepspeed.m:f", replace="return y", code="return -y"))')
+    file = simple.site / "deepspeed" / "m.py"
+    py_compile.compile(str(file), cfile=str(file.with_suffix(".pyc")))
+    file.unlink()
+    shutil.rmtree(simple.site / "deepspeed-0.dist-info")  # as in a frozen program: nor is the release known
+    told = simple.run("import dsfix, deepspeed.m as m; tell([m.f(1), outcomes()])")
+    assert told.value == [2, {"cure": "drifted", "other": "drifted"}]
+    (warning,) = told.warnings
+    assert "install it with its .py files" in warning
+    assert "StrictError" in simple.run("import dsfix, deepspeed.m", code=1, DSFIX_STRICT="1").err
 
 
 @pytest.mark.parametrize(
