@@ -9,6 +9,8 @@ How: each rank writes what its part of the second copy has of the parameter, as 
     Through 0.13.1 the second copy is also as old as the model, which `check` reports, not this patch.
 Changes: jobs with such parameters; all others give the same numbers. A checkpoint written without the patch loads, but
     its weights were trained on such gradients.
+Workaround: Scripts pad their layers, so that the elements of each parameter are a multiple of the number of ranks. The
+    padding can stay.
 """
 
 from __future__ import annotations

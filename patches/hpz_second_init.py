@@ -5,6 +5,8 @@ Why: with `zero_hpz_partition_size` above 1 each zero.Init creates the process g
     model, a teacher), a nested zero.Init and a second call of from_pretrained fail.
 How: groups of the same size are used again: they consist of the same ranks, and engines use them again, too. With
     another size, or after torch's process groups were destroyed, it fails as before.
+Workaround: Scripts set `deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP` to None before the second zero.Init,
+    which then creates its own groups with the patch, too. It can stay.
 """
 
 from __future__ import annotations

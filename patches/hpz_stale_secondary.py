@@ -15,6 +15,8 @@ Changes: the first step after loading, and every evaluation before it, computes 
     weights as they were trained: where all are trained, one step used gradients of the wrong weights, and only the
     optimizer's moments still show it. Where a part is frozen, the rest was trained with random weights, which are not
     in the checkpoint: repeat such a run.
+Workaround: Scripts set `ds_secondary_tensor` of all parameters to None after loading. There is none left then; it can
+    stay.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Why: since 0.14.5 the engine passes the shapes of the parameters to the optimize
 How: the shapes are left out where the checkpoint is a plain one, which does not need them.
 Changes: jobs with MiCS that load a checkpoint with its optimizer's state. Universal checkpoints, and
     `pipeline_loading_checkpoint`, with which MiCS hung before 0.14.5, still fail with the same message.
+Workaround: Scripts replace `MiCS_Optimizer.load_state_dict` by a function that drops `param_shapes` before it calls the
+    former one. It can stay.
 """
 
 from __future__ import annotations

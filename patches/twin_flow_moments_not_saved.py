@@ -12,6 +12,8 @@ Changes: jobs with a ratio below 1, and of MiCS with an offloaded optimizer, tha
     anew, as without the patch, for sub-groups that the other Adam stepped when the checkpoint was written (another
     ratio, or a release before 0.18.0 and one from then on, which offload the other end), and, after a warning, where
     `amsgrad` is on and was off.
+Workaround: Scripts save the state of `engine.optimizer.backup_optimizer` in a file of their own and put it back after
+    load_checkpoint. It can stay: it is what the patch has put there.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ How: before its step the second Adam gets the options of the first one's group. 
     is not covered.
 Changes: jobs with a ratio below 1 whose rate or other options change. Others are bit-identical. A checkpoint written
     without the patch loads; the weights that were trained at another rate stay as they are.
+Workaround: Scripts set the rate in `engine.optimizer.backup_optimizer.param_groups`, too. It can stay if it is the rate
+    of `engine.optimizer.param_groups`, which counts.
 """
 
 from __future__ import annotations

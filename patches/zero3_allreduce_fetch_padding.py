@@ -9,6 +9,8 @@ How: each parameter begins after the padding of the previous one.
 Changes: only with `stage3_use_all_reduce_for_fetch_params` and padded parameters: losses and gradients are those of the
     actual parameters. In a checkpoint written without the patch the parameters themselves were never corrupted, but
     they, and the optimizer's moments, come from gradients of corrupted ones.
+Workaround: Scripts pad their layers, so that the elements of each parameter are a multiple of the number of ranks. The
+    padding can stay.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ Why: with `torch_autocast` parameters are gathered in bf16 or fp16, and then cas
 How: the parameter keeps its dtype while it is gathered, as in 0.17.6: the half data become its own when they are cast.
 Changes: the gradients of such parameters in such jobs, from the first step on; all others give the same numbers. A
     checkpoint written without the patch loads, but its tied weights were trained on a part of their gradients.
+Workaround: Scripts set `stage3_param_persistence_threshold` above the size of the tied weight, which then stays
+    gathered. It can stay, but takes memory.
 """
 
 from __future__ import annotations

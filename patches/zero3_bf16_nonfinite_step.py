@@ -11,6 +11,8 @@ Changes: for bf16 + ZeRO-3 jobs since 0.19.3, before that where the setting is o
     skipped instead of destroying the parameters; all other steps are bit-identical. Without optimizer offload the host
     waits for the norm, as ZeRO-1 and ZeRO-2 do with the setting, and 0.19.8. A checkpoint written without the patch is
     either sound or contains nan, and then it cannot be repaired.
+Workaround: Scripts test each loss on all ranks, and leave out the backward pass and the step if one is not finite. It
+    can stay.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ How: torch detaches a frozen ZeRO-3 parameter (it has a `ds_id`) as it detaches 
     recomputation stays on; nothing changes for tensors that are not ZeRO-3 parameters. DeepSpeed 0.19.3 achieves the
     same by keeping the frozen parameters gathered until the backward pass of the module that holds the checkpoint.
     Not covered: selective checkpointing (`context_fn`), which fails with ZeRO-3 even without frozen parameters.
+Workaround: Scripts set `use_reentrant=True` or `determinism_check="none"`. Both can stay, at their price.
 """
 
 from __future__ import annotations

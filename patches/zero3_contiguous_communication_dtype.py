@@ -9,6 +9,7 @@ How: casts the bucket if its dtype is another one, as since 0.12.5; the average 
 Changes: jobs with ZeRO-3, `reduce_scatter: false` and another `communication_data_type` than the model's: gradients
     have the rounding that was asked for, as with `reduce_scatter: true`, also when a job resumes from a checkpoint
     written without the patch.
+Workaround: None in the script; `reduce_scatter: true`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Why: ZeRO-3 creates autograd functions for each module's backward hooks, unless 
     its hooks count on the child: AttributeError in the first forward pass. Through 0.16.4 the functions were created in
     the forward pass, outer module first, and the wrapper got its own.
 How: looks them up in the module's own `__dict__`, as upstream does since 0.19.3, for both functions and the counter.
+Workaround: Scripts make the wrapper's `__getattr__` refuse the names of these functions, or set the counter on each
+    module, or on the inner module with the wrapper's. All can stay.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ How: the first time that a job meets either, the coordinator for training takes 
     between training and evaluation needs zero3_inflight_params as well. All ranks must have the same modules in
     `eval()` and pass gradients through the same ones: ranks that differ in this wait for each other, as in 0.15.4,
     where the assertion stopped one of them.
+Workaround: Scripts leave the module in training mode and set the probability of its dropout to 0. It can stay.
 """
 
 from __future__ import annotations

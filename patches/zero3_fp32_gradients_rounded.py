@@ -9,6 +9,7 @@ How: an average in fp32 that is accumulated in fp32 stays as it is, as in 0.19.2
     dtype. Through 0.12.4 `reduce_scatter: false` also reduces in the dtype of the parameters, which is left.
 Changes: the gradients of such jobs in their last bits, up to 0.4% (bf16) or 0.05% (fp16) of an element. A checkpoint
     written without the patch loads; the job continues with exact gradients.
+Workaround: None in the script; 0.19.2, or ZeRO-1.
 """
 
 from __future__ import annotations

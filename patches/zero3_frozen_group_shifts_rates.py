@@ -9,6 +9,8 @@ How: the number is that of the optimizer's group, as in 0.19.3. Checkpoints keep
 Changes: jobs with a frozen or empty parameter group before another; all others are bit-identical. Checkpoints written
     with and without the patch load with and without it, and one of 0.19.3 loads with it; 0.19.3 itself refuses both.
     When a job resumes from a checkpoint written without it, the weights that were trained with other options stay.
+Workaround: Scripts leave frozen parameters out of the optimizer, or make them its last group; that can stay. Options
+    moved by one group to make up for the bug have to move back: they cannot be told from intended ones.
 """
 
 from __future__ import annotations

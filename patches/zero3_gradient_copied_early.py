@@ -9,6 +9,8 @@ How: the copy waits for the current stream, that of the gradient's hook, as in 0
     the wait is the same as before.
 Changes: the steps in which a gradient was copied too early; all others give the same numbers. A checkpoint written
     without the patch loads, but its weights were trained on such gradients.
+Workaround: Scripts run all layers on the default stream, or call `torch.cuda.synchronize()` in a hook of each
+    parameter. Both can stay.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ How: gives such a module ZeRO-3's container before it is marked, as upstream doe
     that was attached during the forward pass. The parameters themselves do not change: they are not partitioned, and
     belong to no DeepSpeed optimizer. Through 0.16.4 this code is in another function: see
     zero3_late_attached_module_0_16.
+Workaround: Scripts give the module ZeRO-3's container, `module._parameters = ZeROOrderedDict(module,
+    module._parameters)`, or attach it before `deepspeed.initialize`. Both can stay.
 """
 
 from __future__ import annotations

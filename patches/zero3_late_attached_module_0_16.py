@@ -7,6 +7,8 @@ How: gives such a module ZeRO-3's container before it is marked, as upstream doe
     that was attached during the forward pass; through 0.15.1 the container also accepts parameters that ZeRO-3 does not
     know. They do not change: they are not partitioned, and belong to no DeepSpeed optimizer. Since 0.16.5 this code is
     in other functions: see zero3_late_attached_module.
+Workaround: Scripts give the module ZeRO-3's container, `module._parameters = ZeROOrderedDict(module,
+    module._parameters)`, or attach it before `deepspeed.initialize`. Both can stay.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ Changes: for models in which a step may not use all parameters, such a step's gr
     checkpoint written without the patch loads; the unused weights, and their moments, contain repeated updates. MiCS,
     SuperOffload and ZenFlow, which have their own code, gradients offloaded to NVMe, and optimizer offload with
     `managed_gradient_accumulation` off are not covered.
+Workaround: Scripts add the unused parameters to the loss, multiplied by 0: their gradients are zeros. It can stay.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ How: a warning on rank 0 says it, and how the weights can be loaded: with `load_
     from the optimizer's files, as zero_to_fp32.py does. This is not done by itself: it takes host memory for the whole
     model on each rank, and ends jobs that lack one of the files or have their weights from elsewhere. Universal
     checkpoints and `custom_load_fn`, which load them otherwise, have no warning.
+Workaround: Scripts load with `load_optimizer_states=False` instead, which warns of nothing. It can stay.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ Why: with ZeRO-3 and `load_optimizer_states=False` the weights are put together 
 How: it is told the tag.
 Changes: jobs that load this way from another checkpoint than the latest get the weights of that checkpoint. A job that
     was started this way without the patch, and its checkpoints, started from the latest weights.
+Workaround: Scripts write the tag into the file `latest` before they load. It can stay.
 """
 
 from __future__ import annotations

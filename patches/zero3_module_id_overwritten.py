@@ -7,6 +7,7 @@ How: the number is kept as `module.ds_id`, the name that 0.16.4 chose. The numbe
     numbered (ONNX Runtime's for ZeRO-3), are known by `id` as before.
 Changes: jobs whose modules use an attribute `id`. A checkpoint written without the patch is of a model that was trained
     with DeepSpeed's numbers; resumed, the model computes with its own.
+Workaround: Scripts give the attribute another name. It can stay.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ How: warns once, as upstream does since 0.17.6, and continues. The engine then e
     off unless the config asks for it: inside the module the engine's precision applies, around it the user's.
 Changes: nothing for jobs that could train. 0.17.1 applied such a context to the module too; 0.17.6, and the patch, do
     not.
+Workaround: Scripts turn autocast off around the engine's call, or replace `validate_nested_autocast` and make
+    `engine.torch_autocast_enabled` follow the context, which then applies inside the module. Both can stay.
 """
 
 from __future__ import annotations

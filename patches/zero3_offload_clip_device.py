@@ -6,6 +6,8 @@ Why: 0.14.1 and 0.14.2 compute the norm of all gradients as a tensor on the acce
 How: moves the factor, one number, to the device of the optimizer's gradients (`self.device`: the CPU with CPU or NVMe
     offload, otherwise the accelerator, where nothing is moved). With `offload_optimizer.ratio` below 1 some gradients
     are still on the accelerator, but a tensor there may be multiplied by a number on the CPU.
+Workaround: Scripts wrap `unscale_and_clip_grads`, or edit the line in the installed file, to pass the norm as a Python
+    number. The wrapper can stay; with an edited line the patch is not applied.
 """
 
 from __future__ import annotations

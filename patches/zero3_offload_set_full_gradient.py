@@ -6,6 +6,7 @@ Why: with offload the norm of each gradient is taken when it is reduced, and kep
 How: setting a gradient replaces the norm that is kept, too. Only in the functions that scripts call; no collective.
 Changes: jobs that call `safe_set_full_grad` under ZeRO-3 with offload_optimizer: the reported norm and, with
     gradient_clipping, the updates. A checkpoint written without the patch can be resumed.
+Workaround: Scripts set `engine.optimizer.norm_for_param_grads` of the parameter as well. It can stay.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Why: the weights that are trained are in one buffer. `offload_states` moves it a
 How: it gives places to the parameters in the buffer, in the buffer's order. Frozen parameters stay on the GPU, as they
     do in `reload_states`. Without frozen parameters the same is moved as before; where the optimizer's groups are in
     another order than the module's, parameters that are read while they are offloaded have their own values.
+Workaround: Scripts leave the weights on the GPU: `include` without `lp_params`. It can stay.
 """
 
 from __future__ import annotations

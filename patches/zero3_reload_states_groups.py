@@ -11,6 +11,7 @@ Changes: jobs whose groups are not in the order of the module: the first step af
     right weights; so have evaluation, generation and weights that are sent elsewhere before that step. Others are
     bit-identical. The fp32 weights of a checkpoint written without the patch are in their places, so it can be resumed;
     the wrong steps before it are not undone.
+Workaround: Scripts leave the weights on the GPU: `include` without `lp_params`. It can stay.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ Why: two losses of one forward pass, each with its own `engine.backward`, the fi
 How: a module is fetched for each backward pass. The parameters that the second one fetches stay until the end of that
     pass since 0.19.3, before that until the optimizer step or the next forward pass: it needs memory for the whole
     parameters. One `backward` of the sum of the losses does not.
+Workaround: Scripts add the losses up, and call `backward` once. It can stay, and needs less memory.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ Changes: for callers that run `backward` more than once per forward pass with Ze
     gradients become the sum, as in plain PyTorch and as through 0.18.4. One backward pass per forward pass is
     bit-identical. A checkpoint written without the patch loads; its parameters and moments come from the last loss's
     gradients alone.
+Workaround: Scripts add the losses up, and call `backward` once. It can stay.
 """
 
 from __future__ import annotations

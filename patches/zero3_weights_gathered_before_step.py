@@ -14,6 +14,7 @@ Changes: the steps whose weights were gathered too early; all others give the sa
     without the patch loads, but its weights were trained on such gradients. Not covered are weights that a script
     writes itself between steps, those that load_checkpoint has just written, those that ZenFlow updates between its
     full steps, and MiCS with shards of one rank.
+Workaround: Scripts call `torch.cuda.synchronize()` after the step. It can stay, but costs time.
 """
 
 from __future__ import annotations

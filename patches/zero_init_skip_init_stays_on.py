@@ -10,6 +10,8 @@ How: a class that had no `_apply` of its own has none afterwards, and inherits t
     nothing is changed: the same modules are partitioned inside zero.Init.
 Changes: modules of such classes that are made after a zero.Init keep their weights. A checkpoint that was written
     without the patch has empty ones for them: make them anew.
+Workaround: Scripts give the class an `_apply` of its own, which calls `super()._apply`, or make the model before
+    zero.Init. Both can stay.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ How: a class that had no `__init__` of its own has none afterwards, and inherits
     zero.Init nothing is changed.
 Changes: modules of such classes that are made after a zero.Init have their weights. A checkpoint that was written
     without the patch has empty ones for them: make them anew.
+Workaround: Scripts give the class an `__init__` of its own, which calls `super().__init__`, or make the model before
+    zero.Init. Both can stay.
 """
 
 from __future__ import annotations

@@ -85,7 +85,9 @@ def warm_start(job: Job) -> None:
     job.resume(lambda seed: job.engine(job.MLP(seed=seed)), module_only=True)
 
 
-@scenario("a new engine loads a checkpoint without the optimizer's states")
+@scenario(
+    "a new engine loads a checkpoint without the optimizer's states", works_around=("zero3_load_module_only_unsaid",)
+)
 def resumed_without_optimizer(job: Job) -> None:
     job.resume(lambda seed: job.engine(job.MLP(seed=seed)), optimizer=False)
 

@@ -29,6 +29,7 @@ def _model(job: Job, seed: int = 0) -> Any:
 @scenario(
     "ZeRO++ hpZ, in nodes of two ranks",
     pinned=[{"stage": "3", "partitioning": "all"}, {"stage": "3", "ranks": "4", "partitioning": "all"}],
+    works_around=("hpz_second_copy_partly_written",),
     **_FITS,
 )
 def hpz(job: Job) -> None:

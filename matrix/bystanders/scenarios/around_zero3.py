@@ -1,0 +1,482 @@
+"""ZeRO-3, in scripts that work around one of its bugs: training."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from dsfix.lab import half
+from matrix.bystanders import space
+from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenarios import second_copies
+
+if TYPE_CHECKING:
+    from matrix.bystanders.job import Job
+
+_STAGE3 = "deepspeed.runtime.zero.stage3"
+_OFFLOAD = "deepspeed.runtime.zero.parameter_offload"
+
+
+def _one(**levels: str) -> dict[str, Any]:
+    """ZeRO-3 on one rank, all parameters partitioned, with these levels: one job."""
+    setting = {**space.plain(), "stage": "3", "ranks": "1", "partitioning": "all", **levels}
+    return {"pinned": [setting], **{name: (level,) for name, level in setting.items()}}
+
+
+def _train(job: Job, engine: Any, loss: Callable[..., Any] | None = None, **options: Any) -> None:
+    for step in range(4):
+        job.train(engine, step, loss, **options)
+
+
+def _frozen(module: Any) -> Any:
+    return module.requires_grad_(False)
+
+
+@scenario("the losses of two heads are added up, for one backward pass",
+    works_around=("zero3_two_losses_one_forward", "zero3_second_backward_fetch"), **_one())  # fmt: skip
+def losses_added_up(job: Job) -> None:
+    nn, mse = job.torch.nn, job.torch.nn.functional.mse_loss
+    forward = lambda self, x: (self.left(self.body(x).tanh()), self.right(self.body(x).tanh()))  # noqa: E731
+    model = job.model(forward, body=nn.Linear(16, 16), left=nn.Linear(16, 1), right=nn.Linear(16, 1))
+    engine = job.engine(model)
+
+    def loss(batch: Any) -> Any:
+        left, right = engine(batch[0])
+        return mse(left.float(), batch[1]) + mse(right.float(), -batch[1])
+
+    _train(job, engine, loss)
+
+
+@scenario("a branch that a step does not need is computed as well, and multiplied by 0",
+    works_around=("zero3_left_out_gradients", "zero3_inflight_params"),
+    **_one(partitioning="parameters persist"))  # fmt: skip
+def branch_multiplied_by_zero(job: Job) -> None:
+    forward = lambda self, x, share: self.first(x) + share * self.second(x)  # noqa: E731
+    model = job.model(forward, first=job.MLP(), second=job.MLP(seed=1))
+    engine = job.engine(model, zero_optimization={"stage3_param_persistence_threshold": 0})
+    for step in range(6):
+        job.train(engine, step, lambda batch, step=step: job.loss(engine, batch, float(step % 2 == 0)))  # type: ignore[misc]
+
+
+@scenario("the reference runs before the policy, and what stays gathered is released after the backward pass",
+    works_around=("zero3_checkpoint_params_stay_gathered", "zero3_no_grad_call_keeps_gathered",
+        "zero3_no_grad_call_keeps_gathered_0_16"), **_one())  # fmt: skip
+def partition_cache_emptied(job: Job) -> None:
+    nn, mse = job.torch.nn, job.torch.nn.functional.mse_loss
+    checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
+
+    def forward(self: Any, x: Any) -> Any:
+        return self.head(checkpoint(self.block, self.below(x), use_reentrant=False))
+
+    block = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
+    engine = job.engine(job.model(forward, below=nn.Linear(16, 16), block=block, head=nn.Linear(16, 1)))
+
+    def loss(batch: Any) -> Any:
+        with job.torch.no_grad():
+            reference = engine(batch[0]).float()
+        return mse(engine(batch[0]).float(), 0.5 * (reference + batch[1]))
+
+    def backward(value: Any) -> None:
+        engine.backward(value)
+        if not job.plain:
+            engine.empty_partition_cache()
+
+    _train(job, engine, loss, backward=backward)
+
+
+@scenario("frozen blocks are checkpointed without torch's check, and reentrantly",
+    works_around=("zero3_checkpoint_recompute",), **_one())  # fmt: skip
+def frozen_blocks_unchecked(job: Job) -> None:
+    nn = job.torch.nn
+    checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
+
+    def forward(self: Any, x: Any) -> Any:
+        x = checkpoint(self.first, self.below(x), use_reentrant=False, determinism_check="none")
+        return self.head(checkpoint(self.second, x, use_reentrant=True))
+
+    blocks = [_frozen(nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Tanh())) for _ in range(2)]
+    model = job.model(forward, below=nn.Linear(16, 16), first=blocks[0], second=blocks[1], head=nn.Linear(16, 1))
+    _train(job, job.engine(model, [each for each in model.parameters() if each.requires_grad]))
+
+
+@scenario("the script clears DeepSpeed's list of running modules after each step, and then drops the engine",
+    works_around=("zero3_forward_module_stack",), **_one())  # fmt: skip
+def running_modules_cleared(job: Job) -> None:
+    engine = job.engine(job.Transformer(checkpointing="non-reentrant"))
+    for step in range(3):
+        job.train_on_tokens(engine, step)
+        if not job.plain:
+            importlib.import_module(_OFFLOAD).FWD_MODULE_STACK.clear()  # type: ignore[attr-defined]
+    engine.destroy()
+
+
+@scenario("the device is waited for after each step, and nowhere else",
+    works_around=("zero3_weights_gathered_before_step",), **_one())  # fmt: skip
+def synchronized_after_each_step(job: Job) -> None:
+    engine = job.engine(job.MLP(), timers={"throughput": {"enabled": False}})
+    losses = []
+    for inputs, targets in [batch for step in range(4) for batch in job.batches(step)]:
+        loss = (engine(inputs).float() - targets).square().mean()
+        engine.backward(loss)
+        engine.step()
+        job.torch.cuda.synchronize()
+        losses.append(loss.detach())
+    for number, loss in enumerate(losses):
+        job.note(f"loss {number}", loss)
+    job.look(engine, "at the end")
+
+
+@scenario("a layer runs on another stream, and the device is waited for in a hook of each parameter",
+    works_around=("zero3_gradient_copied_early",), release="0.18.3", **_one(overlap_comm="true"))  # fmt: skip
+def synchronized_in_hooks(job: Job) -> None:
+    torch = job.torch
+    side = torch.cuda.Stream()
+
+    def forward(self: Any, x: Any) -> Any:
+        current = torch.cuda.current_stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            added = self.aside(x)
+        current.wait_stream(side)
+        return self.main(x + added)
+
+    engine = job.engine(job.model(forward, main=job.MLP(), aside=torch.nn.Linear(16, 16)))
+    for parameter in engine.module.parameters():
+        parameter.register_hook(lambda _: torch.cuda.synchronize())
+    _train(job, engine)
+
+
+@scenario("parameters are gathered one at a time, and none stays gathered",
+    works_around=("zero3_gather_waits_for_last",), **_one(ranks="2"))  # fmt: skip
+def gathered_one_at_a_time(job: Job) -> None:
+    engine = job.engine(second_copies._model(job))
+    for step in range(3):
+        job.train(engine, step)
+        for name, parameter in engine.module.named_parameters():
+            with _gathered(job, [parameter]):
+                job.note(f"step {step}: {name}", parameter)
+
+
+def _gathered(job: Job, parameters: list[Any]) -> Any:
+    return contextlib.nullcontext() if job.plain else job._lab.deepspeed.zero.GatheredParameters(parameters)
+
+
+@scenario("an average of the weights is kept in a second model, from gathered parameters",
+    works_around=("zero3_copy_of_module",), release="0.16.0", **_one())  # fmt: skip
+def averaged_in_a_second_model(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    average = job.MLP().to(job.device)
+    for step in range(3):
+        job.train(engine, step)
+        parameters = list(engine.module.parameters())
+        with _gathered(job, parameters), job.torch.no_grad():
+            for mean, each in zip(average.parameters(), parameters):
+                mean.lerp_(each.detach(), 0.5)
+        job.note(f"step {step}: of the average", job.loss(average, job.batch(100)))
+
+
+@scenario("wrappers that delegate attributes refuse the names of DeepSpeed's functions, or set its counter",
+    works_around=("zero3_delegating_wrapper",), **_one())  # fmt: skip
+def delegating_by_hand(job: Job) -> None:
+    nn = job.torch.nn
+
+    class Delegating(nn.Module):  # type: ignore[name-defined,misc,unused-ignore]
+        def __init__(self, inner: Any) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return getattr(self._modules["inner"], name)
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x)
+
+    class Refusing(Delegating):
+        def __getattr__(self, name: str) -> Any:
+            if name in ("pre_bwd_fn", "post_bwd_fn", "applied_pre_backward_ref_cnt"):
+                raise AttributeError(name)
+            return super().__getattr__(name)
+
+    class Telling(Delegating):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "ds_grads_remaining":
+                self.inner.ds_grads_remaining = value
+
+    for wrap, registered in ((Refusing, False), (Telling, False), (Delegating, True)):
+        model = job.MLP()
+        model.blocks[1], model.head = wrap(model.blocks[1]), wrap(model.head)
+        with _counters(job) if registered else contextlib.nullcontext():
+            engine = job.engine(model)
+        _train(job, engine)
+
+
+def _counters(job: Job) -> Any:
+    """Sets the counter on each module before DeepSpeed registers it."""
+    offload = None if job.plain else importlib.import_module(_OFFLOAD).DeepSpeedZeRoOffload  # type: ignore[attr-defined]
+    register = getattr(offload, "_register_deepspeed_module", None)
+    if register is None:  # releases that need no counter
+        return contextlib.nullcontext()
+
+    def counted(self: Any, module: Any, count: Any = None) -> Any:
+        if not hasattr(module, "ds_grads_remaining"):
+            module.ds_grads_remaining = 0
+        return register(self, module, [0] if count is None else count)
+
+    return mock.patch.object(offload, "_register_deepspeed_module", counted)
+
+
+@scenario("placeholders are a buffer without elements, and a parameter with one",
+    works_around=("zero3_empty_parameter", "zero3_empty_parameter_before_0186"), **_one())  # fmt: skip
+def placeholders(job: Job) -> None:
+    nn = job.torch.nn
+    forward = lambda self, x: self.layer(x) + self.none.sum() + 0.0 * self.unused.sum()  # noqa: E731
+    model = job.model(forward, layer=job.MLP(), unused=nn.Parameter(job.torch.zeros(1)))
+    model.register_buffer("none", job.torch.empty(0))
+    _train(job, job.engine(model))
+
+
+@scenario("a frozen part without dropout stays in training mode",
+    works_around=("zero3_eval_mode_backward",), release="0.14.2", **_one())  # fmt: skip
+def frozen_without_dropout(job: Job) -> None:
+    nn = job.torch.nn
+    part = _frozen(nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5), nn.Tanh()))
+    part[1].p = 0.0
+    forward = lambda self, x: self.head(self.part(self.below(x)))  # noqa: E731
+    model = job.model(forward, below=nn.Linear(16, 16), part=part, head=nn.Linear(16, 1))
+    _train(job, job.engine(model, [each for each in model.parameters() if each.requires_grad]))
+
+
+@scenario("a frozen group is the optimizer's last, behind two with rates of their own",
+    works_around=("zero3_frozen_group_shifts_rates",), **_one())  # fmt: skip
+def frozen_group_last(job: Job) -> None:
+    model = job.MLP()
+    groups = [
+        {"params": list(model.head.parameters()), "lr": 0.02},
+        {"params": list(model.blocks[1].parameters()), "weight_decay": 0.1},
+        {"params": list(_frozen(model.blocks[0]).parameters()), "lr": 0.5},
+    ]
+    _train(job, job.engine(model, groups))
+
+
+@scenario("a module attached after training is given ZeRO-3's container by the script, and evaluated",
+    works_around=("zero3_late_attached_module", "zero3_late_attached_module_0_16"), **_one())  # fmt: skip
+def late_module_by_hand(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    job.train(engine, 0)
+    job.torch.manual_seed(0)
+    late = _frozen(job.torch.nn.Linear(16, 16)).to(job.device)
+    if not job.plain:
+        container = importlib.import_module(_OFFLOAD).ZeROOrderedDict  # type: ignore[attr-defined]
+        late._parameters = container(late, late._parameters)
+    engine.module.blocks[0].append(late)
+    for number in range(2):
+        with job.torch.no_grad():  # a step fails: nothing has partitioned it
+            job.note(f"evaluation {number}", job.loss(engine, job.batch(number)))
+
+
+@scenario("a module's number has another name than id",
+    works_around=("zero3_module_id_overwritten",), release="0.16.0", **_one())  # fmt: skip
+def numbers_of_modules(job: Job) -> None:
+    nn = job.torch.nn
+    scaled = [job.model(lambda self, x: self.layer(x) / self.number, layer=nn.Linear(16, 16)) for _ in range(2)]
+    scaled[0].number, scaled[1].number = 7, 3
+    _train(job, job.engine(nn.Sequential(*scaled, nn.Linear(16, 1))))
+
+
+@scenario("a layer returns an object, and the script provides the name that DeepSpeed lacks",
+    works_around=("zero3_output_object_warning",), release="0.14.2",
+    **_one(partitioning="parameters persist"))  # fmt: skip
+def name_provided(job: Job) -> None:
+    if not job.plain:
+        importlib.import_module("deepspeed.runtime.zero.utils").warned = False  # type: ignore[attr-defined]
+    inner = job.model(lambda self, x: SimpleNamespace(value=self.layer(x)), layer=job.MLP())
+    _train(job, job.engine(job.model(lambda self, x: self.inner(x).value, inner=inner)))
+
+
+@scenario("layers return a number in a tuple, and as a tensor",
+    works_around=("zero3_scalar_output_hook",), **_one())  # fmt: skip
+def numbers_wrapped(job: Job) -> None:
+    first = job.model(lambda self, x: (0.5,))
+    second = job.model(lambda self, x: job.torch.tensor(2.0, device=x.device))
+    forward = lambda self, x: self.layer(x) * self.first(x)[0] * self.second(x)  # noqa: E731
+    _train(job, job.engine(job.model(forward, layer=job.MLP(), first=first, second=second)))
+
+
+@scenario("a batch whose loss is not finite on one of the ranks is left out by all",
+    works_around=("zero3_bf16_nonfinite_step",), **_one(precision="bf16", ranks="2"))  # fmt: skip
+def nonfinite_batch_left_out(job: Job) -> None:
+    engine = job.engine(second_copies._model(job), bf16={"check_grad_overflow": True})
+    for step in range(4):
+        value = job.loss(engine, job.batch(step))
+        if step == 1 and job.rank == 1:
+            value = value * float("nan")
+        finite = job.torch.isfinite(value.detach()).float().cpu().view(1)
+        job.torch.distributed.all_reduce(finite, op=job.torch.distributed.ReduceOp.MIN)
+        if finite.item():
+            engine.backward(value)
+            engine.step()
+        job.look(engine, f"step {step}")
+
+
+@scenario("optimizer states are moved to the host and back, while the weights stay",
+    works_around=("zero3_offload_states_frozen", "zero3_reload_states_groups"),
+    **_one(optimizer="client's AdamW", partitioning="parameters persist"))  # fmt: skip
+def moved_without_weights(job: Job) -> None:
+    def fused(given: list[Any]) -> Any:
+        if job.plain:
+            return job.torch.optim.AdamW(given, **space.ADAM)
+        half.provide_fused_adam(job._lab)
+        return importlib.import_module("deepspeed.ops.adam").FusedAdam(given, **space.ADAM)
+
+    model = job.MLP()
+    _frozen(model.blocks[0])
+    trained = [each for each in model.parameters() if each.requires_grad]
+    groups = [
+        {"params": [each for each in trained if each.ndim > 1]},
+        {"params": [each for each in trained if each.ndim == 1], "weight_decay": 0.0},
+    ]
+    engine = job.engine(model, groups, optimizer=fused)
+    for step in range(3):
+        job.train(engine, step)
+        if not job.plain and hasattr(engine, "offload_states"):
+            states = importlib.import_module("deepspeed.runtime.zero.offload_config").OffloadStateTypeEnum
+            engine.offload_states(include=[states.optim_states, states.hp_params])
+            engine.reload_states()
+        job.look(engine, f"after step {step}")
+
+
+@scenario("gradients are doubled, and the script renews the norms that DeepSpeed keeps",
+    works_around=("zero3_offload_set_full_gradient", "zero3_offload_set_local_gradient"),
+    **_one(offload="optimizer", clipping="on"))  # fmt: skip
+def norms_renewed(job: Job) -> None:
+    engine = job.engine(job.MLP())
+
+    def backward(value: Any) -> None:
+        engine.backward(value)
+        for name, parameter in engine.module.named_parameters():
+            if job.plain:
+                parameter.grad.mul_(2.0)
+                continue
+            utils = importlib.import_module("deepspeed.utils")
+            part = "local" if name.startswith("head") else "full"
+            gradient = getattr(utils, f"safe_get_{part}_grad")(parameter) * 2.0
+            getattr(utils, f"safe_set_{part}_grad")(parameter, gradient)
+            zero = engine.optimizer
+            zero.norm_for_param_grads[zero.get_param_id(parameter)] = zero._constant_buffered_norm2(gradient)
+
+    _train(job, engine, backward=backward)
+
+
+@scenario("the norm is turned into a Python number on its way to clipping",
+    works_around=("zero3_offload_clip_device",), release="0.14.2",
+    **_one(offload="optimizer", clipping="on"))  # fmt: skip
+def norm_as_a_number(job: Job) -> None:
+    with _replaced(job, _STAGE3, "DeepSpeedZeroOptimizer_Stage3.unscale_and_clip_grads", _with_number):
+        _train(job, job.engine(job.MLP()))
+
+
+def _with_number(clip: Any) -> Any:
+    return lambda self, group, norm: clip(self, group, float(norm))
+
+
+@contextlib.contextmanager
+def _replaced(job: Job, module: str, name: str, make: Callable[[Any], Any]) -> Any:
+    """A method of DeepSpeed that the script wraps, where there is one."""
+    if job.plain:
+        yield
+        return
+    owner, _, method = name.partition(".")
+    target = getattr(importlib.import_module(module), owner)
+    with mock.patch.object(target, method, make(getattr(target, method))):
+        yield
+
+
+@scenario("the bucket's count is reset after each reduction",
+    works_around=("zero3_bucket_never_resets",), release="0.17.2", **_one(buckets="small"))  # fmt: skip
+def count_reset(job: Job) -> None:
+    def resetting(reduce: Any) -> Any:
+        def reduce_and_reset(self: Any, dtype: Any) -> None:
+            reduce(self, dtype)
+            self.ipg_buckets[dtype].elements = 0
+
+        return reduce_and_reset
+
+    method = "DeepSpeedZeroOptimizer_Stage3._DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads"
+    with _replaced(job, _STAGE3, method, resetting):
+        _train(job, job.engine(job.MLP()))
+
+
+@scenario("parameters are fetched by all_reduce without padding, and a wait that drops keyword arguments",
+    works_around=("zero3_allreduce_fetch_wait", "zero3_allreduce_fetch_padding"), **_one(ranks="2"))  # fmt: skip
+def fetched_by_all_reduce_and_waited_for(job: Job) -> None:
+    dropping = lambda wait: lambda self, **_: wait(self)  # noqa: E731
+    with _replaced(job, "deepspeed.runtime.zero.partition_parameters", "AllReduceCoalescedHandle.wait", dropping):
+        _train(
+            job,
+            job.engine(second_copies._model(job), zero_optimization={"stage3_use_all_reduce_for_fetch_params": True}),
+        )
+
+
+_CAST: Any = {"release": "0.17.2", **_one(precision="bf16")}
+
+
+@scenario("the script runs in autocast, which it turns off around the engine",
+    works_around=("zero3_nested_autocast_assertion",), **_CAST)  # fmt: skip
+def autocast_off_around_engine(job: Job) -> None:
+    autocast = job.torch.autocast
+    engine = job.engine(job.MLP())
+
+    def loss(batch: Any) -> Any:
+        with autocast("cuda", dtype=job.torch.bfloat16):
+            with autocast("cuda", enabled=False):
+                output = engine(batch[0])
+            return job.torch.nn.functional.mse_loss(output.float(), batch[1])
+
+    _train(job, engine, loss)
+
+
+@scenario("the script runs in autocast, which it makes the engine follow",
+    works_around=("zero3_nested_autocast_assertion",), reference=False, **_CAST)  # fmt: skip
+def autocast_followed_by_engine(job: Job) -> None:
+    torch = job.torch
+    engine = job.engine(job.MLP())
+
+    def loss(batch: Any) -> Any:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return job.loss(engine, batch)
+
+    def or_enabled(enabled: Any) -> Any:
+        return lambda self: enabled(self) or torch.is_autocast_enabled()
+
+    def or_current(dtype: Any) -> Any:
+        return lambda self: torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled() else dtype(self)
+
+    with (
+        _replaced(job, "deepspeed.runtime.engine", "DeepSpeedEngine.torch_autocast_enabled", or_enabled),
+        _replaced(job, "deepspeed.runtime.engine", "DeepSpeedEngine.torch_autocast_dtype", or_current),
+        contextlib.nullcontext()
+        if job.plain
+        else mock.patch("deepspeed.runtime.torch_autocast.validate_nested_autocast", return_value=None),
+    ):
+        _train(job, engine, loss)
+
+
+@scenario("torch_autocast with a tied weight that stays gathered",
+    works_around=("zero3_autocast_tied_gradients",), reference=False, release="0.17.2",
+    **_one(partitioning="parameters persist"))  # fmt: skip
+def autocast_tied_and_kept(job: Job) -> None:
+    nn = job.torch.nn
+    job.torch.manual_seed(0)
+    below, above = nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)
+    above.weight = below.weight
+    forward = lambda self, x: self.head(self.above(self.below(x).tanh()).tanh())  # noqa: E731
+    model = job.model(forward, below=below, above=above, head=nn.Linear(16, 1, bias=False))
+    _train(job, job.engine(model, torch_autocast={"enabled": True, "dtype": "bfloat16"}))
