@@ -5,9 +5,12 @@ Why: two losses of one forward pass, each with its own `engine.backward`, the fi
     fetched for as many backward passes as it had forward passes. It fails in the last module whose parameters are not
     persistent (`stage3_param_persistence_threshold`); with reentrant checkpointing by "Expected weight to be of same
     shape as normalized_shape, but got weight of shape [0]".
-How: a module is fetched for each backward pass. The parameters that the second one fetches stay until the end of that
-    pass since 0.19.3, before that until the optimizer step or the next forward pass: it needs memory for the whole
-    parameters. One `backward` of the sum of the losses does not.
+How: a module with parameters that are not gathered is fetched in each backward pass. A fetch beyond those of its forward
+    passes prefetches nothing and stays out of the recorded order of modules; a module whose parameters are gathered, as
+    those below the threshold are, is not fetched again. So a rank that alone makes such a pass through gathered
+    parameters (`torch.autograd.grad` of the inputs for a log) makes no collective, as without the patch. The parameters
+    that the second pass fetches stay until its end since 0.19.3, before that until the optimizer step or the next
+    forward pass: it needs memory for the whole parameters. One `backward` of the sum of the losses does not.
 Workaround: Scripts add the losses up, and call `backward` once. It can stay, and needs less memory.
 """
 
@@ -35,6 +38,46 @@ class Expected(int):
         return int, (int(self),)
 
 
+class Untraced:
+    """A module's coordinator that fetches parameters without recording or following the order of modules.
+
+    The order belongs to all ranks: one that leaves it makes collectives at its next forward pass.
+    """
+
+    def __init__(self, coordinator: Any) -> None:
+        self._coordinator = coordinator
+
+    def trace_prologue(self, module: Any) -> None:
+        pass
+
+    def is_record_trace(self) -> bool:
+        return False
+
+    def fetch_sub_module(self, module: Any, forward: bool) -> None:
+        state = vars(self._coordinator)
+        mode, step = state[_MODE], state[_STEP]
+        state[_MODE] = type(mode).INVALID
+        try:
+            self._coordinator.fetch_sub_module(module, forward=forward)
+        finally:
+            state[_MODE], state[_STEP] = mode, step
+
+
+def coordinator_for(module: Any, coordinator: Any) -> Any:
+    """What fetches the module in this backward pass; None if its forward passes are used up and it lacks nothing."""
+    if not hasattr(module, "applied_pre_backward_ref_cnt"):
+        return coordinator
+    left = module.applied_pre_backward_ref_cnt = Expected(module.applied_pre_backward_ref_cnt)
+    if left != 0:
+        return coordinator
+    own = module.parameters(recurse=getattr(module, "_z3_leaf", False))
+    external = (parameter for _, parameter in module.ds_external_parameters())
+    lacks = any(each.ds_status.name != "AVAILABLE" for each in (*own, *external))
+    return Untraced(coordinator) if lacks else None
+
+
+_COORDINATOR = "_PartitionedParameterCoordinator__"
+_MODE, _STEP = f"{_COORDINATOR}trace_mode", f"{_COORDINATOR}step_id"
 _PRE_BACKWARD = "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload.pre_sub_module_backward_function"
 
 PATCH = Patch(
@@ -48,10 +91,11 @@ PATCH = Patch(
             before="param_coordinator.trace_prologue(sub_module)",
             # the function that counts has two names, so that no evidence can require it
             code="""
-if hasattr(sub_module, "applied_pre_backward_ref_cnt"):
-    sub_module.applied_pre_backward_ref_cnt = Expected(sub_module.applied_pre_backward_ref_cnt)
+param_coordinator = coordinator_for(sub_module, param_coordinator)
+if param_coordinator is None:
+    return
 """,
-            uses=(Expected,),
+            uses=(coordinator_for,),
         ),
     ),
     symptom=r"The size of tensor a \(0\) must match the size of tensor b",
