@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import operator
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +73,8 @@ class _AllGroups:
         return _AllGroups(copy.deepcopy(self._dsfix_optimizer, memo), copy.deepcopy(self._dsfix_empty, memo))
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # read without dsfix it is the very optimizer, with a note on it
+        import operator
+
         return operator.getitem, ((self._dsfix_optimizer,), 0), {_REMOVED: self._dsfix_empty}
 
 
