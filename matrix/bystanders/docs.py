@@ -83,9 +83,9 @@ def faults(found: Sequence[Record]) -> Iterator[str]:
             if one.state in _EXPLAINED and not explained:
                 yield f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {one.state}: {one.why}"
     for patch_id, entry in registry.catalogue().items():
-        told = not story(entry).get("Workaround", "").startswith("None")
-        if told is not bool(worked_around(patch_id)):
-            yield f"{patch_id}: {'no script' if told else 'a script'} works around it, unlike its docstring says"
+        told = story(entry).get("Workaround")
+        if told is not None and told.startswith("None") is bool(worked_around(patch_id)):
+            yield f"{patch_id}: its docstring and the scripts differ on whether scripts work around it"
     for each in explanations.EXPLANATIONS:
         if each.id not in used:
             yield f"explanation {each.id} explains nothing"
@@ -141,7 +141,7 @@ def _patches(found: Sequence[Record]) -> str:
         "alone: the verdicts of jobs with all other patches (for one that is off by default: enabled on top of all",
         "others); added: the most that it adds to a job whose results stay the same, in collectives, waits of the host",
         "for the device, bytes of peak memory; worked around by: scripts of people who work around the bug, with the",
-        "patch; none: where nothing but another release or config helps.\n",
+        "patch.\n",
         "| patch | release | statements run | jobs | disabled alone | added | worked around by |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
@@ -155,7 +155,7 @@ def _patches(found: Sequence[Record]) -> str:
             gaps.append(patch_id)
         states = ", ".join(f"{count} {state}" for state, count in sorted(one.states.items())) or "-"
         added = ", ".join(map(str, one.added)) if one.added else "-"
-        around = ", ".join(worked_around(patch_id)) or "none"
+        around = ", ".join(worked_around(patch_id)) or "-"
         row = (patch_id, one.release, f"{one.run} of {one.statements}", one.jobs, states, added, around)
         lines.append(f"| {' | '.join(map(str, row))} |")
     if gaps:
