@@ -390,11 +390,11 @@ def _with_number(clip: Any) -> Any:
 @contextlib.contextmanager
 def _replaced(job: Job, module: str, name: str, make: Callable[[Any], Any]) -> Any:
     """A method of DeepSpeed that the script wraps, where there is one."""
-    if job.plain:
+    owner, _, method = name.partition(".")
+    target = None if job.plain else getattr(importlib.import_module(module), owner, None)
+    if target is None:
         yield
         return
-    owner, _, method = name.partition(".")
-    target = getattr(importlib.import_module(module), owner)
     with mock.patch.object(target, method, make(getattr(target, method))):
         yield
 
