@@ -106,6 +106,16 @@ PARTS: Mapping[str, frozenset[str]] = {
     "0.18.6": frozenset(("block_three_times", "evaluated_between", "pairs", "recurrent", "usual")),
 }
 
+#: The releases on which the families of OF_FEW are run: what they are about is not another in each minor release.
+FEW = ("0.13.1", "0.14.2", "0.17.6", WHOLE, "0.19.8")
+OF_FEW = frozenset(
+    (
+        *("around", "around_zero3", "around_zero3_more", "begins_with_rate", "calls_that_change_nothing"),
+        "many_parameters",
+        *("not_elementwise", "objects_outlive", "one_rank_more", "owners", "probing", "read_without_dsfix"),
+    )
+)
+
 Setting = Mapping[str, str]
 
 
@@ -157,7 +167,9 @@ def jobs() -> list[Job]:
 
 def jobs_of(release: str) -> list[Job]:
     """The jobs in the release's record."""
-    every = [job for job in jobs() if job.scenario.release in ("", release)]
+    every = [
+        job for job in jobs() if job.scenario.release == release or (not job.scenario.release and _runs(job, release))
+    ]
     if release == WHOLE:
         return every
     if release in PARTS:
@@ -166,6 +178,10 @@ def jobs_of(release: str) -> list[Job]:
     for name, each in itertools.groupby(every, lambda job: job.scenario.name):
         found.add(random.Random(f"{name}, {release}").choice(list(each)).id)
     return [job for job in every if job.id in found]
+
+
+def _runs(job: Job, release: str) -> bool:
+    return release in FEW or job.scenario.family not in OF_FEW
 
 
 def samples(every: Sequence[Job]) -> list[Job]:
