@@ -110,7 +110,7 @@ PARTS: Mapping[str, frozenset[str]] = {
 FEW = ("0.13.1", "0.14.2", "0.17.6", WHOLE, "0.19.8")
 OF_FEW = frozenset(
     (
-        *("around", "around_zero3", "around_zero3_more", "begins_with_rate", "calls_that_change_nothing"),
+        *("around_zero3", "around_zero3_more", "begins_with_rate", "calls_that_change_nothing"),
         "many_parameters",
         *("not_elementwise", "objects_outlive", "one_rank_more", "owners", "probing", "read_without_dsfix"),
     )
