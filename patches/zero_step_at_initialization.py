@@ -34,6 +34,7 @@ def allocate(zero: Any, step: Callable[..., Any], *args: Any) -> None:
     # ZeRO-3 has a second optimizer for partial offload
     optimizers = [zero.optimizer, *filter(None, [getattr(zero, "backup_optimizer", None)])]
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    known = [len(getattr(optimizer, "state", ())) for optimizer in optimizers]
     options = [{name: value for name, value in group.items() if name != "params"} for group in groups]
     for group in groups:
         # ASGD, Rprop: their state starts from the learning rate, and a zero gradient moves nothing
@@ -45,7 +46,9 @@ def allocate(zero: Any, step: Callable[..., Any], *args: Any) -> None:
     finally:
         for group, before in zip(groups, options):
             group.update(before)
-    states = [state for each in optimizers for state in getattr(each, "state", {}).values() if isinstance(state, dict)]
+    # what was there is not stepped: with many of ZeRO-3's sub-groups that is nearly all
+    new = [state for each, n in zip(optimizers, known) for state in [*getattr(each, "state", {}).values()][n:]]
+    states = [state for state in new if isinstance(state, dict)]
     for state in states:
         for name, value in (("mu_product", 1.0), ("ax", 0.0)):  # NAdam, ASGD
             if hasattr(state.get(name), "fill_"):
