@@ -1,9 +1,10 @@
 """What all patches together add to a step of common jobs: a ratio of CPU time per setting.
 
-    python bench/steps.py [--release X] [--rounds N] [--write FILE]
+    python bench/steps.py [--release X] [--rounds N] [--parameters N] [--write FILE]
 
 A round trains each setting without and with the patches, in separate processes, and takes the ratio of rank 0's median
-step times. Reports the median and quartiles of the rounds' ratios.
+step times. Reports the median and quartiles of the rounds' ratios. With --parameters, the model is one module with that
+many small ones, as large models have, and the settings are the stages, with and without offload.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from matrix.bystanders import space, trials
 from matrix.bystanders.trials import ALL, NONE
 
 _HERE = Path(__file__).resolve().parent
-_STEPS = 40
-_TIMEOUT = 300.0  # seconds
+_STEPS, _STEPS_OF_MANY = 40, 5
+_TIMEOUT = 900.0  # seconds
 SETTINGS: tuple[Mapping[str, str], ...] = (
     {},
     {"precision": "bf16"},
@@ -40,11 +41,16 @@ SETTINGS: tuple[Mapping[str, str], ...] = (
     {"stage": "3", "precision": "bf16", "partitioning": "all"},
     {"stage": "3", "offload": "optimizer", "precision": "bf16", "clipping": "on"},
 )
+OF_MANY = tuple(
+    {"ranks": "1", "stage": stage, "offload": offload}
+    for stage, offload in zip("012323", ["none"] * 4 + ["optimizer"] * 2)
+)
 
 
-def seconds(every: trials.Trials, variant: str, setting: space.Setting) -> float:
+def seconds(every: trials.Trials, variant: str, setting: space.Setting, parameters: int) -> float:
     """The median CPU time of a step of rank 0."""
-    found, why = result(every, variant, setting, _TIMEOUT, "steps_rank", str(_STEPS))
+    steps = _STEPS_OF_MANY if parameters else _STEPS
+    found, why = result(every, variant, setting, _TIMEOUT, "steps_rank", str(steps), str(parameters))
     if found is None:
         sys.exit(f"steps: {variant}, {space.differing(setting)}: {why}")
     return float(statistics.median(found))
@@ -69,21 +75,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", default="0.18.9")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--parameters", type=int, default=0)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    settings = [{**space.plain(), **each} for each in SETTINGS]
+    settings = [{**space.plain(), **each} for each in (OF_MANY if options.parameters else SETTINGS)]
     ratios: list[list[float]] = [[] for _ in settings]
     with trials.Trials(options.release, marks=False) as every:
         for number in range(options.rounds):
             for setting, found in zip(settings, ratios):
                 turns = (NONE, ALL) if number % 2 else (ALL, NONE)
-                taken = {variant: seconds(every, variant, setting) for variant in turns}
+                taken = {variant: seconds(every, variant, setting, options.parameters) for variant in turns}
                 found.append(taken[ALL] / taken[NONE])
+    chosen = f" --parameters {options.parameters}" if options.parameters else ""
+    jobs = "a module with many parameters" if options.parameters else "common settings"
     lines = [
         "# What a step costs with dsfix\n",
         f"CPU time of a step of DeepSpeed {options.release} on rank 0, with / without all patches that apply, on",
-        "common settings: median and quartiles of the rounds, measured with",
-        f"`python -m tox run -e bench-steps -- --rounds {options.rounds}`.\n",
+        f"{jobs}: median and quartiles of the rounds, measured with",
+        f"`python -m tox run -e bench-steps -- --rounds {options.rounds}{chosen}`.\n",
         "| setting | ratio | quartiles |",
         "| --- | --- | --- |",
     ]

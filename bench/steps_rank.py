@@ -18,20 +18,20 @@ Step = Callable[[int], float]
 _WARM_UP = 10  # steps; the first ones allocate
 
 
-def main(setting: str, steps: str, directory: str) -> int:
+def main(setting: str, steps: str, parameters: str, directory: str) -> int:
     """Write the CPU seconds of each step of a common training job. Returns 0."""
-    return train(setting, directory, lambda step: [step(number) for number in range(int(steps))])
+    return train(setting, directory, lambda step: [step(number) for number in range(int(steps))], int(parameters))
 
 
-def train(setting: str, directory: str, measure: Callable[[Step], Any]) -> int:
-    """Warm up a common training job and write the result of `measure`. Returns 0."""
+def train(setting: str, directory: str, measure: Callable[[Step], Any], parameters: int = 0) -> int:
+    """Warm up a common training job, or one of a module with many parameters; write `measure`'s result. Returns 0."""
     with Lab("cuda") as lab:
         assert lab.deepspeed
         from matrix.bystanders.job import Job
 
         job = Job(lab, json.loads(setting), plain=False)
         job._lab_unseen = Watch().unseen
-        engine = job.engine(job.MLP(depth=6))
+        engine = job.engine(_of_many(job, parameters) if parameters else job.MLP(depth=6))
         batches = [job.batches(step) for step in range(8)]
 
         def step(number: int) -> float:
@@ -43,10 +43,18 @@ def train(setting: str, directory: str, measure: Callable[[Step], Any]) -> int:
 
         gc.collect()
         gc.disable()
-        for number in range(_WARM_UP):
+        for number in range(2 if parameters else _WARM_UP):
             step(number)
         found = measure(step)
         path = Path(directory, f"{lab.rank}.json")
         path.with_suffix(".partial").write_text(json.dumps(found))
         os.replace(path.with_suffix(".partial"), path)
         return 0
+
+
+def _of_many(job: Any, parameters: int) -> Any:
+    def forward(module: Any, x: Any) -> Any:
+        return (x @ job.torch.stack([*module.parameters()]).t()).tanh().mean(dim=1, keepdim=True)
+
+    weight = job.torch.ones(16) / parameters
+    return job.model(forward, **{f"w{n}": job.torch.nn.Parameter(weight.clone()) for n in range(parameters)})

@@ -19,9 +19,10 @@ def put_back(groups: Sequence[Any], held: Sequence[Any], rates: Sequence[Any] | 
     given = [group.get("lr") for group in groups]
     new = given if rates is None else rates
     values: list[Any] = [float(each) if torch.is_tensor(rate) else None for rate, each in zip(held, new)]
+    asked = _asked(held, values)
     for group, rate, value, mine in zip(groups, held, values, given):
         if torch.is_tensor(rate) and rate.is_floating_point():
-            if len({other for each, other in zip(held, values) if each is rate}) > 1:
+            if len(asked[id(rate)]) > 1:
                 group["lr"] = torch.full_like(rate, value)
             else:
                 group["lr"] = rate
@@ -29,6 +30,14 @@ def put_back(groups: Sequence[Any], held: Sequence[Any], rates: Sequence[Any] | 
         elif torch.is_tensor(mine):
             group["lr"] = mine.clone()  # the next rates are written into it, and the schedule may keep its own
     return given
+
+
+def _asked(held: Sequence[Any], values: Sequence[Any]) -> dict[int, set[Any]]:
+    """The values that are to be written into each tensor that groups hold, by its id."""
+    found: dict[int, set[Any]] = {}
+    for rate, value in zip(held, values):
+        found.setdefault(id(rate), set()).add(value)
+    return found
 
 
 def copied(rates: Sequence[Any]) -> list[Any]:
@@ -54,8 +63,9 @@ def set_rates(groups: Sequence[Any], rates: Sequence[Any]) -> None:
 
     held = [group.get("lr") for group in groups]
     values = [float(new) for new in rates]
+    asked = _asked(held, values)
     for group, rate, new, value in zip(groups, held, rates, values):
-        alone = len({other for each, other in zip(held, values) if each is rate}) == 1
+        alone = len(asked[id(rate)]) == 1
         if torch.is_tensor(rate) and rate.is_floating_point() and alone:
             rate.detach().fill_(value)
         else:  # a copy, because the schedule keeps its own

@@ -34,15 +34,14 @@ def split(halves: list[dict[str, Any]], incoming: list[Any]) -> list[dict[str, A
     groups = [item for item in incoming if isinstance(item, dict)]
     if len(groups) < len(incoming):
         groups.append({"params": [item for item in incoming if not isinstance(item, dict)]})
+    kinds = [({id(parameter) for parameter in half["params"]}, _defaults(half["use_muon"]), half) for half in halves]
     result = []
     differs = False
     for index, group in enumerate(groups):
-        for half in halves:
-            own = {id(parameter) for parameter in half["params"]}
+        for own, defaults, half in kinds:
             parameters = [parameter for parameter in group["params"] if id(parameter) in own]
             if not parameters:
                 continue
-            defaults = _defaults(half["use_muon"])
             says = {key: group[key] for key in _KEYS[half["use_muon"]] if group.get(key) is not None}
             differs = differs or any(not _same(value, half.get(key, defaults[key])) for key, value in says.items())
             prefix = group.get("name") or f"group{index}"

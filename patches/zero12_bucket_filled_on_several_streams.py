@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 
 
-def wait_for_previous_gradient(optimizer: Any) -> None:
+def wait_for_previous_gradient(optimizer: Any, accelerator: Any) -> None:
     """Order the current stream after the one that the previous gradient was copied on."""
-    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
-
-    accelerator = get_accelerator()
     current = accelerator.current_stream()
     previous = optimizer.__dict__.get("_dsfix_gradient_stream", current)
     optimizer._dsfix_gradient_stream = current
@@ -43,7 +40,7 @@ PATCH = Patch(
         Edit(
             f"{_OPTIMIZER}.reduce_independent_p_g_buckets_and_remove_grads",
             before="grad_reduc = self.get_gradient_for_reduction(param)",
-            code="wait_for_previous_gradient(self)",
+            code="wait_for_previous_gradient(self, get_accelerator())",
             uses=(wait_for_previous_gradient,),
         ),
     ),

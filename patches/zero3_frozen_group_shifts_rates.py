@@ -64,9 +64,15 @@ PATCH = Patch(
     changes=(
         Edit(
             _CREATE,
-            replace="self.sub_group_to_group_id[sub_group_idx] = param_group_idx",
-            code="self.sub_group_to_group_id[sub_group_idx] = trained_groups(self)[param_group_idx]",
+            after="param_groups: List[List[Parameter]] = tuple(\n"
+            "    self._create_fp16_sub_groups(param_group['params']) for param_group in fp16_param_groups)",
+            code="trained = trained_groups(self)",
             uses=(trained_groups,),
+        ),
+        Edit(
+            _CREATE,
+            replace="self.sub_group_to_group_id[sub_group_idx] = param_group_idx",
+            code="self.sub_group_to_group_id[sub_group_idx] = trained[param_group_idx]",
         ),
         Edit(
             f"{_OPTIMIZER}._rigid_state_dict",
