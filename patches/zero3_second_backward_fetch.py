@@ -73,11 +73,15 @@ def coordinator_for(module: Any, coordinator: Any) -> Any:
     own = module.parameters(recurse=getattr(module, "_z3_leaf", False))
     external = (parameter for _, parameter in module.ds_external_parameters())
     lacks = any(each.ds_status.name != "AVAILABLE" for each in (*own, *external))
-    return Untraced(coordinator) if lacks else None
+    if lacks:
+        return Untraced(coordinator)
+    if _ACTIVE in vars(coordinator):  # since 0.19.3, which asserts that a module whose pass ends is among them
+        vars(coordinator)[_ACTIVE][module.ds_id] = module
+    return None
 
 
 _COORDINATOR = "_PartitionedParameterCoordinator__"
-_MODE, _STEP = f"{_COORDINATOR}trace_mode", f"{_COORDINATOR}step_id"
+_MODE, _STEP, _ACTIVE = (f"{_COORDINATOR}{name}" for name in ("trace_mode", "step_id", "active_backward_submodules"))
 _PRE_BACKWARD = "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload.pre_sub_module_backward_function"
 
 PATCH = Patch(
