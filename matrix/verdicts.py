@@ -79,6 +79,10 @@ def hidden_number() -> Iterator[Callable[[bool], None]]:
         record = Path(directory, "deepspeed-0.dist-info")
         record.mkdir()
         (record / "METADATA").write_text(_HIDDEN, encoding="utf-8")
+        home = Path(module_file("deepspeed") or "deepspeed/__init__.py").parents[1]
+        # as of an editable install of what is imported
+        link = {"url": home.as_uri(), "dir_info": {"editable": True}}
+        (record / "direct_url.json").write_text(json.dumps(link), encoding="utf-8")
 
         def hide(hidden: bool) -> None:
             if directory in sys.path:

@@ -1,6 +1,7 @@
 """Rank 0 does more than the other rank, nothing of which is a collective: a picture, a log, a file, another attempt.
 
-With ZeRO-3 all parameters stay gathered, and it begins when the order of the modules is recorded.
+With ZeRO-3, where a forward pass more is a collective, only what needs none: all parameters stay gathered, and it begins
+when the order of the modules is recorded.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Batch, Job
 
 _HERE: Any = {"ranks": ("2",), "precision": ("fp32", "bf16"), "partitioning": ("parameters persist",)}
-_EACH: Any = {**_HERE, "pinned": [{"stage": "3"}]}
+_EACH: Any = {**_HERE, "stage": "012"}
 _BEGINS, _STEPS = 3, 7
 
 
@@ -33,7 +34,11 @@ def _ordinary(job: Job, engine: Any) -> Callable[[Batch, bool], Any]:
     return lambda batch, more: job.loss(engine, batch)
 
 
-@scenario("rank 0 alone takes the gradient of its inputs before its backward pass, for a picture", **_EACH)
+@scenario(
+    "rank 0 alone takes the gradient of its inputs before its backward pass, for a picture",
+    pinned=[{"stage": "3"}],
+    **_HERE,
+)
 def picture_of_one_rank(job: Job) -> None:
     engine = job.engine(job.MLP())
 
