@@ -1,7 +1,7 @@
 """Rank 0 does more than the other rank, nothing of which is a collective: a picture, a log, a file, another attempt.
 
-With ZeRO-3, where a forward pass more is a collective, only what needs none: all parameters stay gathered, and it begins
-when the order of the modules is recorded.
+With ZeRO-3, where a forward pass more is a collective, only what needs none: all parameters stay gathered, and it
+begins when the order of the modules is recorded.
 """
 
 from __future__ import annotations
