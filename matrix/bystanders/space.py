@@ -106,12 +106,10 @@ PARTS: Mapping[str, frozenset[str]] = {
     "0.18.6": frozenset(("block_three_times", "evaluated_between", "pairs", "recurrent", "usual")),
 }
 
-#: The releases on which the families of OF_FEW are run: what they are about is not another in each minor release.
-FEW = ("0.14.2", WHOLE, "0.19.8")
-OF_FEW = frozenset(
+#: Families whose scripts are run on WHOLE alone, where they bind themselves to no other release.
+ON_WHOLE = frozenset(
     (
-        *("around_zero3", "around_zero3_more", "begins_with_rate", "calls_that_change_nothing"),
-        "many_parameters",
+        *("around_zero3", "around_zero3_more", "begins_with_rate", "calls_that_change_nothing", "many_parameters"),
         *("not_elementwise", "objects_outlive", "one_rank_more", "owners", "probing", "read_without_dsfix"),
     )
 )
@@ -167,21 +165,20 @@ def jobs() -> list[Job]:
 
 def jobs_of(release: str) -> list[Job]:
     """The jobs in the release's record."""
-    every = [
-        job for job in jobs() if job.scenario.release == release or (not job.scenario.release and _runs(job, release))
-    ]
+    every = [job for job in jobs() if bound(job.scenario) in ("", release)]
     if release == WHOLE:
         return every
     if release in PARTS:
-        return [job for job in every if job.scenario.release or job.scenario.name in PARTS[release]]
+        return [job for job in every if bound(job.scenario) or job.scenario.name in PARTS[release]]
     found = {job.id for job in samples(every)}
     for name, each in itertools.groupby(every, lambda job: job.scenario.name):
         found.add(random.Random(f"{name}, {release}").choice(list(each)).id)
     return [job for job in every if job.id in found]
 
 
-def _runs(job: Job, release: str) -> bool:
-    return release in FEW or job.scenario.family not in OF_FEW
+def bound(each: Scenario) -> str:
+    """The only release that the scenario is run on, "" if it is run on all."""
+    return each.release or (WHOLE if each.family in ON_WHOLE else "")
 
 
 def samples(every: Sequence[Job]) -> list[Job]:
