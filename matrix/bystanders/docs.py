@@ -12,7 +12,6 @@ from matrix.bystanders import explanations, records, scenario, space
 from matrix.bystanders.comparison import State
 from matrix.bystanders.records import Found, Record
 from matrix.bystanders.space import Job
-from matrix.pages.text import story
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "bystanders.md"
 COMMAND = "python -m tox run -e bystanders"
@@ -82,10 +81,6 @@ def faults(found: Sequence[Record]) -> Iterator[str]:
             used.update(each.id for each in explained)
             if one.state in _EXPLAINED and not explained:
                 yield f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {one.state}: {one.why}"
-    for patch_id, entry in registry.catalogue().items():
-        told = story(entry).get("Workaround")
-        if told is not None and told.startswith("None") is bool(worked_around(patch_id)):
-            yield f"{patch_id}: its docstring and the scripts differ on whether scripts work around it"
     for each in explanations.EXPLANATIONS:
         if each.id not in used:
             yield f"explanation {each.id} explains nothing"

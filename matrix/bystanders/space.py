@@ -109,7 +109,7 @@ PARTS: Mapping[str, frozenset[str]] = {
 #: Families whose scripts are run on WHOLE alone, where they bind themselves to no other release.
 ON_WHOLE = frozenset(
     (
-        *("around_zero3", "around_zero3_more", "begins_with_rate", "calls_that_change_nothing", "many_parameters"),
+        *("begins_with_rate", "calls_that_change_nothing", "many_parameters"),
         *("not_elementwise", "objects_outlive", "one_rank_more", "owners", "probing", "read_without_dsfix"),
     )
 )

@@ -25,6 +25,7 @@ from matrix.bystanders.records import Found, Record, Run
 from matrix.bystanders.scenario import Scenario
 from matrix.bystanders.space import Job
 from matrix.bystanders.trials import ALL, NONE, PLAIN, Seen
+from matrix.pages.text import story
 
 RIGHT = np.array([1.0, -2.0])
 CALL = ("all_reduce", (0, 1), 8, "float32")
@@ -114,6 +115,11 @@ class TestSpace:
             for patch_id in each.works_around:
                 ranges = SpecifierSet(catalogue()[patch_id].patch.affects["deepspeed"])
                 assert any(map(ranges.contains, run_on)), name
+
+    @pytest.mark.parametrize("patch_id", [each for each, entry in catalogue().items() if "Workaround" in story(entry)])
+    def test_a_workaround_that_is_told_has_a_script(self, patch_id):
+        none = story(catalogue()[patch_id])["Workaround"].startswith("None")
+        assert none is not bool(docs.worked_around(patch_id))
 
     def test_a_level_that_a_scenario_excludes_does_not_occur(self):
         each = Scenario("by two", lambda job: None, only={"stage": "12", "ranks": ("2",)})
@@ -496,7 +502,7 @@ class TestCommand:
     def test_a_patch_is_judged_in_all_jobs_even_if_only_some_are_run(self, asked):
         found = asked("--scenario", "universal", "--patch", "zero12_empty_parameter")
         assert found["jobs"] == sum(job.scenario.name == "universal" for job in space.jobs())
-        assert found["every"] == len(space.jobs())
+        assert found["every"] == len(space.jobs_of(space.WHOLE))
 
     def test_a_patch_that_no_job_runs_is_reported(self, asked, capsys):
         asked("--patch", "zero12_empty_parameter", status=1, reached=False)
