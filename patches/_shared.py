@@ -309,10 +309,10 @@ class _ZeroGrad:
         self.outer, self.inner = weakref.ref(optimizer), weakref.ref(optimizer.optimizer)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        outer: Any = self.outer()
+        outer = self.outer()
         watched = _watched.get(id(outer))
-        if watched is not None and watched.optimizer() is outer:
-            groups = outer.fp16_groups if hasattr(outer, "fp16_groups") else outer.bit16_groups
+        if outer is not None and watched is not None and watched.optimizer() is outer:
+            groups = getattr(outer, "fp16_groups", None) or getattr(outer, "bit16_groups", ())
             watched.discards.certain.update(id(each) for group in groups for each in group)
             watched.discards.doubtful.clear()
         inner: Any = self.inner()
