@@ -312,7 +312,7 @@ class _ZeroGrad:
         outer = self.outer()
         watched = _watched.get(id(outer))
         if outer is not None and watched is not None and watched.optimizer() is outer:
-            groups = getattr(outer, "fp16_groups", None) or getattr(outer, "bit16_groups", ())
+            groups: Any = getattr(outer, "fp16_groups", None) or getattr(outer, "bit16_groups", ())
             watched.discards.certain.update(id(each) for group in groups for each in group)
             watched.discards.doubtful.clear()
         inner: Any = self.inner()
