@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -245,30 +246,87 @@ class Discards:
         self.doubtful: set[int] = set()
 
 
-_watched: dict[int, Discards] = {}
-_writers: dict[Any, bool] = {}
+class _Watch(NamedTuple):
+    optimizer: weakref.ref[Any]
+    discards: Discards
+
+
+_watched: dict[int, _Watch] = {}
+_lock = threading.RLock()
+_replaced: list[Any] = []  # what `torch.nn.Parameter` itself had as `grad`, while something is watched
 
 
 def watch(optimizer: Any) -> None:
     """From now on, record which gradients a script discards. DeepSpeed has set each `.grad` to None: no value tells."""
     import torch
 
-    parameter = torch.nn.Parameter
-    if not isinstance(parameter.__dict__.get("grad"), _Gradient):
-        parameter.grad = _Gradient(parameter.grad)  # type: ignore[assignment,arg-type,unused-ignore]
-    _watched.setdefault(id(optimizer), Discards())
+    number = id(optimizer)
+    with _lock:
+        if number in _watched:
+            return
+        _watched[number] = _Watch(weakref.ref(optimizer, lambda _: _end(number)), Discards())
+        if not _replaced:
+            parameter = torch.nn.Parameter
+            _replaced.append(own(parameter, "grad"))
+            parameter.grad = _Gradient(parameter.grad)  # type: ignore[assignment,arg-type,unused-ignore]
+        _watch_zero_grad(optimizer)
 
 
 def used_again(optimizer: Any, parameter: Any) -> None:
     """Forget what was recorded of this parameter."""
-    if id(optimizer) in _watched:
-        _watched[id(optimizer)].certain.discard(id(parameter))
-        _watched[id(optimizer)].doubtful.discard(id(parameter))
+    watched = _watched.get(id(optimizer))
+    if watched is not None:
+        watched.discards.certain.discard(id(parameter))
+        watched.discards.doubtful.discard(id(parameter))
 
 
 def unwatch(optimizer: Any) -> Discards:
     """End that, and return what was recorded."""
-    return _watched.pop(id(optimizer), None) or Discards()
+    if id(optimizer) not in _watched:
+        return Discards()
+    inner = vars(optimizer.optimizer)
+    if isinstance(inner.get("zero_grad"), _ZeroGrad):
+        del inner["zero_grad"]
+    return _end(id(optimizer))
+
+
+def _end(number: int) -> Discards:
+    import torch
+
+    with _lock:
+        watched = _watched.pop(number, None)
+        parameter = torch.nn.Parameter
+        if watched and not _watched and isinstance(own(parameter, "grad"), _Gradient):
+            found = _replaced.pop()
+            if found is None:
+                del parameter.grad
+            else:
+                parameter.grad = found
+    return watched.discards if watched else Discards()
+
+
+def _watch_zero_grad(optimizer: Any) -> None:
+    """The script's own optimizer has no parameters of the model in ZeRO: that its `zero_grad` is called, is seen."""
+    inner = vars(optimizer.optimizer)
+    if "zero_grad" not in inner:
+        inner["zero_grad"] = _ZeroGrad(optimizer)
+
+
+class _ZeroGrad:
+    """`zero_grad` of an optimizer that ZeRO wraps."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.outer, self.inner = weakref.ref(optimizer), weakref.ref(optimizer.optimizer)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        outer = self.outer()
+        watched = _watched.get(id(outer))
+        if outer is not None and watched is not None and watched.optimizer() is outer:
+            groups: Any = getattr(outer, "fp16_groups", None) or getattr(outer, "bit16_groups", ())
+            watched.discards.certain.update(id(each) for group in groups for each in group)
+            watched.discards.doubtful.clear()
+        inner: Any = self.inner()
+        return type(inner).zero_grad(inner, *args, **kwargs)
 
 
 class _Gradient(property):
@@ -278,53 +336,43 @@ class _Gradient(property):
         read, write, delete = grad.__get__, grad.__set__, grad.__delete__
 
         def get(parameter: Any) -> Any:
-            if _watched:
-                _accessed(parameter, sys._getframe(1))
+            _accessed(parameter, sys._getframe(1))
             return read(parameter)
 
         def set_(parameter: Any, value: Any) -> None:
-            if _watched:
-                _accessed(parameter, sys._getframe(1), sets=True, kept=value is not None)
+            _accessed(parameter, sys._getframe(1), sets=True, kept=value is not None)
             write(parameter, value)
 
         def del_(parameter: Any) -> None:
-            if _watched:
-                _accessed(parameter, sys._getframe(1), sets=True)
+            _accessed(parameter, sys._getframe(1), sets=True)
             delete(parameter)
 
         super().__init__(get, set_, del_)
 
 
 def _accessed(parameter: Any, frame: Any, sets: bool = False, kept: bool = False) -> None:
-    code = frame.f_code
-    if code.co_name == "zero_grad":
+    if frame.f_code.co_name == "zero_grad":
         caller = frame.f_back
         while caller.f_code.co_name == "wrapped_fn":  # deepspeed.utils.nvtx
             caller = caller.f_back
         if _is_of(caller, "deepspeed"):
             return
         certain = True
+    elif _is_of(frame, "deepspeed", "dsfix", "torch"):
+        return
     else:
-        if _is_of(frame, "deepspeed", "dsfix", "torch") or not (sets or _writes(code)):
-            return
         certain = sets and not kept
-    for discards in _watched.values():
-        (discards.certain if certain else discards.doubtful).add(id(parameter))
-        discards.doubtful -= discards.certain  # of two accesses, one is clear
+    number = id(parameter)
+    for _, discards in list(_watched.values()):
+        if certain:  # of two accesses, one is clear
+            discards.certain.add(number)
+            discards.doubtful.discard(number)
+        elif number not in discards.certain:
+            discards.doubtful.add(number)
 
 
 def _is_of(frame: Any, *packages: str) -> bool:
     return str(frame.f_globals.get("__name__")).partition(".")[0] in packages
-
-
-def _writes(code: Any) -> bool:
-    """Whether the function that reads a `.grad` of None may be one that discards gradients which are not None."""
-    if code not in _writers:
-        import dis
-
-        stored = {each.argval for each in dis.get_instructions(code) if each.opname in ("STORE_ATTR", "DELETE_ATTR")}
-        _writers[code] = "grad" in stored or not {"zero_", "fill_", "_foreach_zero_"}.isdisjoint(code.co_names)
-    return _writers[code]
 
 
 def tell_of_doubt(patch: str) -> None:
@@ -334,7 +382,7 @@ def tell_of_doubt(patch: str) -> None:
     if rank() == 0 and patch not in _told:
         _told.add(patch)
         warn(
-            f"{patch}: between two backward passes the script has used .grad in a function that also writes it, and "
+            f"{patch}: between two backward passes the script has read .grad, or set it to a tensor, and "
             "DeepSpeed has no gradients there: those of the first pass are lost, as without dsfix. If they are to be "
             "discarded, say so by engine.zero_grad(); if not, read them by deepspeed.utils.safe_get_full_grad"
         )

@@ -24,14 +24,16 @@ Changes: with GAS > 1 and an output with loss and logits, as Hugging Face's mode
     moments in it are GAS and GAS² times too small. As the second catches up slowly (β₂), steps after resuming are up to
     GAS times too large for a while: warm up the learning rate again, or resume without the optimizer's state.
 Workaround: the script multiplies the loss by the GAS. A loss that a model has returned with what it was computed from,
-    multiplied by that number alone or with other numbers, is left to the release, with a warning. The loss is computed
-    from the logits, is all that the model returns, or is divided by the script, with `scale_wrt_gas=False`: these stay
-    right. With `loss.backward()` the factor has to be removed.
+    all of it multiplied by that number, alone or with other numbers, and perhaps added to others, is left to the
+    release, with a warning. A factor that a hook or a compiled function applies, or a tensor that is differentiated, is
+    not seen and has to be removed. The loss is computed from the logits, is all that the model returns, or is divided
+    by the script, with `scale_wrt_gas=False`: these stay right. With `loss.backward()` the factor has to be removed.
 """
 
 from __future__ import annotations
 
 import collections
+import math
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -51,6 +53,14 @@ _BY_HOOKS = "_dsfix_divided_by_hooks"
 _CONTEXT = "compiled_autograd(self._is_compiled_autograd_enabled, self._compile_kwargs)"
 _MARK = "dsfix_returned"  # in a node's metadata: the engines that have returned its outputs
 _NODES = 3000
+_LAST = 32  # operations between a loss and its factor
+_THROUGH = frozenset(
+    f"{name}Backward0"
+    for name in (
+        *("Add", "Sub", "Mul", "Div", "Neg", "Sum", "Mean", "Clone", "ToCopy"),
+        *("View", "ReshapeAlias", "Squeeze", "Unsqueeze"),
+    )
+)
 # autograd's numbers of marked nodes: asking each node for its metadata takes longer than all the rest
 _marked: collections.OrderedDict[int, None] = collections.OrderedDict()
 _MARKED = 10_000
@@ -88,19 +98,49 @@ def _owners(node: Any, number: int) -> list[Any]:
 
 
 def _undone(engine: Any, steps: int, loss: Any) -> bool:
-    """Whether the script multiplies by the steps a loss that was returned with what it was computed from."""
-    node, number = loss.grad_fn, loss.output_nr
-    multiplied = False
-    while not _owners(node, number):
-        if node is None or node.name() not in ("MulBackward0", "DivBackward0", "ToCopyBackward0"):
-            return False
-        if node.name() == "MulBackward0" and node.next_functions[1][0] is None:
-            factor = node._saved_other
-            multiplied = multiplied or (factor.is_cpu and factor.numel() == 1 and float(factor) == steps)
-        node, number = node.next_functions[0]
-    if not multiplied:
+    """Whether the script multiplies by the steps all of a loss that comes from an output computed from another one."""
+    nodes = [(loss.grad_fn, loss.output_nr, 1.0)]
+    multiplied: list[tuple[Any, int]] = []
+    others: list[tuple[Any, int]] = []
+    seen = 0
+    while nodes:
+        node, number, product = nodes.pop()
+        seen += 1
+        if node is None:
+            continue
+        if seen > _LAST or _owners(node, number) or node.name() not in _THROUGH:
+            others.append((node, number))
+            continue
+        factor = _factor(node)
+        product *= factor
+        if math.isclose(factor, steps) or math.isclose(product, steps):
+            multiplied += node.next_functions
+        else:
+            nodes += [(*following, product) for following in node.next_functions]
+    if not multiplied or _outputs(engine, others):
         return False
-    nodes = list(node.next_functions)
+    behind = [each for node, _ in _outputs(engine, multiplied) for each in node.next_functions]
+    if not _outputs(engine, behind):
+        return False
+    _warn_of_factor(steps)
+    return True
+
+
+def _factor(node: Any) -> float:
+    """The number on the CPU by which an operation multiplies; 1 if there is none."""
+    if node.name() == "MulBackward0":
+        (first, _), (second, _) = node.next_functions
+        number = node._saved_other if second is None else node._saved_self if first is None else None
+        return float(number) if number is not None and number.is_cpu and number.numel() == 1 else 1.0
+    if node.name() == "DivBackward0" and node.next_functions[1][0] is None:
+        number = node._saved_other
+        return 1 / (float(number) or math.inf) if number.is_cpu and number.numel() == 1 else 1.0
+    return 1.0
+
+
+def _outputs(engine: Any, nodes: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+    """The engine's outputs that are reached from the nodes without passing another one."""
+    nodes, found = list(nodes), []
     seen: set[tuple[Any, int]] = set()
     while nodes and len(seen) < _NODES:
         node, number = each = nodes.pop()
@@ -108,10 +148,10 @@ def _undone(engine: Any, steps: int, loss: Any) -> bool:
             continue
         seen.add(each)
         if any(owner is engine for owner in _owners(node, number)):
-            _warn_of_factor(steps)
-            return True
-        nodes += node.next_functions
-    return False
+            found.append(each)
+        else:
+            nodes += node.next_functions
+    return found
 
 
 def _warn_of_factor(steps: int) -> None:

@@ -10,9 +10,8 @@ How: after the last micro-batch's backward pass, what it has not written is zero
     earlier micro-batches used the parameter, taken from what is kept of them, which starts from zero in each step. A
     parameter that is never used costs nothing. A gradient that the script alone has set is not zeroed. What the script
     has discarded since an earlier micro-batch is zeroed: from one that leaves parameters out to the last one,
-    `torch.nn.Parameter.grad`, a property for that purpose, records any `zero_grad` and any `.grad = None`. Where a
-    function of the script reads `.grad` and also writes it, which may discard or not, it counts as discarded, with one
-    warning on rank 0.
+    `torch.nn.Parameter.grad`, a property meanwhile, records any `.grad = None` and any `zero_grad`. If a script reads
+    `.grad` there, or sets it to a tensor, which may discard or not, it counts as discarded, with one warning on rank 0.
 Changes: for models with parameters unused in a step, their gradient is zero in such a step, as without offload; plain
     PyTorch skips them, which differs with momentum or weight decay. All others: bit for bit as before. A checkpoint
     written without the patch loads; the unused weights and their moments contain repeated updates. ZenFlow, which has

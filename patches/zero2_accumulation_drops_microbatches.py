@@ -9,10 +9,10 @@ How: gradients are also added where `all_grad_tensors`, which holds the sum so f
     raises an error, instead of the silent loss that upstream's condition makes of it.
     A micro-batch that the script discards before the next one stays discarded, parameter by parameter. DeepSpeed has
     set each `.grad` to None by then, so that no value tells: until the next backward pass, `torch.nn.Parameter.grad`, a
-    property for that purpose, records any `zero_grad` (engine, module, optimizer) and any `.grad = None`. Where a
-    function of the script sets `.grad` to a tensor, or reads it and also writes it (`if p.grad is not None: p.grad =
-    None`), it may have discarded or not: the sum so far is lost as without the patch, with one warning on rank 0.
-    Reading alone, as for a norm, changes nothing.
+    property meanwhile, records any `.grad = None` and any `zero_grad` (of the engine, the module, an optimizer, also
+    the one that ZeRO wraps). A script that reads `.grad` there, or sets it to a tensor, may discard or not (`if p.grad
+    is not None: p.grad = None`): the sum so far is lost as without the patch, with one warning on rank 0. Reads by
+    PyTorch and DeepSpeed change nothing.
 Changes: with ZeRO-2, no optimizer offload and `gradient_accumulation_steps` n above 1, gradients become the mean over
     all n micro-batches: where these agree n times as large as before, so that clipping sets in where it did not. A
     checkpoint written without the patch is intact, but was trained on one micro-batch in n. Its Adam moments are those

@@ -11,10 +11,10 @@ How: records which parameters have had a gradient since the last forward pass, `
     code, are not covered.
     A gradient that the script discards before the second backward pass stays discarded, parameter by parameter. ZeRO-3
     has set each `.grad` to None by then, so that no value tells: from a backward pass to the next call of the engine,
-    `torch.nn.Parameter.grad`, a property for that purpose, records any `zero_grad` (engine, module, optimizer) and any
-    `.grad = None`. Where a function of the script sets `.grad` to a tensor, or reads it and also writes it
-    (`if p.grad is not None: p.grad = None`), it may have discarded or not: the first gradient is lost as without the
-    patch, with one warning on rank 0. Reading alone, as for a norm, changes nothing.
+    `torch.nn.Parameter.grad`, a property meanwhile, records any `.grad = None` and any `zero_grad` (of the engine, the
+    module, an optimizer, also the one that ZeRO wraps). A script that reads `.grad` there, or sets it to a tensor, may
+    discard or not (`if p.grad is not None: p.grad = None`): the first gradient is lost as without the patch, with one
+    warning on rank 0. Reads by PyTorch and DeepSpeed change nothing.
 Changes: for callers that run `backward` more than once per forward pass with ZeRO-3, with any optimizer offload:
     gradients become the sum, as in plain PyTorch and as through 0.18.4. One backward pass per forward pass is
     bit-identical. A checkpoint written without the patch loads; its parameters and moments come from the last loss's

@@ -33,12 +33,9 @@ def test_what_the_script_discards_is_not_trained(tmp_path: Path, patch_id: str, 
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     seen: dict[str, list[float]] = json.loads((tmp_path / "0.json").read_text(encoding="utf-8"))
-    from_plain, from_last = seen.pop("perhaps")
-    assert from_last < 1e-5 < 1e-2 < from_plain  # as without the patch
+    for doubtful in ("perhaps", "looked_at"):
+        from_plain, from_last = seen.pop(doubtful)
+        assert from_last < 1e-5 < 1e-2 < from_plain, doubtful  # as without the patch
     assert done.stderr.count(f"{patch_id}: between two backward passes") == 1
     assert {name: difference for name, (difference, _) in seen.items() if not difference < 1e-5} == {}
-    assert [name for name, (_, from_last) in seen.items() if from_last > 1e-2] == [
-        "of_the_head",
-        "nothing",
-        "looked_at",
-    ]
+    assert [name for name, (_, from_last) in seen.items() if from_last > 1e-2] == ["of_the_head", "nothing", "clipped"]

@@ -39,6 +39,11 @@ def to_zero_if_there(model):
             parameter.grad.zero_()
 
 
+def to_none_of_those_there(model):
+    for parameter in [each for each in model.parameters() if each.grad is not None]:
+        parameter.grad = None
+
+
 def deleted(model):
     for parameter in model.parameters():
         del parameter.grad
@@ -48,12 +53,20 @@ def by_another_optimizer(model):
     torch.optim.SGD(model.parameters(), lr=1).zero_grad()
 
 
+def by_own_optimizer(model):
+    current[-1].zero_grad()
+
+
 def of_the_head(model):
     model.head.zero_grad(set_to_none=False)
 
 
 def nothing(model):
     pass
+
+
+def clipped(model):
+    torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
 
 
 def looked_at(model):
@@ -69,8 +82,9 @@ def perhaps(model, bad=False):
 WAYS = {
     "module": lambda model: model.zero_grad(),
     "module, to zero": lambda model: model.zero_grad(set_to_none=False),
-    **{each.__name__: each for each in (to_none, to_none_if_there, to_zero_if_there, deleted, by_another_optimizer)},
-    **{each.__name__: each for each in (of_the_head, nothing, looked_at, perhaps)},
+    **{each.__name__: each for each in (to_none, to_none_if_there, to_none_of_those_there, to_zero_if_there, deleted)},
+    **{each.__name__: each for each in (by_another_optimizer, by_own_optimizer)},
+    **{each.__name__: each for each in (of_the_head, nothing, clipped, looked_at, perhaps)},
 }
 
 
@@ -96,6 +110,7 @@ def trained(model, backward, step, way):
 def plain(way):
     model = copy.deepcopy(INITIAL).to(lab.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    current.append(optimizer)
     passes = 1 if stage == 3 else 2
     done = 0
 
@@ -119,10 +134,12 @@ def with_deepspeed(way):
     }
     model = copy.deepcopy(INITIAL)
     engine = lab.initialize(model, config, model_parameters=model.parameters())
+    current.append(engine.optimizer.optimizer)
     trained(engine, lambda loss, again: engine.backward(loss, retain_graph=again), engine.step, way)
     return lab.parameters(engine)
 
 
+current = []  # the last is the torch optimizer of the model in training
 INITIAL = MLP()
 last = plain(to_none)
 written = {}
