@@ -75,7 +75,20 @@ class _AllGroups:
     def __reduce_ex__(self, protocol: Any) -> Any:  # read without dsfix it is the very optimizer, with a note on it
         import operator
 
-        return operator.getitem, ((self._dsfix_optimizer,), 0), {_REMOVED: self._dsfix_empty}
+        return operator.getitem, ((self._dsfix_optimizer, _Note(self._dsfix_optimizer, self._dsfix_empty)), 0)
+
+
+class _Note:
+    """In a pickle: sets the note, which the optimizer's own `__setstate__` may not take."""
+
+    def __init__(self, *note: Any) -> None:
+        self._note = note
+
+    def __reduce__(self) -> Any:
+        import operator
+
+        optimizer, empty = self._note
+        return operator.methodcaller("__setattr__", _REMOVED, empty), (optimizer,)
 
 
 def show_all_groups(optimizer: Any, scheduler: Any) -> Any:

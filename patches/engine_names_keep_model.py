@@ -35,9 +35,9 @@ class NamesOfLiving(Mapping):  # type: ignore[type-arg]
     def __getitem__(self, each: Any) -> str:
         reference, key, name = self._known[id(each)]
         owner = reference()
-        if owner is each or (owner is not None and owner._parameters.get(key) is each):
+        own = {} if owner is None else owner._parameters  # of a ScriptModule it has no get()
+        if owner is each or (key in own and own[key] is each):
             return name
-        own = {} if owner is None else owner._parameters
         for key in [key for key, living in own.items() if living is each]:  # as in a ParameterList after insert()
             self._known[id(each)] = reference, key, name
             return name
@@ -62,7 +62,10 @@ def names_of_modules(model: Any) -> NamesOfLiving:
 
 
 def names_of_parameters(model: Any) -> NamesOfLiving:
-    places = {id(each): (module, key) for module in model.modules() for key, each in module._parameters.items()}
+    places: dict[int, tuple[Any, str]] = {}  # of a shared parameter the first, as its name
+    for module in model.modules():
+        for key, each in module._parameters.items():
+            places.setdefault(id(each), (module, key))
     return NamesOfLiving(
         (name, each, *places[id(each)]) for name, each in model.named_parameters() if id(each) in places
     )
