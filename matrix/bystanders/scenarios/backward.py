@@ -235,7 +235,9 @@ def _by_hand(job: Job, engine: Any, loss: Any) -> None:
         engine.scale(loss).backward()
 
 
-@scenario("loss.backward() instead of engine.backward()", stage="123")
+@scenario(
+    "loss.backward() instead of engine.backward()", stage="123", works_around=("dict_output_double_scaling_direct",)
+)
 def by_hand(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):
