@@ -8,9 +8,9 @@ How: with `load_optimizer_states=False`, too, the copies are taken from the mode
     round to the loaded weight: to load what the model has, as scripts do to verify a checkpoint, changes nothing.
 Changes: jobs that load this way continue from the loaded weights, rounded to fp16 or bf16. A job that was resumed
     without the patch, and its checkpoints, started from the weights that the script initialized or loaded into the
-    model before `deepspeed.initialize`. Elements of the fp32 copies that already round to the loaded weights stay as they
-    are, so that a file may be loaded to see that it can be read. A script that loads other weights for a while and then
-    its own back continues from rounded ones: it has to load the optimizer's states when it comes back.
+    model before `deepspeed.initialize`. Elements of the fp32 copies that already round to the loaded weights stay as
+    they are, so that a file may be loaded to see that it can be read. A script that loads other weights for a while and
+    then its own back continues from rounded ones: it has to load the optimizer's states when it comes back.
 """
 
 from __future__ import annotations
