@@ -72,14 +72,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         releases="<0.13.0",
     ),
     Explanation(
-        "cosine-takes-first-rates",
-        "WarmupCosineLR takes the rates that the groups have for their own. Since 0.19.0 (0.15.3 for the first group) "
-        "they are 0 where a schedule before it has set its first rates and was never stepped: nothing is trained. "
-        "Through 0.18.9 warmup_cosine_first_step gives the groups their own rates back.",
-        ("cosine_after_a_failure", "cosine_made_beside", "cosine_made_twice"),
-        releases=">=0.19.0",
-    ),
-    Explanation(
         "schedule-loaded-without-rate",
         "A new schedule sets its first rate, and loading its state does not change it: the optimizer keeps that rate "
         "until the next step(), unless its own state, loaded afterwards, includes a rate.",
@@ -218,14 +210,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("nan_loss_in_fp32",),
         levels={"stage": ("1", "2"), "offload": ("optimizer",)},
         releases=">=0.19.8",
-    ),
-    Explanation(
-        "probes-are-kept",
-        "Through 0.17.5 ZeRO-1 and ZeRO-2, and through 0.18.4 ZeRO-3, add a second backward pass before a step to the "
-        "first one, which ZeRO keeps elsewhere than in `.grad`: what a script discards there counts.",
-        ("probe_discarded", "probe_discarded_by_hand", "probe_discarded_if_there", "probe_discarded_in_part"),
-        levels={"stage": ("1", "2", "3")},
-        releases="<0.18.5",
     ),
     Explanation(
         "kept-by-zero2",

@@ -79,19 +79,6 @@ def module_of_one_rank(job: Job) -> None:
     _train(job, engine, loss)
 
 
-@scenario("rank 0 alone evaluates after each step", stage="012", **_HERE)
-def evaluation_of_one_rank(job: Job) -> None:
-    engine = job.engine(job.MLP())
-
-    def evaluate() -> None:
-        engine.eval()
-        with job.torch.no_grad():
-            job.note("evaluated", job.loss(engine, job.batch(1000)))
-        engine.train()
-
-    _train(job, engine, _ordinary(job, engine), evaluate)
-
-
 @scenario("rank 0 alone throws a loss away, with its graph, and runs the batch again", **_EACH)
 def second_attempt_of_one_rank(job: Job) -> None:
     engine = job.engine(job.MLP())
