@@ -38,7 +38,17 @@ SILENT = (Severity.WRONG_RESULT, Severity.LEAK, Severity.USABILITY)
 
 # what the interpreter or dsfix itself has loaded, and small modules
 CHEAP = {
-    *("__future__", "collections.abc", "contextlib", "copy", "dataclasses", "datetime", "dsfix.patch", "functools"),
+    *(
+        "__future__",
+        "collections",
+        "collections.abc",
+        "contextlib",
+        "copy",
+        "dataclasses",
+        "datetime",
+        "dsfix.patch",
+        "functools",
+    ),
     *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),
     *("shutil", "sys", "threading", "traceback", "types", "typing", "weakref", "._shared"),
 }
