@@ -11,9 +11,9 @@ each attempt has its own keys, and a rank overwrites its own.
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
+import sys
 import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -43,12 +43,12 @@ def after(call: Call, result: Any) -> None:
         RankError: the ranks of an engine that has been made differ.
     """
     global _published
-    distributed: Any = importlib.import_module("torch.distributed")
-    if not call.settings.rank_check or not distributed.is_initialized() or distributed.get_world_size() == 1:
+    distributed: Any = sys.modules.get("torch.distributed")  # DeepSpeed has imported it where there are ranks
+    if distributed is None or not call.settings.rank_check or not distributed.is_initialized():
         return
     group = distributed.group.WORLD
     store = distributed.distributed_c10d._get_default_store()  # torch has no public function for it
-    if store is None or distributed.get_backend() == "fake":  # MPI has no store
+    if store is None or distributed.get_world_size() == 1 or distributed.get_backend() == "fake":  # MPI has no store
         return
     kept = distributed.PrefixStore(f"dsfix {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     board = Board(kept, distributed.get_rank(), distributed.get_world_size())
