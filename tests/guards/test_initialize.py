@@ -105,7 +105,7 @@ tell(deepspeed.initialize(model="m")[0])
 """)
     assert told.value == "engine"
     [warning] = told.warnings
-    assert "the guard concerned failed and is skipped: ModuleNotFoundError" in warning
+    assert "the guard rank_check failed and is skipped: ModuleNotFoundError" in warning
 
 
 @pytest.mark.parametrize(("when", "calls"), [("before(call)", []), ("after(call, result)", ["m"])])
