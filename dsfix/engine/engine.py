@@ -85,12 +85,17 @@ class Engine:
 
     def _before(self, name: str) -> None:
         """A watched module is about to be executed; DeepSpeed may be another by now than the one that was judged."""
-        if name == "deepspeed" and versions.moved():
-            again = [state for state in self.states.values() if state.outcome is not Outcome.DISABLED]
-            for state in again:
-                self._undo(state)
-            self._gate(state.summary for state in again)
-            self._catch_up()
+        try:
+            if name == "deepspeed" and versions.moved():
+                again = [state for state in self.states.values() if state.outcome is not Outcome.DISABLED]
+                for state in again:
+                    self._undo(state)
+                self._gate(state.summary for state in again)
+                self._catch_up()
+        except StrictError:
+            raise
+        except Exception as error:
+            log.warn(f"before the import of {name}: {describe(error)}")
 
     def _start(self, summary: Summary) -> State:
         try:

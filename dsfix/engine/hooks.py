@@ -22,11 +22,11 @@ Before = Callable[[str], None]
 class Finder:
     """The first entry of sys.meta_path while anything is watched: lets the others find, and adds the callback.
 
-    The callback gets the module and the name that it is imported by, which differs from its own in a program; `before`
-    is called with the name of each that is about to be executed.
+    The callback gets the module and the name that it is imported by, which differs from its own in a program; `before`,
+    if given, is called with the name of each that is about to be executed. Neither may raise.
     """
 
-    def __init__(self, callback: Callback, withdraw: Callable[[], None], before: Before = lambda name: None) -> None:
+    def __init__(self, callback: Callback, withdraw: Callable[[], None], before: Before | None = None) -> None:
         self.callback, self.withdraw, self.before = callback, withdraw, before
         self.names: set[str] = set()
         self._local = threading.local()
@@ -75,7 +75,8 @@ class _Loader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        self._finder.before(module.__name__)
+        if self._finder.before is not None:
+            self._finder.before(module.__name__)
         self._loader.exec_module(module)
         with uncollected():
             self._finder.callback(module, module.__name__)

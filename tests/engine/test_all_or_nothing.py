@@ -150,7 +150,7 @@ FAULTS = """
     logging.getLogger().addHandler(Listens())
 
     # the import system calls these: what they call is what may fail
-    OUTSIDE = {"imported", "find_spec", "_ask_the_others", "exec_module", "create_module", "__getattr__", "__init__"}
+    OUTSIDE = {"_before", "imported", "find_spec", "exec_module", "create_module", "__getattr__", "__init__"}
 
     @functools.lru_cache(maxsize=None)
     def watched(path):
