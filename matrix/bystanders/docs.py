@@ -28,20 +28,6 @@ IMPOSSIBLE = {
     "zero_backward_with_torch_2_3": "torch 2.3 only; the jobs are run with a newer one",
 }
 
-#: Patches that have changed and have still to be judged alone; the jobs of all patches together are current.
-UNJUDGED = frozenset(
-    (
-        *("dict_output_double_scaling", "dict_output_double_scaling_direct", "empty_group_scheduler"),
-        *("engine_names_keep_model", "fp16_stage0_loss_unscaled", "stage0_checkpoint_loses_optimizer"),
-        *("stage0_load_without_optimizer", "tensor_learning_rate_made_number"),
-        *("tensor_learning_rate_made_number_cosine", "tensor_learning_rate_replaced", "warmup_cosine_first_step"),
-        *("warmup_first_step", "zero12_bucket_filled_on_several_streams", "zero12_offload_left_out_gradients"),
-        *("zero3_frozen_group_shifts_rates", "zero3_left_out_gradients", "zero3_no_grad_call_keeps_gathered_0_16"),
-        *("zero3_offload_set_full_gradient", "zero3_second_backward_fetch", "zero3_two_losses_one_forward"),
-        *("zero_adagrad_groups", "zero_init_skip_init_stays_on", "zero_init_stays_on"),
-    )
-)
-
 #: Patches whose bug scripts work around in a way that is no training job -> the test that runs such a script.
 WORKED_AROUND: Mapping[str, str] = {}
 
@@ -87,8 +73,6 @@ def faults(found: Sequence[Record]) -> Iterator[str]:
             if record.current(job) is None:
                 yield f"{record.release}: {job.id} is missing or stale: `{COMMAND} -- run {record.release}`"
         for patch_id in registry.catalogue():
-            if patch_id in UNJUDGED:
-                continue
             if records.home(patch_id, found) is record and not record.is_proved(patch_id):
                 how = f"`{COMMAND} -- run {record.release} --patch {patch_id}`"
                 yield f"{record.release}: {patch_id} has changed, or its verdicts are lost: {how}"
@@ -169,7 +153,6 @@ def _patches(found: Sequence[Record]) -> str:
         around = ", ".join(worked_around(patch_id)) or "-"
         row = (patch_id, one.release, f"{one.run} of {one.statements}", one.jobs, states, added, around)
         lines.append(f"| {' | '.join(map(str, row))} |")
-    lines += ["", f"Changed since they were last judged alone: {', '.join(sorted(UNJUDGED))}."]
     if gaps:
         lines += ["", f"Gaps: no job runs a line of {', '.join(gaps)}."]
     tested = [f"{each} (`{TESTED[each]}`)" for each in nowhere if each in TESTED]

@@ -350,6 +350,14 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("worse",),
         patches=("zero12_offload_several_backwards_drop", "zero2_offload_several_backwards"),
     ),
+    Explanation(
+        "probe-read",
+        "ZeRO-3 loses the first gradient of two backward passes after one forward pass. Where the script reads `.grad` "
+        "in between, zero3_two_losses_one_forward cannot tell whether it discards it, leaves it lost, and warns.",
+        ("probe_kept",),
+        levels={"stage": ("3",)},
+        releases=">=0.18.5",
+    ),
 )
 
 
