@@ -9,6 +9,7 @@ How: all nested dicts are searched, except `arg_mappings` itself, which is in ex
     is met in the launcher's process, which imports no script: `python -m dsfix run deepspeed …` or `python -m dsfix
     enable`.
 Changes: with such a mapping experiments run with the values that they are meant to compare. No checkpoint is concerned.
+Workaround: The config has the section with the tuned key before all other sections. That can stay.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ How: the engine takes the two out of a copy of its own. Unlike after upstream's 
     that engine still finds them without the two: ZenFlow's optimizer would not accept them.
 Changes: the second and later engines made from one dict: their optimizer is the configured one. A checkpoint that such
     an engine wrote without the patch has the moments of the other Adam, which the configured one continues with.
+Workaround: Scripts give each engine its own `copy.deepcopy(config)`. That can stay.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ Why: where the operator cannot be built (no compiler, no CUDA headers, a broken 
     attribute that was never set: one more traceback, after the relevant one. It is the last thing in the log, and users
     searched for it for years. DeepSpeedCPUAdagrad and DeepSpeedCPULion have the same bug.
 How: `__del__` does nothing where there is nothing to destroy. The error itself is unchanged: it states what to do.
+Workaround: None in the script; the first traceback in the log gives the reason.
 """
 
 from __future__ import annotations

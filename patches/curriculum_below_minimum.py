@@ -7,6 +7,7 @@ How: the result is at least the first multiple of difficulty_step that is not be
     not above max_difficulty. Where min_difficulty is a multiple of difficulty_step nothing changes.
 Changes: jobs whose min_difficulty is no multiple of difficulty_step: their first steps. A checkpoint written without
     the patch can be resumed.
+Workaround: The config has a min_difficulty that is a multiple of difficulty_step. Nothing changes for such a job.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ How: schedulers keep seeing all groups: instead of the optimizer they get a prox
 Changes: the learning rates are those of plain PyTorch, also when a job resumes from a checkpoint written without the
     patch: the scheduler's state has the same form. The scheduler's `get_last_lr()` includes the empty groups' rates, as
     in plain PyTorch; the engine's `get_lr()` does not. `scheduler.optimizer == optimizer` holds, `is` does not.
+Workaround: Scripts leave out empty groups when they create the optimizer, as transformers does since 5.1. That can
+    stay.
 """
 
 from __future__ import annotations

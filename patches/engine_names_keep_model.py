@@ -7,6 +7,8 @@ Why: each engine writes the names of its model's modules and parameters into two
 How: the tables refer to modules weakly, and find a parameter through its module; names of what still exists are found
     as before. No weak reference points to a parameter: torch could not swap it then, as `module.to()` does with those
     of tensor subclasses (quantized weights), and with all where the script has asked for it.
+Workaround: Scripts call `clear()` on `module_names` and `param_names` of `deepspeed.utils.debug` after `destroy()`.
+    That can stay.
 """
 
 from __future__ import annotations

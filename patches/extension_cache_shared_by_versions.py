@@ -12,6 +12,8 @@ How: a separate directory for each combination of Python, CUDA or ROCm, torch an
     and without a C++ compiler or, with CUDA, nvcc, unless the operator is in the separate directory. If compiling or
     loading in the separate directory fails, torch's is used after one warning. Operators missing there are compiled
     once more in the first run; old directories stay, and may be deleted.
+Workaround: Each environment sets its own TORCH_EXTENSIONS_DIR, or ~/.cache/torch_extensions is deleted after an
+    upgrade. Both can stay.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ Why: the profiler puts counting functions in place of torch's and puts the origi
 How: these three are put back, too, if they still are what the profiler made of them. Only where the profiler stops.
 Changes: the counts from the second profile of a process on. What is trained does not change, and checkpoints have
     nothing of it.
+Workaround: Scripts save the three functions before the profile and put them back after it. That can stay.
 """
 
 from __future__ import annotations

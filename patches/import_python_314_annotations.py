@@ -5,6 +5,7 @@ Why: the classes of inference v2 declare their parameters by annotations, which 
     metaclass finds none, and refuses the first mapping to a parameter. `import deepspeed` imports these classes, also
     for training.
 How: evaluates the annotations of such a class as it is made, as Python before 3.14 does.
+Workaround: None in the script; Python 3.13 or earlier helps.
 """
 
 from __future__ import annotations

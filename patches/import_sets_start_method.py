@@ -8,6 +8,7 @@ Why: 0.17.1 imports the engine of decoupled checkpoints with DeepSpeed. Its modu
 How: once the module has been imported, the start method is what it was before, or unset; decoupled checkpoints have
     their process from a context of their own, "spawn" as before. Where dsfix is imported after DeepSpeed, the start
     method stays as it is.
+Workaround: Scripts call `multiprocessing.set_start_method("fork", force=True)` after the import. That can stay.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ How: each directory's own file is read, as since 0.13.1; of a variable that is i
     `python -m dsfix enable`.
 Changes: jobs on several nodes with both files: the ranks have the variables of both, also when they resume from a
     checkpoint.
+Workaround: The file in the current directory repeats what the one in the home directory says. It can stay.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ How: a host that is named without slots has all of the hostfile's, as through 0.
     the launcher's process, which imports no script: `python -m dsfix run deepspeed …` or `python -m dsfix enable`.
 Changes: with `--include` of whole hosts, or of some whole and some by slots, the job runs on all of them. Where hosts
     were dropped in silence it has more ranks than before, and with `train_micro_batch_size_per_gpu` a larger batch.
+Workaround: `--include` lists the slots of each host. That can stay.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Why: from 0.16.4 on the launcher asks for OMPI_COMM_WORLD_RANK and others before
     them for the ranks. The launcher can't be used.
 How: the variables are read only where they are set. The bug is met in the launcher's process, which imports no script:
     `python -m dsfix run deepspeed …` or `python -m dsfix enable`.
+Workaround: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_LOCAL_RANK and OMPI_COMM_WORLD_SIZE are set by hand before the
+    launcher starts. They can stay.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ How: puts the semicolon there, as since 0.17.5. The bug is met in the launcher's
 Changes: jobs on several nodes with `--venv_script` and pdsh have the first variable, too; what depends on it (a network
     interface, a module's directory, a seed of the script's own) becomes what was asked for, also when a job resumes
     from a checkpoint.
+Workaround: The semicolon is given with the file, `--venv_script "FILE;"`. It can stay: no second one is added.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ PATCH = Patch(
         Edit(
             "deepspeed.launcher.multinode_runner:PDSHRunner.get_cmd",
             replace='f"source {self.args.venv_script}"',
-            code='f"source {self.args.venv_script};"',
+            # which the script's name may end with already
+            code="""f"source {self.args.venv_script.rstrip(' ;')};\"""",
         ),
     ),
     symptom="",

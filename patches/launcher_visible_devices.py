@@ -8,6 +8,7 @@ Why: without a hostfile the launcher turns CUDA_VISIBLE_DEVICES into `--include 
 How: where CUDA_VISIBLE_DEVICES was set and there is no hostfile, the slots that `--include` names are accepted if the
     variable lists them. All others are checked as before. The bug is met in the launcher's process, which imports no
     script: `python -m dsfix run deepspeed …` or `python -m dsfix enable`.
+Workaround: CUDA_VISIBLE_DEVICES is unset, and `--include localhost:2,3` or `--num_gpus` given instead. That can stay.
 """
 
 from __future__ import annotations

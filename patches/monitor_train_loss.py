@@ -7,6 +7,9 @@ How: as through 0.18.2, `backward` adds up the losses of a step's micro-batches,
     one before the step). Rank 0 alone does so, and only if a monitor is on: the step ends with one wait for the device
     then. A loss whose `backward` the script calls itself is unknown to the engine and not written, nor is one that is a
     DTensor, whose value may take a collective. A pipeline writes its own.
+Workaround: Scripts write the event themselves, by `engine.monitor.write_events`. That can stay: once a script has
+    written a loss of this name, the patch writes none. The first step's loss is written with the second's, to leave a
+    script the time for its own.
 """
 
 from __future__ import annotations
@@ -21,6 +24,12 @@ if TYPE_CHECKING:
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _MONITORS = ("tensorboard", "wandb", "csv_monitor", "comet")
+_NAME = "Train/Samples/train_loss"
+_WAITING, _BY_SCRIPT = "_dsfix_waiting", "_dsfix_by_script"  # of a monitor: what is still to be written
+
+
+class _Event(tuple):  # type: ignore[type-arg]
+    """One that the patch writes."""
 
 
 def _writes(engine: Any) -> bool:
@@ -36,10 +45,21 @@ def add_loss(engine: Any, loss: Any) -> None:
 
 
 def write_loss(engine: Any) -> None:
-    """Writes the loss of a step that is about to end."""
+    """Writes the loss of a step that is about to end; the first step's with the second's, if no script has by then."""
     if _writes(engine) and engine.losses is not None:
+        own = vars(engine.monitor)
         samples = engine.global_samples + engine.train_batch_size()
-        engine.monitor.write_events([("Train/Samples/train_loss", engine.losses.item(), samples)])
+        events = [*own.get(_WAITING, ()), _Event((_NAME, engine.losses.item(), samples))]
+        own[_WAITING] = () if _WAITING in own else events
+        if not own[_WAITING] and not own.get(_BY_SCRIPT):
+            engine.monitor.write_events(events)
+
+
+def note_scripts(monitor: Any, events: Any) -> None:
+    """Notes whether a script writes losses of this name."""
+    for event in events:
+        if not isinstance(event, _Event) and event[0] == _NAME:
+            setattr(monitor, _BY_SCRIPT, True)
 
 
 def _meets(job: Job) -> bool:
@@ -62,6 +82,12 @@ PATCH = Patch(
             before="self.losses = None",
             code="write_loss(self)",
             uses=(write_loss,),
+        ),
+        Edit(
+            "deepspeed.monitor.monitor:MonitorMaster.write_events",
+            before="if dist.get_rank() == 0:\n    ...",
+            code="note_scripts(self, event_list)",
+            uses=(note_scripts,),
         ),
     ),
     symptom="",

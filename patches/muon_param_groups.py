@@ -12,6 +12,8 @@ Changes: jobs with such groups: the updates of their parameters, and the number 
     this. Load only the weights, or continue as before under `DSFIX_SKIP=muon_param_groups`. If the number is the same
     the state fits, and the groups' settings are, as always, the checkpoint's: those of the config. All other jobs load
     it as before.
+Workaround: Scripts set the rates after `deepspeed.initialize`, in `engine.optimizer.param_groups`, by a group's
+    `use_muon`. That can stay; what goes by a group's index cannot, because there are more groups.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ Changes: jobs with Muon and without ZeRO: the updates of their matrices, and a m
     memory and in checkpoints. A checkpoint written without the patch can be loaded: the momentum starts from zero.
     From 0.18.3 on the update is compiled at the first step, as it is with ZeRO; where there is no compiler, torch says
     so in a warning and runs it as it is.
+Workaround: Scripts pass a Muon of their own, such as torch.optim.Muon, or turn ZeRO-1 on. Both can stay.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 Why: DeepSpeed 0.5.7 to 0.14.3 import `BUFSIZE` from numpy for the files that its autotuner writes, whether or not the
     autotuner is used. NumPy 2.0.0 removed the name; 1.26.4 has it.
 How: gives numpy the name again, with the value it always had, 8192.
+Workaround: Scripts set `numpy.BUFSIZE = 8192` before the import, or the environment pins numpy below 2. Both can stay.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ Changes: jobs with OneCycle and a stair count above 0: their learning rate and m
     DeepSpeed is upgraded. Such a job that resumes from a checkpoint written without the patch goes on with the stairs,
     so that its learning rate jumps to the stair below; `DSFIX_SKIP=one_cycle_stairs` keeps the ramp until the run is
     done.
+Workaround: Scripts use a schedule of their own, such as torch's LambdaLR. It can stay.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Why: after `freeze_step` steps OnebitLamb computes a scale of each parameter's m
     Such parameters come from layers of width 0 and from placeholders; plain PyTorch trains them.
 How: a parameter without elements does not count in the mean, and has the scale and the factor 1. Since 0.18.4 it is
     left out of the optimizer's groups; here it stays, as in the checkpoints that were written until then.
+Workaround: Scripts pass DeepSpeed only the parameters that have elements. That can stay.
 """
 
 from __future__ import annotations

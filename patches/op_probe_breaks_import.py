@@ -5,6 +5,7 @@ Why: since 0.14.1 `import deepspeed` asks each operator's builder whether it cou
     installed from PyPI alone. 0.14.0 used the answers of the machine that built the package.
 How: if the probe of one of these builders raises, its answer is no, with a warning, as since 0.19.5. Building an
     operator that a job does need fails as before, with the reason.
+Workaround: None in the script; installing the CUDA toolkit, or setting CUDA_HOME to one, helps.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ How: restores the name in torch's module: the function of the same purpose in
     torch.distributed.elastic.utils.distributed, which also returns a socket that listens on a free port. This fixes the
     import; `deepspeed --elastic_training` itself needs torch 2.2 or earlier, because it calls methods of torch's agent
     that have changed since.
+Workaround: Scripts put a function of this name into torch's module before the import. It can stay, and is used.
 """
 
 from __future__ import annotations

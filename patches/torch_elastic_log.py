@@ -5,6 +5,7 @@ Why: DeepSpeed 0.7.0 to 0.14.0 import `log` from torch's elastic agent, whether 
     torch_elastic_get_socket_with_port.
 How: restores the name in torch's module, for the same logger. This fixes the import; `deepspeed --elastic_training`
     itself needs torch 2.2 or earlier, because it calls methods of torch's agent that have changed since.
+Workaround: Scripts set `log` in torch's module to its `logger` before the import. That can stay.
 """
 
 from __future__ import annotations

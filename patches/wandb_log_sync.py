@@ -3,6 +3,7 @@
 Why: through 0.17.1 the monitor passes `sync=` to `wandb.log`, an argument that wandb 0.20 has removed.
 How: the argument is not passed. Older releases of wandb take None, which the monitor passes unless a script calls its
     `log` with another value, as what they do by default.
+Workaround: The environment pins wandb below 0.20. It can stay.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ Changes: jobs with WarmupCosineLR, since 0.15.3 those with several parameter gro
     rate 0; all others keep theirs. A checkpoint written without the patch continues as it would have; where the
     optimizer's learning rates are not loaded (`elastic_checkpoint`, `load_optimizer_states=False`), the first step has
     the schedule's rates, as without an interruption, instead of the optimizer's own or 0.
+Workaround: Scripts set the learning rate of the first step themselves. That can stay.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ Changes: jobs with WarmupLR or WarmupDecayLR: the first step has the learning ra
     second has; all others keep theirs. A checkpoint written without the patch continues as it would have; where the
     optimizer's learning rates are not loaded (`elastic_checkpoint`, `load_optimizer_states=False`), the first step has
     the schedule's rate, as without an interruption, instead of the optimizer's own.
+Workaround: Scripts set the learning rate of the first step themselves. That can stay.
 """
 
 from __future__ import annotations

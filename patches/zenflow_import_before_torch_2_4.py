@@ -5,6 +5,7 @@ Why: ZenFlow's Adam decorates functions with a helper of torch 2.4. DeepSpeed 0.
     used or not.
 How: provides the helper in torch's module, as a decorator that changes nothing. ZenFlow itself stays unavailable there,
     as in 0.17.6: DeepSpeed asks for other names of torch 2.4, too.
+Workaround: None in the script; torch 2.4, or DeepSpeed 0.17.4 or 0.17.6, helps.
 """
 
 from __future__ import annotations

@@ -56,7 +56,11 @@ def _started(job: Job, label: str, arguments: Sequence[str], expected: Any = Non
         job.note(label, found)
 
 
-@scenario("the launcher on one machine, with devices that its count covers, or that are refused", **_ALONE)
+@scenario(
+    "the launcher on one machine, with devices that its count covers, or that are refused",
+    works_around=("launcher_visible_devices", "launcher_visible_devices_0_19_7"),
+    **_ALONE,
+)
 def launched_here(job: Job) -> None:
     for visible, counted, options, devices in (
         ("", 4, "", _EVERY),
@@ -94,7 +98,11 @@ def _hosts(job: Job, *options: str) -> list[str]:
     return ["--hostfile", str(hostfile), "--force_multi", "--no_ssh_check", "--master_addr", "worker-0", *options]
 
 
-@scenario("the launcher on two machines, with hosts that are included by slots, excluded or limited", **_ALONE)
+@scenario(
+    "the launcher on two machines, with hosts that are included by slots, excluded or limited",
+    works_around=("launcher_include_whole_host",),
+    **_ALONE,
+)
 def launched_on_hosts(job: Job) -> None:
     both = {"worker-0": _EVERY, "worker-1": _EVERY}
     for options, expected in (

@@ -51,6 +51,7 @@ def _handed_on(job: Job, home: str, current: str) -> dict[str, str]:
 
 @scenario(
     "the launcher on two machines, with a file of variables in the home directory, in the current one, in both",
+    works_around=("launcher_env_file_of_home",),
     **launchers._ALONE,
 )
 def launched_with_files(job: Job) -> None:
