@@ -8,7 +8,7 @@ How: a value that has nothing in it that a shell would read is handed on as it i
     quotation marks as before. The bug is met in the launcher's process, which imports no script: `python -m dsfix run
     deepspeed …` or `python -m dsfix enable`.
 Workaround: the variables are unset where the launcher is started, and given to mpirun: `--launcher_args "-x
-    UCX_TLS=tcp"`. That can stay.
+    NCCL_DEBUG=INFO"`. That can stay.
 """
 
 from __future__ import annotations

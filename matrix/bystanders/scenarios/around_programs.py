@@ -99,11 +99,11 @@ def start_method_set(job: Job) -> None:
     release="0.16.0", **launchers._ALONE)  # fmt: skip
 def variable_given_to_mpirun(job: Job) -> None:
     if job.plain:
-        job.note("last", repr(["-x", "UCX_TLS=tcp"]))
+        job.note("last", repr(["-x", "NCCL_DEBUG=INFO"]))
         return
-    given = launchers._hosts(job, "--launcher", "openmpi", "--launcher_args", "-x UCX_TLS=tcp")
+    given = launchers._hosts(job, "--launcher", "openmpi", "--launcher_args", "-x NCCL_DEBUG=INFO")
     words = launchers._command(given, **launchers._MPI)
-    last = max(index for index, word in enumerate(words) if word.startswith("UCX_TLS="))
+    last = max(index for index, word in enumerate(words) if word.startswith("NCCL_DEBUG="))
     job.note("last", repr(words[last - 1 : last + 1]))
 
 
