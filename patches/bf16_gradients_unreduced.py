@@ -8,6 +8,7 @@ How: the engine averages the fp32 gradients. Not fixed: models with MoE layers, 
     averaged over other ranks.
 Changes: with several ranks, the gradients and their norm are those of all ranks' data. A checkpoint written without
     the patch can be resumed; its weights come from noisier gradients.
+Workaround: None in the script; ZeRO-1 or ZeRO-2 with its usual accumulation dtype helps.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ How: a step with a non-finite norm is skipped, as in 0.19.8: its gradients are d
     a warning, and so does such a step of zeros. With graph_harvesting, whose graphs keep the first step's tensors, the
     job still crashes.
 Changes: none for a job that did not crash; the reported norm of a skipped step is inf.
+Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. That can stay.
 """
 
 from __future__ import annotations

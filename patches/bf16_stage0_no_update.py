@@ -12,6 +12,8 @@ Changes: for all these jobs, updates and gradient norms become those of the step
     was tuned without the patch is wrong. A checkpoint written without it can be resumed: its weights stay, but its
     moments come from sums of stale gradients, since 0.18.3 divided by 65536: it is better to load only the weights
     (`load_module_only=True`).
+Workaround: Scripts call `engine.zero_grad()` after each step, and since 0.18.3 multiply the loss by
+    `engine.optimizer.loss_scale`. Both can stay: the scale is 1.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ How: for BF16_Optimizer the epilogue comes before the reduction. For all other o
     rounded.
 Changes: with several ranks, each step's gradient and its norm are those of all ranks' micro-batches. A checkpoint
     written without the patch can be resumed; its momentum comes from noisier gradients.
+Workaround: The config sets `"bf16": {"immediate_grad_update": true}`. That can stay.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ How: the norm is that of all gradients, and all are clipped. The gradients of pa
 Changes: jobs whose ranks use different parameters: norm and, with clipping, updates. Where all ranks leave out the same
     ones, the norm is a sum of the same numbers and zeros: at most its last bit differs. A checkpoint written without
     the patch loads.
+Workaround: Scripts add what the rank does not use to the output, multiplied by 0. That can stay.
 """
 
 from __future__ import annotations

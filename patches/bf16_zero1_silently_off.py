@@ -23,6 +23,7 @@ Changes: fp32 weights and optimizer states are partitioned over the ranks and gr
     not finite, fails with an AssertionError of BF16_Optimizer, as before 0.17.6 and since 0.18.5, if
     bf16_nonfinite_step_ends_job is skipped. A checkpoint written without the patch has no optimizer state: load it with
     `load_optimizer_states=False`; the job then continues from its bf16 weights with a new optimizer state.
+Workaround: None in the script; ZeRO-2 helps.
 """
 
 from __future__ import annotations

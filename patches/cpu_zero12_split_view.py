@@ -6,6 +6,7 @@ Why: 0.18.7 to 0.18.9 build the flat buffer of the parameters from the parameter
     rank do not gather this way.
 How: the buffer is detached once it is built, as upstream does. 0.12.4 to 0.12.6 show the same message for another
     reason and are left alone: there, ZeRO-1 on CPU ranks does not average the gradients, and an error is better.
+Workaround: Scripts call `engine.step()` under `torch.no_grad()`. That can stay.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ How: that step is skipped, as upstream does in ZeRO; the state is allocated in t
 Changes: fp16 without ZeRO, and bf16 without ZeRO since 0.17.6: training begins with the model's own weights, and with
     Adam the first updates are larger. A job that resumes from a checkpoint written without the patch continues as it
     would have: its weights were decayed once too often, and Adam's step count is one too high.
+Workaround: None in the script; ZeRO, from 0.13.2 on, helps.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ How: frozen parameters without a gradient keep their values. For torch's optimiz
     FP16_Optimizer the momentum of a parameter that is frozen for some steps decays meanwhile.
 Changes: frozen parameters keep their values. A checkpoint written without the patch contains the changed ones: take
     them from the base model.
+Workaround: Scripts pass the optimizer only the trainable parameters. That can stay.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ How: with ZeRO-2 and ZeRO-3 and a `gradient_accumulation_steps` above 1, the `no
     that upstream raises at its beginning. A script that enters the engine's `no_sync` itself still gets the error at
     the beginning, because it may catch it and continue without. ZeRO-0 and ZeRO-1 are unchanged: there `no_sync` skips
     the reduction, and `engine.step()` in it is rejected.
+Workaround: Scripts catch the AssertionError and go on without `no_sync`. That can stay.
 """
 
 from __future__ import annotations

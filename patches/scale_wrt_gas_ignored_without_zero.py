@@ -10,6 +10,8 @@ Changes: for callers that pass `scale_wrt_gas=False` with gradient accumulation 
     steps. A checkpoint written without the patch has the correct parameters of a job with too small gradients; its Adam
     moments are GAS and GAS² times too small, so steps after resuming are too large for a while: warm up the learning
     rate again, or resume without the optimizer state.
+Workaround: Scripts leave the division to DeepSpeed: they neither divide the loss nor pass `scale_wrt_gas=False`. That
+    can stay. A loss that is multiplied by the accumulation steps to make up for the division has to be passed as it is.
 """
 
 from __future__ import annotations

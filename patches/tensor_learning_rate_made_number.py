@@ -10,6 +10,8 @@ How: as upstream's fix, the new rate is written into the tensor. Rates that are 
 Changes: jobs with such a tensor and one of these schedules: what holds the tensor sees the schedule's rates, with the
     tensor's precision. What `engine.get_lr` and `get_last_lr` return stays. A checkpoint written without the patch
     holds numbers: a job that resumes from it has the schedule's rates, as numbers.
+Workaround: Scripts copy the rate into their tensor after each step, and put the tensor back into the group. That can
+    stay.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ How: as upstream's fix, the new rate is written into the tensor, and the schedul
 Changes: jobs with such a tensor and WarmupCosineLR: what holds the tensor sees the schedule's rates, with the tensor's
     precision. What `engine.get_lr` (with tensor_learning_rate_made_number) and `get_last_lr` return stays. A checkpoint
     written without the patch continues with the schedule's rates.
+Workaround: Scripts copy the rate into their tensor after each step, and put the tensor back into the group. That can
+    stay.
 """
 
 from __future__ import annotations

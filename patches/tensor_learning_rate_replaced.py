@@ -12,6 +12,8 @@ Changes: jobs with such a tensor and a schedule of DeepSpeed's: what holds the t
     has the tensor's own precision and shape. What `engine.get_lr` and `get_last_lr` return stays but for that, and for
     OneCycle, whose rates stay tensors. A checkpoint written without the patch continues with the schedule's rates; one
     of 0.15.3 to 0.18.0 holds numbers, which they then are.
+Workaround: Scripts copy the rate into their tensor after each step, and put the tensor back into the group. That can
+    stay.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ How: a gradient's stream waits for the one of the gradient before it, if that is
     passes on one stream wait for nothing more.
 Changes: the steps in which a bucket was reduced too early; all others give the same numbers. A checkpoint written
     without the patch loads, but its weights were trained on such gradients.
+Workaround: None in the script; running all layers on one stream helps.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ How: no fragment is made for a parameter without elements, and one that is in no
     `safe_get_full_grad` of the others returned the neighbour's gradient. Without elements nothing overflows. Upstream
     reduces no empty parameter; here those in a partition are still reduced, because `ignore_unused_parameters: false`
     with CPU offload needs every parameter's gradient.
+Workaround: Scripts freeze parameters without elements, or leave them out. Both can stay.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ Changes: for models with parameters unused in a step, their gradient is zero in 
     PyTorch skips them, which differs with momentum or weight decay. All others: bit for bit as before. A checkpoint
     written without the patch loads; the unused weights and their moments contain repeated updates. ZenFlow, which has
     its own code, and in 0.19.8 `managed_gradient_accumulation` off are not covered.
+Workaround: Scripts add what a step does not use to the output, multiplied by 0. That can stay.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ How: the -1 is a float, as in 0.17.1. The step is then made, as in 0.13.1 and 0.
     such norm. In the norm that is reported and used for clipping such a group counts as 1, as in 0.13.1 and 0.17.1.
     (Without offload the norm is nan from 0.13.2 to 0.16.5, and since 0.14.3 clips all weights to nan.)
 Changes: none for a job that did not crash.
+Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. That can stay.
 """
 
 from __future__ import annotations

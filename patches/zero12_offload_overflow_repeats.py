@@ -10,6 +10,7 @@ How: a skipped step drops the buffer, as one that is made does. ZenFlow's overla
 Changes: the steps after a skipped one are made. A job that skips no step: as before. A checkpoint written without the
     patch loads, with the weights and the optimizer state of the last step before the first skipped one; its learning
     rate schedule is at that step, too. The batches since then were not trained on.
+Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. That can stay.
 """
 
 from __future__ import annotations

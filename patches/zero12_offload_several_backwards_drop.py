@@ -15,6 +15,7 @@ Changes: a step includes the passes that were lost, and since 0.19.0 no stale gr
     call `engine.zero_grad()` where the script calls `module.zero_grad()`. A checkpoint written without the patch is
     intact, but trained on those gradients; Adam's moments consist of them and adapt within some 1 / (1 - beta2) steps.
     ZenFlow, and in 0.19.8 gradients accumulated in float32 for a 16-bit model, have their own code and are not patched.
+Workaround: Scripts add the losses up, and call `backward` once. That can stay.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ Why: from 0.14.1 on the updated weights are cast to half precision on the GPU, a
     partition of the group: four more bytes per parameter, and more than the rest of the step needs.
 How: the partition is copied in pieces of eight million numbers, 32 MB: cast on the GPU as before, over the same bus, to
     the same numbers. A smaller partition is copied at once, as before.
+Workaround: None in the script; smaller parameter groups help.
 """
 
 from __future__ import annotations

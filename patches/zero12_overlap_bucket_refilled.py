@@ -8,6 +8,7 @@ How: the backward pass waits, on the device, for the previous bucket's reduction
     reduction of one bucket still overlaps with filling the other.
 Changes: the steps in which a gradient was overwritten; all others give the same numbers. A checkpoint written without
     the patch loads, but its weights were trained on such gradients.
+Workaround: The config sets `"overlap_comm": false`. That can stay.
 """
 
 from __future__ import annotations

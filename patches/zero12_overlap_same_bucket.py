@@ -9,6 +9,7 @@ How: clearing a bucket keeps its number. As a full bucket causes those of all dt
     are swapped. Reducing overlaps with filling the other buffer; upstream's fix waits instead (through 0.18.4).
 Changes: the steps in which a gradient was overwritten; all others give the same numbers. A checkpoint written without
     the patch loads, but its weights were trained on such gradients.
+Workaround: The config sets `"overlap_comm": false`. That can stay.
 """
 
 from __future__ import annotations

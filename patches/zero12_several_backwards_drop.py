@@ -17,6 +17,7 @@ Changes: a step is larger by the passes that were lost. A pass followed neither 
     optimizer or the engine, such as a skipped batch or a warm-up, now counts: call `engine.zero_grad()` where the
     script calls `module.zero_grad()`. A checkpoint written without the patch is intact, but was trained on the last
     pass of each step; Adam's moments are those of its gradients and catch up within about 1 / (1 - beta2) steps.
+Workaround: Scripts add the losses up, and call `backward` once. That can stay.
 """
 
 from __future__ import annotations

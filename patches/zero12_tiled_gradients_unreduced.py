@@ -10,6 +10,7 @@ How: an incomplete gradient is not copied into the bucket, as since 0.18.6. It s
 Changes: jobs on several ranks that tell ZeRO which parameters are tiled (`compute_params`): the gradients of these
     parameters and of others in the same bucket. A checkpoint written without the patch can be resumed; its weights come
     from the gradients of a part of the data.
+Workaround: None in the script; ZeRO-1 without `overlap_comm`, or ZeRO-3, helps.
 """
 
 from __future__ import annotations

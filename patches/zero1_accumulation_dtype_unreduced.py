@@ -11,6 +11,7 @@ How: with more than one rank the copy replaces its source before it is reduced; 
 Changes: each step uses the gradients of all ranks. They are communicated in the model's dtype, as before; 0.19.8
     communicates them in the accumulation dtype. A checkpoint written without the patch loads; it was trained with
     noisier gradients.
+Workaround: None in the script; ZeRO-2, or accumulation in the parameters' dtype, helps.
 """
 
 from __future__ import annotations

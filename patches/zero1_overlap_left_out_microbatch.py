@@ -16,6 +16,7 @@ Changes: only steps whose last micro-batch does not use parameters that an earli
     checkpoint written without the patch loads; such parameters were trained on the gradients of one rank. Not fixed:
     accumulation by `no_sync`, or by several backward passes, where the config says 1 and the script sets no boundary;
     ZenFlow, which reduces each micro-batch.
+Workaround: Scripts add what a micro-batch does not use to the output, multiplied by 0. That can stay.
 """
 
 from __future__ import annotations

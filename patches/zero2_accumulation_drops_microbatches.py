@@ -19,6 +19,8 @@ Changes: with ZeRO-2, no optimizer offload and `gradient_accumulation_steps` n a
     of gradients up to n times too small: after resuming, steps are too large until the second moment has caught up
     (about 1 / (1 - beta2) steps). Warm the learning rate up again, or load only the weights. A script that calls
     zero_grad() after each micro-batch trains on the last one alone, as in PyTorch and without the patch.
+Workaround: Scripts add the losses of the micro-batches up, and call `backward` once, with `gradient_accumulation_steps`
+    1. That can stay.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ Changes: with ZeRO-2, `offload_optimizer` and `gradient_accumulation_steps` n of
     not. A checkpoint written without the patch is intact, but was trained on two micro-batches in n. Its Adam moments
     are those of gradients up to n / 2 times too small: after resuming, steps are too large until the second moment has
     caught up (about 1 / (1 - beta2) steps). Warm the learning rate up again, or load only the weights.
+Workaround: Scripts add the losses of the micro-batches up, and call `backward` once, with `gradient_accumulation_steps`
+    1. That can stay.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ Changes: a step is larger by the passes that were lost, and needs a copy of the 
     Gradients that `module.zero_grad()` is meant to discard now count, as with ZeRO-2 in 0.19.0: call
     `engine.zero_grad()`. A checkpoint written without the patch is intact, but was trained on the last pass of each
     step; Adam's moments are those of its gradients and catch up within about 1 / (1 - beta2) steps.
+Workaround: Scripts add the losses up, and call `backward` once. That can stay.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ Why: to know when a backward pass is over, these releases count the parameters t
     a hook, where gradients are off, it has none: 'NoneType' object has no attribute 'next_functions'. torch 2.4 turns
     them on there by itself (read in 2.4.1 and 2.5.1); torch 2.1 and 2.2 lack the function.
 How: gradients are on for this question.
+Workaround: None in the script; torch 2.4 helps.
 """
 
 from __future__ import annotations

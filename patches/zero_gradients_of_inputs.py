@@ -12,6 +12,7 @@ How: a backward pass that is restricted to tensors other than trained parameters
 Changes: for jobs that call `torch.autograd.grad` on an output of the engine, or `backward(inputs=...)` without
     parameters: steps become those of plain PyTorch. All others are bit-identical. A checkpoint written without the
     patch loads; its parameters and moments come from wrong gradients.
+Workaround: Scripts call `engine.module`, and not the engine, for gradients of inputs. That can stay.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ Why: 0.18.5 and 0.18.6 count the parameters of the running backward pass in the 
 How: as in 0.18.7, only the first hook of a backward pass counts, and the first one after that pass has ended within
     the same step (reentrant checkpointing). What a backward pass inside the forward pass has counted
     (TiledFusedLogitsLoss) is dropped when the job's own begins.
+Workaround: None in the script; DeepSpeed 0.18.4 or 0.18.7 helps.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ Changes: all jobs with ZeRO or bf16 and an optimizer with weight decay, or Adam 
     model's own weights, and with Adam its first updates are larger. A job that resumes from a checkpoint written
     without the patch continues as it would have: its weights were decayed once too often, and Adam's step count is one
     too high. fp16 without ZeRO: see fp16_step_at_initialization.
+Workaround: None in the script; DeepSpeed 0.13.2 helps.
 """
 
 from __future__ import annotations

@@ -81,7 +81,11 @@ def by_ranks_in_other_microbatches(job: Job) -> None:
     _branches(job, lambda _, micro: micro == 0 if job.rank == 0 else micro + 1 == job.accumulation)
 
 
-@scenario("a branch that the rank does not need is multiplied by zero, as scripts do for ZeRO-3", ranks=_SEVERAL)
+@scenario(
+    "a branch that the rank does not need is multiplied by zero, as scripts do for ZeRO-3",
+    works_around=("bf16_zero1_norm_of_used", "zero12_offload_left_out_gradients", "zero1_overlap_left_out_microbatch"),
+    ranks=_SEVERAL,
+)
 def times_zero(job: Job) -> None:
     model = job.model(
         lambda self, x, weight: self.first(x) + weight * self.second(x), first=job.MLP(), second=job.MLP()
