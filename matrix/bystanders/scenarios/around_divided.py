@@ -75,14 +75,15 @@ def _trained(job: Job, engine: Any) -> None:
         pipelines._step(job, engine, step)
 
 
-@scenario("a pipeline's gradients are divided on the last stage only, as the script says on the others",
+@scenario("a pipeline's gradients are divided on the last stage only, by an attribute or a hook of the script's",
     works_around=("pipeline_accumulation_scaled_per_stage",), release="0.18.9",
     **_one(**_TWO, accumulation="2"))  # fmt: skip
 def divided_on_last_stage(job: Job) -> None:
-    engine = pipelines._pipeline(job, {}, 2)
-    if not job.plain and not engine.is_last_stage():
-        engine._scale_wrt_gas = False
-    _trained(job, engine)
+    for name, value in (("_scale_wrt_gas", False), ("_backward_prologue_per_tensor", lambda gradient: gradient)):
+        engine = pipelines._pipeline(job, {}, 2)
+        if not job.plain and not engine.is_last_stage():
+            setattr(engine, name, value)
+        _trained(job, engine)
 
 
 @scenario("a pipeline's loss is divided by the script, which says so to the engine",
