@@ -26,12 +26,14 @@ def divide_kv_heads(module: Any, ranks: int) -> None:
     """Divide what MPT's attention notes besides its heads of queries, unless a script has done so."""
     from deepspeed.module_inject.tp_shard import get_shard_size  # type: ignore[import-not-found,unused-ignore]
 
-    width, heads, size = (getattr(module, name, None) for name in ("d_model", "n_heads", "head_dim"))
-    by_script = None not in (width, heads, size) and width == heads * size  # the heads are divided already
-    if hasattr(module, "kv_n_heads") and not by_script:
-        for name in ("kv_n_heads", "d_model"):
-            if hasattr(module, name):
-                setattr(module, name, get_shard_size(getattr(module, name), ranks))
+    if not hasattr(module, "kv_n_heads"):
+        return
+    width, heads, size = (getattr(module, name, 0) for name in ("d_model", "n_heads", "head_dim"))
+    if width and width == heads * size:  # of the heads divided already
+        return
+    for name in ("kv_n_heads", "d_model"):
+        if hasattr(module, name):
+            setattr(module, name, get_shard_size(getattr(module, name), ranks))
 
 
 PATCH = Patch(
