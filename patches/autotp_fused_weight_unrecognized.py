@@ -9,6 +9,9 @@ How: the known names are looked for in the description, as since 0.13.5.
     rotary embeddings of its own) and BigCode's with `multi_query=False`. From 0.13.5 on their output is wrong, and the
     last ends with a shape error.
 Changes: the output of such models under tensor parallelism without kernel injection. No checkpoint is concerned.
+Workaround: Scripts wrap `prepare_tp_fused_qkvw` in `deepspeed.module_inject.auto_tp` to pass the layer's name alone
+    ("MptBlock"), or turn the comparison round in the installed file. Both can stay. A weight that the script itself has
+    put in BLOOM's order must be left as it is.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ Why: `init_inference` with tensor parallelism divides the numbers of heads and w
     what its fused weight computes.
 How: both are divided in a module that has `kv_n_heads`, as since 0.12.5. 0.12.5 divides every module's `d_model`; the
     patch leaves that of other models as it is.
+Workaround: Scripts divide `kv_n_heads` and `d_model` of the attention before `init_inference`, or set them after it to
+    the model's numbers divided by the ranks. Both can stay. What divides, after it, the numbers that the attention
+    notes by then must go, as with 0.12.5. With names added in the installed file the patch is not applied.
 """
 
 from __future__ import annotations
@@ -20,13 +23,17 @@ _UPDATE = "deepspeed.module_inject.auto_tp:AutoTP.update_mp_params"
 
 
 def divide_kv_heads(module: Any, ranks: int) -> None:
-    """Divide what MPT's attention notes besides its heads of queries."""
+    """Divide what MPT's attention notes besides its heads of queries, unless a script has done so."""
     from deepspeed.module_inject.tp_shard import get_shard_size  # type: ignore[import-not-found,unused-ignore]
 
-    if hasattr(module, "kv_n_heads"):
-        for name in ("kv_n_heads", "d_model"):
-            if hasattr(module, name):
-                setattr(module, name, get_shard_size(getattr(module, name), ranks))
+    if not hasattr(module, "kv_n_heads"):
+        return
+    width, heads, size = (getattr(module, name, 0) for name in ("d_model", "n_heads", "head_dim"))
+    if width and width == heads * size:  # of the heads divided already
+        return
+    for name in ("kv_n_heads", "d_model"):
+        if hasattr(module, name):
+            setattr(module, name, get_shard_size(getattr(module, name), ranks))
 
 
 PATCH = Patch(

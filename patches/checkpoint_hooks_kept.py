@@ -4,6 +4,8 @@ Why: through 0.14.4 deepspeed.checkpointing.non_reentrant_checkpoint registers a
     checkpointed function uses, parameters among them, and never removes it. All of them run in each backward pass, and
     each keeps the objects of its own forward pass. They only serve `synchronize_checkpoint_boundary` and `profile`.
 How: as in 0.14.5, hooks are registered if one of the two is on; with it they are still kept.
+Workaround: Scripts clear the parameters' `_backward_hooks` after each step, or call torch's own checkpoint with
+    `use_reentrant=False` instead. Both can stay.
 """
 
 from __future__ import annotations

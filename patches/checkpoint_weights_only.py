@@ -7,6 +7,9 @@ How: `weights_only=False` in the checkpoint engine that `load_checkpoint` reads 
     DeepSpeed 0.16.0. Unpickling can run code: only what is in the checkpoint directory that the script names (or in the
     files that a JSON for `init_inference` lists). Weights that DeepSpeed's inference and `zero.Init` read in other ways
     stay weights-only, and TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies to all of them. Nebula's engine is unchanged.
+Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, declare DeepSpeed's classes safe with `add_safe_globals`, or
+    replace `torch.load` by a partial with `weights_only=False`. All can stay. A replacement that passes `weights_only`
+    beside what it is given ("multiple values for keyword argument") must go, as with 0.16.0.
 """
 
 from __future__ import annotations

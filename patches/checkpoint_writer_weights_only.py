@@ -6,6 +6,8 @@ Why: with `"checkpoint": {"writer": {...}}` in the config, the fast or the decou
     which torch 2.6 changed to `weights_only=True`: saving works, resuming fails. The files are correct.
 How: `weights_only=False` in both engines, as in DeepSpeed without a writer. Unpickling can run code: only what is in
     the checkpoint directory that the script names. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies.
+Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or replace `torch.load` by a partial with
+    `weights_only=False`. Both can stay. A replacement that passes `weights_only` beside what it is given must go.
 """
 
 from __future__ import annotations

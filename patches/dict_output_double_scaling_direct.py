@@ -74,7 +74,8 @@ def dividing_once(manager: Any, tensor: Any, hook: Callable[[Any], Any]) -> Call
 
     def once(grad: Any) -> Any:
         engine = getattr(manager.preprocess_per_tensor_fn, "__self__", None)
-        by_hooks = not getattr(engine, "_running_engine_backward", True) or vars(engine).get(_BY_HOOKS, False)
+        known = getattr(engine, "__dict__", {})  # a hook of the script's own may belong to nothing
+        by_hooks = not getattr(engine, "_running_engine_backward", True) or known.get(_BY_HOOKS, False)
         if by_hooks and (twice or _divided(together, output)):
             if not manager.preprocess_done:
                 hook(grad)  # the engine's backward pass begins

@@ -10,6 +10,7 @@ How: the joined states are padded like the group if they have an element for eac
 Changes: a job that loads an elastic checkpoint continues with the states that were saved; learning rates are not among
     them. A checkpoint is only as correct as the states of the job that wrote it: a job that had loaded another without
     the patch has saved what was left of the shift.
+Workaround: None in the script; leaving `elastic_checkpoint` out of the config before saving helps.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ How: the squares of the ranks' norms are summed, each gradient counted once howe
     engine uses. Everything else is unchanged.
 Changes: jobs with gradient_clipping and ep_size > 1: steps whose norm exceeds the limit. A checkpoint written without
     the patch can be resumed.
+Workaround: Scripts leave `gradient_clipping` out of the config and clip by hand before `engine.step()`. This can stay.
+    A `gradient_clipping` made smaller to make up for the average must be set back.
 """
 
 from __future__ import annotations

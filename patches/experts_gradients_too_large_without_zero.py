@@ -12,6 +12,9 @@ Changes: fp32 jobs without ZeRO, with ep_size > 1: the experts' gradients, the g
     factor; with SGD the experts' learning rate was, in effect, ep_size times the one given. A checkpoint written
     without the patch can be resumed, but Adam's moments of the experts are too large at first (the second one for some
     thousand steps), so that the experts move less than they should.
+Workaround: Scripts reduce the experts' gradients in a `_reduce_expert_gradients` of their own. This can stay. What
+    divides these gradients, or their learning rate, by `ep_size` must go, as with 0.14.1: nothing tells it from other
+    scaling.
 """
 
 from __future__ import annotations

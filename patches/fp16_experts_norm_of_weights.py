@@ -7,6 +7,7 @@ How: it hands over the gradients, as since 0.19.8. The collectives are the same.
 Changes: jobs in fp16 without ZeRO, with experts and a fused Adam, and those in bf16 for which newer releases use the
     same optimizer: the reported gradient norm and, with gradient_clipping, the steps whose norm exceeds the limit. A
     checkpoint written without the patch can be resumed.
+Workaround: Scripts leave `gradient_clipping` out of the config and clip by hand before `engine.step()`. This can stay.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ Changes: the results of models with such embeddings, more so the longer the sequ
     no checkpoint: a job that resumes from one written without the patch continues with exact ones, as with 0.19.2 or in
     plain PyTorch; its weights were trained with the rounded ones, so the loss may rise at first where sequences are
     long. Where a model saves them, the rounded ones are loaded and the job continues as before.
+Workaround: Scripts put `inv_freq` back in fp32 after `deepspeed.initialize`, or keep the frequencies in an attribute
+    that is no buffer. Both can stay.
 """
 
 from __future__ import annotations

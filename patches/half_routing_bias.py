@@ -10,6 +10,7 @@ How: where a model names `e_score_correction_bias` in `_keep_in_fp32_modules_str
     as before: a table of positions in fp32 would end jobs that add it to half activations.
 Changes: which experts tokens are sent to, as in plain PyTorch, for such models. A checkpoint of DeepSpeed that was
     written without the patch has rounded biases, which are loaded as they are: load them anew from the model's own.
+Workaround: Scripts put the biases back in fp32 after `deepspeed.initialize`. This can stay.
 """
 
 from __future__ import annotations

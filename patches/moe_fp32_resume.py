@@ -5,6 +5,8 @@ Why: a model with MoE layers has its optimizer's state in files of its own, one 
     the weights, which has none: a job cannot resume. `load_optimizer_states=False` avoids it.
 How: with MoE layers the state that was read is kept. Jobs without them take it from where they did. Checkpoints that
     were written without the patch have the state, and can be resumed from.
+Workaround: Scripts load with `load_optimizer_states=False`, and begin with new moments. This can stay; without it the
+    saved ones are loaded.
 """
 
 from __future__ import annotations

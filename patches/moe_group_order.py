@@ -11,6 +11,8 @@ How: the names are sorted, unless PYTHONHASHSEED is set: then all processes and 
 Changes: jobs with experts of several ep_sizes and without PYTHONHASHSEED. A checkpoint that was written without the
     patch is resumed as without it: right only if the ranks that wrote it had the order that they have now. Keep
     PYTHONHASHSEED as it was when the checkpoint was written.
+Workaround: Scripts sort the groups by name before they create the optimizer, or jobs set PYTHONHASHSEED to one number.
+    Both can stay.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ How: the capacity is the largest number of tokens that any rank sends to one exp
 Changes: outputs, losses and gradients of such layers, in training and evaluation: every token passes its two experts.
     An expert's buffer grows up to the number of tokens of a rank. A checkpoint written without the patch can be
     resumed; the loss jumps, as tokens that were dropped are not.
+Workaround: Scripts set `capacity_factor` and `eval_capacity_factor` to half the number of experts, which has room for
+    all tokens. This can stay.
 """
 
 from __future__ import annotations

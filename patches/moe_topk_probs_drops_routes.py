@@ -14,6 +14,7 @@ Changes: layers with k > 2 that drop tokens (the default). With negative logits 
     choose an expert than it has room for. Both change losses. A model trained without the patch has adapted to the
     dropped routes, its router most of all: its checkpoint can be resumed with the patch, with a jump in the loss.
     DeepSpeed's own TestTopkGate asserts the order by logits through 0.19.0, and fails with the patch.
+Workaround: Scripts pass `drop_tokens=False`, or a `capacity_factor` with room for all tokens. Both can stay.
 """
 
 from __future__ import annotations

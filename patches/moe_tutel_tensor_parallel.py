@@ -10,6 +10,8 @@ How: Tutel's buffer gets the dimensions experts, places, width, as since 0.19.4.
     without the patch the width had to be one.
 Changes: outputs and gradients of such layers. A checkpoint that was trained without the patch can be resumed, but its
     experts have learned from parts of tokens.
+Workaround: Scripts make the `encode` of Tutel's dispatcher return experts, places and width, or leave `use_tutel` out.
+    Both can stay.
 """
 
 from __future__ import annotations

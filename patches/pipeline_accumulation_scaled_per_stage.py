@@ -9,6 +9,8 @@ Changes: with several micro-batches and at least two stages, gradients of the ea
     factors, and with them the gradient norm: `gradient_clipping` acts on a different number. In a checkpoint written
     without the patch the early stages are undertrained (with SGD; Adam makes up for most of it), and their Adam moments
     are too small: warm up the learning rate again after resuming.
+Workaround: Scripts set `engine._scale_wrt_gas = False` on all stages but the last, or override the hook to do so. Both
+    can stay. What multiplies gradients or learning rates of earlier stages by powers of GAS must go, as with 0.19.3.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ Changes: gradients of a pipeline with several micro-batches become GAS times sma
     `gradient_clipping` tuned on these releases is then too small by that factor. A checkpoint written without the patch
     has the correct parameters of a job with too large gradients; its Adam moments are GAS and GAS² times too large, so
     steps after resuming are too small until these have decayed.
+Workaround: Scripts divide the loss by GAS in the pipeline's `loss_fn`. This can stay with `engine.scale_wrt_gas =
+    False` beside it; otherwise it must go, as with 0.18.3: nothing tells such a loss from another.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ Why: BF16_Optimizer updates weights in fp32. It gave them their gradients once, 
     Only pipelines may use this optimizer with that dtype.
 How: before the step, the weights get the accumulated gradients in fp32; after it, they are taken away again.
 Changes: such a job trains. A checkpoint written without the patch has the initial weights: start anew.
+Workaround: Scripts wrap the inner optimizer's `step` to give the fp32 weights their gradients, or leave
+    `grad_accum_dtype` out. Both can stay.
 """
 
 from __future__ import annotations

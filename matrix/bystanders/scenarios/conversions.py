@@ -210,6 +210,7 @@ def elastic_adamw(job: Job) -> None:
     "a checkpoint writer, in an environment that makes torch.load unpickle",
     pinned=[{"stage": "1"}],
     stage="123",
+    works_around=("checkpoint_writer_weights_only", "checkpoint_weights_only"),
 )
 def writer(job: Job) -> None:
     config: Any = {"checkpoint": {"writer": {"type": "PYTHON", "decoupled": False, "data_parallel": "replica"}}}
