@@ -7,6 +7,9 @@ Why: TiledLoss returns the mean over all tokens that have a label, by weighting 
 How: each tile's gradient is weighted by its number of labels. The same numbers where all tiles have as many.
 Changes: jobs that call TiledLoss, or UlyssesSPFwdLossBwdWithLogits with several tiles, and mask labels with -100. A
     checkpoint written without the patch loads, and training goes on with the loss's own gradient.
+Workaround: Scripts use one tile, or TiledFusedLogitsLoss with the reduction "sum" and a loss function that divides by
+    the number of labels of all tiles; both can stay. A gradient that a hook or the loss function itself weights by each
+    tile's labels is weighted twice: that has to go.
 """
 
 from __future__ import annotations

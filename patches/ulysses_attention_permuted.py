@@ -9,6 +9,8 @@ How: the ranks' parts are split off and put back along the dimensions that the c
     0.14.5. One exchange of the same size as before; the same numbers where they were right.
 Changes: jobs with the layouts above: all that attention computes. A model trained without the patch has learned with
     mixed-up heads: its checkpoint loads, but that training has to be restarted.
+Workaround: Scripts train with one sample per micro-batch, sequence-first. It can stay. What puts mixed-up heads
+    back into their places has to go.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ How: after the exchange the gradients are multiplied by the sequence-parallel si
     are as before (the latter are right), as is the pipeline, and no other job changes.
 Changes: jobs with an `mpu` that has a sequence-parallel size above 1 and without ZeRO, or with bf16 and ZeRO-1 and
     fp32 accumulation. A checkpoint loads; a learning rate that was raised to make up for the bug has to be lowered.
+Workaround: Scripts that multiply the loss, the gradients or, with SGD, the learning rate by the sequence-parallel size
+    have to stop: it cannot be told from what is intended. `engine.gradient_average = False`, which makes the engine add
+    gradients up, can stay.
 """
 
 from __future__ import annotations
