@@ -40,7 +40,11 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/6484": "fixed in 0.15.2",
     },
     fixed_in="0.15.2",
-    present=(Source(_EVAL, "self.micro_batches if num_micro_batches is None else num_micro_batches"),),
+    present=(
+        Source(_EVAL, "self.micro_batches if num_micro_batches is None else num_micro_batches"),
+        # not corrected in another place
+        Source(_EVAL, "self._reduce_outputs(self.fwd_outputs, reduce=reduce_output, micro_batches=micro_batches)"),
+    ),
     ranks=2,
     device="cpu",
 )

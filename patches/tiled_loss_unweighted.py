@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 
 _MODULE = "deepspeed.runtime.sequence_parallel.ulysses_sp"
 _BACKWARD = f"{_MODULE}:TiledLoss.backward"
+_OF_TILE = """
+with torch.enable_grad():
+    if all((shift_labels_shard == -100).squeeze()):
+        loss_shard = (logits_shard.sum() * 0.0).float()
+    else:
+        loss_shard = loss_fn(
+            logits=logits_shard.requires_grad_(),
+            labels=None,
+            vocab_size=vocab_size,
+            shift_labels=shift_labels_shard,
+        )
+torch.autograd.backward(loss_shard, grad)
+"""
 
 
 def weight_of_tile(labels: Any, all_labels: Any, tiles: int) -> Any:
@@ -49,6 +62,12 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/8587": "fixed in 0.19.8, which has no TiledLoss any more",
     },
     fixed_in="0.19.8",
+    # not corrected in another place
+    present=(
+        Source(_BACKWARD, "grad = grads[0]"),
+        Source(_BACKWARD, _OF_TILE),
+        Source(_BACKWARD, "logits_grad /= shards"),
+    ),
     # 0.19.8 has no TiledLoss: something else that it has, and no release before it
     fixed=(
         Source(

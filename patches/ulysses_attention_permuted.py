@@ -61,6 +61,13 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/5823": "fixed in 0.14.5",
     },
     fixed_in="0.14.5",
+    present=(  # not corrected in another place
+        Source(
+            _EXCHANGE,
+            "return output.reshape(inp_shape[:gather_idx] + [inp_shape[gather_idx] * seq_world_size]"
+            " + inp_shape[gather_idx + 1:]).contiguous()",
+        ),
+    ),
     fixed=(Source(_EXCHANGE, "if batch_dim_idx == 0:\n    ...\nelse:\n    ..."),),
     ranks=2,
 )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_REDUCED = "self._reduce_non_expert_gradients(non_expert_grads, elements_per_buffer)"
 
 
 def add_of_sequence(engine: Any, gradients: list[Any]) -> None:
@@ -45,7 +46,7 @@ PATCH = Patch(
     changes=(
         Edit(
             f"{_ENGINE}.buffered_allreduce_fallback",
-            after="self._reduce_non_expert_gradients(non_expert_grads, elements_per_buffer)",
+            after=_REDUCED,
             code="add_of_sequence(self, non_expert_grads)",
             uses=(add_of_sequence,),
         ),
@@ -56,6 +57,15 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/5555": "fixed in 0.14.3",
     },
     fixed_in="0.14.3",
+    # not corrected in another place
+    present=(
+        Source(f"{_ENGINE}.buffered_allreduce_fallback", f"{_REDUCED}\nif self.has_moe_layers:\n    ..."),
+        Source(
+            f"{_ENGINE}._reduce_non_expert_gradients",
+            "if self.pipeline_parallelism:\n    dp_group = self.mpu.get_data_parallel_group()\n"
+            "else:\n    dp_group = groups._get_sequence_data_parallel_group()",
+        ),
+    ),
     fixed=(
         Source(
             f"{_ENGINE}._reduce_non_expert_gradients",
