@@ -29,8 +29,8 @@ def _one(release: str, **levels: str) -> dict[str, Any]:
     works_around=("tiled_mlp_batch",), **_one("0.17.2"))  # fmt: skip
 def samples_in_one_sequence(job: Job) -> None:
     nn = job.torch.nn
-    tiled = None if job.plain else importlib.import_module(_TILED).TiledMLP
-    part = lambda self, x: self.down(self.up(x).tanh())  # noqa: E731
+    tiled: Any = None if job.plain else importlib.import_module(_TILED).TiledMLP
+    part: Any = lambda self, x: self.down(self.up(x).tanh())  # noqa: E731
 
     def forward(self: Any, x: Any) -> Any:
         x = self.below(x.view(2, 2, 16))
@@ -49,8 +49,8 @@ def samples_in_one_sequence(job: Job) -> None:
     works_around=("tiled_logits_evaluation",), **_one("0.17.4"))  # fmt: skip
 def evaluated_without_tiles(job: Job) -> None:
     nn = job.torch.nn
-    fused = logits._fused(job)
-    whole = lambda self, x, y: nn.functional.mse_loss(self.head(x), y)  # noqa: E731
+    fused: Any = logits._fused(job)
+    whole: Any = lambda self, x, y: nn.functional.mse_loss(self.head(x), y)  # noqa: E731
 
     def forward(self: Any, inputs: Any, targets: Any, tiles: bool) -> Any:
         x, y = self.below(inputs).unsqueeze(0), targets.unsqueeze(0)
@@ -205,7 +205,7 @@ def waited_for_in_own_hooks(job: Job) -> None:
 @scenario("each epoch with Ulysses' adapter has a new iterator of the DataLoader, or a new adapter",
     works_around=("ulysses_second_epoch_empty",), **_one("0.17.2"))  # fmt: skip
 def iterator_of_each_epoch(job: Job) -> None:
-    loader = None if job.plain else epochs._loader(job)
+    loader: Any = None if job.plain else epochs._loader(job)
     with contextlib.nullcontext() if job.plain else epochs._gloo(job):
         for epoch in range(4):
             if loader and epoch < 2:
