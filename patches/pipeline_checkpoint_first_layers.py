@@ -11,6 +11,8 @@ How: the batch requires gradients also if DeepSpeed's reentrant function would l
     changes, nor with another function, such as one of the script's own.
 Changes: jobs as above: the first layers are trained. A checkpoint written without the patch loads: those layers
     continue from their initial weights, while the others have been trained on top of these.
+Workaround: Scripts set `pipeline.activation_checkpoint_interval` in the config as well, or give the module an
+    `activation_checkpoint_func` that does not reenter. Both can stay.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ How: `eval_batch` runs the number of micro-batches that it was called with, as i
     nothing changes.
 Changes: the loss and the logits of `eval_batch(num_micro_batches=n)`, and how many batches it takes from the iterator.
     Parameters and checkpoints do not change.
+Workaround: Scripts evaluate as many micro-batches as they train with, or set `engine.micro_batches` for the evaluation;
+    both can stay. A script that multiplies the loss by `num_micro_batches / gradient_accumulation_steps` has to stop.
 """
 
 from __future__ import annotations
@@ -38,7 +40,11 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/6484": "fixed in 0.15.2",
     },
     fixed_in="0.15.2",
-    present=(Source(_EVAL, "self.micro_batches if num_micro_batches is None else num_micro_batches"),),
+    present=(
+        Source(_EVAL, "self.micro_batches if num_micro_batches is None else num_micro_batches"),
+        # not corrected in another place
+        Source(_EVAL, "self._reduce_outputs(self.fwd_outputs, reduce=reduce_output, micro_batches=micro_batches)"),
+    ),
     ranks=2,
     device="cpu",
 )

@@ -7,6 +7,8 @@ Why: a stage takes every floating point tensor of its output for one that has a 
 How: each stage sends back zeros for a float input that got no gradient, so that both sides still exchange the same
     tensors, and leaves outputs that require none out of its backward pass. If no float input got a gradient, or no
     output requires one, it fails as before: then the pipeline is cut in two.
+Workaround: Scripts pass a mask as bool or as integers, or the first stage makes it require a gradient and the last adds
+    it to its result, multiplied by 0. All can stay.
 """
 
 from __future__ import annotations

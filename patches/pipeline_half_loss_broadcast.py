@@ -7,6 +7,7 @@ Why: through 0.12.3 the last stage broadcasts its two losses in their own precis
 How: the losses are broadcast in fp32, which the other stages expect, as in upstream's fix.
 Changes: the loss that `train_batch()` returns and logs on all stages but the last. Parameters and
     checkpoints do not change.
+Workaround: The loss function returns fp32. It can stay.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Why: since 0.14.5 the module's forward pass takes from a list which segments of 
 How: the forward pass decides by itself if the list is not that of the current interval, and leaves the list to the
     engine, whose config can still change the interval and the function.
 Changes: only calls as above; what a job trains and its checkpoints stay the same.
+Workaround: Scripts call the module's `_precompute_checkpointable_values()` first, set its interval to 0 meanwhile, or
+    call the functions in `forward_funcs` one by one. All can stay.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Why: since 0.15.0 a stage keeps one list of buffers, by position, for the activa
     the bits are read as another type. fp32 tensors beside fp16 or bf16 ones do the same.
 How: a buffer is used again only for the same dtype; otherwise a new one is allocated.
 Changes: only jobs that hang, fail or train on garbage without the patch; a checkpoint of theirs is garbage, too.
+Workaround: The layers pass the float tensors that have gradients, all of one dtype, before the others, or scripts
+    replace or wrap `_allocate_or_extend_buffers` so that it heeds the dtype. All can stay.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ Why: since 0.18.3 the engine rejects a backward pass that does not go through `e
 How: while such a stage runs its backward pass, the engine treats the pass as its own (ZeRO off), or as one whose loss
     has been scaled (ZeRO-1), which the last stage did. ZeRO's work at the end of each backward pass is done as before;
     upstream's fix skips it.
+Workaround: Scripts wrap the backward pass, in `PipelineEngine._INSTRUCTION_MAP`, to set
+    `engine._running_engine_backward` for its duration. It can stay.
 """
 
 from __future__ import annotations

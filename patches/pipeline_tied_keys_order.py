@@ -9,6 +9,8 @@ How: the groups are made in the order in which the keys appear in the list of la
 Changes: jobs whose ranks had different orders, which changes from start to start. A checkpoint that such a job has
     written has other weights in each stage of a key: when it is loaded, all take those of the first one, with the patch
     as without it, and the training should be restarted.
+Workaround: All ranks are started with the same PYTHONHASHSEED, or the keys have a hash of their own that is the same in
+    all processes. Both can stay.
 """
 
 from __future__ import annotations

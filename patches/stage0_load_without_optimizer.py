@@ -11,6 +11,7 @@ Changes: jobs that load this way continue from the loaded weights, rounded to fp
     model before `deepspeed.initialize`. Elements of the fp32 copies that already round to the loaded weights stay as
     they are, so that a file may be loaded to see that it can be read. A script that loads other weights for a while and
     then its own back continues from rounded ones: it has to load the optimizer's states when it comes back.
+Workaround: Scripts call `engine.optimizer.refresh_fp32_params()` after load_checkpoint. It can stay.
 """
 
 from __future__ import annotations

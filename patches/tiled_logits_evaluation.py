@@ -8,6 +8,8 @@ How: the gradients are computed if the hidden states require them, or if the mod
     require them. Training is as before.
 Changes: jobs that evaluate with TiledFusedLogitsLoss while they train: the head is trained with the training data
     alone. A checkpoint that was written without the patch loads, and training goes on from there.
+Workaround: Evaluations compute the loss without TiledFusedLogitsLoss, or are followed by `engine.zero_grad()`. Both can
+    stay.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ Why: TiledLoss returns the mean over all tokens that have a label, by weighting 
 How: each tile's gradient is weighted by its number of labels. The same numbers where all tiles have as many.
 Changes: jobs that call TiledLoss, or UlyssesSPFwdLossBwdWithLogits with several tiles, and mask labels with -100. A
     checkpoint written without the patch loads, and training goes on with the loss's own gradient.
+Workaround: Scripts use one tile, or TiledFusedLogitsLoss with the reduction "sum" and a loss function that divides by
+    the number of labels of all tiles; both can stay. A gradient that a hook or the loss function itself weights by each
+    tile's labels is weighted twice: that has to go.
 """
 
 from __future__ import annotations
@@ -20,6 +23,19 @@ if TYPE_CHECKING:
 
 _MODULE = "deepspeed.runtime.sequence_parallel.ulysses_sp"
 _BACKWARD = f"{_MODULE}:TiledLoss.backward"
+_OF_TILE = """
+with torch.enable_grad():
+    if all((shift_labels_shard == -100).squeeze()):
+        loss_shard = (logits_shard.sum() * 0.0).float()
+    else:
+        loss_shard = loss_fn(
+            logits=logits_shard.requires_grad_(),
+            labels=None,
+            vocab_size=vocab_size,
+            shift_labels=shift_labels_shard,
+        )
+torch.autograd.backward(loss_shard, grad)
+"""
 
 
 def weight_of_tile(labels: Any, all_labels: Any, tiles: int) -> Any:
@@ -46,6 +62,12 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/8587": "fixed in 0.19.8, which has no TiledLoss any more",
     },
     fixed_in="0.19.8",
+    # not corrected in another place
+    present=(
+        Source(_BACKWARD, "grad = grads[0]"),
+        Source(_BACKWARD, _OF_TILE),
+        Source(_BACKWARD, "logits_grad /= shards"),
+    ),
     # 0.19.8 has no TiledLoss: something else that it has, and no release before it
     fixed=(
         Source(

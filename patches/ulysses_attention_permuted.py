@@ -9,6 +9,8 @@ How: the ranks' parts are split off and put back along the dimensions that the c
     0.14.5. One exchange of the same size as before; the same numbers where they were right.
 Changes: jobs with the layouts above: all that attention computes. A model trained without the patch has learned with
     mixed-up heads: its checkpoint loads, but that training has to be restarted.
+Workaround: Scripts train with one sample per micro-batch, sequence-first. It can stay. What puts mixed-up heads
+    back into their places has to go.
 """
 
 from __future__ import annotations
@@ -59,6 +61,13 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/5823": "fixed in 0.14.5",
     },
     fixed_in="0.14.5",
+    present=(  # not corrected in another place
+        Source(
+            _EXCHANGE,
+            "return output.reshape(inp_shape[:gather_idx] + [inp_shape[gather_idx] * seq_world_size]"
+            " + inp_shape[gather_idx + 1:]).contiguous()",
+        ),
+    ),
     fixed=(Source(_EXCHANGE, "if batch_dim_idx == 0:\n    ...\nelse:\n    ..."),),
     ranks=2,
 )

@@ -8,6 +8,9 @@ How: after the exchange the gradients are multiplied by the sequence-parallel si
     are as before (the latter are right), as is the pipeline, and no other job changes.
 Changes: jobs with an `mpu` that has a sequence-parallel size above 1 and without ZeRO, or with bf16 and ZeRO-1 and
     fp32 accumulation. A checkpoint loads; a learning rate that was raised to make up for the bug has to be lowered.
+Workaround: Scripts that multiply the loss, the gradients or, with SGD, the learning rate by the sequence-parallel size
+    have to stop: it cannot be told from what is intended. `engine.gradient_average = False`, which makes the engine add
+    gradients up, can stay.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+_REDUCED = "self._reduce_non_expert_gradients(non_expert_grads, elements_per_buffer)"
 
 
 def add_of_sequence(engine: Any, gradients: list[Any]) -> None:
@@ -42,7 +46,7 @@ PATCH = Patch(
     changes=(
         Edit(
             f"{_ENGINE}.buffered_allreduce_fallback",
-            after="self._reduce_non_expert_gradients(non_expert_grads, elements_per_buffer)",
+            after=_REDUCED,
             code="add_of_sequence(self, non_expert_grads)",
             uses=(add_of_sequence,),
         ),
@@ -53,6 +57,15 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/5555": "fixed in 0.14.3",
     },
     fixed_in="0.14.3",
+    # not corrected in another place
+    present=(
+        Source(f"{_ENGINE}.buffered_allreduce_fallback", f"{_REDUCED}\nif self.has_moe_layers:\n    ..."),
+        Source(
+            f"{_ENGINE}._reduce_non_expert_gradients",
+            "if self.pipeline_parallelism:\n    dp_group = self.mpu.get_data_parallel_group()\n"
+            "else:\n    dp_group = groups._get_sequence_data_parallel_group()",
+        ),
+    ),
     fixed=(
         Source(
             f"{_ENGINE}._reduce_non_expert_gradients",

@@ -12,6 +12,8 @@ How: the hook waits for the exchange, and what it returns is used. It is registe
 Changes: jobs with `sp_stream`: the gradients of queries and keys, and of all that they are computed from. A model
     trained without the patch has learned from wrong gradients: its checkpoint loads, but that training has to be
     restarted.
+Workaround: Scripts do without `sp_stream`, or register hooks on queries and keys that wait for `overlap_handles` and
+    return what has been received, in its places. Both can stay.
 """
 
 from __future__ import annotations

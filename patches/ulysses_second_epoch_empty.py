@@ -6,6 +6,7 @@ How: when the DataLoader has ended, the next epoch iterates over it again. Unlik
     made with the first batch of that epoch, so that a `set_epoch` before it counts and no workers start in vain.
 Changes: jobs of several epochs with the adapter train all of them, also when they resume from a
     checkpoint. The first epoch does not change.
+Workaround: Before each epoch, scripts create the adapter anew or set its `iter` to `iter(adapter.dl)`. Both can stay.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Why: from 0.16.3 to 0.19.6 what comes back from the second all-to-all has the ri
 How: the result has the shape [positions, samples, heads, …] of a rank's inputs, as since 0.19.7. Batch-first is
     unchanged. With `sp_stream` the gradients of queries and keys are not: their order is wrong there as well, which
     the exception prevents from being trained.
+Workaround: Scripts turn queries, keys and values around, to batch-first, and the output back; those that only evaluate
+    reshape the output. Both can stay.
 """
 
 from __future__ import annotations

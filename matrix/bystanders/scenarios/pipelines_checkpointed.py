@@ -44,12 +44,14 @@ def _trained(job: Job, interval: int = 0, non_reentrant: bool = False, in_place:
         pipelines._step(job, engine, step)
 
 
-@scenario("a pipeline whose config asks for checkpointing", pinned=[{"accumulation": "2"}], **_FITS)
+@scenario("a pipeline whose config asks for checkpointing", pinned=[{"accumulation": "2"}],
+    works_around=("pipeline_checkpoint_first_layers",), **_FITS)  # fmt: skip
 def pipeline_checkpointed_by_config(job: Job) -> None:
     _trained(job, pipeline={"activation_checkpoint_interval": 1})
 
 
-@scenario("a pipeline whose module checkpoints without reentering", pinned=[{"accumulation": "2"}], **_FITS)
+@scenario("a pipeline whose module checkpoints without reentering", pinned=[{"accumulation": "2"}],
+    works_around=("pipeline_checkpoint_first_layers",), **_FITS)  # fmt: skip
 def pipeline_checkpointed_without_reentering(job: Job) -> None:
     _trained(job, 1, non_reentrant=True)
 
