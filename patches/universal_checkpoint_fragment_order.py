@@ -9,6 +9,8 @@ How: the files are sorted by the rank as a number. Up to 100 ranks the order is 
     deepspeed.checkpoint.ds_to_universal …`.
 Changes: universal checkpoints that were converted from more than 100 ranks without the patch are scrambled; the
     checkpoint itself is right: convert it again.
+Workaround: scripts put a `sorted` of their own, which sorts by the rank, into the converter's module, or replace its
+    `_merge_zero_shards`; both can stay.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ PATCH = Patch(
         Edit(
             _MERGE,
             replace=_SORT,
-            code="paths = sorted(glob.glob(f'{prefix_path}.*'), key=lambda path: int(path.rpartition('.')[2]))",
+            # not by `sorted`, a name under which scripts put a function of their own into the module
+            code="paths = glob.glob(f'{prefix_path}.*')\npaths.sort(key=lambda path: int(path.rpartition('.')[2]))",
         ),
     ),
     symptom="",

@@ -13,6 +13,8 @@ How: what the optimizer does not hold is copied from the module's state and, und
 Changes: jobs that resume this way get the frozen parameters and buffers of the checkpoint. The universal checkpoint
     itself is correct and can be loaded again. What was trained and saved after a load that left a part unrestored
     matches the model as it was then, and that is what was saved.
+Workaround: scripts load the frozen weights and buffers themselves: from the same files as at the first start, or, under
+    ZeRO-1/2, after the load from the checkpoint's `mp_rank_00_model_states.pt`. Both can stay.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ Changes: jobs with torch's Adam or AdamW (`torch_adam`, or an optimizer passed t
     sub-groups that resume from a universal checkpoint make the same updates as without the interruption. The universal
     checkpoint is correct and can be loaded again. What was saved since a wrong load has correct moments and a `step`
     that is too large, which matters less for the bias correction as training continues.
+Workaround: after the load scripts give each state of `engine.optimizer.optimizer` a copy of its `step`; that can stay.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ How: after the load the count is that of the engine, which the checkpoint has: i
     0.13.2 to 0.14.0 load no universal checkpoint into an optimizer that has made no step.
 Changes: jobs that resume from a universal checkpoint make the same updates as without the interruption. The universal
     checkpoint is correct and can be loaded again; what was saved since a wrong load keeps its wrong count.
+Workaround: scripts set `step` in the optimizer's states after the load; that can stay. What subtracts 1 from it has to
+    go.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Why: ZeRO-3 keeps a flat tensor for each sub-group: one per parameter group (wit
 How: where a parameter begins at the end of a flat tensor, it is the first one of the next sub-group.
     universal_checkpoint_load_subgroups fixes loading. `python -m deepspeed.checkpoint.ds_to_universal` starts without
     dsfix: call its `main` from a script that imports dsfix first.
+Workaround: one parameter group, and a `sub_group_size` that is larger than a rank's part of the model; both can stay.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ Changes: jobs that have loaded a universal checkpoint with ZeRO-1 or 2 (includin
     weights and states through these functions as without the load. Training itself was correct, and so was what it
     saved, unless one of the two safe_set functions was called after the load, or the engine loaded a further universal
     checkpoint.
+Workaround: after the load scripts link again, with the optimizer's `_link_all_hp_params` and, with
+    `_hp_optimizer_states_linked` reset, `_lazy_init_hp_params_optimizer_state`; that can stay.
 """
 
 from __future__ import annotations

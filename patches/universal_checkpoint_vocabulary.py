@@ -6,6 +6,8 @@ Why: Megatron-DeepSpeed pads the vocabulary to a multiple of the tensor-parallel
 How: the rows that are there stay; the new ones are 0, as since 0.12.3.
 Changes: such jobs start from the embeddings that were saved. The universal checkpoint is correct and can be loaded
     again; what was trained and saved since such a load began with equal embeddings, and stays so.
+Workaround: scripts pad the vocabulary so that both degrees need as many rows (Megatron's
+    `--make-vocab-size-divisible-by`); that can stay.
 """
 
 from __future__ import annotations

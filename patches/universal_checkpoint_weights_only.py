@@ -9,6 +9,8 @@ How: `weights_only=False` for these files, as before torch 2.6 and since DeepSpe
     converter is a program of its own: `python -m dsfix run python -m deepspeed.checkpoint.ds_to_universal …`.
     TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in its environment has the same effect for your own checkpoints. Releases before
     0.14.5 have a different converter and are not patched.
+Workaround: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or a `torch.load` of the script's own with `weights_only=False`. Both
+    can stay, the latter if its caller may pass `weights_only` too, as later releases do.
 """
 
 from __future__ import annotations

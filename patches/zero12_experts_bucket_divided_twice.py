@@ -10,6 +10,8 @@ Changes: jobs with MoE layers and several ranks: the gradients of all parameters
     learned N times more slowly than asked. A checkpoint written without the patch can be resumed; Adam's moments are
     too small at first, so that its first steps (some tens of them) are larger than they should be: resume without the
     optimizer's states, or with a warm-up.
+Workaround: scripts wrap `allreduce_and_scatter` and `allreduce_no_retain`, so that `divide` is False; that can stay. A
+    loss or a learning rate that is N times as large has to go.
 """
 
 from __future__ import annotations

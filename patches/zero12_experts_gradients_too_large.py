@@ -10,6 +10,8 @@ Changes: jobs with ep_size > 1: the experts' gradients, the gradient norm and, w
     notices a constant factor; with SGD the experts' learning rate was, in effect, ep_size times the one given. A
     checkpoint written without the patch can be resumed, but Adam's moments of the experts are too large at first (the
     second one for some thousand steps), so that the experts move less than they should.
+Workaround: all experts on each rank (`ep_size` 1); that can stay. Hooks that divide experts' gradients by `ep_size`,
+    and a lower learning rate for experts, have to go.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Why: without multi-rank buckets each part of a gradient is reduced to the rank t
 How: it is compared with the rank in the same group, as since 0.19.8. For other parameters both groups are the same.
 Changes: jobs with "use_multi_rank_bucket_allreduce": false and 1 < ep_size < ranks: all updates of experts, and with
     clipping all others. A checkpoint written without the patch can be resumed.
+Workaround: `use_multi_rank_bucket_allreduce` left on, or all experts on each rank (`ep_size` 1); both can stay.
 """
 
 from __future__ import annotations

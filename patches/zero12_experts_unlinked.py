@@ -8,6 +8,7 @@ Why: ZeRO notes for each parameter which part of the fp32 weights is its own. Th
 How: the size is that of the ranks with a copy, as since 0.14.5. With ep_size 1 both are the same.
 Changes: what these functions return and set for experts. A checkpoint written without the patch can be resumed: what
     it lacks is read by conversions only.
+Workaround: scripts read experts' weights from the parameters instead; that can stay.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ How: where the entry is missing, takes what the optimizer does not hold from the
     installed release.
 Changes: converted ZeRO-1 checkpoints contain their frozen parameters. The checkpoints are correct and can be converted
     again.
+Workaround: scripts add what is missing from "module" of the checkpoint's `mp_rank_00_model_states.pt`, or train with
+    ZeRO-2; both can stay.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ Why: 0.19.7 lets the user choose the dtype of the files, float32 by default, and
 How: only floating-point tensors are cast, as since 0.19.8.
 Changes: converted checkpoints have such buffers in their own dtype, with their values. Checkpoints are correct and can
     be converted again.
+Workaround: scripts put the buffers from "module" of the checkpoint's `mp_rank_00_model_states.pt` into the files that
+    were written; that can stay.
 """
 
 from __future__ import annotations

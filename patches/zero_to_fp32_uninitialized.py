@@ -9,6 +9,7 @@ How: `to_torch_tensor` works on a copy of the state_dict. The copy `zero_to_fp32
     deepspeed.utils.zero_to_fp32` runs the installed one.
 Changes: the files contain the weights. Files written without the patch are useless; the checkpoint is intact: convert
     it again.
+Workaround: `max_shard_size=None`, or `get_fp32_state_dict_from_zero_checkpoint` and torch.save; both can stay.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ How: `weights_only=False`, as before torch 2.6 and since DeepSpeed 0.16.0. This 
     `zero_to_fp32.py` in the checkpoint's directory is patched below `python -m dsfix run`, if it is the file of the
     installed release. TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in its environment does the same for checkpoints that you
     trust.
+Workaround: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or a `torch.load` of the script's own with `weights_only=False`. Both
+    can stay, the latter if its caller may pass `weights_only` too, as later releases do.
 """
 
 from __future__ import annotations

@@ -190,3 +190,27 @@ def test_zero_to_fp32_without_integer_buffers(start, checkpoint):
         written[skip] = {file.name: file.read_bytes() for file in output.iterdir()}
     assert len(written[""]) == 3
     assert written[patch_id] == written[""]
+
+
+@pytest.mark.parametrize("with_dsfix", [False, True])
+def test_integer_buffers_put_back_by_the_script(start, checkpoint, with_dsfix):
+    """What people do today about zero_to_fp32_integer_buffers_0_19_7 stays right with it."""
+    (held,) = (checkpoint / "saved").glob("mp_rank_*_model_states.pt")
+    state = torch.load(held, weights_only=False)
+    state["module"]["ids"] = torch.tensor([2**24 + 1, 5])
+    state["buffer_names"].append("ids")
+    torch.save(state, held)
+    convert = "zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict"
+    program = f"from deepspeed.utils import zero_to_fp32; {convert}('{checkpoint}', '{checkpoint}/fp32', None)"
+    assert start("python", "-c", program, with_dsfix=with_dsfix, **variables("0.19.7")).status == 0
+    (file,) = (checkpoint / "fp32").glob("*.bin")
+    written = torch.load(file)
+    assert (written["ids"].tolist() == [2**24 + 1, 5]) == with_dsfix
+    written.update({name: state["module"][name] for name in state["buffer_names"]})
+    torch.save(written, file)
+    assert {name: each.dtype for name, each in torch.load(file).items()} == {
+        "weight": torch.float32,
+        "scale": torch.float64,
+        "ids": torch.int64,
+    }
+    assert torch.equal(weight(file), weight(checkpoint / "weight.pt"))

@@ -85,7 +85,12 @@ def _trained(job: Job, model: Any) -> None:
         job.train(engine, step)
 
 
-@scenario("top-1 routing, with capacity for all tokens", pinned=[{"stage": "1"}], **_FITS)
+@scenario(
+    "top-1 routing, with capacity for all tokens",
+    pinned=[{"stage": "1"}],
+    works_around=("zero12_experts_gradients_too_large",),
+    **_FITS,
+)
 def experts_best(job: Job) -> None:
     _trained(job, _model(job, 1, _EXPERTS))
 

@@ -22,7 +22,12 @@ def _saved(job: Job, model: Any) -> Any:
     return engine
 
 
-@scenario("the fp32 weights of a checkpoint are read into a dict, without a file", pinned=[{"stage": "2"}], stage="123")
+@scenario(
+    "the fp32 weights of a checkpoint are read into a dict, without a file",
+    pinned=[{"stage": "2"}],
+    stage="123",
+    works_around=("zero_to_fp32_uninitialized",),
+)
 def exported_into_a_dict(job: Job) -> None:
     engine = _saved(job, job.MLP())
     written: Any = {}

@@ -156,6 +156,7 @@ def universal_with_more_rows(job: Job) -> None:
 @scenario(
     "a pipeline resumes from a universal checkpoint with as many rows for the vocabulary",
     pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "1"}],
+    works_around=("universal_checkpoint_vocabulary",),
     **{**_FITS, "optimizer": ("AdamW",)},
 )
 def universal_with_as_many_rows(job: Job) -> None:
