@@ -8,8 +8,7 @@ How: `weights_only=False` in the checkpoint engine that `load_checkpoint` reads 
     files that a JSON for `init_inference` lists). Weights that DeepSpeed's inference and `zero.Init` read in other ways
     stay weights-only, and TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies to all of them. Nebula's engine is unchanged.
 Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, declare DeepSpeed's classes safe with `add_safe_globals`, or
-    replace `torch.load` by a partial with `weights_only=False`. All can stay. A replacement that passes `weights_only`
-    beside what it is given ("multiple values for keyword argument") must go, as with 0.16.0.
+    replace `torch.load` by a function that passes `weights_only=False`. All can stay.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+from ._torch_load import load_whole
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -30,7 +31,14 @@ PATCH = Patch(
     severity=Severity.CRASH,
     # the bug is older, but nothing older than 0.12.0 was run; pre-releases: NVIDIA's containers ship 2.6.0a0
     affects={"deepspeed": ">=0.12.0,<0.16.0", "torch": ">=2.6.0.dev0"},
-    changes=(Edit(_LOAD, replace="torch.load(path, map_location=map_location)", code=_FULL),),
+    changes=(
+        Edit(
+            _LOAD,
+            replace="partition = torch.load(path, map_location=map_location)",
+            code="partition = load_whole(torch.load, path, map_location=map_location)",
+            uses=(load_whole,),
+        ),
+    ),
     symptom=r"torch_checkpoint_engine\.py[\s\S]*Weights only load failed",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6751": "fixed in 0.16.0, also for inference's files",

@@ -6,8 +6,8 @@ Why: with `"checkpoint": {"writer": {...}}` in the config, the fast or the decou
     which torch 2.6 changed to `weights_only=True`: saving works, resuming fails. The files are correct.
 How: `weights_only=False` in both engines, as in DeepSpeed without a writer. Unpickling can run code: only what is in
     the checkpoint directory that the script names. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies.
-Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or replace `torch.load` by a partial with
-    `weights_only=False`. Both can stay. A replacement that passes `weights_only` beside what it is given must go.
+Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or replace `torch.load` by a function that passes
+    `weights_only=False`. Both can stay.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+
+from ._torch_load import load_whole
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -31,7 +33,15 @@ PATCH = Patch(
     title="load_checkpoint with a checkpoint writer fails with torch >= 2.6: Weights only load failed",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.17.1", "torch": ">=2.6.0.dev0"},
-    changes=(Edit(_FAST, replace=_DEFAULT, code=_FULL), Edit(_DECOUPLED, replace=_DEFAULT, code=_FULL)),
+    changes=tuple(
+        Edit(
+            target,
+            replace=f"sd = {_DEFAULT}",
+            code="sd = load_whole(torch.load, path, map_location=map_location)",
+            uses=(load_whole,),
+        )
+        for target in (_FAST, _DECOUPLED)
+    ),
     symptom=r"(fast|decoupled)_checkpoint_engine\.py[\s\S]*Weights only load failed",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/8500": "reported",

@@ -57,8 +57,8 @@ def write_loss(engine: Any) -> None:
 
 def note_scripts(monitor: Any, events: Any) -> None:
     """Notes whether a script writes losses of this name."""
-    for event in events:
-        if not isinstance(event, _Event) and event[0] == _NAME:
+    for event in events if isinstance(events, (list, tuple)) else ():  # an iterator can be read once
+        if isinstance(event, (list, tuple)) and not isinstance(event, _Event) and event[0] == _NAME:
             setattr(monitor, _BY_SCRIPT, True)
 
 

@@ -9,8 +9,8 @@ How: `weights_only=False` for these files, as before torch 2.6 and since DeepSpe
     converter is a program of its own: `python -m dsfix run python -m deepspeed.checkpoint.ds_to_universal …`.
     TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in its environment has the same effect for your own checkpoints. Releases before
     0.14.5 have a different converter and are not patched.
-Workaround: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or a `torch.load` of the script's own with `weights_only=False`. Both
-    can stay, the latter if its caller may pass `weights_only` too, as later releases do.
+Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or replace `torch.load` by a function that passes
+    `weights_only=False`. Both can stay.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
+from ._torch_load import load_whole
+
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
@@ -27,22 +29,28 @@ _CHECKPOINT = "deepspeed.checkpoint"
 _CONVERTER = f"{_CHECKPOINT}.ds_to_universal"
 _MODEL = f"{_CHECKPOINT}.deepspeed_checkpoint:DeepSpeedCheckpoint"
 _STATE = f"{_CHECKPOINT}.zero_checkpoint:ZeROCheckpoint.get_state_for_rank"
+_STAGE3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
 _LOAD = "load_hp_checkpoint_state_from_checkpoint_dir"
 _CPU = "map_location=torch.device('cpu')"
 _FULL = "weights_only=False"
+#: target, the file that it reads, what becomes of it
 _READS = (
-    (f"{_CONVERTER}:extract_zero_shards_stage3", "optim_files[dp_index], map_location='cpu'"),
-    (f"{_CONVERTER}:_parse_model_states_stage3", f"files[0], {_CPU}"),
-    (f"{_CONVERTER}:_save_optimizer_state_stage3", f"optim_files[0], {_CPU}"),
-    (f"{_CONVERTER}:_get_zero_stage", f"optim_files[0], {_CPU}"),
-    (f"{_CONVERTER}:_inject_missing_state", f"ds_checkpoint.mp_rank_files[0], {_CPU}"),
-    (f"{_CONVERTER}:main", f"mp_rank_file, {_CPU}"),
-    (f"{_MODEL}._build_global_state", f"self.mp_rank_files[0], {_CPU}"),
-    (f"{_MODEL}.get_iteration", f"self.mp_rank_files[0], {_CPU}"),
-    (f"{_MODEL}._get_checkpoint_value", f"self.mp_rank_files[0], {_CPU}"),
-    (_STATE, f"state_file, {_CPU}"),
-    (f"deepspeed.runtime.base_optimizer:ZeROOptimizer.{_LOAD}", "optim_state_path"),
-    (f"deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.{_LOAD}_stage3", "optim_state_path"),
+    (f"{_CONVERTER}:extract_zero_shards_stage3", "optim_files[dp_index], map_location='cpu'", "state_dict = {}"),
+    (f"{_CONVERTER}:_parse_model_states_stage3", f"files[0], {_CPU}", "return {}[PARAM_SHAPES]"),
+    (f"{_CONVERTER}:_save_optimizer_state_stage3", f"optim_files[0], {_CPU}", "sd = {}"),
+    (f"{_CONVERTER}:_get_zero_stage", f"optim_files[0], {_CPU}", "state_dict = {}"),
+    (f"{_CONVERTER}:_inject_missing_state", f"ds_checkpoint.mp_rank_files[0], {_CPU}", "sd = {}"),
+    (f"{_CONVERTER}:main", f"mp_rank_file, {_CPU}", "mp_sd = {}"),
+    (f"{_MODEL}._build_global_state", f"self.mp_rank_files[0], {_CPU}", "sd = {}"),
+    (f"{_MODEL}.get_iteration", f"self.mp_rank_files[0], {_CPU}", "sd = {}"),
+    (f"{_MODEL}._get_checkpoint_value", f"self.mp_rank_files[0], {_CPU}", "sd = {}"),
+    (_STATE, f"state_file, {_CPU}", "sd = {}"),
+    (f"deepspeed.runtime.base_optimizer:ZeROOptimizer.{_LOAD}", "optim_state_path", "optim_sd = {}"),
+    (
+        f"deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.{_LOAD}_stage3",
+        "optim_state_path",
+        "optim_sd = {}",
+    ),
 )
 
 PATCH = Patch(
@@ -51,7 +59,13 @@ PATCH = Patch(
     # pre-releases: NVIDIA's containers have 2.6.0a0
     affects={"deepspeed": ">=0.14.5,<0.16.0", "torch": ">=2.6.0.dev0"},
     changes=tuple(
-        Edit(target, replace=f"torch.load({what})", code=f"torch.load({what}, {_FULL})") for target, what in _READS
+        Edit(
+            target,
+            replace=used.format(f"torch.load({what})"),
+            code=used.format(f"load_whole(torch.load, {what})"),
+            uses=(load_whole,),
+        )
+        for target, what, used in _READS
     ),
     symptom=r"(ds_to_universal\.py|load_hp_checkpoint_state_from_checkpoint_dir)[\s\S]*Weights only load failed",
     upstream={

@@ -10,8 +10,8 @@ How: `weights_only=False`, as before torch 2.6 and since DeepSpeed 0.16.0. This 
     `zero_to_fp32.py` in the checkpoint's directory is patched below `python -m dsfix run`, if it is the file of the
     installed release. TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in its environment does the same for checkpoints that you
     trust.
-Workaround: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or a `torch.load` of the script's own with `weights_only=False`. Both
-    can stay, the latter if its caller may pass `weights_only` too, as later releases do.
+Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or replace `torch.load` by a function that passes
+    `weights_only=False`. Both can stay.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+
+from ._torch_load import load_whole
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -36,13 +38,15 @@ PATCH = Patch(
     changes=(
         Edit(
             _MODEL,
-            replace="torch.load(file, map_location=device)",
-            code="torch.load(file, map_location=device, weights_only=False)",
+            replace="state_dict = torch.load(file, map_location=device)",
+            code="state_dict = load_whole(torch.load, file, map_location=device)",
+            uses=(load_whole,),
         ),
         Edit(
             _OPTIMIZER,
-            replace="torch.load(f, map_location=device)",
-            code="torch.load(f, map_location=device, weights_only=False)",
+            replace="state_dict = torch.load(f, map_location=device)",
+            code="state_dict = load_whole(torch.load, f, map_location=device)",
+            uses=(load_whole,),
         ),
     ),
     symptom=r"zero_to_fp32\.py[\s\S]*Weights only load failed",

@@ -39,3 +39,10 @@ def test_without_dsfix_it_fails_exactly_when_the_catalogue_says_so(
         assert any(re.search(entry.patch.symptom, found["error"]) for entry in expected), found["error"]
     else:
         assert found["error"] is None
+
+
+def test_names_that_the_script_has_provided_stay(run_program: Any) -> None:
+    found, errors = run_program("imports", "by hand", "dsfix")
+    assert found["error"] is None
+    assert found["provided"]
+    assert "WARNING" not in errors

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import re
@@ -200,7 +199,11 @@ def rest_exported_by_hand(job: Job) -> None:
 @scenario("torch.load is told by the environment, or by the script, to unpickle",
     works_around=("zero_to_fp32_weights_only",), release="0.15.4", **_one(stage="2", ranks="1"))  # fmt: skip
 def read_unpickled(job: Job) -> None:
-    whole = functools.partial(job.torch.load, weights_only=False)
+    load = job.torch.load
+
+    def whole(*args: Any, **options: Any) -> Any:
+        return load(*args, weights_only=False, **options)
+
     for told in (mock.patch.dict(os.environ, _WHOLE_FILES), mock.patch.object(job.torch, "load", whole)):
         with told:
             exported_otherwise.exported_into_a_dict(job)

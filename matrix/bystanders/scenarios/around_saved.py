@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -26,7 +25,8 @@ def unpickled(job: Job) -> None:
     def resume() -> None:
         job.resume(lambda seed: job.engine(job.MLP(seed=seed)))
 
-    with mock.patch.object(torch, "load", functools.partial(torch.load, weights_only=False)):
+    load = torch.load
+    with mock.patch.object(torch, "load", lambda *args, **options: load(*args, weights_only=False, **options)):
         resume()
     if job.plain:
         resume()
