@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -182,12 +183,8 @@ def tensor_rates_put_back(job: Job) -> None:
         ("WarmupCosineLR", {"total_num_steps": 9, "warmup_num_steps": 3}),
     ):
         rate = job.torch.tensor(0.05, dtype=job.torch.float64)
-        options = {**space.SGD, "lr": rate, "foreach": False}
-        engine = job.engine(
-            job.MLP(),
-            optimizer=lambda given, options=options: job.torch.optim.SGD(given, **options),
-            scheduler={"type": kind, "params": params},
-        )
+        made = functools.partial(job.torch.optim.SGD, **{**space.SGD, "lr": rate, "foreach": False})
+        engine = job.engine(job.MLP(), optimizer=made, scheduler={"type": kind, "params": params})
         group = engine.optimizer.param_groups[0]
         for step in range(4):
             if not job.plain and group["lr"] is not rate:
