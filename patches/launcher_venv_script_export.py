@@ -16,10 +16,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity
+from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
+
+_COMMAND = "deepspeed.launcher.multinode_runner:PDSHRunner.get_cmd"
 
 PATCH = Patch(
     title="deepspeed --venv_script with pdsh: the first exported variable does not reach the ranks",
@@ -27,7 +29,7 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.17.1,<0.17.5"},
     changes=(
         Edit(
-            "deepspeed.launcher.multinode_runner:PDSHRunner.get_cmd",
+            _COMMAND,
             replace='f"source {self.args.venv_script}"',
             # which the script's name may end with already
             code="""f"source {self.args.venv_script.rstrip(' ;')};\"""",
@@ -39,6 +41,7 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/7469": "fixed in 0.17.5",
     },
     fixed_in="0.17.5",
+    fixed=(Source(_COMMAND, 'f"source {self.args.venv_script};"'),),
     device="cpu",
 )
 
