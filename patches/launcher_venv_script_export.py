@@ -8,7 +8,8 @@ How: puts the semicolon there, as since 0.17.5. The bug is met in the launcher's
 Changes: jobs on several nodes with `--venv_script` and pdsh have the first variable, too; what depends on it (a network
     interface, a module's directory, a seed of the script's own) becomes what was asked for, also when a job resumes
     from a checkpoint.
-Workaround: The semicolon is given with the file, `--venv_script "FILE;"`. It can stay: no second one is added.
+Workaround: The semicolon is given with the file, `--venv_script "FILE;"`, or `"FILE &&"`. Both can stay: no
+    semicolon is added behind them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
+
+def source(script: str) -> str:
+    """The command with a semicolon, unless the script's name has something behind it that ends a command already."""
+    ended = script.rstrip(" \t").endswith((";", "&", "|", "\n"))
+    return f"source {script}" + ("" if ended else ";")
+
+
 PATCH = Patch(
     title="deepspeed --venv_script with pdsh: the first exported variable does not reach the ranks",
     severity=Severity.WRONG_RESULT,
@@ -28,9 +36,9 @@ PATCH = Patch(
     changes=(
         Edit(
             "deepspeed.launcher.multinode_runner:PDSHRunner.get_cmd",
-            replace='f"source {self.args.venv_script}"',
-            # which the script's name may end with already
-            code="""f"source {self.args.venv_script.rstrip(' ;')};\"""",
+            replace='deepspeed_launch = [f"source {self.args.venv_script}"] + deepspeed_launch',
+            code="deepspeed_launch = [source(self.args.venv_script)] + deepspeed_launch",
+            uses=(source,),
         ),
     ),
     symptom="",
