@@ -8,7 +8,8 @@ How: puts the semicolon there, as since 0.17.5. The bug is met in the launcher's
 Changes: jobs on several nodes with `--venv_script` and pdsh have the first variable, too; what depends on it (a network
     interface, a module's directory, a seed of the script's own) becomes what was asked for, also when a job resumes
     from a checkpoint.
-Workaround: The semicolon is given with the file, `--venv_script "FILE;"`. It can stay: no second one is added.
+Workaround: The semicolon is given with the file, `--venv_script "FILE;"`, or `"FILE &&"`. Both can stay: no
+    semicolon is added behind them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 
 _COMMAND = "deepspeed.launcher.multinode_runner:PDSHRunner.get_cmd"
 
+
+def source(script: str) -> str:
+    """The command with a semicolon, unless the script's name has something behind it that ends a command already."""
+    ended = script.rstrip(" \t").endswith((";", "&", "|", "\n"))
+    return f"source {script}" + ("" if ended else ";")
+
+
 PATCH = Patch(
     title="deepspeed --venv_script with pdsh: the first exported variable does not reach the ranks",
     severity=Severity.WRONG_RESULT,
@@ -30,9 +38,9 @@ PATCH = Patch(
     changes=(
         Edit(
             _COMMAND,
-            replace='f"source {self.args.venv_script}"',
-            # which the script's name may end with already
-            code="""f"source {self.args.venv_script.rstrip(' ;')};\"""",
+            replace='deepspeed_launch = [f"source {self.args.venv_script}"] + deepspeed_launch',
+            code="deepspeed_launch = [source(self.args.venv_script)] + deepspeed_launch",
+            uses=(source,),
         ),
     ),
     symptom="",

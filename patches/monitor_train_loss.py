@@ -8,8 +8,9 @@ How: as through 0.18.2, `backward` adds up the losses of a step's micro-batches,
     then. A loss whose `backward` the script calls itself is unknown to the engine and not written, nor is one that is a
     DTensor, whose value may take a collective. A pipeline writes its own.
 Workaround: Scripts write the event themselves, by `engine.monitor.write_events`. That can stay: once a script has
-    written a loss of this name, the patch writes none. The first step's loss is written with the second's, to leave a
-    script the time for its own.
+    written a loss of this name, the patch writes none, for no engine of the process. The first step's loss is written
+    with the second's, to leave a script the time for its own; one that writes less often than every step has the
+    patch's losses up to its first. What is written past `engine.monitor`, to one of its writers, is not seen.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _MONITORS = ("tensorboard", "wandb", "csv_monitor", "comet")
 _NAME = "Train/Samples/train_loss"
-_WAITING, _BY_SCRIPT = "_dsfix_waiting", "_dsfix_by_script"  # of a monitor: what is still to be written
+_WAITING = "_dsfix_losses_waiting"  # of an engine: what is still to be written
+_by_script = False  # whether a script has written a loss: engines may share a file, monitors be wrapped or copied
 
 
 class _Event(tuple):  # type: ignore[type-arg]
@@ -47,19 +49,34 @@ def add_loss(engine: Any, loss: Any) -> None:
 def write_loss(engine: Any) -> None:
     """Writes the loss of a step that is about to end; the first step's with the second's, if no script has by then."""
     if _writes(engine) and engine.losses is not None:
-        own = vars(engine.monitor)
-        samples = engine.global_samples + engine.train_batch_size()
-        events = [*own.get(_WAITING, ()), _Event((_NAME, engine.losses.item(), samples))]
+        own = vars(engine)
+        added = engine.train_batch_size()
+        if micro_batches := getattr(engine, "_unmanaged_backward_count", 0):  # the script says when a step ends
+            added = added // engine.gradient_accumulation_steps() * micro_batches
+        events = [*own.get(_WAITING, ()), _Event((_NAME, engine.losses.item(), engine.global_samples + added))]
         own[_WAITING] = () if _WAITING in own else events
-        if not own[_WAITING] and not own.get(_BY_SCRIPT):
+        if not own[_WAITING] and not _by_script:
             engine.monitor.write_events(events)
 
 
-def note_scripts(monitor: Any, events: Any) -> None:
-    """Notes whether a script writes losses of this name."""
-    for event in events if isinstance(events, (list, tuple)) else ():  # an iterator can be read once
-        if isinstance(event, (list, tuple)) and not isinstance(event, _Event) and event[0] == _NAME:
-            setattr(monitor, _BY_SCRIPT, True)
+def noting_scripts(events: Any) -> Any:
+    """The events; notes whether a script writes losses of this name, of an iterator while it is read."""
+    if hasattr(events, "__next__"):
+        return (_noted(event) for event in events)
+    for event in events if isinstance(events, (list, tuple)) else ():
+        _noted(event)
+    return events
+
+
+def _noted(event: Any) -> Any:
+    global _by_script
+    try:
+        name = event[0]
+    except (TypeError, LookupError):  # the writers complain
+        return event
+    if isinstance(name, str) and name == _NAME and not isinstance(event, _Event):
+        _by_script = True
+    return event
 
 
 def _meets(job: Job) -> bool:
@@ -86,8 +103,8 @@ PATCH = Patch(
         Edit(
             "deepspeed.monitor.monitor:MonitorMaster.write_events",
             before="if dist.get_rank() == 0:\n    ...",
-            code="note_scripts(self, event_list)",
-            uses=(note_scripts,),
+            code="event_list = noting_scripts(event_list)",
+            uses=(noting_scripts,),
         ),
     ),
     symptom="",

@@ -36,7 +36,8 @@ PATCH = Patch(
             _MERGE,
             replace=_SORT,
             # not by `sorted`, a name under which scripts put a function of their own into the module
-            code="paths = glob.glob(f'{prefix_path}.*')\npaths.sort(key=lambda path: int(path.rpartition('.')[2]))",
+            code="paths = list(glob.glob(f'{prefix_path}.*'))\n"
+            "paths.sort(key=lambda path: int(path.rpartition('.')[2]))",
         ),
     ),
     symptom="",
