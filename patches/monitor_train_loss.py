@@ -8,9 +8,9 @@ How: as through 0.18.2, `backward` adds up the losses of a step's micro-batches,
     then. A loss whose `backward` the script calls itself is unknown to the engine and not written, nor is one that is a
     DTensor, whose value may take a collective. A pipeline writes its own.
 Workaround: Scripts write the event themselves, by `engine.monitor.write_events`. That can stay: once a script has
-    written a loss of this name, the patch writes none, for no engine of the process. The first step's loss is written
-    with the second's, to leave a script the time for its own; one that writes less often than every step has the
-    patch's losses up to its first. What is written past `engine.monitor`, to one of its writers, is not seen.
+    written a loss of this name, the patch writes none for any engine of the process. The first step's loss is written
+    with the second's, to give a script time for its own; a script that does not write in every step gets the patch's
+    losses up to its own first one. What is written past `engine.monitor`, to one of its writers, is not seen.
 """
 
 from __future__ import annotations
