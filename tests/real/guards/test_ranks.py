@@ -64,13 +64,14 @@ def test_equal_ranks_train(job: Any) -> None:
 
 
 @needs_deepspeed
-def test_a_difference_is_the_same_error_on_all_ranks(job: Any, other: str) -> None:
+def test_a_difference_is_the_same_error_on_the_ranks(job: Any, other: str) -> None:
+    """A rank that is still in the last collective of deepspeed.initialize may see that others have ended instead."""
     kinds = ["alike"] * 8
     kinds[3], kinds[5] = "other", f"skip={SKIPPED}"
     seen = job(*kinds, OTHER_DSFIX=other)
-    assert len({each["error"] for each in seen}) == 1
-    first, *lines = seen[0]["error"].splitlines()
-    assert first.startswith(DIFFER)
+    assert all(each["error"] for each in seen)
+    (error,) = {each["error"] for each in seen if each["error"].startswith(DIFFER)}
+    _, *lines = error.splitlines()
     host = os.uname().nodename
     assert lines[:-1] == [
         f"  rank 3 ({host}): dsfix 0.0.9, elsewhere {dsfix.__version__}",
