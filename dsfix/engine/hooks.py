@@ -54,7 +54,7 @@ class Finder:
                 if finder is not self and hasattr(finder, "find_spec"):
                     spec = finder.find_spec(name, path, target)
                     if spec is not None:
-                        if hasattr(spec.loader, "exec_module"):
+                        if hasattr(spec.loader, "exec_module") or hasattr(spec.loader, "get_code"):
                             spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]
                         return spec
         finally:
@@ -71,13 +71,20 @@ class _Loader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__.get("_loader"), name)
 
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        create = getattr(self._loader, "create_module", None)
+        return None if create is None else create(spec)
+
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         if self._finder.before is not None:
             self._finder.before(module.__name__)
-        self._loader.exec_module(module)
+        if hasattr(self._loader, "exec_module"):
+            self._loader.exec_module(module)
+        else:  # zipimporter before Python 3.10
+            exec(self._loader.get_code(module.__name__), module.__dict__)
         with uncollected():
             self._finder.callback(module, module.__name__)
 
