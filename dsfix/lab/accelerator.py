@@ -14,6 +14,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from dsfix.lab.distributions import hide_triton
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.rank_variables import local_world_size
 
@@ -37,6 +38,7 @@ def deepspeed_version() -> str:
 
 def prepare() -> None:
     """Call before `import deepspeed` without a GPU: with the accelerator "cuda" it requires a CUDA toolkit."""
+    hide_triton()
     os.environ["DS_ACCELERATOR"] = "cpu"
     # otherwise the CPU accelerator of 0.14 and 0.15 runs numactl to count NUMA nodes
     os.environ.setdefault("LOCAL_SIZE", str(local_world_size()))

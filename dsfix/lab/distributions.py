@@ -7,6 +7,7 @@ import glob
 import importlib.util
 import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,11 @@ def torch_build() -> TorchBuild:
 def gpu_likely() -> bool:
     """Whether the installed torch was built for GPUs and one is visible. Raises LabUnavailable as `torch_build`."""
     return torch_build().gpu is not None and _gpu_visible()
+
+
+def hide_triton() -> None:
+    """Has `import triton` fail from now on in this process, where it would look for a GPU's driver."""
+    sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
 
 
 def _gpu_visible() -> bool:

@@ -22,7 +22,6 @@ from dsfix.lab.distributions import TorchBuild, torch_build
 from dsfix.lab.errors import LabUnavailable
 from dsfix.settings import cache_directory
 
-TORCH_RELEASE = "2.13"
 LIBRARY = "emulated_cuda"
 _SOURCES = Path(__file__).parent / "csrc"
 
@@ -45,21 +44,13 @@ def library() -> Path:
 
 
 def supported_torch() -> TorchBuild:
-    """The installed torch. Raises LabUnavailable if the emulated device does not support it."""
+    """The installed torch. Raises LabUnavailable if the emulated device cannot be built for it here."""
     system, machine = platform.system(), platform.machine()
     if (system, machine) != ("Linux", "x86_64"):
         raise LabUnavailable(f"the emulated CUDA device requires Linux x86-64, this is {system} {machine}")
     if platform.python_implementation() != "CPython":
         raise LabUnavailable("the emulated CUDA device needs CPython")
-    torch = torch_build()
-    if torch.gpu is not None:
-        raise LabUnavailable(
-            f"torch {torch.version} is built for GPUs, so the emulated CUDA device cannot be used: use a GPU, or "
-            f"install the CPU build of torch {TORCH_RELEASE}"
-        )
-    if torch.release != TORCH_RELEASE:
-        raise LabUnavailable(f"the emulated CUDA device supports torch {TORCH_RELEASE}, found {torch.version}")
-    return torch
+    return torch_build()
 
 
 def _key(torch: TorchBuild) -> str:
@@ -95,7 +86,8 @@ def _build_into(directory: Path, torch: TorchBuild) -> None:
         (work / "device_rules.inc").write_text(_device_rules(torch))
         command = [
             *(compiler, "-std=c++20", "-O1", "-g0", "-fPIC", "-shared", "-w", "-fvisibility=hidden"),
-            *(f"-DTORCH_EXTENSION_NAME={LIBRARY}", "-DTORCH_API_INCLUDE_EXTENSION_H", "-D_GLIBCXX_USE_CXX11_ABI=1"),
+            *(f"-DTORCH_EXTENSION_NAME={LIBRARY}", "-DTORCH_API_INCLUDE_EXTENSION_H"),
+            f"-D_GLIBCXX_USE_CXX11_ABI={_abi(torch)}",
             *("-I", str(work), "-isystem", str(torch.directory / "include"), "-isystem", python_include),
             *("-isystem", str(torch.directory / "include" / "torch" / "csrc" / "api" / "include")),
             *("-o", str(work / f"{LIBRARY}.so"), str(_SOURCES / f"{LIBRARY}.cpp")),
@@ -107,6 +99,11 @@ def _build_into(directory: Path, torch: TorchBuild) -> None:
             raise LabUnavailable(f"the emulated CUDA device does not compile: {errors[0] if errors else 'no message'}")
         shutil.rmtree(directory, ignore_errors=True)
         os.replace(work, directory)
+
+
+def _abi(torch: TorchBuild) -> int:
+    """Which std::string torch was compiled with: 0 before torch 2.7's wheels, else 1."""
+    return int(b"SourceLocationESs" not in (torch.directory / "lib" / "libc10.so").read_bytes())
 
 
 def _device_rules(torch: TorchBuild) -> str:

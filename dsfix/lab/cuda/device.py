@@ -56,6 +56,9 @@ def install(native: types.ModuleType) -> None:
         return index_of(native, device) != index_of(native, peer)
 
     cuda = torch.cuda
+    # the mathematical attention is left, which needs no kernel of its own
+    for name in ("enable_flash_sdp", "enable_mem_efficient_sdp", "enable_cudnn_sdp"):
+        getattr(torch.backends.cuda, name, nothing)(False)
     functions: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,

@@ -11,7 +11,7 @@ from types import ModuleType
 from dsfix.lab.cuda.compiling import LIBRARY, library
 from dsfix.lab.cuda.races import Race, races_of
 from dsfix.lab.cuda.schedule import Schedule, of_environment
-from dsfix.lab.distributions import torch_build
+from dsfix.lab.distributions import hide_triton, torch_build
 from dsfix.lab.errors import LabUnavailable
 
 _loaded: list[ModuleType] = []
@@ -53,10 +53,14 @@ def load(devices: int = 8) -> None:
     if "torch" in sys.modules:
         raise LabUnavailable("torch is already imported; the emulated CUDA device must be loaded before it")
     path = str(library())
+    hide_triton()
     # torch looks up its CUDA hooks once, during its import, so they are registered first
-    ctypes.CDLL(str(torch_build().directory / "lib" / "libtorch_python.so"), mode=ctypes.RTLD_GLOBAL)
-    ctypes.CDLL(path)
-    import torch  # noqa: F401
+    try:
+        ctypes.CDLL(str(torch_build().directory / "lib" / "libtorch_python.so"), mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(path)
+        import torch
+    except (OSError, ImportError) as error:
+        raise LabUnavailable(f"torch cannot be loaded with the emulated CUDA device: {error}") from None
 
     spec = importlib.util.spec_from_file_location(LIBRARY, path)
     assert spec is not None
@@ -68,10 +72,13 @@ def load(devices: int = 8) -> None:
     if not 1 <= devices <= native.MAX_DEVICES:
         raise LabUnavailable(f"devices must be between 1 and {native.MAX_DEVICES}, got {devices}")
     native.set_device_count(devices)
-    from dsfix.lab.cuda import device, legacy_tensors, statistics, streams
+    from dsfix.lab.cuda import device, legacy_tensors, selftest, statistics, streams
 
     for module in (device, statistics, streams, legacy_tensors):
         module.install(native)
+    fault = selftest.fault()
+    if fault:
+        raise LabUnavailable(f"the emulated CUDA device does not work with torch {torch.__version__}: {fault}")
     _loaded.append(native)
     if wanted is not None:
         follow(wanted)

@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 import torch
+import torch._streambase
 
 from dsfix.lab.cuda.device import Device, index_of, rebind
 
@@ -122,6 +123,11 @@ def install(native: types.ModuleType) -> None:
     def synchronize(device: Device = None) -> None:
         native.finish_device(index_of(native, device))
 
+    # abstract classes through torch 2.5, whose _dynamo requires them
+    for name, known in (("_StreamBase", Stream), ("_EventBase", Event)):
+        register = getattr(getattr(torch._streambase, name, None), "register", None)
+        if register is not None:
+            register(known)
     classes: dict[str, Any] = {
         "Stream": Stream,
         "Event": Event,

@@ -8,27 +8,27 @@
 
 namespace dsfix {
 
-// Waiting for it makes the current stream wait, not the host.
+// Waiting for it makes the current stream wait, not the host. No `override`: torch's releases differ.
 struct IssuedWork final : c10d::Work {
   Point point;
   std::vector<at::Tensor> outputs;
 
   IssuedWork(Point point, std::vector<at::Tensor> outputs) : point(std::move(point)), outputs(std::move(outputs)) {}
 
-  void synchronize() override { dsfix::wait(current_queue(point.queue->device), point); }
-  bool wait(std::chrono::milliseconds) override {
+  void synchronize() { dsfix::wait(current_queue(point.queue->device), point); }
+  bool wait(std::chrono::milliseconds) {
     synchronize();
     return true;
   }
-  void blockCurrentStream() override { synchronize(); }
-  bool isCompleted() override {
+  void blockCurrentStream() { synchronize(); }
+  bool isCompleted() {
     dsfix::finish(point);
     return true;
   }
-  bool isSuccess() const override { return true; }
-  std::exception_ptr exception() const override { return nullptr; }
-  std::vector<at::Tensor> result() override { return outputs; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+  bool isSuccess() const { return true; }
+  std::exception_ptr exception() const { return nullptr; }
+  std::vector<at::Tensor> result() { return outputs; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() {
     dsfix::finish(point);
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     future->markCompleted(c10::IValue(outputs));

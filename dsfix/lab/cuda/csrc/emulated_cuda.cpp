@@ -1,4 +1,4 @@
-// An emulated CUDA device for torch 2.13 built without CUDA: takes over the CUDA dispatch key.
+// An emulated CUDA device for any build of torch: takes over the CUDA dispatch key.
 //
 // "cuda" tensors are in host memory; an operator without a composite kernel runs the CPU kernel on aliases, after the
 // device checks of a CUDA build. Must be loaded before torch looks up its CUDA hooks.
@@ -15,9 +15,13 @@ namespace c10 {
 REGISTER_ALLOCATOR(TYPE, &device_allocator)
 }
 
-namespace at {
-C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, Hooks)
-}
+// in a build for GPUs torch has registered its own
+static const bool HOOKS = [] {
+  at::CUDAHooksRegistry()->Register(
+      "CUDAHooks", [](at::CUDAHooksArgs args) { return std::unique_ptr<at::CUDAHooksInterface>(new Hooks(args)); },
+      c10::REGISTRY_PREFERRED);
+  return true;
+}();
 
 // torch warns about each kernel that replaces its own
 struct SilentWarnings {
@@ -34,6 +38,14 @@ TORCH_LIBRARY_IMPL(_, CUDA, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
+  SilentWarnings silent;
+  // a build for GPUs has kernels of its own, which a fallback does not replace
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    auto op = dispatcher.findOp(name);
+    if (name.name.rfind("aten::", 0) == 0 && op->hasSchema() && op->hasKernelForDispatchKey(KEY))
+      m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  }
   m.impl("empty.memory_format", &dsfix::empty);
   m.impl("empty_strided", &dsfix::empty_strided);
   m.impl("copy_", &dsfix::copy);
@@ -89,7 +101,7 @@ static py::list reported_races() {
   };
   for (const auto& race : races) {
     auto before = access(race.before, race.before_writes), after = access(race.after, race.after_writes);
-    auto place = [](const py::dict& each) { return py::str(each).cast<std::string>(); };
+    auto place = [](const py::dict& each) { return py::str(py::handle(each)).cast<std::string>(); };
     if (seen.emplace(place(before), place(after)).second)
       out.append(py::dict(py::arg("before") = before, py::arg("after") = after));
   }

@@ -1,0 +1,45 @@
+"""What the loaded device has to do with any torch, tried once in each process."""
+
+from __future__ import annotations
+
+import torch
+
+_SENTENCE = "Expected all tensors to be on the same device"
+
+
+def fault() -> str:
+    """What the emulated device does wrong, one clause; "" if nothing. Draws no random number and starts no thread."""
+    try:
+        return _fault()
+    except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
+        return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _fault() -> str:
+    host = torch.arange(6.0).view(2, 3)
+    one = host.to("cuda")
+    functions = {
+        "add": lambda t: t + t,
+        "matmul": lambda t: t @ t.T,
+        "layer_norm": lambda t: torch.nn.functional.layer_norm(t, (3,)),
+        "foreach": lambda t: torch._foreach_mul([t], 2.0)[0],
+        "cat": lambda t: torch.cat([t, t.bfloat16().float()]),
+    }
+    for name, function in functions.items():
+        result = function(one)
+        if result.device != one.device or not torch.equal(result.cpu(), function(host)):
+            return f"{name} computes something else than on the CPU"
+    try:
+        one + host
+    except RuntimeError as error:
+        if _SENTENCE not in str(error):
+            return f"mixed devices raise {error}"
+    else:
+        return "mixed devices raise no error"
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        twice = one * 2
+        if torch.cuda.current_stream() != stream:
+            return "a stream does not become the current one"
+    torch.cuda.current_stream().wait_stream(stream)
+    return "" if torch.equal(twice.cpu(), host * 2) else "a stream computes something else"
