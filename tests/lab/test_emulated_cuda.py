@@ -97,8 +97,9 @@ other = dict(
     stream=str(stream.device), elapsed=event.elapsed_time(event), rng=torch.equal(random, torch.rand(3, device="cuda")),
     loaded=str(torch.load(file).device), pinned=[host.pin_memory().is_pinned(), host.is_pinned()],
     legacy=[isinstance(a, torch.cuda.FloatTensor), torch.cuda.HalfTensor([1.0]).type()],
-    autocast=str(torch.autocast("cuda", dtype=torch.bfloat16).__enter__() and (a @ a).dtype),
 )
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    other["autocast"] = str((a @ a).dtype)
 print(json.dumps(dict(known=known, refused=refused, allowed=allowed, autograd=autograd, memory=memory, other=other)))
 """
 

@@ -56,7 +56,7 @@ def _install_statistics(native: types.ModuleType) -> None:
 
 def _install_storage(native: types.ModuleType) -> None:
     storage: Any = torch.UntypedStorage
-    resize, to = storage.resize_, storage.to
+    resize, to = storage.resize_, getattr(storage, "to", None)  # torch 2.3 has no `to`
 
     def bytes_over(of: Any) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8, device=of.device).set_(of)
@@ -67,14 +67,16 @@ def _install_storage(native: types.ModuleType) -> None:
         native.resize_storage(bytes_over(self), size)
         return self
 
-    def move(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
-        device = torch.device(device)
-        if device.type != "cuda" or self.device.type == "cuda":
-            return to(self, device=device, non_blocking=non_blocking)
-        target = torch.empty(self.nbytes(), dtype=torch.uint8, device=device)
+    def cuda(self: Any, device: Device = None, non_blocking: bool = False) -> Any:
+        place = torch.device("cuda", index_of(native, device))
+        if self.device == place:
+            return self
+        target = torch.empty(self.nbytes(), dtype=torch.uint8, device=place)
         return target.copy_(bytes_over(self)).untyped_storage()
 
-    def cuda(self: Any, device: Device = None, non_blocking: bool = False) -> Any:
-        return move(self, device=torch.device("cuda", index_of(native, device)), non_blocking=non_blocking)
+    def move(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+        return cuda(self, device) if torch.device(device).type == "cuda" else to(self, device=device)
 
-    storage.resize_, storage.to, storage.cuda = resize_, move, cuda
+    storage.resize_, storage.cuda = resize_, cuda
+    if to is not None:
+        storage.to = move

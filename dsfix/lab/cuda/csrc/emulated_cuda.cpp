@@ -58,6 +58,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("set_", &set_nothing);
   m.impl("_local_scalar_dense", &local_scalar_dense);
   m.impl("record_stream", &record_stream);
+  m.impl("is_pinned", &dsfix::is_pinned);
+  m.impl("_pin_memory", &pin_memory);
   m.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
   // has a composite kernel that rounds differently from the CPU kernel
   m.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&fallback>());

@@ -164,6 +164,21 @@ inline at::Scalar local_scalar_dense(const at::Tensor& t) {
   return at::_local_scalar_dense(cpu_alias(t));
 }
 
+// Through torch 2.5 these two are called for CPU tensors, too.
+inline bool is_pinned(const at::Tensor& self, std::optional<at::Device>) {
+  return at::detail::getCUDAHooks().isPinnedPtr(self.storage().data());
+}
+
+inline at::Tensor pin_memory(const at::Tensor& self, std::optional<at::Device>) {
+  TORCH_CHECK(self.device().is_cpu(), "cannot pin '", self.toString(), "' only dense CPU tensors can be pinned");
+  auto size = at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.dtype().itemsize());
+  c10::Storage storage(c10::Storage::use_byte_size_t(), size, &pinned_allocator, /*resizable=*/false);
+  auto result = with_storage(self, std::move(storage), c10::DispatchKey::CPU);
+  result.unsafeGetTensorImpl()->set_sizes_and_strides(self.sizes(), self.strides(), 0);
+  c10::impl::ExcludeDispatchKeyGuard guard(c10::autograd_dispatch_keyset);
+  return result.copy_(self);
+}
+
 inline void record_stream(at::Tensor& self, c10::Stream stream) {
   if (scheduled()) record_use(self.storage().data_ptr(), queue_of(stream));
 }
