@@ -79,7 +79,7 @@ def lacking(current: table.Table, offered: Iterable[str]) -> list[str]:
 
 
 def described(name: str, index: Index, current: table.Table) -> table.Release:
-    """A row of the table, in its first environment only. Raises Unavailable."""
+    """A row of the table. Raises Unavailable."""
     facts = index.facts(name)
     first = next(iter(current.environments.values()))
     return table.Release(
@@ -87,7 +87,6 @@ def described(name: str, index: Index, current: table.Table) -> table.Release:
         released=facts.released,
         requires={each: facts.requires[each] for each in first.distributions if each in facts.requires},
         pythons=facts.pythons,
-        environments=(first.name,),
         sampled=False,
     )
 
@@ -105,9 +104,11 @@ def with_releases(current: table.Table, new: Sequence[table.Release]) -> table.T
 
 
 def misfits(release: table.Release, current: table.Table) -> Iterator[str]:
-    """The requirements of the release that its environment does not meet."""
-    for name in release.environments:
-        for distribution, version in current.environments[name].distributions.items():
+    """The requirements of the release that its environments do not meet."""
+    for name, environment in current.environments.items():
+        if release not in current.run_in(name):
+            continue
+        for distribution, version in environment.distributions.items():
             specifiers = release.requires.get(distribution, "")
             if not SpecifierSet(specifiers).contains(version):
                 yield f"requires {distribution} {specifiers}, but {name} has {version}: it needs another environment"

@@ -63,6 +63,16 @@ def edges(patch: Patch, environment: Environment, releases: Sequence[str]) -> li
     return found
 
 
+def ends(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
+    """The first and the last claimed release, and the nearest unclaimed one after them, else before them, in order."""
+    inside = [number for number, release in enumerate(releases) if claimed(patch, environment, release)]
+    if not inside:
+        return []
+    first, last = inside[0], inside[-1]
+    beyond = last + 1 if last + 1 < len(releases) else first - 1
+    return [releases[number] for number in sorted({first, last, beyond}) if number >= 0]
+
+
 def near(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
     """The claimed releases, the two on either side of them, and the last release, in order."""
     inside = [number for number, release in enumerate(releases) if claimed(patch, environment, release)]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from dsfix.cli.exits import INTERRUPTED, OK, TROUBLE, Complaint
 from matrix import environments, fingerprints, proofs, recording, runner, table
 from matrix.cells import Cells
-from matrix.edges import near, required
+from matrix.edges import ends, near, required
 from matrix.progress import Meter
 from matrix.proofs import Cell, State
 from matrix.runner import Task
@@ -44,9 +44,12 @@ def run(options: argparse.Namespace) -> int:
     gpu = environments.gpu()
     columns = {entry.id: recording.column(environment.name, gpu, entry) for entry in entries}
     releases = _releases(environment, options.release)
+    every = _releases(environment, None)
     asked = [Task(entry, release) for release in releases for entry in entries]
-    if options.near:
-        every = _releases(environment, None)
+    if environment.name != next(iter(table.load().environments)) and not options.release:
+        at_ends = {entry.id: ends(entry.patch, environment, every) for entry in entries}
+        asked = [task for task in asked if task.release in at_ends[task.entry.id]]
+    elif options.near:
         close = {entry.id: near(entry.patch, environment, every) for entry in entries}
         rerun = {entry.id: required(entry.patch, environment, every) for entry in entries}
         asked = [

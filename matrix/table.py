@@ -17,11 +17,16 @@ PATH = Path(__file__).with_name("releases.json")
 
 @dataclass(frozen=True)
 class Environment:
-    """What a release is run with: exact versions of the distributions, and Python's minor version."""
+    """What releases are run with: exact versions of the distributions, and Python's minor version.
+
+    since, until: the first and the last DeepSpeed release that people run with them, "" if all before or after are.
+    """
 
     name: str
     python: str
     distributions: Mapping[str, str]
+    since: str = ""
+    until: str = ""
 
     @property
     def torch(self) -> str:
@@ -33,15 +38,13 @@ class Release:
     """One final DeepSpeed release.
 
     released: the day of its upload, YYYY-MM-DD. requires: distribution -> the specifiers in its metadata. pythons: the
-    versions in its metadata. environments: the names of those it is run in. sampled: whether CI runs tests/release on
-    it.
+    versions in its metadata. sampled: whether CI runs tests/release on it.
     """
 
     deepspeed: str
     released: str
     requires: Mapping[str, str]
     pythons: tuple[str, ...]
-    environments: tuple[str, ...]
     sampled: bool
 
     @property
@@ -51,7 +54,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Table:
-    """All releases, ordered by version, and the environments by name."""
+    """All releases, ordered by version, and the environments by name: the first has every cell, the others ends."""
 
     environments: Mapping[str, Environment]
     releases: tuple[Release, ...]
@@ -65,7 +68,9 @@ class Table:
 
     def run_in(self, environment: str) -> tuple[Release, ...]:
         """The releases run in that environment."""
-        return tuple(each for each in self.releases if environment in each.environments)
+        known = self.environments[environment]
+        since, until = Version(known.since or "0"), Version(known.until or self.releases[-1].deepspeed)
+        return tuple(each for each in self.releases if since <= each.version <= until)
 
 
 def load(path: Path = PATH) -> Table:
@@ -82,15 +87,15 @@ def load(path: Path = PATH) -> Table:
 def _read(data: Any) -> Table:
     environments = {}
     for name, versions in data["environments"].items():
-        distributions = {key: value for key, value in versions.items() if key != "python"}
-        environments[name] = Environment(name, versions["python"], distributions)
+        distributions = {key: value for key, value in versions.items() if key not in ("python", "since", "until")}
+        bounds = versions.get("since", ""), versions.get("until", "")
+        environments[name] = Environment(name, versions["python"], distributions, *bounds)
     releases = (
         Release(
             deepspeed=row["deepspeed"],
             released=row["released"],
             requires=row["requires"],
             pythons=tuple(row["pythons"]),
-            environments=tuple(row["environments"]),
             sampled=row["sampled"],
         )
         for row in data["releases"]
@@ -100,10 +105,11 @@ def _read(data: Any) -> Table:
 
 def save(table: Table, path: Path = PATH) -> None:
     """Write the table, one release per line."""
-    environments = [
-        f"  {json.dumps(each.name)}: {json.dumps({'python': each.python, **each.distributions})}"
-        for each in table.environments.values()
-    ]
+    environments = []
+    for each in table.environments.values():
+        bounds = {name: value for name, value in (("since", each.since), ("until", each.until)) if value}
+        row = json.dumps({"python": each.python, **each.distributions, **bounds})
+        environments.append(f"  {json.dumps(each.name)}: {row}")
     rows = ["  " + json.dumps(_row(each)) for each in sorted(table.releases, key=lambda each: each.version)]
     lines = ["{", ' "environments": {', ",\n".join(environments), " },", ' "releases": [', ",\n".join(rows), " ]", "}"]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -115,7 +121,6 @@ def _row(release: Release) -> dict[str, Any]:
         "released": release.released,
         "requires": dict(release.requires),
         "pythons": list(release.pythons),
-        "environments": list(release.environments),
         "sampled": release.sampled,
     }
 
