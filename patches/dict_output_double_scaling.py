@@ -242,7 +242,7 @@ def divided_already(engine: Any) -> bool:
 PATCH = Patch(
     title="engine.backward() + gradient accumulation, output with loss and logits: gradients divided twice",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.18.3,<0.19.6", "torch": ">=2.1.0.dev0"},  # older ones were not examined
+    affects={"deepspeed": ">=0.18.3,<0.19.6", "torch": ">=2.1.0.dev0"},  # 2.0 has no Node._sequence_nr
     changes=(
         Edit(
             f"{_ENGINE}.backward",

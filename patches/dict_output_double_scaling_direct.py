@@ -170,7 +170,7 @@ def _of_python(node: Any) -> bool:
 PATCH = Patch(
     title="loss.backward() + gradient accumulation, output with loss and logits: gradients divided twice",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.18.3", "torch": ">=2.1.0.dev0"},  # older ones were not examined
+    affects={"deepspeed": ">=0.18.3", "torch": ">=2.1.0.dev0"},  # with 2.0 the import fails (Python 3.11)
     changes=(
         Edit(
             "torch.autograd:backward",
