@@ -106,9 +106,7 @@ def with_releases(current: table.Table, new: Sequence[table.Release]) -> table.T
 def misfits(release: table.Release, current: table.Table) -> Iterator[str]:
     """The requirements of the release that its environments do not meet."""
     for name, environment in current.environments.items():
-        if release not in current.run_in(name):
-            continue
-        for distribution, version in environment.distributions.items():
+        for distribution, version in environment.distributions.items() if environment.runs(release) else ():
             specifiers = release.requires.get(distribution, "")
             if not SpecifierSet(specifiers).contains(version):
                 yield f"requires {distribution} {specifiers}, but {name} has {version}: it needs another environment"

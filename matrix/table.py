@@ -32,6 +32,11 @@ class Environment:
     def torch(self) -> str:
         return self.distributions["torch"]
 
+    def runs(self, release: Release) -> bool:
+        """Whether that DeepSpeed release is run with it."""
+        early = self.since and release.version < Version(self.since)
+        return not (early or (self.until and release.version > Version(self.until)))
+
 
 @dataclass(frozen=True)
 class Release:
@@ -68,9 +73,7 @@ class Table:
 
     def run_in(self, environment: str) -> tuple[Release, ...]:
         """The releases run in that environment."""
-        known = self.environments[environment]
-        since, until = Version(known.since or "0"), Version(known.until or self.releases[-1].deepspeed)
-        return tuple(each for each in self.releases if since <= each.version <= until)
+        return tuple(each for each in self.releases if self.environments[environment].runs(each))
 
 
 def load(path: Path = PATH) -> Table:

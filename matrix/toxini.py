@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from packaging.version import Version
@@ -57,13 +57,21 @@ def _parts(releases: table.Table) -> Iterator[tuple[str, list[str]]]:
     sampled = [each.deepspeed for each in releases.releases if each.sampled]
     yield "sampled releases", [f"ds-{{{','.join(sampled)}}}"]
     yield "versions", _versions(first)
-    # tox cannot refer to a section with a dot in its name
-    yield "other versions", [line for each in others for line in (f"[{each.name.replace('.', '-')}]", *_versions(each))]
+    yield "columns", list(_columns([each for each in others if each.name == f"torch-{each.torch}"]))
     yield "all releases", [f"[testenv:{','.join(ranges('ds-', (each.version for each in releases.releases)))}]"]
 
 
 def _versions(environment: table.Environment) -> list[str]:
     return [f"{name} = {version}" for name, version in environment.distributions.items()]
+
+
+def _columns(environments: Sequence[table.Environment]) -> Iterator[str]:
+    """The environments with another torch."""
+    yield f"[testenv:{{matrix-torch,torch}}-{{{','.join(each.torch for each in environments)}}}]"
+    yield "deps ="
+    yield "    {[matrix]others}"
+    for each in environments:
+        yield from (f"    {each.torch}: {line.replace(' = ', '==')}" for line in _versions(each))
 
 
 def ranges(prefix: str, versions: Iterable[Version]) -> Iterator[str]:

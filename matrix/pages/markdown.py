@@ -90,7 +90,7 @@ def _reasons(evidence: Evidence, column: Column) -> str:
 
 def _releases(evidence: Evidence) -> str:
     """The table of releases; consecutive ones with the same facts share a row."""
-    heads = ["DeepSpeed", "released", "requires", "Python", "run in"]
+    heads = ["DeepSpeed", "released", "requires", "Python"]
     rows = []
     for facts, group in itertools.groupby(evidence.table.releases, key=_release_facts):
         several = list(group)
@@ -101,9 +101,9 @@ def _releases(evidence: Evidence) -> str:
     return f"\n## The releases\n\n{source}\n\n{text.table(heads, rows)}"
 
 
-def _release_facts(release: Release) -> tuple[str, str, str]:
+def _release_facts(release: Release) -> tuple[str, str]:
     asked = [f"`{name}{specifiers}`" for name, specifiers in release.requires.items()]
-    return ", ".join(asked), f"{release.pythons[0]} to {release.pythons[-1]}", ", ".join(release.environments)
+    return ", ".join(asked), f"{release.pythons[0]} to {release.pythons[-1]}"
 
 
 def _minor(release: str) -> str:

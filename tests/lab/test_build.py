@@ -50,27 +50,6 @@ def test_torch_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         torch_build()
 
 
-@pytest.mark.parametrize(
-    ("version", "gpu", "sentence"),
-    [
-        ("2.3.1+cpu", None, r"^the emulated CUDA device supports torch 2\.13, found 2\.3\.1\+cpu$"),
-        (
-            "2.13.0+cu126",
-            "12.6",
-            r"^torch 2\.13\.0\+cu126 is built for GPUs, so the emulated CUDA device cannot be used: use a GPU",
-        ),
-    ],
-)
-def test_torch_is_another(
-    version: str, gpu: str | None, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(platform, "system", lambda: "Linux")
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(compiling, "torch_build", lambda: TorchBuild(version, tmp_path, gpu))
-    with pytest.raises(LabUnavailable, match=sentence):
-        compiling.supported_torch()
-
-
 def test_version_file_is_read_without_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise AssertionError('imported')")
@@ -116,6 +95,26 @@ class TestBuilding:
         with pytest.raises(LabUnavailable, match=r"does not compile: x\.h:1: error: no such thing$"):
             compiling.library()
         assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+    @pytest.mark.parametrize(
+        ("kept", "sentence"),
+        [
+            ([], r"needs torch's headers, missing from .*torch$"),
+            (["include/ATen/ATen.h"], r"device cannot be built in .*libc10\.so"),
+        ],
+    )
+    def test_torch_is_half_installed(
+        self, kept: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for each in kept:
+            (tmp_path / "torch" / each).parent.mkdir(parents=True)
+            (tmp_path / "torch" / each).touch()
+        operators = tmp_path / "torchgen" / "packaged" / "ATen" / "native" / "native_functions.yaml"
+        operators.parent.mkdir(parents=True)
+        operators.touch()
+        monkeypatch.setattr(compiling, "torch_build", lambda: TorchBuild("2.99.0", tmp_path / "torch", None))
+        with pytest.raises(LabUnavailable, match=sentence):
+            compiling.library()
 
     def test_cache_is_not_writable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").touch()

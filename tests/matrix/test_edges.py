@@ -72,6 +72,20 @@ def test_the_sample_has_every_nth_patch_and_the_named_ones() -> None:
 @pytest.mark.parametrize(
     ("affects", "expected"),
     [
+        ({"deepspeed": ">=0.10,<0.13"}, ["0.10.0", "0.12.0", "0.13.0"]),
+        ({"deepspeed": ">=0.12"}, ["0.11.0", "0.12.0", "0.16.0"]),
+        ({"deepspeed": ">=0.1"}, ["0.9.0", "0.16.0"]),
+        ({"deepspeed": "<0.12", "torch": "<2"}, []),
+    ],
+)
+def test_ends_of_a_claim(affects: dict[str, str], expected: list[str]) -> None:
+    patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
+    assert edges.ends(patch, Environment("here", "3.11", {"torch": "2.13.0"}), RELEASES) == expected
+
+
+@pytest.mark.parametrize(
+    ("affects", "expected"),
+    [
         ({"deepspeed": "==0.11.0"}, ["0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.16.0"]),
         ({"deepspeed": "<0.10"}, ["0.9.0", "0.10.0", "0.11.0", "0.16.0"]),
         ({"deepspeed": ">=0.15"}, ["0.13.0", "0.14.0", "0.15.0", "0.16.0"]),
