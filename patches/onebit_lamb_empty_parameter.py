@@ -57,7 +57,11 @@ _SHAPES = (0,), (0, 8), (8, 0)
 
 def reproduce(lab: Lab) -> str:
     expected = _trained(lab, None, False)
+    unflattened = lab.torch._utils._unflatten_dense_tensors
     for shape in _SHAPES:
+        # older releases of torch make (0,) of it, and the engine's all-reduce fails before the optimizer is reached
+        if unflattened(lab.torch.zeros(0), [lab.torch.zeros(shape)])[0].shape != shape:
+            continue
         for first in (True, False):
             try:
                 trained = _trained(lab, shape, first)

@@ -1,11 +1,11 @@
-"""ZeRO in 0.18.3 to 0.18.6 with torch 2.3: the first backward pass fails in count_used_parameters_in_backward.
+"""ZeRO in 0.18.3 to 0.18.6, torch 2.3 or 2.4.0: the first backward pass fails in count_used_parameters_in_backward.
 
 Why: to know when a backward pass is over, these releases count the parameters that it will reach, in the hook of the
-    first gradient. They ask torch for each parameter's node in the graph. torch 2.3 makes a view of it to find that; in
-    a hook, where gradients are off, it has none: 'NoneType' object has no attribute 'next_functions'. torch 2.4 turns
-    them on there by itself (read in 2.4.1 and 2.5.1); torch 2.1 and 2.2 lack the function.
+    first gradient. They ask torch for each parameter's node in the graph. torch 2.3 and 2.4.0 make a view of it to find
+    that; in a hook, where gradients are off, it has none: 'NoneType' object has no attribute 'next_functions'. torch
+    2.4.1 turns them on there by itself; torch 2.1 and 2.2 lack the function.
 How: gradients are on for this question.
-Workaround: None in the script; torch 2.4 helps.
+Workaround: None in the script; torch 2.4.1 helps.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO with torch 2.3: the first backward pass fails, no attribute 'next_functions'",
+    title="ZeRO with torch 2.3 or 2.4.0: the first backward pass fails, no attribute 'next_functions'",
     severity=Severity.CRASH,
-    affects={"deepspeed": ">=0.18.3,<0.18.7", "torch": ">=2.3,<2.4.0.dev0"},
+    affects={"deepspeed": ">=0.18.3,<0.18.7", "torch": ">=2.3,<2.4.1"},
     changes=(
         Edit(
             _COUNT,

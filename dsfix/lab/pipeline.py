@@ -55,7 +55,7 @@ def train_layers(
 ) -> Any:
     """`train` for other layers and batches; returns the engine."""
     module = lab.deepspeed.pipe.PipelineModule(
-        layers=list(layers), num_stages=lab.world_size, loss_fn=functional.mse_loss, partition_method="uniform"
+        layers=list(layers), num_stages=lab.world_size, loss_fn=_loss, partition_method="uniform"
     )
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][1]),
@@ -68,6 +68,11 @@ def train_layers(
     for _ in range(STEPS):
         engine.train_batch(data_iter=source)
     return engine
+
+
+def _loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    # older releases of torch cannot go back through a loss of two dtypes
+    return functional.mse_loss(outputs.to(targets.dtype), targets)
 
 
 def expected(learning_rates: Sequence[float]) -> dict[str, torch.Tensor]:

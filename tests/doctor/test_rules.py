@@ -208,6 +208,11 @@ CASES = {  # id: (changes with a finding, near miss, text in the finding)
         {V + "torch": "2.3.1+cu121", V + "deepspeed": "0.18.6"},
         "deepspeed 0.18.9, torch 2.3.1+cu121",
     ),
+    "deepspeed_0198_zero3_needs_torch_24": (
+        {V + "torch": "2.3.1+cu121", V + "deepspeed": "0.19.8"},
+        {V + "torch": "2.4.0+cu121", V + "deepspeed": "0.19.8"},
+        "get_autocast_dtype",
+    ),
     "deepspeed_0192_needs_python_310": (
         {V + "deepspeed": "0.19.2", "platform.python": "3.9.18"},
         {V + "deepspeed": "0.19.2", "platform.python": "3.10.0"},

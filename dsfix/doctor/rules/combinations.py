@@ -17,11 +17,12 @@ def _together(what: str, *names: str) -> Callable[[Facts], Iterable[Found]]:
     return find
 
 
+_TORCH_24 = "install torch >= 2.4 or deepspeed <= 0.18.6, which from 0.18.3 on needs `import dsfix` with this torch"
 RULES = (
     Rule(
         id="deepspeed_needs_torch_24",
         level=Level.ERROR,
-        remedy="install torch >= 2.4, or deepspeed <= 0.18.6 or >= 0.19.8",
+        remedy=_TORCH_24,
         find=_together(
             "`import deepspeed` fails, because torch lacks amp.custom_fwd and library.custom_op", "deepspeed", "torch"
         ),
@@ -29,6 +30,24 @@ RULES = (
         evidence=(
             "https://github.com/deepspeedai/DeepSpeed/pull/7920",
             "ran: `import deepspeed` with torch 2.3.1 works on 0.18.6 and 0.19.8, fails on 0.18.7 to 0.19.7",
+            "ran: steps with ZeRO-1 and 3 and torch 2.3.1 work on 0.18.2, and on 0.18.5 only with dsfix",
+        ),
+    ),
+    Rule(
+        id="deepspeed_0198_zero3_needs_torch_24",
+        level=Level.WARNING,
+        remedy=f"{_TORCH_24}; for ZeRO-3 alone, zero_optimization.memory_efficient_linear: false is enough",
+        find=_together(
+            "with ZeRO-3, the first nn.Linear fails with `module 'torch' has no attribute 'get_autocast_dtype'`, and "
+            "`import deepspeed.sequence.layer` (Ulysses) fails, because torch lacks library.custom_op",
+            "deepspeed",
+            "torch",
+        ),
+        affects={"deepspeed": "==0.19.8", "torch": "<2.4.0.dev0"},
+        evidence=(
+            "deepspeed/runtime/zero/linear.py of 0.19.8: _get_autocast_dtype; torch/_C/__init__.pyi of 2.3.1 and 2.4.0",
+            "ran: 0.19.8 with torch 2.3.1: ZeRO-1 works, ZeRO-3 fails, unless memory_efficient_linear is false; "
+            "with torch 2.4.1 both work",
         ),
     ),
     Rule(

@@ -94,10 +94,10 @@ SIGNATURES = (
     ),
     Signature(
         id="backward_counts_parameters",
-        title="'NoneType' object has no attribute 'next_functions': DeepSpeed 0.18.3 to 0.18.6 with torch 2.3",
+        title="'NoneType' object has no attribute 'next_functions': DeepSpeed 0.18.3 to 0.18.6, torch 2.3 or 2.4.0",
         what="These releases count the used parameters in the backward pass with a private function of torch that "
-        "fails there in torch 2.3.",
-        remedy="DeepSpeed 0.18.7 or later, 0.18.2 or earlier, or torch 2.4 or later.",
+        "fails there in torch 2.3 and 2.4.0.",
+        remedy="DeepSpeed 0.18.7 or later, 0.18.2 or earlier, or torch 2.4.1 or later.",
         pattern=r"'NoneType' object has no attribute 'next_functions'",
         patches=("zero_backward_with_torch_2_3",),
         evidence=pull(7841),

@@ -1,7 +1,7 @@
 """An emulated CUDA device for machines without a GPU: "cuda" tensors in host memory that do not mix with CPU tensors.
 
-`load()` takes over the CUDA dispatch key of a torch 2.13 built without CUDA (Linux x86-64) and replaces torch.cuda's
-Python functions. Tensors are on ``cuda:N``, autograd and collectives (gloo) work, and an operator called with tensors
+`load()` takes over the CUDA dispatch key of any build of torch (Linux x86-64; run with 2.3 to 2.15) and replaces
+torch.cuda's Python functions. Tensors are on ``cuda:N``, autograd and collectives (gloo) work, and an operator called with tensors
 on two devices raises the same error as on a GPU.
 
 Without a schedule every operator and collective is synchronous, and streams and events order nothing. With one

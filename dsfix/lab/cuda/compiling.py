@@ -27,7 +27,7 @@ _SOURCES = Path(__file__).parent / "csrc"
 
 
 def library() -> Path:
-    """The compiled library, built if necessary (about 20 s). Raises LabUnavailable, naming what is missing."""
+    """The compiled library, built if necessary (about 25 s). Raises LabUnavailable, naming what is missing."""
     torch = supported_torch()
     directory = cache_directory() / f"{LIBRARY}-{_key(torch)}"
     result = directory / f"{LIBRARY}.so"

@@ -86,9 +86,9 @@ FACTS = (
         title="ZeRO finds out which gradients a backward pass brings (0.18.3 and later)",
         what="In the hook of a gradient it asks autograd, by internal functions of torch 2.3 and later, which "
         "parameters the running backward pass reaches, to know when all are reduced. An older torch raises an "
-        "AssertionError here; with torch 2.3 itself 0.18.3 to 0.18.6 fail (no attribute next_functions). What runs "
-        "after the last gradient, such as the check for a scaled loss, passes through here.",
-        remedy="torch 2.4 or later; engine.backward for the loss.",
+        "AssertionError here; with torch 2.3 and 2.4.0 0.18.3 to 0.18.6 fail (no attribute next_functions). What "
+        "runs after the last gradient, such as the check for a scaled loss, passes through here.",
+        remedy="torch 2.4.1 or later; engine.backward for the loss.",
         affects={"deepspeed": ">=0.18.3"},
         patches=("zero_backward_with_torch_2_3", "zero_hooks_recount_parameters"),
         evidence=("deepspeed/runtime/utils.py: count_used_parameters_in_backward",),

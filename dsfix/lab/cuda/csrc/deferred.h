@@ -64,12 +64,14 @@ inline std::vector<Use> uses_of(const c10::FunctionSchema& schema, const Values&
 // What the operator would return, from shapes alone.
 struct Shapes {
   Values results;
+  std::vector<at::Tensor> metas; // kept, so that no result has the address of an argument
   std::unordered_map<c10::TensorImpl*, at::Tensor> original;
   std::unordered_map<c10::StorageImpl*, c10::Storage> storage;
 
   at::Tensor meta(const at::Tensor& t) {
     if (!t.defined() || t.unsafeGetTensorImpl()->is_wrapped_number()) return t;
     at::Tensor m = at::detail::empty_strided_meta(t.sizes(), t.strides(), t.scalar_type());
+    metas.push_back(m);
     original.emplace(m.unsafeGetTensorImpl(), t);
     storage.emplace(m.storage().unsafeGetStorageImpl(), t.storage());
     return m;
