@@ -100,6 +100,10 @@ other = dict(
 )
 with torch.autocast("cuda", dtype=torch.bfloat16):
     other["autocast"] = str((a @ a).dtype)
+try:
+    import triton
+except ImportError:
+    other["triton"] = "hidden"
 print(json.dumps(dict(known=known, refused=refused, allowed=allowed, autograd=autograd, memory=memory, other=other)))
 """
 
@@ -175,7 +179,22 @@ def test_streams_generators_files_and_types(seen: Any) -> None:
         "pinned": [True, False],
         "legacy": [True, "torch.cuda.HalfTensor"],
         "autocast": "torch.bfloat16",
+        "triton": "hidden",
     }
+
+
+def test_a_torch_that_does_not_answer_is_named(emulated: None, answer: Callable[..., Any]) -> None:
+    source = """
+import json
+from dsfix.lab import use_cuda
+use_cuda()
+import torch
+from dsfix.lab.cuda import selftest
+before = selftest.fault()
+torch.nn.functional.layer_norm = lambda tensor, shape: tensor.cpu()
+print(json.dumps([before, selftest.fault()]))
+"""
+    assert answer(source) == ["", "layer_norm computes something else than on the CPU"]
 
 
 def test_torch_imported_first_is_an_error(emulated: None, answer: Callable[..., Any]) -> None:
