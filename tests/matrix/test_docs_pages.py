@@ -54,10 +54,7 @@ def table():
         NEW: Environment(NEW, "3.11", {"torch": "2.13.0", "numpy": "2.4.6"}),
         OLD: Environment(OLD, "3.11", {"torch": "2.3.1", "numpy": "1.26.4"}, until="0.14.0"),
     }
-    releases = tuple(
-        Release(each, "2024-05-01", {}, ("3.11",), False)
-        for each in RELEASES
-    )
+    releases = tuple(Release(each, "2024-05-01", {}, ("3.11",), False) for each in RELEASES)
     return Table(environments, releases)
 
 

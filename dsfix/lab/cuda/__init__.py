@@ -1,8 +1,8 @@
 """An emulated CUDA device for machines without a GPU: "cuda" tensors in host memory that do not mix with CPU tensors.
 
 `load()` takes over the CUDA dispatch key of any build of torch (Linux x86-64; run with 2.3 to 2.15) and replaces
-torch.cuda's Python functions. Tensors are on ``cuda:N``, autograd and collectives (gloo) work, and an operator called with tensors
-on two devices raises the same error as on a GPU.
+torch.cuda's Python functions. Tensors are on ``cuda:N``, autograd and collectives (gloo) work, and an operator called
+with tensors on two devices raises the same error as on a GPU.
 
 Without a schedule every operator and collective is synchronous, and streams and events order nothing. With one
 (`DSFIX_LAB_SCHEDULE`, see `schedule`) they mean what CUDA says, and work is done as early or as late as they allow, so

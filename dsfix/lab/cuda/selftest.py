@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 _SENTENCE = "Expected all tensors to be on the same device"
@@ -18,7 +20,7 @@ def fault() -> str:
 def _fault() -> str:
     host = torch.arange(6.0).view(2, 3)
     one = host.to("cuda")
-    functions = {
+    functions: dict[str, Any] = {
         "add": lambda t: t + t,
         "matmul": lambda t: t @ t.T,
         "layer_norm": lambda t: torch.nn.functional.layer_norm(t, (3,)),
@@ -36,7 +38,7 @@ def _fault() -> str:
             return f"mixed devices raise {error}"
     else:
         return "mixed devices raise no error"
-    stream = torch.cuda.Stream()
+    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call,unused-ignore]
     with torch.cuda.stream(stream):
         twice = one * 2
         if torch.cuda.current_stream() != stream:

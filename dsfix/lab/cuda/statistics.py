@@ -56,7 +56,8 @@ def _install_statistics(native: types.ModuleType) -> None:
 
 def _install_storage(native: types.ModuleType) -> None:
     storage: Any = torch.UntypedStorage
-    resize, to = storage.resize_, getattr(storage, "to", None)  # torch 2.3 has no `to`
+    resize = storage.resize_
+    to: Any = getattr(storage, "to", None)  # torch 2.3 has none
 
     def bytes_over(of: Any) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8, device=of.device).set_(of)
