@@ -30,6 +30,9 @@ had already imported torch (`preloaded`); everything else was run in a fresh pro
 [matrix/index.html](matrix/index.html) shows the same table with the details of each cell; open it in a browser from a
 clone, or download it. The patches: [catalogue.md](catalogue.md).
 
+The first column has each release; the others, with another torch, Python or a GPU, the releases that people run with it, and
+of those the ends of each patch's range: the first and the last with the bug, and the nearest without it.
+
 """
 
 
@@ -49,6 +52,8 @@ def _section(evidence: Evidence, column: Column) -> str:
     rows = []
     for entry in evidence.entries:
         cells = evidence.cells[entry.id][column.name]
+        if column is not evidence.columns[0] and all(each.cell is None for each in cells.values()):
+            continue
         glyphs = ["".join(GLYPHS[cells[release].state][0] for release in group) for group in minors]
         rows.append([f"[`{entry.id}`](catalogue.md#{entry.id})", *(f"`{each}`" for each in glyphs)])
     return f"\n## {column.name}\n\n{_facts(evidence, column)}\n\n{text.table(heads, rows)}{_reasons(evidence, column)}"
@@ -56,10 +61,13 @@ def _section(evidence: Evidence, column: Column) -> str:
 
 def _facts(evidence: Evidence, column: Column) -> str:
     """When and with what the column was run, and the number of cells by state."""
-    counts = ", ".join(f"{number} {state.value}" for state, number in evidence.counts(column).items() if number)
     ran = evidence.ran(column)
     if not ran:
-        return f"Cells: {counts}. `{column.command}` runs them."
+        return f"No cell has been run: `{column.command}` runs them."
+    found = evidence.counts(column)
+    if column is not evidence.columns[0]:
+        del found[State.NOT_RUN]  # most cells are not at an end
+    counts = ", ".join(f"{number} {state.value}" for state, number in found.items() if number)
     dates = sorted({cell.date for cell in ran})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     names = dict.fromkeys(name for cell in ran for name in cell.versions if name != "deepspeed")
