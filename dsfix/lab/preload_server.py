@@ -27,13 +27,10 @@ _PRELOADED = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch.uti
 _POLL = 0.02  # seconds
 
 
-def _emulated_device(wanted: bool) -> Any:
-    """Load the device, if wanted, with dsfix's lab, then remove dsfix's modules: each rank imports its own."""
-    importlib.import_module("dsfix.lab.distributions").hide_triton()
-    native = None
-    if wanted:
-        importlib.import_module("dsfix.lab.cuda").load()
-        [native] = sys.modules["dsfix.lab.cuda.load"]._loaded
+def _emulated_device() -> Any:
+    """Load the device with dsfix's lab, then remove dsfix's modules: each rank imports its own."""
+    importlib.import_module("dsfix.lab.cuda").load()
+    [native] = sys.modules["dsfix.lab.cuda.load"]._loaded
     for name in [name for name in sys.modules if name.partition(".")[0] == "dsfix"]:
         del sys.modules[name]
     return native
@@ -130,7 +127,9 @@ def main() -> int:
     del sys.path[0]  # this directory
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # DeepSpeed through 0.17 logs to standard output on import
-    native = _emulated_device(device == "cuda")
+    # inductor would look for a GPU's driver; not `hide_triton`, because dsfix is imported by the ranks
+    sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
+    native = _emulated_device() if device == "cuda" else None
     for name in _PRELOADED:
         importlib.import_module(name)
     _describe_processor_once(Path(path).with_name("processor.json"))

@@ -30,8 +30,8 @@ had already imported torch (`preloaded`); everything else was run in a fresh pro
 [matrix/index.html](matrix/index.html) shows the same table with the details of each cell; open it in a browser from a
 clone, or download it. The patches: [catalogue.md](catalogue.md).
 
-The first column has each release; the others, with another torch, Python or a GPU, the releases that people run with it, and
-of those the ends of each patch's range: the first and the last with the bug, and the nearest without it.
+The first column has each release; the others, with another torch, Python or a GPU, the releases that people run with
+it, and of those the ends of each patch's range: the first and the last with the bug, and the nearest without it.
 
 """
 

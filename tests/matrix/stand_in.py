@@ -80,7 +80,6 @@ class StandIn:
                 "released": "",
                 "requires": {},
                 "pythons": [],
-                "environments": ["here"],
                 "sampled": False,
             }
             for each in releases

@@ -38,7 +38,8 @@ def _fault() -> str:
             return f"mixed devices raise {error}"
     else:
         return "mixed devices raise no error"
-    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call,unused-ignore]
+    # the first that a program would make, but not counted: races name streams by their numbers
+    stream: Any = torch.cuda.Stream(device_index=0, stream_id=1)  # type: ignore[no-untyped-call,unused-ignore]
     with torch.cuda.stream(stream):
         twice = one * 2
         if torch.cuda.current_stream() != stream:
