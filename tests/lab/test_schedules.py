@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -80,7 +81,8 @@ def test_races_are_found_whatever_the_schedule(program: str, schedule: str) -> N
 def test_a_race_names_both_uses_with_their_lines_and_streams() -> None:
     [race] = seen("early")["result_of_another_stream wrong"]["races"]
     before, after = race.split("\n    and ")
-    assert before.startswith("race: write by aten::add(out: Float[4]) on stream 1\n")
+    # a build of torch for GPUs has a kernel for `add_` itself
+    assert re.match(r"race: write by aten::add(\(out|_\(self): Float\[4\]\) on stream 1\n", before)
     assert after.startswith("read by aten::sum(self: Float[4]) on the default stream\n")
     assert "programs/streams.py" in before
     assert "in result_of_another_stream" in after
