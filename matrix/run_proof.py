@@ -43,8 +43,7 @@ def run(options: argparse.Namespace) -> int:
     entries = chosen(options.patch)
     gpu = environments.gpu()
     columns = {entry.id: recording.column(environment.name, gpu, entry) for entry in entries}
-    releases = _releases(environment, options.release)
-    every = _releases(environment, None)
+    releases, every = _releases(environment, options.release), _releases(environment, None)
     asked = [Task(entry, release) for release in releases for entry in entries]
     if environment.name != next(iter(table.load().environments)) and not options.release:
         at_ends = {entry.id: ends(entry.patch, environment, every) for entry in entries}

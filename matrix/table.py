@@ -34,8 +34,8 @@ class Environment:
 
     def runs(self, release: Release) -> bool:
         """Whether that DeepSpeed release is run with it."""
-        early = self.since and release.version < Version(self.since)
-        return not (early or (self.until and release.version > Version(self.until)))
+        begun = not self.since or release.version >= Version(self.since)
+        return begun and (not self.until or release.version <= Version(self.until))
 
 
 @dataclass(frozen=True)

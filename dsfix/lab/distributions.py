@@ -22,11 +22,6 @@ class TorchBuild:
     directory: Path
     gpu: str | None
 
-    @property
-    def release(self) -> str:
-        """Major and minor version, "2.13"."""
-        return ".".join(self.version.split(".")[:2])
-
 
 def torch_build() -> TorchBuild:
     """Reads the installed torch's version file. Raises LabUnavailable if torch or the file is missing."""

@@ -76,7 +76,9 @@ def _install_storage(native: types.ModuleType) -> None:
         return target.copy_(bytes_over(self)).untyped_storage()
 
     def move(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
-        return cuda(self, device) if torch.device(device).type == "cuda" else to(self, device=device)
+        if torch.device(device).type == "cuda":
+            return cuda(self, device)
+        return to(self, device=device, non_blocking=non_blocking)
 
     storage.resize_, storage.cuda = resize_, cuda
     if to is not None:
