@@ -1,4 +1,4 @@
-"""table.tsv: the known bugs of DeepSpeed's releases, one a row. CONTRIBUTING.md, "The known bugs", has the columns."""
+"""table.tsv: the known bugs of DeepSpeed's releases, one a row. README.md has the columns."""
 
 from __future__ import annotations
 
