@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import collections
 import math
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -208,24 +209,36 @@ def _warn_of_length() -> None:
 @contextmanager
 def of_loss(backward: AbstractContextManager[Any], engine: Any, divided: bool) -> Iterator[None]:
     """`backward`, around a backward pass of `engine`; divided: whether its loss is divided."""
-    import torch
-
     before = _dividers()
     # autograd passes this on to its threads, and to the backward passes called within one
-    now = (*before, (id(engine), engine.gradient_accumulation_steps())) if divided else before
-    torch._C._stash_obj_in_tls(__name__, now)
+    _stash((*before, (id(engine), engine.gradient_accumulation_steps())) if divided else before)
     try:
         with backward:
             yield
     finally:
-        torch._C._stash_obj_in_tls(__name__, before)
+        _stash(before)
+
+
+def _stash(dividers: tuple[tuple[int, int], ...]) -> None:
+    """Let `_dividers` return these in this thread, and in the backward passes that it begins."""
+    import ctypes
+
+    import torch
+
+    kept = (dividers,)  # nobody else changes its count of references
+    before = sys.getrefcount(kept)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    torch._C._stash_obj_in_tls(__name__, kept)
+    # torch gives up a reference later, which 2.13 has taken here and 2.10 has not
+    if sys.getrefcount(kept) == before + 2:
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(kept))
 
 
 def _dividers() -> tuple[tuple[int, int], ...]:
     """The engines that have divided the loss of this backward pass, or of an enclosing one, and by what."""
     import torch
 
-    return torch._C._get_obj_in_tls(__name__) if torch._C._is_key_in_tls(__name__) else ()
+    return torch._C._get_obj_in_tls(__name__)[0] if torch._C._is_key_in_tls(__name__) else ()
 
 
 def inside(engine: Any) -> bool:
