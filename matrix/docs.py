@@ -97,7 +97,7 @@ def faults(found: Evidence, directory: Path) -> list[str]:
     ids = {entry.id for entry in found.entries}
     complaints = [
         f"matrix/proofs/{path.name} belongs to no patch: delete it"
-        for path in sorted(directory.glob("*.json"))
+        for path in sorted(directory.glob("*.txt"))
         if path.stem not in ids
     ]
     for entry in found.entries:

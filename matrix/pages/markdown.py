@@ -73,11 +73,7 @@ def _facts(evidence: Evidence, column: Column) -> str:
     names = dict.fromkeys(name for cell in ran for name in cell.versions if name != "deepspeed")
     versions = [f"{name} {' / '.join(sorted({cell.versions.get(name) or 'none' for cell in ran}))}" for name in names]
     devices = sorted({cell.device for cell in ran} - {""})
-    hours = sum(cell.without.seconds + cell.patched.seconds for cell in ran) / 3600
-    return (
-        f"Cells: {counts}. Run on {when} with `{column.command}`: {', '.join(versions)}; on {', '.join(devices)}; "
-        f"{hours:.1f} process hours."
-    )
+    return f"Cells: {counts}. Run on {when} with `{column.command}`: {', '.join(versions)}; on {', '.join(devices)}."
 
 
 def _reasons(evidence: Evidence, column: Column) -> str:
