@@ -1,4 +1,4 @@
-"""``python -m matrix migrate DIR``: take the cells of records in JSON, as they were written until now, into the record."""
+"""``python -m matrix migrate DIR``: take the cells of records in JSON into the record."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def run(options: argparse.Namespace) -> int:
     other = [
         each for each in before if each in after and _judged(before, each, entries) != _judged(after, each, entries)
     ]
-    print(
-        f"lost: {len(lost)}; not as written: {len(differ)}; with another verdict than in {options.directory}: {len(other)}"
-    )
+    print(f"lost: {len(lost)}; not as written: {len(differ)}; with another verdict than in JSON: {len(other)}")
     for patch_id, column, release in other:
         print(f"{patch_id} on {release}, {column}: another verdict: the record has a newer run")
     return TROUBLE if lost or differ else OK

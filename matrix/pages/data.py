@@ -1,4 +1,4 @@
-"""The data of the matrix, as docs/matrix/index.html contains it."""
+"""The data of the matrix, as build/pages/matrix/index.html contains it."""
 
 from __future__ import annotations
 

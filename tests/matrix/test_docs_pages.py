@@ -4,13 +4,18 @@ import argparse
 import dataclasses
 import importlib.util
 import json
+import os
 import re
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
+from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
 from matrix import docs, fingerprints, proofs, recording
+from matrix import table as known
 from matrix.pages import data, evidence, text
 from matrix.proofs import Cell, Run, State
 from matrix.table import Environment, Release, Table
@@ -45,6 +50,8 @@ PATCH = Patch(
 )
 '''
 
+COMMITTED = {"docs/patches.md", "dsfix/catalogue/day.py", "dsfix/catalogue/index.json"}
+PAGES = {"catalogue.md", "errors.md", "upstream.md", "matrix.md", "matrix/index.html"}
 EARLIER = fingerprints.Fingerprint("before", "before")
 
 
@@ -121,7 +128,8 @@ def record(table, tmp_path):
 @pytest.fixture
 def pages(table, tmp_path):
     def generate(*entries):
-        return docs.generate(evidence.collect(entries, table, tmp_path / "proofs"))
+        found = evidence.collect(entries, table, tmp_path / "proofs")
+        return {**docs.committed(found), **docs.pages(found)}
 
     return generate
 
@@ -147,7 +155,7 @@ def test_every_cell_is_in_the_page(write_patch, record, pages):
     crash, wrong = write_patch("z_crash"), write_patch("a_leak", "LEAK", "<0.14.1")
     record(crash, gpu=["0.14.0", "0.14.1"])
     record(wrong, {(OLD, "0.14.0"): None})
-    data = embedded(pages(wrong, crash)["docs/matrix/index.html"])
+    data = embedded(pages(wrong, crash)["build/pages/matrix/index.html"])
     assert list(data["patches"]) == ["z_crash", "a_leak"], "by severity"
     states = {
         patch: {column: [cell["state"] for cell in releases.values()] for column, releases in columns.items()}
@@ -177,7 +185,7 @@ def test_every_cell_is_in_the_page(write_patch, record, pages):
 def test_the_markdown_shows_every_cell_and_says_when_it_was_run(write_patch, record, pages):
     entry = write_patch("clip")
     record(entry, {(NEW, "0.14.3"): seen(entry, NEW, "0.14.3", "cannot-tell", "cannot-tell"), (OLD, "0.13.5"): None})
-    page = pages(entry)["docs/matrix.md"]
+    page = pages(entry)["build/pages/matrix.md"]
     assert "| [`clip`](catalogue.md#clip) | `··` | `·●●?` |" in page
     assert "| [`clip`](catalogue.md#clip) | `·-` | `·` |" in page
     assert "Run on 2026-11-21 with `python -m tox run -e matrix`: torch 2.13.0+cpu, numpy 2.4.6, python 3.11.7" in page
@@ -187,7 +195,7 @@ def test_the_markdown_shows_every_cell_and_says_when_it_was_run(write_patch, rec
 def test_the_catalogue_gives_the_range_as_proven(write_patch, record, pages):
     entry = write_patch("clip")
     record(entry, {(OLD, "0.13.5"): None}, gpu=["0.14.1"])
-    page = pages(entry, write_patch("another"))["docs/catalogue.md"]
+    page = pages(entry, write_patch("another"))["build/pages/catalogue.md"]
     assert "| [`clip`](#clip) | crash | a \\| \\<b> \\_\\_c\\_\\_ | 0.14.1, 0.14.2 | torch >=2.4 | 0.14.3 |" in page
     assert "\n## clip\n" in page
     assert f"- Proven, {NEW}: fixed on 0.14.1, 0.14.2; no bug on the other 4\n" in page
@@ -209,7 +217,7 @@ def test_the_catalogue_gives_the_range_as_proven(write_patch, record, pages):
 def test_the_catalogue_has_what_was_measured_on_the_newest_release_with_the_bug(write_patch, record, pages):
     entry, nowhere = write_patch("clip"), write_patch("nowhere")
     record(entry, gpu=["0.14.1"])
-    rows = pages(entry, nowhere)["docs/catalogue.md"].partition("## What was measured")[2].splitlines()
+    rows = pages(entry, nowhere)["build/pages/catalogue.md"].partition("## What was measured")[2].splitlines()
     links = "[#1_2_3](https://github.com/deepspeedai/DeepSpeed/issues/1_2_3), "
     links += "[#1](https://github.com/deepspeedai/DeepSpeed/issues/1)"
     head = f"| crash | 0.14.1, 0.14.2 | {links} |"
@@ -247,20 +255,20 @@ def test_no_text_becomes_markup(write_patch, record, pages):
     entry = write_patch("clip", title=HOSTILE)
     record(entry, {(NEW, "0.14.1"): seen(entry, NEW, "0.14.1", detail=HOSTILE)})
     generated = pages(entry)
-    page = generated["docs/matrix/index.html"]
+    page = generated["build/pages/matrix/index.html"]
     assert page.count("</script>") == 2, "those of the data and of the script"
     assert "alert(1)</" not in page
     assert "<!--" not in page
     data = embedded(page)
     assert data["patches"]["clip"]["title"] == HOSTILE
     assert HOSTILE in data["cells"]["clip"][NEW]["0.14.1"]["without"]["detail"]
-    assert "<script>" not in generated["docs/catalogue.md"].replace("\\<script>", "")
+    assert "<script>" not in generated["build/pages/catalogue.md"].replace("\\<script>", "")
 
 
 def test_the_page_loads_nothing_and_makes_no_markup_of_text(write_patch, record, pages):
     entry = write_patch("clip")
     record(entry)
-    page = pages(entry)["docs/matrix/index.html"]
+    page = pages(entry)["build/pages/matrix/index.html"]
     shell = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.S)
     assert not re.findall(r"https?://|@import|url\(|\bsrc=|<link|innerHTML|insertAdjacentHTML|\beval\b", shell)
     assert "default-src 'none'" in shell
@@ -280,12 +288,15 @@ def check(write_patch, record, table, tmp_path, monkeypatch, capsys):
     """Writes the pages of one patch; the result runs `docs --check` and returns its status and messages."""
     entry = write_patch("clip")
     monkeypatch.setattr(docs, "CHECKOUT", tmp_path / "checkout")
+    monkeypatch.setattr(docs, "pages_of_records", dict)
     monkeypatch.setattr(proofs, "DIRECTORY", record(entry))
     monkeypatch.setattr("matrix.table.load", lambda: table)
     catalogue = {"clip": entry}
     monkeypatch.setattr("dsfix.catalogue.registry.load", lambda: (catalogue, ()))
     assert docs.run(argparse.Namespace(check=False)) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 8
+    written = {line.partition(" ")[0] for line in capsys.readouterr().out.splitlines() if line.endswith(" written")}
+    assert written >= COMMITTED
+    assert {each.partition("/pages/")[2] for each in written - COMMITTED} == PAGES
 
     def run(**entries):
         catalogue.update(entries)
@@ -299,13 +310,18 @@ def test_pages_as_written_are_not_stale(check):
     assert check() == (0, [])
 
 
-@pytest.mark.parametrize("name", ["catalogue.md", "errors.md", "upstream.md", "matrix.md", "matrix/index.html"])
-def test_a_page_that_was_edited_or_removed_is_named(check, tmp_path, name):
-    page = tmp_path / "checkout" / "docs" / name
+@pytest.mark.parametrize("name", sorted(COMMITTED))
+def test_a_file_that_was_edited_or_removed_is_named(check, tmp_path, name):
+    page = tmp_path / "checkout" / name
     page.write_text(page.read_text(encoding="utf-8") + "\n", encoding="utf-8")
-    assert check() == (1, [f"docs/{name} is stale: `python -m tox run -e docs` writes it"])
+    assert check() == (1, [f"{name} is stale: `python -m tox run -e docs` writes it"])
     page.unlink()
-    assert check() == (1, [f"docs/{name} is missing: `python -m tox run -e docs` writes it"])
+    assert check() == (1, [f"{name} is missing: `python -m tox run -e docs` writes it"])
+
+
+def test_pages_that_are_not_committed_are_not_looked_at(check, tmp_path):
+    shutil.rmtree(tmp_path / "checkout" / "build")
+    assert check() == (0, [])
 
 
 def test_a_missing_cell_near_the_range_is_named_with_the_command_that_runs_it(check, record, write_patch):
@@ -326,7 +342,7 @@ def test_after_a_change_the_edges_have_to_be_run_again_and_other_cells_are_marke
     record(entry, old)
     assert not any("not run" in each for each in check(clip=entry)[1])
     assert docs.run(argparse.Namespace(check=False)) == 0
-    page = (tmp_path / "checkout" / "docs" / "catalogue.md").read_text(encoding="utf-8")
+    page = (tmp_path / "checkout" / "build" / "pages" / "catalogue.md").read_text(encoding="utf-8")
     assert "run with an earlier version of the patch on 0.14.0, 0.14.1" in page
     record(
         entry,
@@ -426,8 +442,8 @@ def test_forty_five_patches_stay_small(write_patch, record, table, tmp_path, pag
             }
         proofs.save(found, tmp_path / "proofs")
         entries.append(entry)
-    generated = docs.generate(evidence.collect(entries, big, tmp_path / "proofs"))
-    assert len(generated["docs/matrix/index.html"].encode()) < 3_000_000
+    generated = docs.pages(evidence.collect(entries, big, tmp_path / "proofs"))
+    assert len(generated["build/pages/matrix/index.html"].encode()) < 3_000_000
 
 
 @pytest.mark.parametrize("state", State)
@@ -438,5 +454,48 @@ def test_every_state_has_its_glyph(state):
     assert len({glyph for glyph, _ in GLYPHS.values()}) == len(State)
 
 
-def test_the_committed_pages_are_not_stale(capsys):
+def test_what_is_committed_is_not_stale(capsys):
     assert docs.run(argparse.Namespace(check=True)) == 0, capsys.readouterr().err
+
+
+def test_the_page_in_git_says_how_much_was_run(write_patch, record, pages):
+    entry = write_patch("clip")
+    earlier = dataclasses.replace(seen(entry, NEW, "0.14.0"), earlier=EARLIER)
+    record(entry, {(NEW, "0.13.4"): None, (NEW, "0.13.5"): None, (NEW, "0.14.0"): earlier})
+    page = pages(entry)["docs/patches.md"]
+    assert "| `clip` | crash | a \\| \\<b> \\_\\_c\\_\\_ | 0.14.1, 0.14.2 | torch >=2.4 | 0.14.3 |" in page
+    told = " ".join(page.split())
+    assert "1 bugs have a patch. 0 of them are in DeepSpeed 0.14.3" in told
+    assert "make 6 pairs. On 4 of them (67 %)" in told
+    assert "on 1 with an earlier version of the patch. The other 2 (33 %) are proven by source only" in told
+
+
+@pytest.fixture(scope="module")
+def all_pages():
+    """Every page, from the real records."""
+    found = evidence.collect(registry.catalogue().values(), known.load(), proofs.DIRECTORY)
+    return {**docs.committed(found), **docs.pages(found), **docs.pages_of_records()}
+
+
+def test_every_page_can_be_built_and_its_links_lead_somewhere(all_pages):
+    offenders = []
+    for name, page in all_pages.items():
+        for target in re.findall(r"\]\((?!https?:)([^)\s]*)\)", re.sub(r"`[^`\n]*`", "", page)):
+            path, _, anchor = target.partition("#")
+            there = os.path.normpath(Path(name).parent / path) if path else name
+            file = docs.CHECKOUT / there
+            text = all_pages.get(there) or (file.read_text(encoding="utf-8") if file.is_file() else "")
+            if not text or (anchor and anchor not in _anchors(text)):
+                offenders.append(f"{name}: {target}")
+    assert offenders == []
+
+
+def _anchors(page):
+    headings = re.findall(r"^#+ (.*)$", page, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_says_how_much_is_proven_by_source_only(all_pages):
+    [share] = re.findall(r"\((\d+) %\) are proven by\s+source", all_pages["docs/patches.md"])
+    readme = (docs.CHECKOUT / "README.md").read_text(encoding="utf-8")
+    assert f"which is {share} % of all pairs of patch and release" in " ".join(readme.split())
