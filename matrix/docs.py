@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -31,6 +31,13 @@ NAME = "docs"
 HELP = "write docs/patches.md, dsfix/catalogue's day.py and index.json, and all pages of the records into build/pages/"
 CHECKOUT = Path(__file__).resolve().parents[1]
 PAGES = "build/pages"  # not in git
+RENDER: Mapping[str, Callable[[Evidence], str]] = {
+    "catalogue.md": catalogue.render,
+    "errors.md": errors.render,
+    "upstream.md": upstream.render,
+    "matrix.md": markdown.render,
+    "matrix/index.html": lambda found: matrix_page.render(data.tree(found)),
+}
 _COMMAND = "python -m tox run -e docs"
 _DAY = '''"""Written by `python -m matrix docs`."""
 
@@ -75,14 +82,7 @@ def committed(found: Evidence) -> dict[str, str]:
 
 def pages(found: Evidence) -> dict[str, str]:
     """Path in the checkout -> text, of the pages of the catalogue and the run proof."""
-    texts = {
-        "catalogue.md": catalogue.render(found),
-        "errors.md": errors.render(found),
-        "upstream.md": upstream.render(found),
-        "matrix.md": markdown.render(found),
-        "matrix/index.html": matrix_page.render(data.tree(found)),
-    }
-    return {f"{PAGES}/{name}": text for name, text in texts.items()}
+    return {f"{PAGES}/{name}": render(found) for name, render in RENDER.items()}
 
 
 def pages_of_records() -> dict[str, str]:
