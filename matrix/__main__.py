@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dsfix.cli.exits import INTERRUPTED, TROUBLE, Complaint
 from dsfix.lab.errors import LabUnavailable
-from matrix import add, configkeys, docs, edges, run_proof, source_proof, toxini, upstream_rows
+from matrix import add, configkeys, docs, edges, migrate, run_proof, source_proof, toxini, upstream_rows
 from matrix.bystanders import command as bystanders
 from matrix.gpu import command as gpu
 from matrix.sweep import command as sweep
@@ -18,7 +18,21 @@ from matrix.upstream import command as upstream
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status
 COMMANDS = (
-    *(source_proof, run_proof, edges, docs, add, toxini, configkeys, sweep, bystanders, upstream, upstream_rows, gpu),
+    *(
+        source_proof,
+        run_proof,
+        edges,
+        docs,
+        migrate,
+        add,
+        toxini,
+        configkeys,
+        sweep,
+        bystanders,
+        upstream,
+        upstream_rows,
+        gpu,
+    ),
 )
 
 

@@ -117,4 +117,4 @@ def _run(sighting: Sighting) -> Run:
     detail = proofs.without_paths(sighting.detail)
     if len(detail) > _LONGEST_DETAIL:
         detail = detail[: _LONGEST_DETAIL - 1] + "…"
-    return Run(sighting.outcome, sighting.patch, detail, round(sighting.seconds, 1))
+    return Run(sighting.outcome, sighting.patch, detail)

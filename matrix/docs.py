@@ -1,10 +1,11 @@
-"""`docs`: write the pages generated from the catalogue, the table of releases and the records."""
+"""`docs`: write what is made of the catalogue, the table of releases and the records; most of it is not committed."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -12,14 +13,31 @@ from packaging.specifiers import SpecifierSet
 from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
 from matrix import proofs, table
+from matrix.bystanders import docs as bystanders
+from matrix.bystanders import records as bystanders_records
 from matrix.edges import near, required
-from matrix.pages import catalogue, data, errors, evidence, markdown, matrix_page, names, upstream
+from matrix.framework_tests import __main__ as framework_tests
+from matrix.pages import catalogue, data, errors, evidence, markdown, matrix_page, patches, upstream
 from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
+from matrix.pull_requests import docs as pull_requests
+from matrix.pull_requests import records as pull_requests_records
+from matrix.sweep import docs as sweep
+from matrix.sweep import records as sweep_records
+from matrix.upstream import docs as upstream_tests
+from matrix.upstream import records as upstream_tests_records
 
 NAME = "docs"
-HELP = "write the pages made of catalogue, table and records, and dsfix/catalogue's day.py and index.json"
+HELP = "write docs/patches.md, dsfix/catalogue's day.py and index.json, and all pages of the records into build/pages/"
 CHECKOUT = Path(__file__).resolve().parents[1]
+PAGES = "build/pages"  # not in git
+RENDER: Mapping[str, Callable[[Evidence], str]] = {
+    "catalogue.md": catalogue.render,
+    "errors.md": errors.render,
+    "upstream.md": upstream.render,
+    "matrix.md": markdown.render,
+    "matrix/index.html": lambda found: matrix_page.render(data.tree(found)),
+}
 _COMMAND = "python -m tox run -e docs"
 _DAY = '''"""Written by `python -m matrix docs`."""
 
@@ -29,7 +47,9 @@ PROVEN_ON = "{}"  # the day of the latest run of a reproduction in the record
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--check", action="store_true", help="write nothing; exit status 1 if a page is stale or a cell is missing"
+        "--check",
+        action="store_true",
+        help="write nothing; exit status 1 if a committed file is stale or a cell is missing",
     )
 
 
@@ -40,27 +60,41 @@ def run(options: argparse.Namespace) -> int:
     complaints = [f"patch {each.id} cannot be loaded and is on no page: {each.reason}" for each in broken]
     complaints += faults(found, proofs.DIRECTORY)
     if options.check:
-        complaints += stale(found, CHECKOUT)
+        complaints += stale(committed(found), CHECKOUT)
     else:
-        write(found, CHECKOUT)
+        write({**committed(found), **pages(found), **pages_of_records()}, CHECKOUT)
+        print(f"all pages: {PAGES}/")
+    print(patches.reproduced(found))
     for complaint in complaints:
         print(complaint, file=sys.stderr)
     return 1 if complaints and options.check else 0
 
 
-def generate(found: Evidence) -> dict[str, str]:
-    """Path in the checkout -> text, for each page, and for what the wheel has of the catalogue."""
+def committed(found: Evidence) -> dict[str, str]:
+    """Path in the checkout -> text, of what is in git."""
     dates = {cell.date for column in found.columns for cell in found.ran(column)}
     return {
-        "docs/catalogue.md": catalogue.render(found),
-        "docs/errors.md": errors.render(found),
-        "docs/names.md": names.render(),
-        "docs/upstream.md": upstream.render(found),
-        "docs/matrix.md": markdown.render(found),
-        "docs/matrix/index.html": matrix_page.render(data.tree(found)),
+        "docs/patches.md": patches.render(found),
         "dsfix/catalogue/day.py": _DAY.format(max(dates, default="")),
         "dsfix/catalogue/index.json": index(),
     }
+
+
+def pages(found: Evidence) -> dict[str, str]:
+    """Path in the checkout -> text, of the pages of the catalogue and the run proof."""
+    return {f"{PAGES}/{name}": render(found) for name, render in RENDER.items()}
+
+
+def pages_of_records() -> dict[str, str]:
+    """Path in the checkout -> text, of the pages of other records."""
+    texts = {
+        "bystanders.md": bystanders.render(bystanders_records.load_all()),
+        "sweep.md": sweep.render(sweep_records.load_all()),
+        "upstream-tests.md": upstream_tests.render(upstream_tests_records.load_all()),
+        "upstream-patches.md": pull_requests.render([pull_requests_records.load()]),
+        "framework-tests.md": framework_tests.render(framework_tests.read()),
+    }
+    return {f"{PAGES}/{name}": text for name, text in texts.items()}
 
 
 def index() -> str:
@@ -70,9 +104,9 @@ def index() -> str:
     return f'{{\n "of": {json.dumps(shipped["of"])},\n "summaries": [\n{lines}\n ]\n}}\n'
 
 
-def write(found: Evidence, checkout: Path) -> None:
-    """Write all pages, and print those that have changed."""
-    for name, content in generate(found).items():
+def write(files: Mapping[str, str], checkout: Path) -> None:
+    """Write the files, and print those that have changed."""
+    for name, content in files.items():
         path = checkout / name
         if not path.is_file() or path.read_text(encoding="utf-8") != content:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,10 +114,10 @@ def write(found: Evidence, checkout: Path) -> None:
             print(f"{name} written")
 
 
-def stale(found: Evidence, checkout: Path) -> list[str]:
-    """One sentence for each page that is missing or stale."""
+def stale(files: Mapping[str, str], checkout: Path) -> list[str]:
+    """One sentence for each file that is missing or stale."""
     complaints = []
-    for name, content in generate(found).items():
+    for name, content in files.items():
         path = checkout / name
         if not path.is_file():
             complaints.append(f"{name} is missing: `{_COMMAND}` writes it")
@@ -97,7 +131,7 @@ def faults(found: Evidence, directory: Path) -> list[str]:
     ids = {entry.id for entry in found.entries}
     complaints = [
         f"matrix/proofs/{path.name} belongs to no patch: delete it"
-        for path in sorted(directory.glob("*.json"))
+        for path in sorted(directory.glob("*.txt"))
         if path.stem not in ids
     ]
     for entry in found.entries:

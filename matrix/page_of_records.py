@@ -1,24 +1,23 @@
-"""Shared by commands with their own records: writing the page in docs/, and reporting what is wrong with records."""
+"""Shared by commands with their own records: reporting what is wrong with them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from dsfix.cli.exits import OK, TROUBLE
 
 
 def write(name: str, docs: Any, found: Sequence[Any], check: bool) -> int:
-    """Write `docs.PAGE`, or with `check` only report whether it is stale. docs: the command's module of that name."""
+    """Write `docs.PAGE` into build/pages/, or with `check` only report what is wrong."""
     status = complain(name, docs.faults(found))
-    text = docs.render(found)
-    stale = not docs.PAGE.is_file() or docs.PAGE.read_text(encoding="utf-8") != text
-    page = f"docs/{docs.PAGE.name}"
     if check:
-        return complain(name, [f"{page} is stale: `{docs.COMMAND} -- docs` writes it"]) if stale else status
-    docs.PAGE.write_text(text, encoding="utf-8")
-    print(f"{page} {'written' if stale else 'is unchanged'}")
+        return status
+    page = Path(__file__).resolve().parents[1] / "build" / "pages" / docs.PAGE.name
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(docs.render(found), encoding="utf-8")
     return OK
 
 

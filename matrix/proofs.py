@@ -1,4 +1,4 @@
-"""The record of the run proof, proofs/<patch id>.json: the reproduction of each bug on each release.
+"""The record of the run proof, proofs/<patch id>.txt: the reproduction of each bug on each release.
 
 A cell is one patch on one release in one column: an environment of the table, or that environment and a GPU.
 """
@@ -6,13 +6,13 @@ A cell is one patch on one release in one column: an environment of the table, o
 from __future__ import annotations
 
 import enum
+import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -26,6 +26,8 @@ from matrix.fingerprints import Fingerprint
 
 DIRECTORY = Path(__file__).with_name("proofs")
 _STAYS_OUT = [each.value for each in STAYS_OUT]
+_PATCH, _SEEN = "patch", "seen"  # the tables at the end of a record
+_NO_DEVICE, _PRELOADED, _FRESH = "no device", "preloaded", "fresh"
 _PATH = re.compile(r"(?<![\w.])/(?:[^\s/:'\",()]+/)+")
 
 
@@ -41,12 +43,11 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class Run:
-    """One reproduction: its outcome and detail, the patch's outcome in it, wall-clock seconds."""
+    """One reproduction: its outcome and detail, and the patch's outcome in it."""
 
     outcome: str
     patch: str
     detail: str
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -83,53 +84,105 @@ def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
 
     Raises Complaint if the file is damaged.
     """
+    path = directory / f"{entry.id}.txt"
     current = fingerprints.of(entry)
-    path = directory / f"{entry.id}.json"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        cells = {
-            column: {
-                str(Version(release)): _cell(cell, data["fingerprint"], current) for release, cell in releases.items()
-            }
-            for column, releases in data["cells"].items()
-        }
+        cells = read(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return Record(entry.id, current)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise Complaint(f"{path} is damaged: repair it, or delete it and run the patch's cells again") from None
+    for releases in cells.values():
+        for release, cell in releases.items():
+            releases[release] = replace(cell, earlier=None) if cell.earlier == current else cell
     return Record(entry.id, current, cells)
 
 
-def _cell(data: Mapping[str, Any], recorded: Sequence[str], current: Fingerprint) -> Cell:
-    of = Fingerprint(*data.get("earlier", recorded))
-    return Cell(
-        without=Run(**data["without"]),
-        patched=Run(**data["patched"]),
-        versions=data["versions"],
-        device=data["device"],
-        preloaded=data["preloaded"],
-        date=data["date"],
-        earlier=None if of == current else of,
-    )
+def read(text: str) -> dict[str, dict[str, Cell]]:
+    """Column -> release -> cell, in the format of proofs/README.md; `earlier` is what each was run with.
+
+    Raises ValueError, KeyError or TypeError if the text is damaged.
+    """
+    blocks = [block.split("\n") for block in text.rstrip("\n").split("\n\n")]
+    named = {head: dict(line.split(" ", 1) for line in lines) for head, *lines in blocks if head in (_PATCH, _SEEN)}
+    versions = {key: Fingerprint(*value.split(" ")) for key, value in named[_PATCH].items()}
+    seen = {key: json.loads(value) for key, value in named[_SEEN].items()}
+    cells: dict[str, dict[str, Cell]] = {}
+    for head, *lines in blocks:
+        if head in named:
+            continue
+        column, device, preloaded, installed = head.split("; ")
+        others = dict(each.split(" ") for each in installed.split(", ") if each)
+        for line in lines:
+            release, date, without, details, patched, details_patched, version = line.split(" ")
+            if release in cells.setdefault(column, {}):
+                raise ValueError(f"{column} has {release} twice")
+            cells[column][release] = Cell(
+                without=_run(without, "disabled", seen[details]),
+                patched=_run(
+                    patched, "applied" if without.startswith("bug") else "not-affected", seen[details_patched]
+                ),
+                versions={"deepspeed": release, **others},
+                device="" if device == _NO_DEVICE else device,
+                preloaded=preloaded == _PRELOADED,
+                date=date,
+                earlier=versions[version],
+            )
+    return {column: dict(sorted(cells[column].items(), key=_by_release)) for column in cells}
+
+
+def _run(text: str, usual: str, detail: str) -> Run:
+    outcome, differs, patch = text.partition(":")
+    return Run(outcome, patch.replace("+", ", ") if differs else usual, detail)
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    """Write the record atomically, one cell per line."""
-    columns = []
+    """Write the record atomically, one cell a line."""
+    versions: dict[str, str] = {}
+    seen: dict[str, str] = {}
+    blocks: dict[tuple[str, str], list[str]] = {}
     for column in sorted(record.cells, reverse=True):
-        by_release = sorted(record.cells[column].items(), key=lambda item: Version(item[0]))
-        rows = [f"   {json.dumps(release)}: {json.dumps(_written(cell))}" for release, cell in by_release]
-        columns.append(f"  {json.dumps(column)}: {{\n" + ",\n".join(rows) + "\n  }")
-    head = f' "patch": {json.dumps(record.patch_id)},\n "fingerprint": {json.dumps(record.fingerprint)},\n'
-    text = "{\n" + head + ' "cells": {\n' + ",\n".join(columns) + "\n }\n}\n"
+        for release, cell in sorted(record.cells[column].items(), key=_by_release):
+            without, patched = cell.without, cell.patched
+            line = (
+                *(
+                    release,
+                    cell.date,
+                    _written(without, "disabled"),
+                    _keyed(json.dumps(without.detail, ensure_ascii=False), seen),
+                ),
+                _written(patched, "applied" if without.outcome == "bug" else "not-affected"),
+                _keyed(json.dumps(patched.detail, ensure_ascii=False), seen),
+                _keyed(" ".join(cell.earlier or record.fingerprint), versions),
+            )
+            blocks.setdefault((column, _circumstances(cell)), []).append(" ".join(line))
+    parts = [("; ".join(head), *lines) for head, lines in blocks.items()]
+    for head, named in ((_PATCH, versions), (_SEEN, seen)):
+        parts.append((head, *sorted(f"{key} {text}" for key, text in named.items())))
     directory.mkdir(exist_ok=True)
     partial = directory / f".{record.patch_id}.partial"
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, directory / f"{record.patch_id}.json")
+    partial.write_text("\n\n".join(map("\n".join, parts)) + "\n", encoding="utf-8")
+    os.replace(partial, directory / f"{record.patch_id}.txt")
 
 
-def _written(cell: Cell) -> dict[str, Any]:
-    return {name: value for name, value in asdict(cell).items() if name != "earlier" or value}
+def _circumstances(cell: Cell) -> str:
+    others = ", ".join(f"{name} {version}" for name, version in cell.versions.items() if name != "deepspeed")
+    return "; ".join((cell.device or _NO_DEVICE, _PRELOADED if cell.preloaded else _FRESH, others))
+
+
+def _written(run: Run, usual: str) -> str:
+    return run.outcome if run.patch == usual else f"{run.outcome}:{run.patch.replace(', ', '+')}"
+
+
+def _keyed(text: str, named: dict[str, str]) -> str:
+    """A key for the text, which does not depend on what else is in the file: other lines stay as they are."""
+    key = hashlib.sha256(text.encode()).hexdigest()[:6]
+    named[key] = text
+    return key
+
+
+def _by_release(item: tuple[str, Cell]) -> Version:
+    return Version(item[0])
 
 
 def without_paths(detail: str) -> str:

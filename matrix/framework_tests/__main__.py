@@ -26,7 +26,6 @@ from matrix.environments import with_dsfix
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RECORD = HERE / "record.json"
-PAGE = ROOT / "docs" / "framework-tests.md"
 MACHINE = ROOT / "demo" / "machine"  # provides the emulated device if there is no GPU; tests are skipped without one
 COMMAND = "python -m tox exec -e patches-0.18.9 -- python -m matrix.framework_tests"
 VARIANTS = ("without", "with")
@@ -87,16 +86,13 @@ def main() -> int:
     runs.add_argument("--again", action="store_true", help="run tests that are in the record again")
     runs.add_argument("--seconds", type=float, default=1800.0, metavar="S", help="time limit of one test file")
     runs.set_defaults(action=_run)
-    writing = commands.add_parser("docs", help=f"write docs/{PAGE.name}")
-    writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 if it is stale")
-    writing.set_defaults(action=_docs)
     options = parser.parse_args()
     status: int = options.action(options)
     return status
 
 
 def _run(options: argparse.Namespace) -> int:
-    record = _read()
+    record = read()
     suite = record.setdefault(options.framework, {})
     names = ("deepspeed", "torch", "transformers", options.framework)
     new = {"tests": options.of, "versions": {name: importlib.metadata.version(name) for name in names}}
@@ -121,7 +117,7 @@ def _run(options: argparse.Namespace) -> int:
                 return 1
             applied[:] = sorted({*applied, *here})
             RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    return _complain(record)
+    return complain(record)
 
 
 def _done(runs: dict[str, dict[str, Any]], path: str, variant: str) -> bool:
@@ -185,7 +181,7 @@ def _outcome(case: xml.Element) -> tuple[str, str, str]:
     return test, "passed", ""
 
 
-def _read() -> dict[str, Any]:
+def read() -> dict[str, Any]:
     record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
     return record
 
@@ -203,26 +199,15 @@ def _worse(run: dict[str, Any]) -> bool:
     return BADNESS[patched] > BADNESS[without]
 
 
-def _complain(record: dict[str, Any]) -> int:
+def complain(record: dict[str, Any]) -> int:
     worse = [test for suite in record.values() for test, run in _complete(suite).items() if _worse(run)]
     for test in worse:
         print(f"{test} is worse with dsfix", file=sys.stderr)
     return 1 if worse else 0
 
 
-def _docs(options: argparse.Namespace) -> int:
-    record = _read()
-    text = _render(record)
-    stale = not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text
-    if options.check and stale:
-        print(f"docs/{PAGE.name} is stale: `{COMMAND} docs` writes it", file=sys.stderr)
-        return 1
-    if stale:
-        PAGE.write_text(text, encoding="utf-8")
-    return _complain(record)
-
-
-def _render(record: dict[str, Any]) -> str:
+def render(record: dict[str, Any]) -> str:
+    """build/pages/framework-tests.md."""
     parts = [
         f"""\
 # The frameworks' own tests
@@ -233,7 +218,7 @@ worse with dsfix.
     git clone https://github.com/huggingface/accelerate && git -C accelerate checkout 16cb6eb8
     {COMMAND} run accelerate accelerate --of 16cb6eb8
 
-runs the tests that are not in `matrix/framework_tests/record.json`; `docs` instead of `run …` writes this page. The
+runs the tests that are not in `matrix/framework_tests/record.json`. The
 tests run without a network: `matrix/framework_tests/models.py` creates tiny models of the same kind under the names
 that the tests load. This repository contains only the tests' names.
 """

@@ -90,7 +90,7 @@ def cell(machine: Machine, entry: Entry, releases: Releases, release: str) -> Re
 
 def _run(sighting: Sighting) -> Run:
     detail = proofs.without_paths(sighting.detail)[-_LONGEST:]
-    return Run(sighting.outcome, sighting.patch, detail, round(sighting.seconds, 1))
+    return Run(sighting.outcome, sighting.patch, detail)
 
 
 def audit(machine: Machine, config: Mapping[str, Any], releases: Releases, release: str) -> Result:

@@ -1,1 +1,1 @@
-"""The pages in docs/ that are generated from the catalogue, the table of releases and the run proof."""
+"""docs/patches.md, and the pages in build/pages/ that are made of the catalogue, the table and the run proof."""

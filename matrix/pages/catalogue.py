@@ -1,9 +1,10 @@
-"""docs/catalogue.md: one section per patch."""
+"""build/pages/catalogue.md: one section per patch."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from packaging.version import Version
@@ -12,6 +13,7 @@ from dsfix.catalogue.registry import Entry
 from matrix import fingerprints
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records
+from matrix.bystanders.records import Record
 from matrix.proofs import State
 
 from . import text
@@ -34,7 +36,7 @@ _MEASURED = """
 ## What was measured
 
 Results of the reproductions on the newest release that a patch applies to. `python -m tox run -e matrix -- --patch ID
---release X --again` runs one again; `matrix/proofs/ID.json` has the results on other releases.
+--release X --again` runs one again; `matrix/proofs/ID.txt` has the results on other releases.
 
 """
 
@@ -53,7 +55,9 @@ def render(evidence: Evidence) -> str:
         for entry in evidence.entries
     ]
     contents = text.table(("patch", "severity", "bug", "DeepSpeed", "only with", "fixed in"), rows)
-    return _HEAD + contents + _measured(evidence) + "".join(_section(entry, evidence) for entry in evidence.entries)
+    jobs = records.load_all()
+    sections = (_section(entry, evidence, jobs) for entry in evidence.entries)
+    return _HEAD + contents + _measured(evidence) + "".join(sections)
 
 
 def _measured(evidence: Evidence) -> str:
@@ -77,7 +81,7 @@ def _measured(evidence: Evidence) -> str:
     return _MEASURED + text.table(heads, rows)
 
 
-def _section(entry: Entry, evidence: Evidence) -> str:
+def _section(entry: Entry, evidence: Evidence, jobs: Sequence[Record]) -> str:
     patch = entry.patch
     facts = [
         f"Severity: {patch.severity.value}",
@@ -91,7 +95,7 @@ def _section(entry: Entry, evidence: Evidence) -> str:
     facts += [f"Fixed in: {patch.fixed_in or 'no release so far'}{continued}", f"The log shows: {shown}"]
     if not patch.default:
         facts.append(f"Off by default; `DSFIX_ONLY={entry.id}` enables it")
-    facts += _bystanders(entry.id)
+    facts += _bystanders(entry.id, jobs)
     facts += _step(entry)
     if patch.ranks > 1:
         facts.append(f"Needs {patch.ranks} ranks to reproduce")
@@ -104,9 +108,9 @@ def _section(entry: Entry, evidence: Evidence) -> str:
     return "\n".join(lines)
 
 
-def _bystanders(patch_id: str) -> list[str]:
+def _bystanders(patch_id: str, jobs: Sequence[Record]) -> list[str]:
     """What the patch adds to jobs without the bug, if that is recorded."""
-    one = bystanders.of(patch_id, records.load_all())
+    one = bystanders.of(patch_id, jobs)
     if one is None:
         return []
     fact = f"{one.jobs} jobs run {one.run} of its {one.statements} statements"

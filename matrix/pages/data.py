@@ -1,4 +1,4 @@
-"""The data of the matrix, as docs/matrix/index.html contains it."""
+"""The data of the matrix, as build/pages/matrix/index.html contains it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ _PATHS = (
     ("without", "outcome"),
     ("without", "patch"),
     ("without", "detail"),
-    ("without", "seconds"),
     ("with", "outcome"),
     ("with", "patch"),
     ("with", "detail"),
-    ("with", "seconds"),
     ("versions",),
     ("device",),
     ("preloaded",),
@@ -86,7 +84,7 @@ def _cell(judged: Judged) -> dict[str, Any]:
 
 
 def _run(run: Run) -> dict[str, Any]:
-    return {"outcome": run.outcome, "patch": run.patch, "detail": run.detail, "seconds": round(run.seconds, 1)}
+    return {"outcome": run.outcome, "patch": run.patch, "detail": run.detail}
 
 
 def packed(data: Mapping[str, Any]) -> dict[str, Any]:

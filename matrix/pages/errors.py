@@ -1,4 +1,4 @@
-"""docs/errors.md: the bugs by what users see: a message, or a config whose results are wrong without one."""
+"""build/pages/errors.md: the bugs by what users see: a message, or a config whose results are wrong without one."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ function bar(id, release) {
 
 function ran(title, run) {
   const outcome = OUTCOMES[run.outcome] ?? run.outcome;
-  const small = element("small", {}, `· ${run.seconds} s${run.patch ? ` · the patch: ${run.patch}` : ""}`);
+  const small = element("small", {}, run.patch ? `· the patch: ${run.patch}` : "");
   return [element("h3", {}, `${title}: ${outcome} `, small), element("pre", {}, run.detail)];
 }
 

@@ -1,4 +1,4 @@
-"""docs/matrix/index.html: the matrix as one static page, made of index.html, index.css and index.js in this folder."""
+"""build/pages/matrix/index.html: the matrix as one static page, made of index.html, .css and .js in this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/upstream.md: the known bugs of DeepSpeed's releases, and what dsfix has for each."""
+"""build/pages/upstream.md: the known bugs of DeepSpeed's releases, and what dsfix has for each."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dsfix.cli.exits import OK, TROUBLE
 from matrix import page_of_records
-from matrix.pull_requests import docs, records
+from matrix.pull_requests import records
 from matrix.pull_requests.records import Record, Row
 from matrix.pull_requests.tree import Tree
 
@@ -20,15 +20,12 @@ _SECONDS = 900.0
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     commands = command.add_subparsers(required=True, metavar="COMMAND")
-    runs = commands.add_parser("run", help="run what is not in the record of this commit, and write the page")
+    runs = commands.add_parser("run", help="run what is not in the record of this commit")
     runs.add_argument("--clone", type=Path, required=True, metavar="DIR", help="a clone of DeepSpeed, at a tag")
     runs.add_argument("--patch", nargs="+", default=(), metavar="ID", help="these patches only")
     runs.add_argument("--again", action="store_true", help="run what is in the record again")
     runs.add_argument("--seconds", type=float, default=_SECONDS, metavar="S", help="time limit of one test")
     runs.set_defaults(action=_run)
-    writing = commands.add_parser("docs", help="write docs/upstream-patches.md")
-    writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 if it is stale")
-    writing.set_defaults(action=_docs)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -48,7 +45,6 @@ def _run(options: argparse.Namespace) -> int:
         f"{name}: {row.applies or row.after}" for name, row in record.rows.items() if name in asked and row.trouble
     ]
     status = page_of_records.complain(NAME, wrong)
-    page_of_records.write(NAME, docs, [record], check=False)
     return TROUBLE if status else OK
 
 
@@ -107,7 +103,3 @@ def _size(diff: str) -> int:
     """Lines that the fix adds and removes, without its test."""
     source = diff.partition("diff --git a/tests/")[0].splitlines()
     return sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in source if line)
-
-
-def _docs(options: argparse.Namespace) -> int:
-    return page_of_records.write(NAME, docs, [records.load()], options.check)

@@ -1,20 +1,18 @@
-"""docs/upstream-patches.md, from the record."""
+"""build/pages/upstream-patches.md, from the record."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from matrix.pull_requests.records import Record, Row
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "upstream-patches.md"
 COMMAND = "python -m tox run -e upstream-tests -- patches"
 _WANTED = 10
 _HEAD = """\
 # Patches for DeepSpeed itself
 
 `python -m dsfix diff ID --upstream` writes the fix of one bug as a change of DeepSpeed's repository, with a test in the
-form of its unit tests: [commands.md](commands.md#a-pull-request-for-deepspeed).
+form of its unit tests: [commands.md](../../docs/commands.md#a-pull-request-for-deepspeed).
 
     {command} run --clone DIR
 

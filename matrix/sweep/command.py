@@ -10,7 +10,7 @@ from matrix import page_of_records, runner, table
 from matrix.sweep import covering, docs, records, running, space
 
 NAME = "sweep"
-HELP = "the audit over the space of configs: run it, write the page"
+HELP = "the audit over the space of configs"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -21,9 +21,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     runs.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="runs in parallel")
     runs.add_argument("--again", action="store_true", help="run configs that are in the record again")
     runs.set_defaults(action=_run)
-    writing = commands.add_parser("docs", help="write docs/sweep.md")
-    writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 if it is stale")
-    writing.set_defaults(action=_docs)
     covered = commands.add_parser("cover", help="write configs.json from the factors and their constraints")
     covered.set_defaults(action=_cover)
 
@@ -51,10 +48,6 @@ def _run(options: argparse.Namespace) -> int:
             running.classify(record, trials.run, options.jobs)
     faults = docs.faults(records.load_all())
     return page_of_records.complain(NAME, (each for each in faults if each.partition(":")[0] in options.releases))
-
-
-def _docs(options: argparse.Namespace) -> int:
-    return page_of_records.write(NAME, docs, records.load_all(), options.check)
 
 
 def _cover(options: argparse.Namespace) -> int:

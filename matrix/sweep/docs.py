@@ -1,11 +1,10 @@
-"""Writes docs/sweep.md from the records and their explanations."""
+"""build/pages/sweep.md, from the records and their explanations."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from dsfix.catalogue import registry
 from matrix.sweep import classes, covering, records, space
@@ -13,7 +12,6 @@ from matrix.sweep.explanations import EXPLANATIONS, Explanation, fitting
 from matrix.sweep.records import Class, Found, Record, Run
 from matrix.sweep.space import Row
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "sweep.md"
 COMMAND = "python -m tox run -e sweep"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _ADDRESS = re.compile(r"\b(?:\d{12,}|0x[0-9a-f]+)\b")  # an object's id, different in each run
@@ -23,13 +21,13 @@ _HEAD = f"""# The sweep
 `python -m dsfix audit` compares one config with plain PyTorch; the sweep does so over the space of configs
 (`matrix/sweep/space.py`): {{factors}} factors and {{configs}} configs. {{without}} of them contain all compatible pairs
 of levels, and all compatible triples of {{core}}. In the other {{scheduled}} the streams of the emulated CUDA device
-follow a schedule ([late, ahead or random](emulated-device.md#with-a-schedule)) and races are looked for; each schedule
-occurs with each level of {{streams}}. Each config is run on a release without and with dsfix, in separate processes, on
-that device.
+follow a schedule ([late, ahead or random](../../docs/emulated-device.md#with-a-schedule)) and races are looked for;
+each schedule occurs with each level of {{streams}}. Each config is run on a release without and with dsfix, in separate
+processes, on that device.
 
     {COMMAND} -- run 0.19.8
 
-runs the configs that are not in the record yet; `-- docs` writes this page. "Without dsfix" means without its patches,
+runs the configs that are not in the record yet. "Without dsfix" means without its patches,
 except those needed to import the release with this torch. A disagreement is reduced to the fewest options that show it;
 all other options are then plain: {{plain}}. An option is also plain on releases that do not have its level: {{later}}.
 """

@@ -14,7 +14,7 @@ from matrix.pull_requests import command as pull_requests
 from matrix.upstream import docs, fixes, records, running, selection
 
 NAME = "upstream"
-HELP = "DeepSpeed's own tests, from a clone: run a selection, write the page; the tests that dsfix writes for it"
+HELP = "DeepSpeed's own tests, from a clone: run a selection; the tests that dsfix writes for it"
 _SECONDS = 120.0
 _RANKS = 4
 
@@ -36,9 +36,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     runs.add_argument("--seconds", type=float, default=_SECONDS, metavar="S", help="time limit of one test")
     runs.add_argument("--ranks", type=int, default=_RANKS, metavar="N", help="tests that need more are skipped")
     runs.set_defaults(action=_run)
-    writing = commands.add_parser("docs", help="write docs/upstream-tests.md")
-    writing.add_argument("--check", action="store_true", help="write nothing; exit status 1 if it is stale")
-    writing.set_defaults(action=_docs)
     pull_requests.add_arguments(commands.add_parser(pull_requests.NAME, help=pull_requests.HELP))
 
 
@@ -88,7 +85,3 @@ def _files(options: argparse.Namespace, record: records.Record, tests: Path) -> 
         named = dict.fromkeys(each.partition("::")[0] for each in options.test)
         return [each for each in named if (tests / each).exists()]
     return selection.files(tests) if record.own else [each for each in fixes.files() if (tests / each).is_file()]
-
-
-def _docs(options: argparse.Namespace) -> int:
-    return page_of_records.write(NAME, docs, records.load_all(), options.check)

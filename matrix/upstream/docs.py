@@ -1,10 +1,9 @@
-"""Writes docs/upstream-tests.md from the records, the fixes and the explanations."""
+"""build/pages/upstream-tests.md, from the records, the fixes and the explanations."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from dsfix.catalogue import registry
 from matrix.pages import text
@@ -13,7 +12,6 @@ from matrix.upstream.explanations import EXPLANATIONS, Explanation
 from matrix.upstream.fixes import FIXES, Fix
 from matrix.upstream.records import Record, Run, worst
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "upstream-tests.md"
 COMMAND = "python -m tox run -e upstream-tests"
 _REPOSITORY = "https://github.com/deepspeedai/DeepSpeed"
 _SHOWN = 8  # reasons for failures that are listed separately
@@ -27,7 +25,7 @@ ranks on the CPU. No test may be worse with dsfix.
     {COMMAND} -- run --tests DIR --release 0.18.9
 
 runs the tests that are not in the record; DIR is a clone of DeepSpeed at the release's tag. This repository contains
-only the tests' names. `-- docs` writes this page. Only the releases listed here have a record. Tests that were worse
+only the tests' names. Only the releases listed here have a record. Tests that were worse
 were run three times on both sides.
 
 """

@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from matrix import proofs
+from matrix.proofs import Cell
 
 MATRIX = Path(proofs.__file__).parent
 PYTHON = ".".join(map(str, sys.version_info[:2]))
@@ -130,8 +130,6 @@ class StandIn:
         stdout, stderr = process.communicate(timeout=300)
         return subprocess.CompletedProcess([], process.returncode, stdout, stderr)
 
-    def record(self, patch_id: str) -> dict[str, Any]:
+    def record(self, patch_id: str) -> dict[str, Cell]:
         """release -> cell, as recorded."""
-        data = json.loads((self.root / "matrix" / "proofs" / f"{patch_id}.json").read_text(encoding="utf-8"))
-        cells: dict[str, Any] = data["cells"]["here"]
-        return cells
+        return proofs.read((self.root / "matrix" / "proofs" / f"{patch_id}.txt").read_text(encoding="utf-8"))["here"]

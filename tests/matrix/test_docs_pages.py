@@ -4,14 +4,19 @@ import argparse
 import dataclasses
 import importlib.util
 import json
+import os
 import re
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
+from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
 from matrix import docs, fingerprints, proofs, recording
-from matrix.pages import data, evidence, text
+from matrix import table as known
+from matrix.pages import data, evidence, markdown, patches, text
 from matrix.proofs import Cell, Run, State
 from matrix.table import Environment, Release, Table
 
@@ -45,6 +50,8 @@ PATCH = Patch(
 )
 '''
 
+COMMITTED = {"docs/patches.md", "dsfix/catalogue/day.py", "dsfix/catalogue/index.json"}
+RENDER = {**docs.RENDER, "patches.md": patches.render}
 EARLIER = fingerprints.Fingerprint("before", "before")
 
 
@@ -86,8 +93,8 @@ def seen(entry, column, release, without=None, patched="no-bug", detail="", **ve
     }
     inside = proofs.inside(entry.patch, versions)
     return Cell(
-        without=Run(without or ("bug" if inside else "no-bug"), "disabled", f"without: {release} {detail}", 1.26),
-        patched=Run(patched, "applied" if inside else "not-affected", f"with: {release} {detail}", 2.5),
+        without=Run(without or ("bug" if inside else "no-bug"), "disabled", f"without: {release} {detail}"),
+        patched=Run(patched, "applied" if inside else "not-affected", f"with: {release} {detail}"),
         versions=versions,
         device="NVIDIA H200" if column == GPU else "emulated CUDA device",
         preloaded=column != GPU,
@@ -119,11 +126,14 @@ def record(table, tmp_path):
 
 
 @pytest.fixture
-def pages(table, tmp_path):
-    def generate(*entries):
-        return docs.generate(evidence.collect(entries, table, tmp_path / "proofs"))
+def render(table, tmp_path, monkeypatch):
+    """Renders a page of these patches, none of which has been run by bystanders."""
+    monkeypatch.setattr("matrix.bystanders.records.load_all", list)
 
-    return generate
+    def call(name, *entries):
+        return RENDER[name](evidence.collect(entries, table, tmp_path / "proofs"))
+
+    return call
 
 
 def embedded(page):
@@ -143,11 +153,11 @@ def embedded(page):
     return data
 
 
-def test_every_cell_is_in_the_page(write_patch, record, pages):
+def test_every_cell_is_in_the_page(write_patch, record, render):
     crash, wrong = write_patch("z_crash"), write_patch("a_leak", "LEAK", "<0.14.1")
     record(crash, gpu=["0.14.0", "0.14.1"])
     record(wrong, {(OLD, "0.14.0"): None})
-    data = embedded(pages(wrong, crash)["docs/matrix/index.html"])
+    data = embedded(render("matrix/index.html", wrong, crash))
     assert list(data["patches"]) == ["z_crash", "a_leak"], "by severity"
     states = {
         patch: {column: [cell["state"] for cell in releases.values()] for column, releases in columns.items()}
@@ -165,8 +175,8 @@ def test_every_cell_is_in_the_page(write_patch, record, pages):
     assert data["cells"]["z_crash"][NEW]["0.14.1"] == {
         "state": "fixed",
         "why": "the bug occurs without the patch and not with it",
-        "without": {"outcome": "bug", "patch": "disabled", "detail": "without: 0.14.1 ", "seconds": 1.3},
-        "with": {"outcome": "no-bug", "patch": "applied", "detail": "with: 0.14.1 ", "seconds": 2.5},
+        "without": {"outcome": "bug", "patch": "disabled", "detail": "without: 0.14.1 "},
+        "with": {"outcome": "no-bug", "patch": "applied", "detail": "with: 0.14.1 "},
         "versions": {"deepspeed": "0.14.1", "torch": "2.13.0+cpu", "numpy": "2.4.6", "python": "3.11.7"},
         "device": "emulated CUDA device",
         "preloaded": True,
@@ -174,20 +184,20 @@ def test_every_cell_is_in_the_page(write_patch, record, pages):
     }
 
 
-def test_the_markdown_shows_every_cell_and_says_when_it_was_run(write_patch, record, pages):
+def test_the_markdown_shows_every_cell_and_says_when_it_was_run(write_patch, record, render):
     entry = write_patch("clip")
     record(entry, {(NEW, "0.14.3"): seen(entry, NEW, "0.14.3", "cannot-tell", "cannot-tell"), (OLD, "0.13.5"): None})
-    page = pages(entry)["docs/matrix.md"]
+    page = render("matrix.md", entry)
     assert "| [`clip`](catalogue.md#clip) | `··` | `·●●?` |" in page
     assert "| [`clip`](catalogue.md#clip) | `·-` | `·` |" in page
     assert "Run on 2026-11-21 with `python -m tox run -e matrix`: torch 2.13.0+cpu, numpy 2.4.6, python 3.11.7" in page
     assert "- `clip`, cannot tell on 0.14.3: without: 0.14.3" in page
 
 
-def test_the_catalogue_gives_the_range_as_proven(write_patch, record, pages):
+def test_the_catalogue_gives_the_range_as_proven(write_patch, record, render):
     entry = write_patch("clip")
     record(entry, {(OLD, "0.13.5"): None}, gpu=["0.14.1"])
-    page = pages(entry, write_patch("another"))["docs/catalogue.md"]
+    page = render("catalogue.md", entry, write_patch("another"))
     assert "| [`clip`](#clip) | crash | a \\| \\<b> \\_\\_c\\_\\_ | 0.14.1, 0.14.2 | torch >=2.4 | 0.14.3 |" in page
     assert "\n## clip\n" in page
     assert f"- Proven, {NEW}: fixed on 0.14.1, 0.14.2; no bug on the other 4\n" in page
@@ -206,10 +216,10 @@ def test_the_catalogue_gives_the_range_as_proven(write_patch, record, pages):
     assert f"See also {', '.join(links)}\n" in page
 
 
-def test_the_catalogue_has_what_was_measured_on_the_newest_release_with_the_bug(write_patch, record, pages):
+def test_the_catalogue_has_what_was_measured_on_the_newest_release_with_the_bug(write_patch, record, render):
     entry, nowhere = write_patch("clip"), write_patch("nowhere")
     record(entry, gpu=["0.14.1"])
-    rows = pages(entry, nowhere)["docs/catalogue.md"].partition("## What was measured")[2].splitlines()
+    rows = render("catalogue.md", entry, nowhere).partition("## What was measured")[2].splitlines()
     links = "[#1_2_3](https://github.com/deepspeedai/DeepSpeed/issues/1_2_3), "
     links += "[#1](https://github.com/deepspeedai/DeepSpeed/issues/1)"
     head = f"| crash | 0.14.1, 0.14.2 | {links} |"
@@ -243,36 +253,36 @@ def test_neighbouring_releases_are_joined(chosen, expected):
     assert text.span(chosen, RELEASES) == expected
 
 
-def test_no_text_becomes_markup(write_patch, record, pages):
+def test_no_text_becomes_markup(write_patch, record, render):
     entry = write_patch("clip", title=HOSTILE)
     record(entry, {(NEW, "0.14.1"): seen(entry, NEW, "0.14.1", detail=HOSTILE)})
-    generated = pages(entry)
-    page = generated["docs/matrix/index.html"]
+    page = render("matrix/index.html", entry)
     assert page.count("</script>") == 2, "those of the data and of the script"
     assert "alert(1)</" not in page
     assert "<!--" not in page
     data = embedded(page)
     assert data["patches"]["clip"]["title"] == HOSTILE
     assert HOSTILE in data["cells"]["clip"][NEW]["0.14.1"]["without"]["detail"]
-    assert "<script>" not in generated["docs/catalogue.md"].replace("\\<script>", "")
+    assert "<script>" not in render("catalogue.md", entry).replace("\\<script>", "")
 
 
-def test_the_page_loads_nothing_and_makes_no_markup_of_text(write_patch, record, pages):
+def test_the_page_loads_nothing_and_makes_no_markup_of_text(write_patch, record, render):
     entry = write_patch("clip")
     record(entry)
-    page = pages(entry)["docs/matrix/index.html"]
+    page = render("matrix/index.html", entry)
     shell = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.S)
     assert not re.findall(r"https?://|@import|url\(|\bsrc=|<link|innerHTML|insertAdjacentHTML|\beval\b", shell)
     assert "default-src 'none'" in shell
 
 
-def test_the_pages_depend_on_nothing_else(write_patch, record, pages, monkeypatch):
+def test_the_pages_depend_on_nothing_else(write_patch, record, render, monkeypatch):
     first, second = write_patch("one"), write_patch("two", "HANG")
     record(first)
     record(second)
-    expected = pages(first, second)
+    names = ("catalogue.md", "matrix.md", "matrix/index.html", "patches.md")
+    expected = [render(name, first, second) for name in names]
     monkeypatch.setenv("TZ", "Pacific/Auckland")
-    assert pages(second, first) == expected
+    assert [render(name, second, first) for name in names] == expected
 
 
 @pytest.fixture
@@ -280,12 +290,15 @@ def check(write_patch, record, table, tmp_path, monkeypatch, capsys):
     """Writes the pages of one patch; the result runs `docs --check` and returns its status and messages."""
     entry = write_patch("clip")
     monkeypatch.setattr(docs, "CHECKOUT", tmp_path / "checkout")
+    monkeypatch.setattr(docs, "RENDER", {"matrix.md": markdown.render})
+    monkeypatch.setattr(docs, "pages_of_records", lambda: {f"{docs.PAGES}/sweep.md": "the sweep"})
     monkeypatch.setattr(proofs, "DIRECTORY", record(entry))
     monkeypatch.setattr("matrix.table.load", lambda: table)
     catalogue = {"clip": entry}
     monkeypatch.setattr("dsfix.catalogue.registry.load", lambda: (catalogue, ()))
     assert docs.run(argparse.Namespace(check=False)) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 8
+    written = {line.partition(" ")[0] for line in capsys.readouterr().out.splitlines() if line.endswith(" written")}
+    assert written == {*COMMITTED, "build/pages/matrix.md", "build/pages/sweep.md"}
 
     def run(**entries):
         catalogue.update(entries)
@@ -299,13 +312,18 @@ def test_pages_as_written_are_not_stale(check):
     assert check() == (0, [])
 
 
-@pytest.mark.parametrize("name", ["catalogue.md", "errors.md", "upstream.md", "matrix.md", "matrix/index.html"])
-def test_a_page_that_was_edited_or_removed_is_named(check, tmp_path, name):
-    page = tmp_path / "checkout" / "docs" / name
+@pytest.mark.parametrize("name", sorted(COMMITTED))
+def test_a_file_that_was_edited_or_removed_is_named(check, tmp_path, name):
+    page = tmp_path / "checkout" / name
     page.write_text(page.read_text(encoding="utf-8") + "\n", encoding="utf-8")
-    assert check() == (1, [f"docs/{name} is stale: `python -m tox run -e docs` writes it"])
+    assert check() == (1, [f"{name} is stale: `python -m tox run -e docs` writes it"])
     page.unlink()
-    assert check() == (1, [f"docs/{name} is missing: `python -m tox run -e docs` writes it"])
+    assert check() == (1, [f"{name} is missing: `python -m tox run -e docs` writes it"])
+
+
+def test_pages_that_are_not_committed_are_not_looked_at(check, tmp_path):
+    shutil.rmtree(tmp_path / "checkout" / "build")
+    assert check() == (0, [])
 
 
 def test_a_missing_cell_near_the_range_is_named_with_the_command_that_runs_it(check, record, write_patch):
@@ -319,14 +337,14 @@ def test_a_missing_cell_near_the_range_is_named_with_the_command_that_runs_it(ch
     assert not any(OLD in each for each in said)
 
 
-def test_after_a_change_the_edges_have_to_be_run_again_and_other_cells_are_marked(check, record, write_patch, tmp_path):
+def test_after_a_change_the_edges_have_to_be_run_again_and_other_cells_are_marked(check, record, render, write_patch):
     entry = write_patch("clip", affects=">=0.13.4,<0.14.3")
     cells = {each: seen(entry, NEW, each) for each in RELEASES}
     old = {(NEW, each): dataclasses.replace(cells[each], earlier=EARLIER) for each in ("0.14.0", "0.14.1")}
     record(entry, old)
     assert not any("not run" in each for each in check(clip=entry)[1])
     assert docs.run(argparse.Namespace(check=False)) == 0
-    page = (tmp_path / "checkout" / "docs" / "catalogue.md").read_text(encoding="utf-8")
+    page = render("catalogue.md", entry)
     assert "run with an earlier version of the patch on 0.14.0, 0.14.1" in page
     record(
         entry,
@@ -378,8 +396,8 @@ def test_cells_that_were_run_with_other_versions_are_named(check, record, write_
 
 
 def test_a_record_of_no_patch_is_named(check, tmp_path):
-    (tmp_path / "proofs" / "gone.json").write_text("{}")
-    assert check() == (1, ["matrix/proofs/gone.json belongs to no patch: delete it"])
+    (tmp_path / "proofs" / "gone.txt").touch()
+    assert check() == (1, ["matrix/proofs/gone.txt belongs to no patch: delete it"])
 
 
 def test_cells_missing_on_a_gpu_are_no_fault(check, record, write_patch):
@@ -408,7 +426,7 @@ def test_writing_also_reports_missing_cells(check, record, write_patch, capsys):
     assert "not run with this version of the patch on 0.14.3" in capsys.readouterr().err
 
 
-def test_forty_five_patches_stay_small(write_patch, record, table, tmp_path, pages):
+def test_forty_five_patches_stay_small(write_patch, table, tmp_path):
     releases = tuple(
         dataclasses.replace(table.releases[0], deepspeed=f"0.{minor}.{patch}")
         for minor in range(12, 22)
@@ -426,17 +444,60 @@ def test_forty_five_patches_stay_small(write_patch, record, table, tmp_path, pag
             }
         proofs.save(found, tmp_path / "proofs")
         entries.append(entry)
-    generated = docs.generate(evidence.collect(entries, big, tmp_path / "proofs"))
-    assert len(generated["docs/matrix/index.html"].encode()) < 3_000_000
+    page = docs.RENDER["matrix/index.html"](evidence.collect(entries, big, tmp_path / "proofs"))
+    assert len(page.encode()) < 3_000_000
 
 
 @pytest.mark.parametrize("state", State)
 def test_every_state_has_its_glyph(state):
-    from matrix.pages.markdown import GLYPHS
-
-    assert state in GLYPHS
-    assert len({glyph for glyph, _ in GLYPHS.values()}) == len(State)
+    assert state in markdown.GLYPHS
+    assert len({glyph for glyph, _ in markdown.GLYPHS.values()}) == len(State)
 
 
-def test_the_committed_pages_are_not_stale(capsys):
+def test_what_is_committed_is_not_stale(capsys):
     assert docs.run(argparse.Namespace(check=True)) == 0, capsys.readouterr().err
+
+
+def test_the_page_in_git_says_how_much_was_run(write_patch, record, render):
+    entry = write_patch("clip")
+    earlier = dataclasses.replace(seen(entry, NEW, "0.14.0"), earlier=EARLIER)
+    record(entry, {(NEW, "0.13.4"): None, (NEW, "0.13.5"): None, (NEW, "0.14.0"): earlier})
+    page = render("patches.md", entry)
+    assert "| `clip` | crash | a \\| \\<b> \\_\\_c\\_\\_ | 0.14.1, 0.14.2 | torch >=2.4 | 0.14.3 |" in page
+    told = " ".join(page.split())
+    assert "1 bugs have a patch. 0 of them are in DeepSpeed 0.14.3" in told
+    assert "make 6 pairs. On 4 of them (67 %)" in told
+    assert "on 1 with an earlier version of the patch. The other 2 (33 %) are proven by source only" in told
+
+
+@pytest.fixture(scope="module")
+def all_pages():
+    """Every page, from the real records."""
+    found = evidence.collect(registry.catalogue().values(), known.load(), proofs.DIRECTORY)
+    return {**docs.committed(found), **docs.pages(found), **docs.pages_of_records()}
+
+
+def test_every_page_can_be_built_and_its_links_lead_somewhere(all_pages):
+    offenders = []
+    anchors = {name: _anchors(page) for name, page in all_pages.items()}
+    for name, page in all_pages.items():
+        for target in re.findall(r"\]\((?!https?:)([^)\s]*)\)", re.sub(r"`[^`\n]*`", "", page)):
+            path, _, anchor = target.partition("#")
+            there = os.path.normpath(Path(name).parent / path) if path else name
+            file = docs.CHECKOUT / there
+            if there not in anchors and file.is_file():
+                anchors[there] = _anchors(file.read_text(encoding="utf-8"))
+            if there not in anchors or (anchor and anchor not in anchors[there]):
+                offenders.append(f"{name}: {target}")
+    assert offenders == []
+
+
+def _anchors(page):
+    headings = re.findall(r"^#+ (.*)$", page, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_says_how_much_is_proven_by_source_only(all_pages):
+    [share] = re.findall(r"\((\d+) %\) are proven by\s+source", all_pages["docs/patches.md"])
+    readme = (docs.CHECKOUT / "README.md").read_text(encoding="utf-8")
+    assert f"which is {share} % of all pairs of patch and release" in " ".join(readme.split())

@@ -1,4 +1,4 @@
-"""docs/errors.md: every bug under what users see."""
+"""build/pages/errors.md: every bug under what users see."""
 
 import re
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -22,9 +23,7 @@ OLD = fingerprints.Fingerprint("previous", "previous")
 def cell(release: str, without: str, patched: str, state: str = "", without_state: str = "disabled") -> Cell:
     state = state or ("applied" if release == INSIDE else "not-affected")
     versions = {"deepspeed": release}
-    return Cell(
-        Run(without, without_state, "", 1.0), Run(patched, state, "", 1.0), versions, "CPU", False, "2026-01-01"
-    )
+    return Cell(Run(without, without_state, ""), Run(patched, state, ""), versions, "CPU", False, "2026-01-01")
 
 
 @pytest.mark.parametrize(
@@ -82,10 +81,61 @@ def test_cells_of_an_earlier_version_are_kept_and_marked(tmp_path: Path, monkeyp
     assert [each.earlier is None for each in proofs.load(ENTRY, tmp_path).cells["here"].values()] == [True, False]
 
 
-@pytest.mark.parametrize("text", ["", "<<<<<<< ours\n{", "[]", '{"patch": "a_patch"}', '{"fingerprint": "%s"}'])
-def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a_patch.json").write_text(text.replace("%s", fingerprints.of(ENTRY).declaration))
-    with pytest.raises(Complaint, match=r"a_patch\.json is damaged"):
+def test_cells_are_read_as_they_were_run(tmp_path: Path) -> None:
+    """Whatever the patch's outcome was, the device, what is installed, and the text."""
+    text = 'a | "quoted" \\ and\n\ntwo lines\u2028…\r'
+    odd = Cell(
+        Run("error", "", text), Run("bug", "applied, drifted", text), {"deepspeed": "2.0"}, "", True, "2026-01-02"
+    )
+    usual = cell("1.9.0", "bug", "no-bug")
+    other = dataclasses.replace(usual, versions={"deepspeed": "2.1", "torch": "2.3.1+cpu", "python": "3.11.7"})
+    record = proofs.Record("a_patch", fingerprints.of(ENTRY), {"here": {"1.9.0": usual, "2.0": odd, "2.1": other}})
+    proofs.save(record, tmp_path)
+    assert proofs.load(ENTRY, tmp_path) == record
+
+
+def test_a_new_cell_is_a_new_line(tmp_path: Path) -> None:
+    for release in ("1.8.0", "1.10.0"):
+        recording.store(ENTRY, "here", release, cell(release, "bug", "no-bug"), tmp_path)
+    before = (tmp_path / "a_patch.txt").read_text().splitlines()
+    recording.store(ENTRY, "here", "1.9.0", cell("1.9.0", "bug", "no-bug"), tmp_path)
+    after = (tmp_path / "a_patch.txt").read_text().splitlines()
+    [new] = [number for number, line in enumerate(after) if line.startswith("1.9.0 ")]
+    assert after[:new] + after[new + 1 :] == before
+
+
+RECORD = """here; CPU; fresh; torch 2.3.1
+1.9.0 2026-01-01 bug 12ae32 no-bug 12ae32 d96e1b
+
+patch
+d96e1b previous previous
+
+seen
+12ae32 "as it is"
+"""
+
+
+def test_the_example_is_a_record() -> None:
+    [(release, found)] = proofs.read(RECORD)["here"].items()
+    assert (release, found.patched, found.earlier) == ("1.9.0", Run("no-bug", "applied", "as it is"), OLD)
+
+
+@pytest.mark.parametrize(
+    ("part", "damage"),
+    [
+        (RECORD, ""),
+        ("here;", "<<<<<<< ours\nhere;"),
+        ("12ae32 no-bug", "000000 no-bug"),
+        ("d96e1b previous", "000000 previous"),
+        ("previous previous", "previous"),
+        ("1.9.0 2026", "1.9.0 2026-01-01 bug 12ae32 no-bug 12ae32 d96e1b\n1.9.0 2026"),
+        (" d96e1b\n\n", "\n\n"),
+        ("seen", "saw"),
+    ],
+)
+def test_a_damaged_record_is_named(tmp_path: Path, part: str, damage: str) -> None:
+    (tmp_path / "a_patch.txt").write_text(RECORD.replace(part, damage, 1))
+    with pytest.raises(Complaint, match=r"a_patch\.txt is damaged"):
         proofs.load(ENTRY, tmp_path)
 
 

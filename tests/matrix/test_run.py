@@ -37,9 +37,9 @@ def test_all_cells_are_run_once(stand_in: StandIn) -> None:
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 fixed, 3 not affected"), done.stderr
     assert "5 of 5 cells" in done.stderr
     cell = stand_in.record("name_a")["0.2.0"]
-    assert cell["without"]["detail"] == "the name is missing in file.py"
-    assert (cell["without"]["patch"], cell["patched"]["patch"]) == ("disabled", "applied")
-    assert cell["versions"]["deepspeed"] == "0.2.0"
+    assert cell.without.detail == "the name is missing in file.py"
+    assert (cell.without.patch, cell.patched.patch) == ("disabled", "applied")
+    assert cell.versions["deepspeed"] == "0.2.0"
     before = stand_in.record("name_a")
     assert "5 cells, 0 to run" in stand_in.matrix("run_proof").stdout
     assert stand_in.record("name_a") == before
@@ -104,8 +104,8 @@ def test_near_reruns_a_changed_patch_at_the_edges(stand_in: StandIn) -> None:
     assert stand_in.matrix("run_proof").returncode == 0
     stand_in.patch("name_a", claimed=">=0.2,<0.3", bug=">=0.2,<0.3", body="assert release")
     assert "4 cells, 4 to run" in stand_in.matrix("run_proof", "--near").stdout
-    assert "earlier" in stand_in.record("name_a")["0.0.0"]
-    assert "earlier" not in stand_in.record("name_a")["0.2.0"]
+    cells = stand_in.record("name_a")
+    assert cells["0.0.0"].earlier != cells["0.2.0"].earlier, "of two versions of the patch"
     assert "5 cells, 1 to run" in stand_in.matrix("run_proof").stdout
 
 
@@ -173,12 +173,12 @@ def test_what_a_preloaded_process_cannot_show_is_run_in_a_fresh_one(stand_in: St
     stand_in.patch("not_after_torch", body="if preloaded: raise CannotTell('torch is there')")
     done = stand_in.matrix("run_proof", "--release", "0.0.0")
     assert done.returncode == 0, done.stdout
-    seen = {name: stand_in.record(name)["0.0.0"]["patched"]["detail"] for name in ("usual", "of_torch")}
+    seen = {name: stand_in.record(name)["0.0.0"].patched.detail for name in ("usual", "of_torch")}
     assert seen == {"usual": "preloaded", "of_torch": "fresh"}
     for name in ("fails_after_torch", "not_after_torch"):
         cell = stand_in.record(name)["0.0.0"]
-        assert (cell["patched"]["detail"], cell["preloaded"]) == ("fresh", False)
-    assert stand_in.record("usual")["0.0.0"]["preloaded"]
+        assert (cell.patched.detail, cell.preloaded) == ("fresh", False)
+    assert stand_in.record("usual")["0.0.0"].preloaded
 
 
 def test_without_a_preloaded_process_results_are_the_same(stand_in: StandIn) -> None:
@@ -186,7 +186,7 @@ def test_without_a_preloaded_process_results_are_the_same(stand_in: StandIn) -> 
     (stand_in.root / "torch" / "_dynamo.py").unlink()
     done = stand_in.matrix("run_proof")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 fixed, 3 not affected"), done.stderr
-    assert stand_in.record("name_a")["0.0.0"]["patched"]["detail"] == "fresh"
+    assert stand_in.record("name_a")["0.0.0"].patched.detail == "fresh"
 
 
 def test_a_rank_that_crashes_in_a_preloaded_process_is_reported(stand_in: StandIn) -> None:
@@ -196,7 +196,7 @@ def test_a_rank_that_crashes_in_a_preloaded_process_is_reported(stand_in: StandI
 
 
 def test_two_runners_do_not_lose_each_others_cells(tmp_path: Path) -> None:
-    run = proofs.Run("no-bug", "not-affected", "", 0.0)
+    run = proofs.Run("no-bug", "not-affected", "")
     cell = proofs.Cell(run, run, {"deepspeed": "0.0.0"}, "CPU", False, "2026-01-01")
     module = sys.modules[__name__]
     patch = Patch("x", Severity.CRASH, {}, (Provide("a", "b", str),), "x", (), None)

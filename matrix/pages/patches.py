@@ -1,0 +1,61 @@
+"""docs/patches.md, the page in git: one row for each patch."""
+
+from __future__ import annotations
+
+from dsfix.patch import Severity
+
+from . import text
+from .evidence import Evidence
+
+_HEAD = """\
+# The patches
+
+Written by `python -m tox run -e docs` from `patches/` and `matrix/proofs/`; edit those.
+
+{total} bugs have a patch. {newest} of them are in DeepSpeed {release}, the newest release, and {wrong} of these
+{newest} give wrong results. `python -m dsfix show ID` explains a patch, `python -m dsfix list` shows which ones apply
+to the installed DeepSpeed, and `python -m dsfix explain LOG` searches a log for their messages.
+
+{reproduced}
+
+`matrix/proofs/ID.txt` has what was seen. `python -m tox run -e docs` also writes the long pages, into `build/pages/`:
+the patches with all that is known of them, the messages, the matrix release by release, and the results of all other
+tests.
+
+"""
+_HEADS = ("patch", "severity", "what users see", "DeepSpeed", "only with", "fixed in")
+
+
+def render(evidence: Evidence) -> str:
+    """The page's Markdown."""
+    release = evidence.releases[-1]
+    newest = [entry.patch for entry in evidence.entries if text.affected(entry.patch, (release,))]
+    head = _HEAD.format(
+        total=len(evidence.entries),
+        newest=len(newest),
+        wrong=sum(each.severity is Severity.WRONG_RESULT for each in newest),
+        release=release,
+        reproduced=reproduced(evidence),
+    )
+    rows = []
+    for entry in evidence.entries:
+        patch = entry.patch
+        releases = text.affected(patch, evidence.releases)
+        ends = patch.fixed_in or (f"continued by `{patch.continued_by}`" if patch.continued_by else "")
+        beside = text.escape(text.beside(patch))
+        rows.append([f"`{entry.id}`", patch.severity.value, text.escape(patch.title), releases, beside, ends])
+    return head + text.table(_HEADS, rows)
+
+
+def reproduced(evidence: Evidence) -> str:
+    """On how many cells of the first column the reproduction was run, in sentences."""
+    cells = [judged for columns in evidence.cells.values() for judged in columns[evidence.columns[0].name].values()]
+    ran = [each.cell for each in cells if each.cell is not None]
+    earlier = sum(cell.earlier is not None for cell in ran)
+    share = round(100 * len(ran) / len(cells))
+    return (
+        f"Patches and releases make {len(cells)} pairs. On {len(ran)} of them ({share} %), the releases that a patch\n"
+        "claims and some next to them, the bug's reproduction was run without the patch and with it, on "
+        f"{earlier} with an\nearlier version of the patch. The other {len(cells) - len(ran)} ({100 - share} %) are "
+        "proven by source only: there the\npatch does not apply (`python -m tox run -e source`)."
+    )
