@@ -50,7 +50,7 @@ CHEAP = {
         "functools",
     ),
     *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),
-    *("shutil", "sys", "threading", "traceback", "types", "typing", "weakref", "._shared", "._torch_load"),
+    *("shutil", "sys", "threading", "traceback", "types", "typing", "weakref", ".._shared", "._torch_load"),
 }
 LAB_WITH_TORCH = (
     r"import torch|dsfix\.lab\."
@@ -121,7 +121,7 @@ def test_fixed_in_ends_the_range():
 def test_loading_a_patch_is_cheap():
     """dsfix loads each patch that may apply: beyond what dsfix needs itself, a patch imports inside its functions."""
     offenders = {}
-    for path in (CHECKOUT / "patches").glob("*.py"):
+    for path in (CHECKOUT / "patches").rglob("*.py"):
         modules = set()
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Import):

@@ -26,7 +26,7 @@ from packaging.version import Version
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
-from ._shared import (
+from .._shared import (
     copied,
     correct_later_schedules,
     engine_begins,

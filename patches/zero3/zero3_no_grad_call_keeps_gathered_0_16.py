@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from dsfix.patch import Edit, Patch, Severity, Source
 
-from ._shared import kept
+from .._shared import kept
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity
 
-from ._shared import copied, put_back
+from .._shared import copied, put_back
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
 
-from ._shared import take_weights
+from .._shared import take_weights
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -77,7 +77,7 @@ PATCH = Patch(
         Edit(
             f"{_ENGINE}._save_checkpoint",
             after=f"zero_optimizer_state = {_TAKEN_FOR_ZERO}",
-            code="from dsfix.patches.stage0_checkpoint_loses_optimizer import state_dict_of_optimizer",
+            code="from dsfix.patches.checkpoint.stage0_checkpoint_loses_optimizer import state_dict_of_optimizer",
         ),
         Edit(
             f"{_ENGINE}._save_checkpoint",
@@ -90,7 +90,7 @@ PATCH = Patch(
             code="""has_zero_optimizer_state = self.zero_optimization() or isinstance(self.optimizer, BF16_Optimizer)
 if (load_optimizer_states and self.optimizer is not None and self.bfloat16_enabled()
         and not has_zero_optimizer_state and not self.has_moe_layers):
-    from dsfix.patches.stage0_checkpoint_loses_optimizer import takes
+    from dsfix.patches.checkpoint.stage0_checkpoint_loses_optimizer import takes
     has_zero_optimizer_state = not takes(self.optimizer, checkpoint.get('optimizer'), load_path)""",
         ),
     ),

@@ -28,7 +28,7 @@ PATCH = Patch(
         Edit(
             f"{_RUNNER}:main",
             replace="active_resources = parse_inclusion_exclusion(resource_pool, args.include, args.exclude)",
-            code="""from dsfix.patches.launcher_visible_devices import with_visible
+            code="""from dsfix.patches.launcher.launcher_visible_devices import with_visible
 active_resources = parse_inclusion_exclusion(
     with_visible(resource_pool, args.include, locals()), args.include, args.exclude
 )""",
@@ -51,7 +51,7 @@ active_resources = parse_inclusion_exclusion(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.patches.launcher_visible_devices import reproduce  # type: ignore[import-not-found,unused-ignore]
+    from dsfix.patches.launcher.launcher_visible_devices import reproduce  # type: ignore[import-not-found,unused-ignore]
 
     seen: str = reproduce(lab)
     return seen

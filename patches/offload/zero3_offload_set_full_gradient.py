@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
-from ._shared import count_in_norm
+from .._shared import count_in_norm
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab

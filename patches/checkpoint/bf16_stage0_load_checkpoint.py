@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
-from ._shared import take_weights
+from .._shared import take_weights
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
 
-from ._shared import tell_of_doubt, unwatch, watch
+from .._shared import tell_of_doubt, unwatch, watch
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab

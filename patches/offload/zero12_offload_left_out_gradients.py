@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
-from ._shared import tell_of_doubt, unwatch, used_again, watch
+from .._shared import tell_of_doubt, unwatch, used_again, watch
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
-from ._shared import apart, copied, put_back
+from .._shared import apart, copied, put_back
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
-from ._shared import correct_later_schedules, engine_begins, engine_ends, engine_has, give_back, set_first_rates
+from .._shared import correct_later_schedules, engine_begins, engine_ends, engine_has, give_back, set_first_rates
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab

@@ -32,7 +32,7 @@ _LOAD = (
 )
 _REST = """
 if len(param_shapes) > 1 and not self.swap_optimizer:
-    from dsfix.patches.universal_checkpoint_load_subgroups import load_other_sub_groups
+    from dsfix.patches.checkpoint.universal_checkpoint_load_subgroups import load_other_sub_groups
     load_other_sub_groups(self, optim_sd[OPTIMIZER_STATE_DICT], checkpoint_dir, param_shapes)
 """
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
 
-from ._shared import take_weights
+from .._shared import take_weights
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab

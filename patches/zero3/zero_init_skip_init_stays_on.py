@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
-from ._shared import own, restore
+from .._shared import own, restore
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
