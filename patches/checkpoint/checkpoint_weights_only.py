@@ -29,7 +29,7 @@ _FULL = "torch.load(path, map_location=map_location, weights_only=False)"
 PATCH = Patch(
     title="load_checkpoint fails with torch >= 2.6: Weights only load failed",
     severity=Severity.CRASH,
-    # the bug is older, but nothing older than 0.12.0 was run; pre-releases: NVIDIA's containers ship 2.6.0a0
+    # pre-releases: NVIDIA's containers ship 2.6.0a0
     affects={"deepspeed": ">=0.12.0,<0.16.0", "torch": ">=2.6.0.dev0"},
     changes=(
         Edit(

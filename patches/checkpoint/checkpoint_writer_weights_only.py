@@ -48,7 +48,6 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/7215": "introduced in 0.17.1",
         "https://github.com/deepspeedai/DeepSpeed/pull/8502": "proposed fix, open",
     },
-    fixed_in=None,
     present=(
         Source(_FAST, f"sd = {_DEFAULT}\nreturn sd"),
         Source(_DECOUPLED, f"sd = {_DEFAULT}\nreturn sd"),

@@ -33,10 +33,8 @@ if torch.is_tensor(part) and part.numel() == self.partition_size[group_id]:
 PATCH = Patch(
     title="ZeRO-1/2 + elastic_checkpoint: the optimizer states are loaded shifted relative to the weights",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0,<0.13.2"},
     changes=(Edit(_PARTITION, after=f"alignment = {_RANKS}", code=_AS_THE_WEIGHTS),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5105": "fixed in 0.13.2",
     },

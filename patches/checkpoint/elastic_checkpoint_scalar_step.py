@@ -34,7 +34,6 @@ def _meets(job: Job) -> bool:
 PATCH = Patch(
     title="ZeRO-1/2 + elastic_checkpoint + torch's Adam: saving fails, slice() of a 0-dim tensor",
     severity=Severity.CRASH,
-    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0,<0.18.2"},
     changes=(Edit(_LEAN, replace="torch.is_tensor(value)", code=_CHECK),),
     symptom=r"_get_state_without_padding[\s\S]*slice\(\) cannot be applied to a 0-dim tensor",

@@ -64,7 +64,6 @@ PATCH = Patch(
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5104": "introduced in 0.13.2",
     },
-    fixed_in=None,
     present=(
         Source(f"{_OPTIMIZER}.state_dict", "if 'step' in self.optimizer.param_groups[0]:\n    ..."),
         Source(

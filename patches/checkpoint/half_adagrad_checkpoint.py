@@ -48,7 +48,6 @@ def _meets(job: Job) -> bool:
 PATCH = Patch(
     title="fp16 or bf16 without ZeRO, or BF16_Optimizer, + torch's Adagrad: save_checkpoint fails with KeyError",
     severity=Severity.CRASH,
-    # the bug is older, but nothing older than 0.12.0 was run
     # an older torch ends in the first step: KeyError 'sum'
     affects={"deepspeed": ">=0.12.0", "torch": ">=2.12.0.dev0"},
     changes=tuple(
@@ -66,7 +65,6 @@ PATCH = Patch(
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/380": "introduced",
     },
-    fixed_in=None,
     present=(
         # the parameters are replaced, their state is not; ZeRO constructs another Adagrad instead of the step
         Source(

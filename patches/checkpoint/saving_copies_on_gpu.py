@@ -32,7 +32,6 @@ PATCH = Patch(
             ),
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/6761": "fixed in 0.16.0"},
     fixed_in="0.16.0",
     fixed=(Source(_CLONE, "device == item.device"),),
@@ -62,7 +61,7 @@ def reproduce(lab: Lab) -> str:
     # the gradient is the input in each row: exact
     engine.backward(engine(inputs).sum())
     engine.step()
-    from deepspeed.checkpoint.utils import (  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.checkpoint.utils import (
         clone_tensors_for_torch_save,
     )
 

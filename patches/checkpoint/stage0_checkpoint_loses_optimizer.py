@@ -35,7 +35,7 @@ _TAKEN_FOR_ZERO = "self.zero_optimization() or self.bfloat16_enabled()"
 
 def state_dict_of_optimizer(engine: Any, left_to_zero: bool) -> Any:
     """The optimizer state for the file with the weights; None if it is in ZeRO's files or cannot be had."""
-    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
     if not engine.optimizer or engine.zero_optimization() or isinstance(engine.optimizer, BF16_Optimizer):
         return None  # its state is in ZeRO's files
@@ -77,7 +77,7 @@ PATCH = Patch(
         Edit(
             f"{_ENGINE}._save_checkpoint",
             after=f"zero_optimizer_state = {_TAKEN_FOR_ZERO}",
-            code="from dsfix.patches.checkpoint.stage0_checkpoint_loses_optimizer import state_dict_of_optimizer",
+            code=f"from {__name__} import state_dict_of_optimizer",
         ),
         Edit(
             f"{_ENGINE}._save_checkpoint",
@@ -87,14 +87,13 @@ PATCH = Patch(
         Edit(
             f"{_ENGINE}._load_checkpoint",
             replace=f"has_zero_optimizer_state = {_TAKEN_FOR_ZERO}",
-            code="""has_zero_optimizer_state = self.zero_optimization() or isinstance(self.optimizer, BF16_Optimizer)
+            code=f"""has_zero_optimizer_state = self.zero_optimization() or isinstance(self.optimizer, BF16_Optimizer)
 if (load_optimizer_states and self.optimizer is not None and self.bfloat16_enabled()
         and not has_zero_optimizer_state and not self.has_moe_layers):
-    from dsfix.patches.checkpoint.stage0_checkpoint_loses_optimizer import takes
+    from {__name__} import takes
     has_zero_optimizer_state = not takes(self.optimizer, checkpoint.get('optimizer'), load_path)""",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7515": "introduced in 0.17.6",
         "https://github.com/deepspeedai/DeepSpeed/pull/7786": "fixed in 0.18.5",

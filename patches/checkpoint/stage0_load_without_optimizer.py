@@ -31,7 +31,6 @@ _LOAD = "deepspeed.runtime.engine:DeepSpeedEngine._load_checkpoint"
 PATCH = Patch(
     title="fp16 or bf16 without ZeRO: the next step undoes load_checkpoint(load_optimizer_states=False)",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but no release before 0.12.0 has been run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
@@ -43,11 +42,9 @@ PATCH = Patch(
             uses=(take_weights,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4141": "related: fixed in 0.13.0 for ZeRO and bf16",
     },
-    fixed_in=None,
     present=(
         # no else, and nothing after it
         Source(

@@ -29,7 +29,6 @@ _SORT = "paths = sorted(list(glob.glob(f'{prefix_path}.*')))"
 PATCH = Patch(
     title="ds_to_universal scrambles the weights of a checkpoint of more than 100 data-parallel ranks",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0,<0.14.2"},
     changes=(
         Edit(
@@ -40,7 +39,6 @@ PATCH = Patch(
             "paths.sort(key=lambda path: int(path.rpartition('.')[2]))",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/5283": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/5395": "fixed in 0.14.2",

@@ -55,14 +55,14 @@ def restore(engine: Any, checkpoint: Mapping[str, Any], path: str) -> None:
         else:
             left.append(name)
     if left:
-        from deepspeed.utils import logger  # type: ignore[import-not-found,unused-ignore]
+        from deepspeed.utils import logger
 
         logger.warning(f"universal checkpoint: not restored: {', '.join(left)}")
 
 
 def _restore_partitioned(engine: Any, checkpoint: Mapping[str, Any], path: str, params: Mapping[str, Any]) -> list[str]:
     """Fill this rank's partitions of ZeRO-3's frozen parameters from those saved; the names of those that it cannot."""
-    from deepspeed import comm as dist  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed import comm as dist
 
     shapes, first = checkpoint.get("frozen_param_shapes"), checkpoint.get("frozen_param_fragments")
     if not params or not shapes or not first:
@@ -122,13 +122,11 @@ PATCH = Patch(
     restore(self, checkpoint, load_path)""",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/1953": "introduced, with universal checkpoints",
         "https://github.com/deepspeedai/DeepSpeed/pull/5289": "related: 0.14.1, without Megatron-DeepSpeed",
         "https://github.com/deepspeedai/DeepSpeed/pull/5475": "related: 0.14.5, for ZeRO-3",
     },
-    fixed_in=None,
     # in 0.14.0 and earlier, universal checkpoints were for Megatron-DeepSpeed only; none of those have been run
     present=(
         Source(

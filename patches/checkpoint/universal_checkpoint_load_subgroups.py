@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _LOAD = (
     "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.load_hp_checkpoint_state_from_checkpoint_dir_stage3"
 )
-_REST = """
+_REST = f"""
 if len(param_shapes) > 1 and not self.swap_optimizer:
-    from dsfix.patches.checkpoint.universal_checkpoint_load_subgroups import load_other_sub_groups
+    from {__name__} import load_other_sub_groups
     load_other_sub_groups(self, optim_sd[OPTIMIZER_STATE_DICT], checkpoint_dir, param_shapes)
 """
 

@@ -29,7 +29,6 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.5,<0.18.0"},
     changes=(Edit(_LOAD, replace="dist.get_local_rank()", code=_RANK),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5475": "introduced in 0.14.5",
         "https://github.com/deepspeedai/DeepSpeed/pull/7601": "fixed in 0.18.0",

@@ -37,11 +37,9 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.18.0"},
     changes=(Edit(_LOAD, replace=f"{_SAVED}[0]", code=_OWN),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7585": "introduced in 0.18.0",
     },
-    fixed_in=None,
     present=(
         # nothing but "params" is left to the group, and nothing corrects it after the loop
         Source(

@@ -33,10 +33,8 @@ def by_rank(files: list[str]) -> list[str]:
 PATCH = Patch(
     title="ds_to_universal scrambles the weights of a checkpoint of more than 10 data-parallel ranks",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0,<0.14.1"},
     changes=(Edit(_FILES, replace="return zero_files", code="return by_rank(zero_files)", uses=(by_rank,)),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/5283": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/5342": "fixed in 0.14.1",

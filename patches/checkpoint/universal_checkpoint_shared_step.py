@@ -31,11 +31,9 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.18.0"},
     changes=(Edit(_LOAD, replace=_SHARED, code=f"{_SHARED}.clone() if torch.is_tensor(state_step) else state_step"),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7585": "introduced in 0.18.0",
     },
-    fixed_in=None,
     present=(
         # it is what was saved, and nothing copies it after the loop
         Source(

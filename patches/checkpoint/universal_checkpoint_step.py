@@ -41,7 +41,7 @@ def restore_step(engine: Any) -> None:
 PATCH = Patch(
     title="after loading a universal checkpoint under ZeRO-1/2 or bf16 Adam's step count is lost, or one too high",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.13.2"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.13.2"},
     changes=(
         Edit(
             _LOAD,
@@ -52,7 +52,6 @@ PATCH = Patch(
             uses=(restore_step,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4588": "fixed in 0.12.3, but for one step",
         "https://github.com/deepspeedai/DeepSpeed/pull/5104": "since 0.13.2 the load fails before",

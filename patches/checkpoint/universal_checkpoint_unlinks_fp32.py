@@ -39,7 +39,6 @@ PATCH = Patch(
             code=f"{_MAPPING}.optim_fragment[key] = hp_fragment",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5263": "introduced in 0.14.1",
     },
@@ -98,7 +97,7 @@ def reproduce(lab: Lab) -> str:
 
 def _given(engine: Any) -> dict[str, dict[str, Any]]:
     """The fp32 weights (under "") and the optimizer states of the engine's parameters, by name."""
-    from deepspeed import utils  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed import utils
 
     parameters = dict(engine.module.named_parameters())
     weights = {name: utils.safe_get_full_fp32_param(p).cpu() for name, p in parameters.items()}

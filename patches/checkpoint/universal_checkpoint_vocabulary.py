@@ -24,7 +24,7 @@ _LOAD = "deepspeed.checkpoint.universal_checkpoint:load_hp_checkpoint_state"
 PATCH = Patch(
     title="a universal checkpoint loaded with a larger padding of the vocabulary loses its embeddings",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.12.3"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.12.3"},
     changes=(
         Edit(
             _LOAD,
@@ -32,7 +32,6 @@ PATCH = Patch(
             code="full_hp_param[-padding_size:, :] = 0",  # as they are; `pass` would say nothing of a fixed source
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/4588": "fixed in 0.12.3"},
     fixed_in="0.12.3",
     fixed=(Source(_LOAD, "is_vocab_tensor = ckpt_dict.get(VOCAB_TENSOR, False)"),),

@@ -45,7 +45,6 @@ def frozen(saved: Any) -> Any:
 PATCH = Patch(
     title="zero_to_fp32 omits the frozen parameters of a ZeRO-1 checkpoint",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
@@ -56,11 +55,9 @@ PATCH = Patch(
     frozen_param_shapes, frozen_param_fragments = frozen(state_dict)""",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/3205": "related: merges frozen parameters since then",
     },
-    fixed_in=None,
     present=(
         Source(
             "deepspeed.runtime.engine:DeepSpeedEngine._save_checkpoint",
@@ -90,7 +87,7 @@ def reproduce(lab: Lab) -> str:
     engine = lab.initialize(model, config, model_parameters=[p for p in model.parameters() if p.requires_grad])
     train(lab, engine, [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)])
     engine.save_checkpoint(str(lab.tmp), tag="saved")
-    from deepspeed.utils.zero_to_fp32 import (  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.utils.zero_to_fp32 import (
         get_fp32_state_dict_from_zero_checkpoint,
     )
 

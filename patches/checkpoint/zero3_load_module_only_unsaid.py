@@ -26,7 +26,7 @@ _LOAD = "deepspeed.runtime.engine:DeepSpeedEngine.load_checkpoint"
 def warn(engine: Any, load_dir: str) -> None:
     """Say on rank 0 that no trained weights have been loaded."""
     if engine.global_rank == 0 and engine.zero_optimization_partition_weights():
-        from deepspeed.utils import logger  # type: ignore[import-not-found,unused-ignore]
+        from deepspeed.utils import logger
 
         logger.warning(
             f"load_module_only under ZeRO-3 has loaded no weights (but frozen ones) from {load_dir}: they are in the "
@@ -52,9 +52,7 @@ if (load_module_only and load_optimizer_states and not success and custom_load_f
             uses=(warn,),
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/4141": "introduced in 0.13.0"},
-    fixed_in=None,
     present=(Source(_LOAD, "success = False"),),
 )
 

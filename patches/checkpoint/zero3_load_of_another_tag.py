@@ -24,7 +24,6 @@ _LOAD = "deepspeed.runtime.engine:DeepSpeedEngine._load_checkpoint"
 PATCH = Patch(
     title="ZeRO-3: load_checkpoint(tag=…, load_optimizer_states=False) loads the weights of the latest checkpoint",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but no release before 0.12.0 has been run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
@@ -40,7 +39,6 @@ PATCH = Patch(
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4171": "introduced",
     },
-    fixed_in=None,
     present=(Source(_LOAD, "checkpoint['module'] = get_fp32_state_dict_from_zero_checkpoint(load_dir)"),),
 )
 

@@ -41,7 +41,6 @@ def take_loaded(engine: Any) -> None:
 PATCH = Patch(
     title="ZeRO: the next step undoes load_checkpoint(load_optimizer_states=False)",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but no release before 0.12.0 has been run
     affects={"deepspeed": ">=0.12.0,<0.13.0"},
     changes=(
         Edit(
@@ -52,7 +51,6 @@ PATCH = Patch(
             uses=(take_loaded,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/4017": "reported",
         "https://github.com/deepspeedai/DeepSpeed/issues/4944": "reported",

@@ -28,7 +28,6 @@ _CAST = "{k: v.float() for k, v in state_dict['module'].items() if k in buffer_n
 PATCH = Patch(
     title="zero_to_fp32 writes buffers of integers and booleans as float32: values above 2**24 are changed",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=(
         Edit(
@@ -38,7 +37,6 @@ PATCH = Patch(
             "for k, v in state_dict['module'].items() if k in buffer_names}",
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8515": "fixed in 0.19.8"},
     fixed_in="0.19.8",
     present=(Source(_PARSE, f"buffers = {_CAST}"),),
@@ -68,7 +66,7 @@ def reproduce(lab: Lab) -> str:
         engine = lab.initialize(model, config, model_parameters=model.parameters())
         train(lab, engine, [lab.models.regression_batch(rank=0, step=0)])
         engine.save_checkpoint(str(lab.tmp / str(stage)), tag="saved")
-        from deepspeed.utils.zero_to_fp32 import (  # type: ignore[import-not-found,unused-ignore]
+        from deepspeed.utils.zero_to_fp32 import (
             get_fp32_state_dict_from_zero_checkpoint,
         )
 

@@ -38,7 +38,6 @@ PATCH = Patch(
             code=f"contiguous_tensor.to(dtype=dtype) if dtype and {_FLOATING} else contiguous_tensor",
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8515": "fixed in 0.19.8"},
     fixed_in="0.19.8",
     fixed=(Source(_CONVERT, f"target_dtype = dtype if {_FLOATING} else None"),),

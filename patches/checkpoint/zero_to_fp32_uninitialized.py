@@ -28,7 +28,6 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.16.0,<0.16.1"},
     changes=(Edit(_CONVERT, before="converted_tensors = {}", code="state_dict = state_dict.copy()"),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/6791": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/6658": "introduced in 0.16.0",

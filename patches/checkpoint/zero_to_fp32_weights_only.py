@@ -33,7 +33,7 @@ _OPTIMIZER = "deepspeed.utils.zero_to_fp32:parse_optim_states"
 PATCH = Patch(
     title="zero_to_fp32 fails with torch >= 2.6: Weights only load failed",
     severity=Severity.CRASH,
-    # the bug is older, but releases before 0.12.0 have not been run; pre-releases: NVIDIA's containers ship 2.6.0a0
+    # pre-releases: NVIDIA's containers ship 2.6.0a0
     affects={"deepspeed": ">=0.12.0,<0.16.0", "torch": ">=2.6.0.dev0"},
     changes=(
         Edit(
@@ -72,7 +72,7 @@ def reproduce(lab: Lab) -> str:
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     train(lab, engine, [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)])
     engine.save_checkpoint(str(lab.tmp), tag="saved")
-    from deepspeed.utils.zero_to_fp32 import (  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.utils.zero_to_fp32 import (
         get_fp32_state_dict_from_zero_checkpoint,
     )
 

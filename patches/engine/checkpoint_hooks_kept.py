@@ -38,7 +38,6 @@ PATCH = Patch(
             ),
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/5781": "fixed in 0.14.5"},
     fixed_in="0.14.5",
     fixed=(Source(_CHECKPOINT, "if PROFILE_TIME or SYNCHRONIZE:\n    ..."),),

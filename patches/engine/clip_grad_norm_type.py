@@ -25,7 +25,6 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.13.2,<0.19.7"},
     changes=(Edit(_CLIP, replace="torch.stack(all_norms).square()", code="torch.stack(all_norms).pow(norm_type)"),),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8313": "fixed in 0.19.7"},
     fixed_in="0.19.7",
     fixed=(Source(_CLIP, "torch.stack(all_norms).pow(norm_type)"),),
@@ -60,7 +59,7 @@ def reproduce(lab: Lab) -> str:
         "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
     }
     engine = lab.initialize(model, config, model_parameters=model.parameters())
-    from deepspeed.runtime.utils import clip_grad_norm_  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.runtime.utils import clip_grad_norm_
 
     for inputs, targets in batches:
         engine.backward(torch.nn.functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))

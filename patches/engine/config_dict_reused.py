@@ -34,7 +34,6 @@ PATCH = Patch(
             "    optimizer_parameters = self._config.optimizer_params = dict(optimizer_parameters)",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/8010": "fixed in 0.19.1",
     },

@@ -56,7 +56,6 @@ PATCH = Patch(
             " * s_state[CURRICULUM_LEARNING_SCHEDULE_DIFFICULTY_STEP])",
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8334": "fixed in 0.19.7"},
     fixed_in="0.19.7",
     fixed=(Source(_SCHEDULE, "step = s_state[CURRICULUM_LEARNING_SCHEDULE_DIFFICULTY_STEP]"),),

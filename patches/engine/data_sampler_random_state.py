@@ -51,7 +51,7 @@ def set_own_state(sampler: Any, state: dict[str, Any]) -> None:
 
 def _bit_generator(sampler: Any) -> Any:
     """What the sampler's generator takes its bits from; None where a subclass has put something else in its place."""
-    from numpy.random import Generator  # type: ignore[import-not-found,unused-ignore]
+    from numpy.random import Generator
 
     generator = getattr(sampler, "np_rng", None)
     return generator.bit_generator if isinstance(generator, Generator) else None
@@ -70,13 +70,11 @@ PATCH = Patch(
             uses=(set_own_state,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/8405": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/8406": "proposed fix, open",
         "https://github.com/deepspeedai/DeepSpeed/pull/8425": "proposed fix, open",
     },
-    fixed_in=None,
     present=(Source(f"{_SAMPLER}.state_dict", "np.random.get_state()"),),
     config=lambda job: (
         job.get("data_efficiency", "enabled") is True
@@ -165,7 +163,7 @@ def reproduce(lab: Lab) -> str:
 
 def _drawn_anew() -> list[list[int]]:
     """The samples of the steps after the checkpoint, drawn by a generator that begins with the seed again."""
-    import numpy  # type: ignore[import-not-found,unused-ignore]
+    import numpy
 
     order = numpy.arange(_SAMPLES)
     numpy.random.default_rng(_SEED).shuffle(order)

@@ -271,7 +271,6 @@ PATCH = Patch(
             uses=(returned,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/8224": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3",

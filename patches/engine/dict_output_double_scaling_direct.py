@@ -185,12 +185,10 @@ PATCH = Patch(
             uses=(dividing_once,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3",
         "https://github.com/deepspeedai/DeepSpeed/pull/8245": "related: direct backward passes unchanged (0.19.6)",
     },
-    fixed_in=None,
     present=(Source(f"{_ENGINE}._backward_prologue_per_tensor", "return grad / self.gradient_accumulation_steps()"),),
 )
 

@@ -91,7 +91,6 @@ PATCH = Patch(
             uses=(names_of_parameters,),
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8356": "fixed in 0.19.7"},
     fixed_in="0.19.7",
     fixed=(Source("deepspeed.utils.debug", "module_names = WeakIdNameMap()"),),
@@ -120,7 +119,7 @@ def reproduce(lab: Lab) -> str:
         engine.backward(torch.nn.functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))
         engine.step()
     result = lab.reference.compare(lab.parameters(engine), right.parameters, after=f"after {_STEPS} steps")
-    from deepspeed.utils import debug  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.utils import debug
 
     found = [debug.debug_param2name(parameter) for parameter in model.parameters()]
     if found != names or debug.debug_module2name(model.head) != "head":

@@ -45,7 +45,6 @@ PATCH = Patch(
             uses=(put_back,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7413": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/4724": "introduced for attention and @, in 0.13.3",

@@ -107,9 +107,7 @@ PATCH = Patch(
             uses=(noting_scripts,),
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3"},
-    fixed_in=None,
     # through 0.18.2 the same, but `backward` was another function there
     present=(Source(f"{_ENGINE}._take_model_step", "self.losses = None\nself.global_steps += 1"),),
     config=_meets,

@@ -66,7 +66,6 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/6675": "introduced in 0.16.0, on purpose",
         "https://github.com/huggingface/transformers/pull/35157": "related: fixed on transformers' side",
     },
-    fixed_in=None,
     present=(
         Source(
             f"{_ENGINE}.zero_optimization_partition_gradients",

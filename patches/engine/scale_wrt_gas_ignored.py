@@ -42,7 +42,6 @@ PATCH = Patch(
             code="if self._running_engine_backward and not self.__dict__.get('_scale_wrt_gas', True):\n    return grad",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/huggingface/accelerate/issues/3877": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3",

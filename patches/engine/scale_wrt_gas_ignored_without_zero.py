@@ -36,11 +36,9 @@ PATCH = Patch(
             code="if not scale_wrt_gas:\n    loss = loss.clone()",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/8245": "introduced in 0.19.6",
     },
-    fixed_in=None,
     present=(
         Source(
             f"{_ENGINE}._backward_prologue_per_tensor",

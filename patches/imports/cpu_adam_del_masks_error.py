@@ -31,7 +31,6 @@ def _edit(name: str, low: str) -> Edit:
 PATCH = Patch(
     title="DeepSpeedCPUAdam: no attribute 'ds_opt_adam' hides the error in building the operator",
     severity=Severity.USABILITY,
-    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=tuple(_edit(name, low) for name, low in _OPTIMIZERS.items()),
     symptom=r"object has no attribute 'ds_opt_(adam|adagrad|lion)'",

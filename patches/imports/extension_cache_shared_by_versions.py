@@ -75,7 +75,7 @@ def _has_compiler() -> bool:
 
 def _directories(name: str) -> tuple[str, str]:
     """The operator's directory for these versions, and torch's default one."""
-    import deepspeed  # type: ignore[import-not-found,unused-ignore]
+    import deepspeed
     import torch
     from torch.utils.cpp_extension import get_default_build_root
 
@@ -133,7 +133,6 @@ def _installed_at(distribution: str) -> float | None:
 PATCH = Patch(
     title="operators compiled for another DeepSpeed or torch are loaded from the cache",
     severity=Severity.CRASH,
-    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
@@ -148,7 +147,6 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/issues/730": "reported",
         "https://github.com/deepspeedai/DeepSpeed/issues/3410": "reported",
     },
-    fixed_in=None,
     present=(
         Source(f"{_BUILDER}.__init__", "self.name = name"),
         Source(f"{_BUILDER}.jit_load", f"{_IMPORT}\nstart_build = time.time()"),
@@ -175,7 +173,7 @@ def reproduce(lab: Lab) -> str:
     if not _has_compiler() or shutil.which("ninja") is None:
         raise CannotTell("needs a C++ compiler and ninja")
 
-    from deepspeed.ops.op_builder import builder  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.ops.op_builder import builder
     from torch.utils import cpp_extension
 
     source = lab.tmp / "operator.cpp"

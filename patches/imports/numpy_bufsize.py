@@ -25,7 +25,6 @@ def _bufsize(numpy: Any) -> int:
 PATCH = Patch(
     title="import deepspeed fails with numpy >= 2: cannot import name 'BUFSIZE'",
     severity=Severity.IMPORT,
-    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0,<0.14.4", "numpy": ">=2.0.0.dev0"},
     changes=(Provide("numpy", "BUFSIZE", _bufsize),),
     symptom=r"cannot import name 'BUFSIZE' from 'numpy'",

@@ -72,7 +72,7 @@ def reproduce(lab: Lab) -> str:
 
     with mock.patch.object(cpp_extension, "CUDA_HOME", None):
         try:
-            import deepspeed  # type: ignore[import-not-found,unused-ignore]
+            import deepspeed
         except Exception as error:
             passed = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
             if _MESSAGE in str(error) and any(name.endswith("/git_version_info.py") for name in passed):

@@ -34,7 +34,7 @@ def _get_socket_with_port(api: Any) -> Any:
 PATCH = Patch(
     title="import deepspeed fails with torch >= 2.4: cannot import name '_get_socket_with_port'",
     severity=Severity.IMPORT,
-    # the bug is older, but no release before 0.12.0 has been run; pre-releases: NVIDIA's containers have 2.4.0a0
+    # pre-releases: NVIDIA's containers have 2.4.0a0
     affects={"deepspeed": ">=0.12.0,<0.14.4", "torch": ">=2.4.0.dev0"},
     changes=(Provide(_API, "_get_socket_with_port", _get_socket_with_port),),
     symptom=r"cannot import name '_get_socket_with_port' from 'torch\.distributed\.elastic\.agent\.server\.api'",

@@ -29,7 +29,7 @@ def _log(api: Any) -> Any:
 PATCH = Patch(
     title="import deepspeed fails with torch >= 2.4: cannot import name 'log'",
     severity=Severity.IMPORT,
-    # the bug is older, but no release before 0.12.0 has been run; pre-releases: NVIDIA's containers have 2.4.0a0
+    # pre-releases: NVIDIA's containers have 2.4.0a0
     affects={"deepspeed": ">=0.12.0,<0.14.1", "torch": ">=2.4.0.dev0"},
     changes=(Provide(_API, "log", _log),),
     symptom=r"cannot import name 'log' from 'torch\.distributed\.elastic\.agent\.server\.api'",

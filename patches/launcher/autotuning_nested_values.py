@@ -27,7 +27,6 @@ _GET = "deepspeed.autotuning.utils:get_val_by_key"
 PATCH = Patch(
     title="deepspeed --autotuning: arg_mappings of a nested key passes no tuned value to the script",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0,<0.19.4"},
     changes=(
         Edit(
@@ -37,7 +36,6 @@ PATCH = Patch(
             "if found is not None:\n    return found",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/8176": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/8177": "fixed in 0.19.4",
@@ -54,7 +52,7 @@ def reproduce(lab: Lab) -> str:
     from packaging.version import Version
 
     _ = lab.deepspeed
-    from deepspeed.autotuning import scheduler  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.autotuning import scheduler
 
     mappings = {"stage": "--stage", "train_micro_batch_size_per_gpu": "--batch", "threads": "--threads"}
     arguments = SimpleNamespace(master_port=29500, user_script="train.py", user_args=["--stage", "1", "--other", "5"])

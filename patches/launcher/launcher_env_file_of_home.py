@@ -27,9 +27,8 @@ _FILE = "environ_file = os.path.join(environ_path, DEEPSPEED_ENVIRONMENT_NAME)"
 PATCH = Patch(
     title="deepspeed on several nodes: with ./.deepspeed_env the one in the home directory is not read",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.13.1"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.13.1"},
     changes=(Edit(_MAIN, replace=f"if not os.path.isfile(environ_file):\n    {_FILE}", code=_FILE),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4006": "introduced",
         "https://github.com/deepspeedai/DeepSpeed/pull/4992": "fixed in 0.13.1",
@@ -46,7 +45,7 @@ def reproduce(lab: Lab) -> str:
     from dsfix.lab.launching import command
 
     _ = lab.deepspeed
-    from deepspeed.launcher import runner  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.launcher import runner
 
     home, current = lab.tmp / "home", lab.tmp / "job"
     for directory, lines in ((home, "OF_HOME=1\nOF_BOTH=home\n"), (current, "OF_JOB=2\nOF_BOTH=job\n")):

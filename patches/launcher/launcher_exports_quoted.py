@@ -42,7 +42,6 @@ PATCH = Patch(
             uses=(for_a_shell,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/6997": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/5878": "introduced in 0.15.2",

@@ -43,7 +43,6 @@ PATCH = Patch(
             uses=(source,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7215": "introduced in 0.17.1",
         "https://github.com/deepspeedai/DeepSpeed/pull/7469": "fixed in 0.17.5",
@@ -61,7 +60,7 @@ def reproduce(lab: Lab) -> str:
     from dsfix.lab.launching import command
 
     _ = lab.deepspeed
-    from deepspeed.launcher import runner  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.launcher import runner
 
     hostfile, script = lab.tmp / "hostfile", lab.tmp / "activate.sh"
     hostfile.write_text("worker-0 slots=4\nworker-1 slots=4\n")

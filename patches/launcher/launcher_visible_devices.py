@@ -40,7 +40,6 @@ def with_visible(pool: Any, include: str, of_main: Mapping[str, Any]) -> Any:
 PATCH = Patch(
     title="CUDA_VISIBLE_DEVICES=2,3 deepspeed train.py: ValueError, no slot '2' on host 'localhost'",
     severity=Severity.CRASH,
-    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0,<0.15.2"},
     changes=(
         Edit(
@@ -86,7 +85,7 @@ def _devices(visible: str, counted: int, arguments: list[str]) -> list[int]:
     """The devices that the launcher gives to its ranks, where torch has counted so many."""
     from unittest import mock
 
-    from deepspeed.launcher import runner  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.launcher import runner
 
     from dsfix.lab.launching import started
 

@@ -39,7 +39,6 @@ active_resources = parse_inclusion_exclusion(
         "https://github.com/deepspeedai/DeepSpeed/pull/6530": "related: fixed it in 0.15.2",
         "https://github.com/deepspeedai/DeepSpeed/pull/8239": "introduced in 0.19.7",
     },
-    fixed_in=None,
     present=(
         Source(f"{_RUNNER}:parse_inclusion_exclusion", "active_resources[hostname] = list(range(slots))"),
         Source(
@@ -51,7 +50,7 @@ active_resources = parse_inclusion_exclusion(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.patches.launcher.launcher_visible_devices import reproduce  # type: ignore[import-not-found,unused-ignore]
+    from dsfix.patches.launcher.launcher_visible_devices import reproduce
 
     seen: str = reproduce(lab)
     return seen

@@ -26,8 +26,8 @@ _CLIP = "deepspeed.runtime.utils:clip_grad_norm_"
 
 def shared_by_ranks(parameters: list[Any], norm_type: float, mpu: Any) -> bool:
     """Whether there are experts that not every rank holds, and all ranks are data-parallel; the same on all ranks."""
-    from deepspeed import comm  # type: ignore[import-not-found,unused-ignore]
-    from deepspeed.utils import groups  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed import comm
+    from deepspeed.utils import groups
 
     names = {_group(each) for each in parameters} - {None}
     ranks = comm.get_world_size()
@@ -70,7 +70,7 @@ PATCH = Patch(
     title="fp32 without ZeRO + MoE with ep_size > 1: gradients are clipped by an average of the ranks' norms",
     severity=Severity.WRONG_RESULT,
     # through 0.14.0 experts_gradients_too_large_without_zero makes the gradients right whose norm this is
-    affects={"deepspeed": ">=0.12.0"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
             _CLIP,
@@ -93,13 +93,11 @@ PATCH = Patch(
             code="if sums_squares:\n    total_norm = total_norm ** 0.5",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/8475": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/8476": "proposed fix, open",
         "https://github.com/deepspeedai/DeepSpeed/pull/8478": "proposed fix, open",
     },
-    fixed_in=None,
     present=(Source(_CLIP, "scaled_norm = total_norm * 1.0 / float(dist.get_world_size(group=pg))"),),
     ranks=2,
     config=lambda job: job.experts is True and job.stage == 0 and not job.half and job.clips,

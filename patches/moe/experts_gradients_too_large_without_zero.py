@@ -32,8 +32,8 @@ _REDUCE = "deepspeed.runtime.engine:DeepSpeedEngine._reduce_expert_gradients"
 def divide_by_all_ranks(engine: Any, gradients: dict[str, Any]) -> None:
     """Divide the experts' gradients, averaged over the ranks with a copy, by the number of all ranks instead."""
     import torch
-    from deepspeed import comm  # type: ignore[import-not-found,unused-ignore]
-    from deepspeed.utils import groups  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed import comm
+    from deepspeed.utils import groups
 
     if engine.sequence_parallel_size != 1 or (engine.postscale_gradients() and not engine.gradient_average):
         return
@@ -50,7 +50,7 @@ def divide_by_all_ranks(engine: Any, gradients: dict[str, Any]) -> None:
 PATCH = Patch(
     title="MoE with ep_size > 1 without ZeRO: experts' gradients are ep_size times too large",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.14.1"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.14.1"},
     changes=(
         Edit(
             _REDUCE,
@@ -59,7 +59,6 @@ PATCH = Patch(
             uses=(divide_by_all_ranks,),
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/5259": "fixed in 0.14.1"},
     fixed_in="0.14.1",
     fixed=(Source(_REDUCE, "dp_world_size = dist.get_world_size(groups._get_data_parallel_group())"),),

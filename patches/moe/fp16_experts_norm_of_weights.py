@@ -27,7 +27,6 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.1,<0.19.8"},
     changes=(Edit(_STEP, replace=f"{_APPEND}(self.fp32_groups_flat[i])", code=f"{_APPEND}(grads_groups_flat[i])"),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5259": "introduced in 0.14.1",
     },
@@ -72,7 +71,7 @@ def reproduce(lab: Lab) -> str:
     (right, right_norms), (wrong, wrong_norms) = trained(False), trained(True)
 
     half.provide_fused_adam(lab)
-    from deepspeed.runtime.fp16 import fused_optimizer  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.runtime.fp16 import fused_optimizer
 
     if hasattr(fused_optimizer.FP16_Optimizer, "_get_norm_with_moe_layers"):
         raise CannotTell("through 0.14.0 the norms of the ranks are averaged: another bug")

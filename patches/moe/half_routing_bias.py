@@ -65,7 +65,7 @@ def _routers(model: Any) -> Iterator[Any]:
 PATCH = Patch(
     title="bf16 or fp16: the bias by which a MoE router chooses experts (e_score_correction_bias) is rounded",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.19.8"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=(
         Edit(
             _INIT,
@@ -86,7 +86,6 @@ PATCH = Patch(
             uses=(put_back,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/8066": "related: from 0.19.2 on only zero.Init casts buffers",
     },

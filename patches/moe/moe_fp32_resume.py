@@ -24,7 +24,6 @@ _LOAD = "deepspeed.runtime.engine:DeepSpeedEngine._load_checkpoint"
 PATCH = Patch(
     title="MoE in fp32 without ZeRO: load_checkpoint fails with KeyError: 'optimizer'",
     severity=Severity.CRASH,
-    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0,<0.19.3"},
     changes=(
         Edit(

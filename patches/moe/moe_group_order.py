@@ -35,7 +35,6 @@ _SPLIT = "deepspeed.moe.utils:split_params_into_different_moe_groups_for_optimiz
 PATCH = Patch(
     title="MoE layers with different ep_size: the order of their parameter groups differs between ranks and starts",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
@@ -45,9 +44,7 @@ PATCH = Patch(
             uses=(_in_one_order,),
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/1798": "introduced"},
-    fixed_in=None,
     present=(Source(_SPLIT, "data_parallel_group_names.add(param.group_name)"),),
     ranks=2,
 )
@@ -78,7 +75,7 @@ def reproduce(lab: Lab) -> str:
 
         def __init__(self) -> None:
             super().__init__(lab, ep_size=2)
-            from deepspeed.moe import layer  # type: ignore[import-not-found,unused-ignore]
+            from deepspeed.moe import layer
 
             self.first = layer.MoE(
                 experts.WIDTH,

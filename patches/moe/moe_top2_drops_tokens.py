@@ -47,7 +47,7 @@ _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 def keep_group(layer: Any, group: Any) -> None:
     """Note the ranks that share the experts of a layer that is to drop no tokens; a script's own gate is left alone."""
-    from deepspeed.moe.sharded_moe import TopKGate  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.moe.sharded_moe import TopKGate
 
     gate = getattr(layer, "gate", None)
     if isinstance(gate, TopKGate) and getattr(gate, "k", 1) == 2 and not getattr(gate, "drop_tokens", True):
@@ -56,8 +56,8 @@ def keep_group(layer: Any, group: Any) -> None:
 
 def min_capacity_of(gate: Any) -> Any:
     """The gate's min_capacity; a RoomForAll if the gate is to drop no tokens."""
-    from deepspeed import comm  # type: ignore[import-not-found,unused-ignore]
-    from deepspeed.utils import groups  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed import comm
+    from deepspeed.utils import groups
 
     group = None if gate.drop_tokens else _groups.get(gate)
     if group is None:
@@ -104,7 +104,7 @@ def room_for(min_capacity: Any, sent: Any, capacity: Any) -> Any:
 PATCH = Patch(
     title="MoE with k = 2: drop_tokens=False is ignored, tokens beyond the capacity are dropped",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.14.0"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.14.0"},
     changes=(
         Edit(
             f"{_MODULE}:MOELayer._set_ep_group",
@@ -125,7 +125,6 @@ PATCH = Patch(
             uses=(room_for,),
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/5156": "fixed in 0.14.0"},
     fixed_in="0.14.0",
     fixed=(Source(_GATING, "new_capacity = torch.max(exp_counts)"),),
@@ -140,7 +139,7 @@ def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, models, reference = lab.torch, lab.models, lab.reference
     _ = lab.deepspeed
-    from deepspeed.moe import layer, sharded_moe, utils  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.moe import layer, sharded_moe, utils
 
     if not hasattr(sharded_moe, "gumbel_rsample"):
         raise CannotTell("the noise by which the layer chooses the second expert is elsewhere in this release")

@@ -39,7 +39,6 @@ PATCH = Patch(
             code="torch.zeros_like(gates).scatter(1, top_idx, gates.gather(1, top_idx))",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5881": "introduced in 0.15.0",
         "https://github.com/deepspeedai/DeepSpeed/pull/7986": "fixed in 0.19.0",
@@ -57,7 +56,7 @@ _TOKENS, _WIDTH, _EXPERTS, _K = 32, 8, 8, 3
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     deepspeed = lab.deepspeed
-    from deepspeed.moe import layer, sharded_moe  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.moe import layer, sharded_moe
 
     if not hasattr(sharded_moe, "topkgating"):
         raise CannotTell(f"{deepspeed.__version__} has no MoE with k > 2")

@@ -41,7 +41,6 @@ PATCH = Patch(
         Edit(_AVERAGE, replace=call.format("self.ipg_bucket_has_moe_params"), code=call.format("False"))
         for call in (_TO_ALL, _TO_ONE)
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4695": "introduced in 0.12.4",
         "https://github.com/deepspeedai/DeepSpeed/pull/4957": "fixed in 0.13.1",
@@ -57,7 +56,7 @@ _AT_ONCE = "use_multi_rank_bucket_allreduce"  # an option since 0.12.4, on by de
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     _ = lab.deepspeed
-    from deepspeed.runtime.zero import config as zero_config  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.runtime.zero import config as zero_config
 
     from dsfix.lab import experts
 

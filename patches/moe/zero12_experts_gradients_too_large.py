@@ -28,7 +28,7 @@ _AVERAGE = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.average_
 PATCH = Patch(
     title="ZeRO-1/2 + MoE with ep_size > 1: experts' gradients are ep_size times too large",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.15.4"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.15.4"},
     changes=(
         Edit(
             _AVERAGE,
@@ -43,7 +43,6 @@ PATCH = Patch(
             "    tensor.div_(dist.get_world_size(group=self.dp_process_group) / float(self.sequence_parallel_size))",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/6545": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/6546": "fixed in 0.15.4",

@@ -39,7 +39,6 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.4,<0.19.8"},
     changes=(Edit(_COPY, replace=_WRONG, code=_RIGHT),),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/4695": "introduced in 0.12.4"},
     fixed_in="0.19.8",
     present=(Source(_COPY, "self.dp_process_group if process_group is None else process_group"),),
@@ -96,7 +95,7 @@ def reproduce(lab: Lab) -> str:
 
 def _zero_config(lab: Lab) -> Any:
     _ = lab.deepspeed
-    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
     return DeepSpeedZeroConfig()
 

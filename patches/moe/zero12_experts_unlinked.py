@@ -29,9 +29,8 @@ _RIGHT = (
 PATCH = Patch(
     title="ZeRO-1/2 + MoE with ep_size > 1: safe_get_full_fp32_param returns zeros for experts",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.14.5"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.14.5"},
     changes=(Edit(_LINK, replace=_WRONG, code=_RIGHT),),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/5681": "fixed in 0.14.5"},
     fixed_in="0.14.5",
     fixed=(Source(_LINK, _RIGHT),),

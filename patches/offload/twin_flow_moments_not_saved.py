@@ -47,7 +47,7 @@ def give_second(optimizer: Any, saved: dict[str, Any]) -> None:
     import logging
 
     import torch
-    from deepspeed.utils import log_dist  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.utils import log_dist
 
     second = getattr(optimizer, "backup_optimizer", None)
     if second is None:
@@ -84,10 +84,9 @@ def give_second(optimizer: Any, saved: dict[str, Any]) -> None:
 
 
 def _meets(job: Job) -> bool:
-    ratio = job.get("zero_optimization", "offload_optimizer", "ratio", default=1)
-    shard = job.get("zero_optimization", "mics_shard_size", default=-1)
-    part = isinstance(ratio, (int, float)) and ratio < 1
-    return job.stage == 3 and job.offloads_optimizer and (part or (isinstance(shard, int) and shard > 0))
+    part = job.number("zero_optimization", "offload_optimizer", "ratio", default=1) < 1
+    mics = job.number("zero_optimization", "mics_shard_size") > 0
+    return job.stage == 3 and job.offloads_optimizer and (part or mics)
 
 
 PATCH = Patch(
@@ -108,9 +107,7 @@ PATCH = Patch(
             uses=(give_second,),
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/4636": "introduced in 0.12.3"},
-    fixed_in=None,
     present=(
         Source(
             f"{_OPTIMIZER}._optimizer_step",
@@ -131,7 +128,7 @@ def reproduce(lab: Lab) -> str:
     checkpoints.load_whole_files()
     half.provide_fused_adam(lab)
     half.provide_cpu_adam(lab)
-    from deepspeed.runtime.zero import offload_config  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.runtime.zero import offload_config
 
     offload = offload_config.DeepSpeedZeroOffloadOptimizerConfig
     if "ratio" not in (getattr(offload, "model_fields", None) or offload.__fields__):

@@ -34,10 +34,9 @@ def give_options(optimizer: Any, place: int) -> None:
 
 
 def _meets(job: Job) -> bool:
-    ratio = job.get("zero_optimization", "offload_optimizer", "ratio", default=1)
     scheduled = job.get("scheduler") is not None or job.optimizer is None
     own_step = job.get("zero_optimization", "offload_optimizer", "super_offload", default=False)
-    less = isinstance(ratio, (int, float)) and ratio < 1
+    less = job.number("zero_optimization", "offload_optimizer", "ratio", default=1) < 1
     return job.stage == 3 and job.offloads_optimizer and less and scheduled and not own_step
 
 
@@ -53,11 +52,9 @@ PATCH = Patch(
             uses=(give_options,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4636": "introduced in 0.12.3",
     },
-    fixed_in=None,
     present=(Source(_STEP, "self.backup_optimizer.param_groups[param_group_id]['params'] = []"),),
     config=_meets,
 )
@@ -71,7 +68,7 @@ def reproduce(lab: Lab) -> str:
 
     half.provide_fused_adam(lab)
     half.provide_cpu_adam(lab)
-    from deepspeed.runtime.zero import offload_config  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.runtime.zero import offload_config
 
     offload = offload_config.DeepSpeedZeroOffloadOptimizerConfig
     if "ratio" not in (getattr(offload, "model_fields", None) or offload.__fields__):

@@ -114,7 +114,7 @@ def _earlier(optimizer: Any, param_id: int) -> Any:
 
 def _wait() -> None:
     """Wait for the copies to the CPU on all streams, because the CPU reads them next."""
-    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.accelerator import get_accelerator
 
     get_accelerator().synchronize()
 
@@ -122,7 +122,6 @@ def _wait() -> None:
 PATCH = Patch(
     title="ZeRO-1/2 + optimizer offload: parameters unused in a step are updated with a stale gradient",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but no release before 0.12.0 has been run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
@@ -143,11 +142,9 @@ PATCH = Patch(
             code="self._dsfix_reached = set()",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/391": "introduced, with ZeRO-Offload",
     },
-    fixed_in=None,
     present=(
         # the step reads the buffer as it is and leaves it as it is
         Source(

@@ -43,11 +43,9 @@ PATCH = Patch(
             code="for i in self.averaged_gradients:\n    self.averaged_gradients[i] = None",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/8415": "related: a skipped step of bf16 is not logged",
     },
-    fixed_in=None,
     present=(
         Source(
             f"{_OPTIMIZER}.copy_grads_in_partition",

@@ -34,7 +34,7 @@ def add_copied(optimizer: Any, param: Any) -> None:
     """Add what an earlier pass has copied to this pass's gradient; this pass will copy the sum."""
     if getattr(optimizer, "zenflow", False):
         return
-    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.accelerator import get_accelerator
 
     stream, param_id = get_accelerator().current_stream(), optimizer.get_param_id(param)
     streams = optimizer.__dict__.setdefault("_dsfix_copied", {})  # the stream of each copy
@@ -55,7 +55,6 @@ PATCH = Patch(
     title="ZeRO-1/2 + optimizer offload: only the last backward pass before a step counts",
     severity=Severity.WRONG_RESULT,
     default=False,
-    # the bug is older, but no release before 0.12.0 has been run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
@@ -91,11 +90,9 @@ PATCH = Patch(
             code="self._dsfix_copied = {}",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7981": "related: stale gradients since 0.19.0",
     },
-    fixed_in=None,
     present=(
         Source(
             f"{_OPTIMIZER}.async_inplace_copy_grad_to_fp32_buffer_from_gpu",

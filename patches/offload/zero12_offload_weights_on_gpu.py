@@ -45,7 +45,6 @@ PATCH = Patch(
             uses=(copy_in_pieces,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7309": "fixed in 0.17.0",
     },

@@ -38,7 +38,6 @@ PATCH = Patch(
             code="if not self.is_gradient_accumulation_boundary:\n    copy_gradients_to_cpu()",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6550": "introduced in 0.15.2",
         "https://github.com/deepspeedai/DeepSpeed/pull/7967": "fixed in 0.19.0",

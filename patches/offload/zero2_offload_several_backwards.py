@@ -85,7 +85,6 @@ if not (self.is_gradient_accumulation_boundary or getattr(self, "zenflow", False
             code="self._dsfix_kept = set()",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7981": "fixed in 0.19.0",
     },

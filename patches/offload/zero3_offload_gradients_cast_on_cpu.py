@@ -50,7 +50,6 @@ PATCH = Patch(
             uses=(cast_before_copy,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6670": "fixed in 0.15.4: by a way round",
         "https://github.com/deepspeedai/DeepSpeed/pull/6962": "fixed in 0.16.3",

@@ -35,12 +35,10 @@ PATCH = Patch(
             uses=(count_in_norm,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7292": "reported for safe_set_local_grad",
         "https://github.com/deepspeedai/DeepSpeed/pull/7302": "related: fixed safe_set_local_grad in 0.17.0",
     },
-    fixed_in=None,
     present=(
         Source(_SET, "value_partition = value.flatten().narrow(0, fp32_grad.numel() * my_rank, fp32_grad.numel())"),
     ),

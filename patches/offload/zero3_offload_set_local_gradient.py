@@ -35,7 +35,6 @@ PATCH = Patch(
             uses=(count_in_norm,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7292": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/7302": "fixed in 0.17.0",

@@ -29,7 +29,6 @@ PATCH = Patch(
     changes=(Edit(_OFFLOAD, replace=_ALL, code="[p.ds_tensor for sub_group in self.fp16_groups for p in sub_group]"),),
     symptom=r"in offload_states\n[\s\S]*start \(\d+\) \+ length \(\d+\) exceeds dimension size",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/6011": "introduced in 0.15.2"},
-    fixed_in=None,
     present=(Source(_OFFLOAD, _ALL),),
 )
 

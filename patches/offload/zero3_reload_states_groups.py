@@ -37,7 +37,6 @@ PATCH = Patch(
             code="[p.ds_tensor for sub_group in self.fp16_groups for p in sub_group]",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6011": "introduced in 0.15.2",
         "https://github.com/deepspeedai/DeepSpeed/pull/7050": "fixed in 0.16.5",

@@ -125,7 +125,6 @@ PATCH = Patch(
             code=_LOADED,
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7515": "introduced for bf16 in 0.17.6",
         "https://github.com/deepspeedai/DeepSpeed/pull/8029": "fixed in 0.19.1 on PyPI; the tag v0.19.1 lacks it",

@@ -61,7 +61,7 @@ def _same(value: Any, other: Any) -> bool:
 def _defaults(use_muon: bool) -> dict[str, Any]:
     """Muon's defaults for settings that are not given."""
     import torch
-    from deepspeed.runtime.zero.muon.original_muon import (  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.runtime.zero.muon.original_muon import (
         SingleDeviceMuonWithAuxAdam,
     )
 
@@ -107,7 +107,6 @@ PATCH = Patch(
             uses=(refuse_others_checkpoints,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7938": "introduced in 0.19.2",
         "https://github.com/deepspeedai/DeepSpeed/pull/8440": "fixed in 0.19.7",

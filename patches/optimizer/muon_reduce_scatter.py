@@ -43,7 +43,6 @@ PATCH = Patch(
             code="self.postscale_gradients = postscale_gradients and self.reduce_scatter == reduce_scatter",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7807": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/7509": "introduced in 0.17.6",
@@ -76,7 +75,7 @@ def reproduce(lab: Lab) -> str:
     torch = lab.torch
     deepspeed = lab.deepspeed
     try:
-        from deepspeed.runtime.zero.muon.original_muon import (  # type: ignore[import-not-found,unused-ignore]
+        from deepspeed.runtime.zero.muon.original_muon import (
             muon_update,
         )
     except ImportError:

@@ -31,7 +31,7 @@ def gradient_or_update(optimizer: Any, group: dict[str, Any], parameter: Any) ->
     import inspect
 
     import torch
-    from deepspeed.runtime.zero.muon.original_muon import muon_update  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.runtime.zero.muon.original_muon import muon_update
 
     if parameter.dim() < 2 or not parameter.numel():
         return parameter.grad
@@ -65,7 +65,6 @@ PATCH = Patch(
             uses=(gradient_or_update,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7509": "introduced in 0.17.6",
         "https://github.com/deepspeedai/DeepSpeed/issues/8441": "reported",

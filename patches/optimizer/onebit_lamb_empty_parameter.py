@@ -29,7 +29,7 @@ _FACTOR = "(denom / denom_real).max().item()"
 PATCH = Patch(
     title="1-bit LAMB with a parameter without elements: nan, then RuntimeError, when the compression starts",
     severity=Severity.CRASH,
-    affects={"deepspeed": ">=0.12.0,<0.18.4"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.18.4"},
     changes=(
         Edit(
             _STEP,

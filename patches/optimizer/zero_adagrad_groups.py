@@ -42,7 +42,6 @@ def allocate(optimizer: Any, partitions: Iterable[Any]) -> Any:
 PATCH = Patch(
     title="ZeRO-1 to 3 + torch's Adagrad + several parameter groups: IndexError, or the groups' options are lost",
     severity=Severity.CRASH,
-    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0"},
     changes=tuple(
         Edit(
@@ -61,7 +60,6 @@ PATCH = Patch(
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/3401": "introduced",
     },
-    fixed_in=None,
     present=(
         # where the optimizer needs the groups that it has lost
         Source(f"{_ZERO_1_2}._optimizer_step", "self.optimizer.param_groups = [original_param_groups[group_no]]"),

@@ -35,7 +35,6 @@ PATCH = Patch(
             code="if self.pipeline_parallelism and not self.is_last_stage():\n    return grad",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/8152": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3",

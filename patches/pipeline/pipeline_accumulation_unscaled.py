@@ -44,7 +44,6 @@ PATCH = Patch(
             code=_SCALE,
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7773": "related: a question about it",
         "https://github.com/deepspeedai/DeepSpeed/pull/6675": "introduced in 0.16.0",

@@ -61,7 +61,6 @@ PATCH = Patch(
             uses=(take_gradients,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4713": "introduced in 0.12.5",
         "https://github.com/deepspeedai/DeepSpeed/pull/6485": "fixed in 0.15.1",

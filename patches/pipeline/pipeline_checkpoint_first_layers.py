@@ -29,7 +29,7 @@ _LOAD = "deepspeed.runtime.pipe.engine:PipelineEngine._exec_load_micro_batch"
 
 def batch_needs_gradients(engine: Any) -> bool:
     """Whether the batch has to require gradients, so that checkpointed layers get theirs."""
-    from deepspeed.runtime.activation_checkpointing import (  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.runtime.activation_checkpointing import (
         checkpointing,
     )
 
@@ -75,7 +75,6 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.4"},
     changes=(*map(_needs_gradients, ("loaded", "mine")),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4224": "introduced in 0.10.3",
         "https://github.com/deepspeedai/DeepSpeed/pull/8178": "fixed in 0.19.4",

@@ -35,7 +35,6 @@ PATCH = Patch(
             "micro_batches=micro_batches, stages=self.num_stages, stage_id=self.stage_id)",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6484": "fixed in 0.15.2",
     },

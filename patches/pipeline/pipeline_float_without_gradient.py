@@ -68,7 +68,6 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/issues/3895": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/5518": "open",
     },
-    fixed_in=None,
     present=(
         Source(f"{_ENGINE}._exec_send_grads", _SENT),
         Source(f"{_ENGINE}._exec_backward_pass", _PAIRED),

@@ -33,7 +33,6 @@ PATCH = Patch(
             code="losses = losses.float()",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/4726": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/4727": "fixed in 0.12.4",

@@ -46,9 +46,7 @@ PATCH = Patch(
         ),
         Edit(f"{_MODULE}.forward", replace="self.is_checkpointable_results", code="are_checkpointed"),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/5759": "introduced in 0.14.5"},
-    fixed_in=None,
     present=(
         Source(
             f"{_MODULE}.forward",

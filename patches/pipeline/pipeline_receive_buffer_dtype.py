@@ -28,12 +28,10 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.0"},
     changes=(Edit(_ALLOCATE, replace=_REUSED, code=f"{_REUSED} or self._grad_layer_buf[idx].dtype != dtype"),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7055": "related: proposed fix",
         "https://github.com/tdrussell/diffusion-pipe/issues/511": "reported",
     },
-    fixed_in=None,
     present=(Source(_ALLOCATE, _REUSED),),
     ranks=3,
     device="cpu",

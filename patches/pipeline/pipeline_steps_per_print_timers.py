@@ -40,7 +40,6 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/pull/6602": "introduced in 0.15.2",
         "https://github.com/deepspeedai/DeepSpeed/pull/8430": "related: open, does the same",
     },
-    fixed_in=None,
     present=(Source("deepspeed.runtime.constants", "STEPS_PER_PRINT_DEFAULT = None"),),
     fixed=(Source(_STEP, _GUARDED),),
     config=_meets,

@@ -35,7 +35,6 @@ PATCH = Patch(
             code="tie_keys = dict.fromkeys(s.key for s in specs if isinstance(s, TiedLayerSpec))",
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/7208": "fixed in 0.16.6"},
     fixed_in="0.16.6",
     fixed=(Source(_INDEX, "sorted(tie_keys)"),),

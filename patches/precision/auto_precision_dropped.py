@@ -40,11 +40,9 @@ PATCH = Patch(
                            'Set true or false; only transformers and accelerate resolve "auto"')""",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6976": "introduced in 0.17.1",
     },
-    fixed_in=None,
     present=(Source(_CONFIG, "from .precision_config import get_bfloat16_config, get_float16_config"),),
 )
 

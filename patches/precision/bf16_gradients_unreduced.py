@@ -37,7 +37,6 @@ PATCH = Patch(
             "    elements_per_buffer=bucket_size)",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5170": "fixed in 0.13.3",
     },

@@ -24,7 +24,6 @@ _MESSAGE = "Trying to backward through the graph a second time"
 PATCH = Patch(
     title="bf16 without ZeRO: backward(loss, retain_graph=True): Trying to backward through the graph a second time",
     severity=Severity.CRASH,
-    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0,<0.16.5"},
     changes=(
         Edit(

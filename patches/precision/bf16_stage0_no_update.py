@@ -48,7 +48,6 @@ PATCH = Patch(
         Edit(f"{_UNFUSED}.__init__", before="self.custom_loss_scaler = False", code=_NO_SCALE),
         Edit(f"{_UNFUSED}.load_state_dict", after="self.cur_iter = state_dict['cur_iter']", code=_NO_SCALE),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7837": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/7515": "introduced in 0.17.6: never zeroed",

@@ -42,7 +42,6 @@ PATCH = Patch(
             code="if not averaged:\n    self.optimizer.backward_epilogue()\nself.optimizer.exit_backward()",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3, where nothing used this optimizer",
         "https://github.com/deepspeedai/DeepSpeed/pull/7985": "fixed in 0.19.0",

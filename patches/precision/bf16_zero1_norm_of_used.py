@@ -31,16 +31,14 @@ _SKIP_NONE = "if self.fp32_groups_gradients[i][j] is None:\n    continue"  # nev
 PATCH = Patch(
     title="bf16 + ZeRO-1 + fp32 accumulation: the gradient norm leaves out the parameters that this rank did not use",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but no release before 0.12.0 has been run; in those left out only bf16_zero1_silently_off gives
+    # in those left out only bf16_zero1_silently_off gives
     # a job this optimizer, and takes the norm of all
     affects={"deepspeed": ">=0.12.0,!=0.17.6,!=0.18.0,!=0.18.1,!=0.18.2,!=0.18.3,!=0.18.4"},
     changes=(Edit(f"{_OPTIMIZER}.get_grads_for_norm", replace=_SKIP, code=_SKIP_NONE),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7409": "related: an IndexError on a rank without any gradient",
         "https://github.com/deepspeedai/DeepSpeed/pull/1801": "introduced",
     },
-    fixed_in=None,
     present=(Source(f"{_OPTIMIZER}.get_grads_for_norm", _SKIP),),
     fixed=(Source("deepspeed.runtime.constants", "DDP_BFLOAT16 = 'bf16'"),),
     ranks=2,

@@ -79,7 +79,7 @@ def computes_by_element(optimizer: Any) -> bool:
     import sys
 
     import torch
-    from deepspeed.ops import adagrad, adam, lion  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.ops import adagrad, adam, lion
 
     apex = sys.modules.get("apex.optimizers")
     known = (
@@ -199,7 +199,6 @@ PATCH = Patch(
             "    raise RuntimeError('call engine.backward(loss): BF16_Optimizer takes no part in loss.backward()')",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7515": "introduced in 0.17.6",
         "https://github.com/deepspeedai/DeepSpeed/pull/7788": "fixed in 0.18.5",

@@ -34,7 +34,6 @@ PATCH = Patch(
             "    return self.overflow",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7515": "introduced in 0.17.6",
         "https://github.com/deepspeedai/DeepSpeed/pull/7645": "fixed in 0.18.2",

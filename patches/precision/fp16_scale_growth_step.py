@@ -67,17 +67,14 @@ def _update_scale(original: Callable[..., Any]) -> Callable[..., Any]:
 PATCH = Patch(
     title="fp16: each step at which the dynamic loss scale grows uses half the gradient",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         *(Replace(f"{optimizer}.step", _step) for optimizer in _OPTIMIZERS),
         *(Replace(f"{optimizer}._update_scale", _update_scale) for optimizer in _OPTIMIZERS),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/commit/ec79b2390101": "introduced",
     },
-    fixed_in=None,
     # the update right after the overflow check, and the division by the updated scale
     present=(
         Source(f"{_ZERO_1_2}.step", "prev_scale = self.loss_scale\nself._update_scale(self.overflow)"),

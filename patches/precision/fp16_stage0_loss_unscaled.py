@@ -116,12 +116,10 @@ PATCH = Patch(
             uses=(scaled_by_script,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3",
         "https://github.com/deepspeedai/DeepSpeed/pull/8393": "proposed fix",
     },
-    fixed_in=None,
     present=(Source("deepspeed.runtime.engine:DeepSpeedEngine.scale", f"scaled_loss = loss\n{_SCALE}"),),
     fixed=(Source(_BACKWARD, "self.fp16_enabled()"),),
     config=lambda job: job.stage == 0 and job.may_be("fp16") and job.get("fp16", "loss_scale") != 1,

@@ -38,7 +38,6 @@ def _meets(job: Job) -> bool:
 PATCH = Patch(
     title="fp16 (bf16 since 0.17.6) without ZeRO: the optimizer takes a step before training begins",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0"},
     changes=tuple(
         Edit(
@@ -49,13 +48,11 @@ PATCH = Patch(
         )
         for optimizer in _OPTIMIZERS
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/380": "introduced",
         "https://github.com/deepspeedai/DeepSpeed/pull/5104": "related: fixed in ZeRO, see zero_step_at_initialization",
         "https://github.com/deepspeedai/DeepSpeed/pull/7515": "related: bf16 uses these optimizers since 0.17.6",
     },
-    fixed_in=None,
     present=(
         *(Source(f"{optimizer}.__init__", "self.initialize_optimizer_states()") for optimizer in _OPTIMIZERS),
         # nothing saves the weights before the step, and nothing restores them after it

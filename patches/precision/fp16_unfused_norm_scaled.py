@@ -36,17 +36,14 @@ def _meets(job: Job) -> bool:
 PATCH = Patch(
     title="fp16 without ZeRO, not FusedAdam: the reported gradient norm is multiplied by the loss scale",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but nothing older than 0.12.0 was run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(f"{_UNFUSED}.step", after=_CLIP, code=_DIVIDE),
         Edit(f"{_UNFUSED}.step_fused_lamb", after=_CLIP_LAMB, code=_DIVIDE),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/1292": "introduced",
     },
-    fixed_in=None,
     present=(
         # the norm of the scaled gradients, which nothing changes up to the end of the step
         Source(f"{_UNFUSED}.step", _NORM),

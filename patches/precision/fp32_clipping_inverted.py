@@ -36,7 +36,6 @@ PATCH = Patch(
             code="torch.min(tmp_tensor, clip_coef)",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5150": "fixed in 0.13.3",
     },

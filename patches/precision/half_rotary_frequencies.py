@@ -127,7 +127,6 @@ PATCH = Patch(
         )
         for cast in ("half", "bfloat16")
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/5812": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/8066": "fixed in 0.19.2, for all buffers",

@@ -145,7 +145,6 @@ PATCH = Patch(
         "https://github.com/modelscope/ms-swift/issues/8299": "reported",
         "https://github.com/OpenRLHF/OpenRLHF/issues/1225": "reported",
     },
-    fixed_in=None,
     present=(
         # no statement next to the removal adapts the schedulers
         Source(

@@ -41,8 +41,7 @@ def on_stairs(schedule: Any, factor: float) -> float:
 def _meets(job: Job) -> bool:
     if job.get("scheduler", "type") != "OneCycle":
         return False
-    counts = (job.get("scheduler", "params", f"cycle_{half}_stair_count") for half in ("first", "second"))
-    return any(isinstance(count, (int, float)) and count > 0 for count in counts)
+    return any(job.number("scheduler", "params", f"cycle_{half}_stair_count") > 0 for half in ("first", "second"))
 
 
 PATCH = Patch(
@@ -57,7 +56,6 @@ PATCH = Patch(
             uses=(on_stairs,),
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8179": "fixed in 0.19.4"},
     fixed_in="0.19.4",
     fixed=(Source(_FACTOR, "stair_count = self.first_stair_count"),),

@@ -44,7 +44,7 @@ def _around(function: str, statement: str, groups: str, last: str = "") -> tuple
 PATCH = Patch(
     title="DeepSpeed's schedules make a learning rate that is a tensor a number: captured graphs keep the old rate",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.15.3"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.15.3"},
     changes=(
         Edit(
             f"{_RANGE_TEST}.__init__",
@@ -78,12 +78,10 @@ PATCH = Patch(
             uses=(apart,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/8202": "fixed in 0.19.4, but for OneCycle's first rate",
         "https://github.com/deepspeedai/DeepSpeed/pull/8205": "fixed in 0.19.4",
     },
-    fixed_in=None,
     continued_by="tensor_learning_rate_replaced",
 )
 

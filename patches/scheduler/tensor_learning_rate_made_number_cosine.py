@@ -52,9 +52,7 @@ PATCH = Patch(
             uses=(put_back,),
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8202": "fixed in 0.19.4"},
-    fixed_in=None,
     continued_by="tensor_learning_rate_replaced",
 )
 

@@ -92,7 +92,6 @@ PATCH = Patch(
             uses=(apart,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/8202": "fixed in 0.19.4, but for OneCycle's first rate",
         "https://github.com/deepspeedai/DeepSpeed/pull/8205": "fixed in 0.19.4",

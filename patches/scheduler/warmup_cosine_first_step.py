@@ -101,7 +101,6 @@ PATCH = Patch(
             uses=(engine_has,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6597": "fixed for the first group in 0.15.3",
         "https://github.com/deepspeedai/DeepSpeed/pull/7969": "fixed in 0.19.0",

@@ -37,7 +37,6 @@ _INIT = f"{_SCHEDULE}.__init__"
 PATCH = Patch(
     title="WarmupLR and WarmupDecayLR: the first step is made at the optimizer's full learning rate",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but no release before 0.12.0 has been run
     affects={"deepspeed": ">=0.12.0,<0.15.3"},
     changes=(
         Edit(
@@ -87,7 +86,6 @@ PATCH = Patch(
             uses=(engine_ends,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6597": "fixed in 0.15.3",
     },

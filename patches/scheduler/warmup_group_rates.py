@@ -29,7 +29,6 @@ PATCH = Patch(
             code="[group['lr'] for group in self.optimizer.param_groups]",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7360": "introduced in 0.17.2",
         "https://github.com/deepspeedai/DeepSpeed/pull/8171": "fixed in 0.19.4",

@@ -44,7 +44,6 @@ PATCH = Patch(
             uses=(is_training,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7477": "fixed in 0.17.5",
     },
@@ -60,7 +59,7 @@ def reproduce(lab: Lab) -> str:
     torch, reference = lab.torch, lab.reference
     version = lab.deepspeed.__version__
     try:
-        from deepspeed.runtime.sequence_parallel.ulysses_sp import (  # type: ignore[import-not-found,unused-ignore]
+        from deepspeed.runtime.sequence_parallel.ulysses_sp import (
             TiledFusedLogitsLoss,
         )
     except ImportError:

@@ -56,7 +56,6 @@ PATCH = Patch(
             uses=(weight_of_tile,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7268": "introduced in 0.17.0",
         "https://github.com/deepspeedai/DeepSpeed/pull/8587": "fixed in 0.19.8, which has no TiledLoss any more",
@@ -86,7 +85,7 @@ def reproduce(lab: Lab) -> str:
     torch, reference = lab.torch, lab.reference
     deepspeed = lab.deepspeed
     try:
-        from deepspeed.runtime.sequence_parallel.ulysses_sp import (  # type: ignore[import-not-found,unused-ignore]
+        from deepspeed.runtime.sequence_parallel.ulysses_sp import (
             TiledLoss,
         )
     except ImportError:

@@ -52,7 +52,6 @@ PATCH = Patch(
         _along_the_sequence(_MLP, "x_grad", "x_shard"),
         _along_the_sequence(_MLP, "incoming_grad", "x_shard"),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7268": "introduced in 0.17.0",
         "https://github.com/deepspeedai/DeepSpeed/pull/7412": "fixed in 0.17.3",
@@ -75,7 +74,7 @@ def reproduce(lab: Lab) -> str:
     torch = lab.torch
     deepspeed = lab.deepspeed
     try:
-        from deepspeed.runtime.sequence_parallel import (  # type: ignore[import-not-found,unused-ignore]
+        from deepspeed.runtime.sequence_parallel import (
             ulysses_sp,
         )
     except ImportError:

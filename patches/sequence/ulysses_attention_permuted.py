@@ -54,7 +54,6 @@ PATCH = Patch(
             uses=(before,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4695": "introduced in 0.12.4",
         "https://github.com/deepspeedai/DeepSpeed/pull/5664": "related: changes which layouts are wrong (0.14.4)",

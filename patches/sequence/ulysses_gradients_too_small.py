@@ -51,7 +51,6 @@ PATCH = Patch(
             uses=(add_of_sequence,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4198": "introduced in 0.10.2",
         "https://github.com/deepspeedai/DeepSpeed/pull/5555": "fixed in 0.14.3",

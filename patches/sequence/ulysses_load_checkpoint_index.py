@@ -85,7 +85,7 @@ def reproduce(lab: Lab) -> str:
     torch, models, reference = lab.torch, lab.models, lab.reference
     deepspeed = lab.deepspeed
     try:
-        from deepspeed.runtime.sequence_parallel import (  # type: ignore[import-not-found,unused-ignore]
+        from deepspeed.runtime.sequence_parallel import (
             parallel_state_sp as groups,
         )
     except ImportError:

@@ -90,7 +90,6 @@ PATCH = Patch(
         _hook("query"),
         _hook("key"),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5691": "introduced in 0.14.5",
         "https://github.com/deepspeedai/DeepSpeed/pull/6750": "fixed in 0.16.3: the shape, not the places",

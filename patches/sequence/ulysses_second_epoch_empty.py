@@ -39,7 +39,6 @@ PATCH = Patch(
             uses=(again,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/snowflakedb/ArcticTraining/issues/254": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/7472": "fixed in 0.17.5",

@@ -30,7 +30,6 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.0,<0.18.6"},
     changes=(Edit(_FILL, before="param_id = self.get_param_id(param)", code=_INCOMPLETE),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7268": "introduced in 0.17.0",
         "https://github.com/deepspeedai/DeepSpeed/pull/7829": "fixed in 0.18.6",
@@ -49,7 +48,7 @@ def reproduce(lab: Lab) -> str:
     torch, reference = lab.torch, lab.reference
     deepspeed = lab.deepspeed
     try:
-        from deepspeed.runtime.sequence_parallel import (  # type: ignore[import-not-found,unused-ignore]
+        from deepspeed.runtime.sequence_parallel import (
             ulysses_sp,
         )
     except ImportError:

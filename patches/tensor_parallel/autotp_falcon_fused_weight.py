@@ -35,7 +35,6 @@ PATCH = Patch(
             code='if "FalconDecoderLayer" in module_str:\n    return _bloom_type_transpose(src, mp_size)',
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4721": "introduced in 0.12.6",
         "https://github.com/deepspeedai/DeepSpeed/pull/4895": "related: the entry for Falcon, which is never reached",

@@ -56,7 +56,6 @@ PATCH = Patch(
             uses=(recognized,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5007": "introduced in 0.13.2",
         "https://github.com/deepspeedai/DeepSpeed/pull/5217": "fixed in 0.13.5",

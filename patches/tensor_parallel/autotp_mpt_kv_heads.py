@@ -24,7 +24,7 @@ _UPDATE = "deepspeed.module_inject.auto_tp:AutoTP.update_mp_params"
 
 def divide_kv_heads(module: Any, ranks: int) -> None:
     """Divide what MPT's attention notes besides its heads of queries, unless a script has done so."""
-    from deepspeed.module_inject.tp_shard import get_shard_size  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.module_inject.tp_shard import get_shard_size
 
     if not hasattr(module, "kv_n_heads"):
         return
@@ -39,7 +39,7 @@ def divide_kv_heads(module: Any, ranks: int) -> None:
 PATCH = Patch(
     title="AutoTP of MPT (trust_remote_code): shape error, kv_n_heads and d_model are not divided by the ranks",
     severity=Severity.CRASH,
-    affects={"deepspeed": ">=0.12.0,<0.12.5"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.12.5"},
     changes=(
         Edit(
             _UPDATE,

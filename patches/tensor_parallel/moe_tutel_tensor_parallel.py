@@ -29,9 +29,8 @@ _ENCODED = "self._tutel_dispatcher.encode(reshaped_input)"
 PATCH = Patch(
     title="MoE with Tutel + tensor parallelism: experts compute on parts of several tokens",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.19.4"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.19.4"},
     changes=(Edit(_FORWARD, replace=_ENCODED, code=f"{_ENCODED}.view(E, -1, M)"),),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8195": "fixed in 0.19.4"},
     fixed_in="0.19.4",
     fixed=(Source(_FORWARD, f"{_ENCODED}.view(E, C, M)"),),
@@ -47,7 +46,7 @@ def reproduce(lab: Lab) -> str:
     from dsfix.lab.experts import provide_tutel, tensor_parallel
 
     provide_tutel(lab)
-    from deepspeed.moe import layer  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.moe import layer
 
     if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):
         torch.compiler.set_stance("force_eager")  # else parts of the layer are compiled on first use

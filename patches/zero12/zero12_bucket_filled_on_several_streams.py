@@ -45,12 +45,10 @@ PATCH = Patch(
             uses=(wait_for_previous_gradient,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/8061": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/8080": "fixed with overlap_comm in 0.19.3",
     },
-    fixed_in=None,
     # before, the hook kept each gradient's node, and with it the default stream
     present=(Source(f"{_OPTIMIZER}.create_gradient_handling_hooks", "register_grad_hook(param, grad_handling_hook)"),),
     ranks=2,

@@ -31,7 +31,7 @@ _APPEND = "param_and_offset_list.append((lp_param, current_offset))"
 PATCH = Patch(
     title="ZeRO-1/2: AssertionError or KeyError for a trainable parameter without elements",
     severity=Severity.CRASH,
-    affects={"deepspeed": ">=0.12.0,<0.19.6"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.19.6"},
     changes=(
         Edit(
             f"{_OPTIMIZER}.reduce_independent_p_g_buckets_and_remove_grads",

@@ -28,9 +28,8 @@ _WAIT = "get_accelerator().current_stream().wait_stream(stream)"
 PATCH = Patch(
     title="ZeRO-1/2 + overlap_comm: wrong gradients, different in each run, with more than two buckets",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.14.3"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.14.3"},
     changes=(Edit(_AVERAGE, after="stream.wait_stream(get_accelerator().current_stream())", code=_WAIT),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/5523": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/5606": "fixed in 0.14.3",

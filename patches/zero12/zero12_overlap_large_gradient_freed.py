@@ -31,7 +31,7 @@ def keep_until_reduced(optimizer: Any, gradient: Any) -> None:
     """Let a gradient that is no part of a bucket keep its memory until the reduction stream has used it."""
     if gradient.numel() <= optimizer.reduce_bucket_size or optimizer.reduction_stream is None:
         return
-    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
     # through 0.13.1 one question answers this as well
@@ -43,7 +43,7 @@ def keep_until_reduced(optimizer: Any, gradient: Any) -> None:
 PATCH = Patch(
     title="ZeRO-1/2 + overlap_comm: nan or wrong gradients with a parameter larger than reduce_bucket_size",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but no release before 0.12.0 has been run; those left out wait for each reduction
+    # those left out wait for each reduction
     affects={"deepspeed": ">=0.12.0,!=0.17.5,!=0.17.6,!=0.18.0,!=0.18.1,!=0.18.2,!=0.18.3,!=0.18.4"},
     changes=(
         Edit(
@@ -53,14 +53,12 @@ PATCH = Patch(
             uses=(keep_until_reduced,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/5347": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/7371": "hidden from 0.17.5 to 0.18.4, without overlap",
         "https://github.com/deepspeedai/DeepSpeed/pull/7805": "shows again in 0.18.5",
         "https://github.com/deepspeedai/DeepSpeed/pull/7965": "fixed in part in 0.19.0",
     },
-    fixed_in=None,
     present=(Source(f"{_OPTIMIZER}.reduce_ipg_grads", "self.clear_grad_attribute(param)"),),
     fixed=(
         Source(

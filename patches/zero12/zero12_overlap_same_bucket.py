@@ -36,7 +36,6 @@ PATCH = Patch(
             code="for each in self.ipg_buckets.values():\n    each.index = 1 - each.index",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6993": "introduced in 0.17.2",
         "https://github.com/deepspeedai/DeepSpeed/pull/7371": "fixed in 0.17.5, without overlap",

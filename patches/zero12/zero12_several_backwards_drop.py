@@ -89,7 +89,6 @@ self._dsfix_zeroed = False
         "https://github.com/deepspeedai/DeepSpeed/pull/7509": "introduced in 0.17.6",
         "https://github.com/deepspeedai/DeepSpeed/pull/7665": "related: silent since this change (0.18.3)",
     },
-    fixed_in=None,
     present=(
         Source(
             _EPILOGUE,

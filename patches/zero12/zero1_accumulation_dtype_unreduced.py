@@ -42,7 +42,6 @@ def accumulate(optimizer: Any, param: Any) -> None:
 PATCH = Patch(
     title="ZeRO-1 + data_types.grad_accum_dtype: gradients are not averaged across ranks",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=(
         Edit(
@@ -58,7 +57,6 @@ PATCH = Patch(
             uses=(accumulate,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/2847": "introduced",
     },

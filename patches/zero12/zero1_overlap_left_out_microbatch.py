@@ -64,8 +64,8 @@ def _hooked(optimizer: Any) -> set[int]:
 
 def _reduce(optimizer: Any, process_group: Any, left_out: list[tuple[int, Any]]) -> None:
     import torch
-    from deepspeed import comm as dist  # type: ignore[import-not-found,unused-ignore]
-    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed import comm as dist
+    from deepspeed.accelerator import get_accelerator
 
     mine = [float(optimizer.get_gradient_for_reduction(param) is not None) for _, param in left_out]
     if dist.get_world_size(group=optimizer.dp_process_group) == 1 and not optimizer.cpu_offload:
@@ -133,11 +133,9 @@ PATCH = Patch(
             uses=(reduce_left_out,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4887": "introduced in 0.13.0",
     },
-    fixed_in=None,
     present=(
         Source(
             "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.reduce_gradients",

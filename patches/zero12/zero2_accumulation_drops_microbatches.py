@@ -77,7 +77,6 @@ PATCH = Patch(
             uses=(begin,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7718": "reported",
         "https://github.com/huggingface/accelerate/issues/3877": "reported",

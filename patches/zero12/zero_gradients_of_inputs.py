@@ -108,7 +108,6 @@ PATCH = Patch(
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7780": "introduced in 0.18.5",
     },
-    fixed_in=None,
     present=(
         # queued for each backward pass that reaches an output, whatever else it reaches
         Source(f"{_ENGINE}._backward_prologue", "self.optimizer.queue_post_backward_callback()"),

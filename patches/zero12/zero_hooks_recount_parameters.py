@@ -58,7 +58,6 @@ self.ds_count_again = ended or self.hooks_fired_this_backward == 0
         Edit(_HOOKS_12, replace=_COUNT_12, code=_once(_COUNT_12)),
         Edit(_HOOKS_3, replace=_COUNT_3, count=2, code=_once(_COUNT_3)),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7882": "reported",
         "https://github.com/deepspeedai/DeepSpeed/issues/7885": "reported",

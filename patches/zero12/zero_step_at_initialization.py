@@ -77,7 +77,6 @@ def _meets(job: Job) -> bool:
 PATCH = Patch(
     title="ZeRO-1 to 3, and bf16: the optimizer takes a step before training starts",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0,<0.13.2"},
     changes=(
         *(
@@ -96,7 +95,6 @@ PATCH = Patch(
             uses=(allocate,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5104": "fixed in 0.13.2",
     },

@@ -43,7 +43,6 @@ PATCH = Patch(
             code="start_param += param.ds_numel_aligned",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5420": "introduced in 0.14.3",
         "https://github.com/deepspeedai/DeepSpeed/pull/8158": "fixed in 0.19.4",
@@ -64,7 +63,7 @@ def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch = lab.torch
     deepspeed = lab.deepspeed
-    from deepspeed.runtime.zero.config import (  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.runtime.zero.config import (
         DeepSpeedZeroConfig,
     )
 

@@ -66,7 +66,7 @@ def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch = lab.torch
     deepspeed = lab.deepspeed
-    from deepspeed.runtime.zero.config import (  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.runtime.zero.config import (
         DeepSpeedZeroConfig,
     )
 

@@ -61,7 +61,6 @@ PATCH = Patch(
             uses=(gathered_data,),
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/7534": "fixed in 0.17.6"},
     fixed_in="0.17.6",
     fixed=(Source(_GATHER, "if original_dtype == allgather_dtype:\n    ...\nelse:\n    ..."),),

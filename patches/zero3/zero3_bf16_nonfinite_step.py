@@ -80,7 +80,6 @@ PATCH = Patch(
             "    and not hasattr(self.optimizer, 'superoffload_cpu_optimizer'))",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6976": "introduced in 0.17.1",
         "https://github.com/deepspeedai/DeepSpeed/pull/8035": "related: the setting is on by default since 0.19.3",

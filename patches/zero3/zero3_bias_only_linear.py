@@ -22,7 +22,6 @@ _DIM = "dim = grad_output.dim()"
 PATCH = Patch(
     title="zero.Init, a linear layer with a frozen weight and a trained bias: UnboundLocalError 'dim'",
     severity=Severity.CRASH,
-    # the bug is older, but no release before 0.12.0 has been run
     affects={"deepspeed": ">=0.12.0,<0.17.4"},
     changes=(Edit(_BACKWARD, before="if bias is not None and ctx.needs_input_grad[2]:\n    ...", code=_DIM),),
     symptom=r"zero/linear\.py.*, in backward\n(.*\n){1,4}?.*UnboundLocalError: .*'dim'",

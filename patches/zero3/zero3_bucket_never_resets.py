@@ -28,7 +28,6 @@ PATCH = Patch(
     severity=Severity.USABILITY,
     affects={"deepspeed": "==0.17.2"},
     changes=(Edit(_REDUCE, after="params_in_bucket.clear()", code="bucket.elements = 0"),),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7415": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/6993": "introduced in 0.17.2",

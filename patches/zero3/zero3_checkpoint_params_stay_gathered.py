@@ -40,7 +40,6 @@ PATCH = Patch(
             code="for sub_module in self.module.modules():\n    sub_module.ds_grads_remaining = 0",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7116": "reported",
         "https://github.com/deepspeedai/DeepSpeed/issues/6966": "reported",

@@ -35,7 +35,7 @@ def _meets(job: Job) -> bool:
 PATCH = Patch(
     title="ZeRO-3 + reduce_scatter false: communication_data_type is ignored, gradients are averaged in half",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.12.5"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.12.5"},
     changes=(
         Edit(
             _AVERAGE,
@@ -43,7 +43,6 @@ PATCH = Patch(
             code="self.communication_data_type != dtype",
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/4540": "fixed in 0.12.5"},
     fixed_in="0.12.5",
     config=_meets,

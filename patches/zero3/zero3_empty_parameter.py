@@ -34,7 +34,6 @@ PATCH = Patch(
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/8375": "related: proposed fix",
     },
-    fixed_in=None,
     present=(
         Source(
             _FETCH,

@@ -22,7 +22,7 @@ _FETCH = "deepspeed.runtime.zero.partitioned_param_coordinator:PartitionedParame
 PATCH = Patch(
     title="ZeRO-3: AssertionError in fetch_sub_module for an empty parameter",
     severity=Severity.CRASH,
-    affects={"deepspeed": ">=0.12.0,<0.18.6"},  # the bug is older, but releases before 0.12.0 have not been run
+    affects={"deepspeed": ">=0.12.0,<0.18.6"},
     changes=(
         Edit(
             _FETCH,
@@ -34,7 +34,6 @@ PATCH = Patch(
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/8375": "related: proposed fix",
     },
-    fixed_in=None,
     continued_by="zero3_empty_parameter",
 )
 

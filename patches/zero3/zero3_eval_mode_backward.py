@@ -62,7 +62,6 @@ def in_flight_elsewhere(offload: Any, module: Any) -> bool:
 PATCH = Patch(
     title="ZeRO-3: AssertionError, backward pass is invalid for module in evaluation mode",
     severity=Severity.CRASH,
-    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0,<0.15.4"},
     changes=(
         Edit(

@@ -60,11 +60,9 @@ for module in self.module.modules():
 """,
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7204": "reported (destroy() only)",
     },
-    fixed_in=None,
     present=(
         Source(_OFFLOAD.partition(":")[0], "FWD_MODULE_STACK = list()"),
         Source(
@@ -102,7 +100,7 @@ def reproduce(lab: Lab) -> str:
         "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
     }
     engine = lab.initialize(model, config, model_parameters=model.parameters())
-    from deepspeed.runtime.zero.parameter_offload import (  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.runtime.zero.parameter_offload import (
         FWD_MODULE_STACK as STACK,
     )
 

@@ -51,7 +51,7 @@ def _meets(job: Job) -> bool:
 PATCH = Patch(
     title="ZeRO-3 with communication and accumulation in fp32: gradients are rounded to bf16 or fp16 in between",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.19.2"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.19.2"},
     changes=(
         Edit(
             _SCATTER,
@@ -71,7 +71,6 @@ PATCH = Patch(
             code="torch.zeros(param.partition_numel(), device=grad.device, dtype=partition.dtype)",
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8056": "fixed in 0.19.2"},
     fixed_in="0.19.2",
     fixed=(
@@ -97,7 +96,7 @@ def reproduce(lab: Lab) -> str:
 
 def _one_step(lab: Lab, reduce_scatter: bool) -> str:
     torch, models = lab.torch, lab.models
-    from deepspeed.utils import safe_get_full_fp32_param  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.utils import safe_get_full_fp32_param
 
     from dsfix.lab import half
 

@@ -59,7 +59,6 @@ def in_order(optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
 PATCH = Patch(
     title="ZeRO-3: behind a frozen parameter group, each group is stepped with the learning rate of the one before it",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but no release before 0.12.0 has been run
     affects={"deepspeed": ">=0.12.0,<0.19.3"},
     changes=(
         Edit(
@@ -88,7 +87,6 @@ PATCH = Patch(
             uses=(in_order,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4277": "introduced",
         "https://github.com/deepspeedai/DeepSpeed/pull/8060": "fixed in 0.19.3",

@@ -25,12 +25,10 @@ _GATHER = "deepspeed.runtime.zero.partition_parameters:Init._allgather_params_co
 PATCH = Patch(
     title="ZeRO-3 on CPU ranks, or on GPUs with gloo: garbage weights or nan in some runs",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but no release before 0.12.0 has been run
     affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=(
         Edit(_GATHER, replace="launch_handles[-1].wait()", code="for handle in launch_handles:\n    handle.wait()"),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/issues/8381": "reported"},
     fixed_in="0.19.8",
     fixed=(Source(_GATHER, "for handle in launch_handles:\n    handle.wait()"),),

@@ -33,7 +33,6 @@ PATCH = Patch(
     # the wait is the same in earlier releases, whose hooks hang on the node that accumulates a gradient
     affects={"deepspeed": ">=0.16.3,<0.18.8"},
     changes=(Edit(_COPY, replace=_WAIT.format("default_stream"), code=_WAIT.format("current_stream")),),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/7898": "fixed in 0.18.8"},
     fixed_in="0.18.8",
     present=(

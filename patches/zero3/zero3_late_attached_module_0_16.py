@@ -26,7 +26,6 @@ _MARK, _UNMARK = "module._parameters._in_forward = True", "module._parameters._i
 PATCH = Patch(
     title="ZeRO-3, torch >= 2.5: 'dict' object has no attribute '_in_forward' after attaching a module (before 0.16.5)",
     severity=Severity.CRASH,
-    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0,<0.16.5", "torch": ">=2.5.0.dev0"},
     changes=(
         Edit(
@@ -52,7 +51,6 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/issues/6961": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/8009": "fixed in 0.19.1",
     },
-    fixed_in=None,
     continued_by="zero3_late_attached_module",
     present=(Source(f"{_ENGINE}.forward", f"for module in self.module.modules():\n    {_MARK}"),),
     fixed=(Source(f"{_ENGINE}._forward_prologue", "ensure_zero_ordered_dict(module)"),),

@@ -67,7 +67,6 @@ def _hand_over(optimizer: Any, param: Any, gradient: Any, has_norm: bool) -> Non
 PATCH = Patch(
     title="ZeRO-3: parameters unused in a step are updated with a stale gradient",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
@@ -85,11 +84,9 @@ PATCH = Patch(
         Edit(f"{_OPTIMIZER}.zero_grad", after="self.micro_step_id = 0", code=_BEGIN),
         Edit(f"{_OPTIMIZER}._pre_step", after="self.micro_step_id = 0", code=_BEGIN),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/1453": "introduced",
     },
-    fixed_in=None,
     present=(
         # overwritten by the parameters that the first micro-batch reaches, and used for all
         Source(

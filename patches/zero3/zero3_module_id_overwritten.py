@@ -46,7 +46,6 @@ PATCH = Patch(
         _renamed(f"{_COORDINATOR}.release_sub_module", "submodule", 1),
         _renamed("deepspeed.utils.debug:debug_module2name_id", "module", 1),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/6772": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/6847": "fixed in 0.16.4",

@@ -37,7 +37,7 @@ _RELEASE = "deepspeed.runtime.zero.partitioned_param_coordinator:PartitionedPara
 PATCH = Patch(
     title="ZeRO-3: parameters stay gathered if the model also runs without gradients before the backward pass",
     severity=Severity.LEAK,
-    affects={"deepspeed": ">=0.12.0,<0.16.0"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.16.0"},
     changes=(
         Edit(_HOOK, before=_RESET, code="awaited = module.__dict__.get('ds_grads_remaining', 0)"),
         Edit(
@@ -47,7 +47,6 @@ PATCH = Patch(
             uses=(kept,),
         ),
     ),
-    symptom="",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/6726": "fixed in 0.16.0, taken back in 0.16.8"},
     fixed_in="0.16.0",
     # the other half of the change that fixed it: the counter's function has two names in these releases

@@ -49,12 +49,10 @@ PATCH = Patch(
             uses=(kept,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6726": "related: the fix of 0.16.0",
         "https://github.com/deepspeedai/DeepSpeed/pull/7258": "introduced in 0.16.8",
     },
-    fixed_in=None,
     present=(Source(_HOOK, _RESET),),
     # the other half of what 0.16.8 took back: the counter's function has two names in 0.16.0 to 0.16.7
     fixed=(Source(_RELEASE, "self.__n_available_params = 0"),),

@@ -34,7 +34,6 @@ PATCH = Patch(
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7442": "reported",
     },
-    fixed_in=None,
     # where nothing calls vars, replacing it does no harm
     present=(Source(_MODULE, "FWD_MODULE_STACK = list()"),),
 )

@@ -87,7 +87,6 @@ _PRE_BACKWARD = "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload.p
 PATCH = Patch(
     title="ZeRO-3: a second backward pass through the same graph: The size of tensor a (0) must match",
     severity=Severity.CRASH,
-    # the bug is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
@@ -108,7 +107,6 @@ if param_coordinator is None:
         "https://github.com/deepspeedai/DeepSpeed/pull/8045": "related: proposed fix",
         "https://github.com/deepspeedai/DeepSpeed/pull/8135": "related: proposed fix",
     },
-    fixed_in=None,
     present=(
         Source(
             _PRE_BACKWARD,

@@ -83,12 +83,10 @@ PATCH = Patch(
         Edit(f"{_OPTIMIZER}.zero_grad", after="self.micro_step_id = 0", code="forget(self)", uses=(forget,)),
         Edit(f"{_OPTIMIZER}._pre_step", after="self.micro_step_id = 0", code="forget(self)", uses=(forget,)),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7780": "introduced in 0.18.5",
         "https://github.com/deepspeedai/DeepSpeed/pull/8135": "related: proposed fix for several losses",
     },
-    fixed_in=None,
     present=(
         Source(f"{_OPTIMIZER}.independent_gradient_partition_epilogue", "self._epilogue_ran_this_backward = True"),
     ),

@@ -36,7 +36,7 @@ def gather_after_step(optimizer: Any) -> None:
     stream = getattr(optimizer.parameter_offload, "_DeepSpeedZeRoOffload__allgather_stream", None)
     if stream is None or optimizer.partition_count == 1:  # one rank's weights are not gathered
         return
-    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
     # releases before 0.13.2 ask the latter where they order streams
@@ -59,7 +59,6 @@ def _meets(job: Job) -> bool:
 PATCH = Patch(
     title="ZeRO-3: the forward pass may use weights of before the step if the throughput timer does not wait for it",
     severity=Severity.WRONG_RESULT,
-    # the missing wait is older, but releases before 0.12.0 have not been run
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(
@@ -69,11 +68,9 @@ PATCH = Patch(
             uses=(gather_after_step,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/1453": "introduced",
     },
-    fixed_in=None,
     present=(
         Source(
             f"{_OFFLOAD}.__init__",

@@ -40,7 +40,6 @@ PATCH = Patch(
             code="'__init__' in cls.__dict__ and hasattr(cls, '_old_init')",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6388": "introduced in 0.15.1",
         "https://github.com/deepspeedai/DeepSpeed/pull/7566": "fixed in 0.17.6",

@@ -46,7 +46,6 @@ PATCH = Patch(
         ),
         Edit(_DISABLE, replace=f"cls._apply = cls.{_KEPT}", code=f"restore(cls, '_apply', '{_KEPT}')", uses=(restore,)),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4722": "introduced in 0.13.0",
         "https://github.com/deepspeedai/DeepSpeed/pull/6388": "fixed in 0.15.1",

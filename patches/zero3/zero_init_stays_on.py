@@ -34,7 +34,7 @@ _DISABLE = f"{_CONTEXT}.unpatch_init_and_builtins.<locals>._disable_class"
 PATCH = Patch(
     title="After zero.Init, modules made without it are partitioned, too: empty weights, or a size mismatch when used",
     severity=Severity.WRONG_RESULT,
-    affects={"deepspeed": ">=0.12.0,<0.15.1"},  # the bug is older, but no release before 0.12.0 has been run
+    affects={"deepspeed": ">=0.12.0,<0.15.1"},
     changes=(
         Edit(_ENABLE, replace="cls._old_init = cls.__init__", code="cls._old_init = own(cls, '__init__')", uses=(own,)),
         Edit(
@@ -47,7 +47,6 @@ PATCH = Patch(
             uses=(restore,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5921": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/6388": "fixed in 0.15.1",

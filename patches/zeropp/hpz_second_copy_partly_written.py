@@ -36,8 +36,8 @@ def write(parameter: Any, start: int, size: int) -> None:
 
 
 def _meets(job: Job) -> bool:
-    size = job.get("zero_optimization", "zero_hpz_partition_size", default=1)
-    return job.stage == 3 and isinstance(size, int) and size > 1 and (job.ranks is None or job.ranks > size)
+    size = job.number("zero_optimization", "zero_hpz_partition_size")
+    return job.stage == 3 and size > 1 and (job.ranks is None or job.ranks > size)
 
 
 PATCH = Patch(
@@ -53,7 +53,6 @@ PATCH = Patch(
             uses=(write,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/5059": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/5216": "fixed in 0.13.5",

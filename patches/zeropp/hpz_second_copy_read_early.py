@@ -22,7 +22,6 @@ from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _INIT = "deepspeed.runtime.zero.partition_parameters:Init"
@@ -35,7 +34,7 @@ _BACKWARD = "deepspeed.runtime.engine:DeepSpeedEngine.backward"
 
 def written(parameter: Any) -> None:
     """Remember when the second copy, which was just written on the current stream, will be there."""
-    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
     if not accelerator.is_synchronized_device():
@@ -46,17 +45,12 @@ def written(parameter: Any) -> None:
 
 def wait_for_second_copies(parameters: Iterable[Any]) -> None:
     """Order the current stream after the writes of the second copies that it is about to read."""
-    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.accelerator import get_accelerator
 
     for parameter in parameters:
         event = getattr(parameter.ds_secondary_tensor, "dsfix_written", None)
         if event is not None:
             get_accelerator().current_stream().wait_event(event)
-
-
-def _meets(job: Job) -> bool:
-    size = job.get("zero_optimization", "zero_hpz_partition_size", default=1)
-    return job.stage == 3 and isinstance(size, int) and size > 1
 
 
 PATCH = Patch(
@@ -78,7 +72,6 @@ PATCH = Patch(
             uses=(wait_for_second_copies,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/5059": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/5216": "fixed in 0.13.5",
@@ -95,7 +88,7 @@ PATCH = Patch(
         ),
     ),
     ranks=2,
-    config=_meets,
+    config=lambda job: job.stage == 3 and job.number("zero_optimization", "zero_hpz_partition_size") > 1,
 )
 
 

@@ -45,7 +45,6 @@ PATCH = Patch(
         "https://github.com/deepspeedai/DeepSpeed/issues/7066": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/8361": "proposed fix",
     },
-    fixed_in=None,
     present=(
         Source(_CREATE, _ASSERTION),
         Source(_RANKS, "try:\n    ...\nexcept (RuntimeError, ValueError):\n    ..."),

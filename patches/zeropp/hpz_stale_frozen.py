@@ -47,12 +47,10 @@ PATCH = Patch(
             uses=(drop_copies,),
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4906": "introduced in 0.13.2",
         "https://github.com/deepspeedai/DeepSpeed/pull/7707": "related: drops those of trained parameters since 0.18.3",
     },
-    fixed_in=None,
     # in earlier releases the second copies served backward passes, and each forward pass made them again
     present=(
         Source(

@@ -26,16 +26,10 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
-    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _INIT = "deepspeed.runtime.zero.partition_parameters:Init"
 _EPILOGUE = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.checkpoint_event_epilogue"
-
-
-def _meets(job: Job) -> bool:
-    size = job.get("zero_optimization", "zero_hpz_partition_size", default=1)
-    return job.stage == 3 and isinstance(size, int) and size > 1
 
 
 PATCH = Patch(
@@ -60,7 +54,6 @@ PATCH = Patch(
             code="self.invalidate_secondary_tensor()",
         ),
     ),
-    symptom="",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7606": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/4906": "introduced for checkpoints in 0.13.2",
@@ -70,7 +63,7 @@ PATCH = Patch(
     fixed_in="0.18.3",
     fixed=(Source(_EPILOGUE, "self.invalidate_secondary_tensor()"),),
     ranks=2,
-    config=_meets,
+    config=lambda job: job.stage == 3 and job.number("zero_optimization", "zero_hpz_partition_size") > 1,
 )
 
 _LEARNING_RATE = 0.1

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
-    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _MANAGER = "torch.distributed.distributed_c10d._coalescing_manager(group, device=device, async_ops=async_op)"
@@ -36,15 +35,10 @@ def kept(manager: Any, handles: list[Any]) -> Iterator[None]:
         handles.append(own)
 
 
-def _meets(job: Job) -> bool:
-    size = job.get("zero_optimization", "mics_shard_size", default=-1)
-    return job.stage == 3 and isinstance(size, int) and size > 0
-
-
 PATCH = Patch(
     title="MiCS: nan or garbage weights; through 0.13.1: Illegal to call wait on IllegalWork object",
     severity=Severity.WRONG_RESULT,
-    # the bug is older, but no release before 0.12.0 has been run; 0.19.7 has no MiCS
+    # 0.19.7 has no MiCS
     affects={"deepspeed": ">=0.12.0,<0.19.7", "torch": ">=2.1"},
     changes=(
         Edit(
@@ -74,7 +68,7 @@ PATCH = Patch(
             "return self.zero_optimization_partition_weights()",
         ),
     ),
-    config=_meets,
+    config=lambda job: job.stage == 3 and job.number("zero_optimization", "mics_shard_size") > 0,
     ranks=2,
 )
 

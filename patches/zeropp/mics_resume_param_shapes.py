@@ -19,7 +19,6 @@ from dsfix.patch import BugPresent, CannotTell, Patch, Replace, Severity, Source
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _LOAD = "deepspeed.runtime.zero.mics:MiCS_Optimizer.load_state_dict"
@@ -37,11 +36,6 @@ def without_shapes(load: Callable[..., Any]) -> Callable[..., Any]:
         return load(self, *args, **options)
 
     return load_state_dict
-
-
-def _meets(job: Job) -> bool:
-    size = job.get("zero_optimization", "mics_shard_size", default=-1)
-    return job.stage == 3 and isinstance(size, int) and size > 0
 
 
 PATCH = Patch(
@@ -70,7 +64,7 @@ PATCH = Patch(
             "return self.zero_optimization_partition_weights()",
         ),
     ),
-    config=_meets,
+    config=lambda job: job.stage == 3 and job.number("zero_optimization", "mics_shard_size") > 0,
     ranks=2,
 )
 
