@@ -4,11 +4,10 @@ Why: since 0.17.6 a bf16 engine without ZeRO no longer has a ZeRO optimizer, but
     optimizer state is left to ZeRO's files, which are not written, and is not looked up in the file that is. A resumed
     job has the checkpoint's weights in the model and the initial ones in the optimizer's fp32 copies. The first step
     writes the copies to the model, and the training is lost.
-How: bf16 alone no longer counts as ZeRO, neither when the optimizer is saved nor when it is loaded. If a checkpoint has
-    no optimizer state (those written without the patch), or one that cannot be loaded (different precision or parameter
-    groups), the fp32 copies are taken from its weights, with a warning. If the optimizer cannot return its state, the
-    weights are saved without it, as before, with a warning. An engine without an optimizer, which has a BF16_Optimizer,
-    saves what it did, and looks for no optimizer state in a checkpoint.
+How: bf16 alone no longer counts as ZeRO when the optimizer is saved or loaded. If a checkpoint has no optimizer state
+    (those written without the patch), or one that cannot be loaded, the fp32 copies are taken from its weights, with a
+    warning. If the optimizer cannot return its state, the weights are saved without it, with a warning. An engine
+    without an optimizer is unchanged.
 Changes: a resumed job continues where it was. From a checkpoint written without the patch it gets the weights, rounded
     to bf16, and an optimizer without moments. A job that was resumed without the patch trained from the weights that
     the script initialized or loaded, not from the checkpoint's.

@@ -6,11 +6,9 @@ Why: without ZeRO the optimizer's wrapper holds fp32 copies of the weights. `loa
     fails. With `load_module_only=True` the copies are taken from the model, and likewise in bf16 from 0.13.0 to 0.17.5.
 How: with `load_optimizer_states=False`, too, the copies are taken from the model's weights, except where they already
     round to the loaded weight: to load what the model has, as scripts do to verify a checkpoint, changes nothing.
-Changes: jobs that load this way continue from the loaded weights, rounded to fp16 or bf16. A job that was resumed
-    without the patch, and its checkpoints, started from the weights that the script initialized or loaded into the
-    model before `deepspeed.initialize`. Elements of the fp32 copies that already round to the loaded weights stay as
-    they are, so that a file may be loaded to see that it can be read. A script that loads other weights for a while and
-    then its own back continues from rounded ones: it has to load the optimizer's states when it comes back.
+Changes: jobs that load this way continue from the loaded weights, rounded to fp16 or bf16. Without the patch they, and
+    their checkpoints, started from the weights before `deepspeed.initialize`. A script that loads other weights for a
+    while has to load the optimizer's states when it comes back to its own: it gets rounded ones otherwise.
 Workaround: Scripts call `engine.optimizer.refresh_fp32_params()` after load_checkpoint. It can stay.
 """
 

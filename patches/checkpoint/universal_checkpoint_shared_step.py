@@ -5,10 +5,9 @@ Why: ZeRO-3 keeps a flat tensor for each sub-group: one per parameter group, and
     Adam and AdamW count steps in place in a tensor: with n sub-groups each step then counts n times, and the bias
     correction is that of a later step. DeepSpeed's own optimizers count in a number and are not affected.
 How: each sub-group gets its own copy.
-Changes: jobs with torch's Adam or AdamW (`torch_adam`, or an optimizer passed to `deepspeed.initialize`) and several
-    sub-groups that resume from a universal checkpoint make the same updates as without the interruption. The universal
-    checkpoint is correct and can be loaded again. What was saved since a wrong load has correct moments and a `step`
-    that is too large, which matters less for the bias correction as training continues.
+Changes: jobs with torch's Adam or AdamW and several sub-groups that resume from a universal checkpoint make the same
+    updates as without the interruption. The universal checkpoint is correct; what was saved since a wrong load has a
+    `step` that is too large, which matters less as training continues.
 Workaround: after the load scripts give each state of `engine.optimizer.optimizer` a copy of its `step`; that can stay.
 """
 

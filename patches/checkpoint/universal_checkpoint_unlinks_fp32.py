@@ -3,15 +3,12 @@
 Why: since 0.14.1 loading a universal checkpoint links each parameter to a part of the optimizer's last state (exp_avg
     or exp_avg_sq) instead of its fp32 weights. From then on safe_get_full_fp32_param returns that state,
     safe_set_full_fp32_param writes into it, and a further universal checkpoint loaded by the same engine puts its
-    weights there: the engine continues with its previous weights and the new checkpoint's states. The states' own links
-    point to copies in host memory until the first step, or permanently if the engine made a step before the load:
-    safe_get_full_optimizer_state then returns the state as loaded, and what safe_set_full_optimizer_state writes is
-    lost.
+    weights there. The states' own links point to copies in host memory until the first step, for good if a step was
+    made before the load: safe_get_full_optimizer_state is stale, and what safe_set_full_optimizer_state writes is lost.
 How: the state is linked as a state.
-Changes: jobs that have loaded a universal checkpoint with ZeRO-1 or 2 (including bf16's own optimizer) read and write
-    weights and states through these functions as without the load. Training itself was correct, and so was what it
-    saved, unless one of the two safe_set functions was called after the load, or the engine loaded a further universal
-    checkpoint.
+Changes: these functions read and write weights and states as without the load. Training itself was correct, and so was
+    what it saved, unless one of the two safe_set functions was called after the load, or the engine loaded a further
+    universal checkpoint.
 Workaround: after the load scripts link again, with the optimizer's `_link_all_hp_params` and, with
     `_hp_optimizer_states_linked` reset, `_lazy_init_hp_params_optimizer_state`; that can stay.
 """

@@ -6,10 +6,8 @@ Why: the files of a ZeRO checkpoint contain more than tensors: DeepSpeed's own Z
     callers (`load_state_dict_from_zero_checkpoint`, Lightning's conversion) and, with ZeRO-3, `load_checkpoint` with
     `load_optimizer_states=False`.
 How: `weights_only=False`, as before torch 2.6 and since DeepSpeed 0.16.0. This unpickles, which can run code: only the
-    files in the checkpoint directory that the script names. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies. The copy
-    `zero_to_fp32.py` in the checkpoint's directory is patched below `python -m dsfix run`, if it is the file of the
-    installed release. TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in its environment does the same for checkpoints that you
-    trust.
+    files that the script names. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies. The copy `zero_to_fp32.py` in a
+    checkpoint is patched below `python -m dsfix run`, if it is the installed release's.
 Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or replace `torch.load` by a function that passes
     `weights_only=False`. Both can stay.
 """

@@ -5,24 +5,12 @@ Why: since 0.18.3 the loss is no longer divided by the gradient accumulation ste
     gradient passes two hooks and is divided by GAS². A part of the loss that comes from no returned tensor, such as a
     penalty on parameters, is not divided at all. Nothing fails.
 How: `engine.backward(loss)` divides the loss itself, as through 0.18.2 and since 0.19.6, and the hooks of engines with
-    the same GAS leave the gradients of that backward pass alone, including those of backward passes called within it.
-    It does so only where the graph between the loss and the outputs of engines, up to 3000 operations, has no owner
-    with another number: no output of an engine with another GAS, no parameter that is not the engine's (a head of the
-    script's own), no reentrant checkpoint, whose parameters are not in the graph. Otherwise, and where the graph is
-    longer, which is told in a warning, the hooks divide as in the release, except that
-    dict_output_double_scaling_direct lets an output that gets all its gradient from others divide no more: gradients
-    of the head and of the other engine are what they are without the patch, and those of an output that the script
-    uses beside one computed from it may still be divided twice. `scale_wrt_gas=False` and `loss.backward()` without the
-    engine are unchanged; for the latter see dict_output_double_scaling_direct. So is a loss before which an output was
-    differentiated with `create_graph`: a gradient penalty consists of what the hooks have divided.
-Changes: with GAS > 1 and an output with loss and logits, as Hugging Face's models return it, gradients become GAS times
-    larger: SGD's learning rate, gradient clipping, the logged norm and Adam's epsilon act on other numbers than before.
-    Where the loss is the only returned tensor, or is computed outside, gradients stay the same except for rounding
-    (none where GAS is a power of two). So do those of a backward pass that a hook calls with the gradient it was given
-    as a factor; without that factor they become GAS times larger, as they are through 0.18.2 and since 0.19.6.
-    A checkpoint written without the patch contains valid parameters of a job with gradients that were too small; Adam's
-    moments in it are GAS and GAS² times too small. As the second catches up slowly (β₂), steps after resuming are up to
-    GAS times too large for a while: warm up the learning rate again, or resume without the optimizer's state.
+    the same GAS leave that pass alone. Where the graph from the loss holds what another number applies to (another GAS,
+    the script's own head, a reentrant checkpoint) or over 3000 operations (with a warning), and after `create_graph`,
+    the hooks divide as before. `scale_wrt_gas=False` and `loss.backward()` stay (dict_output_double_scaling_direct).
+Changes: with GAS > 1 and loss and logits in the output, gradients become GAS times larger, and with them the norm,
+    clipping and SGD's steps; elsewhere they change by rounding at most. In a checkpoint written without the patch
+    Adam's moments are too small: resume with a warm-up of the learning rate, or without the optimizer's state.
 Workaround: the script multiplies the loss by the GAS. A loss that a model has returned with what it was computed from,
     all of it multiplied by that number, alone or with other numbers, and perhaps added to others, is left to the
     release, with a warning. A factor that a hook or a compiled function applies, or a tensor that is differentiated, is

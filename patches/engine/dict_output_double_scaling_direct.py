@@ -4,13 +4,10 @@ Why: since 0.18.3 a hook on each tensor that the model returns divides its gradi
     (GAS). Where the loss is returned along with what it was computed from, as in {"loss": …, "logits": …}, the gradient
     passes two hooks. For `engine.backward(loss)` this ended in 0.19.6, see dict_output_double_scaling; for
     `loss.backward()` and `engine.scale(loss).backward()` it did not. Nothing fails.
-How: in a backward pass by `torch.autograd.backward`, which `Tensor.backward` calls, the graph is followed from what it
-    was called on to the first tensors that the model has returned together: these divide. One that is not among them
-    gets all its gradient from those that do, and divides no more. Nor does one of them whose gradient all goes on to
-    others of them, as that of a loss does, computed from logits from which the script computes another. Where it goes
-    on to other tensors too (logits of hidden states that are both used, with the head's weights), where the graph has
-    more than 1000 nodes on the way, and in `torch.autograd.grad`, everything is divided as before. A tensor that is
-    returned twice divides once.
+How: in a backward pass by `torch.autograd.backward`, the graph is followed to the first tensors that the model has
+    returned together: these divide. One that gets all its gradient from them, or passes all of it on to others of them,
+    divides no more; a tensor returned twice divides once. Where a gradient also goes on to other tensors, beyond 1000
+    nodes, and in `torch.autograd.grad`, everything is divided as before.
 Changes: with GAS > 1, such an output and no `engine.backward`, gradients become GAS times larger, with the same effects
     on clipping, SGD's steps and checkpoints as in dict_output_double_scaling.
 Workaround: the loss is computed from the logits, or is all that the model returns: these stay right. A script that

@@ -2,11 +2,9 @@
 
 Why: 0.18.3 moved what surrounds the backward pass into hooks of the model's output, which see no loss, and dropped the
     event. The learning rate is still written, and nothing says that the loss is missing.
-How: as through 0.18.2, `backward` adds up the losses of a step's micro-batches, each divided by their number as its
-    gradient is, and the step writes their sum, at the number of samples of the learning rate (through 0.18.2 it was the
-    one before the step). Rank 0 alone does so, and only if a monitor is on: the step ends with one wait for the device
-    then. A loss whose `backward` the script calls itself is unknown to the engine and not written, nor is one that is a
-    DTensor, whose value may take a collective. A pipeline writes its own.
+How: `backward` adds up the losses of a step's micro-batches, each divided by their number, and the step writes the sum,
+    on rank 0 and only if a monitor is on: it ends with one wait for the device then. Not written are a loss whose
+    `backward` the script calls itself, and a DTensor. A pipeline writes its own.
 Workaround: Scripts write the event themselves, by `engine.monitor.write_events`. That can stay: once a script has
     written a loss of this name, the patch writes none for any engine of the process. The first step's loss is written
     with the second's, to give a script time for its own; a script that does not write in every step gets the patch's

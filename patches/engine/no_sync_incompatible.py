@@ -5,12 +5,9 @@ Why: 0.16.0 gave the engine a `no_sync`, which rejects ZeRO-2 and ZeRO-3: with p
     one, for each micro-batch but the last, and calls `engine.step()` in it. Through 0.15.4 there was none to enter, and
     the same scripts ran.
 How: with ZeRO-2 and ZeRO-3 and a `gradient_accumulation_steps` above 1, the `no_sync` that accelerate enters does
-    nothing: each micro-batch is reduced to its partition and added there, which gives the same gradient as adding first
-    and reducing once. Micro-batches are counted correctly if `engine.step()` follows each of them, as in accelerate
-    through 1.7, or if the boundary is set by hand, as in 1.8 and 1.9. A block with neither ends with the AssertionError
-    that upstream raises at its beginning. A script that enters the engine's `no_sync` itself still gets the error at
-    the beginning, because it may catch it and continue without. ZeRO-0 and ZeRO-1 are unchanged: there `no_sync` skips
-    the reduction, and `engine.step()` in it is rejected.
+    nothing: each micro-batch is reduced and added, which gives the same gradient. That needs an `engine.step()` after
+    each micro-batch (accelerate through 1.7) or a boundary set by hand (1.8, 1.9); else the AssertionError comes at the
+    end of the block. A script's own `no_sync` still fails; ZeRO-0 and ZeRO-1 are unchanged.
 Workaround: Scripts catch the AssertionError and go on without `no_sync`. That can stay.
 """
 

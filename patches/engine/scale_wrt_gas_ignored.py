@@ -5,10 +5,9 @@ Why: 0.18.3 moved the division from the loss to a hook on the model's outputs, a
     because it divides by the number of tokens. Nothing fails; the returned loss is correct.
 How: `engine.backward` stores the argument, and the hook leaves gradients unchanged during a backward pass with
     `scale_wrt_gas=False`. `loss.backward()` without the engine stays as it is.
-Changes: for callers that pass `scale_wrt_gas=False` with gradient accumulation (GAS steps), gradients become GAS times
-    larger, and with them the gradient norm, clipping and SGD's steps. A checkpoint written by 0.18.3 has the correct
-    parameters of a job with too small gradients; its Adam moments are GAS and GAS² times too small, so steps after
-    resuming are too large for a while: warm up the learning rate again, or resume without the optimizer state.
+Changes: for callers that pass `scale_wrt_gas=False`, gradients become larger by the accumulation steps, and with them
+    the norm, clipping and SGD's steps. In a checkpoint written without the patch Adam's moments are too small: warm up
+    the learning rate again after resuming, or resume without the optimizer state.
 Workaround: Scripts leave the division to DeepSpeed: they neither divide the loss nor pass `scale_wrt_gas=False`. That
     can stay. A loss that is multiplied by the accumulation steps to make up for the division has to be passed as it is.
 """

@@ -5,11 +5,9 @@ Why: since 0.19.6 a hook on the loss passed to `engine.backward` tells the hooks
     case with `scale_wrt_gas=False` and ZeRO off, both hooks are on one tensor, and the one that divides is older and
     runs first. With ZeRO the loss is multiplied by the loss scale in between. Nothing fails.
 How: with `scale_wrt_gas=False` the engine continues with a copy of the loss, so that its hook runs first.
-Changes: for callers that pass `scale_wrt_gas=False` with gradient accumulation (GAS steps) and ZeRO off, and whose
-    model returns the loss, gradients become GAS times larger, and with them the gradient norm, clipping and SGD's
-    steps. A checkpoint written without the patch has the correct parameters of a job with too small gradients; its Adam
-    moments are GAS and GAS² times too small, so steps after resuming are too large for a while: warm up the learning
-    rate again, or resume without the optimizer state.
+Changes: for callers that pass `scale_wrt_gas=False`, gradients become larger by the accumulation steps, and with them
+    the norm, clipping and SGD's steps. In a checkpoint written without the patch Adam's moments are too small: warm up
+    the learning rate again after resuming, or resume without the optimizer state.
 Workaround: Scripts leave the division to DeepSpeed: they neither divide the loss nor pass `scale_wrt_gas=False`. That
     can stay. A loss that is multiplied by the accumulation steps to make up for the division has to be passed as it is.
 """

@@ -5,13 +5,10 @@ Why: torch caches them below ~/.cache/torch_extensions in one directory per Pyth
     preserves old times (conda, uv) keeps the old one in use: "undefined symbol", a missing attribute, or silently old
     code. Two environments used in turn overwrite each other's operators, even under a running job, and a process that
     is killed while compiling leaves a lock on which all others wait.
-How: a separate directory for each combination of Python, CUDA or ROCm, torch and DeepSpeed, next to torch's, passed as
-    `build_directory` to the one call that compiles. The environment is unchanged, so child processes and other packages
-    keep theirs. Torch's directory stays in use if TORCH_EXTENSIONS_DIR is set; for an operator that was compiled there
-    from the files of this very torch and DeepSpeed after both were installed, as in an image that ships its operators;
-    and without a C++ compiler or, with CUDA, nvcc, unless the operator is in the separate directory. If compiling or
-    loading in the separate directory fails, torch's is used after one warning. Operators missing there are compiled
-    once more in the first run; old directories stay, and may be deleted.
+How: a separate directory for each combination of Python, CUDA or ROCm, torch and DeepSpeed, next to torch's; the
+    environment is unchanged. Torch's stays in use if TORCH_EXTENSIONS_DIR is set, for operators that an image ships for
+    this very torch and DeepSpeed, without a compiler, and, after one warning, where the separate one fails. The first
+    run compiles what is missing there; old directories may be deleted.
 Workaround: Each environment sets its own TORCH_EXTENSIONS_DIR, or ~/.cache/torch_extensions is deleted after an
     upgrade. Both can stay.
 """

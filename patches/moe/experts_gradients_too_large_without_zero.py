@@ -7,11 +7,9 @@ Why: with expert parallelism (`ep_size` > 1) an expert's tokens come from `ep_si
 How: as since 0.14.1, they are divided by the number of data-parallel ranks: after the reduction, by what is missing. No
     collective more. Nothing is done with `ep_size` 1, without averaging, with sequence parallelism, or in fp16 with
     gradient_clipping, where these releases clip by an average of the ranks' norms.
-Changes: fp32 jobs without ZeRO, with ep_size > 1: the experts' gradients, the gradient norm and, with clipping, all
-    updates; fp16 jobs without gradient_clipping: the experts' gradients and the norm. Adam hardly notices a constant
-    factor; with SGD the experts' learning rate was, in effect, ep_size times the one given. A checkpoint written
-    without the patch can be resumed, but Adam's moments of the experts are too large at first (the second one for some
-    thousand steps), so that the experts move less than they should.
+Changes: the experts' gradients, the norm and, with clipping, all updates (fp16: only without gradient_clipping). Adam
+    hardly notices a constant factor; with SGD the experts' learning rate was ep_size times the one given. A checkpoint
+    written without the patch can be resumed; the experts move less than they should until Adam's moments have decayed.
 Workaround: Scripts reduce the experts' gradients in a `_reduce_expert_gradients` of their own. This can stay. What
     divides these gradients, or their learning rate, by `ep_size` must go, as with 0.14.1: nothing tells it from other
     scaling.

@@ -2,15 +2,10 @@
 
 Why: through 0.13.5 `TopKGate` passes its drop_tokens to the gate of k = 1 only. With k = 2 an expert takes no more than
     `capacity_factor` allows, and the other tokens pass one expert or none. No error shows it.
-How: the capacity is the largest number of tokens that any rank sends to one expert, as since 0.14.0. The ranks that
-    share the layer's experts agree on it by a reduction of one number: those whose all-to-all follows it (0.14.0 asks
-    all ranks, which hangs where only a pipeline stage has the layer). With tensor parallelism so do, after them, the
-    ranks that share the tokens, and the capacity is a multiple of their number, as it is divided among them.
-    A layer that drops tokens (the default), a layer with k = 1 and a gate used apart from `MoE` are unchanged, and so
-    is the layer of a job whose tensor- and expert-parallel sizes do not divide each other. A layer whose experts are
-    on one rank needs no reduction.
-    0.14.0 also keeps the gate in the model's dtype, as BF16_Optimizer never updates one that the layer has made fp32:
-    on these releases a MoE model with BF16_Optimizer ends with an AssertionError when its gradients are reduced.
+How: the capacity is the largest number of tokens that any rank sends to one expert, as since 0.14.0; the ranks that
+    share the layer's experts agree on it by a reduction of one number. Unchanged are layers that drop tokens (the
+    default), layers with k = 1, gates used apart from `MoE`, and jobs whose tensor- and expert-parallel sizes do not
+    divide each other. With BF16_Optimizer such a model still ends with an AssertionError.
 Changes: outputs, losses and gradients of such layers, in training and evaluation: every token passes its two experts.
     An expert's buffer grows up to the number of tokens of a rank. A checkpoint written without the patch can be
     resumed; the loss jumps, as tokens that were dropped are not.

@@ -1,18 +1,14 @@
 """MoE with k > 2: experts with negative logits are dropped, most tokens reach few experts or none.
 
 Why: from 0.15.0 to 0.18.9, if more tokens choose an expert than it has room for, those with the largest logits are
-    kept. They are selected from the logits of the tokens that chose it and zeros for all others: a negative logit loses
-    against every one of those zeros. Its route is dropped although the expert has room, and the weights of the token's
-    other experts are scaled up in its place; a token with only negative logits passes no expert at all.
-    With positive logits only, no route is dropped that has room. But where there is too little room, the routes kept
-    are not those of the largest probabilities, after which the policy ("probs") is named: a softmax compares a logit
-    with the same token's other logits, not with another token's.
+    kept, selected among the logits of the tokens that chose it and zeros for all others: a negative logit loses against
+    every zero. Its route is dropped although the expert has room, and the token's other experts are scaled up; a token
+    with only negative logits passes no expert. Where there is too little room, the routes kept are not those of the
+    largest probabilities, as the policy ("probs") promises.
 How: the routes are compared by their probabilities, which are never below zero, as since 0.19.0. Which experts a token
     chooses is unchanged.
-Changes: layers with k > 2 that drop tokens (the default). With negative logits more routes are kept, up to the
-    capacity, and more is computed. With positive ones the same number is kept, but different ones where more tokens
-    choose an expert than it has room for. Both change losses. A model trained without the patch has adapted to the
-    dropped routes, its router most of all: its checkpoint can be resumed with the patch, with a jump in the loss.
+Changes: layers with k > 2 that drop tokens (the default): more routes are kept, or others, and losses change. A model
+    trained without the patch has adapted to the dropped routes: its checkpoint can be resumed, with a jump in the loss.
     DeepSpeed's own TestTopkGate asserts the order by logits through 0.19.0, and fails with the patch.
 Workaround: Scripts pass `drop_tokens=False`, or a `capacity_factor` with room for all tokens. Both can stay.
 """

@@ -5,11 +5,9 @@ Why: a bucket that holds the gradient of an expert is divided parameter by param
     experts and neighbours alike: with N ranks these gradients are N times too small. Which parameters share a bucket
     with an expert depends on their order and on `reduce_bucket_size`; with its default, often all do.
 How: the reduction does not divide again, as since 0.13.1.
-Changes: jobs with MoE layers and several ranks: the gradients of all parameters in buckets with an expert, and the
-    gradient norm, which are N times as large. Adam hardly notices where all gradients are too small by one factor, SGD
-    learned N times more slowly than asked. A checkpoint written without the patch can be resumed; Adam's moments are
-    too small at first, so that its first steps (some tens of them) are larger than they should be: resume without the
-    optimizer's states, or with a warm-up.
+Changes: the gradients of all parameters in buckets with an expert become N times as large, and with them the norm. Adam
+    hardly notices a common factor; SGD learned N times more slowly than asked. A checkpoint written without the patch
+    can be resumed, best without the optimizer's states or with a warm-up: Adam's moments are too small at first.
 Workaround: scripts wrap `allreduce_and_scatter` and `allreduce_no_retain`, so that `divide` is False; that can stay. A
     loss or a learning rate that is N times as large has to go.
 """

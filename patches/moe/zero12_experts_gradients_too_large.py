@@ -6,10 +6,9 @@ Why: with expert parallelism (`ep_size` > 1) an expert's tokens come from `ep_si
     The gradient norm is wrong too, and with clipping all updates. Nothing fails.
 How: as since 0.15.4, the whole bucket is divided by the number of data-parallel ranks. With `ep_size` 1 both numbers
     are the same.
-Changes: jobs with ep_size > 1: the experts' gradients, the gradient norm and, with clipping, all updates. Adam hardly
-    notices a constant factor; with SGD the experts' learning rate was, in effect, ep_size times the one given. A
-    checkpoint written without the patch can be resumed, but Adam's moments of the experts are too large at first (the
-    second one for some thousand steps), so that the experts move less than they should.
+Changes: the experts' gradients, the norm and, with clipping, all updates. Adam hardly notices a constant factor; with
+    SGD the experts' learning rate was ep_size times the one given. A checkpoint written without the patch can be
+    resumed; the experts move less than they should until Adam's moments have decayed.
 Workaround: all experts on each rank (`ep_size` 1); that can stay. Hooks that divide experts' gradients by `ep_size`,
     and a lower learning rate for experts, have to go.
 """

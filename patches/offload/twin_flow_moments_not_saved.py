@@ -7,11 +7,9 @@ Why: with a ratio below 1 (Twin-Flow) a second Adam steps the part of the weight
     MiCS with an offloaded optimizer has no ratio: the second Adam steps all weights (0.12.4 to 0.19.6).
 How: the state of the second Adam is added to the checkpoint, by sub-group, and given back when optimizer states are
     loaded; its groups are emptied then.
-Changes: jobs with a ratio below 1, and of MiCS with an offloaded optimizer, that resume. A checkpoint written without
-    the patch loads as before, and one written with it loads without it, as what was added is ignored. Moments begin
-    anew, as without the patch, for sub-groups that the other Adam stepped when the checkpoint was written (another
-    ratio, or a release before 0.18.0 and one from then on, which offload the other end), and, after a warning, where
-    `amsgrad` is on and was off.
+Changes: jobs that resume. A checkpoint written without the patch loads as before, and one written with it loads without
+    it. Moments begin anew, as without the patch, for sub-groups that the other Adam stepped when it was written
+    (another ratio, or a release on the other side of 0.18.0) and, after a warning, where `amsgrad` is on and was off.
 Workaround: Scripts save the state of `engine.optimizer.backup_optimizer` in a file of their own and put it back after
     load_checkpoint. It can stay: it is what the patch has put there.
 """

@@ -6,16 +6,13 @@ Why: the CPU optimizer reads its gradients from one permanent buffer. At the las
     so is one that only earlier micro-batches use. One that is first used by a later micro-batch has its gradient added
     to what ZeRO-2 kept of an older step. Nothing fails; the gradient norm does not include the stale gradients. The bug
     is as old as ZeRO-Offload. ZeRO-3 has its own: zero3_left_out_gradients.
-How: after the last micro-batch's backward pass, what it has not written is zeroed if the step before filled it or, if
-    earlier micro-batches used the parameter, taken from what is kept of them, which starts from zero in each step. A
-    parameter that is never used costs nothing. A gradient that the script alone has set is not zeroed. What the script
-    has discarded since an earlier micro-batch is zeroed: from one that leaves parameters out to the last one,
-    `torch.nn.Parameter.grad`, a property meanwhile, records any `.grad = None` and any `zero_grad`. If a script reads
-    `.grad` there, or sets it to a tensor, which may discard or not, it counts as discarded, with one warning on rank 0.
-Changes: for models with parameters unused in a step, their gradient is zero in such a step, as without offload; plain
-    PyTorch skips them, which differs with momentum or weight decay. All others: bit for bit as before. A checkpoint
-    written without the patch loads; the unused weights and their moments contain repeated updates. ZenFlow, which has
-    its own code, and in 0.19.8 `managed_gradient_accumulation` off are not covered.
+How: after the last micro-batch, what it has not written is zeroed or taken from what earlier micro-batches of the step
+    have kept. What the script has discarded since is zeroed: `torch.nn.Parameter.grad` is a property meanwhile that
+    records it. A script that reads or sets `.grad` there may discard or not: it counts as discarded, with one warning
+    on rank 0. A gradient that the script alone has set is not zeroed.
+Changes: parameters unused in a step get a zero gradient, as without offload; PyTorch skips them, which differs with
+    momentum or weight decay. A checkpoint written without the patch loads; the unused weights and their moments contain
+    repeated updates. ZenFlow, and `managed_gradient_accumulation` off in 0.19.8, are not covered.
 Workaround: Scripts add what a step does not use to the output, multiplied by 0. That can stay.
 """
 

@@ -6,11 +6,9 @@ Why: DeepSpeed's norm of a parameter group with a gradient that is inf or nan is
     every parameter group has such a gradient, and mostly there is one group. Together with a group that has none the -1
     becomes floating point, and the step is made. ZeRO-3 is not affected: through 0.12.6 its -1 is an int that never
     becomes a tensor, and since 0.13.0 it is floating point.
-How: the -1 is a float, as in 0.17.1. The step is then made, as in 0.13.1 and 0.17.1, as without offload and in plain
-    PyTorch: weights whose gradient is inf or nan are inf or nan from then on, all others continue to train. The cause
-    of the inf or nan is not fixed: the job now continues where it crashed, with a warning at the 1st, 10th, 100th …
-    such norm. In the norm that is reported and used for clipping such a group counts as 1, as in 0.13.1 and 0.17.1.
-    (Without offload the norm is nan from 0.13.2 to 0.16.5, and since 0.14.3 clips all weights to nan.)
+How: the -1 is a float, and the step is made, as in 0.13.1 and 0.17.1, as without offload and in PyTorch: weights whose
+    gradient is inf or nan are so from then on, all others continue to train. The cause is not fixed: the 1st, 10th,
+    100th … such norm logs a warning. In the norm that is reported and used for clipping such a group counts as 1.
 Changes: none for a job that did not crash.
 Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. That can stay.
 """

@@ -5,16 +5,13 @@ Why: a backward pass at the accumulation boundary (with `gradient_accumulation_s
     same one, overwrites it: the step consists of the last pass alone. Since 0.19.0 that pass also adds what is kept of
     earlier steps, the last pass of each of them; nothing clears it (zero12_offload_left_out_gradients fixes that part).
     Nothing fails. Without offload see zero12_several_backwards_drop.
-How: a pass at the boundary adds what an earlier pass of the same step has copied, and nothing else, unless the
-    optimizer's or the engine's `zero_grad` was called between them. With one pass per step, bit for bit as before. Off
-    unless requested by name: a script that discards a batch by `module.zero_grad()`, or by setting each `.grad` to
-    None, trains as in PyTorch because of the bug, and cannot be distinguished from one that adds its passes up:
-    DeepSpeed itself has set each `.grad` to None by then.
-Changes: a step includes the passes that were lost, and since 0.19.0 no stale gradients. A pass after which neither
-    `step` nor the optimizer's or the engine's `zero_grad` is called (a skipped batch or a warm-up, say) now counts:
-    call `engine.zero_grad()` where the script calls `module.zero_grad()`. A checkpoint written without the patch is
-    intact, but trained on those gradients; Adam's moments consist of them and adapt within some 1 / (1 - beta2) steps.
-    ZenFlow, and in 0.19.8 gradients accumulated in float32 for a 16-bit model, have their own code and are not patched.
+How: a pass at the boundary adds what an earlier pass of the same step has copied, unless the optimizer's or the
+    engine's `zero_grad` was called between them. Off unless named: a script that discards a batch by
+    `module.zero_grad()` or `.grad = None` trains as in PyTorch because of the bug, and cannot be told from one that
+    adds its passes up.
+Changes: a step includes the passes that were lost, and no stale gradients. What `module.zero_grad()` is meant to
+    discard now counts: call `engine.zero_grad()`. In a checkpoint written without the patch Adam's moments adapt within
+    some 1 / (1 - beta2) steps. ZenFlow, and fp32 accumulation for a 16-bit model in 0.19.8, are not covered.
 Workaround: Scripts add the losses up, and call `backward` once. That can stay.
 """
 

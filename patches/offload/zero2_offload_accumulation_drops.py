@@ -6,11 +6,9 @@ Why: 0.15.2 to 0.18.9 add the sum kept on the CPU for the step to each micro-bat
     ZeRO-1 reduces once per step and is not affected.
 How: the sum is kept again, up to the accumulation boundary, as before 0.15.2. Upstream keeps it at the boundary too,
     which costs another copy and, with ZeRO-1 through 0.16.4, would be added to the next step.
-Changes: with ZeRO-2, `offload_optimizer` and `gradient_accumulation_steps` n of 3 or more, gradients become the mean
-    over all n micro-batches: where these agree n / 2 times as large as before, so that clipping sets in where it did
-    not. A checkpoint written without the patch is intact, but was trained on two micro-batches in n. Its Adam moments
-    are those of gradients up to n / 2 times too small: after resuming, steps are too large until the second moment has
-    caught up (about 1 / (1 - beta2) steps). Warm the learning rate up again, or load only the weights.
+Changes: with 3 accumulation steps or more (n), gradients become the mean over all micro-batches, up to n / 2 times as
+    large, so that clipping may set in. A checkpoint written without the patch is intact, but its Adam moments are too
+    small: warm the learning rate up again, or load only the weights.
 Workaround: Scripts add the losses of the micro-batches up, and call `backward` once, with `gradient_accumulation_steps`
     1. That can stay.
 """

@@ -4,18 +4,13 @@ Why: with `gradient_accumulation_steps` 1, nothing is kept of a backward pass th
     and `engine.set_gradient_accumulation_boundary(False)` makes such passes (open-instruct and others accumulate that
     way, with a varying number of passes per step). Nothing fails: a step uses the last pass alone. ZeRO-1, and ZeRO-2
     without offload, add them up.
-How: a pass that is not at the boundary is kept on the CPU and the next ones of the step are added, by the functions
-    that do so with larger `gradient_accumulation_steps`. The patch records which parameters have a kept gradient in
-    this step, so that a lone pass copies nothing and a parameter used only in the last pass gets nothing of the
-    previous step; `zero_grad` of the optimizer or the engine clears the record. With `gradient_accumulation_steps`
-    above 1 nothing changes. Between 0.15.2 and 0.18.9 three or more passes also need the patch
-    zero2_offload_accumulation_drops. Disabled unless named: a script that discards each such pass, such as a warm-up,
-    by `module.zero_grad()` or by setting each `.grad` to None trains as in PyTorch because of the bug, and cannot be
-    distinguished from one that adds up its passes: DeepSpeed itself has already set each `.grad` to None.
-Changes: a step is larger by the passes that were lost, and needs a copy of the partition's gradients on the CPU.
-    Gradients that `module.zero_grad()` is meant to discard now count, as with ZeRO-2 in 0.19.0: call
-    `engine.zero_grad()`. A checkpoint written without the patch is intact, but was trained on the last pass of each
-    step; Adam's moments are those of its gradients and catch up within about 1 / (1 - beta2) steps.
+How: a pass that is not at the boundary is kept on the CPU, and the next ones of the step are added; `zero_grad` of the
+    optimizer or the engine discards it. From 0.15.2 to 0.18.9 three or more passes also need
+    zero2_offload_accumulation_drops. Off unless named: a script that discards a pass by `module.zero_grad()` or `.grad
+    = None` trains as in PyTorch because of the bug, and cannot be told from one that adds its passes up.
+Changes: a step is larger by the passes that were lost, and a copy of the partition's gradients is kept on the CPU. What
+    `module.zero_grad()` is meant to discard now counts: call `engine.zero_grad()`. A checkpoint written without the
+    patch is intact; Adam's moments catch up within about 1 / (1 - beta2) steps.
 Workaround: Scripts add the losses up, and call `backward` once. That can stay.
 """
 

@@ -7,10 +7,9 @@ Why: ZeRO-3 keeps the weights in one buffer, in the order of the optimizer's gro
     from the fp32 weights. Nothing shows it but the loss.
 How: gives each parameter its place in the order of the groups, as the buffer was made. While the states are offloaded,
     the order is the module's, as upstream.
-Changes: jobs whose groups are not in the order of the module: the first step after each reload has the gradients of the
-    right weights; so have evaluation, generation and weights that are sent elsewhere before that step. Others are
-    bit-identical. The fp32 weights of a checkpoint written without the patch are in their places, so it can be resumed;
-    the wrong steps before it are not undone.
+Changes: jobs whose groups are in another order than the module: the first step after each reload, and evaluation,
+    generation and weights sent elsewhere before it, use the right weights. A checkpoint written without the patch can
+    be resumed; the wrong steps before it are not undone.
 Workaround: Scripts leave the weights on the GPU: `include` without `lp_params`. It can stay.
 """
 

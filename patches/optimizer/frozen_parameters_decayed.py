@@ -5,14 +5,10 @@ Why: FP16_Optimizer and FP16_UnfusedOptimizer keep an fp32 copy of every paramet
     gradient; one with a zero gradient is decayed, and moved by the momentum from before it was frozen. After each step
     the copy is written back: with LoRA and AdamW the base model shrinks. fp16: all releases through 0.19.0; bf16: since
     0.17.6, until then its wrapper left frozen parameters out. ZeRO-1 to 3 are not affected.
-How: frozen parameters without a gradient keep their values. For torch's optimizers and DeepSpeed's own kernels the fp32
-    copy has no gradient either. The flat copies of FP16_Optimizer, and optimizers that need a gradient for each
-    parameter (1-bit LAMB, Muon) or may do so, get zeros as before, and the copy is restored after the step: from the
-    parameter if it has always been frozen, otherwise from a copy that exists during the optimizer's step. The fp32
-    copies stay, and so does their memory: upstream omits them, but then a parameter that is unfrozen later never trains
-    again, and checkpoints have another form. To save the memory, give the optimizer only the trainable parameters.
-    Not fixed: apex's legacy fused Adam and DeepSpeed's FusedLamb, which write the parameters themselves; and in
-    FP16_Optimizer the momentum of a parameter that is frozen for some steps decays meanwhile.
+How: frozen parameters without a gradient keep their values: torch's optimizers and DeepSpeed's kernels get no gradient
+    for them; where a gradient is needed (FP16_Optimizer, 1-bit LAMB, Muon) the copy is restored after the step. The
+    fp32 copies stay, so that a parameter can be unfrozen later. Not fixed: apex's legacy fused Adam and DeepSpeed's
+    FusedLamb; and in FP16_Optimizer momentum decays while a parameter is frozen.
 Changes: frozen parameters keep their values. A checkpoint written without the patch contains the changed ones: take
     them from the base model.
 Workaround: Scripts pass the optimizer only the trainable parameters. That can stay.

@@ -7,11 +7,9 @@ Why: DeepSpeed sorts the parameters into two groups of its own, for Muon and for
 How: if a group's settings differ from the config's (by value: a tuple equals a list, and Muon's defaults stand for
     missing settings), each group is sorted separately, as upstream does, and keeps its lr, weight_decay, momentum,
     ns_method, betas and eps; a group's settings override `muon_lr` and `adam_lr`. Otherwise nothing changes.
-Changes: jobs with such groups: the updates of their parameters, and the number of the optimizer's groups. Therefore the
-    optimizer state of a checkpoint written without the patch does not fit: loading it raises a ValueError that explains
-    this. Load only the weights, or continue as before under `DSFIX_SKIP=muon_param_groups`. If the number is the same
-    the state fits, and the groups' settings are, as always, the checkpoint's: those of the config. All other jobs load
-    it as before.
+Changes: jobs with such groups: their updates, and the number of the optimizer's groups. The optimizer state of a
+    checkpoint written without the patch does not fit, and loading it raises a ValueError: load only the weights, or
+    continue as before under `DSFIX_SKIP=muon_param_groups`. Other jobs load it as before.
 Workaround: Scripts set the rates after `deepspeed.initialize`, in `engine.optimizer.param_groups`, by a group's
     `use_muon`. That can stay; what goes by a group's index cannot, because there are more groups.
 """

@@ -7,10 +7,9 @@ How: for parameters that have more than one dimension, which are the model's own
     a momentum buffer in the optimizer's state, as since 0.19.7. Flat partitions have one dimension and are stepped as
     before: those of ZeRO, where the update is in the gradient already, and those of BF16_Optimizer (bf16 with ZeRO-1
     and fp32 accumulation, pipelines in bf16), where later releases train with SGD as well.
-Changes: jobs with Muon and without ZeRO: the updates of their matrices, and a momentum buffer of each matrix's size in
-    memory and in checkpoints. A checkpoint written without the patch can be loaded: the momentum starts from zero.
-    From 0.18.3 on the update is compiled at the first step, as it is with ZeRO; where there is no compiler, torch says
-    so in a warning and runs it as it is.
+Changes: the updates of matrices, and a momentum buffer of each matrix's size in memory and in checkpoints. A checkpoint
+    written without the patch can be loaded: the momentum starts from zero. From 0.18.3 on the update is compiled at the
+    first step; without a compiler torch warns and runs it as it is.
 Workaround: Scripts pass a Muon of their own, such as torch.optim.Muon, or turn ZeRO-1 on. Both can stay.
 """
 

@@ -5,10 +5,9 @@ Why: since 0.18.3 a hook on the module's outputs divides their gradient by the g
     which divides it again. The stage n before the last trains with gradients GASⁿ times too small. Nothing fails.
     Before 0.18.3: pipeline_accumulation_unscaled.
 How: the hook divides on the last stage only.
-Changes: with several micro-batches and at least two stages, gradients of the earlier stages become larger by these
-    factors, and with them the gradient norm: `gradient_clipping` acts on a different number. In a checkpoint written
-    without the patch the early stages are undertrained (with SGD; Adam makes up for most of it), and their Adam moments
-    are too small: warm up the learning rate again after resuming.
+Changes: gradients of the earlier stages become larger by these factors, and with them the norm and clipping. In a
+    checkpoint written without the patch the early stages are undertrained (with SGD; Adam makes up for most of it), and
+    their Adam moments are too small: warm up the learning rate again after resuming.
 Workaround: Scripts set `engine._scale_wrt_gas = False` on all stages but the last, or override the hook to do so. Both
     can stay. What multiplies gradients or learning rates of earlier stages by powers of GAS must go, as with 0.19.3.
 """

@@ -6,10 +6,9 @@ Why: since 0.16.0 `engine.backward` divides the loss by the gradient accumulatio
     elsewhere: pipeline_accumulation_scaled_per_stage.
 How: where the reduction is off and `no_sync` is not active, `engine.backward` divides the loss, as through 0.15.4.
     `scale_wrt_gas=False` is respected. Inside `no_sync` upstream leaves the loss undivided on purpose.
-Changes: gradients of a pipeline with several micro-batches become GAS times smaller. An SGD learning rate or a
-    `gradient_clipping` tuned on these releases is then too small by that factor. A checkpoint written without the patch
-    has the correct parameters of a job with too large gradients; its Adam moments are GAS and GAS² times too large, so
-    steps after resuming are too small until these have decayed.
+Changes: gradients of a pipeline with several micro-batches become GAS times smaller; an SGD learning rate or a
+    `gradient_clipping` tuned on these releases is too small by that factor. In a checkpoint written without the patch
+    Adam's moments are too large, so steps after resuming are too small until these have decayed.
 Workaround: Scripts divide the loss by GAS in the pipeline's `loss_fn`. This can stay with `engine.scale_wrt_gas =
     False` beside it; otherwise it must go, as with 0.18.3: nothing tells such a loss from another.
 """

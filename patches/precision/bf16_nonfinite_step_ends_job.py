@@ -4,13 +4,10 @@ Why: BF16_Optimizer (bf16 with ZeRO-1 and `data_types.grad_accum_dtype: "fp32"`,
     and bf16 in a pipeline) asserts that the gradient norm is above 0. A norm that is inf or nan is returned as -1: one
     such gradient in one micro-batch stops all ranks with an AssertionError without a message. So does a step whose
     gradients are all 0, although it is a step like any other.
-How: a step with a non-finite norm is skipped, as in 0.19.8: its gradients are dropped, `skipped_steps` counts it, and
-    the learning rate schedule waits. A step with a norm of 0 is taken. A rank's norm leaves out the parameters that
-    this rank did not use, although it holds their gradients from the other ranks: the ranks would disagree, and one
-    would wait forever for the weights of a rank that skips. So the norm of these gradients, times 0, is added to the
-    sum: it is nan if one of them is not finite, and otherwise changes nothing. The 1st, 10th, 100th … skipped step logs
-    a warning, and so does such a step of zeros. With graph_harvesting, whose graphs keep the first step's tensors, the
-    job still crashes.
+How: a step with a non-finite norm is skipped, as in 0.19.8: its gradients are dropped, `skipped_steps` counts it, the
+    learning rate schedule waits, and the 1st, 10th, 100th … logs a warning. A step with a norm of 0 is taken, with such
+    warnings. All ranks agree, because the gradients of parameters that a rank did not use take part in its norm. With
+    graph_harvesting the job still crashes.
 Changes: none for a job that did not crash; the reported norm of a skipped step is inf.
 Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. That can stay.
 """

@@ -8,10 +8,9 @@ Why: since 0.17.6 a bf16 engine without ZeRO wraps its optimizer in FP16_Unfused
     never clips.
 How: the engine zeroes the wrapper's gradients after each step; with bf16 parameters the wrapper's loss scale is 1, even
     if a checkpoint contains another.
-Changes: for all these jobs, updates and gradient norms become those of the step's own gradients; a learning rate that
-    was tuned without the patch is wrong. A checkpoint written without it can be resumed: its weights stay, but its
-    moments come from sums of stale gradients, since 0.18.3 divided by 65536: it is better to load only the weights
-    (`load_module_only=True`).
+Changes: updates and gradient norms become those of the step's own gradients; a learning rate tuned without the patch is
+    wrong. The weights of a checkpoint written without it stay, but its moments come from sums of stale gradients, since
+    0.18.3 divided by 65536: better load only the weights (`load_module_only=True`).
 Workaround: Scripts call `engine.zero_grad()` after each step, and since 0.18.3 multiply the loss by
     `engine.optimizer.loss_scale`. Both can stay: the scale is 1.
 """

@@ -4,25 +4,13 @@ Why: `data_types.grad_accum_dtype: "fp32"` with bf16 and ZeRO-1 requests BF16_Op
     two bf16 wrappers, "with fp32 accumulation" and "without ZeRO", are the same string, "bf16", and the second is
     checked first: the engine uses FP16_Optimizer or FP16_UnfusedOptimizer. Each rank holds all fp32 weights and
     optimizer states, gradients are accumulated in bf16, and checkpoints cannot be loaded.
-How: with ZeRO enabled, "bf16" means BF16_Optimizer; on 0.18.3 and 0.18.4 it gets the attributes by which the engine
-    scales a loss. Nothing else uses it in these releases, so it is made to behave like the other optimizers: a gradient
-    is added to the fp32 ones as soon as it exists (`bf16.immediate_grad_update`) and then removed from `.grad`, so that
-    none is added twice, however many backward passes contribute to it. After `engine.backward` the sums are in `.grad`
-    until the next one: what a script writes there (clipping, masks, `safe_set_full_grad`) or discards by setting it to
-    None or to zero reaches the fp32 gradients; writes through `.grad.data` cannot be detected. A parameter that only
-    other ranks used counts in the norm; `loss.backward()` without the engine is rejected, as by the optimizers that it
-    replaces. Unchanged: jobs without ZeRO and pipelines without it; and, with a warning on rank 0 that ZeRO-1 stays
-    off, sparse gradients, jobs whose optimizer is given frozen parameters, which BF16_Optimizer does not hold, not even
-    when they are unfrozen later (for ZeRO-1 with a frozen base pass only the trainable parameters), and optimizers that
-    may need whole parameters, which they get in these releases. Partitioned are those that compute each element by
-    itself: torch's but Adafactor, LBFGS, Muon and SparseAdam, DeepSpeed's Adam, Adagrad and Lion, apex's FusedAdam. A
-    subclass or any other class (LARS, LAMB, Muon, Adafactor) and one with step hooks is left alone; ZeRO-2 partitions
-    those. Parameters frozen later have gradients of 0, as with ZeRO in general.
-Changes: fp32 weights and optimizer states are partitioned over the ranks and gradients are accumulated in fp32: numbers
-    change by bf16's rounding; in a pipeline, and after a step, `.grad` is 0. A step whose gradients are all zero, or
-    not finite, fails with an AssertionError of BF16_Optimizer, as before 0.17.6 and since 0.18.5, if
-    bf16_nonfinite_step_ends_job is skipped. A checkpoint written without the patch has no optimizer state: load it with
-    `load_optimizer_states=False`; the job then continues from its bf16 weights with a new optimizer state.
+How: with ZeRO enabled, "bf16" means BF16_Optimizer again, which adds each gradient to the fp32 ones at once; `.grad`
+    holds the sums after `engine.backward`, writes through `.grad.data` are not seen. `loss.backward()` without the
+    engine is rejected. With a warning ZeRO-1 stays off for sparse gradients, frozen parameters in the optimizer, and
+    optimizers that may need whole parameters (LARS, LAMB, Muon, Adafactor, subclasses, step hooks).
+Changes: states are partitioned and gradients accumulated in fp32: numbers change by bf16's rounding. A step of zero or
+    non-finite gradients fails unless bf16_nonfinite_step_ends_job is applied. A checkpoint written without the patch
+    has no optimizer state: load it with `load_optimizer_states=False`.
 Workaround: None in the script; ZeRO-2 helps.
 """
 

@@ -7,11 +7,9 @@ Why: without ZeRO an fp16 engine wraps its optimizer in FP16_Optimizer or FP16_U
     damped by its epsilon, clipping never clips, and what fp16 cannot represent is lost. Nothing fails.
 How: `engine.backward` multiplies the loss, in fp32, by the wrapper's loss scale, as through 0.18.2, unless the script
     has done so. That is seen from the last operations of the loss: multiplications and divisions by a number, and sums.
-Changes: in fp16 training without ZeRO, gradients and their norm become larger by the loss scale, as they are through
-    0.18.2 and with ZeRO; a learning rate tuned without the patch may be wrong. A checkpoint written without the patch
-    can be resumed: its weights stay, but Adam's moments in it are too small by the scale and its square, and its loss
-    scale may be so large that the first steps are skipped until it fits: it is better to load only the weights
-    (`load_module_only=True`).
+Changes: gradients and their norm become larger by the loss scale, as through 0.18.2; a learning rate tuned without the
+    patch may be wrong. In a checkpoint written without it Adam's moments are too small, and the loss scale may be too
+    large at first: better load only the weights (`load_module_only=True`).
 Workaround: the script multiplies the loss by `engine.optimizer.loss_scale`, or by that over the accumulation steps: the
     loss is left alone, with a warning. So is a loss that is multiplied by what may be the scale and another number,
     1024 or more and up to 64 times less than the scale. A factor is judged when it is first met. What is not seen, such

@@ -5,19 +5,13 @@ Why: through 0.19.1 the engine casts the whole model with `module.bfloat16()` or
     base of 10000 the phase is off by 0.6 at position 512 and by 10 radians at 8192, with fp16 by 0.1 and 2. The model
     is another one than in plain PyTorch, where `from_pretrained(..., dtype=torch.bfloat16)` leaves these buffers in
     fp32. No error shows it.
-How: an fp32 buffer whose name ends in `inv_freq` stays fp32 if its module is one of transformers' rotary embeddings
-    with the interface of 4.38 and later (no parameters, `forward(x, position_ids)`) and returns the same dtypes with
-    fp32 frequencies as with half ones, so that the rest of the model sees no other dtype than before. That is tried
-    once per module, before the cast, on a copy on the CPU, at near and at far positions. All other buffers are cast as
-    before. Keeping every buffer in fp32, as 0.19.2 does, ends jobs that work: models that add a positional table or a
-    mask to half activations without a cast, BatchNorm, rotary embeddings that compute in the dtype of the frequencies.
-    Not fixed: the frequencies of other code (also remote code of the Hub), of modules with another interface
-    (`forward(x, seq_len)`, `forward(seqlen)`), of modules whose `forward` accelerate has replaced, of modules without
-    data (meta device), and those created in half precision, which cannot be told from intended ones.
-Changes: the results of models with such embeddings, more so the longer the sequences. transformers' frequencies are in
-    no checkpoint: a job that resumes from one written without the patch continues with exact ones, as with 0.19.2 or in
-    plain PyTorch; its weights were trained with the rounded ones, so the loss may rise at first where sequences are
-    long. Where a model saves them, the rounded ones are loaded and the job continues as before.
+How: an fp32 buffer named `…inv_freq` stays fp32 in transformers' rotary embeddings (the interface of 4.38 and later),
+    if a trial on a copy shows that they return the same dtypes as before. All other buffers are cast, because code that
+    works relies on it. Not fixed: frequencies of other code, remote code of the Hub included, of modules on the meta
+    device or with a `forward` that accelerate has replaced, and those created in half precision.
+Changes: the results of models with such embeddings, more so the longer the sequences. A job that resumes from a
+    checkpoint written without the patch continues with exact frequencies, as with 0.19.2; its weights are used to
+    rounded ones, so the loss may rise at first.
 Workaround: Scripts put `inv_freq` back in fp32 after `deepspeed.initialize`, or keep the frequencies in an attribute
     that is no buffer. Both can stay.
 """

@@ -1,19 +1,14 @@
 """An empty parameter group, as LoRA leaves one: the scheduler fails, or assigns learning rates of other groups.
 
-Why: DeepSpeed removes parameter groups without parameters from the optimizer that it is given. A scheduler created
-    before that still has a rate for each of them. Since torch 2.10 its step fails: ValueError, zip() argument 2 is
-    longer than argument 1. Through torch 2.9, and with DeepSpeed's own schedulers in any torch, rates are assigned by
-    position, silently: every group behind an empty one trains at another group's rate. transformers and code based on
-    it make one group with weight decay and one without (biases, norms), and with LoRA the second is empty: the Trainer
-    before transformers 5.1, and with it LLaMA-Factory, unless the config has an "optimizer"; ms-swift and OpenRLHF;
-    loops with accelerate. DeepSpeed-Chat makes three, of which with LoRA alone only the second has parameters.
-How: schedulers keep seeing all groups: instead of the optimizer they get a proxy whose `param_groups` has the empty
-    ones in their places; everything else is the optimizer's own. Few schedulers are passed to DeepSpeed (accelerate
-    passes none of torch's), so they are searched for among what refers to the optimizer: once, and only if a group is
-    removed. Where no group is empty, e.g. because a framework drops empty groups itself, nothing changes. A scheduler
-    that is pickled has the optimizer itself, as without the patch, with a note of the empty groups, by which it sees
-    them again in the next engine.
-    Not fixed: a scheduler that DeepSpeed is not given, if gc.freeze() was called between its creation and the engine's.
+Why: DeepSpeed removes groups without parameters from the optimizer; a scheduler created before still has a rate for
+    each. Since torch 2.10 its step fails: zip() argument 2 is longer than argument 1. Before, and with DeepSpeed's own
+    schedulers, rates are assigned by position, silently: every group behind an empty one trains at another's rate. With
+    LoRA the group without weight decay (biases, norms) is empty in the Trainer before transformers 5.1, LLaMA-Factory,
+    ms-swift, OpenRLHF, DeepSpeed-Chat and loops with accelerate.
+How: schedulers get a proxy of the optimizer whose `param_groups` has the empty ones in their places. Those that
+    DeepSpeed is not given are searched for among what refers to the optimizer, once, and only if a group is removed.
+    Not fixed: a scheduler that is not given to DeepSpeed if gc.freeze() was called between its creation and the
+    engine's.
 Changes: the learning rates are those of plain PyTorch, also when a job resumes from a checkpoint written without the
     patch: the scheduler's state has the same form. The scheduler's `get_last_lr()` includes the empty groups' rates, as
     in plain PyTorch; the engine's `get_lr()` does not. `scheduler.optimizer == optimizer` holds, `is` does not.

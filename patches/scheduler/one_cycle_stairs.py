@@ -5,10 +5,9 @@ Why: the schedule stores both counts and never looks at them: the learning rate 
 How: within a cycle, the fraction of the way to the maximum is rounded down to a stair, as since 0.19.4; it is computed
     from the number of the step, so that a stair begins at its first step. Without counts (0, the default) nothing
     changes, nor does the decay after the cycle.
-Changes: jobs with OneCycle and a stair count above 0: their learning rate and momentum follow stairs, as they do once
-    DeepSpeed is upgraded. Such a job that resumes from a checkpoint written without the patch goes on with the stairs,
-    so that its learning rate jumps to the stair below; `DSFIX_SKIP=one_cycle_stairs` keeps the ramp until the run is
-    done.
+Changes: jobs with OneCycle and a stair count above 0: learning rate and momentum follow stairs, as since 0.19.4. One
+    that resumes from a checkpoint written without the patch jumps to the stair below; `DSFIX_SKIP=one_cycle_stairs`
+    keeps the ramp until the run is done.
 Workaround: Scripts use a schedule of their own, such as torch's LambdaLR. It can stay.
 """
 

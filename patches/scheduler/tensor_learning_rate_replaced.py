@@ -8,10 +8,9 @@ Why: a script makes its learning rate a tensor so that a captured CUDA graph rea
 How: as upstream's fix, the new rate is written into the tensor. WarmupCosineLR keeps a copy of the rates that it starts
     from. Rates that are numbers are set as before. So is a tensor that groups with different rates have in common: each
     gets one of its own, once; and a tensor of integers.
-Changes: jobs with such a tensor and a schedule of DeepSpeed's: what holds the tensor sees the schedule's rates; a rate
-    has the tensor's own precision and shape. What `engine.get_lr` and `get_last_lr` return stays but for that, and for
-    OneCycle, whose rates stay tensors. A checkpoint written without the patch continues with the schedule's rates; one
-    of 0.15.3 to 0.18.0 holds numbers, which they then are.
+Changes: what holds the tensor sees the schedule's rates; a rate has the tensor's own precision and shape, also in what
+    `engine.get_lr` and `get_last_lr` return (from OneCycle a tensor). A checkpoint written without the patch continues
+    with the schedule's rates; one of 0.15.3 to 0.18.0 holds numbers, which they then are.
 Workaround: Scripts copy the rate into their tensor after each step, and put the tensor back into the group. That can
     stay.
 """

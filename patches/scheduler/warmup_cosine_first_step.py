@@ -5,15 +5,13 @@ Why: through 0.15.2 WarmupCosineLR sets the learning rate when it is stepped, wh
     step of all, at fresh weights and moments, which is what a warm-up prevents. Since 0.15.3 it starts at 0, but only
     for the first parameter group; all others make their first step at their full rate. Nothing shows it. WarmupLR:
     warmup_first_step.
-How: a new schedule (`last_batch_iteration` -1) sets 0 for every group when it is created, as upstream does, and
-    `get_lr_ratio` then returns the number 0 instead of a list. If these rates are still set when the schedule's state
-    is loaded, the rates at that state replace them. If they are still set when another schedule or engine is made with
-    the optimizer, or the schedule is gone, the groups get their own rates back, which the next schedule goes by. A
-    schedule of PyTorch that took them for the optimizer's own gets those when this schedule is first stepped.
-Changes: jobs with WarmupCosineLR, since 0.15.3 those with several parameter groups: the first step has the learning
-    rate 0; all others keep theirs. A checkpoint written without the patch continues as it would have; where the
-    optimizer's learning rates are not loaded (`elastic_checkpoint`, `load_optimizer_states=False`), the first step has
-    the schedule's rates, as without an interruption, instead of the optimizer's own or 0.
+How: a new schedule (`last_batch_iteration` -1) sets 0 for every group when it is created, as upstream does; loading its
+    state replaces that. If these rates are still set when another schedule or engine is made with the optimizer, or
+    this one is gone, the groups get their own back; a schedule of PyTorch that took them for the optimizer's own gets
+    those when this one is first stepped.
+Changes: the first step has the learning rate 0, since 0.15.3 in the groups behind the first; all others keep theirs. A
+    checkpoint written without the patch continues as it would have; where the optimizer's rates are not loaded
+    (`elastic_checkpoint`, `load_optimizer_states=False`), its first step has the schedule's.
 Workaround: Scripts set the learning rate of the first step themselves. That can stay.
 """
 

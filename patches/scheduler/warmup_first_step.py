@@ -4,16 +4,13 @@ Why: both set the learning rate when they are stepped, which the engine does aft
     they are created. The first step of a training has the optimizer's own `lr` instead of `warmup_min_lr`: the largest
     step of all, at fresh weights and moments, which is what a warm-up prevents. Nothing shows it. WarmupCosineLR:
     warmup_cosine_first_step.
-How: a new schedule (`last_batch_iteration` -1) sets `warmup_min_lr` when it is created, as upstream does. If this rate
-    is still set when the schedule's state is loaded, the rate at that state replaces it. A rate that is a tensor is
-    written into the tensor, which a captured graph reads, unless groups with different rates share it. If the rate is
-    still set when another schedule or engine is made with the optimizer, the engine is destroyed, or the schedule is
-    gone, the groups get their own rates back. A schedule of PyTorch that took it for the optimizer's own gets that when
-    this schedule is first stepped.
-Changes: jobs with WarmupLR or WarmupDecayLR: the first step has the learning rate `warmup_min_lr`, 0 by default, as the
-    second has; all others keep theirs. A checkpoint written without the patch continues as it would have; where the
-    optimizer's learning rates are not loaded (`elastic_checkpoint`, `load_optimizer_states=False`), the first step has
-    the schedule's rate, as without an interruption, instead of the optimizer's own.
+How: a new schedule (`last_batch_iteration` -1) sets `warmup_min_lr` when it is created, as upstream does; loading its
+    state replaces that. If the rate is still set when another schedule or engine is made with the optimizer, or this
+    one is gone, the groups get their own rates back; a schedule of PyTorch that took it for the optimizer's own gets
+    that when this one is first stepped. A tensor is written into.
+Changes: the first step has the learning rate `warmup_min_lr`, 0 by default; all others keep theirs. A checkpoint
+    written without the patch continues as it would have; where the optimizer's rates are not loaded
+    (`elastic_checkpoint`, `load_optimizer_states=False`), its first step has the schedule's.
 Workaround: Scripts set the learning rate of the first step themselves. That can stay.
 """
 

@@ -5,11 +5,10 @@ Why: a parameter without elements ends where it begins. Inside a partition it co
     partition, so its gradient has no destination: KeyError in `average_tensor`. If it is the first of a partition, or
     these two are fixed, fp16 and any optimizer offload compute its largest element when they check for overflow (0.13.3
     and later). Such parameters come from layers of width 0 and from placeholders; plain PyTorch trains them.
-How: no fragment is made for a parameter without elements, and one that is in no partition is not reduced. If it is the
-    first of a partition it now counts in the numbering of the partition's gradients, as it does in their list:
-    `safe_get_full_grad` of the others returned the neighbour's gradient. Without elements nothing overflows. Upstream
-    reduces no empty parameter; here those in a partition are still reduced, because `ignore_unused_parameters: false`
-    with CPU offload needs every parameter's gradient.
+How: no fragment is made for a parameter without elements, and one that is in no partition is not reduced; without
+    elements nothing overflows. The first of a partition now counts in the numbering of its gradients:
+    `safe_get_full_grad` of the others returned the neighbour's. Those in a partition are still reduced, because
+    `ignore_unused_parameters: false` needs every gradient.
 Workaround: Scripts freeze parameters without elements, or leave them out. Both can stay.
 """
 

@@ -6,17 +6,13 @@ Why: since 0.17.6, a backward pass at the accumulation boundary (with `gradient_
     'NoneType' object is not iterable) or, since 0.18.3, silently replaces the previous gradients: the step uses the
     last pass alone. Through 0.17.5, and in PyTorch, the passes add up; in 0.19.8 they do for 16-bit models that
     accumulate gradients in float32.
-How: keeps the sum until `step` has used it, so that the next pass is added to it. The sum shares the memory of what
-    `step` receives. Since 0.18.5, `grad_accum` (gradients accumulated in a dtype other than the model's) also outlives
-    the pass and would be added twice: it is cleared at the end of the pass, as before 0.18.5. `zero_grad` of the
-    optimizer or the engine still discards what was meant for `step`. Optimizer offload takes a different path, and Muon
-    computes its update in place in the sum: both are unchanged. Disabled unless named: a script that discards a batch
-    by `module.zero_grad()`, or by setting each `.grad` to None, trains as in PyTorch because of the bug, and cannot be
-    distinguished from one that adds up its passes: DeepSpeed itself has already set each `.grad` to None.
-Changes: a step is larger by the passes that were lost. A pass followed neither by `step` nor by `zero_grad` of the
-    optimizer or the engine, such as a skipped batch or a warm-up, now counts: call `engine.zero_grad()` where the
-    script calls `module.zero_grad()`. A checkpoint written without the patch is intact, but was trained on the last
-    pass of each step; Adam's moments are those of its gradients and catch up within about 1 / (1 - beta2) steps.
+How: keeps the sum until `step` has used it, so that the next pass is added to it; `zero_grad` of the optimizer or the
+    engine still discards it. Optimizer offload and Muon are unchanged. Off unless named: a script that discards a batch
+    by `module.zero_grad()` or `.grad = None` trains as in PyTorch because of the bug, and cannot be told from one that
+    adds its passes up.
+Changes: a step is larger by the passes that were lost. A pass that `module.zero_grad()` is meant to discard now counts:
+    call `engine.zero_grad()`. A checkpoint written without the patch is intact, but was trained on the last pass of
+    each step; Adam's moments catch up within about 1 / (1 - beta2) steps.
 Workaround: Scripts add the losses up, and call `backward` once. That can stay.
 """
 

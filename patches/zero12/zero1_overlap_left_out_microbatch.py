@@ -9,13 +9,9 @@ Why: with gradient accumulation, `overlap_comm` reduces each parameter when the 
 How: before the step, reduces what the hooks have not reduced. All ranks know which parameters those are, as the last
     micro-batch's reductions would not match otherwise; which of them an earlier micro-batch has used, the ranks
     exchange as numbers appended to the last bucket. A rank that has not used such a parameter contributes zeros.
-Changes: only steps whose last micro-batch does not use parameters that an earlier one uses, on any rank. All others
-    give the same numbers with as many collectives, except where parameters are unused: one more collective, of a number
-    per parameter, with `reduce_scatter: false`, `use_multi_rank_bucket_allreduce: false` or experts; the host waits for
-    the last bucket before it waits for all; with more than two ranks the last bucket's sums may round differently. A
-    checkpoint written without the patch loads; such parameters were trained on the gradients of one rank. Not fixed:
-    accumulation by `no_sync`, or by several backward passes, where the config says 1 and the script sets no boundary;
-    ZenFlow, which reduces each micro-batch.
+Changes: steps whose last micro-batch leaves out parameters that an earlier one used; others only by rounding of the
+    last bucket with more than two ranks. A checkpoint written without the patch loads; such parameters were trained on
+    one rank's gradients. Not fixed: `no_sync`, several passes without a boundary, and ZenFlow.
 Workaround: Scripts add what a micro-batch does not use to the output, multiplied by 0. That can stay.
 """
 

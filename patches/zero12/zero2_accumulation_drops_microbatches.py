@@ -4,21 +4,13 @@ Why: 0.17.6 to 0.18.2 add a micro-batch's gradients to the previous ones where `
     0.17.6 that is filled only at the end of the accumulation. Until then each micro-batch replaces the previous one: a
     step uses the last one's gradient, divided by the number of all. Nothing fails; the gradient norm is silently wrong.
     ZeRO-1 and ZeRO-3 are not affected.
-How: gradients are also added where `all_grad_tensors`, which holds the sum so far, is filled. Where
-    `averaged_gradients` is filled (a second backward pass after the end of the accumulation) nothing changes: that
-    raises an error, instead of the silent loss that upstream's condition makes of it.
-    A micro-batch that the script discards before the next one stays discarded, parameter by parameter. DeepSpeed has
-    set each `.grad` to None by then, so that no value tells: until the next backward pass, `torch.nn.Parameter.grad`, a
-    property meanwhile, records any `.grad = None` and any `zero_grad` (of the engine, the module, an optimizer, also
-    the one that ZeRO wraps). A script that reads `.grad` there, or sets it to a tensor, may discard or not (`if p.grad
-    is not None: p.grad = None`): the sum so far is lost as without the patch, with one warning on rank 0. Reads by
-    PyTorch and DeepSpeed change nothing.
-Changes: with ZeRO-2, no optimizer offload and `gradient_accumulation_steps` n above 1, gradients become the mean over
-    all n micro-batches: where these agree n times as large as before, so that clipping sets in where it did not. A
-    checkpoint written without the patch is intact, but was trained on one micro-batch in n. Its Adam moments are those
-    of gradients up to n times too small: after resuming, steps are too large until the second moment has caught up
-    (about 1 / (1 - beta2) steps). Warm the learning rate up again, or load only the weights. A script that calls
-    zero_grad() after each micro-batch trains on the last one alone, as in PyTorch and without the patch.
+How: gradients are also added where `all_grad_tensors`, which holds the sum so far, is filled. A micro-batch that the
+    script discards before the next one (`.grad = None`, any `zero_grad`) stays discarded: `torch.nn.Parameter.grad` is
+    a property meanwhile that records it. A script that reads or sets `.grad` there may discard or not: the sum so far
+    is lost as without the patch, with one warning on rank 0.
+Changes: with n accumulation steps gradients become the mean over all micro-batches, up to n times as large, so that
+    clipping may set in. A checkpoint written without the patch is intact, but its Adam moments are too small: warm the
+    learning rate up again, or load only the weights.
 Workaround: Scripts add the losses of the micro-batches up, and call `backward` once, with `gradient_accumulation_steps`
     1. That can stay.
 """

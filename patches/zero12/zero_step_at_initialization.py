@@ -4,16 +4,13 @@ Why: the optimizers of ZeRO and of bf16 training allocate the optimizer state by
     AdamW and SGD with weight decay decay each weight once more, Adam with L2 regularization moves it by about the
     learning rate, and Adam is one step ahead in its bias correction: the first real update is 0.74 of what it should be
     (betas 0.9 and 0.999). Nothing shows it.
-How: during that step learning rate and weight decay are zero; afterwards the step count is reset to zero. Of torch's
-    optimizers, ASGD and Rprop start from the learning rate and keep it, without ASGD's decay; NAdam's product and
-    ASGD's average are reset. The state of an optimizer that is neither torch's nor DeepSpeed's nor apex's may begin
-    with the learning rate: it keeps its rate, and the weights are restored from a copy on the host. Upstream omits the
-    step, and therefore links the state to the parameters later. Not fixed: SGD with `dampening`, which also damps its
-    first real step.
-Changes: all jobs with ZeRO or bf16 and an optimizer with weight decay, or Adam of any kind: training starts from the
-    model's own weights, and with Adam its first updates are larger. A job that resumes from a checkpoint written
-    without the patch continues as it would have: its weights were decayed once too often, and Adam's step count is one
-    too high. fp16 without ZeRO: see fp16_step_at_initialization.
+How: during that step learning rate and weight decay are zero; afterwards the step count is reset, and so are NAdam's
+    product and ASGD's average. ASGD and Rprop keep their learning rate; so does an optimizer that is neither torch's
+    nor DeepSpeed's nor apex's, whose weights are restored from a copy on the host. Not fixed: SGD with `dampening`,
+    which also damps its first real step.
+Changes: jobs with weight decay, or Adam of any kind: training starts from the model's own weights, and Adam's first
+    updates are larger. A job that resumes from a checkpoint written without the patch continues as it would have. fp16
+    without ZeRO: fp16_step_at_initialization.
 Workaround: None in the script; DeepSpeed 0.13.2 helps.
 """
 

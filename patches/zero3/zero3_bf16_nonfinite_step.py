@@ -7,10 +7,9 @@ How: where the setting is on, the gradient norm, which each step computes anyway
     finite, is computed first and read by the host: the step is skipped on all ranks, as with fp16, counted in
     `skipped_steps`, the gradients are dropped and the learning rate schedule does not advance. The 1st, 10th, 100th …
     skipped step is logged as a warning. ZenFlow and SuperOffload, which step differently, are unchanged.
-Changes: for bf16 + ZeRO-3 jobs since 0.19.3, before that where the setting is on: a step with an inf or nan gradient is
-    skipped instead of destroying the parameters; all other steps are bit-identical. Without optimizer offload the host
-    waits for the norm, as ZeRO-1 and ZeRO-2 do with the setting, and 0.19.8. A checkpoint written without the patch is
-    either sound or contains nan, and then it cannot be repaired.
+Changes: where the setting is on (the default since 0.19.3), a step with an inf or nan gradient is skipped; all others
+    are bit-identical. Without optimizer offload the host waits for the norm, as in 0.19.8. A checkpoint written without
+    the patch is either sound or contains nan, and then cannot be repaired.
 Workaround: Scripts test each loss on all ranks, and leave out the backward pass and the step if one is not finite. It
     can stay.
 """

@@ -2,17 +2,15 @@
 
 Why: ZeRO-3 gathers a module's parameters before its forward pass and empties them afterwards, by replacing the
     parameter's data. While a checkpoint is recomputed, torch keeps what the operations save: since torch 2.5, a tensor
-    that requires a gradient as a detached alias, any other as it is. A frozen parameter is therefore already emptied
-    when torch compares shapes: saved [n], recomputed [0]. All of 0.12.0 to 0.19.2 are affected, with every way of
-    freezing; with LoRA it is the norms' weights and, with DeepSpeed's own linear function, those of the linear layers.
-    The workarounds have a price: `use_reentrant=True` needs inputs that require a gradient, `determinism_check="none"`
-    disables torch's check.
+    that requires a gradient as a detached alias, any other as it is. A frozen parameter is therefore empty when torch
+    compares shapes: saved [n], recomputed [0]. With LoRA it is the norms' weights and, with DeepSpeed's own linear
+    function, those of the linear layers.
 How: torch detaches a frozen ZeRO-3 parameter (it has a `ds_id`) as it detaches a trainable one: the alias keeps the
-    gathered data until the backward pass has used it, no longer than a trainable parameter's. torch's check of the
-    recomputation stays on; nothing changes for tensors that are not ZeRO-3 parameters. DeepSpeed 0.19.3 achieves the
-    same by keeping the frozen parameters gathered until the backward pass of the module that holds the checkpoint.
-    Not covered: selective checkpointing (`context_fn`), which fails with ZeRO-3 even without frozen parameters.
-Workaround: Scripts set `use_reentrant=True` or `determinism_check="none"`. Both can stay, at their price.
+    gathered data until the backward pass has used it. torch's check of the recomputation stays on; other tensors are
+    unchanged. Not covered: selective checkpointing (`context_fn`), which fails with ZeRO-3 even without frozen
+    parameters.
+Workaround: Scripts set `use_reentrant=True`, which needs inputs that require a gradient, or `determinism_check="none"`,
+    which disables torch's check. Both can stay, at their price.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
 """ZeRO-3: a module in evaluation mode fails in training, "backward pass is invalid for module in evaluation mode".
 
-Why: ZeRO-3 asserts in each module's backward pass that the module is in training mode. It stops jobs whose frozen
-    parts are in `eval()` while gradients pass through them (a frozen backbone, LoRA, GRPO; Lightning keeps their mode
-    since 2.2), jobs that train a model whole in `eval()`, and gradients with respect to inputs in an evaluation.
-    The assertion hides a second failure: modules in training mode and modules in evaluation mode have a coordinator
-    each, with its own trace for prefetching and its own parameters in flight. What one has prefetched, the other cannot
-    wait for: "AssertionError: {…, 'status': 'INFLIGHT', …}", in the forward pass, when a part goes into `eval()`, or
-    the model is evaluated, while parameters are in flight.
-How: the first time that a job meets either, the coordinator for training takes over all modules, as in 0.15.4, where
-    there is only one. It then records a new trace, once. Nothing changes for jobs that meet neither: they keep both
-    coordinators, also for frozen parts in `eval()` that gradients do not pass through. Through 0.15.2 alternating
-    between training and evaluation needs zero3_inflight_params as well. All ranks must have the same modules in
-    `eval()` and pass gradients through the same ones: ranks that differ in this wait for each other, as in 0.15.4,
-    where the assertion stopped one of them.
+Why: ZeRO-3 asserts in each module's backward pass that it is in training mode. That stops jobs whose frozen parts are
+    in `eval()` while gradients pass through them (a frozen backbone, LoRA, GRPO; Lightning since 2.2), jobs that train
+    in `eval()`, and gradients of inputs in an evaluation. Behind it hides a second failure: modules in training mode
+    and in evaluation mode have a coordinator each, and what one has prefetched, the other cannot wait for:
+    "AssertionError: {…, 'status': 'INFLIGHT', …}" in the forward pass.
+How: when a job first meets either, the coordinator for training takes over all modules, as in 0.15.4, and records a new
+    trace, once. Jobs that meet neither keep both. Through 0.15.2 alternating between training and evaluation needs
+    zero3_inflight_params as well. All ranks must have the same modules in `eval()` and pass gradients through the same
+    ones, or they wait for each other, as in 0.15.4.
 Workaround: Scripts leave the module in training mode and set the probability of its dropout to 0. It can stay.
 """
 

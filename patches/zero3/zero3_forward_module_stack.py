@@ -1,12 +1,10 @@
 """ZeRO-3: a global list of running modules grows with each checkpoint, and keeps a destroyed engine's model alive.
 
 Why: ZeRO-3 appends each module to a global list before its forward pass and removes the last entry after it. A forward
-    pass that ends with an exception leaves its modules there. Non-reentrant gradient checkpointing ends every
-    recomputation with one, as soon as it has what it needs: the list grows by a few modules per checkpoint and step,
-    and an exception that the script catches (out of memory, try a smaller batch) adds more. From then on the last entry
-    may not be a running module, and a parameter that another module uses is registered with the wrong one.
-    The model itself is appended when the engine is created and is not removed by `engine.destroy()`: its parameters
-    stay in memory with it.
+    pass that ends with an exception leaves its modules there: out of memory that the script catches, and every
+    recomputation of non-reentrant checkpointing, which adds a few modules per checkpoint and step. A parameter that
+    another module uses may then be registered with the wrong one. The model itself is appended with the engine and
+    stays after `engine.destroy()`, and its parameters with it.
 How: each module gets a forward hook that torch calls however the forward pass ended; it truncates the list to its
     previous length. `destroy()` removes the model.
 Workaround: Scripts clear `FWD_MODULE_STACK` after a step, or when they drop the engine. It can stay.

@@ -9,11 +9,9 @@ Why: ZeRO-3 keeps each gradient in a buffer that the first micro-batch of a step
 How: after the first micro-batch of a step, the buffers that it did not reach are zeroed if they were filled before; at
     the last one, offloaded gradients of parameters that it did not reach are copied from their buffers unless both are
     zero. A parameter that is never used costs nothing. A gradient that the script alone has set is not zeroed.
-Changes: for models in which a step may not use all parameters, such a step's gradient for unused ones is zero, as with
-    ZeRO-1 and 2; plain PyTorch skips them, which differs with momentum or weight decay. All others are bit-identical. A
-    checkpoint written without the patch loads; the unused weights, and their moments, contain repeated updates. MiCS,
-    SuperOffload and ZenFlow, which have their own code, gradients offloaded to NVMe, and optimizer offload with
-    `managed_gradient_accumulation` off are not covered.
+Changes: unused parameters get a zero gradient, as with ZeRO-1 and 2; PyTorch skips them, which differs with momentum or
+    weight decay. A checkpoint written without the patch loads; unused weights and their moments contain repeated
+    updates. Not covered: MiCS, SuperOffload, ZenFlow, NVMe, and offload with `managed_gradient_accumulation` off.
 Workaround: Scripts add the unused parameters to the loss, multiplied by 0: their gradients are zeros. It can stay.
 """
 

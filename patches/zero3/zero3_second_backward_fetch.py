@@ -5,12 +5,10 @@ Why: two losses of one forward pass, each with its own `engine.backward`, the fi
     fetched for as many backward passes as it had forward passes. It fails in the last module whose parameters are not
     persistent (`stage3_param_persistence_threshold`); with reentrant checkpointing by "Expected weight to be of same
     shape as normalized_shape, but got weight of shape [0]".
-How: a module with parameters that are not gathered is fetched in each backward pass. A fetch beyond those of its
-    forward passes prefetches nothing and stays out of the recorded order of modules; a module whose parameters are
-    gathered, as those below the threshold are, is not fetched again. So a rank that alone makes such a pass through
-    gathered parameters (`torch.autograd.grad` of the inputs for a log) makes no collective, as without the patch. The
-    parameters that the second pass fetches stay until its end since 0.19.3, before that until the optimizer step or the
-    next forward pass: it needs memory for the whole parameters. One `backward` of the sum of the losses does not.
+How: a module with parameters that are not gathered is fetched in each backward pass; such a fetch prefetches nothing
+    and stays out of the recorded order of modules. A pass through gathered parameters makes no collective, as before.
+    What the second pass fetches stays until its end since 0.19.3, before until the step or the next forward pass: it
+    needs memory for all parameters.
 Workaround: Scripts add the losses up, and call `backward` once. It can stay, and needs less memory.
 """
 

@@ -5,20 +5,13 @@ Why: ZeRO-3 copies a gradient into its buffer in the first micro-batch of a step
     pass before it (two losses of one forward pass, each with its own `backward`) copies again: the gradient of the
     first loss is lost, for each parameter that both reach. Nothing fails. With gradient accumulation the first
     micro-batch of each step is the one that loses it.
-How: records which parameters have had a gradient since the last forward pass, `zero_grad` or step, and adds for these.
-    Reentrant checkpointing, for which 0.18.5 made the change, produces one gradient per parameter and is unchanged, as
-    is an interrupted backward pass: the next forward pass starts anew. SuperOffload and ZenFlow, which have their own
-    code, are not covered.
-    A gradient that the script discards before the second backward pass stays discarded, parameter by parameter. ZeRO-3
-    has set each `.grad` to None by then, so that no value tells: from a backward pass to the next call of the engine,
-    `torch.nn.Parameter.grad`, a property meanwhile, records any `.grad = None` and any `zero_grad` (of the engine, the
-    module, an optimizer, also the one that ZeRO wraps). A script that reads `.grad` there, or sets it to a tensor, may
-    discard or not (`if p.grad is not None: p.grad = None`): the first gradient is lost as without the patch, with one
-    warning on rank 0. Reads by PyTorch and DeepSpeed change nothing.
-Changes: for callers that run `backward` more than once per forward pass with ZeRO-3, with any optimizer offload:
-    gradients become the sum, as in plain PyTorch and as through 0.18.4. One backward pass per forward pass is
-    bit-identical. A checkpoint written without the patch loads; its parameters and moments come from the last loss's
-    gradients alone.
+How: adds for the parameters that have had a gradient since the last forward pass, `zero_grad` or step. A gradient that
+    the script discards before the second backward pass stays discarded: `torch.nn.Parameter.grad` is a property
+    meanwhile that records it; a script that reads or sets `.grad` there may discard or not, and loses the first
+    gradient as without the patch, with one warning. SuperOffload and ZenFlow are not covered.
+Changes: with more than one `backward` per forward pass, gradients become the sum, as in PyTorch and through 0.18.4;
+    with one they are bit-identical. A checkpoint written without the patch loads; it was trained on the last loss
+    alone.
 Workaround: Scripts add the losses up, and call `backward` once. It can stay.
 """
 

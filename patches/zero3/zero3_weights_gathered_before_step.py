@@ -1,19 +1,15 @@
 """ZeRO-3: the forward pass after a step may use the weights of before it.
 
-Why: the optimizer's step writes each rank's part of the weights on the current stream. The next forward pass gathers
-    the weights on another stream, which does not wait for it. What mostly makes the host wait in between is the
-    throughput timer, from the third step on, or a script that reads the loss (`loss.item()`) or copies a batch to the
-    device that is not in pinned memory. Where none does, as with `"timers": {"throughput": {"enabled": false}}` or
-    `"synchronized": false` and batches from pinned memory, the host is ahead of the device: weights are gathered before
-    they are written, and gradients are those of older weights, or of a mixture, different in each run. Nothing fails.
-    Through 0.15.3 the second step of a job is exposed whatever the timer; since then its forward pass compares the
-    order of modules across ranks, for which the host waits.
+Why: the step writes each rank's part of the weights on the current stream; the next forward pass gathers them on
+    another stream, which does not wait for it. Usually the host waits in between: for the throughput timer from the
+    third step on, for `loss.item()`, for a batch that is not in pinned memory. Where none does, weights are gathered
+    before they are written, and gradients are those of older weights or of a mixture, different in each run. Nothing
+    fails. Through 0.15.3 the second step of every job is exposed.
 How: at the end of a step the gathering stream waits for the current one, on the device. Where the host waits for a
     gathering, because too many are in flight, it waits for the step as well.
-Changes: the steps whose weights were gathered too early; all others give the same numbers. A checkpoint written
-    without the patch loads, but its weights were trained on such gradients. Not covered are weights that a script
-    writes itself between steps, those that load_checkpoint has just written, those that ZenFlow updates between its
-    full steps, and MiCS with shards of one rank.
+Changes: the steps whose weights were gathered too early; all others give the same numbers. A checkpoint written without
+    the patch loads, but was trained on such gradients. Not covered: weights that a script or load_checkpoint has just
+    written, ZenFlow between its full steps, and MiCS with shards of one rank.
 Workaround: Scripts call `torch.cuda.synchronize()` after the step. It can stay, but costs time.
 """
 

@@ -10,11 +10,9 @@ How: `GatheredParameters` also updates the second copy, outside of autograd; `lo
     trained parameters, and the next forward pass makes them again. Saving a checkpoint drops them too: one more
     gathering between nodes. A quantized second copy (`zero_quantized_nontrainable_weights`) stays as it is: it would be
     overwritten with numbers that are not quantized.
-Changes: the first step after loading, and every evaluation before it, computes with the loaded weights; with frozen
-    parameters that were loaded under zero.Init, all steps do. A checkpoint written without the patch contains the
-    weights as they were trained: where all are trained, one step used gradients of the wrong weights, and only the
-    optimizer's moments still show it. Where a part is frozen, the rest was trained with random weights, which are not
-    in the checkpoint: repeat such a run.
+Changes: the first step after loading and every evaluation before it, with frozen parameters loaded under zero.Init all
+    steps, use the loaded weights. A checkpoint written without the patch holds the weights as trained: where a part is
+    frozen, the rest was trained beside random weights, which are not in it: repeat such a run.
 Workaround: Scripts set `ds_secondary_tensor` of all parameters to None after loading. There is none left then; it can
     stay.
 """
