@@ -33,6 +33,7 @@ BY_HAND = (
 )
 FOLDERS = ("bench", "demo", "docs", "dsfix", "examples", "matrix", "patches", "tests")
 SECTION = re.compile(r"^(Why|How|Changes|Workaround): (.*(?:\n(?!\w+: ).*)*)", re.M)
+LINES = {"Why": 6, "How": 4, "Changes": 3, "Workaround": 5}
 LINK = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues/\d+|pull/\d+|commit/[0-9a-f]{7,40})")
 SILENT = (Severity.WRONG_RESULT, Severity.LEAK, Severity.USABILITY)
 
@@ -92,6 +93,14 @@ def test_a_docstring_has_why_how_changes_and_workaround():
         if told != ["Why", "How", "Changes", "Workaround"] and (wrong or told != ["Why", "How", "Workaround"]):
             offenders[each] = told
     assert offenders == {}
+
+
+def test_sections_of_a_docstring_are_short():
+    found = {each: SECTION.findall(inspect.cleandoc(entry.docstring)) for each, entry in ENTRIES.items()}
+    offenders = [
+        (each, name) for each, sections in found.items() for name, text in sections if text.count("\n") >= LINES[name]
+    ]
+    assert offenders == []
 
 
 def test_no_section_of_a_docstring_is_empty():
