@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from dsfix.doctor import rules as doctor_rules
 from dsfix.explain import signatures
 from dsfix.outcome import Outcome
 from dsfix.patch import Severity
-from dsfix.upstream import coverage
+from dsfix.upstream import areas, coverage
 from dsfix.upstream import table as known_bugs
 from matrix import table
 
@@ -125,6 +126,13 @@ def test_fixed_in_ends_the_range():
         if not ends:
             offenders.append(patch_id)
     assert offenders == []
+
+
+def test_each_folder_of_patches_is_an_area():
+    folders = Counter(entry.area for entry in ENTRIES.values())
+    assert {name: count for name, count in folders.items() if not 4 <= count <= 45} == {}
+    assert sorted(folders) == re.findall(r"^    dsfix\.patches\.(\w+)$", _page("setup.cfg"), re.M)
+    assert {areas.of(entry) for entry in ENTRIES.values()} <= {*known_bugs.AREAS}
 
 
 def test_loading_a_patch_is_cheap():
