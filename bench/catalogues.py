@@ -28,11 +28,11 @@ def real(directory: Path) -> Path:
 def made_up(directory: Path, applying: int) -> Path:
     """The same with a larger catalogue. applying: how many of the real patches apply to the release."""
     patches = _laid(directory) / "dsfix" / "patches"
-    count = sum(1 for each in patches.glob("*.py") if not each.name.startswith("_"))
+    count = sum(1 for each in patches.rglob("*.py") if not each.name.startswith("_"))
     for number in range(max(0, APPLY - applying)):
         (patches / f"z_applies_{number}.py").write_text(_APPLIES.format(number=number), encoding="utf-8")
         count += 1
-    text = (patches / f"{_LIKE}.py").read_text(encoding="utf-8")
+    text = (patches / "optimizer" / f"{_LIKE}.py").read_text(encoding="utf-8")
     assert ">=0.19.2,<0.19.7" in text
     for number in range(SIZE - count):
         (patches / f"z_other_{number}.py").write_text(text.replace(">=0.19.2,<0.19.7", "<0.1"), encoding="utf-8")

@@ -45,6 +45,11 @@ class Job:
         """The value at that path; the default where there is none."""
         return value_at(self.config, path, default)
 
+    def number(self, *path: str, default: float = 0) -> float:
+        """The number at that path; the default where there is none, or "auto"."""
+        value = self.get(*path)
+        return value if isinstance(value, (int, float)) else default
+
     def block(self, *path: str) -> Mapping[str, Any]:
         """The block at that path; an empty one where there is none."""
         value = self.get(*path)
@@ -142,8 +147,7 @@ class Job:
     @property
     def decays(self) -> bool:
         """Whether the optimizer is known to have a weight decay."""
-        values = [self.decay, self.get("optimizer", "params", "weight_decay")]
-        return any(isinstance(value, (int, float)) and value > 0 for value in values)
+        return max(self.decay or 0, self.number("optimizer", "params", "weight_decay")) > 0
 
     @property
     def optimizer(self) -> str | None:

@@ -126,6 +126,7 @@ class Patch:
     title: one line, what users see, without a full stop.
     severity: what the bug does to a job.
     affects: PEP 440 specifiers per distribution, all of which must hold, e.g. ``{"deepspeed": ">=0.14.1,<0.14.3"}``.
+        A range that begins at 0.12.0 says nothing of earlier releases: none of them is run.
     changes: the edits; all are made or none.
     symptom: a regular expression that matches the traceback or log of a job with the bug; "" where nothing shows it.
     upstream: link to an issue, pull request or commit -> what it did: "reported", "introduced", "fixed in 0.14.3".
@@ -144,9 +145,9 @@ class Patch:
     severity: Severity
     affects: Mapping[str, str]
     changes: tuple[Change, ...]
-    symptom: str
-    upstream: Mapping[str, str]
-    fixed_in: str | None
+    symptom: str = ""
+    upstream: Mapping[str, str] = field(default_factory=dict)
+    fixed_in: str | None = None
     present: tuple[Source, ...] = ()
     fixed: tuple[Source, ...] = ()
     continued_by: str | None = None

@@ -17,6 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from .module_files import module_file
 
+EARLIEST_PROVEN = "0.12.0"
 NEWEST_PROVEN = Version("0.19.8")
 """The newest DeepSpeed that the patches were run on; `python -m matrix add` updates it."""
 _VERSION = re.compile("^Version:(.*)", re.IGNORECASE | re.MULTILINE)

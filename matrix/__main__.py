@@ -71,7 +71,7 @@ def _check_installed() -> None:
 
 
 def _sources(directory: Path) -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in directory.glob("*.py")}
+    return {str(path.relative_to(directory)): path.read_text(encoding="utf-8") for path in directory.rglob("*.py")}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Fingerprints of a patch, which records use to detect changes.
 
-Text does not count: title, docstrings, comments, and the messages of `reproduce`.
+Text does not count: title, docstrings, comments, and the messages of `reproduce`; nor does the patch's folder.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import ast
 import hashlib
 import importlib
 import inspect
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from types import ModuleType
@@ -18,6 +19,7 @@ from dsfix.catalogue.registry import Entry
 from dsfix.patch import Change, Edit, Source
 
 _MESSAGES = ("BugPresent", "CannotTell", "AssertionError")
+_FOLDER = re.compile(r"\b(dsfix\.patches\.)\w+\.(?=\w)")
 _DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -55,7 +57,7 @@ def _parts(each: Change | Source) -> Iterator[str]:
         place = "after" if each.after is not None else "before" if each.before is not None else "replace"
         yield f"{place} {each.count}"
         yield _normal(each.anchor)
-        yield _normal(each.written)
+        yield _normal(_FOLDER.sub(r"\1", each.written))
     if isinstance(each, Source):
         yield _normal(each.code)
 
@@ -97,8 +99,8 @@ def _defined(module: ModuleType) -> dict[str, ast.stmt]:
 def _shared(tree: ast.Module, package: str) -> Iterator[tuple[str, ast.stmt]]:
     """What is imported from modules of the package that are no patches: by name, all of its source there."""
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.level == 1 and (node.module or "").startswith("_"):
-            there = _defined(importlib.import_module(f"{package}.{node.module}"))
+        if isinstance(node, ast.ImportFrom) and node.level and (node.module or "").startswith("_"):
+            there = _defined(importlib.import_module(f"{'.' * node.level}{node.module}", package))
             for alias in node.names:
                 yield alias.name, ast.Expr(ast.Constant("\0".join(_sources([alias.name], there))))
 

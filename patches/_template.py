@@ -24,7 +24,7 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.1,<0.14.3"},
     changes=(Edit(_STEP, replace="scale = 1", code="scale = self.loss_scale"),),
-    symptom="",  # a regular expression that matches the traceback; "" for a silent bug
+    symptom=r"in step\n.*RuntimeError: ",  # a regular expression that matches the traceback; none for a silent bug
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/1": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/2": "introduced",

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from dsfix.doctor import rules as doctor_rules
 from dsfix.explain import signatures
 from dsfix.outcome import Outcome
 from dsfix.patch import Severity
-from dsfix.upstream import coverage
+from dsfix.upstream import areas, coverage
 from dsfix.upstream import table as known_bugs
 from matrix import table
 
@@ -44,6 +45,7 @@ BY_HAND = (
 )
 FOLDERS = ("bench", "demo", "docs", "dsfix", "examples", "matrix", "patches", "tests")
 SECTION = re.compile(r"^(Why|How|Changes|Workaround): (.*(?:\n(?!\w+: ).*)*)", re.M)
+LINES = {"Why": 6, "How": 4, "Changes": 3, "Workaround": 5}
 LINK = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues/\d+|pull/\d+|commit/[0-9a-f]{7,40})")
 SILENT = (Severity.WRONG_RESULT, Severity.LEAK, Severity.USABILITY)
 
@@ -61,7 +63,7 @@ CHEAP = {
         "functools",
     ),
     *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),
-    *("shutil", "sys", "threading", "traceback", "types", "typing", "weakref", "._shared", "._torch_load"),
+    *("shutil", "sys", "threading", "traceback", "types", "typing", "weakref", ".._shared", "._torch_load"),
 }
 LAB_WITH_TORCH = (
     r"import torch|dsfix\.lab\."
@@ -105,6 +107,14 @@ def test_a_docstring_has_why_how_changes_and_workaround():
     assert offenders == {}
 
 
+def test_sections_of_a_docstring_are_short():
+    found = {each: SECTION.findall(inspect.cleandoc(entry.docstring)) for each, entry in ENTRIES.items()}
+    offenders = [
+        (each, name) for each, sections in found.items() for name, text in sections if text.count("\n") >= LINES[name]
+    ]
+    assert offenders == []
+
+
 def test_no_section_of_a_docstring_is_empty():
     assert [each for each in ENTRIES if not all(_sections(each).values())] == []
 
@@ -129,10 +139,17 @@ def test_fixed_in_ends_the_range():
     assert offenders == []
 
 
+def test_each_folder_of_patches_is_an_area():
+    folders = Counter(entry.area for entry in ENTRIES.values())
+    assert {name: count for name, count in folders.items() if not 4 <= count <= 45} == {}
+    assert sorted(folders) == re.findall(r"^    dsfix\.patches\.(\w+)$", _page("setup.cfg"), re.M)
+    assert {areas.of(entry) for entry in ENTRIES.values()} <= {*known_bugs.AREAS}
+
+
 def test_loading_a_patch_is_cheap():
     """dsfix loads each patch that may apply: beyond what dsfix needs itself, a patch imports inside its functions."""
     offenders = {}
-    for path in (CHECKOUT / "patches").glob("*.py"):
+    for path in (CHECKOUT / "patches").rglob("*.py"):
         modules = set()
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Import):

@@ -55,11 +55,10 @@ def _candidates() -> Iterator[str]:
         except OSError:
             continue
         for name in names:
-            stem, suffix = os.path.splitext(name)
-            if suffix in (".dist-info", ".egg-info"):
+            if name.endswith((".dist-info", ".egg-info")):
                 try:
-                    with open(os.path.join(place, name, "entry_points.txt"), "rb") as file:
+                    with open(os.path.join(place, name, "entry_points.txt"), "rb", buffering=0) as file:
                         if _GROUP_HEADER in file.read():
-                            yield stem.partition("-")[0]
+                            yield os.path.splitext(name)[0].partition("-")[0]
                 except OSError:
                     continue

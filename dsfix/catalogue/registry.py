@@ -48,6 +48,11 @@ class Entry(NamedTuple):
         return self.module.__doc__ or ""
 
     @property
+    def area(self) -> str:
+        """The folder that its file lies in."""
+        return self.module.__name__.rpartition(".")[0].rpartition(".")[2]
+
+    @property
     def summary(self) -> Summary:
         patch = self.patch
         about = patch.title, patch.severity.value, dict(patch.affects), patch.default
@@ -92,19 +97,29 @@ def shipped() -> dict[str, Any]:
 
 def _content() -> str:
     found = hashlib.blake2b(digest_size=16)
-    for place in getattr(_package()[0], "__path__", ()):
-        for name in sorted(each for each in os.listdir(place) if each.endswith(".py") and not each.startswith("_")):
-            with open(os.path.join(place, name), "rb") as file:
-                found.update(name.encode() + file.read())
+    for folder, each in sorted((folder, each.path) for folder, each in _files()):
+        name = os.path.basename(each)
+        if name.endswith(".py") and not name.startswith("_"):
+            with open(each, "rb") as file:
+                found.update(f"{folder}/{name}".encode() + file.read())
     return found.hexdigest()
 
 
+def _files() -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """The files of dsfix.patches, each with its folder there. Raises OSError where it is no directory (a zip)."""
+    for place in getattr(_package()[0], "__path__", ()):
+        for each in os.scandir(place):
+            if not each.is_dir():
+                yield "", each
+            elif each.name != "__pycache__":
+                yield from ((each.name, inside) for inside in os.scandir(each.path) if inside.name != "__pycache__")
+
+
 def _stamps() -> list[tuple[str, int, int]] | None:
-    """The names, times and sizes in the directory of patches; None where one cannot be had (a zip, a dangling link)."""
+    """The names, times and sizes of the patches' files; None where one cannot be had (a zip, a dangling link)."""
     try:
-        places = getattr(_package()[0], "__path__", ())
-        found = [each for place in places for each in os.scandir(place) if each.name != "__pycache__"]
-        return sorted((each.name, each.stat().st_mtime_ns, each.stat().st_size) for each in found)
+        found = [(f"{folder}/{each.name}", each.stat()) for folder, each in _files()]
+        return sorted((name, status.st_mtime_ns, status.st_size) for name, status in found)
     except OSError:
         return None
 
@@ -158,7 +173,7 @@ def _own() -> Iterator[Entry | Broken]:
     if patches is None:
         yield Broken(_PACKAGE, f"{reason}; reinstall dsfix")
     else:
-        yield from (_entry(each, f"{_PACKAGE}.{each}") for each in _modules(patches))
+        yield from (_entry(_last(each), f"{_PACKAGE}.{each}") for each in _modules(patches))
 
 
 def _package() -> tuple[ModuleType | None, str]:
@@ -171,8 +186,18 @@ def _package() -> tuple[ModuleType | None, str]:
 
 
 def _modules(package: ModuleType) -> list[str]:
-    """The names of a package's patches; a module whose name begins with "_" is none."""
-    return sorted(info.name for info in pkgutil.iter_modules(package.__path__) if not info.name.startswith("_"))
+    """The names of a package's patches, inside it and in its folders, by id; what begins with "_" is none."""
+    names = []
+    for each in pkgutil.iter_modules(package.__path__):
+        folders = [os.path.join(place, each.name) for place in package.__path__]
+        inside = pkgutil.iter_modules(folders, f"{each.name}.") if each.ispkg else [each]
+        names += [info.name for info in inside if not _last(info.name).startswith("_")]
+    return sorted(names, key=_last)
+
+
+def _last(name: str) -> str:
+    """The id of the patch in the module of that name."""
+    return name.rpartition(".")[2]
 
 
 def _of_plugins() -> Iterator[Entry | Broken]:
@@ -187,7 +212,7 @@ def _of_plugins() -> Iterator[Entry | Broken]:
         from . import declarations
 
         for name in [plugin.module] if inside is None else inside:
-            found = _entry(f"{plugin.distribution}:{name.rpartition('.')[2]}", name, plugin.distribution)
+            found = _entry(f"{plugin.distribution}:{_last(name)}", name, plugin.distribution)
             flaw = declarations.flaw(found.patch) if isinstance(found, Entry) else ""
             yield Broken(found.id, flaw) if flaw else found
 

@@ -59,7 +59,7 @@ def _print(entry: Entry, verdict: Verdict) -> None:
     facts: dict[str, Iterable[str]] = {
         "here": [f"{output.word(verdict.outcome)}: {verdict.reason}"],
         "severity": [patch.severity.value],
-        "affects": [", ".join(f"{name} {specifiers}" for name, specifiers in patch.affects.items())],
+        "affects": [_affects(patch)],
         "fixed in": [_fixed_in(patch)],
         "retire": [_retire(patch)],
         "symptom": [patch.symptom or "none: no error and no log line shows it"],
@@ -71,6 +71,12 @@ def _print(entry: Entry, verdict: Verdict) -> None:
     for name, lines in facts.items():
         for number, line in enumerate(lines):
             print(f"{name + ':' if not number else '':<10} {line}")
+
+
+def _affects(patch: Patch) -> str:
+    ranges = ", ".join(f"{name} {specifiers}" for name, specifiers in patch.affects.items())
+    from_the_first = f">={versions.EARLIEST_PROVEN}" in patch.affects.get("deepspeed", "")
+    return f"{ranges}; earlier releases have not been run" if from_the_first else ranges
 
 
 def _changes(patch: Patch) -> list[str]:

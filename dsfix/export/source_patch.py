@@ -83,7 +83,8 @@ def _body(function: str, edit: Edit) -> str:
 
 
 def _read(symbol: Symbol, entry: Entry) -> Found:
-    shared = symbol.module.startswith(f"{entry.module.__package__}._")
+    package, _, name = symbol.module.rpartition(".")
+    shared = name.startswith("_") and f"{entry.module.__package__}.".startswith(f"{package}.")
     if symbol.name == "PATCH" or not (shared or symbol.module == entry.module.__name__):
         raise Inexportable(f"its code uses {symbol.name} of {symbol.module}, which DeepSpeed does not have")
     of = module(symbol.module)

@@ -163,7 +163,7 @@ def _made_of(chain: Sequence[Entry], table: Table) -> Bug:
         about=False,
         severity=patch.severity.value,
         weight=3,
-        area=areas.of(chain[0].id),
+        area=areas.of(chain[0]),
         bug=patch.title,
         states=(),
         links=tuple(link for role in _TELLING for link, told in patch.upstream.items() if told.startswith(role)),

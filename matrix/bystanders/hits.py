@@ -38,11 +38,10 @@ def _mark(patch_id: str, number: int) -> None:
 
 class _Finder:
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
-        patch_id = name.removeprefix(_PACKAGE)
-        if patch_id == name or "." in patch_id or patch_id.startswith("_"):
+        if not name.startswith(_PACKAGE) or name.rpartition(".")[2].startswith("_"):
             return None
         spec = PathFinder.find_spec(name, path)
-        if spec is not None and spec.origin is not None:
+        if spec is not None and spec.origin is not None and spec.submodule_search_locations is None:  # no folder
             spec.loader = _Loader(name, spec.origin)
         return spec
 
@@ -55,7 +54,7 @@ class _Loader(SourceFileLoader):
         self, data: Any, path: Any, *, _optimize: int = -1
     ) -> Any:
         tree = _with_shared(ast.parse(data), Path(path).parent)
-        marks = _Marks(self.name.removeprefix(_PACKAGE))
+        marks = _Marks(self.name.rpartition(".")[2])
         for function in _used_by_changes(tree):
             marks.put_into(function.body)
         return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
@@ -64,7 +63,7 @@ class _Loader(SourceFileLoader):
         super().exec_module(module)
         patch = getattr(module, "PATCH", None)
         if patch is not None:
-            marks = _Marks(self.name.removeprefix(_PACKAGE))
+            marks = _Marks(self.name.rpartition(".")[2])
             changes = tuple(
                 dataclasses.replace(each, code=marks.of(each.code, replaces=each.replace is not None))
                 if hasattr(each, "code")
@@ -126,8 +125,8 @@ def _with_shared(tree: ast.Module, directory: Path) -> ast.Module:
     """A patch with what it imports from modules that are no patches written out: the marks there are its own."""
     body: list[ast.stmt] = []
     for each in tree.body:
-        if isinstance(each, ast.ImportFrom) and each.level == 1 and (each.module or "").startswith("_"):
-            there = ast.parse((directory / f"{each.module}.py").read_bytes())
+        if isinstance(each, ast.ImportFrom) and each.level and (each.module or "").startswith("_"):
+            there = ast.parse(Path(directory, *[".."] * (each.level - 1), f"{each.module}.py").read_bytes())
             body += [other for other in there.body if getattr(other, "module", "") != "__future__"]
         else:
             body.append(each)

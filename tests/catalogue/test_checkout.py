@@ -25,7 +25,7 @@ def dsfix(directory, *arguments, **options):
 def test_its_patches_are_found(clone):
     shown = dsfix(clone, "-m", "dsfix", "show", "zero3_offload_clip_device")
     assert shown.returncode == 0, shown.stderr
-    assert str(clone / "patches" / "zero3_offload_clip_device.py") in shown.stdout
+    assert str(clone / "patches" / "offload" / "zero3_offload_clip_device.py") in shown.stdout
 
 
 def test_without_rich(clone):

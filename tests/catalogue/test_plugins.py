@@ -26,6 +26,20 @@ def test_every_module_of_the_named_package_is_a_patch(own):
     assert told.warnings == []
 
 
+def test_patches_lie_in_folders(own):
+    own.plugin("acme", "acme", two=EDIT.format("gone", 3))
+    own.module("acme.area.__init__", "")
+    own.module("acme.area.one", "from dsfix.patch import *\n" + _declared("n"))
+    own.module("acme.area._helper", "raise RuntimeError('nobody asked for it')")
+    own.module("acme.other.__init__", "")
+    own.module("acme.other.one", "from dsfix.patch import *\n" + _declared("m"))
+    told = own.run("import dsfix, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
+    assert told.value == [3, {"cure": "pending", "acme:one": "applied", "acme:two": "pending"}]
+    assert [each.partition(": ")[2] for each in told.warnings] == [
+        "patch acme:one cannot be loaded and is skipped: acme.area.one has this id, too, and is used"
+    ]
+
+
 def test_one_module_is_one_patch(own):
     own.plugin("acme", "acme_one")
     own.module("acme_one", "from dsfix.patch import *\n" + _declared("n"))

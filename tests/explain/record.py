@@ -83,7 +83,7 @@ def shortened(text, directory):
         if not last and not any(part in frame["path"] for part in _KEPT_FRAMES):
             text = text[: frame.start()] + text[frame.end() :]
     text = text.replace(str(directory), SITE).replace(sys.base_prefix, "/opt/conda")
-    text = re.sub(rf"{re.escape(str(HERE))}/jobs\.py|/[^\"]*/patches/\w+\.py", "/home/user/train.py", text)
+    text = re.sub(rf"{re.escape(str(HERE))}/jobs\.py|/[^\"]*/patches/\w+/\w+\.py", "/home/user/train.py", text)
     text = re.sub(r"(/[^\"\s]*)?/site-packages", SITE, text)
     return re.sub(r"/tmp/dsfix-[^\s'\"]*?(/\w+\.py|)(?=[\s'\"]|$)", r"/scratch\1", text)
 

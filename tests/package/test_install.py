@@ -75,7 +75,7 @@ def test_the_wheel_holds_what_the_product_needs_and_nothing_else(built):
         path for path in package.rglob("*") if path.suffix in (".py", ".cpp", ".h", ".json", ".tsv", ".txt", ".typed")
     ]
     expected = {path.relative_to(CHECKOUT).as_posix() for path in files}
-    expected |= {f"dsfix/patches/{path.name}" for path in (CHECKOUT / "patches").glob("*.py")}
+    expected |= {f"dsfix/{path.relative_to(CHECKOUT)}" for path in (CHECKOUT / "patches").rglob("*.py")}
     assert {name for name in names if ".dist-info/" not in name} == expected
 
 

@@ -13,11 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable
 
+import dsfix.patches
 import pytest
 from packaging.version import Version
 
-import dsfix
-from dsfix.catalogue import registry
 from dsfix.guards import rank_check
 from dsfix.guards.statement import Statement
 
@@ -50,7 +49,7 @@ def other(tmp_path: Path) -> str:
     """A directory with this dsfix under another version number."""
     package = tmp_path / "other" / "dsfix"
     shutil.copytree(Path(str(dsfix.__file__)).parent, package, ignore=shutil.ignore_patterns("__pycache__", "patches"))
-    patches = Path(str(next(iter(registry.catalogue().values())).module.__file__)).parent
+    patches = Path(dsfix.patches.__file__).parent
     shutil.copytree(patches, package / "patches", ignore=shutil.ignore_patterns("__pycache__"))
     text = (package / "__init__.py").read_text()
     (package / "__init__.py").write_text(text.replace(f'__version__ = "{dsfix.__version__}"', '__version__ = "0.0.9"'))

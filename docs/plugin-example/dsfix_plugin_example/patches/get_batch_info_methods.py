@@ -29,9 +29,6 @@ PATCH = Patch(
             "self.gradient_accumulation_steps",
         )
     ),
-    symptom="",
-    upstream={},
-    fixed_in=None,
     # they are methods, not properties
     present=(
         Source(f"{_ENGINE}._take_model_step", "self.train_batch_size()"),

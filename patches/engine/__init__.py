@@ -1,0 +1,1 @@
+"""The engine, whatever the ZeRO stage: accumulation, config, data, monitoring, profiling."""

@@ -1,0 +1,1 @@
+"""Importing DeepSpeed, and building its operators."""

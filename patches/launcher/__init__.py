@@ -1,0 +1,1 @@
+"""Launching jobs: `deepspeed`, and its autotuner."""

@@ -1,0 +1,1 @@
+"""Optimizer states and parameters on the CPU: ZeRO-Offload, Twin-Flow."""

@@ -1,0 +1,1 @@
+"""fp16, bf16 and fp32, mostly without ZeRO."""

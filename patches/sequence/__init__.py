@@ -1,0 +1,1 @@
+"""Long sequences: Ulysses and tiled computation."""

@@ -1,0 +1,45 @@
+"""ZeRO-3 with an empty parameter: AssertionError in forward, 'status': 'NOT_AVAILABLE', 'ds_numel': 0.
+
+Why: whether a module's parameters must be gathered is decided by the number of missing elements. Where only empty
+    parameters are missing, that is 0: they are not gathered, and the check that follows finds them missing. Empty
+    parameters come from layers of width 0 and from placeholders; plain PyTorch trains them.
+How: gathers parameters if any is missing, empty or not. Since 0.18.6 the same lines are in another function: see
+    zero3_empty_parameter.
+Workaround: Scripts make the placeholder a buffer, or give it an element. It can stay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsfix.patch import Edit, Patch, Severity
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_FETCH = "deepspeed.runtime.zero.partitioned_param_coordinator:PartitionedParameterCoordinator.fetch_sub_module"
+
+PATCH = Patch(
+    title="ZeRO-3: AssertionError in fetch_sub_module for an empty parameter",
+    severity=Severity.CRASH,
+    affects={"deepspeed": ">=0.12.0,<0.18.6"},
+    changes=(
+        Edit(
+            _FETCH,
+            replace="fetch_numel > 0",
+            code="fetch_numel > 0 or any(p.ds_status == ZeroParamStatus.NOT_AVAILABLE for p in params_to_fetch)",
+        ),
+    ),
+    symptom=r"fetch_sub_module[\s\S]*AssertionError: \{[^\n]*'status': 'NOT_AVAILABLE'[^\n]*'ds_numel': 0\b",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/8375": "related: proposed fix",
+    },
+    continued_by="zero3_empty_parameter",
+)
+
+
+def reproduce(lab: Lab) -> str:
+    _ = lab.torch  # makes the device usable before the next line imports torch
+    from dsfix.lab import empty_parameter
+
+    return empty_parameter.reproduce(lab)
