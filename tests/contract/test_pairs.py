@@ -53,11 +53,7 @@ def cells() -> Iterator[Cells]:
 @pytest.mark.parametrize("subset", ["first", "second", "both"])
 @pytest.mark.parametrize(("pair", "release"), PAIRS.items(), ids=["+".join(pair) for pair in PAIRS])
 def test_each_subset_fixes_its_bugs(
-    cells: Cells,
-    monkeypatch: pytest.MonkeyPatch,
-    pair: tuple[str, str],
-    release: str,
-    subset: str,
+    cells: Cells, monkeypatch: pytest.MonkeyPatch, pair: tuple[str, str], release: str, subset: str
 ) -> None:
     ids = {"first": pair[:1], "second": pair[1:], "both": pair}[subset]
     others = [each.id for each in choice.applying(release, CATALOGUE) if each.patch.default and each.id not in pair]

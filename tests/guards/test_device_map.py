@@ -146,11 +146,7 @@ def test_a_model_without_a_map_has_no_dispatch():
 
 def test_a_few_outermost_modules_are_named_per_device():
     found = dispatch.find(on(0, 0, 0, 0, 1, "cuda:10"), "cuda:0")
-    assert found.describe().splitlines() == [
-        "  cuda:0: b0, b1, b2 and 1 more",
-        "  cuda:1: b4",
-        "  cuda:10: b5",
-    ]
+    assert found.describe().splitlines() == ["  cuda:0: b0, b1, b2 and 1 more", "  cuda:1: b4", "  cuda:10: b5"]
 
 
 def test_a_child_on_another_device_than_its_parent_is_named():

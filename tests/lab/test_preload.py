@@ -34,10 +34,7 @@ def test_output_of_a_script_is_not_mistaken_for_the_answer(tmp_path: Path) -> No
     (tmp_path / "rank.py").write_text("def main(word):\n    print(word)\n    return 0\n")
     with Preloaded("cpu", script, environment={"PYTHONPATH": str(tmp_path)}) as preloaded:
         done = subprocess.run(
-            [*preloaded.command("rank"), "heard"],
-            env={"PYTHONPATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
+            [*preloaded.command("rank"), "heard"], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
         )
     assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
 

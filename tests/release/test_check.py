@@ -151,11 +151,7 @@ TRAINED: dict[str, tuple[dict[str, Any], str | None, str]] = {
         "auto_number",
         "TypeError",
     ),
-    "empty bucket": (
-        {**UNTESTED, "zero_optimization": {"stage": 2, "reduce_bucket_size": 0}},
-        "empty_bucket",
-        "Error",
-    ),
+    "empty bucket": ({**UNTESTED, "zero_optimization": {"stage": 2, "reduce_bucket_size": 0}}, "empty_bucket", "Error"),
     "nvme without a path": (
         {**UNTESTED, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}},
         "no_nvme_path",
@@ -236,11 +232,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {  # config, attribute, va
     "auto_precision": ({**BATCH, "bf16": {"enabled": "auto"}}, "bf16", False),
     "auto_precision_taken_for_true": ({**BATCH, "bf16": {"enabled": "auto"}}, "bf16", "auto"),
     "quoted_precision": ({**BATCH, "fp16": {"enabled": "false"}}, "fp16", "false"),
-    "quoted_value": (
-        {**BATCH, "zero_allow_untested_optimizer": "false"},
-        "zero_allow_untested_optimizer",
-        "false",
-    ),
+    "quoted_value": ({**BATCH, "zero_allow_untested_optimizer": "false"}, "zero_allow_untested_optimizer", "false"),
     "misspelled_key": ({**BATCH, "gradient_cliping": 5.0}, "gradient_clipping", None),
     "misplaced_key": ({**BATCH, "reduce_bucket_size": 7}, "reduce_bucket_size", 500_000_000),
 }
