@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable
 
@@ -76,18 +75,12 @@ def run_program(
 ) -> Callable[..., tuple[Any, str]]:
     """Runs one of `programs/` in a fresh process; returns what it wrote as JSON, and its standard error."""
 
-    def run(
-        name: str, *arguments: str, path: str | Path | None = None, alone: bool = False, **variables: str
-    ) -> tuple[Any, str]:
-        """`path` comes first on sys.path; `alone`: with the standard library and nothing else behind it."""
+    def run(name: str, *arguments: str, **variables: str) -> tuple[Any, str]:
         out = tmp_path_factory.mktemp("out") / "result.json"
-        env = {**environment, **variables}
-        if path is not None:
-            env["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [not alone and env["PYTHONPATH"]])])
         done = subprocess.run(
-            [sys.executable, *(["-S"] if alone else []), str(PROGRAMS / f"{name}.py"), str(out), *arguments],
+            [sys.executable, str(PROGRAMS / f"{name}.py"), str(out), *arguments],
             cwd=out.parent,
-            env=env,
+            env={**environment, **variables},
             capture_output=True,
             text=True,
             timeout=300,
@@ -110,33 +103,3 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (described,) = package.parent.glob("deepspeed-*.dist-info")
     shutil.copytree(described, root / described.name)
     return root
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What dsfix needs, by links: a place without any other DeepSpeed."""
-    root = tmp_path_factory.mktemp("site")
-    for name in ("dsfix", "packaging", "wrapt", "numpy", "torch"):
-        spec = find_spec(name)
-        assert spec is not None
-        assert spec.origin is not None
-        (root / name).symlink_to(Path(spec.origin).parent)
-    for name in ("numpy", "torch"):
-        described = Path(str(metadata.distribution(name).locate_file("")))
-        for found in described.glob(f"{name}-*.dist-info"):
-            (root / found.name).symlink_to(found)
-    return root
-
-
-@pytest.fixture(scope="session")
-def judged(run_program: Any, site: Path) -> Callable[..., dict[str, tuple[str, str]]]:
-    """What dsfix says of an installation without importing it: patch id -> outcome and reason."""
-
-    def judge(*roots: Path) -> dict[str, tuple[str, str]]:
-        path = os.pathsep.join(map(str, (*roots, site)))
-        found, errors = run_program("judge", "static", path=path, alone=True)
-        assert found["imported"] == []
-        assert "Traceback" not in errors
-        return {patch_id: tuple(verdict) for patch_id, verdict in found["static"].items()}
-
-    return judge

@@ -40,3 +40,9 @@ def test_the_sweep_has_seen_the_package(result: dict[str, Any], record_property:
     assert result["modules"] > 80
     assert result["functions"] > 1500
     assert len(result["absent"]) < 20  # modules with optional dependencies, functions behind `if`
+
+
+def test_an_edited_function_is_compiled_with_the_edit(run_program: Any, import_patches: str) -> None:
+    [value, runs], _ = run_program("compiled", DSFIX_ONLY=import_patches)
+    assert value == [3.0, 3.0, 3.0]
+    assert runs > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,5 +62,18 @@ def plan() -> Callable[..., Plan]:
         whole = {**_CONFIG, **section, "zero_optimization": {**_ZERO, "stage": stage, **(zero or {})}, **(config or {})}
         defaults = {"ranks": 1, "steps": 2, "device": "cpu", "optimizer": "AdamW", "phases": ()}
         return Plan(whole, **{**defaults, **options})
+
+    return make
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Callable[..., str]:
+    """Makes a module that plants bugs of plants.py, by their names."""
+
+    def make(*names: str) -> str:
+        plants = Path(__file__).with_name("plants.py")
+        calls = "".join(f"plants[{name!r}]()\n" for name in names)
+        (tmp_path / "planted.py").write_text(f"import runpy\nplants = runpy.run_path({str(plants)!r})\n{calls}")
+        return str(tmp_path / "planted.py")
 
     return make

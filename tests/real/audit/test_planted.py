@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,6 @@ from packaging.version import Version
 from dsfix.audit.agreement import Verdict
 from dsfix.audit.plan import Plan
 from dsfix.audit.trial import trial
-
-PLANTS = Path(__file__).parent / "plants"
 
 
 def _frozen(name: str) -> bool:
@@ -42,7 +39,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Plant:
-    """A module in plants/ and the differences it must cause; also: differences it may cause in addition.
+    """A function of plants.py and the differences it must cause; also: differences it may cause in addition.
 
     stages, precisions: those it affects; `--product` runs all of them. options: of the plan.
     """
@@ -170,7 +167,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_a_planted_bug_is_found(
-    names: tuple[str, ...], stage: int, precision: str, plan: Callable[..., Plan], release: Version, tmp_path: Path
+    names: tuple[str, ...],
+    stage: int,
+    precision: str,
+    plan: Callable[..., Plan],
+    release: Version,
+    planted: Callable[..., str],
 ) -> None:
     if release < Version("0.13.0") and precision == "fp32" and stage < 3:
         pytest.skip(
@@ -182,14 +184,10 @@ def test_a_planted_bug_is_found(
     for name in names:
         phases = (*options.get("phases", ()), *_ALL[name].options.get("phases", ()))
         options = {**options, **_ALL[name].options, "phases": phases}
-    together = tmp_path / "planted.py"
-    paths = [str(PLANTS / f"{name}.py") for name in names]
-    together.write_text(f"import runpy\nfor path in {paths}:\n    runpy.run_path(path)\n", encoding="utf-8")
-
     made = plan(stage, precision, **options)
     if release < Version("0.14.1") and stage == 3 and made.device == "cpu" and made.ranks == 1:
         pytest.skip("it does not train on one CPU rank: ZeRO-3 waits for a stream, which CPUs do not have")
-    verdict = trial(made, plant=str(together), timeout=300.0)
+    verdict = trial(made, plant=planted(*names), timeout=300.0)
 
     from dsfix.audit.model import build  # imports torch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from dsfix.audit.plan import Plan
 from dsfix.audit.trial import trial
 from dsfix.lab.accelerator import deepspeed_version
 
-PLANT = str(Path(__file__).parent / "plants" / "waits_left_out.py")
 FIRST_WITHOUT_KNOWN_RACES = Version("0.19.8")
 
 
@@ -43,8 +41,9 @@ def test_a_right_release_agrees_and_has_no_race(stage: int, schedule: str) -> No
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_left_out_waits_are_found(stage: int) -> None:
-    assert trial(plan(stage, ""), plant=PLANT, timeout=300).agrees
-    late = trial(plan(stage, "late"), plant=PLANT, timeout=300)
+def test_left_out_waits_are_found(stage: int, planted: Any) -> None:
+    plant = planted("waits_left_out")
+    assert trial(plan(stage, ""), plant=plant, timeout=300).agrees
+    late = trial(plan(stage, "late"), plant=plant, timeout=300)
     assert late.races
     assert late.differences
