@@ -1,7 +1,5 @@
 """Every rule of `check`: a config with a finding, and similar ones without."""
 
-import copy
-import json
 import re
 from dataclasses import dataclass
 
@@ -12,12 +10,12 @@ from dsfix import rules, versions
 from dsfix.catalogue import registry
 from dsfix.check import checking
 from dsfix.check.arguments import checked
+from tests.config_words import Whole, config_of
 
 NEWEST = "0.19.8"
 BATCH = {"train_micro_batch_size_per_gpu": 2}
 # One case: rule, place of the finding, [what `check` is told], config; below it, after dashes, configs without that
-# finding. A config: KEY=JSON …, with a bare word for a string, `zero` for zero_optimization, and names of NAMED;
-# `whole` adds no batch size, `…` starts from the case's config, and none is that config, told something else.
+# finding: `…` starts from the case's config, and none is that config, told something else.
 TABLE = r"""
 # fp16, bf16, torch_autocast
 auto_precision bf16.enabled [0.17.1 plain]: bf16.enabled=auto
@@ -363,25 +361,6 @@ mismatch_with_arguments optimizer.params.betas [adam_beta2=0.999]: adamw optimiz
 mismatch_with_arguments train_batch_size [world_size=8 per_device_train_batch_size=2]: train_batch_size=32
   - [world_size=8 per_device_train_batch_size=2 gradient_accumulation_steps=2]
 """
-NAMED = {
-    "nothing": "",
-    "adamw": "optimizer.type=AdamW optimizer.params.lr=1e-4",
-    "torch_adam": "optimizer.type=AdamW optimizer.params.lr=1e-4 optimizer.params.torch_adam=true",
-    "muon": "optimizer.type=Muon optimizer.params.lr=0.01",
-    "offload": "zero.offload_optimizer.device=cpu",
-    "nvme": "zero.offload_optimizer.device=nvme zero.offload_optimizer.nvme_path=/nvme",
-    "inference": "dtype=fp16 replace_with_kernel_inject=true tensor_parallel.tp_size=2",
-    "curriculum": "data_efficiency.enabled=true data_efficiency.data_sampling.enabled=true "
-    "data_efficiency.data_sampling.curriculum_learning.enabled=true "
-    "data_efficiency.data_sampling.curriculum_learning.curriculum_metrics={}",
-    "template": 'train_batch_size=${BATCH} zero.stage=ZERO_STAGE fp16.enabled="{{ h }}"',
-    "cosine": "scheduler.type=WarmupCosineLR scheduler.params.total_num_steps=100",
-    "one_cycle": "scheduler.type=OneCycle scheduler.params.cycle_min_lr=0.01 scheduler.params.cycle_max_lr=0.1",
-}
-
-
-class Whole(dict):
-    """A config to which no batch size is added."""
 
 
 def told(words):
@@ -397,24 +376,6 @@ def told(words):
         else:
             around[name] = True
     return release, {**around, "given": checked(given)}
-
-
-def config_of(words, start=None):
-    made = {}
-    words = re.sub(r"(?<!\S)[a-z_]+(?!\S)", lambda name: NAMED.get(name[0], name[0]), words)
-    if words.startswith(("whole", "…")):
-        made = Whole() if words.startswith("whole") else copy.deepcopy(start)
-        words = words.partition(" ")[2]
-    for name, value in re.findall(r'([^\s=]+)=("[^"]*"|\S+)', words):
-        *path, last = re.sub(r"^zero\.", "zero_optimization.", name).split(".")
-        block = made
-        for each in path:
-            block = block.setdefault(each, {})
-        try:
-            block[last] = json.loads(value)
-        except ValueError:  # a word
-            block[last] = value
-    return made
 
 
 ELSEWHERE = {  # rule -> its test in this directory
