@@ -3,8 +3,6 @@
 tests/real/guards has the tests with the real DeepSpeed, transformers and accelerate.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from dsfix.guards import dispatch
@@ -88,7 +86,7 @@ def current_device():
     return 3
 """
 
-_made: dict = {}
+_made = {}
 exec(MODEL, _made)  # for tests in this process; the others import it as a module
 Hook, Model, Module, on = (_made[name] for name in ("Hook", "Model", "Module", "on"))
 

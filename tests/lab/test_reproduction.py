@@ -1,11 +1,5 @@
 """Running reproductions on ranks, with another catalogue; tests/cli/test_verify.py has how they end on one."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 PATCH = '''
@@ -39,7 +33,7 @@ print(json.dumps([sighting.outcome, sighting.detail, sighting.seconds]))
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, dsfix_in: Callable[[Path], Path]) -> Path:
+def root(tmp_path_factory, dsfix_in):
     directory = tmp_path_factory.mktemp("root")
     patches = dsfix_in(directory)
     for name, (body, options) in PATCHES.items():
@@ -48,8 +42,8 @@ def root(tmp_path_factory: pytest.TempPathFactory, dsfix_in: Callable[[Path], Pa
 
 
 @pytest.fixture(scope="module")
-def sight(answer: Callable[..., Any], root: Path) -> Callable[..., tuple[str, str]]:
-    def run(patch_id: str, how: str = "unpatched") -> tuple[str, str]:
+def sight(answer, root):
+    def run(patch_id, how="unpatched"):
         outcome, detail, seconds = answer(RUN, patch_id, how, "60", PYTHONPATH=str(root))
         assert seconds > 0
         return outcome, detail
@@ -57,26 +51,26 @@ def sight(answer: Callable[..., Any], root: Path) -> Callable[..., tuple[str, st
     return run
 
 
-def test_bug_without_the_patch_and_none_with_it(sight: Callable[..., tuple[str, str]]) -> None:
+def test_bug_without_the_patch_and_none_with_it(sight):
     assert sight("missing_name") == ("bug", "the name is missing")
     assert sight("missing_name", "patched") == ("no-bug", "the name is there")
 
 
-def test_the_rank_that_sees_the_bug_decides(sight: Callable[..., tuple[str, str]]) -> None:
+def test_the_rank_that_sees_the_bug_decides(sight):
     assert sight("one_rank_sees_it") == ("bug", "seen on rank 1")
 
 
-def test_the_rank_that_fails_decides_not_the_one_that_waits(sight: Callable[..., tuple[str, str]]) -> None:
+def test_the_rank_that_fails_decides_not_the_one_that_waits(sight):
     outcome, detail = sight("one_rank_waits")
     assert (outcome, detail.splitlines()[0]) == ("error", "rank 1 ended with exit status 3")
 
 
-def test_unknown_id(python: Callable[..., Any]) -> None:
+def test_unknown_id(python):
     done = python("from dsfix.lab.reproduction import run; run('no_such_patch', patched=True)")
     assert "KeyError: 'no_such_patch'" in done.stderr
 
 
-def test_a_schedule_reaches_the_ranks(answer: Callable[..., Any], root: Path) -> None:
+def test_a_schedule_reaches_the_ranks(answer, root):
     source = RUN.replace("float(sys.argv[3])", "60, schedule=sys.argv[3]")
     for schedule, seen in (("", "none"), ("random:4", "random:4")):
         found = answer(

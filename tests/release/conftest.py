@@ -1,7 +1,5 @@
 """What the tests share that run once per DeepSpeed release: each asks which release is installed, and adapts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -9,7 +7,6 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Callable
 
 import pytest
 from packaging.version import Version
@@ -20,14 +17,14 @@ from dsfix.patch import Provide
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def _installed() -> Version | None:
+def _installed():
     try:
         return Version(metadata.version("deepspeed"))
     except metadata.PackageNotFoundError:
         return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     if _installed() is None:
         for item in items:
             if Path(__file__).parent in item.path.parents:
@@ -35,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def release() -> Version:
+def release():
     """The DeepSpeed that is installed."""
     found = _installed()
     assert found is not None
@@ -43,19 +40,19 @@ def release() -> Version:
 
 
 @pytest.fixture(scope="session")
-def entries() -> dict[str, registry.Entry]:
+def entries():
     """The catalogue."""
     return registry.catalogue()
 
 
 @pytest.fixture(scope="session")
-def import_patches(entries: dict[str, registry.Entry]) -> str:
+def import_patches(entries):
     """The ids of the patches without which old releases cannot be imported, as DSFIX_ONLY takes them."""
     return ",".join(each.id for each in entries.values() if all(isinstance(c, Provide) for c in each.patch.changes))
 
 
 @pytest.fixture(scope="session")
-def environment(release: Version, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(release, tmp_path_factory):
     """The environment of a process that imports DeepSpeed on a machine without a GPU."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
     env.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
@@ -70,12 +67,10 @@ def environment(release: Version, tmp_path_factory: pytest.TempPathFactory) -> d
 
 
 @pytest.fixture(scope="session")
-def run_program(
-    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., tuple[Any, str]]:
+def run_program(environment, tmp_path_factory):
     """Runs one of `programs/` in a fresh process; returns what it wrote as JSON, and its standard error."""
 
-    def run(name: str, *arguments: str, **variables: str) -> tuple[Any, str]:
+    def run(name, *arguments, **variables):
         out = tmp_path_factory.mktemp("out") / "result.json"
         done = subprocess.run(
             [sys.executable, str(PROGRAMS / f"{name}.py"), str(out), *arguments],
@@ -93,7 +88,7 @@ def run_program(
 
 
 @pytest.fixture(scope="session")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original(tmp_path_factory):
     """A copy of the installed release, its metadata beside it."""
     installed = metadata.distribution("deepspeed")
     root = tmp_path_factory.mktemp("original")

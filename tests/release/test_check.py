@@ -1,13 +1,10 @@
 """`check` predicts what the installed DeepSpeed does with a config."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.version import Version
@@ -97,12 +94,10 @@ TRAINED = [
 
 
 @pytest.fixture(scope="module")
-def outcomes(
-    run_program: Any, import_patches: str, release: Version, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def outcomes(run_program, import_patches, release, tmp_path_factory):
     """Returns what the installed DeepSpeed did, by group and name."""
     trains = release > Version("0.14.0")
-    plan: list[tuple[str, Any, dict[str, Any]]] = [("read", words, {"config": config_of(words)}) for words in READ]
+    plan = [("read", words, {"config": config_of(words)}) for words in READ]
     for product in PRODUCTS:
         plan.append(("product", product, {"config": batch(product), "world_size": product[3]}))
     plan += [("infer", words, {"config": config_of(words), "infer": True}) for words in INFERENCE]
@@ -114,13 +109,13 @@ def outcomes(
     cases = tmp_path_factory.mktemp("cases") / "cases.json"
     cases.write_text(json.dumps([case for _, _, case in plan]))
     found, stderr = run_program("configs", str(cases), DSFIX_ONLY=import_patches, **rank())
-    results: dict[str, Any] = {"trains": trains, "stderr": stderr}
+    results = {"trains": trains, "stderr": stderr}
     for (group, name, _), outcome in zip(plan, found):
         results.setdefault(group, {})[name] = outcome
     return results
 
 
-def rank() -> dict[str, str]:
+def rank():
     """Returns the environment of a job's only rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -128,25 +123,25 @@ def rank() -> dict[str, str]:
     return {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
 
-def batch(product: tuple[int, int | None, int | None, int]) -> dict[str, Any]:
+def batch(product):
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     return {name: value for name, value in zip(names, product) if value is not None}
 
 
-def errors(config: dict[str, Any], **around: Any) -> list[str]:
+def errors(config, **around):
     """Returns the rules that find an error in a config passed to deepspeed.initialize unchanged."""
     found = checking.check(config, plain=True, in_job=True, **around).findings
     return [each.rule for each in found if each.level is Level.ERROR]
 
 
 @pytest.mark.parametrize("words", READ)
-def test_an_error_is_found_if_and_only_if_deepspeed_rejects(outcomes: dict[str, Any], words: str) -> None:
+def test_an_error_is_found_if_and_only_if_deepspeed_rejects(outcomes, words):
     rejected = outcomes["read"][words].get("error")
     assert bool(errors(config_of(words))) is (rejected is not None), rejected
 
 
 @pytest.mark.parametrize("words", INFERENCE)
-def test_an_error_is_found_if_and_only_if_init_inference_rejects(outcomes: dict[str, Any], words: str) -> None:
+def test_an_error_is_found_if_and_only_if_init_inference_rejects(outcomes, words):
     rejected = outcomes["infer"][words].get("error")
     findings = checking.check(config_of(words)).findings
     assert "inference_config" in [each.rule for each in findings]
@@ -154,7 +149,7 @@ def test_an_error_is_found_if_and_only_if_init_inference_rejects(outcomes: dict[
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=str)
-def test_the_product_of_the_batch_sizes(outcomes: dict[str, Any], product: Any) -> None:
+def test_the_product_of_the_batch_sizes(outcomes, product):
     rejected = outcomes["product"][product].get("error")
     assert ("batch_product" in errors(batch(product), world_size=product[3])) is (rejected is not None), rejected
 
@@ -172,7 +167,7 @@ EFFECTS = {  # rule -> config, attribute, value if the rule finds something
 
 
 @pytest.mark.parametrize("rule", EFFECTS)
-def test_silent_effects(outcomes: dict[str, Any], release: Version, rule: str) -> None:
+def test_silent_effects(outcomes, release, rule):
     words, attribute, value = EFFECTS[rule]
     found = {each.rule: each for each in checking.check(config_of(words), plain=True).findings}
     seen = outcomes["effect"][rule]
@@ -192,22 +187,22 @@ BOTH = f"{BF16} torch_autocast.enabled=true torch_autocast.dtype=bfloat16"
 
 
 @pytest.fixture
-def trained(outcomes: dict[str, Any]) -> dict[str, Any]:
+def trained(outcomes):
     if not outcomes["trains"]:
         pytest.skip(NEEDS_ONECCL)
-    found: dict[str, Any] = outcomes["train"]
+    found = outcomes["train"]
     return found
 
 
 @pytest.mark.parametrize(("words", "rule", "message"), TRAINED)
-def test_the_first_step(trained: dict[str, Any], words: str, rule: str | None, message: str) -> None:
+def test_the_first_step(trained, words, rule, message):
     stopped = trained[words].get("error", "")
     assert bool(stopped) is (rule is not None)
     assert message in stopped
     assert rule in errors(config_of(words)) if rule else errors(config_of(words)) == []
 
 
-def test_offloading_with_the_scripts_optimizer(trained: dict[str, Any]) -> None:
+def test_offloading_with_the_scripts_optimizer(trained):
     given = checked({"optimizer": "AdamW"})
     assert "ZeRORuntimeException" in trained[CLIENT]["error"]
     assert errors(config_of(CLIENT), given=given) == ["offload_client_optimizer"]
@@ -215,7 +210,7 @@ def test_offloading_with_the_scripts_optimizer(trained: dict[str, Any]) -> None:
     assert errors(config_of(CLIENT_ALLOWED), given=given) == []
 
 
-def test_bf16_with_torch_autocast(trained: dict[str, Any]) -> None:
+def test_bf16_with_torch_autocast(trained):
     assert trained[BF16]["dtype"] == "bfloat16"
     found = [each.rule for each in checking.check(config_of(BOTH), plain=True).findings]
     assert ("precision_and_torch_autocast" in found) is ("error" in trained[BOTH])
@@ -223,7 +218,7 @@ def test_bf16_with_torch_autocast(trained: dict[str, Any]) -> None:
         assert trained[BOTH]["dtype"] == "bfloat16"
 
 
-def test_the_table_agrees_with_the_source(release: Version) -> None:
+def test_the_table_agrees_with_the_source(release):
     package = Path(module_file("deepspeed") or "").parent
     assert keys.flatten(keys.of_release(release)) == keys.flatten(extract.known(package))
 
@@ -250,7 +245,7 @@ RECOMPUTE = "zero3_checkpoint_recompute"
 
 
 @pytest.mark.parametrize("choice", ["warn", "error"])
-def test_at_initialize(environment: dict[str, str], release: Version, tmp_path: Path, choice: str) -> None:
+def test_at_initialize(environment, release, tmp_path, choice):
     if release <= Version("0.14.0"):
         pytest.skip(NEEDS_ONECCL)
     done = subprocess.run(
@@ -270,7 +265,7 @@ def test_at_initialize(environment: dict[str, str], release: Version, tmp_path: 
     assert ("[zero3_checkpointing_recompute]" in done.stderr) is (needed and choice == "warn"), done.stderr
 
 
-def test_at_initialize_silent_by_default(outcomes: dict[str, Any]) -> None:
+def test_at_initialize_silent_by_default(outcomes):
     assert "[auto_number]" not in outcomes["stderr"]
 
 
@@ -290,9 +285,7 @@ print("replaced" if torch.nn.functional.linear is not own else "torch's own")
 """
 
 
-def test_memory_efficient_linear_of_a_model_made_outside_zero_init(
-    environment: dict[str, str], release: Version, tmp_path: Path
-) -> None:
+def test_memory_efficient_linear_of_a_model_made_outside_zero_init(environment, release, tmp_path):
     if release <= Version("0.14.0"):
         pytest.skip(NEEDS_ONECCL)
     command = [sys.executable, "-c", LINEAR]
