@@ -670,10 +670,7 @@ def test_text_of_a_fix():
 @pytest.mark.parametrize(
     ("difference", "words"),
     [
-        (
-            Difference("training", "loss", 0, (), 2.5, 2.0, 0.25, 1e-6),
-            "from step 1 on, the loss: 2.5, PyTorch: 2",
-        ),
+        (Difference("training", "loss", 0, (), 2.5, 2.0, 0.25, 1e-6), "from step 1 on, the loss: 2.5, PyTorch: 2"),
         (Difference("training", "skipped", 2, (), 0.0, 1.0, 1.0, 0.0), "it is not, but should be"),
         (Difference("training", "skipped", 2, (), 1.0, 0.0, 1.0, 0.0), "it is, but should not be"),
         (Difference("training", "error", 0, (), 0, 0, 0, 0, "RuntimeError: x"), "step 1 fails with RuntimeError: x"),

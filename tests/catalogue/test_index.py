@@ -1,7 +1,5 @@
 """index.json: what a first process knows of the patches without loading them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Patches of other distributions, registered in the entry-point group "dsfix.patches"."""
 
-from __future__ import annotations
-
 import pytest
 
 FLAW = "def f(x):\n    y = x + 1\n    return y\n"

@@ -258,11 +258,7 @@ def test_a_fork_without_a_valid_version(environment, package):
 
 def test_spans_of_the_table():
     merged = keys.merged(
-        {
-            "1.0": {"a": "", "b": ""},
-            "1.1": {"a": "", "c": "int"},
-            "1.2": {"a": "removed", "b": "", "c": "int"},
-        }
+        {"1.0": {"a": "", "b": ""}, "1.1": {"a": "", "c": "int"}, "1.2": {"a": "removed", "b": "", "c": "int"}}
     )
     assert merged["releases"] == ["1.0", "1.2"]
     assert merged["keys"] == {

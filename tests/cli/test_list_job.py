@@ -47,14 +47,7 @@ def test_a_job_is_merged(listed):
         {"versions": "dsfix 0.1.0, deepspeed 0.14.2", "ranks": 16, "processes": 16, "outliers": []}
     ]
     assert found["patches"] == [
-        {
-            "id": FLAGSHIP,
-            "outcome": "applied",
-            "reasons": {"because": 16},
-            "ranks": 16,
-            "processes": 16,
-            "outliers": [],
-        }
+        {"id": FLAGSHIP, "outcome": "applied", "reasons": {"because": 16}, "ranks": 16, "processes": 16, "outliers": []}
     ]
 
 

@@ -122,7 +122,7 @@ class TestTheFix:
     def test_however_the_edit_imports_its_helper(self, write, code):
         edit = f"Edit(_STEP, after='count = 1', code='{code}'.format(__name__))"
         assert _added(write(edit, "def more(count):\n    return count")) == [
-            *("def _more(count):", "    return count", "        if count:", "            count = _more(count)"),
+            *("def _more(count):", "    return count", "        if count:", "            count = _more(count)")
         ]
 
     def test_an_edit_may_use_what_another_of_the_function_imports(self, write):

@@ -1,12 +1,8 @@
 """Which release a patch is tested on: the newest of the table that it applies to, with this Python's packages."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
-from collections.abc import Mapping
 
-from dsfix.catalogue.registry import Entry
 from matrix import environments, proofs, table
 
 
@@ -14,7 +10,7 @@ class NoRelease(Exception):
     """The patch cannot apply with this Python and its packages; the message is the reason."""
 
 
-def _versions(entry: Entry, release: str) -> dict[str, str]:
+def _versions(entry, release):
     """The versions of everything that the patch names, with that DeepSpeed."""
     versions = {"deepspeed": release, "python": platform.python_version()}
     for name in entry.patch.affects.keys() - versions.keys():
@@ -25,12 +21,12 @@ def _versions(entry: Entry, release: str) -> dict[str, str]:
     return versions
 
 
-def applies(entry: Entry, release: str) -> bool:
+def applies(entry, release):
     """Whether the patch applies to that release, with this Python's packages."""
     return proofs.inside(entry.patch, _versions(entry, release))
 
 
-def newest(entry: Entry) -> str:
+def newest(entry):
     """The newest release that the patch applies to here. Raises NoRelease."""
     try:
         releases = table.load().run_in(environments.current(table.load()).name)
@@ -43,12 +39,12 @@ def newest(entry: Entry) -> str:
     raise NoRelease(f"no release of the table is inside {dict(entry.patch.affects)} with {', '.join(here)}")
 
 
-def applying(release: str, catalogue: Mapping[str, Entry]) -> tuple[Entry, ...]:
+def applying(release, catalogue):
     """All patches that apply to the release."""
     return tuple(each for each in catalogue.values() if applies(each, release))
 
 
-def by_release(catalogue: Mapping[str, Entry]) -> dict[str, tuple[Entry, ...]]:
+def by_release(catalogue):
     """Each release that is the newest for some patch -> all patches that apply to it."""
     releases = []
     for entry in catalogue.values():

@@ -1,17 +1,12 @@
 """A case for each patch of the catalogue, on the newest release that it applies to with this Python's packages."""
 
-from __future__ import annotations
-
 import itertools
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Callable
 
 import pytest
 
 from dsfix.catalogue import registry
-from dsfix.catalogue.registry import Entry
 from matrix import environments, table
 
 sys.path.insert(0, str(Path(__file__).parent))  # `choice`, for the tests
@@ -20,16 +15,16 @@ import choice
 
 from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Case
-from dsfix.testing.contract.machine import Machine, started
+from dsfix.testing.contract.machine import started
 
 _ONE_IN, _ONE_PAIR_IN = 48, 8
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption("--whole", action="store_true", help=f"every check of every patch; default: one in {_ONE_IN}")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Run each check on one patch in 48, different ones per check: a bug of the engine shows on any of them.
 
     All patches at once: on one release in 48. Pairs: one in 8, only together; `matrix edges` runs each alone.
@@ -53,18 +48,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+def machine(tmp_path_factory):
     with started(tmp_path_factory.mktemp("machine")) as each:
         yield each
 
 
 @pytest.fixture(scope="session")
-def case_of(machine: Machine) -> Callable[[Entry, str], Case]:
+def case_of(machine):
     """The case of a patch on a release."""
     catalogue, releases = registry.catalogue(), table.load()
     known = {each.deepspeed for each in releases.releases}
 
-    def make(entry: Entry, release: str) -> Case:
+    def make(entry, release):
         return Case(
             entry=entry,
             release=release,

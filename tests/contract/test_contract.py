@@ -1,14 +1,9 @@
 """Every patch of the catalogue meets the contract, on the newest release that it applies to."""
 
-from __future__ import annotations
-
-from typing import Any, Callable
-
 import choice
 import pytest
 
 from dsfix.catalogue import registry
-from dsfix.catalogue.registry import Entry
 from dsfix.testing.contract import checks
 
 ENTRIES = registry.catalogue()
@@ -17,7 +12,7 @@ RELEASES = choice.by_release(ENTRIES)
 
 @pytest.mark.parametrize("patch_id", ENTRIES)
 @pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
-def test_contract(case_of: Any, patch_id: str, check: Callable[..., None]) -> None:
+def test_contract(case_of, patch_id, check):
     try:
         check(case_of(ENTRIES[patch_id], choice.newest(ENTRIES[patch_id])))
     except (choice.NoRelease, checks.NotApplicable) as reason:
@@ -25,5 +20,5 @@ def test_contract(case_of: Any, patch_id: str, check: Callable[..., None]) -> No
 
 
 @pytest.mark.parametrize(("release", "entries"), RELEASES.items(), ids=RELEASES)
-def test_all_patches_of_a_release_at_once(case_of: Any, release: str, entries: tuple[Entry, ...]) -> None:
+def test_all_patches_of_a_release_at_once(case_of, release, entries):
     checks.all_at_once([case_of(each, release) for each in entries])

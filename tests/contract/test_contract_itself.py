@@ -1,12 +1,7 @@
 """The contract's checks on a stand-in DeepSpeed: every verb passes them, and a bad patch fails the right one."""
 
-from __future__ import annotations
-
 import textwrap
-from collections.abc import Mapping
-from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable
 
 import pytest
 
@@ -107,10 +102,10 @@ GOOD = {
 
 
 @pytest.fixture
-def cases(machine: Machine, tmp_path: Path, dsfix_in: Callable[[Path], Path]) -> Callable[..., dict[str, Case]]:
+def cases(machine, tmp_path, dsfix_in):
     """Installs the stand-ins and a catalogue of these patches; returns id -> the patch's case."""
 
-    def make(patches: Mapping[str, str]) -> dict[str, Case]:
+    def make(patches):
         front, root, fixing, scratch = (tmp_path / name for name in ("front", "root", "fixing", "scratch"))
         scratch.mkdir()
         for path, text in PACKAGES.items():
@@ -139,12 +134,12 @@ def cases(machine: Machine, tmp_path: Path, dsfix_in: Callable[[Path], Path]) ->
     return make
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(textwrap.dedent(text), encoding="utf-8")
 
 
-def _entry(name: str, path: Path) -> Entry:
+def _entry(name, path):
     module = ModuleType(name)
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), vars(module))
     return Entry(name, module.PATCH, module)
@@ -152,14 +147,14 @@ def _entry(name: str, path: Path) -> Entry:
 
 @pytest.mark.parametrize("name", GOOD)
 @pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
-def test_a_good_patch_passes(cases: Any, name: str, check: Callable[[Case], None]) -> None:
+def test_a_good_patch_passes(cases, name, check):
     try:
         check(cases({name: GOOD[name]})[name])
     except checks.NotApplicable as reason:
         pytest.skip(str(reason))
 
 
-def test_good_patches_pass_together(cases: Any) -> None:
+def test_good_patches_pass_together(cases):
     together = {
         name: text for name, text in GOOD.items() if name in ("edits", "edit_under_a_decorator", "import_patch")
     }
@@ -167,13 +162,13 @@ def test_good_patches_pass_together(cases: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["a_replacement", "replacement"])  # the id sorts before or after the other's
-def test_what_one_patch_replaces_and_another_edits(cases: Any, name: str) -> None:
+def test_what_one_patch_replaces_and_another_edits(cases, name):
     together = {name: GOOD["replace"], "edit_under_a_decorator": GOOD["edit_under_a_decorator"]}
     checks.all_at_once(list(cases(together).values()))
 
 
 @pytest.mark.parametrize("name", ["a_replacement", "replacement"])
-def test_what_a_replacement_leaves_behind_shows_where_another_patch_edits(cases: Any, name: str) -> None:
+def test_what_a_replacement_leaves_behind_shows_where_another_patch_edits(cases, name):
     together = {
         name: """
             def factory(old):
@@ -271,7 +266,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_patch_fails(cases: Any, name: str) -> None:
+def test_a_bad_patch_fails(cases, name):
     check, says, text = BAD[name]
     patch_id = "import_patch" if "Provide" in text else "bad"
     case = cases({patch_id: text})[patch_id]
@@ -279,7 +274,7 @@ def test_a_bad_patch_fails(cases: Any, name: str) -> None:
         check(case)
 
 
-def test_a_target_that_cannot_be_imported_here_is_no_fault_of_the_patch(cases: Any) -> None:
+def test_a_target_that_cannot_be_imported_here_is_no_fault_of_the_patch(cases):
     text = 'PATCH = declare(Edit("deepspeed.gpu:f", replace="y = 1", code="y = 2"), fixed_in=None)'
     case = cases({"for_gpus": text})["for_gpus"]
     _write(case.root / "deepspeed/gpu.py", "import a_package_for_gpus\ndef f():\n    y = 1\n    return y\n")
@@ -287,13 +282,13 @@ def test_a_target_that_cannot_be_imported_here_is_no_fault_of_the_patch(cases: A
         checks.every_import_order(case)
 
 
-def test_a_target_that_no_release_has_is_a_fault_of_the_patch(cases: Any) -> None:
+def test_a_target_that_no_release_has_is_a_fault_of_the_patch(cases):
     case = cases({"astray": 'PATCH = declare(Edit("deepspeed.n:f", replace="y = 1", code="y = 2"))'})["astray"]
     with pytest.raises(Broken, match=r"the import of deepspeed\.n fails"):
         checks.every_import_order(case)
 
 
-def test_a_patch_that_ends_other_processes_is_told_from_the_others(cases: Any) -> None:
+def test_a_patch_that_ends_other_processes_is_told_from_the_others(cases):
     both = cases(
         {
             "edit": GOOD["edit_under_a_decorator"],
@@ -312,7 +307,7 @@ def test_a_patch_that_ends_other_processes_is_told_from_the_others(cases: Any) -
         checks.all_at_once(list(both.values()))
 
 
-def test_two_patches_of_one_statement_fail_together(cases: Any) -> None:
+def test_two_patches_of_one_statement_fail_together(cases):
     both = cases({"one": f"PATCH = declare({COMM})", "other": f"PATCH = declare({COMM.replace('sum', 'min')})"})
     with pytest.raises(Broken, match=r"on DeepSpeed 1\.0: with all patches on it is conflict"):
         checks.all_at_once(list(both.values()))

@@ -4,16 +4,12 @@ The engine combines the edits of one function in the order of their ids, and the
 every release. Here the pair's own reproductions are run.
 """
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterator
 
 import choice
 import pytest
 
 from dsfix.catalogue import registry
-from dsfix.catalogue.registry import Entry
 from dsfix.engine.source import split_target
 from dsfix.lab import reproduction
 from matrix import environments, table
@@ -22,11 +18,11 @@ from matrix.cells import TIMEOUT, Cells
 CATALOGUE = registry.catalogue()
 
 
-def _functions(entry: Entry) -> set[tuple[str, str]]:
+def _functions(entry):
     return {(each.module, split_target(each.qualname)[0]) for each in entry.patch.changes}
 
 
-def _newest_of_both(one: Entry, other: Entry) -> str | None:
+def _newest_of_both(one, other):
     try:
         releases = table.load().run_in(environments.current(table.load()).name)
     except environments.Unavailable:
@@ -45,20 +41,14 @@ PAIRS = {
 
 
 @pytest.fixture(scope="session")
-def cells() -> Iterator[Cells]:
+def cells():
     with Cells() as each:
         yield each
 
 
 @pytest.mark.parametrize("subset", ["first", "second", "both"])
 @pytest.mark.parametrize(("pair", "release"), PAIRS.items(), ids=["+".join(pair) for pair in PAIRS])
-def test_each_subset_fixes_its_bugs(
-    cells: Cells,
-    monkeypatch: pytest.MonkeyPatch,
-    pair: tuple[str, str],
-    release: str,
-    subset: str,
-) -> None:
+def test_each_subset_fixes_its_bugs(cells, monkeypatch, pair, release, subset):
     ids = {"first": pair[:1], "second": pair[1:], "both": pair}[subset]
     others = [each.id for each in choice.applying(release, CATALOGUE) if each.patch.default and each.id not in pair]
     monkeypatch.setenv("DSFIX_ONLY", ",".join([*ids, *others]))

@@ -84,10 +84,7 @@ CGROUPS = {
         },
         (4 * GIB, None),
     ),
-    "v2 in a container": (
-        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": f"{2 * GIB}\n"},
-        (2 * GIB, None),
-    ),
+    "v2 in a container": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": f"{2 * GIB}\n"}, (2 * GIB, None)),
     "v1 in a container, which does not see the host's path": (
         {
             "proc/self/cgroup": "9:name=systemd:/x\n4:cpu,memory:/docker/abc\n",
@@ -97,10 +94,7 @@ CGROUPS = {
         (3 * GIB, GIB),
     ),
     "v1 without a limit": (
-        {
-            "proc/self/cgroup": "4:memory:/\n",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-        },
+        {"proc/self/cgroup": "4:memory:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"},
         (None, None),
     ),
     "no cgroups (macOS)": ({}, (None, None)),
@@ -222,11 +216,7 @@ MOUNTS = "/dev/vda / ext4 rw 0 0\nfiler:/home /home nfs4 rw 0 0\ntmpfs /home/me/
 
 @pytest.mark.parametrize(
     ("path", "kind", "network"),
-    [
-        ("/home/me/.cache", "nfs4", True),
-        ("/homes", "ext4", False),
-        ("/home/me/with space/x", "tmpfs", False),
-    ],
+    [("/home/me/.cache", "nfs4", True), ("/homes", "ext4", False), ("/home/me/with space/x", "tmpfs", False)],
 )
 def test_file_system(tmp_path, path, kind, network):
     tree(tmp_path, {"proc/mounts": MOUNTS})

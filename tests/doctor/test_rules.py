@@ -133,11 +133,7 @@ CASES = {  # id: (changes with a finding, near miss, text in the finding)
         {"toolchain.compiler_version": "14.2.0"},
         "requires g++ before 15.0, but 15.1.0 is installed",
     ),
-    "numactl_missing": (
-        {**NO_GPU, V + "deepspeed": "0.15.4"},
-        {**NO_GPU, V + "deepspeed": "0.16.0"},
-        "numactl",
-    ),
+    "numactl_missing": ({**NO_GPU, V + "deepspeed": "0.15.4"}, {**NO_GPU, V + "deepspeed": "0.16.0"}, "numactl"),
     "shm_small": ({"memory.shm": 64 * MIB}, {"memory.shm": 512 * MIB}, "/dev/shm has 64 MiB"),
     "locked_memory_small": (
         {"memory.locked": 8 * MIB, "infiniband": ("mlx5_0",)},

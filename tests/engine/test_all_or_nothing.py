@@ -1,7 +1,5 @@
 """A patch with several changes is applied completely or not at all, wherever it fails."""
 
-from __future__ import annotations
-
 import pytest
 
 M = """\

@@ -1,7 +1,5 @@
 """The verbs Replace and Provide."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """The cache: what a process finds out about the source, and what the next process reuses."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """The verb Edit: what can be edited, and what must stay unchanged."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import itertools

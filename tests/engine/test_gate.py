@@ -1,7 +1,5 @@
 """Whether a patch applies: version ranges, several distributions, builds without a usable version number."""
 
-from __future__ import annotations
-
 import pytest
 
 FLAW = "def f(x):\n    y = x + 1\n    return y\n"

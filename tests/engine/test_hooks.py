@@ -1,7 +1,5 @@
 """When patches are applied: any order of imports, threads, reloads, other import hooks."""
 
-from __future__ import annotations
-
 import os
 import sys
 import zipfile

@@ -1,7 +1,5 @@
 """Warnings about events that may happen in every step."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest
@@ -15,7 +13,7 @@ def warnings(monkeypatch):
     for name in log._RANK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(log, "_occurrences", type(log._occurrences)())
-    texts: list[str] = []
+    texts = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: texts.append(record.getMessage())
     log.logger.addHandler(handler)

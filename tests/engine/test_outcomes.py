@@ -1,7 +1,5 @@
 """Every outcome with its reason and message, and the environment variables that change it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Modules of DeepSpeed that are run as programs, under the name `__main__`: `python -m`, a copied file, workers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

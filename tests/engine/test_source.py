@@ -1,7 +1,5 @@
 """Finding functions in source text without importing it, for edits and for `python -m dsfix list`."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect
@@ -9,7 +7,6 @@ import os
 import py_compile
 import shutil
 import tokenize
-from types import CodeType
 
 import pytest
 
@@ -180,7 +177,7 @@ def test_every_function_of_real_files_is_found_where_python_says(name):
     path = importlib.import_module(name).__file__
     with tokenize.open(path) as file:
         tree = ast.parse(file.read())
-    wanted: dict[str, list[int]] = {}
+    wanted = {}
 
     def walk(node, names):
         for child in ast.iter_child_nodes(node):
@@ -214,7 +211,7 @@ def test_every_function_of_real_modules_compiles_to_itself(name):
     assert refused == []
 
 
-def _file(code: CodeType) -> str:
+def _file(code):
     return code.co_filename if os.path.exists(code.co_filename) else __file__
 
 

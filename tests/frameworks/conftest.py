@@ -1,7 +1,5 @@
 """What the tests of frameworks share: scripts run as their users run them, on the machine of the demonstration."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -21,10 +19,10 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path):
     """Runs a script in a fresh process; keywords are more environment variables."""
 
-    def call(script: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def call(script, *arguments, **variables):
         env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
         env.update({name: os.environ[name] for name in ("DSFIX_CACHE",) if name in os.environ})
         env.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", **variables)
@@ -43,10 +41,10 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def applies() -> Callable[[str], bool]:
+def applies():
     """Whether a patch is for the installed DeepSpeed."""
 
-    def call(patch_id: str) -> bool:
+    def call(patch_id):
         return find_spec("deepspeed") is not None and gate(catalogue()[patch_id].patch.affects).fit is not Fit.OUTSIDE
 
     return call

@@ -16,7 +16,6 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Callable
 
 import pytest
 
@@ -40,7 +39,7 @@ class Case:
     patch: str
     ratio: float | None = None
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.file}-{self.patch}"
 
 
@@ -54,7 +53,7 @@ CASES = [
 class Job:
     """One run of a case's command in a directory of its own."""
 
-    def __init__(self, case: Case, directory: Path, deepspeed: bool = True, dsfix: bool = False) -> None:
+    def __init__(self, case, directory, deepspeed=True, dsfix=False):
         self.saved, self.reports = directory / "out" / f"checkpoint-{STEPS}", directory / "reports"
         if not deepspeed:
             file = directory / case.file
@@ -66,7 +65,7 @@ class Job:
         done = run(directory, *prefix, *case.command, case.file, **variables)
         self.status, self.said = done.returncode, done.stdout
 
-    def trained(self) -> list[tuple[float, float]]:
+    def trained(self):
         """(gradient norm, loss) of each step."""
         assert self.status == 0, self.said[-8000:]
         state = json.loads(self.saved.joinpath("trainer_state.json").read_text(encoding="utf-8"))
@@ -74,26 +73,26 @@ class Job:
         assert len(found) == STEPS
         return found
 
-    def weights(self) -> dict[str, Any]:
+    def weights(self):
         """What the framework saved after the last step."""
         from safetensors.torch import load_file
 
         (file,) = self.saved.glob("*.safetensors")
         return load_file(file)
 
-    def outcomes(self) -> set[tuple[str, str]]:
+    def outcomes(self):
         """(patch, outcome) in any process of the job."""
         reports = [json.loads(each.read_text(encoding="utf-8")) for each in self.reports.glob("*.json")]
         return {(patch["id"], patch["outcome"]) for report in reports for patch in report["patches"]}
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
-def run(directory: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(directory, *command, **variables):
     """A command on the CPU of one machine, as one rank below torchrun: both frameworks use DeepSpeed only there."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
     env.update(
@@ -122,7 +121,7 @@ def run(directory: Path, *command: str, **variables: str) -> subprocess.Complete
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """The examples, with the model and the data that they read."""
     directory = tmp_path_factory.mktemp("command_lines") / "files"
     shutil.copytree(EXAMPLES, directory)
@@ -132,14 +131,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_trains_as_without_deepspeed_and_needs_the_patch_for_it(
-    case: Case, applies: Callable[[str], bool], request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_it_trains_as_without_deepspeed_and_needs_the_patch_for_it(case, applies, request, tmp_path):
     if find_spec(case.needs) is None or not applies(case.patch):
         pytest.skip(f"{case.needs} is not installed, or {case.patch} is for another release")
     files = request.getfixturevalue("files")
 
-    def job(name: str, **how: bool) -> Job:
+    def job(name, **how):
         return Job(case, Path(shutil.copytree(files, tmp_path / name)), **how)
 
     plain = job("plain", deepspeed=False)

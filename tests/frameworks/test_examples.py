@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Callable
 
 import pytest
 
@@ -28,7 +27,7 @@ class Case:
     arguments: tuple[str, ...] = ()
     ratio: float | None = None
 
-    def __str__(self) -> str:
+    def __str__(self):
         return "-".join((self.script, self.patch))
 
 
@@ -41,7 +40,7 @@ CASES = [
 ]
 
 
-def norms_and_losses(done: Any) -> list[tuple[float, float]]:
+def norms_and_losses(done):
     """(gradient norm, loss) of each step."""
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     found = re.findall(r"^loss (\S+) grad_norm (\S+)$", done.stdout, re.MULTILINE)
@@ -50,9 +49,7 @@ def norms_and_losses(done: Any) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_trains_as_without_deepspeed_and_needs_the_patch_for_it(
-    case: Case, run: Any, applies: Callable[[str], bool], tmp_path: Path
-) -> None:
+def test_it_trains_as_without_deepspeed_and_needs_the_patch_for_it(case, run, applies, tmp_path):
     if not applies(case.patch) or any(find_spec(name) is None for name in case.needs):
         pytest.skip(f"{case.patch} is for another release, or one of {', '.join(case.needs)} is not installed")
     script = EXAMPLES / f"{case.script}.py"

@@ -1,11 +1,8 @@
 """What axolotl, ms-swift and trl change about DeepSpeed themselves, before dsfix and after it."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("order", ["first", "last"])
-def test_training_is_right_and_the_report_true(order: str, run: Any, tmp_path: Path) -> None:
+def test_training_is_right_and_the_report_true(order, run, tmp_path):
     out = tmp_path / "seen.json"
     done = run(PROGRAM, str(out), order)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]

@@ -3,8 +3,6 @@
 tests/real/guards has the tests with the real DeepSpeed, transformers and accelerate.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from dsfix.guards import dispatch
@@ -88,7 +86,7 @@ def current_device():
     return 3
 """
 
-_made: dict = {}
+_made = {}
 exec(MODEL, _made)  # for tests in this process; the others import it as a module
 Hook, Model, Module, on = (_made[name] for name in ("Hook", "Model", "Module", "on"))
 
@@ -146,11 +144,7 @@ def test_a_model_without_a_map_has_no_dispatch():
 
 def test_a_few_outermost_modules_are_named_per_device():
     found = dispatch.find(on(0, 0, 0, 0, 1, "cuda:10"), "cuda:0")
-    assert found.describe().splitlines() == [
-        "  cuda:0: b0, b1, b2 and 1 more",
-        "  cuda:1: b4",
-        "  cuda:10: b5",
-    ]
+    assert found.describe().splitlines() == ["  cuda:0: b0, b1, b2 and 1 more", "  cuda:1: b4", "  cuda:10: b5"]
 
 
 def test_a_child_on_another_device_than_its_parent_is_named():

@@ -1,7 +1,5 @@
 """Which differences between ranks are reported, and which are not."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsfix.guards.statement import Statement, differences

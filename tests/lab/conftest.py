@@ -1,23 +1,19 @@
 """Everything that imports torch runs in separate processes, because the emulated device must be loaded first."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 
 @pytest.fixture(scope="session")
-def python() -> Callable[..., subprocess.CompletedProcess[str]]:
+def python():
     """Runs Python source in a fresh process that can import dsfix."""
 
-    def run(source: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(source, *arguments, **variables):
         return subprocess.run(
             [sys.executable, "-c", source, *arguments],
             env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
@@ -30,12 +26,12 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.fixture(scope="session")
-def answer(python: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., Any]:
+def answer(python):
     """Runs Python source in a fresh process and parses the JSON in its last line."""
     # while Python is finalized, a backward thread of torch that wants the GIL aborts the process, once in some hundreds
     end = "\nimport atexit, os, sys\natexit._run_exitfuncs()\nsys.stdout.flush()\nos._exit(0)\n"
 
-    def run(source: str, *arguments: str, **variables: str) -> Any:
+    def run(source, *arguments, **variables):
         done = python(source + end, *arguments, **variables)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
@@ -44,7 +40,7 @@ def answer(python: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[
 
 
 @pytest.fixture(scope="session")
-def emulated() -> None:
+def emulated():
     """Builds the emulated device; skips if that is not possible."""
     from dsfix.lab.cuda.compiling import library
     from dsfix.lab.errors import LabUnavailable
@@ -56,12 +52,12 @@ def emulated() -> None:
 
 
 @pytest.fixture(scope="session")
-def has_torch() -> None:
+def has_torch():
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
 
 
 @pytest.fixture(scope="session")
-def has_deepspeed(has_torch: None) -> None:
+def has_deepspeed(has_torch):
     if importlib.util.find_spec("deepspeed") is None:
         pytest.skip("deepspeed is not installed")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform
@@ -24,12 +22,12 @@ echo library > "$2"
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
-def compiler(directory: Path, text: str) -> str:
+def compiler(directory, text):
     path = directory / "compiler"
     path.write_text(text)
     path.chmod(0o755)
@@ -37,20 +35,20 @@ def compiler(directory: Path, text: str) -> str:
 
 
 @pytest.fixture
-def supported() -> None:
+def supported():
     try:
         compiling.supported_torch()
     except LabUnavailable as error:
         pytest.skip(str(error))
 
 
-def test_torch_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_missing(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(LabUnavailable, match=r"^torch is not installed$"):
         torch_build()
 
 
-def test_version_file_is_read_without_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_file_is_read_without_import(tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise AssertionError('imported')")
     (tmp_path / "torch" / "version.py").write_text(
@@ -61,14 +59,14 @@ def test_version_file_is_read_without_import(tmp_path: Path, monkeypatch: pytest
     assert torch_build() == TorchBuild("2.4.0+cu121", tmp_path / "torch", "12.1")
 
 
-def test_machine_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_is_another(monkeypatch):
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     with pytest.raises(LabUnavailable, match=r"^the emulated CUDA device requires Linux x86-64, this is Darwin arm64$"):
         compiling.supported_torch()
 
 
-def test_torch_is_imported_already(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_imported_already(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", sys)
     with pytest.raises(LabUnavailable, match="torch is already imported"):
         cuda.load()
@@ -76,21 +74,19 @@ def test_torch_is_imported_already(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("cache", "supported")
 class TestBuilding:
-    def test_compiler_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_compiler_is_missing(self, monkeypatch):
         monkeypatch.delenv("CXX", raising=False)
         monkeypatch.setenv("PATH", "")
         with pytest.raises(LabUnavailable, match=r"device needs a C\+\+ compiler: g\+\+ not found$"):
             compiling.library()
 
-    def test_python_headers_are_missing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_python_headers_are_missing(self, tmp_path, monkeypatch):
         monkeypatch.setenv("CXX", compiler(tmp_path, "#!/bin/sh\n"))
         monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
         with pytest.raises(LabUnavailable, match=r"needs Python's headers: .*Python\.h not found$"):
             compiling.library()
 
-    def test_compiler_fails_and_leaves_nothing(
-        self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_compiler_fails_and_leaves_nothing(self, cache, tmp_path, monkeypatch):
         monkeypatch.setenv("CXX", compiler(tmp_path, "#!/bin/sh\necho 'x.h:1: error: no such thing' >&2\nexit 1\n"))
         with pytest.raises(LabUnavailable, match=r"does not compile: x\.h:1: error: no such thing$"):
             compiling.library()
@@ -103,9 +99,7 @@ class TestBuilding:
             (["include/ATen/ATen.h"], r"device cannot be built in .*libc10\.so"),
         ],
     )
-    def test_torch_is_half_installed(
-        self, kept: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_torch_is_half_installed(self, kept, sentence, tmp_path, monkeypatch):
         for each in kept:
             (tmp_path / "torch" / each).parent.mkdir(parents=True)
             (tmp_path / "torch" / each).touch()
@@ -116,13 +110,13 @@ class TestBuilding:
         with pytest.raises(LabUnavailable, match=sentence):
             compiling.library()
 
-    def test_cache_is_not_writable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_cache_is_not_writable(self, tmp_path, monkeypatch):
         (tmp_path / "file").touch()
         monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "file" / "below"))
         with pytest.raises(LabUnavailable, match="cannot be built in"):
             compiling.library()
 
-    def test_two_processes_build_once(self, tmp_path: Path) -> None:
+    def test_two_processes_build_once(self, tmp_path):
         log = tmp_path / "log"
         variables = {**os.environ, "CXX": compiler(tmp_path, COMPILER.format(log=log))}
         command = [sys.executable, "-c", BUILD]
@@ -133,7 +127,7 @@ class TestBuilding:
         assert log.read_text() == "compiling\n"
 
 
-def test_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
     monkeypatch.delenv("DSFIX_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

@@ -1,10 +1,5 @@
 """`dsfix.check_tensors_device` on tensors of the emulated devices."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 CHECKS = """
@@ -90,16 +85,16 @@ EXPECTED = {
 
 
 @pytest.fixture(scope="module")
-def found(emulated: None, answer: Callable[..., Any]) -> Any:
+def found(emulated, answer):
     return answer(CHECKS)
 
 
 @pytest.mark.parametrize("case", EXPECTED)
-def test_check(found: Any, case: str) -> None:
+def test_check(found, case):
     assert found[case] == EXPECTED[case]
 
 
-def test_in_a_compiled_function(emulated: None, answer: Callable[..., Any]) -> None:
+def test_in_a_compiled_function(emulated, answer):
     source = """
 import json
 import dsfix, torch

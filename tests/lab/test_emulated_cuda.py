@@ -1,10 +1,5 @@
 """The behaviour of the emulated device, observed in one process."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
@@ -109,11 +104,11 @@ print(json.dumps(dict(known=known, refused=refused, allowed=allowed, autograd=au
 
 
 @pytest.fixture(scope="module")
-def seen(emulated: None, answer: Callable[..., Any]) -> Any:
+def seen(emulated, answer):
     return answer(QUESTIONS)
 
 
-def test_tensors_are_on_cuda(seen: Any) -> None:
+def test_tensors_are_on_cuda(seen):
     assert seen["known"] == {
         "kind": "emulated CUDA device",
         "again": "emulated CUDA device",
@@ -140,7 +135,7 @@ def test_tensors_are_on_cuda(seen: Any) -> None:
         ("index", "indices should be either on cpu or on the same device as the indexed tensor (cpu)"),
     ],
 )
-def test_exact_message(seen: Any, call: str, message: str) -> None:
+def test_exact_message(seen, call, message):
     assert seen["refused"][call] == message
 
 
@@ -154,23 +149,23 @@ def test_exact_message(seen: Any, call: str, message: str) -> None:
         ("no_such_device", "CUDA error: invalid device ordinal"),
     ],
 )
-def test_message_of_an_operator_without_mixed_devices(seen: Any, call: str, start: str) -> None:
+def test_message_of_an_operator_without_mixed_devices(seen, call, start):
     assert seen["refused"][call].startswith(start)
 
 
-def test_what_a_gpu_allows_is_allowed(seen: Any) -> None:
+def test_what_a_gpu_allows_is_allowed(seen):
     assert seen["allowed"] == dict.fromkeys(seen["allowed"])
 
 
-def test_autograd_and_checkpointing_equal_the_cpu(seen: Any) -> None:
+def test_autograd_and_checkpointing_equal_the_cpu(seen):
     assert seen["autograd"] == {"None": True, "True": True, "False": True}
 
 
-def test_memory_is_counted(seen: Any) -> None:
+def test_memory_is_counted(seen):
     assert seen["memory"] == {"held": 8 << 20, "freed": 0, "peak": 8 << 20, "elsewhere": 0}
 
 
-def test_streams_generators_files_and_types(seen: Any) -> None:
+def test_streams_generators_files_and_types(seen):
     assert seen["other"] == {
         "stream": "cuda:0",
         "elapsed": 0.0,
@@ -183,7 +178,7 @@ def test_streams_generators_files_and_types(seen: Any) -> None:
     }
 
 
-def test_a_torch_that_does_not_answer_is_named(emulated: None, answer: Callable[..., Any]) -> None:
+def test_a_torch_that_does_not_answer_is_named(emulated, answer):
     source = """
 import json
 from dsfix.lab import use_cuda
@@ -197,7 +192,7 @@ print(json.dumps([before, selftest.fault()]))
     assert answer(source) == ["", "layer_norm computes something else than on the CPU"]
 
 
-def test_torch_imported_first_is_an_error(emulated: None, answer: Callable[..., Any]) -> None:
+def test_torch_imported_first_is_an_error(emulated, answer):
     source = """
 import json, torch
 from dsfix.lab import LabUnavailable, use_cuda

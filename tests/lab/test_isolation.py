@@ -1,7 +1,5 @@
 """Which parts of the caller's environment reach a reproduction."""
 
-from __future__ import annotations
-
 import json
 import os
 import site
@@ -51,12 +49,12 @@ NEEDED = {
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(monkeypatch):
     for name, value in {**LAUNCHERS, **ELSEWHERE, **SWITCHES, **NEEDED}.items():
         monkeypatch.setenv(name, value)
 
 
-def test_variables_of_jobs_and_users_are_dropped(tmp_path: Path) -> None:
+def test_variables_of_jobs_and_users_are_dropped(tmp_path):
     kept = isolated(tmp_path)
     own = {"TORCH_EXTENSIONS_DIR"}
     assert (LAUNCHERS.keys() | ELSEWHERE.keys() | SWITCHES.keys()) & kept.keys() <= own
@@ -64,12 +62,12 @@ def test_variables_of_jobs_and_users_are_dropped(tmp_path: Path) -> None:
     assert kept["OMP_NUM_THREADS"] == "1"
 
 
-def test_variables_that_the_machine_needs_are_kept(tmp_path: Path) -> None:
+def test_variables_that_the_machine_needs_are_kept(tmp_path):
     kept = isolated(tmp_path)
     assert {name: kept[name] for name in (*NEEDED, "PATH")} == {**NEEDED, "PATH": os.environ["PATH"]}
 
 
-def test_writable_directories_are_below_the_scratch_directory(tmp_path: Path) -> None:
+def test_writable_directories_are_below_the_scratch_directory(tmp_path):
     kept = isolated(tmp_path)
     for name in ("HOME", "TMPDIR", "NUMBA_CACHE_DIR"):
         assert tmp_path in Path(kept[name]).parents
@@ -77,7 +75,7 @@ def test_writable_directories_are_below_the_scratch_directory(tmp_path: Path) ->
         assert Path(kept[name]).is_dir()
 
 
-def test_the_cache_of_dsfix_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_dsfix_is_kept(tmp_path, monkeypatch):
     monkeypatch.delenv("DSFIX_CACHE", raising=False)
     assert isolated(tmp_path)["DSFIX_CACHE"] == "/caches/dsfix"
     monkeypatch.chdir(tmp_path)
@@ -85,17 +83,15 @@ def test_the_cache_of_dsfix_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert isolated(tmp_path)["DSFIX_CACHE"] == str(tmp_path / "cache")
 
 
-def test_with_a_read_only_cache_operators_are_compiled_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_a_read_only_cache_operators_are_compiled_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path))
     assert "TORCH_EXTENSIONS_DIR" not in isolated(tmp_path)
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
     assert tmp_path in Path(isolated(tmp_path)["TORCH_EXTENSIONS_DIR"]).parents
 
 
-def test_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere(kind: type[Path]) -> Path:
+def test_no_home(tmp_path, monkeypatch):
+    def nowhere(kind):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -104,7 +100,7 @@ def test_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tmp_path in Path(isolated(tmp_path)["DSFIX_CACHE"]).parents
 
 
-def test_relative_paths_and_user_packages_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_and_user_packages_are_found(tmp_path, monkeypatch):
     user = tmp_path / "user"
     packages = user / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     for path in (packages / "one_of_the_user.py", tmp_path / "relative" / "one_relative.py", tmp_path / "here.py"):
@@ -122,7 +118,7 @@ def test_relative_paths_and_user_packages_are_found(tmp_path: Path, monkeypatch:
         assert found["one_of_the_user"] == str(packages / "one_of_the_user.py")
 
 
-def test_the_first_path_and_disabled_patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_path_and_disabled_patches(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     first = isolated(tmp_path, path=Path("first"), skip=["c"])
@@ -135,7 +131,7 @@ def test_the_first_path_and_disabled_patches(tmp_path: Path, monkeypatch: pytest
     assert not isolated(tmp_path)["DSFIX_SKIP"]
 
 
-def test_origins_are_those_of_a_fresh_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_origins_are_those_of_a_fresh_process(tmp_path, monkeypatch):
     monkeypatch.delenv("LD_LIBRARY_PATH")
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "only_in_this_process.py").touch()

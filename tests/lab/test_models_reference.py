@@ -1,8 +1,3 @@
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 QUESTIONS = """
@@ -69,11 +64,11 @@ print(json.dumps(dict(deterministic=deterministic, checkpointed=checkpointed, le
 
 
 @pytest.fixture(scope="module")
-def seen(has_torch: None, answer: Callable[..., Any]) -> Any:
+def seen(has_torch, answer):
     return answer(QUESTIONS)
 
 
-def test_models_and_batches_are_deterministic(seen: Any) -> None:
+def test_models_and_batches_are_deterministic(seen):
     assert seen["deterministic"] == {
         "model": True,
         "seed": False,
@@ -84,23 +79,23 @@ def test_models_and_batches_are_deterministic(seen: Any) -> None:
     }
 
 
-def test_checkpointing_changes_no_gradient(seen: Any) -> None:
+def test_checkpointing_changes_no_gradient(seen):
     assert seen["checkpointed"] == {"reentrant": True, "non-reentrant": True}
 
 
-def test_reference_by_hand(seen: Any) -> None:
+def test_reference_by_hand(seen):
     assert seen["by_hand"] == [[2.0], [2.0], pytest.approx(0.5)]
 
 
-def test_a_rate_for_each_step(seen: Any) -> None:
+def test_a_rate_for_each_step(seen):
     assert seen["changing"] == [1.0, 1.0, 0.25]  # 1 - 0.5 * 1 - 0.125 * 2
 
 
-def test_optimizers_learn(seen: Any) -> None:
+def test_optimizers_learn(seen):
     assert seen["learned"] == {"Adam": True, "AdamW": True, "SGD": True}
 
 
-def test_largest_difference(seen: Any) -> None:
+def test_largest_difference(seen):
     assert seen["differences"] == {
         "none": {"name": "x", "absolute": 0.0, "relative": 0.0},
         "some": {"name": "x", "absolute": 0.5, "relative": 0.25},
@@ -111,7 +106,7 @@ def test_largest_difference(seen: Any) -> None:
     }
 
 
-def test_wrong_arguments(seen: Any) -> None:
+def test_wrong_arguments(seen):
     assert seen["wrong"] == [
         "checkpointing must be None, 'reentrant' or 'non-reentrant', got 'yes'",
         "optimizer must be one of Adam, AdamW, SGD, got 'Lion'",

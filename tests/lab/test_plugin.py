@@ -1,16 +1,12 @@
 """The plug-in example, as its user and as its author; and the tests shown in docs/plugins.md."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -31,7 +27,7 @@ print(json.dumps([result, [callable(each) for each in info(numbers)]]))
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory, has_deepspeed: None) -> Path:
+def installed(tmp_path_factory, has_deepspeed):
     """A directory for PYTHONPATH with the example installed."""
     directory = tmp_path_factory.mktemp("installed")
     source = directory / "source"
@@ -43,12 +39,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory, has_deepspeed: None) -> 
 
 
 @pytest.fixture(scope="module")
-def run(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+def run(installed, tmp_path_factory):
     """Runs Python with the plug-in."""
     path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
     elsewhere = tmp_path_factory.mktemp("elsewhere")
 
-    def start(*arguments: str, cwd: Path = elsewhere, **variables: str) -> subprocess.CompletedProcess[str]:
+    def start(*arguments, cwd=elsewhere, **variables):
         return subprocess.run(
             [sys.executable, *arguments],
             env={
@@ -67,7 +63,7 @@ def run(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
     return start
 
 
-def test_the_commands_know_it_and_it_fixes_its_bug(run: Callable[..., Any]) -> None:
+def test_the_commands_know_it_and_it_fixes_its_bug(run):
     listed = json.loads(run("-m", "dsfix", "list", "--json").stdout)
     [row] = [each for each in listed["patches"] if each["distribution"] == "dsfix-plugin-example"]
     assert (row["id"], row["outcome"]) == (PATCH_ID, "pending")
@@ -80,7 +76,7 @@ def test_the_commands_know_it_and_it_fixes_its_bug(run: Callable[..., Any]) -> N
     assert json.loads(applied.stdout.splitlines()[-1]) == [[6, 2, 3], [True, True, True]]
 
 
-def _tested(run: Callable[..., Any], directory: Path, *options: str, **variables: str) -> dict[str, tuple[str, str]]:
+def _tested(run, directory, *options, **variables):
     """name -> (outcome, text) of all tests in the directory."""
     done = run("-m", "pytest", "-p", "no:cacheprovider", "--junitxml=found.xml", *options, cwd=directory, **variables)
     assert (directory / "found.xml").exists(), done.stdout + done.stderr
@@ -92,7 +88,7 @@ def _tested(run: Callable[..., Any], directory: Path, *options: str, **variables
     return found
 
 
-def _page(name: str, directory: Path) -> Path:
+def _page(name, directory):
     """Writes the files that docs/plugins.md shows below `name` to `directory`, and returns it."""
     blocks = re.findall(rf"```python\n# {name}/(\S+)\n(.*?)```", (DOCS / "plugins.md").read_text("utf-8"), re.S)
     for path, text in blocks:
@@ -100,7 +96,7 @@ def _page(name: str, directory: Path) -> Path:
     return directory
 
 
-def test_the_authors_tests_on_the_page(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_authors_tests_on_the_page(run, tmp_path):
     """A sample; `python -m tox run -e plugin-example` runs all tests of the example."""
     directory = _page("plugin", tmp_path)
     only = f"{PATCH_ID},no_sync_incompatible"
@@ -113,7 +109,7 @@ def test_the_authors_tests_on_the_page(run: Callable[..., Any], tmp_path: Path) 
     }, found
 
 
-def test_the_fine_tuning_tests_on_the_page(run: Callable[..., Any], emulated: None, tmp_path: Path) -> None:
+def test_the_fine_tuning_tests_on_the_page(run, emulated, tmp_path):
     directory = _page("repo", tmp_path)
     found = _tested(run, directory)
     assert {name: outcome for name, (outcome, _) in found.items()} == {

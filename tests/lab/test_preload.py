@@ -1,10 +1,7 @@
 """The process that has imported torch, from which ranks are forked."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -28,21 +25,18 @@ def main():
 """
 
 
-def test_output_of_a_script_is_not_mistaken_for_the_answer(tmp_path: Path) -> None:
+def test_output_of_a_script_is_not_mistaken_for_the_answer(tmp_path):
     """DeepSpeed through 0.17 logs to standard output on import."""
     (script := tmp_path / "script.py").write_text("print('[INFO] Setting ds_accelerator', flush=True)\n")
     (tmp_path / "rank.py").write_text("def main(word):\n    print(word)\n    return 0\n")
     with Preloaded("cpu", script, environment={"PYTHONPATH": str(tmp_path)}) as preloaded:
         done = subprocess.run(
-            [*preloaded.command("rank"), "heard"],
-            env={"PYTHONPATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
+            [*preloaded.command("rank"), "heard"], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
         )
     assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
 
 
-def test_the_processor_is_described_once_for_all_ranks(tmp_path: Path) -> None:
+def test_the_processor_is_described_once_for_all_ranks(tmp_path):
     """py-cpuinfo takes a second, and DeepSpeed's optimizers for offload ask it three times on each rank."""
     asked = tmp_path / "asked"
     (tmp_path / "cpuinfo.py").write_text(
@@ -58,13 +52,13 @@ def test_the_processor_is_described_once_for_all_ranks(tmp_path: Path) -> None:
     assert asked.read_text() == "once "
 
 
-def test_why_the_process_ended_is_reported(tmp_path: Path) -> None:
+def test_why_the_process_ended_is_reported(tmp_path):
     (script := tmp_path / "script.py").write_text("raise OSError('libgomp is missing')\n")
     with pytest.raises(LabUnavailable, match="ended: OSError: libgomp is missing"):
         Preloaded("cpu", script)
 
 
-def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
+def test_a_process_with_threads_is_not_forked(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import threading, time\nthreading.Thread(target=time.sleep, args=[600], daemon=True).start()\n")
     with pytest.raises(LabUnavailable, match="threads, which a fork would lose"):
@@ -72,7 +66,7 @@ def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("preloads", [(), ("import dsfix.lab.cuda\n",)])
-def test_a_forked_rank_follows_the_schedule_of_its_environment(tmp_path: Path, preloads: tuple[str, ...]) -> None:
+def test_a_forked_rank_follows_the_schedule_of_its_environment(tmp_path, preloads):
     """The rank does not wait for the other stream, which the late schedule has done last."""
     try:
         library()

@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import os
 import select
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -34,19 +31,19 @@ launch([sys.executable, "-c", *sys.argv[1:]], ranks=2, timeout=100)
 """
 
 
-def rank(source: str) -> list[str]:
+def rank(source):
     return [sys.executable, "-c", source]
 
 
 class Fifo:
     """Shows when all its writers have started, and when all are dead."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         os.mkfifo(path)
         self.path = str(path)
         self.end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
-    def read(self, count: int) -> bytes:
+    def read(self, count):
         """`count` bytes, or fewer if all writers are dead."""
         data = b""
         while len(data) < count:
@@ -57,16 +54,16 @@ class Fifo:
             data += chunk
         return data
 
-    def all_dead(self) -> bool:
+    def all_dead(self):
         return bool(select.select([self.end], [], [], 30)[0]) and self.read(1) == b""
 
 
 @pytest.fixture
-def fifo(tmp_path: Path) -> Fifo:
+def fifo(tmp_path):
     return Fifo(tmp_path / "fifo")
 
 
-def test_every_rank_knows_its_place() -> None:
+def test_every_rank_knows_its_place():
     names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR OMP_NUM_THREADS EXTRA"
     source = f"import os, sys; e = os.environ; print(*(e[n] for n in {names!r}.split()))"
     source += "; print(e['MASTER_PORT'], file=sys.stderr)"
@@ -77,37 +74,37 @@ def test_every_rank_knows_its_place() -> None:
     assert [(r.rank, r.returncode, r.timed_out) for r in results] == [(0, 0, False), (1, 0, False)]
 
 
-def test_a_failed_rank_ends_the_others() -> None:
+def test_a_failed_rank_ends_the_others():
     source = f"import os\nif os.environ['RANK'] == '1': os._exit(7)\n{FOREVER}"
     results = launch(rank(source), ranks=2, timeout=100)
     assert [(r.returncode, r.timed_out) for r in results] == [(-signal.SIGKILL, False), (7, False)]
     assert results[0].seconds < 50
 
 
-def test_a_crashed_rank_reports_its_signal() -> None:
+def test_a_crashed_rank_reports_its_signal():
     [result] = launch(rank("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"), ranks=1, timeout=30)
     assert (result.returncode, result.timed_out) == (-signal.SIGSEGV, False)
 
 
-def test_time_limit() -> None:
+def test_time_limit():
     source = f"import os\nprint('started', flush=True)\nif os.environ['RANK'] == '1': os._exit(0)\n{FOREVER}"
     results = launch(rank(source), ranks=2, timeout=5.0)
     assert [(r.returncode, r.timed_out) for r in results] == [(-signal.SIGKILL, True), (0, False)]
     assert results[0].stdout == "started\n"
 
 
-def test_large_output_does_not_block() -> None:
+def test_large_output_does_not_block():
     source = "import sys; sys.stdout.write('o' * 5_000_000); sys.stderr.write('e' * 5_000_000)"
     results = launch(rank(source), ranks=2, timeout=60)
     assert [(r.stdout, r.stderr) for r in results] == [("o" * 5_000_000, "e" * 5_000_000)] * 2
 
 
-def test_program_is_missing() -> None:
+def test_program_is_missing():
     with pytest.raises(LabUnavailable, match=r"^the ranks cannot be started: .*no-such-program"):
         launch(["no-such-program"], ranks=2)
 
 
-def test_children_of_a_finished_rank_are_ended(fifo: Fifo, tmp_path: Path) -> None:
+def test_children_of_a_finished_rank_are_ended(fifo, tmp_path):
     # the rank ends after the test has seen it and its child
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -121,7 +118,7 @@ def test_children_of_a_finished_rank_are_ended(fifo: Fifo, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_no_orphans_of_a_killed_launcher(number: signal.Signals, fifo: Fifo) -> None:
+def test_no_orphans_of_a_killed_launcher(number, fifo):
     command = [sys.executable, "-c", LAUNCHER, FAMILY, fifo.path]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert fifo.read(4) == b"xxxx"

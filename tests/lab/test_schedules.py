@@ -1,15 +1,11 @@
 """Streams of the emulated device under a schedule, and its race detector: programs with one missing wait, and right."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,7 +35,7 @@ SCHEDULES = ("early", "late", "ahead", "random:1", "random:2")
 
 
 @cache
-def seen(schedule: str, races: str = "1") -> Any:
+def seen(schedule, races="1"):
     done = subprocess.run(
         [sys.executable, str(PROGRAMS / "streams.py")],
         env={**os.environ, "OMP_NUM_THREADS": "1", SCHEDULE: schedule, RACES: races, "DSFIX_SEVERITY": "import"},
@@ -53,32 +49,32 @@ def seen(schedule: str, races: str = "1") -> Any:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("program", PAIRS)
-def test_right_programs_compute_the_same_under_all_schedules_without_a_race(program: str, schedule: str) -> None:
+def test_right_programs_compute_the_same_under_all_schedules_without_a_race(program, schedule):
     assert seen(schedule)[f"{program} right"] == {"ok": True, "races": []}
 
 
 @pytest.mark.parametrize("program", PAIRS)
-def test_a_missing_wait_shows_under_the_late_schedule(program: str) -> None:
+def test_a_missing_wait_shows_under_the_late_schedule(program):
     assert not seen("late")[f"{program} wrong"]["ok"]
 
 
 @pytest.mark.parametrize("program", sorted(AHEAD))
-def test_work_that_runs_ahead_of_the_default_stream_shows(program: str) -> None:
+def test_work_that_runs_ahead_of_the_default_stream_shows(program):
     assert not seen("ahead")[f"{program} wrong"]["ok"]
 
 
 @pytest.mark.parametrize("program", PAIRS)
-def test_a_missing_wait_is_not_seen_where_all_is_done_at_once(program: str) -> None:
+def test_a_missing_wait_is_not_seen_where_all_is_done_at_once(program):
     assert seen("early")[f"{program} wrong"]["ok"]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("program", sorted(set(PAIRS) - BY_THE_HOST))
-def test_races_are_found_whatever_the_schedule(program: str, schedule: str) -> None:
+def test_races_are_found_whatever_the_schedule(program, schedule):
     assert seen(schedule)[f"{program} wrong"]["races"]
 
 
-def test_a_race_names_both_uses_with_their_lines_and_streams() -> None:
+def test_a_race_names_both_uses_with_their_lines_and_streams():
     [race] = seen("early")["result_of_another_stream wrong"]["races"]
     before, after = race.split("\n    and ")
     # a build of torch for GPUs has a kernel for `add_` itself
@@ -90,24 +86,24 @@ def test_a_race_names_both_uses_with_their_lines_and_streams() -> None:
     assert "wait_stream" in after
 
 
-def test_a_race_in_a_backward_pass_names_its_node() -> None:
+def test_a_race_in_a_backward_pass_names_its_node():
     races = seen("early")["gradient_copied_by_a_hook wrong"]["races"]
     assert any("AccumulateGrad" in race for race in races)
 
 
-def test_a_seed_repeats_a_run() -> None:
+def test_a_seed_repeats_a_run():
     again = seen.__wrapped__("random:1")
     assert again == seen("random:1")
 
 
 @pytest.mark.parametrize("schedule", ["late", "ahead", "random:3"])
-def test_ranks_that_need_collectives_in_another_order_do_not_wait_for_each_other(schedule: str) -> None:
+def test_ranks_that_need_collectives_in_another_order_do_not_wait_for_each_other(schedule):
     environment = {**os.environ, SCHEDULE: schedule, RACES: "", "DSFIX_SEVERITY": "import"}
     ranks = launch([sys.executable, str(PROGRAMS / "two_groups.py")], ranks=2, timeout=200, env=environment)
     assert [(rank.returncode, rank.stdout.splitlines()[-1:]) for rank in ranks] == [(0, ["48.0"])] * 2, ranks[0].stderr
 
 
-def test_a_result_is_what_this_call_asks_for_whatever_an_earlier_one_did(answer: Callable[..., Any]) -> None:
+def test_a_result_is_what_this_call_asks_for_whatever_an_earlier_one_did(answer):
     """The gradients of inputs alone, then those of weights alone; a sum in float32, then one in float64."""
     source = """
 from dsfix.lab.cuda import load
@@ -123,7 +119,7 @@ print(json.dumps([x.grad.sum().item(), layer.bias.grad.tolist(), str(wide.dtype)
     assert answer(source, **{SCHEDULE: "late", RACES: ""}) == [0.0, [4.0] * 4, "torch.float64", 80.0]
 
 
-def test_batch_norm_in_evaluation_saves_the_same_each_time(answer: Callable[..., Any]) -> None:
+def test_batch_norm_in_evaluation_saves_the_same_each_time(answer):
     """Else a checkpoint that recomputes it fails."""
     source = """
 from dsfix.lab.cuda import load
@@ -142,17 +138,17 @@ print(json.dumps([result.item(), x.grad.sum().item()]))
     ("text", "expected"),
     [("late", Schedule("late")), ("early", Schedule("early")), ("random:7", Schedule("random", 7))],
 )
-def test_schedules_have_names(text: str, expected: Schedule) -> None:
+def test_schedules_have_names(text, expected):
     assert parse(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "Late", "late:1", "random", "random:", "random:-1", "random:x", "sooner"])
-def test_other_names_are_refused(text: str) -> None:
+def test_other_names_are_refused(text):
     with pytest.raises(ValueError, match="early, late, ahead or random:SEED"):
         parse(text)
 
 
-def test_the_environment_asks_for_a_schedule() -> None:
+def test_the_environment_asks_for_a_schedule():
     assert of_environment({}) is None
     assert of_environment({SCHEDULE: "late"}) == Schedule("late")
     assert of_environment({RACES: "1"}) == Schedule("early", races=True)

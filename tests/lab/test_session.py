@@ -1,10 +1,6 @@
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,10 +42,10 @@ with Lab(sys.argv[1]) as lab:
 
 
 @pytest.fixture(scope="module", params=[1, 2])
-def results(request: pytest.FixtureRequest, emulated: None, has_deepspeed: None) -> Any:
+def results(request, emulated, has_deepspeed):
     """The results of all ranks, by kind of device."""
 
-    def run(device: str) -> list[Any]:
+    def run(device):
         command = [sys.executable, "-c", TRAIN, device]
         ranks = launch(command, ranks=request.param, timeout=240)
         assert [r.returncode for r in ranks] == [0] * request.param, ranks[0].stderr
@@ -58,7 +54,7 @@ def results(request: pytest.FixtureRequest, emulated: None, has_deepspeed: None)
     return {"cuda": run("cuda"), "cpu": run("cpu")}
 
 
-def test_each_rank_has_its_device(results: Any) -> None:
+def test_each_rank_has_its_device(results):
     for rank, result in enumerate(results["cuda"]):
         assert (result["device"], result["emulated"], result["accelerator"]) == (f"cuda:{rank}", True, "cuda")
     for result in results["cpu"]:
@@ -66,18 +62,18 @@ def test_each_rank_has_its_device(results: Any) -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_training_equals_the_reference(results: Any, device: str) -> None:
+def test_training_equals_the_reference(results, device):
     for result in results[device]:
         assert result["norms"] == pytest.approx(result["expected_norms"], rel=1e-4)
         assert result["difference"] < 1e-4 < result["moved"]
 
 
-def test_emulated_device_equals_the_cpu_accelerator(results: Any) -> None:
+def test_emulated_device_equals_the_cpu_accelerator(results):
     for name, values in results["cpu"][0]["parameters"].items():
         assert results["cuda"][0]["parameters"][name] == pytest.approx(values, rel=1e-5, abs=1e-7)
 
 
-def test_importing_the_lab_imports_no_torch(answer: Callable[..., Any]) -> None:
+def test_importing_the_lab_imports_no_torch(answer):
     source = """
 import json, sys
 import dsfix.lab, dsfix.lab.cuda, dsfix.lab.session
@@ -89,9 +85,7 @@ print(json.dumps([name for name in ("torch", "deepspeed", "numpy") if name in sy
     assert answer(source) == []
 
 
-def test_models_and_reference_load_the_device_first(
-    emulated: None, has_torch: None, answer: Callable[..., Any]
-) -> None:
+def test_models_and_reference_load_the_device_first(emulated, has_torch, answer):
     source = """
 import json
 from dsfix.lab import Lab
@@ -103,7 +97,7 @@ with Lab("cuda") as lab:
     assert answer(source) == ["cuda:0", True]
 
 
-def test_script_on_the_emulated_device(emulated: None, has_deepspeed: None, answer: Callable[..., Any]) -> None:
+def test_script_on_the_emulated_device(emulated, has_deepspeed, answer):
     source = """
 import json
 from dsfix.lab import use_cuda
@@ -121,16 +115,16 @@ print(json.dumps([kind, get_accelerator().device_name(), str(loss.device)]))
     assert answer(source) == ["emulated CUDA device", "cuda", "cuda:0"]
 
 
-def test_missing_torch_is_cannot_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_is_cannot_tell(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(CannotTell, match=r"^torch is not installed$"):
         Lab("cuda").torch  # noqa: B018
 
 
-def test_missing_deepspeed_is_cannot_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_deepspeed_is_cannot_tell(monkeypatch):
     import importlib.metadata
 
-    def version(name: str) -> str:
+    def version(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
@@ -138,7 +132,7 @@ def test_missing_deepspeed_is_cannot_tell(monkeypatch: pytest.MonkeyPatch) -> No
         Lab("cpu").deepspeed  # noqa: B018
 
 
-def test_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_ranks(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     lab = Lab()
     lab.require_ranks(1)
@@ -146,14 +140,14 @@ def test_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
         lab.require_ranks(2)
 
 
-def test_scratch_directory_is_removed() -> None:
+def test_scratch_directory_is_removed():
     with Lab() as lab:
         (lab.tmp / "file").touch()
         directory = lab.tmp
     assert not directory.exists()
 
 
-def test_ranks_share_their_scratch_directory() -> None:
+def test_ranks_share_their_scratch_directory():
     source = "from dsfix.lab import Lab\nwith Lab() as lab: (lab.tmp / str(lab.rank)).touch(); print(lab.tmp)"
     first, second = launch([sys.executable, "-c", source], ranks=2, timeout=60)
     assert first.stdout == second.stdout
@@ -161,6 +155,6 @@ def test_ranks_share_their_scratch_directory() -> None:
     assert not Path(first.stdout.strip()).exists()
 
 
-def test_device_is_checked() -> None:
+def test_device_is_checked():
     with pytest.raises(ValueError, match="'cuda' or 'cpu', got 'gpu'"):
         Lab("gpu")

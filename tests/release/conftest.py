@@ -1,16 +1,12 @@
 """What the tests share that run once per DeepSpeed release: each asks which release is installed, and adapts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
 import sys
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Callable
 
 import pytest
 from packaging.version import Version
@@ -21,14 +17,14 @@ from dsfix.patch import Provide
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def _installed() -> Version | None:
+def _installed():
     try:
         return Version(metadata.version("deepspeed"))
     except metadata.PackageNotFoundError:
         return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     if _installed() is None:
         for item in items:
             if Path(__file__).parent in item.path.parents:
@@ -36,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def release() -> Version:
+def release():
     """The DeepSpeed that is installed."""
     found = _installed()
     assert found is not None
@@ -44,19 +40,19 @@ def release() -> Version:
 
 
 @pytest.fixture(scope="session")
-def entries() -> dict[str, registry.Entry]:
+def entries():
     """The catalogue."""
     return registry.catalogue()
 
 
 @pytest.fixture(scope="session")
-def import_patches(entries: dict[str, registry.Entry]) -> str:
+def import_patches(entries):
     """The ids of the patches without which old releases cannot be imported, as DSFIX_ONLY takes them."""
     return ",".join(each.id for each in entries.values() if all(isinstance(c, Provide) for c in each.patch.changes))
 
 
 @pytest.fixture(scope="session")
-def environment(release: Version, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(release, tmp_path_factory):
     """The environment of a process that imports DeepSpeed on a machine without a GPU."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
     env.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
@@ -71,23 +67,15 @@ def environment(release: Version, tmp_path_factory: pytest.TempPathFactory) -> d
 
 
 @pytest.fixture(scope="session")
-def run_program(
-    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., tuple[Any, str]]:
+def run_program(environment, tmp_path_factory):
     """Runs one of `programs/` in a fresh process; returns what it wrote as JSON, and its standard error."""
 
-    def run(
-        name: str, *arguments: str, path: str | Path | None = None, alone: bool = False, **variables: str
-    ) -> tuple[Any, str]:
-        """`path` comes first on sys.path; `alone`: with the standard library and nothing else behind it."""
+    def run(name, *arguments, **variables):
         out = tmp_path_factory.mktemp("out") / "result.json"
-        env = {**environment, **variables}
-        if path is not None:
-            env["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [not alone and env["PYTHONPATH"]])])
         done = subprocess.run(
-            [sys.executable, *(["-S"] if alone else []), str(PROGRAMS / f"{name}.py"), str(out), *arguments],
+            [sys.executable, str(PROGRAMS / f"{name}.py"), str(out), *arguments],
             cwd=out.parent,
-            env=env,
+            env={**environment, **variables},
             capture_output=True,
             text=True,
             timeout=300,
@@ -100,7 +88,7 @@ def run_program(
 
 
 @pytest.fixture(scope="session")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original(tmp_path_factory):
     """A copy of the installed release, its metadata beside it."""
     installed = metadata.distribution("deepspeed")
     root = tmp_path_factory.mktemp("original")
@@ -110,33 +98,3 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (described,) = package.parent.glob("deepspeed-*.dist-info")
     shutil.copytree(described, root / described.name)
     return root
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What dsfix needs, by links: a place without any other DeepSpeed."""
-    root = tmp_path_factory.mktemp("site")
-    for name in ("dsfix", "packaging", "wrapt", "numpy", "torch"):
-        spec = find_spec(name)
-        assert spec is not None
-        assert spec.origin is not None
-        (root / name).symlink_to(Path(spec.origin).parent)
-    for name in ("numpy", "torch"):
-        described = Path(str(metadata.distribution(name).locate_file("")))
-        for found in described.glob(f"{name}-*.dist-info"):
-            (root / found.name).symlink_to(found)
-    return root
-
-
-@pytest.fixture(scope="session")
-def judged(run_program: Any, site: Path) -> Callable[..., dict[str, tuple[str, str]]]:
-    """What dsfix says of an installation without importing it: patch id -> outcome and reason."""
-
-    def judge(*roots: Path) -> dict[str, tuple[str, str]]:
-        path = os.pathsep.join(map(str, (*roots, site)))
-        found, errors = run_program("judge", "static", path=path, alone=True)
-        assert found["imported"] == []
-        assert "Traceback" not in errors
-        return {patch_id: tuple(verdict) for patch_id, verdict in found["static"].items()}
-
-    return judge

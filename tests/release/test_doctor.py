@@ -1,19 +1,15 @@
 """`python -m dsfix doctor` with the real release: it reports what an import reports."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.version import Version
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(tmp_path_factory):
     """A TORCH_EXTENSIONS_DIR in which a build of cpu_adam was killed."""
     directory = tmp_path_factory.mktemp("extensions")
     (directory / "cpu_adam").mkdir()
@@ -22,9 +18,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def done(
-    environment: dict[str, str], cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> subprocess.CompletedProcess[str]:
+def done(environment, cache, tmp_path_factory):
     env = {**environment, "TORCH_EXTENSIONS_DIR": str(cache)}
     return subprocess.run(
         [sys.executable, "-m", "dsfix", "doctor", "--json"],
@@ -38,16 +32,16 @@ def done(
 
 
 @pytest.fixture(scope="module")
-def found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(done.stdout)
+def found(done):
+    answer = json.loads(done.stdout)
     return answer
 
 
-def _rules(found: dict[str, Any]) -> dict[str, str]:
+def _rules(found):
     return {finding["rule"]: finding["what"] for finding in found["findings"]}
 
 
-def test_the_import(found: dict[str, Any], release: Version) -> None:
+def test_the_import(found, release):
     packages, rules = found["environment"]["packages"], _rules(found)
     needs_dsfix = release <= Version("0.14.3")  # with this torch and NumPy
     assert ("deepspeed_import_needs_dsfix" in rules) is needs_dsfix, packages["deepspeed_probe"]
@@ -57,7 +51,7 @@ def test_the_import(found: dict[str, Any], release: Version) -> None:
     assert "cpu_adam" in probe["facts"]["report"]["text"]
 
 
-def test_facts_from_files(found: dict[str, Any], release: Version) -> None:
+def test_facts_from_files(found, release):
     packages = found["environment"]["packages"]
     assert packages["versions"]["deepspeed"] == str(release)
     assert packages["deepspeed"]["prebuilt"] == []
@@ -65,16 +59,14 @@ def test_facts_from_files(found: dict[str, Any], release: Version) -> None:
     assert ("cpu" in packages["deepspeed"]["accelerators"]) is (release >= Version("0.12.4"))
 
 
-def test_facts_from_torch(found: dict[str, Any]) -> None:
+def test_facts_from_torch(found):
     packages = found["environment"]["packages"]
     assert packages["torch_probe"]["stopped"] == ""
     assert packages["torch_probe"]["errors"] == {}
     assert packages["torch_probe"]["facts"]["collect_env"]["torch_version"] == packages["versions"]["torch"]
 
 
-def test_a_lock_left_by_a_killed_build(
-    done: subprocess.CompletedProcess[str], found: dict[str, Any], cache: Path
-) -> None:
+def test_a_lock_left_by_a_killed_build(done, found, cache):
     assert str(cache / "cpu_adam/lock") in _rules(found)["stale_lock"]
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

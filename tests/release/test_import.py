@@ -1,9 +1,6 @@
 """The release can be imported with today's torch and NumPy: always with dsfix, else where the catalogue says so."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 from packaging.version import Version
 
@@ -11,7 +8,7 @@ from dsfix.patch import Provide, Severity
 from dsfix.versions import Fit, gate
 
 
-def _that_stop_the_import(entries: Any) -> list[Any]:
+def _that_stop_the_import(entries):
     """On a machine without a GPU, too: names that torch and numpy lack."""
     return [
         entry
@@ -22,16 +19,14 @@ def _that_stop_the_import(entries: Any) -> list[Any]:
     ]
 
 
-def test_with_dsfix_the_release_can_be_imported(run_program: Any, entries: Any) -> None:
+def test_with_dsfix_the_release_can_be_imported(run_program, entries):
     found, errors = run_program("imports", "dsfix")
     assert found["error"] is None
     assert "WARNING" not in errors
     assert {found["outcomes"][entry.id] for entry in _that_stop_the_import(entries)} <= {"applied"}
 
 
-def test_without_dsfix_it_fails_exactly_when_the_catalogue_says_so(
-    run_program: Any, entries: Any, release: Version
-) -> None:
+def test_without_dsfix_it_fails_exactly_when_the_catalogue_says_so(run_program, entries, release):
     found, _ = run_program("imports")
     expected = _that_stop_the_import(entries)
     assert bool(expected) == (release <= Version("0.14.3"))
@@ -41,7 +36,7 @@ def test_without_dsfix_it_fails_exactly_when_the_catalogue_says_so(
         assert found["error"] is None
 
 
-def test_names_that_the_script_has_provided_stay(run_program: Any) -> None:
+def test_names_that_the_script_has_provided_stay(run_program):
     found, errors = run_program("imports", "by hand", "dsfix")
     assert found["error"] is None
     assert found["provided"]

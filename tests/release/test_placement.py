@@ -1,11 +1,8 @@
 """The placement report after the real deepspeed.initialize, on the emulated device or a GPU."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +19,7 @@ GAIN = ["talker.gain", "attribute", "cpu"]
 
 
 @pytest.fixture(scope="module")
-def scenes(run_program: Any) -> Any:
+def scenes(run_program):
     """By scene what it found and what dsfix logged meanwhile, each message a list of lines."""
     found, errors = run_program("placement")
     if "cannot tell" in found:
@@ -32,8 +29,8 @@ def scenes(run_program: Any) -> Any:
     return {name: (scene, logs[name]) for name, scene in found.items()}
 
 
-def _messages(errors: str) -> list[list[str]]:
-    messages: list[list[str]] = []
+def _messages(errors):
+    messages = []
     inside = False
     for line in errors.splitlines():
         if line.startswith("[dsfix] ") and not re.search(r"\d applied\b", line):  # of the patches
@@ -46,14 +43,14 @@ def _messages(errors: str) -> list[list[str]]:
     return messages
 
 
-def test_models_in_order_give_no_alarm(scenes: Any) -> None:
+def test_models_in_order_give_no_alarm(scenes):
     found, messages = scenes["normal"]
     assert len(found) == 24
     assert {name: report for name, report in found.items() if report != [["cuda:0"]] * 2} == {}
     assert messages == []
 
 
-def test_what_zero_init_leaves_behind_is_one_warning(scenes: Any) -> None:
+def test_what_zero_init_leaves_behind_is_one_warning(scenes):
     found, [warning] = scenes["talker"]
     assert found["before"] == [path for path, *_ in (*BUFFERS, GAIN)]
     assert found["report"] == [*BUFFERS, GAIN]
@@ -63,7 +60,7 @@ def test_what_zero_init_leaves_behind_is_one_warning(scenes: Any) -> None:
     assert "ENABLE_AUDIO_OUTPUT=0" in warning[-1]
 
 
-def test_move_cures_it_and_says_what_it_moved(scenes: Any) -> None:
+def test_move_cures_it_and_says_what_it_moved(scenes):
     found, [moved, warning] = scenes["talker, move"]
     assert found["report"] == [GAIN]
     assert found["difference"] < 1e-6
@@ -71,7 +68,7 @@ def test_move_cures_it_and_says_what_it_moved(scenes: Any) -> None:
     assert warning[0] == "[dsfix] WARNING: 1 tensor is not on the expected device (cuda:0):"
 
 
-def test_error_stops_the_job(scenes: Any) -> None:
+def test_error_stops_the_job(scenes):
     found, messages = scenes["talker, error"]
     expected = "PlacementError: 12 tensors are not on the expected device (cuda:0):\n  talker.rand: "
     assert found["stopped"].startswith(expected)
@@ -79,13 +76,13 @@ def test_error_stops_the_job(scenes: Any) -> None:
     assert messages == []
 
 
-def test_error_does_not_stop_for_what_forward_may_move(scenes: Any) -> None:
+def test_error_does_not_stop_for_what_forward_may_move(scenes):
     report, [warning] = scenes["attribute, error"]
     assert report == [["table[0]", "attribute", "cpu"]]
     assert "  table[0]: attribute [2] float32 on cpu" in warning
 
 
-def test_off_says_nothing(scenes: Any) -> None:
+def test_off_says_nothing(scenes):
     found, messages = scenes["talker, off"]
     assert found["report"] == [*BUFFERS, GAIN]
     assert messages == []
@@ -116,11 +113,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_case(scenes: Any, case: str) -> None:
+def test_case(scenes, case):
     assert scenes["cases"][0][case] == CASES[case]
 
 
-def test_two_ranks_say_each_thing_once(environment: dict[str, str]) -> None:
+def test_two_ranks_say_each_thing_once(environment):
     command = [sys.executable, str(PROGRAMS / "placement_ranks.py")]
     first, second = launch(command, ranks=2, timeout=240, env=environment)
     if "CannotTell" in first.stderr:

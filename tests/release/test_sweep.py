@@ -1,9 +1,6 @@
 """Every function of the modules that patches are for: found where it is, and its code known again from the source."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +9,7 @@ from dsfix.module_files import module_file
 _PACKAGES = ("deepspeed.runtime", "deepspeed.utils", "deepspeed.comm", "deepspeed.moe", "deepspeed.checkpoint")
 
 
-def _modules() -> list[str]:
+def _modules():
     root = Path(module_file("deepspeed") or "").parent
     names = []
     for package in _PACKAGES:
@@ -23,16 +20,16 @@ def _modules() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def result(run_program: Any, import_patches: str) -> dict[str, Any]:
+def result(run_program, import_patches):
     found, _ = run_program("sweep", *_modules(), DSFIX_ONLY=import_patches)
     return dict(found)
 
 
-def test_no_function_is_mistaken(result: dict[str, Any]) -> None:
+def test_no_function_is_mistaken(result):
     assert result["wrong"] == []
 
 
-def test_the_sweep_has_seen_the_package(result: dict[str, Any], record_property: Any) -> None:
+def test_the_sweep_has_seen_the_package(result, record_property):
     each = result["seconds"] / result["functions"] * 1000
     record_property("functions", result["functions"])
     record_property("milliseconds_per_function", round(each, 2))
@@ -40,3 +37,9 @@ def test_the_sweep_has_seen_the_package(result: dict[str, Any], record_property:
     assert result["modules"] > 80
     assert result["functions"] > 1500
     assert len(result["absent"]) < 20  # modules with optional dependencies, functions behind `if`
+
+
+def test_an_edited_function_is_compiled_with_the_edit(run_program, import_patches):
+    [value, runs], _ = run_program("compiled", DSFIX_ONLY=import_patches)
+    assert value == [3.0, 3.0, 3.0]
+    assert runs > 0

@@ -1,39 +1,33 @@
 """`diff ID --upstream` of every patch that applies to the installed release."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import subprocess
 import symtable
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dsfix import survey
-from dsfix.catalogue import registry
-from dsfix.export.pull_request import PullRequest, pull_request
+from dsfix.export.pull_request import pull_request
 from dsfix.outcome import Outcome
 
 
 @pytest.fixture(scope="module")
-def written(entries: dict[str, registry.Entry]) -> dict[str, PullRequest]:
+def written(entries):
     """Patch id -> what can be written for it."""
     here = [each for each in entries.values() if survey.if_asked_for(each).outcome is Outcome.PENDING]
     return {each.id: pull_request(each) for each in here}
 
 
-def test_most_can_be_written_and_the_rest_says_why(written: dict[str, PullRequest]) -> None:
+def test_most_can_be_written_and_the_rest_says_why(written):
     assert [name for name, each in written.items() if not (each.diff and each.test) and len(each.notes) != 1] == []
     edits = [each for each in written.values() if "at run time" not in "".join(each.notes)]
     assert len([each for each in edits if each.test]) > len(edits) * 0.7
     assert [name for name, each in written.items() if "not be valid Python" in "".join(each.notes)] == []
 
 
-def test_each_diff_applies_and_leaves_no_name_undefined(
-    written: dict[str, PullRequest], original: Path, tmp_path: Path
-) -> None:
+def test_each_diff_applies_and_leaves_no_name_undefined(written, original, tmp_path):
     """Names are compared with those of the file before: DeepSpeed's own files have some."""
     repository = tmp_path / "repository"
     subprocess.run(["cp", "-r", str(original), str(repository)], check=True)
@@ -54,7 +48,7 @@ def test_each_diff_applies_and_leaves_no_name_undefined(
     assert offenders == {}
 
 
-def _undefined(path: Path) -> set[str]:
+def _undefined(path):
     """The names that functions of the file use and that neither the file nor Python has."""
     if not path.is_file():
         return set()
@@ -66,7 +60,7 @@ def _undefined(path: Path) -> set[str]:
     return {name for name in _globals(table) if name not in known and not hasattr(builtins, name)} - {"__file__"}
 
 
-def _globals(table: symtable.SymbolTable) -> Iterator[str]:
+def _globals(table):
     for inner in table.get_children():
         yield from (each.get_name() for each in inner.get_symbols() if each.is_global() and each.is_referenced())
         yield from _globals(inner)

@@ -1,12 +1,9 @@
 """`verify` of the installed release: the founding bug is gone where it was, and nothing of the user's is touched."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from packaging.version import Version
@@ -16,12 +13,12 @@ from dsfix.settings import cache_directory
 FOUNDING = "zero3_offload_clip_device"
 
 
-def _listing(directory: Path) -> dict[str, int]:
+def _listing(directory):
     """Path -> time of change, of all that is below; a directory's is 0, for what comes and goes there is no trace."""
     return {str(path): 0 if path.is_dir() else path.stat().st_mtime_ns for path in directory.rglob("*")}
 
 
-def test_the_founding_case_and_nothing_else_is_touched(release: Version, tmp_path: Path) -> None:
+def test_the_founding_case_and_nothing_else_is_touched(release, tmp_path):
     places = {name: tmp_path / name for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TMPDIR", "DSFIX_REPORT")}
     work = tmp_path / "work"
     for directory in (*places.values(), work):

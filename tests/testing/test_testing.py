@@ -1,7 +1,5 @@
 """dsfix.testing: tests that run in separate processes, without torch, and their reports."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,13 +3,9 @@
 Each takes `right` and returns (what it computed, what it has to be). On a GPU the work that is not waited for is late.
 """
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from dsfix.lab import Lab
 from dsfix.lab.cuda import races
@@ -21,14 +17,14 @@ torch.cuda.synchronize()
 CYCLES = 500_000_000  # a quarter of a second on a GPU
 
 
-def late() -> None:
+def late():
     """What the current stream gets from now on is late on a GPU; on the emulated device the schedule decides."""
     if not lab.emulated:
         torch.cuda._sleep(CYCLES)
 
 
 @contextmanager
-def late_stream() -> Iterator[None]:
+def late_stream():
     """What is issued here is late on a GPU and does not delay the default stream."""
     if lab.emulated:
         yield
@@ -38,7 +34,7 @@ def late_stream() -> Iterator[None]:
         yield
 
 
-def spoil_free_memory() -> None:
+def spoil_free_memory():
     """On a GPU memory that is read too early would hold what the right program left there."""
     if not lab.emulated:
         spoiled = [torch.full((size,), float("nan"), device="cuda") for size in (4, 8, 1000) for _ in range(32)]
@@ -46,14 +42,14 @@ def spoil_free_memory() -> None:
         del spoiled
 
 
-def settled(value: float = 0.0, size: int = 4) -> Any:
+def settled(value=0.0, size=4):
     """A tensor that both streams may use."""
     tensor = torch.full((size,), value, device="cuda")
     torch.cuda.synchronize()
     return tensor
 
 
-def result_of_another_stream(right: bool) -> tuple[float, float]:
+def result_of_another_stream(right):
     a = settled()
     with torch.cuda.stream(stream):
         late()
@@ -63,7 +59,7 @@ def result_of_another_stream(right: bool) -> tuple[float, float]:
     return a.sum().item(), 4.0
 
 
-def overwritten_while_it_is_read(right: bool) -> tuple[float, float]:
+def overwritten_while_it_is_read(right):
     a, b = settled(2.0), settled()
     with torch.cuda.stream(stream):
         late()
@@ -76,7 +72,7 @@ def overwritten_while_it_is_read(right: bool) -> tuple[float, float]:
     return b.sum().item(), 8.0
 
 
-def too_early_on_another_stream(right: bool) -> tuple[float, float]:
+def too_early_on_another_stream(right):
     a, b = settled(), settled()
     late()
     a.add_(1)
@@ -88,7 +84,7 @@ def too_early_on_another_stream(right: bool) -> tuple[float, float]:
     return b.sum().item(), 4.0
 
 
-def event_before_the_work(right: bool) -> tuple[float, float]:
+def event_before_the_work(right):
     a, event = settled(), torch.cuda.Event()
     with torch.cuda.stream(stream):
         if not right:
@@ -101,7 +97,7 @@ def event_before_the_work(right: bool) -> tuple[float, float]:
     return a.sum().item(), 4.0
 
 
-def freed_while_it_is_read(right: bool) -> tuple[float, float]:
+def freed_while_it_is_read(right):
     a = torch.full((1000,), 1.0, device="cuda")
     stream.wait_stream(default)
     with torch.cuda.stream(stream):
@@ -115,7 +111,7 @@ def freed_while_it_is_read(right: bool) -> tuple[float, float]:
     return b.sum().item() + 0 * c.sum().item(), 3000.0
 
 
-def slices_of_one_bucket(right: bool) -> tuple[float, float]:
+def slices_of_one_bucket(right):
     bucket = settled(size=64)
     with torch.cuda.stream(stream):
         late()
@@ -126,10 +122,10 @@ def slices_of_one_bucket(right: bool) -> tuple[float, float]:
     return bucket.sum().item(), 32.0 if right else 48.0
 
 
-def gradient_copied_by_a_hook(right: bool) -> tuple[float, float]:
+def gradient_copied_by_a_hook(right):
     weight, bucket = settled(1.0).requires_grad_(), settled()
 
-    def hook(parameter: Any) -> None:
+    def hook(parameter):
         if right:
             stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -142,7 +138,7 @@ def gradient_copied_by_a_hook(right: bool) -> tuple[float, float]:
     return bucket.sum().item(), 12.0
 
 
-def collective_not_waited_for(right: bool) -> tuple[float, float]:
+def collective_not_waited_for(right):
     a, out = settled(1.0), settled()
     with late_stream():
         work = torch.distributed.all_gather_into_tensor(out, a, async_op=True)
@@ -153,7 +149,7 @@ def collective_not_waited_for(right: bool) -> tuple[float, float]:
     return seen, 4.0
 
 
-def input_of_a_collective_overwritten(right: bool) -> tuple[float, float]:
+def input_of_a_collective_overwritten(right):
     a, out = settled(1.0), settled()
     with late_stream():
         work = torch.distributed.all_gather_into_tensor(out, a, async_op=True)
@@ -165,7 +161,7 @@ def input_of_a_collective_overwritten(right: bool) -> tuple[float, float]:
     return out.sum().item(), 4.0
 
 
-def pinned_memory_read_too_early(right: bool) -> tuple[float, float]:
+def pinned_memory_read_too_early(right):
     a, host = settled(1.0), torch.zeros(4).pin_memory()
     late()
     host.copy_(a, non_blocking=True)
@@ -174,7 +170,7 @@ def pinned_memory_read_too_early(right: bool) -> tuple[float, float]:
     return host.sum().item(), 4.0
 
 
-def pinned_memory_overwritten(right: bool) -> tuple[float, float]:
+def pinned_memory_overwritten(right):
     a, host = settled(), torch.ones(4).pin_memory()
     late()
     a.copy_(host, non_blocking=True)

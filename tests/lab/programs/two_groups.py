@@ -1,7 +1,5 @@
 """Two ranks whose hosts wait for collectives of two process groups in opposite orders. Prints the sum."""
 
-from __future__ import annotations
-
 from dsfix.lab import Lab
 
 lab = Lab()

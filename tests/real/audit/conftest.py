@@ -1,11 +1,8 @@
 """Fixtures for the tests of the audit. Tests that need the real DeepSpeed are skipped if it is not installed."""
 
-from __future__ import annotations
-
 import importlib.util
-from collections.abc import Callable
 from importlib import metadata
-from typing import Any
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
@@ -27,39 +24,52 @@ _ZERO = {
 }
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption("--product", action="store_true", help="run each planted bug on each stage and in each precision")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def has_torch() -> None:
+def has_torch():
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
 
 
 @pytest.fixture(scope="session")
-def has_deepspeed() -> None:
+def has_deepspeed():
     if importlib.util.find_spec("deepspeed") is None:
         pytest.skip("deepspeed is not installed")
 
 
 @pytest.fixture(scope="session")
-def release(has_deepspeed: None) -> Version:
+def release(has_deepspeed):
     """The installed DeepSpeed release."""
     return Version(metadata.version("deepspeed"))
 
 
 @pytest.fixture(scope="session")
-def plan() -> Callable[..., Plan]:
+def plan():
     """Makes small plans: the script's own AdamW, clipping, two micro-batches per step, several buckets, one rank."""
 
-    def make(stage: int, precision: str = "fp32", zero: Any = None, config: Any = None, **options: Any) -> Plan:
+    def make(stage, precision="fp32", zero=None, config=None, **options):
         """config, zero: added to the config and to its zero_optimization."""
-        section: dict[str, Any] = {} if precision == "fp32" else {precision: {"enabled": True}}
+        section = {} if precision == "fp32" else {precision: {"enabled": True}}
         if precision == "fp16":
             section["fp16"]["initial_scale_power"] = 16  # through 0.16 ZeRO starts with 2**32 by default
         whole = {**_CONFIG, **section, "zero_optimization": {**_ZERO, "stage": stage, **(zero or {})}, **(config or {})}
         defaults = {"ranks": 1, "steps": 2, "device": "cpu", "optimizer": "AdamW", "phases": ()}
         return Plan(whole, **{**defaults, **options})
+
+    return make
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """Makes a module that plants bugs of plants.py, by their names."""
+
+    def make(*names):
+        plants = Path(__file__).with_name("plants.py")
+        calls = "".join(f"plants[{name!r}]()\n" for name in names)
+        (tmp_path / "planted.py").write_text(f"import runpy\nplants = runpy.run_path({str(plants)!r})\n{calls}")
+        return str(tmp_path / "planted.py")
 
     return make

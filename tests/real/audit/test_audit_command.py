@@ -1,18 +1,13 @@
 """The command with the real DeepSpeed, inside a batch system's job."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from dsfix.audit.plan import Plan
 from dsfix.audit.trial import ranks, trial
 from dsfix.catalogue import registry
 from dsfix.patch import Severity
@@ -25,7 +20,7 @@ NEEDED, OTHER = "zero3_left_out_gradients", "zero3_scalar_output_hook"
 JOB = {"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.1", "SLURM_PROCID": "3"}
 
 
-def test_a_bug_is_found_and_the_patch_that_fixes_it_is_named(tmp_path: Path) -> None:
+def test_a_bug_is_found_and_the_patch_that_fixes_it_is_named(tmp_path):
     config = tmp_path / "ds.json"
     text = '{"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 3},}'
     config.write_text(text, encoding="utf-8")
@@ -54,7 +49,7 @@ def test_a_bug_is_found_and_the_patch_that_fixes_it_is_named(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == [config.name]
 
 
-def test_forked_processes_see_what_fresh_ones_see(plan: Callable[..., Plan]) -> None:
+def test_forked_processes_see_what_fresh_ones_see(plan):
     audited = plan(3, "bf16", ranks=2, steps=4, device="cuda", phases=("resume",))
     with ranks(audited.device) as forked:
         for patched in (False, True):

@@ -1,12 +1,8 @@
 """The reference, the bounds and the comparison, with records made by plain PyTorch, correct and wrong."""
 
-from __future__ import annotations
-
 import copy
 import math
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,7 +16,7 @@ from dsfix.audit.record import Record, Step  # noqa: E402
 from dsfix.audit.unsupported import Unsupported  # noqa: E402
 
 
-def config(precision: str = "fp32", clip: float = 1.0, **more: Any) -> dict[str, Any]:
+def config(precision="fp32", clip=1.0, **more):
     return {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 4,
@@ -31,7 +27,7 @@ def config(precision: str = "fp32", clip: float = 1.0, **more: Any) -> dict[str,
     }
 
 
-def trained(plan: Plan, precision: Any = torch.float32) -> Record:
+def trained(plan, precision=torch.float32):
     """Trains with plain PyTorch as DeepSpeed does: the model in `precision`, fp32 master weights, Adam in fp32."""
     built = model.build(plan).to(precision)
     names = {name: p for name, p in built.named_parameters() if p.requires_grad}
@@ -39,7 +35,7 @@ def trained(plan: Plan, precision: Any = torch.float32) -> Record:
     groups = reference.Reference(plan).groups
     optimizer = torch.optim.AdamW([{**g, "params": [masters[name] for name in g["params"]]} for g in groups])
 
-    def held(loss: float = 0.0, norm: float = 0.0) -> Step:
+    def held(loss=0.0, norm=0.0):
         return Step(
             loss=loss,
             norm=norm,
@@ -87,14 +83,14 @@ EXPERTS = Plan(config(), steps=3, moe=3, ranks=2)
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("plan", [PLAN, LORA, EXPERTS])
-def test_plain_pytorch_agrees_with_itself(precision: str, plan: Plan) -> None:
+def test_plain_pytorch_agrees_with_itself(precision, plan):
     plan = Plan(**{**vars(plan), "config": {**plan.config, precision: {"enabled": True}}})
     found = compare(plan, trained(plan, reference.DTYPES[precision]))
     assert not found.differences
     assert found.comparisons > 300
 
 
-def test_the_free_reference_is_plain_pytorch() -> None:
+def test_the_free_reference_is_plain_pytorch():
     free, seen = reference.train(PLAN), trained(PLAN)
     for one, other in zip(free.steps, seen.steps):
         assert one.loss == pytest.approx(other.loss, rel=1e-4)
@@ -102,7 +98,7 @@ def test_the_free_reference_is_plain_pytorch() -> None:
 
 
 @pytest.mark.parametrize(("k", "capacity"), [(1, 3), (2, 3), (3, 2)])
-def test_experts_are_weighted_as_published(k: int, capacity: int) -> None:
+def test_experts_are_weighted_as_published(k, capacity):
     """Three equal tokens; the experts return 1, 10, 100, …"""
     probabilities = torch.tensor([0.5, 0.2, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01]).double()
     mixture = moe.Mixture(16, k, capacity).double()
@@ -124,7 +120,7 @@ def test_experts_are_weighted_as_published(k: int, capacity: int) -> None:
     assert float(auxiliary.detach()) == pytest.approx(8 * float(shares))
 
 
-def test_a_token_between_two_experts_is_not_compared() -> None:
+def test_a_token_between_two_experts_is_not_compared():
     mixture = moe.Mixture(16, 1, 2)
     with torch.no_grad():
         mixture.gate.weight.copy_(torch.eye(8, 16))
@@ -142,7 +138,7 @@ def test_a_token_between_two_experts_is_not_compared() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(16, 16), (16, 48), (48, 16), (1, 16)])
-def test_muon_makes_a_matrix_nearly_orthogonal(shape: tuple[int, int], dtype: Any) -> None:
+def test_muon_makes_a_matrix_nearly_orthogonal(shape, dtype):
     """The iteration keeps the singular vectors and applies its polynomial to each singular value."""
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
@@ -154,7 +150,7 @@ def test_muon_makes_a_matrix_nearly_orthogonal(shape: tuple[int, int], dtype: An
     assert error < {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.3}[dtype]
 
 
-def lion_trained(moved: float) -> tuple[Plan, Record]:
+def lion_trained(moved):
     """One step of Lion; an embedding row without gradient moves by `moved` times the learning rate."""
     plan = Plan(config(clip=0.0, optimizer={"type": "Lion", "params": {"lr": 1e-3}}), steps=1)
     record = trained(plan)
@@ -174,29 +170,29 @@ def lion_trained(moved: float) -> tuple[Plan, Record]:
 @pytest.mark.parametrize(
     ("moved", "reported"), [(0.0, set()), (-1.0, {"still parameters"}), (1.0, {"still parameters"})]
 )
-def test_lion_does_not_move_elements_without_gradient(moved: float, reported: set[str]) -> None:
+def test_lion_does_not_move_elements_without_gradient(moved, reported):
     found = compare(*lion_trained(moved)).differences
     assert {difference.what for difference in found} - {"gradients"} == reported
     assert all(difference.names == ("embed.weight",) for difference in found)
 
 
-def scale(name: str, factor: float) -> Callable[[Step], None]:
-    def change(step: Step) -> None:
+def scale(name, factor):
+    def change(step):
         for each in step.gradients if name == "all" else [name]:
             step.gradients[each] *= factor
 
     return change
 
 
-def other_rate(step: Step) -> None:
+def other_rate(step):
     step.parameters["gate.weight"] += 0.1 * step.parameters["gate.weight"]
 
 
-def lost(step: Step) -> None:
+def lost(step):
     del step.parameters["norm.weight"]
 
 
-CHANGES: list[tuple[Callable[[Step], None], str, tuple[str, ...]]] = [
+CHANGES = [
     (scale("embed.weight", 1.25), "gradients", ("embed.weight",)),
     (scale("all", 1 / 1.4), "gradients", ()),
     (lambda step: setattr(step, "norm", 1.4 * (step.norm or 0.0)), "norm", ()),
@@ -217,9 +213,7 @@ CHANGES: list[tuple[Callable[[Step], None], str, tuple[str, ...]]] = [
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("change", "what", "names"), CHANGES)
-def test_a_wrong_step_is_reported(
-    precision: str, change: Callable[[Step], None], what: str, names: tuple[str, ...]
-) -> None:
+def test_a_wrong_step_is_reported(precision, change, what, names):
     plan = Plan(config(precision), steps=2)
     record = copy.deepcopy(RECORDS.setdefault(precision, trained(plan, reference.DTYPES[precision])))
     change(record.steps[1])
@@ -229,18 +223,18 @@ def test_a_wrong_step_is_reported(
     assert first.off > first.bound
 
 
-RECORDS: dict[str, Record] = {}
+RECORDS = {}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_dropped_micro_batch_is_reported(precision: str) -> None:
+def test_a_dropped_micro_batch_is_reported(precision):
     plan = Plan(config(precision), steps=1, ranks=2)
     short = Plan({**plan.config, "gradient_accumulation_steps": 3}, steps=1, ranks=2)
     record = trained(short, reference.DTYPES[precision])
     assert "gradients" in {difference.what for difference in compare(plan, record).differences}
 
 
-def test_a_bug_is_reported_once_without_its_consequences() -> None:
+def test_a_bug_is_reported_once_without_its_consequences():
     plan = Plan(config(), steps=3)
     record = trained(plan)
     record.steps[1].gradients["embed.weight"] *= 1.5
@@ -250,7 +244,7 @@ def test_a_bug_is_reported_once_without_its_consequences() -> None:
     assert all(difference.names == ("embed.weight",) for difference in found)
 
 
-def test_skipping_all_steps_is_reported() -> None:
+def test_skipping_all_steps_is_reported():
     plan = Plan({**config("fp16"), "fp16": {"enabled": True, "initial_scale_power": 32}}, steps=1)
     record = trained(plan, torch.float16)
     for step in (record.start, *record.steps):
@@ -262,7 +256,7 @@ def test_skipping_all_steps_is_reported() -> None:
     assert found.unseen == {"gradients": "all 1 steps were skipped: the loss scale is too large"}
 
 
-def test_steps_after_a_load_are_compared_with_the_state_before() -> None:
+def test_steps_after_a_load_are_compared_with_the_state_before():
     plan = Plan(config(), steps=4)
     record = trained(plan)
     assert record.start is not None
@@ -273,7 +267,7 @@ def test_steps_after_a_load_are_compared_with_the_state_before() -> None:
     assert {difference.phase for difference in findings.differences} == {"resume"}
 
 
-def not_finite(record: Record, plan: Plan) -> Record:
+def not_finite(record, plan):
     """Returns the record as if the first step had used non-finite gradients and a job had loaded its checkpoint."""
     for step in record.steps:
         for tensors in (step.parameters, step.weights, *step.state.values()):
@@ -285,7 +279,7 @@ def not_finite(record: Record, plan: Plan) -> Record:
     return record
 
 
-def test_saved_nan_is_neither_difference_nor_agreement() -> None:
+def test_saved_nan_is_neither_difference_nor_agreement():
     plan = Plan({**config("bf16"), "bf16": {"enabled": True, "check_grad_overflow": False}}, steps=2, skip_step=0)
     record = not_finite(trained(plan, torch.bfloat16), plan)
     record.exports["16bit"] = {
@@ -300,7 +294,7 @@ def test_saved_nan_is_neither_difference_nor_agreement() -> None:
     )
 
 
-def test_nan_on_one_side_only_is_a_difference() -> None:
+def test_nan_on_one_side_only_is_a_difference():
     plan = Plan(config(), steps=2)
     record = trained(plan)
     record.loaded["resume"] = not_finite(copy.deepcopy(record), plan).steps[0]
@@ -308,10 +302,10 @@ def test_nan_on_one_side_only_is_a_difference() -> None:
     assert {difference.phase for difference in compare(plan, record).differences} == {"resume"}
 
 
-def test_pieces_of_ranks_are_merged() -> None:
+def test_pieces_of_ranks_are_merged():
     whole = torch.arange(6.0).view(2, 3)
 
-    def part(offset: int, values: Any, norm: float = 1.0) -> Part:
+    def part(offset, values, norm=1.0):
         piece = Piece("w", offset, whole.shape, values)
         tensors = {"parameters": [piece], "state exp_avg": [piece]}
         return Part(1.0 + offset, norm, [0.1], False, None, tensors=tensors)
@@ -349,7 +343,7 @@ def test_pieces_of_ranks_are_merged() -> None:
         ),
     ],
 )
-def test_schedules(name: str, options: dict[str, Any], wanted: list[float]) -> None:
+def test_schedules(name, options, wanted):
     plan = Plan(config(scheduler={"type": name, "params": options}), steps=6)
     assert [rates[0] for rates in learning_rates.rates(plan, [2.0])] == pytest.approx(wanted)
 
@@ -365,13 +359,13 @@ def test_schedules(name: str, options: dict[str, Any], wanted: list[float]) -> N
         Plan(config(), freeze="base"),
     ],
 )
-def test_unsupported_plans_are_refused_with_a_reason(plan: Plan) -> None:
+def test_unsupported_plans_are_refused_with_a_reason(plan):
     with pytest.raises(Unsupported, match=r"^(the audit|the config|freeze|Lamb is not|torch.optim.Rprop is not) .+"):
         compare(plan, Record())
 
 
 @pytest.mark.parametrize(("kind", "coupled"), [("AdamW", False), ("Adam", True)])
-def test_rounding_has_a_margin_where_weight_decay_nearly_cancels_a_gradient(kind: str, coupled: bool) -> None:
+def test_rounding_has_a_margin_where_weight_decay_nearly_cancels_a_gradient(kind, coupled):
     options = {"lr": 0.01, "weight_decay": 0.1, "adam_w_mode": kind == "AdamW"}
     found = reference.Reference(Plan(config(optimizer={"type": kind, "params": options}), groups=False))
     weights = found.start
@@ -383,7 +377,7 @@ def test_rounding_has_a_margin_where_weight_decay_nearly_cancels_a_gradient(kind
 
 
 @pytest.mark.parametrize(("check", "skipped", "right"), [(1, 1, True), (1, 0, False), (0, 1, True), (0, 0, True)])
-def test_a_non_finite_bf16_step_is_skipped_if_configured(check: int, skipped: int, right: bool) -> None:
+def test_a_non_finite_bf16_step_is_skipped_if_configured(check, skipped, right):
     findings = Findings()
     plan = Plan(config(bf16={"enabled": True, "check_grad_overflow": bool(check)}))
     step = SimpleNamespace(skipped=bool(skipped), scale=None)

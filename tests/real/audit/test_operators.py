@@ -1,10 +1,7 @@
 """When DeepSpeed's CPU optimizers are recompiled, with a fast stand-in for them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +13,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(shutil.which("ninja") is None, reason="ninja is not installed")
 
 
-def built(directory: Path, torch: Path) -> Path:
+def built(directory, torch):
     """Builds a library from one source as torch does."""
     (directory / "cpu_adam.cpp").write_text("first")
     plan = (
@@ -27,21 +24,21 @@ def built(directory: Path, torch: Path) -> Path:
     return directory
 
 
-def test_a_current_build_is_kept(tmp_path: Path) -> None:
+def test_a_current_build_is_kept(tmp_path):
     assert operators._current(built(tmp_path, torch_build().directory))
 
 
-def test_a_build_for_another_torch_is_not_current(tmp_path: Path) -> None:
+def test_a_build_for_another_torch_is_not_current(tmp_path):
     assert not operators._current(built(tmp_path, tmp_path / "other"))
 
 
 @pytest.mark.parametrize("what", ["cpu_adam.so", "build.ninja"])
-def test_an_incomplete_build_is_not_current(tmp_path: Path, what: str) -> None:
+def test_an_incomplete_build_is_not_current(tmp_path, what):
     (built(tmp_path, torch_build().directory) / what).unlink()
     assert not operators._current(tmp_path)
 
 
-def test_a_build_with_other_flags_is_not_current(tmp_path: Path) -> None:
+def test_a_build_with_other_flags_is_not_current(tmp_path):
     plan = built(tmp_path, torch_build().directory) / "build.ninja"
     plan.write_text(plan.read_text().replace("cp $in", "cp -f $in"))
     assert not operators._current(tmp_path)

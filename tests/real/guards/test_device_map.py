@@ -1,13 +1,10 @@
 """The device_map guards with the real DeepSpeed, transformers, accelerate and peft, on the emulated devices."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Callable
 
 import pytest
 
@@ -26,11 +23,11 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, Any]]]:
+def seen(tmp_path_factory):
     """The results of each rank of one of `programs/`: case -> result. Each is run once."""
-    done: dict[Any, list[dict[str, Any]]] = {}
+    done = {}
 
-    def run(program: str, mode: str, ranks: int = 1) -> list[dict[str, Any]]:
+    def run(program, mode, ranks=1):
         key = (program, mode, ranks)
         if key not in done:
             directory = tmp_path_factory.mktemp(program)
@@ -46,12 +43,12 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[st
     return run
 
 
-def as_without(case: dict[str, Any], *devices: str) -> bool:
+def as_without(case, *devices):
     """Whether training was bitwise equal to that without device_map, and only `devices` are left of the map."""
     return case.get("equal") is True and case.get("left", case.get("devices")) == list(devices)
 
 
-def test_without_the_guard_the_first_forward_pass_fails(seen: Any) -> None:
+def test_without_the_guard_the_first_forward_pass_fails(seen):
     (found,) = seen("device_map", "off")
     for case in ("eight devices", "embedding", "zero-3"):
         assert found[case]["error"].startswith(f"RuntimeError: {DEVICES}")
@@ -61,7 +58,7 @@ def test_without_the_guard_the_first_forward_pass_fails(seen: Any) -> None:
 
 
 @pytest.mark.parametrize("case", ["eight devices", "names", "torch.device", "peft", "trainer without a check"])
-def test_several_devices_are_one_clear_error(seen: Any, case: str) -> None:
+def test_several_devices_are_one_clear_error(seen, case):
     (found,) = seen("device_map", "error")
     lines = found[case]["error"].splitlines()
     assert lines[0].startswith(SEVERAL + "0, ")
@@ -74,20 +71,20 @@ def test_several_devices_are_one_clear_error(seen: Any, case: str) -> None:
     assert "without device_map" in lines[-1]
 
 
-def test_the_trainer_has_its_own_check(seen: Any) -> None:
+def test_the_trainer_has_its_own_check(seen):
     (found,) = seen("device_map", "error")
     assert found["trainer"]["error"].startswith("ValueError: You can't train a model that has been loaded with")
 
 
 @pytest.mark.parametrize("case", ["cpu", "disk"])
 @pytest.mark.parametrize("mode", ["error", "repair"])
-def test_offloaded_models_are_refused(seen: Any, case: str, mode: str) -> None:
+def test_offloaded_models_are_refused(seen, case, mode):
     (found,) = seen("device_map", mode)
     assert found[case]["error"].startswith(OFFLOADED)
     assert "\n  lm_head\n" in found[case]["error"]
 
 
-def test_hooks_of_one_other_device_are_an_error(seen: Any) -> None:
+def test_hooks_of_one_other_device_are_an_error(seen):
     (found,) = seen("device_map", "error")
     assert found["hooks of one other device"]["error"].startswith(SEVERAL + "0, ")
     assert "cuda:1: " in found["hooks of one other device"]["error"]
@@ -104,21 +101,21 @@ def test_hooks_of_one_other_device_are_an_error(seen: Any) -> None:
         "map without hooks",
     ],
 )
-def test_models_that_train_correctly_pass_silently(seen: Any, case: str) -> None:
+def test_models_that_train_correctly_pass_silently(seen, case):
     (found,) = seen("device_map", "error")
     assert found[case].get("equal") is True, found[case]
     assert found[case]["said"] == []
 
 
 @pytest.mark.parametrize("case", ["stage 0", "stage 1", "stage 2", "stage 3", "tied", "peft", "trainer"])
-def test_a_repaired_model_trains_like_one_without_device_map(seen: Any, case: str) -> None:
+def test_a_repaired_model_trains_like_one_without_device_map(seen, case):
     (found,) = seen("device_map", "repair")
     assert as_without(found[case], "cuda:0"), found[case]
     (said,) = found[case]["said"]
     assert said.startswith(REPAIRED)
 
 
-def test_a_hook_that_device_map_did_not_create_is_kept(seen: Any) -> None:
+def test_a_hook_that_device_map_did_not_create_is_kept(seen):
     (found,) = seen("device_map", "repair")
     assert (
         "GuardError: DSFIX_DEVICE_MAP=repair: model.layers.3 has an accelerate hook" in found["another hook"]["error"]
@@ -128,13 +125,13 @@ def test_a_hook_that_device_map_did_not_create_is_kept(seen: Any) -> None:
     assert elsewhere["left"] == ["_hf_hook", "_old_forward", "cuda:0", "forward"]
 
 
-def test_a_correct_model_is_not_repaired(seen: Any) -> None:
+def test_a_correct_model_is_not_repaired(seen):
     (found,) = seen("device_map", "repair")
     assert as_without(found["nothing to repair"], "cuda:0")
     assert found["nothing to repair"]["said"] == []
 
 
-def test_each_rank_has_its_own_device(seen: Any) -> None:
+def test_each_rank_has_its_own_device(seen):
     for rank, found in enumerate(seen("device_map", "error", ranks=2)):
         assert found["hooks of another rank's device"]["error"].startswith(f"{SEVERAL}{rank}, ")
         assert found["own device"]["equal"]
@@ -145,26 +142,26 @@ def test_each_rank_has_its_own_device(seen: Any) -> None:
         assert len(warned) == rank
 
 
-def test_repaired_on_two_ranks(seen: Any) -> None:
+def test_repaired_on_two_ranks(seen):
     for rank, found in enumerate(seen("device_map", "repair", ranks=2)):
         assert as_without(found["stage 2"], f"cuda:{rank}"), found
         assert len(found["stage 2"]["said"]) == 1 - rank
 
 
-def test_ddp_without_the_guard(seen: Any) -> None:
+def test_ddp_without_the_guard(seen):
     for found in seen("ddp", "error", ranks=2):
         assert "only work with single-device/multiple-device GPU modules" in found["unwatched, device_ids"]["error"]
         assert "input module parameters locate in" in found["unwatched, offloaded"]["error"]
 
 
-def test_ddp_is_stopped_if_the_model_is_not_on_its_device(seen: Any) -> None:
+def test_ddp_is_stopped_if_the_model_is_not_on_its_device(seen):
     for rank, found in enumerate(seen("ddp", "error", ranks=2)):
         for case in ("device_ids", "subclass", "another device"):
             assert found[case]["error"].startswith(f"{SEVERAL}{rank}, which was passed to DistributedDataParallel")
         assert found["offloaded"]["error"].startswith(OFFLOADED)
 
 
-def test_ddp_over_separate_devices_per_process_passes(seen: Any) -> None:
+def test_ddp_over_separate_devices_per_process_passes(seen):
     for rank, found in enumerate(seen("ddp", "error", ranks=2)):
         assert as_without(found["devices of its own"], f"cuda:{rank}", f"cuda:{rank + 2}")
         assert as_without(found["this device"], f"cuda:{rank}")
@@ -174,7 +171,7 @@ def test_ddp_over_separate_devices_per_process_passes(seen: Any) -> None:
         assert "too few for each" in said
 
 
-def test_ddp_repaired(seen: Any) -> None:
+def test_ddp_repaired(seen):
     for rank, found in enumerate(seen("ddp", "repair", ranks=2)):
         for case in ("device_ids", "subclass", "another device", "too few devices"):
             assert as_without(found[case], f"cuda:{rank}"), found[case]
@@ -182,7 +179,7 @@ def test_ddp_repaired(seen: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["error", "repair"])
-def test_ddp_stays_the_same_class(seen: Any, mode: str) -> None:
+def test_ddp_stays_the_same_class(seen, mode):
     for found in seen("ddp", mode, ranks=2):
         name = "DistributedDataParallel.__init__"
         assert found["the class"] == {"pickled": True, "first": ["module", "device_ids"], "name": name}

@@ -1,7 +1,5 @@
 """The rank check with real DeepSpeed on 2 to 8 ranks, and the comparison alone through torch's store."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -11,7 +9,6 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable
 
 import dsfix.patches
 import pytest
@@ -28,24 +25,24 @@ SKIPPED = "frozen_parameters_decayed"  # applies to all releases that these test
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+def job(tmp_path):
     """Runs the program and returns the result of each rank."""
 
-    def run(*kinds: str, script: str = "train", **variables: str) -> list[dict[str, Any]]:
+    def run(*kinds, script="train", **variables):
         result = tmp_path / "result"
         env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
         env.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", **variables)
         command = [sys.executable, str(PROGRAM), str(result), ",".join(kinds), script]
         done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
-        seen: list[dict[str, Any]] = json.loads(result.read_text(encoding="utf-8"))
+        seen = json.loads(result.read_text(encoding="utf-8"))
         return seen
 
     return run
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> str:
+def other(tmp_path):
     """A directory with this dsfix under another version number."""
     package = tmp_path / "other" / "dsfix"
     shutil.copytree(Path(str(dsfix.__file__)).parent, package, ignore=shutil.ignore_patterns("__pycache__", "patches"))
@@ -57,13 +54,13 @@ def other(tmp_path: Path) -> str:
 
 
 @needs_deepspeed
-def test_equal_ranks_train(job: Any) -> None:
+def test_equal_ranks_train(job):
     seen = job("alike", "alike", "alike", "alike")
     assert [(each["error"], each["trained"]) for each in seen] == [("", True)] * 4
 
 
 @needs_deepspeed
-def test_a_difference_is_the_same_error_on_the_ranks(job: Any, other: str) -> None:
+def test_a_difference_is_the_same_error_on_the_ranks(job, other):
     """A rank that is still in the last collective of deepspeed.initialize may see that others have ended instead."""
     kinds = ["alike"] * 8
     kinds[3], kinds[5] = "other", f"skip={SKIPPED}"
@@ -82,13 +79,13 @@ def test_a_difference_is_the_same_error_on_the_ranks(job: Any, other: str) -> No
 
 
 @needs_deepspeed
-def test_a_difference_passes_with_the_check_disabled(job: Any) -> None:
+def test_a_difference_passes_with_the_check_disabled(job):
     seen = job("alike", f"skip={SKIPPED}", DSFIX_RANK_CHECK="0")
     assert [(each["error"], each["trained"]) for each in seen] == [("", True)] * 2
 
 
 @needs_deepspeed
-def test_a_rank_without_dsfix_is_named_and_not_waited_for(job: Any) -> None:
+def test_a_rank_without_dsfix_is_named_and_not_waited_for(job):
     if Version(metadata.version("deepspeed")) < Version("0.14.4"):
         pytest.skip("this release cannot be imported without dsfix")
     seen = job("alike", "without", "alike")
@@ -99,17 +96,17 @@ def test_a_rank_without_dsfix_is_named_and_not_waited_for(job: Any) -> None:
 
 @needs_deepspeed
 @pytest.mark.parametrize("how", ["by turns", "rank 0 only"])
-def test_init_distributed_stays_local_where_the_script_made_the_process_group(job: Any, how: str) -> None:
+def test_init_distributed_stays_local_where_the_script_made_the_process_group(job, how):
     """HARM: the others wait at a barrier until the main process has downloaded; or they run no DeepSpeed at all."""
     seen = job("alike", "alike", script=how)
     assert [(each["error"], each["log"]) for each in seen] == [("", "")] * 2
 
 
-def statement(version: str = "0.1.0", **outcomes: str) -> Statement:
+def statement(version="0.1.0", **outcomes):
     return Statement({"dsfix": version}, outcomes, {})
 
 
-def board(store: Any, rank: int, size: int, mine: Statement | None = None) -> rank_check.Board:
+def board(store, rank, size, mine=None):
     made = rank_check.Board(store, rank, size)
     if mine:
         made.publish(mine)
@@ -117,11 +114,11 @@ def board(store: Any, rank: int, size: int, mine: Statement | None = None) -> ra
 
 
 @pytest.fixture
-def store() -> Any:
+def store():
     return torch.distributed.HashStore()
 
 
-def test_each_rank_sees_those_that_have_come_before(store: Any) -> None:
+def test_each_rank_sees_those_that_have_come_before(store):
     usual, other = statement(a="applied"), statement("0.2.0", a="failed")
     boards = [board(store, rank, 4, mine) for rank, mine in enumerate((usual, usual))]
     assert [each.differences() for each in boards] == ["", ""]
@@ -134,19 +131,19 @@ def test_each_rank_sees_those_that_have_come_before(store: Any) -> None:
     assert boards[0].silent() == []
 
 
-def test_different_digests_alone_are_no_difference(store: Any) -> None:
+def test_different_digests_alone_are_no_difference(store):
     outcomes = ("applied", "pending", "already-fixed")
     boards = [board(store, rank, 3, statement(a=outcome)) for rank, outcome in enumerate(outcomes)]
     assert [each.differences() for each in boards] == [""] * 3
 
 
-def test_equal_ranks_cost_one_request_however_many_they_are(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_ranks_cost_one_request_however_many_they_are(store, monkeypatch):
     boards = [board(store, rank, 64, statement(a="applied")) for rank in range(64)]
     monkeypatch.setattr(boards[0], "store", SimpleNamespace(add=store.add))
     assert (boards[0].differences(), boards[0].silent()) == ("", [])
 
 
-def test_a_rank_overwrites_what_an_earlier_attempt_has_left(store: Any) -> None:
+def test_a_rank_overwrites_what_an_earlier_attempt_has_left(store):
     """torch's elastic agent keeps one store for all attempts."""
     usual, other = statement(a="applied"), statement(a="failed")
     first, _ = (board(store, rank, 2, mine) for rank, mine in enumerate((usual, other)))

@@ -1,7 +1,5 @@
 """The short form of `python -m tox run -e soak`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("part", "size"), [("steps", "--steps=300"), ("kills", "--kills=3"), ("threads", "--rounds=2")]
 )
-def test_soak(part: str, size: str) -> None:
+def test_soak(part, size):
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
     if "DSFIX_CACHE" in os.environ:  # contains the emulated device
         env["DSFIX_CACHE"] = os.environ["DSFIX_CACHE"]

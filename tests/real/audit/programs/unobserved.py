@@ -1,7 +1,5 @@
 """Trains a plan with and without an observer and prints whether the results are bitwise equal. unobserved.py PLAN"""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -28,14 +28,14 @@ EXPERIMENTS = {
 }
 
 
-def arguments(mappings: dict[str, str], config: dict[str, object], given: list[str]) -> list[str]:
+def arguments(mappings, config, given):
     """Those of the script in an experiment with this config."""
     options = SimpleNamespace(master_port=29500, user_script="train.py", user_args=given)
     manager = scheduler.ResourceManager(options, {"localhost": [0]}, 1, str(DIRECTORY), str(DIRECTORY), mappings)
     experiment = {"exp_id": 0, "name": "first", "ds_config": config, "num_gpus": 1, "num_nodes": 1}
     with mock.patch.object(scheduler.threading, "Thread") as thread:
         manager.run_job(experiment, [])
-    passed: list[str] = thread.call_args.kwargs["args"][3]
+    passed = thread.call_args.kwargs["args"][3]
     return passed
 
 

@@ -1,0 +1,49 @@
+"""Runs the programs that train with one patch, or without it."""
+
+import json
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from dsfix.catalogue.registry import catalogue
+from dsfix.lab.launcher import launch
+from dsfix.versions import Fit, gate
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture
+def applies():
+    """Skips a test of a patch that is for another release."""
+
+    def check(patch_id):
+        if find_spec("deepspeed") is None:
+            pytest.skip("DeepSpeed is not installed")
+        fit = gate(catalogue()[patch_id].patch.affects)
+        if fit.fit is Fit.OUTSIDE:
+            pytest.skip(fit.reason)
+
+    return check
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs one of `programs/` on as many ranks; returns what each wrote, and what rank 0 wrote to standard error."""
+    if find_spec("deepspeed") is None:
+        pytest.skip("DeepSpeed is not installed")
+
+    def run(program, *arguments, ranks=1, **variables):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
+        environment.update({name: os.environ[name] for name in ("DSFIX_CACHE",) if name in os.environ})
+        environment.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", **variables)
+        command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(tmp_path), *map(str, arguments)]
+        ended = launch(command, ranks=ranks, timeout=300, env=environment, cwd=tmp_path)
+        for each in ended:
+            assert each.returncode == 0, f"rank {each.rank}: {each.stdout[-2000:]}{each.stderr[-6000:]}"
+        seen = [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(ranks)]
+        return seen, ended[0].stderr
+
+    return run
