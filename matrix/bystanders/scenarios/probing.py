@@ -16,8 +16,13 @@ _PINNED: Sequence[dict[str, str]] = [{"stage": "3"}, _ROUND, {"stage": "0", "pre
 _ONE: dict[str, Any] = {"accumulation": ("1",), "precision": ("fp32", "fp16"), "pinned": _PINNED}
 _FIRST = [{"stage": stage, "accumulation": accumulation} for stage, accumulation in ("22", "13")]
 #: Elsewhere ZeRO has added the micro-batch to what it keeps.
-_INSIDE: dict[str, Any] = {"stage": "01", "accumulation": ("2", "3"), "precision": ("fp32", "fp16")}
-_INSIDE.update(offload=("none",), pinned=[{"stage": "1", "accumulation": "2"}])
+_INSIDE: dict[str, Any] = {
+    "stage": "01",
+    "accumulation": ("2", "3"),
+    "precision": ("fp32", "fp16"),
+    "offload": ("none",),
+    "pinned": [{"stage": "1", "accumulation": "2"}],
+}
 
 
 def _by_engine(engine: Any) -> None:
