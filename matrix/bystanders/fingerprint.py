@@ -1,7 +1,7 @@
 """The fingerprint of a scenario: of its function and of what that uses of scenarios/, in whichever file it stands.
 
-Neither do names and files of what it uses count, nor imports, docstrings, annotations of functions, and the settings
-that it is run with, which are part of a job's id.
+Names and files of what it uses, imports, docstrings and annotations do not count; nor do the settings that it is run
+with, which are part of a job's id.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import importlib
-import inspect
+import importlib.util
 import symtable
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 _PACKAGE = "matrix.bystanders.scenarios"
@@ -74,7 +74,9 @@ def _imported(module: str) -> Mapping[str, Place]:
 
 
 def _tree(module: str) -> ast.Module:
-    return ast.parse(inspect.getsource(importlib.import_module(module)))
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    return ast.parse(Path(str(spec.origin)).read_bytes())
 
 
 def _globals(table: symtable.SymbolTable) -> Iterator[str]:

@@ -113,9 +113,13 @@ def load(release: str, directory: Path = DIRECTORY) -> Record:
 
 
 def _read(text: str) -> Record:
-    head, patches, texts, jobs = (
-        [line.split("\t") for line in part.split("\n") if line] for part in text.removesuffix("\n").split("\n\n")
-    )
+    parts: list[list[list[str]]] = [[]]
+    for line in text.splitlines():
+        if line:
+            parts[-1].append(line.split("\t"))
+        else:
+            parts.append([])
+    head, patches, texts, jobs = parts
     (release, date, *versions), ran, why = head[0], dict[str, tuple[str, str]](), {"": ""}
     record = Record(release, date, dict(each.split(" ") for each in versions))
     for patch_id, count, proved, *codes in patches:
@@ -126,9 +130,9 @@ def _read(text: str) -> Record:
         for code, _, mask in (each.partition("=") for each in codes):
             ran[code] = patch_id, mask
             record.codes[f"{patch_id} {mask}"] = code
-    for code, text in texts:
-        why[code] = text
-        record.codes[text] = code
+    for code, sentence in texts:
+        why[code] = sentence
+        record.codes[sentence] = code
     for job_id, script, verdict, masks, *ones in jobs:
         found, run = _verdict(verdict, why), dict(ran[code] for code in _pairs(masks.strip(_NONE)))
         one = {ran[each[:2]][0]: found if each[3:] == "=" else _verdict(each[3:], why) for each in ones}
@@ -184,8 +188,8 @@ def _written(record: Record) -> str:
     masks |= {(name, "0") for run in runs for name in run.one if name not in run.run}
     texts = {each.why for run in runs for each in (run.found, *run.one.values()) if each.why}
     wanted = sorted([*(f"{name} {mask}" for name, mask in masks), *texts])
-    record.codes = {each: record.codes[each] for each in wanted if each in record.codes}
     taken = set(record.codes.values())
+    record.codes = {each: record.codes[each] for each in wanted if each in record.codes}
     free = (code for code in map("".join, itertools.product(string.ascii_letters, repeat=2)) if code not in taken)
     record.codes.update((each, next(free)) for each in wanted if each not in record.codes)
 

@@ -203,8 +203,7 @@ def experts_reduced_by_hand(job: Job) -> None:
 def two_of_experts_with_room(job: Job) -> None:
     room = experts._EXPERTS / 2
     experts._without_noise(
-        job,
-        lambda: experts._trained(job, experts._undropped(job, 1, capacity_factor=room, drop_tokens=False)),
+        job, lambda: experts._trained(job, experts._undropped(job, 1, capacity_factor=room, drop_tokens=False))
     )
 
 

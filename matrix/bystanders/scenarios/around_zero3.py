@@ -421,10 +421,7 @@ def count_reset(job: Job) -> None:
 def fetched_by_all_reduce_and_waited_for(job: Job) -> None:
     dropping = lambda wait: lambda self, **_: wait(self)  # noqa: E731
     with _replaced(job, "deepspeed.runtime.zero.partition_parameters", "AllReduceCoalescedHandle.wait", dropping):
-        _train(
-            job,
-            job.engine(engines._model(job), zero_optimization={"stage3_use_all_reduce_for_fetch_params": True}),
-        )
+        _train(job, job.engine(engines._model(job), zero_optimization={"stage3_use_all_reduce_for_fetch_params": True}))
 
 
 _CAST: Any = {"release": "0.17.2", **_one(precision="bf16")}

@@ -217,9 +217,7 @@ def gradient_penalty(job: Job) -> None:
 
 
 @scenario(
-    "the gradient norm of a held-out batch is read with torch.autograd.grad",
-    stage="012",
-    precision=["fp32", "bf16"],
+    "the gradient norm of a held-out batch is read with torch.autograd.grad", stage="012", precision=["fp32", "bf16"]
 )
 def norm_of_another_batch(job: Job) -> None:
     engine = job.engine(job.MLP())
@@ -309,9 +307,7 @@ def dictionary_inside_checkpoint(job: Job) -> None:
     engine = job.engine(_with_loss(job, "tuple"))
     for step in range(4):
         job.train(
-            engine,
-            step,
-            lambda batch: _checkpoint(engine, batch[0].requires_grad_(), batch[1], reentrant=True)[0],
+            engine, step, lambda batch: _checkpoint(engine, batch[0].requires_grad_(), batch[1], reentrant=True)[0]
         )
 
 

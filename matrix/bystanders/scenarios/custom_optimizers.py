@@ -177,9 +177,7 @@ def _matrices(job: Job) -> Any:
     job.torch.manual_seed(0)
     linear = job.torch.nn.Linear
     return job.model(
-        lambda self, x: self.head(self.body(x).tanh()),
-        body=linear(16, 4, bias=False),
-        head=linear(4, 1, bias=False),
+        lambda self, x: self.head(self.body(x).tanh()), body=linear(16, 4, bias=False), head=linear(4, 1, bias=False)
     )
 
 

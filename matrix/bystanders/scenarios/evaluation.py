@@ -296,10 +296,7 @@ def _head(job: Job) -> Any:
 def _around(job: Job, part: Any, checkpoint: Any = lambda part, x: part(x)) -> Any:
     """Gradients pass through the part to the block below."""
     model: Any = job.model(
-        lambda self, x: self.head(checkpoint(self.part, self.below(x))),
-        below=_block(job),
-        part=part,
-        head=_head(job),
+        lambda self, x: self.head(checkpoint(self.part, self.below(x))), below=_block(job), part=part, head=_head(job)
     )
     model.part.eval()
     return model

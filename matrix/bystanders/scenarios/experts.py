@@ -126,10 +126,7 @@ def experts_on_two_ranks(job: Job) -> None:
     _trained(job, _model(job, 3, _EXPERTS / 3, ep_size=2))
 
 
-@scenario(
-    "top-1 routing to experts on two ranks, with too little capacity",
-    **_ALIKE,
-)
+@scenario("top-1 routing to experts on two ranks, with too little capacity", **_ALIKE)
 def experts_short_of_room(job: Job) -> None:
     _trained(job, _model(job, 1, 1.0, ep_size=2))
 

@@ -327,10 +327,7 @@ def _normalized(job: Job) -> None:
 
 
 @scenario(
-    "BatchNorm in training and in evaluation, in half precision",
-    pinned=[{**_BF16, "stage": "1"}],
-    stage="13",
-    **_ALIKE,
+    "BatchNorm in training and in evaluation, in half precision", pinned=[{**_BF16, "stage": "1"}], stage="13", **_ALIKE
 )
 def batch_norm(job: Job) -> None:
     _normalized(job)

@@ -208,12 +208,7 @@ def by_turns_without_none(job: Job) -> None:
         _by_turns(job, engine, step)
 
 
-@scenario(
-    "frozen between the backward pass and the step, which still runs",
-    stage="0",
-    accumulation="1",
-    pinned=_ALONE,
-)
+@scenario("frozen between the backward pass and the step, which still runs", stage="0", accumulation="1", pinned=_ALONE)
 def frozen_before_the_step(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):

@@ -291,10 +291,7 @@ def multiplied_by_the_script(job: Job) -> None:
     factor = job.accumulation if not job.plain and _by_outputs() else 1
     for step in range(3):
         job.train(
-            engine,
-            step,
-            lambda batch: engine(*batch)["loss"],
-            backward=lambda loss: engine.backward(loss * factor),
+            engine, step, lambda batch: engine(*batch)["loss"], backward=lambda loss: engine.backward(loss * factor)
         )
 
 

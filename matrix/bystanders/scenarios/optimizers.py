@@ -455,13 +455,7 @@ def muon_resumed(job: Job) -> None:
 _LAMB_PARAMS = {"lr": 1e-3, "weight_decay": 0.01}
 
 
-_LAMB: Any = {
-    "reference": False,
-    "stage": "0",
-    "precision": ("fp32",),
-    "ranks": ("1",),
-    "optimizer": ("SGD",),
-}
+_LAMB: Any = {"reference": False, "stage": "0", "precision": ("fp32",), "ranks": ("1",), "optimizer": ("SGD",)}
 
 
 def _lamb_trained(job: Job, freeze_step: int, empty: bool, steps: int = 5) -> None:

@@ -311,11 +311,7 @@ def tensor_rates_warmup_shared(job: Job) -> None:
 def tensor_rates_of_integers(job: Job) -> None:
     params = {"total_num_steps": _TOTAL, "warmup_max_lr": list(_OWN), **_LINEAR}
     _rates_trained(
-        job,
-        "WarmupDecayLR",
-        params,
-        lambda step, own: own * _decaying(step - 1),
-        lambda rate: job.torch.tensor(1),
+        job, "WarmupDecayLR", params, lambda step, own: own * _decaying(step - 1), lambda rate: job.torch.tensor(1)
     )
 
 
@@ -325,13 +321,7 @@ def tensor_rates_of_integers(job: Job) -> None:
     **_TENSORS,
 )
 def tensor_rates_cosine(job: Job) -> None:
-    _rates_trained(
-        job,
-        "WarmupCosineLR",
-        _COSINE,
-        lambda step, own: own * _cosine(step - 1),
-        _double(job),
-    )
+    _rates_trained(job, "WarmupCosineLR", _COSINE, lambda step, own: own * _cosine(step - 1), _double(job))
 
 
 _LEAST, _MOST, _STEP = 4, 16, 4

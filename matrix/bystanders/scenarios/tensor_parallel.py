@@ -12,12 +12,7 @@ from matrix.bystanders.scenario import scenario
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
-_SHARDS: Any = {
-    "stage": "012",
-    "ranks": ("2", "4"),
-    "optimizer": ("SGD", "AdamW"),
-    "offload": ("none",),
-}
+_SHARDS: Any = {"stage": "012", "ranks": ("2", "4"), "optimizer": ("SGD", "AdamW"), "offload": ("none",)}
 
 
 def _two_shards(job: Job) -> Any:
@@ -157,11 +152,7 @@ def sharded_decoder_by_heads(job: Job) -> None:
     _passed(job, "RW", "DecoderLayer", 8, True)
 
 
-@scenario(
-    "sharded inference of a DecoderLayer, as Falcon's own code names it, with two groups",
-    pinned=[{}],
-    **_FITS,
-)
+@scenario("sharded inference of a DecoderLayer, as Falcon's own code names it, with two groups", pinned=[{}], **_FITS)
 def sharded_decoder_by_groups(job: Job) -> None:
     _passed(job, "RW", "DecoderLayer", 2, True)
 

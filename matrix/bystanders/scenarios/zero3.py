@@ -139,9 +139,7 @@ def made_after_a_failed_zero_init(job: Job) -> None:
 
 
 @scenario(
-    "an engine made within zero.Init, of a model made before it",
-    pinned=[{"stage": "3", "ranks": "1"}],
-    **_NESTED,
+    "an engine made within zero.Init, of a model made before it", pinned=[{"stage": "3", "ranks": "1"}], **_NESTED
 )
 def engine_made_in_zero_init(job: Job) -> None:
     nn, made = job.torch.nn, _nested(job)
@@ -210,10 +208,7 @@ def classes_of_zero_init(job: Job) -> None:
 
 # on one rank: nothing initializes the padding of more
 @scenario(
-    "a model made after a zero.Init with a skip_init",
-    pinned=[{"stage": "3", "ranks": "1"}],
-    stage="123",
-    ranks=("1",),
+    "a model made after a zero.Init with a skip_init", pinned=[{"stage": "3", "ranks": "1"}], stage="123", ranks=("1",)
 )
 def made_after_skip_init(job: Job) -> None:
     if not job.plain:
