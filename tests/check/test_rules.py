@@ -469,10 +469,9 @@ def test_no_rule_fails_on_a_strange_config():
         block = {"type": value, "params": value}
         configs += [{"optimizer": block, "scheduler": block}]
     for config in configs:
-        for release in ("0.12.0", "0.14.5", NEWEST):
-            for plain in (False, True):
-                findings = checking.check(config, deepspeed=release, plain=plain, world_size=2).findings
-                assert not [each for each in findings if "could not be evaluated" in each.what], config
+        for release, plain in (("0.12.0", False), ("0.14.5", True), (NEWEST, False), (NEWEST, True)):
+            findings = checking.check(config, deepspeed=release, plain=plain, world_size=2).findings
+            assert not [each for each in findings if "could not be evaluated" in each.what], config
 
 
 def test_a_placeholder_has_no_other_finding():
