@@ -27,7 +27,7 @@ Handle = Union[rewrite.EditHandle, attributes.AttributeHandle]
 
 
 @dataclass
-class State:
+class PatchState:
     """One patch in this process. `done` holds, per module or program, what `revert` has to undo; `past`, what it has to
     undo in modules that have been executed again. `modules`: those that the patch changes, where it may apply."""
 
@@ -62,7 +62,7 @@ class Engine:
     ) -> None:
         self.settings, self.on_change, self.on_deepspeed = settings, on_change, on_deepspeed
         self.finder = hooks.Finder(self.imported, self.withdraw, self._before)
-        self.states: dict[str, State] = {}
+        self.states: dict[str, PatchState] = {}
         self.sourceless = False
         self.cache = Cache()
 
@@ -97,18 +97,18 @@ class Engine:
         except Exception as error:
             log.warn(f"before the import of {name}: {describe(error)}")
 
-    def _start(self, summary: Summary) -> State:
+    def _start(self, summary: Summary) -> PatchState:
         try:
             settled = verdict.before_source(summary, self.settings, self.cache)
             if settled is not None:
-                return State(summary, settled.outcome, settled.reason)
-            state = State(summary, Outcome.PENDING, "")
+                return PatchState(summary, settled.outcome, settled.reason)
+            state = PatchState(summary, Outcome.PENDING, "")
             state.modules = state.patch.modules
             state.reason = _waits(state.modules)
             return state
         except Exception as error:  # a declaration that cannot be evaluated
             self._warn(f"patch {summary.id} is skipped: {describe(error)}")
-            return State(summary, Outcome.FAILED, describe(error))
+            return PatchState(summary, Outcome.FAILED, describe(error))
 
     def imported(self, module: ModuleType, name: str) -> None:
         """The post-import hook: a watched module has just been executed, for the first time or again.
@@ -145,7 +145,7 @@ class Engine:
         anchors.forget()  # else each collection of garbage looks at all trees
 
     @contextlib.contextmanager
-    def _edited(self, states: Sequence[State], module: ModuleType, name: str) -> Iterator[dict[str, Handle]]:
+    def _edited(self, states: Sequence[PatchState], module: ModuleType, name: str) -> Iterator[dict[str, Handle]]:
         """The edits of all patches that wait for the module, made together; none where not all of them fit."""
         edits, handles = {}, dict[str, Handle]()
         for state in states:
@@ -163,7 +163,7 @@ class Engine:
                 if handle is not None and not any(handle in done for done in state.done.values()):
                     handle.undo()  # of a patch that is not applied after all
 
-    def _advance(self, state: State, module: ModuleType, name: str, made: dict[str, Handle]) -> None:
+    def _advance(self, state: PatchState, module: ModuleType, name: str, made: dict[str, Handle]) -> None:
         with state.lock:
             if state.outcome is not Outcome.PENDING and not state.done:
                 if self.settings.strict and state.outcome.trouble:
@@ -188,7 +188,7 @@ class Engine:
                 state.outcome = Outcome.PENDING if missing else Outcome.APPLIED
                 state.reason = _waits(missing) if missing else _applied(state.patch)
 
-    def _judge_once(self, state: State) -> None:
+    def _judge_once(self, state: PatchState) -> None:
         """All changes are looked at before the first is made: all or nothing."""
         if not state.judged:
             with rewrite.lock:  # an edit changes trees that this reads
@@ -197,13 +197,13 @@ class Engine:
                 raise Refused(found.outcome, found.reason)
             state.judged = True
 
-    def _out(self, state: State, outcome: Outcome, reason: str) -> None:
+    def _out(self, state: PatchState, outcome: Outcome, reason: str) -> None:
         left = self._undo(state)
         state.outcome, state.reason = (Outcome.FAILED, f"{reason}; {left}") if left else (outcome, reason)
         if state.outcome.trouble:
             self._complain(state)
 
-    def _complain(self, state: State) -> None:
+    def _complain(self, state: PatchState) -> None:
         remedy = REMEDY[state.outcome].format(id=state.summary.id)
         if state.reason.endswith(verdict.NO_SOURCE):  # nor has any other module, mostly: one warning is enough
             if self.sourceless and not self.settings.strict:
@@ -214,7 +214,7 @@ class Engine:
             )
         self._warn(f"{state.summary.id} is {state.outcome.value}, not applied: {state.reason}. Remedy: {remedy}")
 
-    def _undo(self, state: State) -> str:
+    def _undo(self, state: PatchState) -> str:
         """Reverts all that was done; returns what could not be, as a sentence."""
         left = []
         with state.lock:
@@ -303,7 +303,7 @@ def _edits(patch: Patch, name: str) -> list[Edit]:
 
 
 def _as_program(name: str) -> str:
-    """The key under which `State.done` has a module that is run as a program, and may be imported too."""
+    """The key under which `PatchState.done` has a module that is run as a program, and may be imported too."""
     return f"{name} as a program"
 
 
