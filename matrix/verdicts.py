@@ -26,10 +26,10 @@ from dsfix.catalogue import proven, registry
 from dsfix.engine import rewrite
 from dsfix.engine import verdict as verdict_of
 from dsfix.engine.source import FunctionSource, split_target, text_of
-from dsfix.module_files import module_file
 from dsfix.outcome import Outcome, Refused
 from dsfix.patch import Edit, Patch, Provide, Replace
 from dsfix.settings import Settings
+from dsfix.versions import module_file
 
 _HIDDEN = "Metadata-Version: 2.1\nName: deepspeed\nVersion: unknown\n"
 Edits = list[tuple[str, Edit]]

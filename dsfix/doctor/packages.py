@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 
 from .. import versions
 from ..engine.source import text_of
-from ..module_files import module_file
+from ..versions import module_file
 from . import probe
 from .files import text
 from .programs import ProgramOutput, ask, first_line

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Callable, Union
+from typing import Any, Callable, NamedTuple, Union
 
 from .. import log, versions
 from ..catalogue import registry
@@ -26,6 +26,16 @@ from .cache import Cache
 Handle = Union[rewrite.EditHandle, attributes.AttributeHandle]
 
 
+class Place(NamedTuple):
+    """A module that has been executed: imported, or run as a program, which calls itself `__main__`."""
+
+    name: str
+    program: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} as a program" if self.program else self.name
+
+
 @dataclass
 class PatchState:
     """One patch in this process. `done` holds, per module or program, what `revert` has to undo; `past`, what it has to
@@ -35,8 +45,8 @@ class PatchState:
     outcome: Outcome
     reason: str
     modules: tuple[str, ...] = ()
-    done: dict[str, list[Handle]] = field(default_factory=dict)
-    past: list[tuple[str, list[Handle]]] = field(default_factory=list)
+    done: dict[Place, list[Handle]] = field(default_factory=dict)
+    past: list[tuple[Place, list[Handle]]] = field(default_factory=list)
     judged: bool = False
     lock: Any = field(default_factory=threading.RLock)
 
@@ -46,8 +56,15 @@ class PatchState:
         return registry.entry(self.summary).patch
 
     @property
+    def waits_for(self) -> list[str]:
+        """The modules that it has not changed yet, neither imported nor run as a program."""
+        done = {place.name for place in self.done}
+        return [name for name in self.modules if name not in done]
+
+    @property
     def in_force(self) -> bool:
-        modules = [(hooks.executed(name), handles) for name, handles in self.done.items()]
+        imported = [(place.name, handles) for place, handles in self.done.items() if not place.program]
+        modules = [(hooks.executed(name), handles) for name, handles in imported]
         return all(each.in_force(module) for module, handles in modules if module is not None for each in handles)
 
 
@@ -140,7 +157,7 @@ class Engine:
             if state.outcome is Outcome.PENDING:
                 for name in state.modules:
                     module = hooks.executed(name)
-                    if module is not None and name not in state.done:
+                    if module is not None and Place(name, False) not in state.done:
                         self._advance(state, module, name, {})
         anchors.forget()  # else each collection of garbage looks at all trees
 
@@ -149,12 +166,14 @@ class Engine:
         """The edits of all patches that wait for the module, made together; none where not all of them fit."""
         edits, handles = {}, dict[str, Handle]()
         for state in states:
-            with contextlib.suppress(Exception), state.lock:  # it will be raised again, for this patch alone
-                if state.outcome is Outcome.PENDING and not {name, _as_program(name)} & state.done.keys():
+            with state.lock, self._out_on_error(state):
+                if state.outcome is Outcome.PENDING and name in state.waits_for:
                     self._judge_once(state)
                     edits[state.summary.id] = _edits(state.patch, name)
-        with contextlib.suppress(Exception):
+        try:
             handles.update(rewrite.make(edits, module, self.cache))
+        except Exception:  # of whichever patch: each is made alone then, and the one at fault says why
+            handles.clear()
         try:
             yield handles
         finally:
@@ -169,24 +188,29 @@ class Engine:
                 if self.settings.strict and state.outcome.trouble:
                     self._complain(state)  # of an import that is tried again, too
                 return
-            key = name if module.__name__ == name else _as_program(name)
-            if key in state.done and all(each.in_force(module) for each in state.done[key]):
+            place = Place(name, module.__name__ != name)
+            if place in state.done and all(each.in_force(module) for each in state.done[place]):
                 return  # executed again, and the change has outlived it
-            try:
+            with self._out_on_error(state):
                 self._judge_once(state)
                 edited = made.get(state.summary.id)
                 handles = apply(state.summary.id, state.patch, module, self.cache, name, edited)
-                if key in state.done:
-                    state.past.append((key, state.done[key]))
-                state.done[key] = handles
-            except Refused as refused:
-                self._out(state, refused.outcome, refused.reason)
-            except Exception as error:
-                self._out(state, Outcome.FAILED, describe(error))
-            else:
-                missing = [each for each in state.modules if not {each, _as_program(each)} & state.done.keys()]
+                if place in state.done:
+                    state.past.append((place, state.done[place]))
+                state.done[place] = handles
+                missing = state.waits_for
                 state.outcome = Outcome.PENDING if missing else Outcome.APPLIED
                 state.reason = _waits(missing) if missing else _applied(state.patch)
+
+    @contextlib.contextmanager
+    def _out_on_error(self, state: PatchState) -> Iterator[None]:
+        """Whatever is raised takes the patch out, and nothing else."""
+        try:
+            yield
+        except Refused as refused:
+            self._out(state, refused.outcome, refused.reason)
+        except Exception as error:
+            self._out(state, Outcome.FAILED, describe(error))
 
     def _judge_once(self, state: PatchState) -> None:
         """All changes are looked at before the first is made: all or nothing."""
@@ -218,12 +242,12 @@ class Engine:
         """Reverts all that was done; returns what could not be, as a sentence."""
         left = []
         with state.lock:
-            for name, handles in (*state.done.items(), *reversed(state.past)):
+            for place, handles in (*state.done.items(), *reversed(state.past)):
                 for handle in reversed(handles):
                     try:
                         handle.undo()
                     except Exception as error:
-                        left.append(f"the change in {name} could not be reverted: {describe(error)}")
+                        left.append(f"the change in {place} could not be reverted: {describe(error)}")
             state.done.clear()
             state.past.clear()
         return "; ".join(left)
@@ -251,7 +275,7 @@ class Engine:
 
     def forked(self) -> None:
         """In the child of a fork: another thread of the parent may have held a lock, and is not here to release it."""
-        rewrite.lock = threading.RLock()
+        rewrite.forked()
         for state in self.states.values():
             state.lock = threading.RLock()
 
@@ -300,11 +324,6 @@ def apply(
 
 def _edits(patch: Patch, name: str) -> list[Edit]:
     return [change for change in patch.changes if isinstance(change, Edit) and change.module == name]
-
-
-def _as_program(name: str) -> str:
-    """The key under which `PatchState.done` has a module that is run as a program, and may be imported too."""
-    return f"{name} as a program"
 
 
 def _waits(modules: Iterable[str]) -> str:

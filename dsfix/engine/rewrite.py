@@ -34,8 +34,14 @@ _DEPTH = 8  # decorators
 _AT: dict[str, Any] = {"lineno": 1, "col_offset": 0}
 _TYPE_PARAMS: dict[str, Any] = {"type_params": []} if "type_params" in ast.ClassDef._fields else {}  # Python 3.12
 
-lock = threading.RLock()  # Engine.forked renews it
+lock = threading.RLock()
 _sites: dict[FunctionType, _Site] = {}
+
+
+def forked() -> None:
+    """In the child of a fork: another thread of the parent may have held the lock, and is not here to release it."""
+    global lock
+    lock = threading.RLock()
 
 
 class EditHandle:

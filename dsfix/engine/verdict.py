@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from ..catalogue import proven
 from ..catalogue.registry import Summary
-from ..module_files import module_file, on_disk
 from ..outcome import Outcome, Refused
 from ..patch import Change, Edit, Patch, Replace, Source
 from ..settings import Settings
-from ..versions import Fit, gate, installed
+from ..versions import Fit, gate, installed, module_file, on_disk
 from . import anchors
 from .cache import Cache, declared, digest, stamps
 from .source import FunctionSource, digest_of, find_blocks, text_of, top_level

@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..module_files import module_file
+from ..versions import module_file
 from .meanings import (
     ACCELERATOR,
     DIST,

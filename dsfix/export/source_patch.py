@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from ..catalogue.registry import Entry
 from ..engine.source import text_of
-from ..module_files import module_file
 from ..patch import Edit
+from ..versions import module_file
 from .edits import Located, edited, located
 from .meanings import Module, Symbol, module
 from .reading import Found, Reader

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator
 
 from ..catalogue.registry import Entry
-from ..module_files import module_file
+from ..versions import module_file
 from .meanings import ACCELERATOR, LAB, Symbol, module
 from .reading import Found, Reader
 from .source_patch import without_prefix

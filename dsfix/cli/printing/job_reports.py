@@ -19,7 +19,7 @@ _LARGEST = 16_000_000  # bytes of a report: a hundred times the usual size
 _LISTED = (Outcome.APPLIED, Outcome.PENDING)
 
 
-class Process(NamedTuple):
+class ReportingProcess(NamedTuple):
     """The process that wrote a report."""
 
     host: str
@@ -34,7 +34,7 @@ class Process(NamedTuple):
 class Group:
     """The processes that report the same, and the reasons that they give."""
 
-    processes: list[Process] = field(default_factory=list)
+    processes: list[ReportingProcess] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -61,12 +61,12 @@ class MergedReports:
     skipped: list[str] = field(default_factory=list)
 
     @property
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[ReportingProcess]:
         return [process for group in self.versions.values() for process in group.processes]
 
     def add(self, report: Any) -> None:
         """Adds one report. Raises KeyError, TypeError or ValueError, and adds nothing, if dsfix did not write it."""
-        process = Process(_a(str, report["host"]), _a(int, report["rank"]), _a(int, report["pid"]))
+        process = ReportingProcess(_a(str, report["host"]), _a(int, report["rank"]), _a(int, report["pid"]))
         versions = {"dsfix": report["dsfix"], **report["distributions"]}
         patches = [
             (_a(str, each["id"]), Outcome(each["outcome"]), _a(str, each["reason"])) for each in report["patches"]
