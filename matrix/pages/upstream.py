@@ -17,7 +17,7 @@ from .evidence import Evidence
 _HEAD = """\
 # Which bugs does my DeepSpeed have?
 
-Written by `python -m tox run -e docs` from `dsfix/upstream/table.tsv` and what the patches declare; edit those.
+Written by `python -m tox run -e pages` from `dsfix/upstream/table.tsv` and what the patches declare; edit those.
 
 {total} bugs of DeepSpeed {first} to {last} are known here: those that upstream has fixed up to commit `{judged}`, those
 that are reported or proposed there, and those that dsfix's patches found. They are bugs of Python code; what is wrong
