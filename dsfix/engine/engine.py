@@ -26,7 +26,7 @@ from .cache import Cache
 Handle = Union[rewrite.EditHandle, attributes.AttributeHandle]
 
 
-class Place(NamedTuple):
+class ExecutedModule(NamedTuple):
     """A module that has been executed: imported, or run as a program, which calls itself `__main__`."""
 
     name: str
@@ -45,8 +45,8 @@ class PatchState:
     outcome: Outcome
     reason: str
     modules: tuple[str, ...] = ()
-    done: dict[Place, list[Handle]] = field(default_factory=dict)
-    past: list[tuple[Place, list[Handle]]] = field(default_factory=list)
+    done: dict[ExecutedModule, list[Handle]] = field(default_factory=dict)
+    past: list[tuple[ExecutedModule, list[Handle]]] = field(default_factory=list)
     judged: bool = False
     lock: Any = field(default_factory=threading.RLock)
 
@@ -157,7 +157,7 @@ class Engine:
             if state.outcome is Outcome.PENDING:
                 for name in state.modules:
                     module = hooks.executed(name)
-                    if module is not None and Place(name, False) not in state.done:
+                    if module is not None and ExecutedModule(name, False) not in state.done:
                         self._advance(state, module, name, {})
         anchors.forget()  # else each collection of garbage looks at all trees
 
@@ -188,7 +188,7 @@ class Engine:
                 if self.settings.strict and state.outcome.trouble:
                     self._complain(state)  # of an import that is tried again, too
                 return
-            place = Place(name, module.__name__ != name)
+            place = ExecutedModule(name, module.__name__ != name)
             if place in state.done and all(each.in_force(module) for each in state.done[place]):
                 return  # executed again, and the change has outlived it
             with self._out_on_error(state):

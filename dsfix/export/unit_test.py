@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ..catalogue.registry import Entry
 from ..versions import module_file
 from .meanings import ACCELERATOR, LAB, Symbol, module
-from .reading import Found, Reader
+from .reading import ReadCode, Reader
 from .source_patch import without_prefix
 from .text import Change, Inexportable, Text
 from .writing import Writer
@@ -81,7 +81,7 @@ def unit_test(entry: Entry) -> str:
     return text
 
 
-def _read(symbol: Symbol, entry: Entry) -> Found:
+def _read(symbol: Symbol, entry: Entry) -> ReadCode:
     own = entry.module.__name__
     of = module(symbol.module)
     if symbol.module == LAB and symbol.name in ("_DEFAULTS", "_BUCKETS", "Lab.initialize", "Lab.parameters"):
